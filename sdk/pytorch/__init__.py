@@ -4,8 +4,8 @@ The only part of the project that imports torch; install it with `pip install pr
 
 Entry: `trainer.Trainer`. Reading order: trainer, options, model, plugins, fit (one fit from beginning to end), run,
 loop, snapshots (what a checkpoint holds), state, averages, trial (the run inside a trial); then the rooms: checkpoints,
-data, determinism, distributed with ranks (the processes as one of them sees them), observers, errors; plain, lightning
-and huggingface are for loops that are not ours, and migrate rewrites checkpoints of older versions.
+data, reproducibility, distributed, observers, errors; plain, lightning and huggingface are for loops that are not ours,
+and migrate rewrites checkpoints of older versions.
 """
 
 from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
@@ -20,24 +20,17 @@ from proctor.sdk.pytorch.data.samplers import (
     ResumableSequentialSampler,
     ResumableWeightedSampler,
 )
-from proctor.sdk.pytorch.determinism.seeding import (
-    DefaultNumpyRNG,
-    get_default_numpy_rng,
-    get_default_seed,
-    get_rng_state_dict,
-    load_rng_state_dict,
-    seed_rngs,
-)
-from proctor.sdk.pytorch.distributed.collectives import (
+from proctor.sdk.pytorch.distributed.processes import HandoverQueue
+from proctor.sdk.pytorch.distributed.ranks import (
     all_reduce_tensors,
     barrier,
     gather_into_tensor,
     get_ranks,
     global_print,
     local_print,
+    unwrap,
+    wrap_for_ranks,
 )
-from proctor.sdk.pytorch.distributed.processes import HandoverQueue
-from proctor.sdk.pytorch.distributed.replicas import unwrap, wrap_for_ranks
 from proctor.sdk.pytorch.errors import (
     CheckpointNotStoredError,
     CheckpointWarning,
@@ -53,6 +46,14 @@ from proctor.sdk.pytorch.errors import (
 from proctor.sdk.pytorch.model import Model
 from proctor.sdk.pytorch.options import Phase, StopReason, TrainerOptions, TrainUnit
 from proctor.sdk.pytorch.plugins import EMA, Override, Plugin
+from proctor.sdk.pytorch.reproducibility.seeding import (
+    DefaultNumpyRNG,
+    get_default_numpy_rng,
+    get_default_seed,
+    get_rng_state_dict,
+    load_rng_state_dict,
+    seed_rngs,
+)
 from proctor.sdk.pytorch.run import Outcome
 from proctor.sdk.pytorch.state import TrainingState
 from proctor.sdk.pytorch.trainer import Trainer

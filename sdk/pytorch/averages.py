@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from proctor.sdk.pytorch.ranks import Ranks
+from proctor.sdk.pytorch.distributed.ranks import Ranks
 
 
 class Averages:

@@ -13,9 +13,6 @@ from proctor.sdk.pytorch import snapshots
 from proctor.sdk.pytorch.averages import Averages
 from proctor.sdk.pytorch.checkpoints.history import History
 from proctor.sdk.pytorch.checkpoints.serialization import check_content
-from proctor.sdk.pytorch.determinism.fingerprint import compare_on_ranks
-from proctor.sdk.pytorch.determinism.kernels import kernel_switches, report_gaps
-from proctor.sdk.pytorch.determinism.seeding import seed_rank, seed_rngs
 from proctor.sdk.pytorch.errors import ConfigurationError
 from proctor.sdk.pytorch.loop import TrainingLoop, evaluate
 from proctor.sdk.pytorch.model import Model, overrides, refuse_metrics
@@ -30,6 +27,9 @@ from proctor.sdk.pytorch.observers.continuation import (
 from proctor.sdk.pytorch.observers.progress import choose_progress
 from proctor.sdk.pytorch.options import Phase, Settings, StopReason
 from proctor.sdk.pytorch.plugins import Override
+from proctor.sdk.pytorch.reproducibility.fingerprint import compare_on_ranks
+from proctor.sdk.pytorch.reproducibility.kernels import kernel_switches, report_gaps
+from proctor.sdk.pytorch.reproducibility.seeding import seed_rank, seed_rngs
 from proctor.sdk.pytorch.run import Outcome, Run
 from proctor.sdk.trial import is_in_trial
 

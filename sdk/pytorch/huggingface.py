@@ -23,9 +23,14 @@ from proctor.sdk.files import remove_file, sync_file
 from proctor.sdk.pytorch.checkpoints.filesystem import store_file
 from proctor.sdk.pytorch.checkpoints.pointer import Entry
 from proctor.sdk.pytorch.checkpoints.registration import register_links
-from proctor.sdk.pytorch.determinism.fingerprint import Fingerprint, compare_on_ranks, gather_devices, take_fingerprint
-from proctor.sdk.pytorch.distributed.collectives import get_ranks
+from proctor.sdk.pytorch.distributed.ranks import get_ranks
 from proctor.sdk.pytorch.errors import ConfigurationError, UnreadableCheckpointError
+from proctor.sdk.pytorch.reproducibility.fingerprint import (
+    Fingerprint,
+    compare_on_ranks,
+    gather_devices,
+    take_fingerprint,
+)
 from proctor.sdk.pytorch.trial import choose_folder, find_registered, report_values, should_stop
 
 try:

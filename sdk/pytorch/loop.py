@@ -16,10 +16,10 @@ import torch
 
 from proctor.sdk.pytorch import trial
 from proctor.sdk.pytorch.data.loaders import EpochLoader
-from proctor.sdk.pytorch.determinism.kernels import without_benchmark
 from proctor.sdk.pytorch.model import overrides
 from proctor.sdk.pytorch.options import Phase, StopReason
 from proctor.sdk.pytorch.plugins import Override, Plugin
+from proctor.sdk.pytorch.reproducibility.kernels import without_benchmark
 from proctor.sdk.pytorch.run import Run
 from proctor.sdk.pytorch.snapshots import save_checkpoint
 

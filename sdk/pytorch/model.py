@@ -33,9 +33,9 @@ from torch.optim.lr_scheduler import LRScheduler
 from proctor.sdk.pytorch.averages import Averages
 from proctor.sdk.pytorch.checkpoints.attributes import has_state
 from proctor.sdk.pytorch.data.loaders import move_to
-from proctor.sdk.pytorch.determinism.fingerprint import Fact
 from proctor.sdk.pytorch.errors import ConfigurationError
 from proctor.sdk.pytorch.options import Phase, Settings
+from proctor.sdk.pytorch.reproducibility.fingerprint import Fact
 from proctor.sdk.pytorch.state import TrainingState
 
 TYPE_CHECKING = False
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from proctor.sdk.pytorch.data.module import DataModule
     from proctor.sdk.pytorch.distributed.processes import HandoverQueue
-    from proctor.sdk.pytorch.ranks import Ranks
+    from proctor.sdk.pytorch.distributed.ranks import Ranks
 
 _PARTS = (torch.nn.Parameter, torch.nn.Module, Optimizer, LRScheduler)
 _OWN_PARTS = ("amp_scaler", "averages")  # what the checkpoint keeps beside the model's own state

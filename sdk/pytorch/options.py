@@ -11,8 +11,8 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
-from proctor.sdk.pytorch.determinism.seeding import get_default_seed
 from proctor.sdk.pytorch.errors import ConfigurationError
+from proctor.sdk.pytorch.reproducibility.seeding import get_default_seed
 
 _LARGEST_SEED = 2**64 - 1  # what torch takes
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]*")

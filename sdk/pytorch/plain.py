@@ -32,14 +32,14 @@ from proctor.sdk.pytorch import trial
 from proctor.sdk.pytorch.checkpoints.attributes import has_state
 from proctor.sdk.pytorch.data.loaders import DataLoaderParams
 from proctor.sdk.pytorch.data.module import DataModule
-from proctor.sdk.pytorch.determinism.kernels import kernel_switches
-from proctor.sdk.pytorch.distributed.collectives import get_ranks
-from proctor.sdk.pytorch.distributed.devices import on_device
+from proctor.sdk.pytorch.distributed.launch import on_device
+from proctor.sdk.pytorch.distributed.ranks import get_ranks
 from proctor.sdk.pytorch.errors import ConfigurationError
 from proctor.sdk.pytorch.fit import begin, finish_start, make_observers, resume, set_up, tear_down
 from proctor.sdk.pytorch.model import Model
 from proctor.sdk.pytorch.options import Phase, TrainUnit, make_settings, show_options
 from proctor.sdk.pytorch.plugins import Plugins
+from proctor.sdk.pytorch.reproducibility.kernels import kernel_switches
 from proctor.sdk.pytorch.run import Place, Run
 from proctor.sdk.pytorch.snapshots import save_checkpoint
 from proctor.sdk.pytorch.trainer import choose_device

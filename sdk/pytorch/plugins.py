@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from proctor.sdk.pytorch.determinism.fingerprint import Fact
-from proctor.sdk.pytorch.distributed.replicas import unwrap
+from proctor.sdk.pytorch.distributed.ranks import unwrap
 from proctor.sdk.pytorch.errors import ConfigurationError
 from proctor.sdk.pytorch.model import Model
 from proctor.sdk.pytorch.options import Phase
+from proctor.sdk.pytorch.reproducibility.fingerprint import Fact
 from proctor.sdk.pytorch.state import TrainingState
 
 # The names of a checkpoint's own parts: a plug-in of such a name would look like one of them.

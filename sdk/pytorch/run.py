@@ -13,12 +13,12 @@ from proctor.sdk.pytorch.checkpoints.pointer import Retention
 from proctor.sdk.pytorch.checkpoints.registration import Registrar
 from proctor.sdk.pytorch.data.module import DataModule
 from proctor.sdk.pytorch.distributed.processes import HandoverQueue
+from proctor.sdk.pytorch.distributed.ranks import Ranks
 from proctor.sdk.pytorch.model import GIVEN, Model, RunView, overrides
 from proctor.sdk.pytorch.observers.base import Observers
 from proctor.sdk.pytorch.observers.continuation import Rates
 from proctor.sdk.pytorch.options import Settings, StopReason
 from proctor.sdk.pytorch.plugins import Override, Plugins
-from proctor.sdk.pytorch.ranks import Ranks
 from proctor.sdk.pytorch.state import Record, TrainingState
 from proctor.sdk.trial import is_in_trial
 

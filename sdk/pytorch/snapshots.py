@@ -35,13 +35,13 @@ from proctor import __version__
 from proctor.sdk.pytorch import trial
 from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
 from proctor.sdk.pytorch.checkpoints.serialization import FORMAT, load, load_upgraded, upgrade
-from proctor.sdk.pytorch.determinism.fingerprint import Fingerprint, describe_device, take_fingerprint
-from proctor.sdk.pytorch.determinism.kernels import report_gaps
-from proctor.sdk.pytorch.determinism.seeding import get_rng_state_dict, load_rng_state_dict
+from proctor.sdk.pytorch.distributed.ranks import Ranks
 from proctor.sdk.pytorch.errors import ConfigurationError, UnreadableCheckpointError
 from proctor.sdk.pytorch.observers.continuation import describe_settings
 from proctor.sdk.pytorch.options import Settings
-from proctor.sdk.pytorch.ranks import Ranks
+from proctor.sdk.pytorch.reproducibility.fingerprint import Fingerprint, describe_device, take_fingerprint
+from proctor.sdk.pytorch.reproducibility.kernels import report_gaps
+from proctor.sdk.pytorch.reproducibility.seeding import get_rng_state_dict, load_rng_state_dict
 from proctor.sdk.pytorch.run import Run
 from proctor.sdk.trial import is_in_trial
 

@@ -17,17 +17,21 @@ import torch
 
 from proctor.sdk.pytorch import trial
 from proctor.sdk.pytorch.data.module import DataModule
-from proctor.sdk.pytorch.distributed.collectives import GroupOptions, adopt_ranks
-from proctor.sdk.pytorch.distributed.devices import choose_devices, on_device
+from proctor.sdk.pytorch.distributed.launch import (
+    choose_devices,
+    choose_local_device,
+    find_torchrun,
+    join_torchrun,
+    on_device,
+    spawn_ranks,
+)
 from proctor.sdk.pytorch.distributed.processes import HandoverQueue
-from proctor.sdk.pytorch.distributed.spawn import spawn_ranks
-from proctor.sdk.pytorch.distributed.torchrun import TorchrunPlace, choose_local_device, find_torchrun, join_torchrun
+from proctor.sdk.pytorch.distributed.ranks import GroupOptions, Ranks
 from proctor.sdk.pytorch.errors import ConfigurationError, TrainerError
 from proctor.sdk.pytorch.fit import fit, make_observers, test
 from proctor.sdk.pytorch.model import Model, overrides
 from proctor.sdk.pytorch.options import Settings, make_settings, show_options
 from proctor.sdk.pytorch.plugins import Plugin, Plugins
-from proctor.sdk.pytorch.ranks import Ranks
 from proctor.sdk.pytorch.run import Outcome, Place, Run
 from proctor.sdk.pytorch.snapshots import check_tested
 
@@ -164,15 +168,20 @@ def launch(task: Task, queue: HandoverQueue) -> Outcome:
 
     Under torchrun this process is one of them already, and the outcome its own.
     """
-    devices = choose_devices(task.settings)
-    if (place := find_torchrun()) is not None:
-        return _join(task, queue, place=place, device=choose_local_device(place, devices))
-    task.datamodule.prepare_data()
-    if len(devices) == 1:
-        with on_device(devices[0]):
-            return task.execute(Ranks(), devices[0], queue)
-    outcome: Outcome = spawn_ranks(task.execute, devices=devices, options=_group_options(task), queue=queue)
-    return outcome
+    settings, devices, place = task.settings, choose_devices(task.settings), find_torchrun()
+    options = GroupOptions(settings.backend, settings.group_timeout_seconds)
+    if place is None and len(devices) > 1:
+        task.datamodule.prepare_data()
+        begin = trial.defer_termination
+        outcome: Outcome = spawn_ranks(task.execute, devices=devices, options=options, queue=queue, initializer=begin)
+        return outcome
+    device = devices[0] if place is None else choose_local_device(place, devices)
+    ranks = Ranks() if place is None else join_torchrun(device, options)
+    if ranks.local_rank == 0:
+        task.datamodule.prepare_data()
+    ranks.barrier()
+    with on_device(device):
+        return task.execute(ranks, device, queue)
 
 
 def choose_device(settings: Settings) -> torch.device:
@@ -182,20 +191,6 @@ def choose_device(settings: Settings) -> torch.device:
     """
     devices, place = choose_devices(settings), find_torchrun()
     return devices[0] if place is None else choose_local_device(place, devices)
-
-
-def _join(task: Task, queue: HandoverQueue, *, place: TorchrunPlace, device: torch.device) -> Outcome:
-    ranks = join_torchrun(place, device, _group_options(task))
-    adopt_ranks(ranks)
-    with on_device(device):
-        if ranks.local_rank == 0:
-            task.datamodule.prepare_data()
-        ranks.barrier()
-        return task.execute(ranks, device, queue)
-
-
-def _group_options(task: Task) -> GroupOptions:
-    return GroupOptions(task.settings.backend, task.settings.group_timeout_seconds)
 
 
 def _check_kind(what: str, found: Any, expected: type) -> None:

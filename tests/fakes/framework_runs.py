@@ -26,7 +26,7 @@ from fakes.watches import make_watch
 from proctor.sdk.protocol import CONTROL_FILE, ENV_JOB_DIRECTORY
 from proctor.sdk.pytorch import CheckpointWarning, DataLoaderParams, NotExactWarning, huggingface, seed_rngs
 from proctor.sdk.pytorch import lightning as ours
-from proctor.sdk.pytorch.ranks import Ranks
+from proctor.sdk.pytorch.distributed.ranks import Ranks
 
 _LOADED = (transformers.Trainer, transformers.TrainingArguments)  # before the forks: they are imported when named
 

@@ -17,7 +17,7 @@ import torch
 from fakes.trained_models import DigitsModel, hash_state
 
 from proctor.sdk.protocol import JOURNAL_FILE
-from proctor.sdk.pytorch.ranks import Ranks
+from proctor.sdk.pytorch.distributed.ranks import Ranks
 
 
 def read_reports(job: Path) -> "list[tuple[int, list[str]]]":

@@ -33,9 +33,8 @@ from proctor.sdk.pytorch import (
     unwrap,
     wrap_for_ranks,
 )
-from proctor.sdk.pytorch.distributed import spawn
-from proctor.sdk.pytorch.distributed.collectives import GroupOptions
-from proctor.sdk.pytorch.ranks import Ranks
+from proctor.sdk.pytorch.distributed import launch
+from proctor.sdk.pytorch.distributed.ranks import GroupOptions, Ranks
 
 CPU = torch.device("cpu")
 
@@ -50,9 +49,9 @@ class OddError(Exception):
 
 def talk() -> "dict[str, Any]":
     """Let three ranks talk in every way they can, and return what each saw."""
-    spawn.START_METHOD = "fork"
+    launch.START_METHOD = "fork"
     queue = HandoverQueue()
-    result = spawn.spawn_ranks(_talk, devices=[CPU] * 3, options=GroupOptions(timeout_seconds=60.0), queue=queue)
+    result = launch.spawn_ranks(_talk, devices=[CPU] * 3, options=GroupOptions(timeout_seconds=60.0), queue=queue)
     seen = sorted(queue.get_all(), key=lambda values: values["rank"])
     return {"result": result, "seen": seen, "left": wait_for_the_end_of_others()}
 
@@ -89,7 +88,7 @@ def _talk(ranks: Ranks, device: torch.device, queue: HandoverQueue) -> str:
 
 def take_back(root: str) -> "dict[str, Any]":
     """Train on two ranks and return what the caller has of it: of its own model, and in the checkpoint."""
-    spawn.START_METHOD = "fork"
+    launch.START_METHOD = "fork"
     recipe = Recipe(processes=2)
     trainer = Trainer("run", **{**recipe.options(), "total_steps": 1, "chkpt_root": root})
     trainer.register_plugin(Teller())
@@ -117,7 +116,7 @@ class Scored(DigitsModel):
 
 def examine(root: str) -> "dict[str, Any]":
     """Train on two ranks, test the best checkpoint on them, and return what each tested, and what is missing."""
-    spawn.START_METHOD = "fork"
+    launch.START_METHOD = "fork"
     recipe = Recipe(processes=2)
     options = {**recipe.options(), "chkpt_root": root, "best_metric": "score", "keep_best": 1, "keep_last": 1}
     trainer = Trainer("run", **options)
@@ -144,7 +143,7 @@ class Judging(DigitsModel):
 
 def average(root: str, epochs: "list[int]") -> "dict[str, Any]":
     """Train on two ranks, until after so many epochs in turn; return what was judged by, and the average."""
-    spawn.START_METHOD = "fork"
+    launch.START_METHOD = "fork"
     judged: list[Any] = []
     for total in epochs:
         recipe = Recipe(processes=2)
@@ -204,7 +203,7 @@ def _pass_by(state: TrainingState) -> None:
 
 def share(root: str, stops: "list[int]") -> "list[list[list[int]]]":
     """Train on two ranks, stopped after so many batches in turn, and return each rank's batches."""
-    spawn.START_METHOD = "fork"
+    launch.START_METHOD = "fork"
     found: list[list[list[int]]] = [[], []]
     for stop in [*stops, None]:
         options: dict[str, Any] = {"total_steps": 5, "chkpt_root": root, "use_cpu": True, "processes": 2}
@@ -217,13 +216,13 @@ def share(root: str, stops: "list[int]") -> "list[list[list[int]]]":
 
 def talk_at_a_time(groups: int) -> "list[Any]":
     """Let several pairs of ranks, each with a launcher of its own, work at the same time; return what each came to."""
-    spawn.START_METHOD = "fork"
+    launch.START_METHOD = "fork"
     pipes = []
     for _ in range(groups):
         reader, writer = os.pipe()
         if os.fork() == 0:
             try:
-                result = spawn.spawn_ranks(_agree, devices=[CPU] * 2, options=GroupOptions(), queue=HandoverQueue())
+                result = launch.spawn_ranks(_agree, devices=[CPU] * 2, options=GroupOptions(), queue=HandoverQueue())
                 os.write(writer, str(result).encode())
             finally:
                 os._exit(0)
@@ -242,10 +241,10 @@ def _agree(ranks: Ranks, device: torch.device, queue: HandoverQueue) -> str:
 
 def hand_over(megabytes: int) -> "list[int]":
     """Let two ranks hand over more than a pipe holds, and return the sizes that arrived."""
-    spawn.START_METHOD = "fork"
+    launch.START_METHOD = "fork"
     queue = HandoverQueue()
     work = partial(_hand_over, megabytes)
-    spawn.spawn_ranks(work, devices=[CPU] * 2, options=GroupOptions(), queue=queue)
+    launch.spawn_ranks(work, devices=[CPU] * 2, options=GroupOptions(), queue=queue)
     return [len(value) for value in queue.get_all()]
 
 
@@ -255,9 +254,9 @@ def _hand_over(megabytes: int, ranks: Ranks, device: torch.device, queue: Handov
 
 def wrap() -> "list[dict[str, Any]]":
     """Wrap a network on two ranks, and return what that changed on each, and that they have the same weights."""
-    spawn.START_METHOD = "fork"
+    launch.START_METHOD = "fork"
     queue = HandoverQueue()
-    spawn.spawn_ranks(_wrap, devices=[CPU] * 2, options=GroupOptions(), queue=queue)
+    launch.spawn_ranks(_wrap, devices=[CPU] * 2, options=GroupOptions(), queue=queue)
     return queue.get_all()
 
 
@@ -314,7 +313,7 @@ class FailingData(DigitsData):
 
 def fail(kinds: "list[str]", path: str) -> "dict[str, Any]":
     """Let a rank fail in each way, and return what its caller saw."""
-    spawn.START_METHOD = "fork"
+    launch.START_METHOD = "fork"
     return {kind: _see(kind, f"{path}-{kind}") for kind in kinds}
 
 

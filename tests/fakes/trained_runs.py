@@ -15,7 +15,7 @@ from fakes.trained_models import DigitsData, DigitsModel, Recipe, hash_state
 from fakes.watches import make_watch
 
 from proctor.sdk.pytorch import Model, Plugin, Trainer, TrainerError, get_rng_state_dict
-from proctor.sdk.pytorch.distributed import spawn
+from proctor.sdk.pytorch.distributed import launch
 
 RUN = "run"
 SAMPLE_FILE = "samples"  # what was trained on: a file for each rank, a line for each batch, of all incarnations
@@ -63,7 +63,7 @@ def train(
     :param watch: the arguments of `make_watch`.
     """
     random.seed()  # an incarnation begins with streams of its own, as a new process does
-    spawn.START_METHOD = start
+    launch.START_METHOD = start
     cell = Recipe(**recipe)
     Path(root).mkdir(exist_ok=True)
     trainer = Trainer(RUN, **{**cell.options(), **(options or {}), "chkpt_root": root})

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from proctor.sdk import failpoints
-from proctor.sdk.pytorch.distributed.collectives import get_ranks
+from proctor.sdk.pytorch.distributed.ranks import get_ranks
 
 Kill = tuple[str, int]
 Watch = Callable[[str, int], None]

@@ -38,7 +38,7 @@ from proctor.sdk.pytorch.checkpoints.values import (
     is_generator,
     set_generator_state,
 )
-from proctor.sdk.pytorch.determinism.seeding import get_default_numpy_rng
+from proctor.sdk.pytorch.reproducibility.seeding import get_default_numpy_rng
 
 PathStep = tuple[str, Any]
 """One step down: ("attribute", name), ("item", key or index), ("buffer", name) or ("requires_grad", name)."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from proctor.sdk.pytorch.determinism.seeding import DefaultNumpyRNG
+from proctor.sdk.pytorch.reproducibility.seeding import DefaultNumpyRNG
 
 SCALARS = (type(None), bool, int, float, complex, str, bytes, torch.Size, torch.dtype, torch.device)
 COMPARED_ITEMS = 10_000

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
 from itertools import chain
-from multiprocessing.context import BaseContext, ForkServerContext, SpawnContext
+from multiprocessing.context import ForkServerContext
 from numbers import Integral
 from typing import Any
 
@@ -29,14 +29,9 @@ from proctor.sdk.pytorch.data.samplers import (
     ResumableBatchSampler,
     ResumableSampler,
 )
-from proctor.sdk.pytorch.determinism.seeding import derive_seed, seed_worker
-from proctor.sdk.pytorch.distributed.processes import (
-    TyingForkServerContext,
-    TyingSpawnContext,
-    die_with_parent,
-    find_start_method,
-)
+from proctor.sdk.pytorch.distributed.processes import choose_context, die_with_parent
 from proctor.sdk.pytorch.errors import ConfigurationError
+from proctor.sdk.pytorch.reproducibility.seeding import derive_seed, seed_worker
 
 
 @dataclass(frozen=True)
@@ -166,7 +161,7 @@ class KeyedDataset:
 def _make_loader(dataset: Any, params: DataLoaderParams, *, batches: EpochBatchSampler, generator: Any) -> Any:
     has_workers = params.num_workers > 0
     context = choose_context(params.multiprocessing_context) if has_workers else params.multiprocessing_context
-    has_server = isinstance(context, BaseContext) and context.get_start_method() == "forkserver"
+    has_server = isinstance(context, ForkServerContext)
     start_worker = partial(_start_worker, params.worker_init_fn, has_server)
     rows = find_rows(dataset) if params.collate_fn is None else None
     source = dataset if rows is None else rows
@@ -183,19 +178,6 @@ def _make_loader(dataset: Any, params: DataLoaderParams, *, batches: EpochBatchS
         worker_init_fn=start_worker if has_workers else None,
         generator=generator,
     )
-
-
-def choose_context(asked: Any) -> Any:
-    """Return how workers are started: as `multiprocessing_context` asks for, and so that they die with this process.
-
-    :param asked: None is the way that is set for the program; a context of the user's own class stays as it is.
-    """
-    method = find_start_method() if asked is None else asked
-    if method == "spawn" or type(method) is SpawnContext:
-        return TyingSpawnContext()
-    if method == "forkserver" or type(method) is ForkServerContext:
-        return TyingForkServerContext()
-    return asked
 
 
 def _start_worker(user_hook: "Callable[[int], None] | None", has_server: bool, worker: int) -> None:

@@ -16,17 +16,16 @@ from proctor.sdk.pytorch.data.samplers import (
     ResumableSampler,
     ResumableSequentialSampler,
 )
-from proctor.sdk.pytorch.determinism.fingerprint import Fact, describe_loader
-from proctor.sdk.pytorch.determinism.seeding import (
+from proctor.sdk.pytorch.distributed.ranks import Ranks, get_ranks
+from proctor.sdk.pytorch.errors import ConfigurationError
+from proctor.sdk.pytorch.options import Phase
+from proctor.sdk.pytorch.reproducibility.fingerprint import Fact, describe_loader
+from proctor.sdk.pytorch.reproducibility.seeding import (
     derive_seed,
     get_default_seed,
     get_rng_state_dict,
     load_rng_state_dict,
 )
-from proctor.sdk.pytorch.distributed.collectives import get_ranks
-from proctor.sdk.pytorch.errors import ConfigurationError
-from proctor.sdk.pytorch.options import Phase
-from proctor.sdk.pytorch.ranks import Ranks
 
 _Part = tuple[Any, DataLoaderParams]
 

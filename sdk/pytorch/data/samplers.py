@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch.utils.data import Sampler
 
-from proctor.sdk.pytorch.determinism.seeding import derive_seed
+from proctor.sdk.pytorch.distributed.ranks import Ranks
 from proctor.sdk.pytorch.errors import ConfigurationError
-from proctor.sdk.pytorch.ranks import Ranks
+from proctor.sdk.pytorch.reproducibility.seeding import derive_seed
 
 
 class ResumableSampler(Sampler):

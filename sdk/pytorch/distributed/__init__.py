@@ -1,5 +1,5 @@
 """Several processes that train together, and the devices they use.
 
-Entry: `collectives`, what a run may call of its ranks. Reading order: collectives, devices, spawn (processes started by
-us), torchrun (started by torchrun), processes, replicas.
+Entry: `ranks`, what a run may do with its processes. Reading order: ranks, launch (how they come to be), processes (how
+each dies with its parent).
 """

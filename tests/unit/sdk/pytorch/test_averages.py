@@ -10,7 +10,7 @@ from fakes.recording_model import RangeData
 
 from proctor.sdk.pytorch import Model, Trainer, TrainingState
 from proctor.sdk.pytorch.averages import Averages
-from proctor.sdk.pytorch.ranks import Ranks
+from proctor.sdk.pytorch.distributed.ranks import Ranks
 
 
 class Three(Ranks):

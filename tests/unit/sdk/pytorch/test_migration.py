@@ -14,9 +14,9 @@ from fakes.checkpoint_writer import write_checkpoint
 from proctor.sdk.pytorch.checkpoints import serialization
 from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
 from proctor.sdk.pytorch.checkpoints.serialization import FORMAT, upgrade
-from proctor.sdk.pytorch.determinism.seeding import load_rng_state_dict
 from proctor.sdk.pytorch.errors import UnreadableCheckpointError
 from proctor.sdk.pytorch.migrate import main, migrate_checkpoints, read_any, translate
+from proctor.sdk.pytorch.reproducibility.seeding import load_rng_state_dict
 from proctor.sdk.pytorch.state import TrainingState
 
 FILES = Path(__file__).parent / "files"

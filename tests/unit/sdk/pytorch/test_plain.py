@@ -11,8 +11,8 @@ from fakes.trained_models import SAMPLES, DigitsModel, DisturbedDigits, hash_sta
 
 from proctor.sdk.pytorch import ConfigurationError, DataLoaderParams, NotExactWarning
 from proctor.sdk.pytorch.checkpoints.history import read_history
+from proctor.sdk.pytorch.distributed.ranks import Ranks
 from proctor.sdk.pytorch.plain import open_run, remaining_batches, save_if_due
-from proctor.sdk.pytorch.ranks import Ranks
 
 BATCHES = -(-SAMPLES // 4)
 PARAMS = DataLoaderParams(batch_size=4, shuffle=True)

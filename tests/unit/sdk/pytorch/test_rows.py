@@ -15,12 +15,12 @@ INTEGRATION = "integration/sdk/pytorch"
 
 # Where the test of each row is; it may have more elsewhere.
 ROWS: "dict[str, str]" = {
-    "S1": f"{UNIT}/determinism/test_seeding.py",
-    "S2": f"{UNIT}/determinism/test_seeding.py",
+    "S1": f"{UNIT}/reproducibility/test_seeding.py",
+    "S2": f"{UNIT}/reproducibility/test_seeding.py",
     "S3": f"{UNIT}/test_trainer.py",
-    "S4": f"{UNIT}/determinism/test_seeding.py",
-    "S5": f"{UNIT}/determinism/test_seeding.py",
-    "S6": f"{UNIT}/determinism/test_seeding.py",
+    "S4": f"{UNIT}/reproducibility/test_seeding.py",
+    "S5": f"{UNIT}/reproducibility/test_seeding.py",
+    "S6": f"{UNIT}/reproducibility/test_seeding.py",
     "S7": f"{UNIT}/test_trainer.py",
     "S8": f"{UNIT}/test_trainer.py",
     "S9": f"{UNIT}/data/test_loaders.py",
@@ -86,7 +86,7 @@ ROWS: "dict[str, str]" = {
     "X5": f"{UNIT}/distributed/test_distributed.py",
     "X6": f"{INTEGRATION}/test_processes.py",
     "X7": f"{UNIT}/test_trainer.py",
-    "X8": f"{UNIT}/determinism/test_kernels.py",
+    "X8": f"{UNIT}/reproducibility/test_kernels.py",
     "X9": f"{UNIT}/observers/test_logs.py",
     "X10": f"{UNIT}/observers/test_logs.py",
     "X11": f"{UNIT}/checkpoints/test_history.py",
@@ -98,7 +98,7 @@ ROWS: "dict[str, str]" = {
     "R3": f"{INTEGRATION}/test_kills_inside_the_save.py",
     "R4": f"{INTEGRATION}/test_kills_at_edges.py",
     "R5": f"{INTEGRATION}/test_kills_at_any_time.py",
-    "R6": f"{UNIT}/determinism/test_fingerprint.py",
+    "R6": f"{UNIT}/reproducibility/test_fingerprint.py",
     "R7": f"{INTEGRATION}/test_processes.py",
 }
 

@@ -18,8 +18,8 @@ from proctor.sdk.pytorch import (
     Trainer,
     get_default_numpy_rng,
 )
-from proctor.sdk.pytorch.determinism.fingerprint import describe_device, find_differences, take_fingerprint
-from proctor.sdk.pytorch.determinism.seeding import DefaultNumpyRNG
+from proctor.sdk.pytorch.reproducibility.fingerprint import describe_device, find_differences, take_fingerprint
+from proctor.sdk.pytorch.reproducibility.seeding import DefaultNumpyRNG
 
 
 def fit(root: Path, data: Any, *, model: Any = None, **options: Any) -> None:

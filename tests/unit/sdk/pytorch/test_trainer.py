@@ -24,13 +24,13 @@ from proctor.sdk.pytorch import (
     get_default_numpy_rng,
     seed_rngs,
 )
-from proctor.sdk.pytorch.determinism.seeding import get_rng_state_dict
+from proctor.sdk.pytorch.distributed.ranks import Ranks
 from proctor.sdk.pytorch.fit import fit as run_fit
 from proctor.sdk.pytorch.fit import make_observers
 from proctor.sdk.pytorch.fit import test as run_test
 from proctor.sdk.pytorch.options import Settings
 from proctor.sdk.pytorch.plugins import Plugins
-from proctor.sdk.pytorch.ranks import Ranks
+from proctor.sdk.pytorch.reproducibility.seeding import get_rng_state_dict
 from proctor.sdk.pytorch.run import Place, Run
 
 

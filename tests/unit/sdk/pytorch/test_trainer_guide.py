@@ -50,7 +50,7 @@ def build_network() -> nn.Module:
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine without GPUs, and a folder in which the samples write."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("proctor.sdk.pytorch.distributed.devices.find_gpus", list)
+    monkeypatch.setattr("proctor.sdk.pytorch.distributed.launch.find_gpus", list)
     return tmp_path
 
 

@@ -13,7 +13,7 @@ from fakes.thread_ranks import call_on_ranks
 from proctor.sdk.pytorch import UnreadableCheckpointError, snapshots
 from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
 from proctor.sdk.pytorch.checkpoints.serialization import load
-from proctor.sdk.pytorch.ranks import Ranks
+from proctor.sdk.pytorch.distributed.ranks import Ranks
 from proctor.sdk.pytorch.snapshots import deliver, refuse_to_leave_behind
 
 DATA = os.urandom(10_000)

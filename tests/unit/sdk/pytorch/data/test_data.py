@@ -17,7 +17,7 @@ from proctor.sdk.pytorch import (
     ResumableSequentialSampler,
     Trainer,
 )
-from proctor.sdk.pytorch.ranks import Ranks
+from proctor.sdk.pytorch.distributed.ranks import Ranks
 
 
 class TwoRanks(Ranks):

@@ -25,8 +25,8 @@ from proctor.sdk.pytorch import (
 )
 from proctor.sdk.pytorch.data.loaders import EpochLoader
 from proctor.sdk.pytorch.data.samplers import EpochBatchSampler
+from proctor.sdk.pytorch.distributed.ranks import Ranks
 from proctor.sdk.pytorch.options import Phase
-from proctor.sdk.pytorch.ranks import Ranks
 
 LENGTH = 23
 WEIGHTS = [index % 4 / 2 for index in range(LENGTH)]

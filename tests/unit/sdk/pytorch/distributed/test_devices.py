@@ -6,9 +6,14 @@ import pytest
 import torch
 
 from proctor.sdk.pytorch import ConfigurationError, Trainer
-from proctor.sdk.pytorch.distributed import devices
-from proctor.sdk.pytorch.distributed.devices import choose_devices, choose_threads
-from proctor.sdk.pytorch.distributed.torchrun import TorchrunPlace, choose_local_device, find_torchrun
+from proctor.sdk.pytorch.distributed import launch
+from proctor.sdk.pytorch.distributed.launch import (
+    TorchrunPlace,
+    choose_devices,
+    choose_local_device,
+    choose_threads,
+    find_torchrun,
+)
 
 TORCHRUN = {
     "TORCHELASTIC_RUN_ID": "7",
@@ -79,7 +84,7 @@ def test_X1_processes_are_for_the_cpu() -> None:
 
 
 def test_X1_what_the_machine_has_is_asked_when_nothing_else_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "find_gpus", lambda: [0, 1])
+    monkeypatch.setattr(launch, "find_gpus", lambda: [0, 1])
     assert choose_devices(Trainer("run").settings) == (torch.device("cuda", 0), torch.device("cuda", 1))
 
 

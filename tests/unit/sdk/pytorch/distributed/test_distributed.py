@@ -24,10 +24,9 @@ from proctor.sdk.pytorch import (
     unwrap,
     wrap_for_ranks,
 )
-from proctor.sdk.pytorch.distributed.devices import GPU_BACKEND, choose_backend
-from proctor.sdk.pytorch.distributed.processes import Failure, describe_death, describe_failure, find_reason, make_error
+from proctor.sdk.pytorch.distributed.launch import Failure, describe_death, describe_failure, find_reason, make_error
+from proctor.sdk.pytorch.distributed.ranks import GPU_BACKEND, Ranks, choose_backend
 from proctor.sdk.pytorch.errors import RankFailedError
-from proctor.sdk.pytorch.ranks import Ranks
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 1)
 

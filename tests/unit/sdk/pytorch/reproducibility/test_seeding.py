@@ -19,9 +19,9 @@ from proctor.sdk.pytorch import (
     load_rng_state_dict,
     seed_rngs,
 )
-from proctor.sdk.pytorch.determinism import seeding
-from proctor.sdk.pytorch.determinism.seeding import derive_seed
-from proctor.sdk.pytorch.ranks import Ranks
+from proctor.sdk.pytorch.distributed.ranks import Ranks
+from proctor.sdk.pytorch.reproducibility import seeding
+from proctor.sdk.pytorch.reproducibility.seeding import derive_seed
 from proctor.sdk.pytorch.snapshots import restore_streams
 
 

@@ -15,9 +15,9 @@ from typing import Any, Union
 import torch
 import torch.distributed as dist
 
-from proctor.sdk.pytorch.determinism.kernels import read_precisions
+from proctor.sdk.pytorch.distributed.ranks import Ranks
 from proctor.sdk.pytorch.errors import NotExactError, NotExactWarning
-from proctor.sdk.pytorch.ranks import Ranks
+from proctor.sdk.pytorch.reproducibility.kernels import read_precisions
 
 Fact = Union[str, int, float, bool, None]
 Fingerprint = dict[str, Fact]

@@ -9,15 +9,15 @@ import torch
 from fakes.checkpoint_writer import write_checkpoint
 
 from proctor.sdk.pytorch.checkpoints.serialization import load
-from proctor.sdk.pytorch.determinism import fingerprint as fingerprints
-from proctor.sdk.pytorch.determinism.fingerprint import (
+from proctor.sdk.pytorch.errors import NotExactError, NotExactWarning
+from proctor.sdk.pytorch.reproducibility import fingerprint as fingerprints
+from proctor.sdk.pytorch.reproducibility.fingerprint import (
     compare_fingerprints,
     describe_device,
     describe_loader,
     find_differences,
     take_fingerprint,
 )
-from proctor.sdk.pytorch.errors import NotExactError, NotExactWarning
 
 LOADER = {"batch_size": 4, "workers": 0, "shuffle": True, "drop_last": False}
 
@@ -84,7 +84,7 @@ def test_R6_a_change_of_the_run_is_told(
         ("torch.are_deterministic_algorithms_enabled", lambda: "?", "deterministic algorithms was"),
         ("torch.get_float32_matmul_precision", lambda: "medium", "float32 matmul precision was"),
         (
-            "proctor.sdk.pytorch.determinism.fingerprint._cpu_model",
+            "proctor.sdk.pytorch.reproducibility.fingerprint._cpu_model",
             lambda: "Abacus",
             "device model was .*, is 'Abacus'",
         ),

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
+from proctor.sdk.pytorch.distributed.ranks import Ranks
 from proctor.sdk.pytorch.errors import NotExactError, NotExactWarning
-from proctor.sdk.pytorch.ranks import Ranks
 
 _FULL = "ieee"
 _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"

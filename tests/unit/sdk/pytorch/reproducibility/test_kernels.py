@@ -12,8 +12,13 @@ from fakes.recording_model import RangeData, RecordingModel
 from fakes.thread_ranks import call_on_ranks
 
 from proctor.sdk.pytorch import NotExactError, NotExactWarning, Trainer
-from proctor.sdk.pytorch.determinism.fingerprint import find_differences, take_fingerprint
-from proctor.sdk.pytorch.determinism.kernels import kernel_switches, read_precisions, report_gaps, restore_precisions
+from proctor.sdk.pytorch.reproducibility.fingerprint import find_differences, take_fingerprint
+from proctor.sdk.pytorch.reproducibility.kernels import (
+    kernel_switches,
+    read_precisions,
+    report_gaps,
+    restore_precisions,
+)
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
