@@ -243,8 +243,7 @@ class Providers:
         return [each for each in found if experiment_id == each.experiment_id or node_id == each.node_id]
 
     def of_node(self, node_id: str) -> NodeProvider:
-        """The provider of a node. Raises UnknownNode where there is none (node `local` looks after
-        itself)."""
+        """The provider of a node. Raises UnknownNode where there is none, as for node `local`."""
         for provider in self._made.values():
             if provider.has(node_id):
                 return provider

@@ -439,11 +439,17 @@ class KeeperHub:
 
         def report_of(item: Chunk | Start | End) -> ExperimentReport | None:
             job = self._jobs.find(item.job_id, item.token)
-            if job is not None:
-                return None if self._is_of_another(job, node_id, session) else self._report_to(reports, job)
-            known = session.jobs.get(item.job_id)
-            unexpected[item.job_id] = known or JobReport(item.job_id, item.token, None, 0.0)
-            return None
+            if job is None:
+                known = session.jobs.get(item.job_id)
+                unexpected[item.job_id] = known or JobReport(item.job_id, item.token, None, 0.0)
+                return None
+            if self._is_of_another(job, node_id, session):
+                return None
+            job.started = True
+            client = self._clients.get(job.experiment_id)
+            if client is not None and job.experiment_id not in reports:
+                reports[job.experiment_id] = ExperimentReport(client)
+            return reports.get(job.experiment_id)
 
         for chunk, item in zip(split_body(header, body), header.chunks, strict=True):
             if (report := report_of(item)) is not None:
@@ -477,13 +483,6 @@ class KeeperHub:
             extra = {"action": "report.refuse", "job_id": job.job_id, "node_id": node_id}
             log.warning(text, node_id, job.job_id, job.node_id, extra=extra)
         return True
-
-    def _report_to(self, reports: dict[str, ExperimentReport], job: ExpectedJob) -> ExperimentReport | None:
-        job.started = True
-        report = reports.get(job.experiment_id)
-        if report is None and (client := self._clients.get(job.experiment_id)) is not None:
-            report = reports[job.experiment_id] = ExperimentReport(client)
-        return report
 
     async def _unknown(self, node_id: str, unexpected: Sequence[JobReport]) -> set[str]:
         """The unexpected jobs that are to be stopped; none before `mark_reattached`."""

@@ -29,7 +29,7 @@ SETTLED_SECONDS = 10.0  # a keeper that has lived so long has not failed at its 
 
 
 class LocalKeeper:
-    """Looks after the keeper of node `local`.
+    """Keeps the keeper of node `local` running.
 
     :param directory: the keeper's own, `<home>/nodes/local`.
     :param pointer: the file that holds the path of the manager's socket, `<home>/run/socket`.
@@ -84,7 +84,7 @@ class LocalKeeper:
             await asyncio.sleep(growing_pause(failures, FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS))
 
     async def _until_gone(self, pid: int) -> None:
-        """Until the keeper's process has ended, told by the kernel; meanwhile say so while it is suspended."""
+        """Wait until the keeper's process has ended; report meanwhile that it is suspended, when it is."""
         try:
             descriptor = os.pidfd_open(pid)
         except ProcessLookupError:
@@ -103,7 +103,7 @@ class LocalKeeper:
             os.close(descriptor)
 
     def _explain_stop(self, pid: int) -> None:
-        """A keeper that goes on says so itself by its next report."""
+        """A keeper that is resumed reports that itself."""
         clause = describe_stop(pid, start_time(pid) or 0)
         if clause:
             reason = f"its keeper {clause}; its trials keep running, and their reports are delayed"

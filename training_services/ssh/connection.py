@@ -62,7 +62,13 @@ class Connection(NodeConnection):
                 stdout = await _converse(process, input)
         except TimeoutError as error:
             raise CommandFailed(f"`{name}` did not end within {timeout_seconds:g} s") from error
-        return strip_startup_output(stdout, mark, self._finished(process, stdout, name=name))
+        code = process.exit_status
+        if code is None:
+            self._check()
+            raise CommandFailed(f"`{name}` ended without an exit code")
+        if process.exit_signal is not None:
+            raise CommandFailed(f"`{name}` was ended by SIG{process.exit_signal[0]}")
+        return strip_startup_output(mark, CompletedCommand(code, stdout, bytes(process.tail)))
 
     @asynccontextmanager
     async def start_process(self, command: Sequence[str], *, is_lasting: bool = False) -> AsyncIterator[Process]:
@@ -163,15 +169,6 @@ class Connection(NodeConnection):
             return await uploads.room(sftp, target)
         except asyncssh.SFTPError:
             return uploads.Room()  # the server does not say
-
-    def _finished(self, process: Any, stdout: bytes, *, name: str) -> CompletedCommand:
-        code = process.exit_status
-        if code is None:
-            self._check()
-            raise CommandFailed(f"`{name}` ended without an exit code")
-        if process.exit_signal is not None:
-            raise CommandFailed(f"`{name}` was ended by SIG{process.exit_signal[0]}")
-        return CompletedCommand(code, stdout, bytes(process.tail))
 
     def _check(self) -> None:
         if self._client.ended.is_set() or self._ssh.is_closed():

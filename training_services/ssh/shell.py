@@ -6,6 +6,7 @@ The login shell of an account reads every command before anything runs. It may b
 import re
 import secrets
 from collections.abc import Sequence
+from dataclasses import replace
 
 from proctor.training_services.ssh.base import CompletedCommand
 from proctor.training_services.ssh.errors import CommandFailed
@@ -32,16 +33,17 @@ def marked(argv: Sequence[str]) -> tuple[str, bytes]:
     return f"echo {mark}; exec {quoted(argv)}", f"{mark}\n".encode()
 
 
-def strip_startup_output(stdout: bytes, mark: bytes, finished: CompletedCommand) -> CompletedCommand:
-    """The output after the mark. Raises CommandFailed where there is no mark: the login shell ran nothing."""
-    _, found, rest = stdout.partition(mark)
+def strip_startup_output(mark: bytes, finished: CompletedCommand) -> CompletedCommand:
+    """What a command of `marked` has printed itself. Raises CommandFailed where there is no mark: the login shell ran no
+    command."""
+    _, found, rest = finished.stdout.partition(mark)
     if not found:
         raise CommandFailed(
             f"its login shell ran no command; it said: {finished.last_line}; give the account a shell that runs "
             "commands",
             finished.code,
         )
-    return CompletedCommand(finished.code, rest, finished.stderr)
+    return replace(finished, stdout=rest)
 
 
 def with_source(source: str) -> bytes:

@@ -385,7 +385,7 @@ def _require_commands(harness: ServiceHarness) -> None:
 
 
 async def _until_forgotten(service: TrainingService, job_id: str) -> None:
-    """No event tells of it, because the listeners are not to hear of such a job."""
+    """Polls, because such a job is not reported to the listeners."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while job_id in {job.id for job in await service.list_trial_jobs()}:  # noqa: ASYNC110
             await asyncio.sleep(0.01)

@@ -36,7 +36,6 @@ from proctor.training_services.ssh.base import NodeConnection
 from proctor.training_services.ssh.connection import open_connection
 from proctor.training_services.ssh.host_keys import HostKeys
 from proctor.training_services.ssh.route import RouteTrace
-from proctor.training_services.ssh.settings import MachineSettings
 
 __all__ = ["RemoteProvider"]
 
@@ -108,7 +107,13 @@ class RemoteProvider(NodeProvider):
 
     def node_ids_of(self, settings: Mapping[str, Any]) -> tuple[str, ...]:
         """See `NodeProvider.node_ids_of`. An address that is seen for the first time keeps the id it gets here."""
-        return tuple(self._node_id(machine) for machine in RemoteSettings.read(settings).machines)
+        known = self._known()
+        machines = RemoteSettings.read(settings).machines
+        for machine in machines:
+            if machine.address not in known:
+                node_id = choose_node_id(machine.host, (record.node_id for record in known.values()))
+                known[machine.address] = NodeRecord(node_id, machine.address)
+        return tuple(known[machine.address].node_id for machine in machines)
 
     def claim(
         self,
@@ -257,13 +262,6 @@ class RemoteProvider(NodeProvider):
             found = read_records(self._context.nodes_directory)
             self._records = {record.address: record for record in found}
         return self._records
-
-    def _node_id(self, machine: MachineSettings) -> str:
-        known = self._known()
-        if machine.address not in known:
-            node_id = choose_node_id(machine.host, (record.node_id for record in known.values()))
-            known[machine.address] = NodeRecord(node_id, machine.address)
-        return known[machine.address].node_id
 
     def _add(self, record: NodeRecord) -> Machine:
         machine = self._machines[record.node_id] = Machine(record, self._machine_context)
