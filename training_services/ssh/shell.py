@@ -34,8 +34,8 @@ def marked(argv: Sequence[str]) -> tuple[str, bytes]:
 
 
 def strip_startup_output(mark: bytes, finished: CompletedCommand) -> CompletedCommand:
-    """What a command of `marked` has printed itself. Raises CommandFailed where there is no mark: the login shell ran no
-    command."""
+    """What a command of `marked` has printed itself. Raises CommandFailed where there is no mark: its login shell ran
+    no command."""
     _, found, rest = finished.stdout.partition(mark)
     if not found:
         raise CommandFailed(
