@@ -76,7 +76,7 @@ def settle_objective(root: TreeNode, report: ConfigReport) -> TreeNode:
     own = _statement(direction)
     statements = [own, *(algorithm.statement for algorithm in algorithms)]
     made = [statement for statement in statements if statement is not None]
-    chosen = made[0].direction if made else _default(algorithms)
+    chosen = made[0].direction if made else _default_of_tuner(algorithms)
     if made:
         _refuse_contradictions(made, report)
     else:
@@ -143,7 +143,7 @@ def _algorithms(root: TreeNode) -> list[_NamedAlgorithm]:
     return found
 
 
-def _default(algorithms: list[_NamedAlgorithm]) -> str:
+def _default_of_tuner(algorithms: list[_NamedAlgorithm]) -> str:
     """NNI's default of the tuner."""
     tuner = next((algorithm for algorithm in algorithms if algorithm.kind == "tuner"), None)
     return tuner.builtin.default_mode if tuner and tuner.builtin else MAXIMIZE

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from proctor.manager.config.errors import ConfigReport
 from proctor.manager.config.names import folded, nearest
-from proctor.manager.config.platforms import PLATFORMS, Availability, find_platform
+from proctor.manager.config.platforms import Availability, find_platform
 from proctor.manager.config.tree import Member, TreeNode, describe, plain
 
 
@@ -195,7 +195,7 @@ def _drop_old_sections(root: TreeNode, report: ConfigReport) -> TreeNode:
     service = root.get("trainingService")
     named = service.node.get("platform") if service else None
     platform = find_platform(named.node.value) if named and isinstance(named.node.value, str) else None
-    refused = platform is not None and platform not in _with_model()
+    refused = platform is not None and platform.availability is Availability.REFUSED
     for name in _OLD_SECTIONS:
         member = root.get(name)
         if member is not None and not refused:
@@ -212,10 +212,6 @@ def _report_left_over(section: str, member: Member, report: ConfigReport) -> Non
     for left in member.node.members.values():
         near = nearest(left.key, known)
         report.problem(left.place, left.node.path, expected="a known key", found=left.key, nearest=near)
-
-
-def _with_model() -> tuple[object, ...]:
-    return tuple(entry for entry in PLATFORMS.values() if entry.availability is not Availability.REFUSED)
 
 
 def _written(holder: TreeNode, member: Member) -> str:

@@ -129,7 +129,9 @@ def read_config(saved: SavedExperiment, code_directory: str | None) -> Experimen
         body["trial_code_directory"] = str(after)
         for algorithm in filter(None, (body["tuner"], body["assessor"])):
             if algorithm["code_directory"] is not None:
-                algorithm["code_directory"] = str(_moved(Path(algorithm["code_directory"]), before, after))
+                folder = Path(algorithm["code_directory"])
+                if folder.is_relative_to(before):
+                    algorithm["code_directory"] = str(after / folder.relative_to(before))
     return ExperimentConfig.from_canonical(body)
 
 
@@ -139,11 +141,6 @@ def _check_spaces(saved: SavedExperiment, config: ExperimentConfig) -> None:
             read_search_space(config.canonical()["tuner"], space, is_new=False)
         except SearchSpaceError as error:
             raise BadRequest(f"the saved {what} cannot be used by this version: {error}") from error
-
-
-def _moved(path: Path, before: Path, after: Path) -> Path:
-    """Where a folder of the code lies when the code lies elsewhere; others stay."""
-    return after / path.relative_to(before) if path.is_relative_to(before) else path
 
 
 def check_records(found: Sequence[SavedTrial], attempts: Sequence[SavedJob]) -> None:

@@ -93,7 +93,7 @@ class ExperimentLoop:
             async with asyncio.TaskGroup() as group:
                 name = f"experiment {self.state.row.id}"
                 serving = group.create_task(service.run(), name=f"{name} service")
-                await self._serve(group)
+                await self._take_turns(group)
                 serving.cancel()
         except Exception as error:
             self._refuse_all(error_clause(error))
@@ -146,7 +146,7 @@ class ExperimentLoop:
 
     # ---- the loop -------------------------------------------------------------------------------------------------
 
-    async def _serve(self, group: asyncio.TaskGroup) -> None:
+    async def _take_turns(self, group: asyncio.TaskGroup) -> None:
         self.inbox.post(m.Wake())
         try:
             while self.state.row.status is not ExperimentStatus.STOPPED:
