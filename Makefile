@@ -21,8 +21,8 @@ export PYTHONDONTWRITEBYTECODE =
 test: setup  ## set up and run the whole test suite
 	$(BIN)/pytest -q -n $(WORKERS) --dist worksteal $(ARGS)
 
-test-fast: setup  ## unit, property and contract tests, without those marked as slow
-	$(BIN)/pytest -q -n 3 --dist worksteal -m 'not slow' tests/unit tests/property tests/contract $(ARGS)
+test-fast: setup  ## unit, property and contract tests, without those marked as slow; property tests try fewer examples
+	$(BIN)/pytest -q -n 3 --dist worksteal -m 'not slow' --hypothesis-profile few tests/unit tests/property tests/contract $(ARGS)
 
 test-servers:  ## install what some tests need (an SSH server, nft, faketime), as root on Debian; else they are skipped
 	deploy/test-servers

@@ -23,7 +23,6 @@ class FakeMachine:
 
     pool: NodePool
     node_id: str = ""
-    now: float = field(default_factory=time.time)
     failure: RemoteError | None = None  # raised at the next logins
     refused: set[str] = field(default_factory=set)  # experiments whose way in is not taken
     hangs: bool = False  # logins never end
@@ -85,7 +84,7 @@ class FakeMachine:
 
     def register(self) -> None:
         """Its keeper registers with the manager."""
-        self.pool.connect(self.node_id, [], driver_note="", hostname="fake", version="0", seen_at=self.now)
+        self.pool.connect(self.node_id, [], driver_note="", hostname="fake", version="0", seen_at=time.time())
 
 
 class FakeConnection:
@@ -191,7 +190,7 @@ class FakeConnection:
             "home": "/home/bob",
             "user": "bob",
             "hostname": "fake",
-            "time": machine.now + machine.clock_ahead,
+            "time": time.time() + machine.clock_ahead,
             "why_not_writable": machine.why_not_writable,
             "free_mb": machine.free_mb,
             "free_inodes": machine.free_inodes,

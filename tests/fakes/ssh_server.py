@@ -237,7 +237,8 @@ def write_key(path: Path, *, passphrase: str | None = None) -> Any:
     """Make a private key with its public half beside it; returns the public half."""
     key = asyncssh.generate_private_key("ssh-ed25519")
     path.parent.mkdir(parents=True, exist_ok=True)
-    key.write_private_key(str(path), passphrase=passphrase)
+    # Each use of a key with the usual 128 rounds costs a processor more than a second.
+    key.write_private_key(str(path), passphrase=passphrase, rounds=1, ignore_few_rounds=True)
     path.chmod(0o600)
     key.write_public_key(f"{path}.pub")
     return key.convert_to_public()

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from proctor.manager.placement import (
@@ -65,7 +65,7 @@ class Ask:
         return place(self.request, self.candidates(pool))
 
 
-any_speed = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+thorough = settings(max_examples=2 * settings().max_examples)
 sizes = st.lists(st.integers(0, 4), min_size=1, max_size=3)
 all_rules = st.builds(
     GpuRules,
@@ -129,7 +129,7 @@ def check_gpu(node_id: str, gpu: GpuCapacity, held: dict[str, Ask]) -> None:
         assert all(len(slots) <= holding.policy.max_trials_per_gpu for holding in gpu.holdings)
 
 
-@any_speed
+@thorough
 @given(sizes, foreign_leases, actions)
 def test_no_gpu_is_ever_over_committed_and_every_job_gets_what_it_asked_for(
     node_sizes: list[int], leases: Leases, steps: list[Ask | int]
@@ -137,7 +137,7 @@ def test_no_gpu_is_ever_over_committed_and_every_job_gets_what_it_asked_for(
     play(make_pool(node_sizes, leases), steps)
 
 
-@any_speed
+@thorough
 @given(sizes, foreign_leases, actions)
 def test_what_is_released_can_be_had_again(node_sizes: list[int], leases: Leases, steps: list[Ask | int]) -> None:
     pool = make_pool(node_sizes, leases)
@@ -148,7 +148,7 @@ def test_what_is_released_can_be_had_again(node_sizes: list[int], leases: Leases
     assert pool.capacity(ids) == fresh
 
 
-@any_speed
+@thorough
 @given(sizes, st.sampled_from(Strategy))
 def test_all_gpus_of_a_node_can_be_asked_for(node_sizes: list[int], strategy: Strategy) -> None:
     pool = make_pool(node_sizes)
@@ -158,7 +158,7 @@ def test_all_gpus_of_a_node_can_be_asked_for(node_sizes: list[int], strategy: St
     assert len(decision.placement.gpus or ()) == largest
 
 
-@any_speed
+@thorough
 @given(sizes, st.integers(1, 4), st.sampled_from(Strategy))
 def test_every_gpu_is_used_before_a_job_has_to_wait(node_sizes: list[int], wanted: int, strategy: Strategy) -> None:
     pool = make_pool(node_sizes)
@@ -167,7 +167,7 @@ def test_every_gpu_is_used_before_a_job_has_to_wait(node_sizes: list[int], wante
     assert len(held) == sum(size // wanted for size in node_sizes)
 
 
-@any_speed
+@thorough
 @given(sizes, foreign_leases, actions, asks)
 def test_impossible_is_said_exactly_when_an_empty_cluster_could_not_run_it(
     node_sizes: list[int], leases: Leases, steps: list[Ask | int], ask: Ask
@@ -182,7 +182,7 @@ def test_impossible_is_said_exactly_when_an_empty_cluster_could_not_run_it(
         assert busy.reason
 
 
-@any_speed
+@thorough
 @given(sizes, foreign_leases, actions, asks)
 def test_a_job_waits_only_while_every_node_that_could_run_it_is_too_full(
     node_sizes: list[int], leases: Leases, steps: list[Ask | int], ask: Ask
@@ -207,7 +207,7 @@ def test_a_job_waits_only_while_every_node_that_could_run_it_is_too_full(
             assert len(roomy) < (ask.request.gpu_number or 0)
 
 
-@any_speed
+@thorough
 @given(sizes, actions, asks, st.text(min_size=1, max_size=5))
 def test_a_held_node_gets_nothing_and_is_waited_for(
     node_sizes: list[int], steps: list[Ask | int], ask: Ask, reason: str
@@ -224,7 +224,7 @@ def test_a_held_node_gets_nothing_and_is_waited_for(
     assert ask.place(pool) == before
 
 
-@any_speed
+@thorough
 @given(sizes, foreign_leases, actions, asks)
 def test_the_same_capacity_gives_the_same_place(
     node_sizes: list[int], leases: Leases, steps: list[Ask | int], ask: Ask
@@ -234,7 +234,7 @@ def test_the_same_capacity_gives_the_same_place(
     assert ask.place(pool) == ask.place(pool)
 
 
-@any_speed
+@thorough
 @given(sizes, foreign_leases, actions, asks)
 def test_spreading_takes_the_emptiest_node_and_packing_the_fullest(
     node_sizes: list[int], leases: Leases, steps: list[Ask | int], ask: Ask
@@ -256,7 +256,7 @@ def test_spreading_takes_the_emptiest_node_and_packing_the_fullest(
         assert places[Strategy.SPREAD] <= places[Strategy.PACK]
 
 
-@any_speed
+@thorough
 @given(st.integers(1, 4), st.sets(st.integers(0, 3)), st.booleans(), st.integers(1, 4))
 def test_gpus_of_others_are_left_alone_unless_active_ones_are_asked_for(
     size: int, busy: set[int], use_active_gpu: bool, wanted: int
@@ -275,7 +275,7 @@ def test_gpus_of_others_are_left_alone_unless_active_ones_are_asked_for(
         assert isinstance(decision, Placed)
 
 
-@any_speed
+@thorough
 @given(st.integers(1, 6), st.integers(0, 30), st.sampled_from([None, 0, 1]), st.data())
 def test_jobs_that_are_spread_do_not_all_follow_the_first_machine(
     count: int, jobs: int, gpu_number: int | None, data: st.DataObject
@@ -349,7 +349,7 @@ gpu_requests = st.builds(PlacementRequest, gpu_number=st.integers(1, 4), strateg
 gpu_asks = st.builds(Ask, gpu_requests, st.lists(all_rules, min_size=1, max_size=3).map(tuple))
 
 
-@any_speed
+@thorough
 @given(
     st.lists(st.integers(1, 4), min_size=1, max_size=3),
     st.lists(gpu_asks, max_size=12),
@@ -393,7 +393,7 @@ def test_what_is_held_does_not_move_to_another_node_that_lacks_as_little() -> No
     assert list(hold(pool, [replace(demand, node_id="gone")])) == ["node-0"]
 
 
-@any_speed
+@thorough
 @given(sizes, foreign_leases, actions, st.lists(st.tuples(gpu_asks, st.integers(0, 200)), min_size=1, max_size=4))
 def test_what_is_held_is_what_each_trial_needs_and_the_oldest_chooses_first(
     node_sizes: list[int], leases: Leases, steps: list[Ask | int], waiting: list[tuple[Ask, int]]
@@ -419,7 +419,7 @@ def test_what_is_held_is_what_each_trial_needs_and_the_oldest_chooses_first(
     assert {uuid for gpus in alone.values() for uuid in gpus} == {uuid for _, uuid in by_name.get(oldest.holder, [])}
 
 
-@any_speed
+@thorough
 @given(sizes, foreign_leases, actions, asks, st.lists(gpu_asks, max_size=3), st.integers(1, 59))
 def test_nothing_is_held_for_trials_that_have_not_waited_long(
     node_sizes: list[int], leases: Leases, steps: list[Ask | int], ask: Ask, waiting: list[Ask], seconds: int
@@ -431,7 +431,7 @@ def test_nothing_is_held_for_trials_that_have_not_waited_long(
     assert place_beside(pool, ask, demands) == ask.place(pool)
 
 
-@any_speed
+@thorough
 @given(sizes, actions, st.sampled_from([None, 0]), st.lists(gpu_asks, max_size=3))
 def test_trials_without_gpus_are_not_held_up(
     node_sizes: list[int], steps: list[Ask | int], gpu_number: int | None, waiting: list[Ask]
@@ -442,7 +442,7 @@ def test_trials_without_gpus_are_not_held_up(
     assert isinstance(place_beside(pool, Ask(PlacementRequest(gpu_number), (GpuRules(),)), demands), Placed)
 
 
-@any_speed
+@thorough
 @given(st.integers(2, 4), st.integers(1, 4))
 def test_nothing_is_held_beside_a_gpu_that_others_use(size: int, wanted: int) -> None:
     pool = make_pool([size])

@@ -50,9 +50,8 @@ def expect_collected(scene: Scene, trial: Row, folder: Path) -> None:
     assert scene.manager.command_line("trial", "log", trial["id"]).startswith("trial begins\n")
 
 
-@pytest.mark.parametrize("restart", [False, True], ids=["", "the manager is started again meanwhile"])
 def test_files_of_a_machine_that_was_away_are_collected_when_it_is_asked_for(
-    stage: Callable[..., Scene], tmp_path: Path, restart: bool
+    stage: Callable[..., Scene], tmp_path: Path
 ) -> None:
     scene = stage(2)
     away, experiment, trial = stop_while_away(scene)
@@ -67,9 +66,6 @@ def test_files_of_a_machine_that_was_away_are_collected_when_it_is_asked_for(
     refused = command("nodes", "collect", node["id"])
     assert refused.returncode == 1
     assert "the others stay there: the machine is away" in refused.stderr
-    if restart:
-        scene.manager.kill()
-        scene.manager.start()
     assert f"experiment {experiment} has files here" in heal(scene, away)["reason"]
     assert "model.bin" not in command("trial", "files", trial["id"]).stdout
     done = command("nodes", "collect")
@@ -81,22 +77,22 @@ def test_files_of_a_machine_that_was_away_are_collected_when_it_is_asked_for(
     assert command("nodes", "collect", node["id"]).returncode == 3  # it was cleaned and forgotten
 
 
-@pytest.mark.parametrize("place", ["manager.collect.before", "manager.collect.after"])
 def test_a_collection_is_repeated_after_the_manager_was_killed_in_it(
-    stage: Callable[..., Scene], tmp_path: Path, place: str
+    stage: Callable[..., Scene], tmp_path: Path
 ) -> None:
     scene = stage(1)
-    away, _, trial = stop_while_away(scene)
-    scene.manager.kill()
-    scene.manager.environment["PROCTOR_FAILPOINT"] = place
-    scene.manager.start()
-    node = heal(scene, away)
-    assert scene.manager.attempt("nodes", "collect", node["id"]).returncode != 0
+    away, experiment, trial = stop_while_away(scene)
+    for place in ("manager.collect.before", "manager.collect.after"):
+        scene.manager.kill()
+        scene.manager.environment["PROCTOR_FAILPOINT"] = place
+        scene.manager.start()
+        assert f"experiment {experiment} has files here" in heal(scene, away)["reason"]
+        assert scene.manager.attempt("nodes", "collect", scene.node(away)["id"]).returncode != 0
     scene.manager.kill()  # what is left of it
     del scene.manager.environment["PROCTOR_FAILPOINT"]
     scene.manager.start()
     scene.until_node(away, "RELEASED")
-    scene.manager.command_line("nodes", "collect", node["id"])
+    scene.manager.command_line("nodes", "collect", scene.node(away)["id"])
     expect_collected(scene, trial, tmp_path / "saved")
 
 

@@ -178,7 +178,7 @@ def test_values_of_the_wrong_kind_say_what_was_expected(
 
 
 @given(st.dictionaries(st.sampled_from(KNOWN), VALUES))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=2 * settings().max_examples)
 def test_whatever_is_written_is_loaded_or_refused_with_problems(mapping: dict[str, Any]) -> None:
     reported: tuple[ConfigProblem, ...] = ()
     try:

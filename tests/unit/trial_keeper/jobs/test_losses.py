@@ -214,7 +214,9 @@ ENTRIES = st.fixed_dictionaries(
 
 
 @settings(
-    max_examples=200, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=2 * settings().max_examples,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(st.lists(ENTRIES.map(json.dumps) | st.just("[" * 5000) | st.text(max_size=9), max_size=6))
 def test_whatever_a_trial_writes_its_losses_can_be_told(ended: Ended, lines: list[str]) -> None:

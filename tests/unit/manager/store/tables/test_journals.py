@@ -7,7 +7,7 @@ import tempfile
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from proctor.manager.store.connections import open_writer
@@ -213,7 +213,6 @@ _RECORDS = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None)
 @given(records=_RECORDS, cuts=st.lists(st.tuples(st.integers(0, 600), st.integers(0, 600)), max_size=8))
 def test_however_it_is_cut_and_repeated_a_journal_is_stored_once(
     records: list[bytes], cuts: list[tuple[int, int]]

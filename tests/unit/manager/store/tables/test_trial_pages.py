@@ -35,7 +35,7 @@ def _in_order(rows: list[TrialRow], sort: str) -> list[int]:
     return [row.sequence_id for row in [*valued, *(row for row in rows if row.final_value is None)]]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=settings().max_examples * 3 // 5)
 @given(
     given_trials=_TRIALS,
     sort=st.sampled_from(SORTS),

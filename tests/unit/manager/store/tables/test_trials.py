@@ -112,7 +112,7 @@ _STEPS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=settings().max_examples * 3 // 5)
 @given(steps=_STEPS)
 def test_counts_are_right_whatever_happens_to_trials(
     steps: list[tuple[str, int, TrialStatus]],
