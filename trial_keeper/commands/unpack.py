@@ -14,6 +14,7 @@ from typing import Any
 
 from proctor.sdk.files import (
     hash_file,
+    link_file,
     name_unfinished,
     put_in_place,
     remove_file,
@@ -82,7 +83,7 @@ def _write(source: tarfile.TarFile, member: tarfile.TarInfo, *, path: str, root:
     elif member.islnk():
         target = os.path.join(root, member.linkname)
         _check_link(member, target, root)
-        os.link(os.path.realpath(target), path)
+        link_file(os.path.realpath(target), path)
     elif member.isfile():
         content = source.extractfile(member)
         assert content is not None  # a file has one
