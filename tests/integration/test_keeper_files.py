@@ -148,7 +148,7 @@ async def test_a_folder_in_which_a_job_runs_and_the_keepers_own_are_left(node: N
     await node.manager.start_of("T.1")
     for folder in ("experiments/e1", FOLDER, "code", "code/abc"):
         answer, _ = await node.manager.ask(RemoveFolder(f"running {folder}", folder))
-        assert "T.1 still runs" in answer.error
+        assert "T.1 is still running" in answer.error
     for folder in ("jobs", "sdk", "jobs/anything"):
         answer, _ = await node.manager.ask(RemoveFolder(f"own {folder}", folder))
         assert "belongs to the keeper" in answer.error
