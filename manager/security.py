@@ -18,7 +18,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from proctor.manager.settings import Home
-from proctor.sdk.files import sync_file, sync_folder
+from proctor.sdk.files import link_file, sync_file, sync_folder
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -81,7 +81,7 @@ def _read_or_make(path: Path) -> str:
             file.flush()
             sync_file(file.fileno())
         try:
-            os.link(draft, path)
+            link_file(draft, path)
         except FileExistsError:
             pass
         finally:

@@ -48,7 +48,7 @@ def save_checkpoint(source: str, job_directory: str) -> "str | None":
                 raise CheckpointError(f"checkpoint {source} cannot be copied to {folder}: {problem}") from problem
             if monotonic() >= deadline:
                 notice_once(
-                    "checkpoint", f"a checkpoint could not be stored in {folder} ({problem}); the trial goes on"
+                    "checkpoint", f"a checkpoint could not be stored in {folder} ({problem}); the trial continues"
                 )
                 return None
             sleep(_RETRY_SECONDS)

@@ -1,5 +1,5 @@
-"""Files: replaced as a whole, synced, locked, hashed, removed. No other module renames, syncs or locks; ruff refuses
-the raw calls, and pyproject.toml names the exceptions.
+"""Files: replaced as a whole, linked, synced, locked, hashed, removed. No other module renames, links, syncs or locks;
+ruff refuses the raw calls, and pyproject.toml names the exceptions.
 
 What must be found complete or not at all is written under another name and then renamed. That is not enough after a
 power cut: the kernel may have written the new name back long before the data, and the file is empty afterwards. So the
@@ -107,6 +107,12 @@ def name_beside(path: "AnyPath", *, of_thread: bool = False) -> str:
     :param of_thread: for this thread only, because several may replace the file at a time.
     """
     return f"{os.fspath(path)}.{get_native_id()}.new" if of_thread else f"{os.fspath(path)}.new"
+
+
+def link_file(path: "AnyPath", other: "AnyPath") -> None:
+    """Give a file a second name, which must be free: of two processes at once one gets FileExistsError. Raises OSError,
+    also where the file system has no such links."""
+    os.link(path, other)
 
 
 def set_aside(path: "AnyPath", aside: "AnyPath") -> None:

@@ -260,7 +260,7 @@ class Journal:
     def _warn_of_failure(self, problem: int) -> None:
         notice_once(
             "journal",
-            f"a report could not be written to {self._path} ({os.strerror(problem)}); the trial goes on, and "
+            f"a report could not be written to {self._path} ({os.strerror(problem)}); the trial continues, and "
             "what is missing is counted and recorded as soon as writing works again",
         )
 

@@ -31,7 +31,7 @@ def _serve(words: list[str]) -> int:
 
     parser = argparse.ArgumentParser(prog="python -m proctor.trial_keeper serve", description=__doc__)
     parser.add_argument("--directory", required=True, type=Path, help="the keeper's directory; holds its config.json")
-    parser.add_argument("--detach", type=int, metavar="FD", help="go to the background; close FD when it is up")
+    parser.add_argument("--detach", type=int, metavar="FD", help="run in the background; close FD when it has started")
     parser.add_argument("--open-files", type=int, metavar="N", help="the soft limit on open files of its trials")
     arguments = parser.parse_args(words)
     if arguments.open_files is not None:

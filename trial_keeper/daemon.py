@@ -135,7 +135,7 @@ class Keeper:
 
     async def _leave(self) -> None:
         await self._leaving.wait()
-        log.info("the keeper leaves; %d jobs go on under their reapers", len(self._jobs.running()))
+        log.info("the keeper is exiting; %d jobs continue under their reapers", len(self._jobs.running()))
         self._tasks.cancel()
 
     def _register(self) -> Registration:
@@ -226,7 +226,7 @@ class Keeper:
         for job in self._jobs.running():
             lease = job.record.launch.lease_seconds
             if lease is not None and silent_seconds > lease and job.record.stop is None:
-                detail = f"the keeper was without a manager for {lease:g} s"
+                detail = f"the keeper had no manager for {lease:g} s"
                 await self._jobs.stop(job, StopRecord(EndReason.LEASE_EXPIRED.value, _LEASE_GRACE_SECONDS, detail))
 
     async def _check_disk(self) -> None:
@@ -263,11 +263,11 @@ def serve(directory: Path, *, ready: int | None = None) -> int:
     if open_locked(directory / LOCK_FILE) is None:  # held until this process ends
         return 0
     _log_to(directory / LOG_FILE)
-    log.info("keeper %d starts in %s", os.getpid(), directory)
+    log.info("keeper %d is starting in %s", os.getpid(), directory)
     try:
         asyncio.run(_serve(directory, ready))
     except Exception:
-        log.exception("the keeper has failed; its jobs go on under their reapers, start it again")
+        log.exception("the keeper has failed; its jobs continue under their reapers; start it again")
         return 1
     return 0
 

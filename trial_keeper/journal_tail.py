@@ -292,8 +292,8 @@ class JournalTail:
         if is_cut:
             why = f"the trial cut its journal back to {size} bytes after {read} had been read"
         else:
-            why = f"the trial wrote its journal anew after {read} bytes had been read; it was read from its beginning"
-        mark = write_mark(f"{why}: what stood there before and had not been read is lost")
+            why = f"the trial rewrote its journal after {read} bytes had been read; it is read again from its beginning"
+        mark = write_mark(f"{why}: what had not been read before that is lost")
         self._set_anchor(Anchor(self.acknowledged, size if is_cut else 0, mark))
         self._last, self._head = None, b""
 
@@ -321,8 +321,8 @@ class JournalTail:
         os.close(descriptor)
         self._renamed = None
         mark = write_mark(
-            f"the trial renamed its journal and wrote on to it after another one had taken its place: what stands "
-            f"there behind byte {read} is lost"
+            f"the trial renamed its journal and kept writing to it after another file had taken its place: what "
+            f"follows byte {read} there is lost"
         )
         self._set_anchor(Anchor(self.acknowledged, self._position, self._unacknowledged_mark().decode("ascii") + mark))
 

@@ -127,7 +127,7 @@ def inspect_node(key: str, python_path: str) -> "dict[str, object]":
 def write_file(path: str, data: bytes, expected: "dict[str, object]") -> "dict[str, object]":
     """Write a file, if it has arrived whole."""
     if len(data) != expected["size"] or hashlib.sha256(data).hexdigest() != expected["sha256"]:
-        return {"error": f"{path} has arrived damaged ({len(data)} bytes); check its network"}
+        return {"error": f"{path} arrived damaged ({len(data)} bytes); check its network"}
     make_folder(os.path.dirname(path))
     part = f"{path}.{os.getpid()}"
     try:

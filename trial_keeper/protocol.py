@@ -45,7 +45,7 @@ class EndReason(str, Enum):
     LAUNCH_FAILED = "LAUNCH_FAILED"  # could not be started: missing directory, unreadable environment
     EXIT_UNKNOWN = "EXIT_UNKNOWN"  # neither its process nor its exit record is there
     NODE_LOST = "NODE_LOST"  # its node has gone silent
-    LEASE_EXPIRED = "LEASE_EXPIRED"  # the keeper was without a manager for lease_seconds
+    LEASE_EXPIRED = "LEASE_EXPIRED"  # the keeper had no manager for lease_seconds
     NO_ROOM = "NO_ROOM"  # before it began: its node's disk takes no new jobs (full, no inodes, quota, read-only)
     RESULT_LOST = "RESULT_LOST"  # the manager's: it exited with 0, and its final metric is lost (full disk)
     PREEMPTED = "PREEMPTED"  # the platform took its place away, or others of the machine its GPUs

@@ -166,7 +166,7 @@ def _wait_until_up(directory: Path) -> int:
     if pid is None:
         logs = [directory / LOG_FILE, directory / SPAWNER_LOG_FILE]
         output = "; ".join(f"{log} ends with: {line}" for log in logs if (line := last_line_of(str(log))))
-        raise KeeperNotStarted(f"no keeper came up in {directory}; {output or 'it has left no log'}")
+        raise KeeperNotStarted(f"no keeper started in {directory}; {output or 'it left no log'}")
     return pid
 
 

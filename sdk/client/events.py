@@ -101,7 +101,7 @@ class EventStream:
                     return
                 if self._patience is not None and time.monotonic() - silent_since >= self._patience:
                     raise ManagerUnreachable(
-                        f"the stream of changes has ended and does not come back: {error}"
+                        f"the stream of changes ended and could not be reopened: {error}"
                     ) from error
             self._closed.wait(self._delays[min(failures, len(self._delays) - 1)])
             failures += 1

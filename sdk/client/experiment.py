@@ -129,7 +129,7 @@ class Experiment:
         if id is None:
             running = [item["id"] for item in experiment._client.experiments() if item["status"] not in FINISHED]
             if len(running) != 1:
-                found = f"{len(running)} run: {', '.join(running)}" if running else "none runs"
+                found = f"{len(running)} are running: {', '.join(running)}" if running else "none is running"
                 raise Conflict(f"name the experiment by its id; {found}", status_code=409)
             experiment.id = running[0]
         else:

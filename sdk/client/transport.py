@@ -67,7 +67,7 @@ class Transport:
             return response.json()
         except ValueError as error:
             raise ManagerUnreachable(
-                f"{self.url} does not answer like a manager: {method} {path} is no JSON"
+                f"{self.url} does not respond like a Proctor manager: {method} {path} is not JSON"
             ) from error
 
     def fetch(self, path: str, *, query: Query | None = None) -> tuple[bytes, httpx.Headers]:
@@ -141,7 +141,7 @@ class Transport:
             raise ManagerUnreachable(f"the manager at {self.url} did not answer {asked} in time") from error
         except (httpx.TransportError, httpx.InvalidURL) as error:
             raise ManagerUnreachable(
-                f"no manager answers at {self.url} ({error}); `proctor manager status` says more"
+                f"no manager answers at {self.url} ({error}); see `proctor manager status`"
             ) from error
         except (ValueError, TypeError) as error:
             raise BadInput(f"{asked} cannot be sent as JSON: {error}", status_code=422) from error

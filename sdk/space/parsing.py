@@ -190,7 +190,7 @@ def _precision_problems(path: SpacePath, kind: str, first: float, second: float,
         low, high = (0.0, 0.0) if "log" in kind else (first - reach, first + reach)
     width = float(high) - float(low)
     if not math.isfinite(width):
-        return [SpaceProblem(path, f"{kind} {[first, second]} reaches further than floating-point numbers do")]
+        return [SpaceProblem(path, f"{kind} {[first, second]} exceeds the range of floating-point numbers")]
     farthest = max(abs(low), abs(high), width)
     if q is not None and not math.isfinite(farthest / q):
         return [SpaceProblem((*path, 2), f"the step q of {kind} is too small for its range, found {q}")]

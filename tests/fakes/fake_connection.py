@@ -205,7 +205,7 @@ class FakeConnection:
         self._machine.exists = True
         self._machine.uploads.append(path)
         if hashlib.sha256(data).hexdigest() != sha256:
-            return {"error": f"{path} has arrived damaged"}
+            return {"error": f"{path} arrived damaged"}
         self._machine.files[path] = data
         return {}
 
@@ -241,7 +241,7 @@ class FakeConnection:
         path = f"{given['directory']}/{given['archive']}"
         data = self._machine.files.pop(path)
         if hashlib.sha256(data).hexdigest() != given["sha256"]:
-            return {"error": "the upload was damaged on its way"}
+            return {"error": "the upload was damaged in transit"}
         self._machine.files[f"{given['directory']}/{given['target']}"] = data
         return {"target": given["target"]}
 

@@ -214,4 +214,4 @@ async def test_a_journal_that_its_trial_has_emptied_goes_on_with_a_word_about_it
     await node.manager.end_of("T.1")
     first, second, mark, third = node.manager.journals["T.1", "0"].decode().splitlines()
     assert (first, second, third) == (RECORD, RECORD, other)
-    assert json.loads(mark)["why"].startswith("the trial wrote its journal anew after 74 bytes")
+    assert json.loads(mark)["why"].startswith("the trial rewrote its journal after 74 bytes")

@@ -361,7 +361,7 @@ async def test_a_suspended_reaper_is_named_until_it_goes_on(node: Node) -> None:
     os.kill(reaper, signal.SIGSTOP)
     try:
         stopped = await node.manager.until(lambda: node.manager.headers[-1].stopped)
-        assert f"its reaper (pid {reaper}) is stopped (SIGSTOP); let it go on with: kill -CONT" in stopped["T.1"]
+        assert f"its reaper (pid {reaper}) is stopped (SIGSTOP); resume it with: kill -CONT" in stopped["T.1"]
         assert "T.1" not in node.manager.ends
     finally:
         os.kill(reaper, signal.SIGCONT)

@@ -344,14 +344,14 @@ def test_no_function_is_longer_than_a_screen() -> None:
 
 
 def test_pathlib_renames_nothing() -> None:
-    """The linter refuses `os.rename` outside of `sdk/files.py`; it does not see methods of paths."""
+    """The linter refuses `os.rename` and `os.link` outside of `sdk/files.py`; it does not see methods of paths."""
     found = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for path in modules()
         for node in ast.walk(tree_of(path))
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
-        and node.func.attr in ("rename", "replace")
+        and node.func.attr in ("rename", "replace", "hardlink_to")
         and len(node.args) == 1
         and not node.keywords
     ]

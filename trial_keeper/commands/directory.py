@@ -95,7 +95,9 @@ def make_folders(directory: Path) -> None:
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except FileExistsError as error:
-            raise CommandRefused(f"{folder} should be a folder of ours and is something else; move it away") from error
+            raise CommandRefused(
+                f"{folder} should be a folder of Proctor's, but something else is there; move it away"
+            ) from error
         except OSError as error:
             raise CommandRefused(f"the folder {folder} cannot be made: {error.strerror}") from error
     facts = os.lstat(directory)

@@ -128,7 +128,7 @@ def no_keeper(directory: Path) -> Iterator[None]:
         gives_up = time.monotonic() + _LOCK_SECONDS
         while not lock_file(lock):
             if time.monotonic() > gives_up:
-                raise CommandRefused(f"the keeper of {directory} does not end; a process holds {path}")
+                raise CommandRefused(f"the keeper of {directory} does not exit; a process holds {path}")
             if not stop_keeper(directory):
                 time.sleep(_POLL_INTERVAL_SECONDS)  # one that is just starting cannot be found yet
         yield
@@ -194,7 +194,7 @@ def _remove_tree(directory: Path) -> list[str]:
     if not directory.exists():
         return []
     sentences = [f"{path} could not be removed: {why}" for path, why in list(left.items())[:_MOST_NAMED]]
-    return sentences or [f"{directory} could not be removed: something is still writing there"]
+    return sentences or [f"{directory} could not be removed: something is still writing to it"]
 
 
 def _remove_empty_parents(directory: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from proctor.sdk.files import (
     hash_file,
+    link_file,
     name_unfinished,
     put_in_place,
     remove_file,
@@ -53,7 +54,7 @@ def unpack_archive(archive: Path, folder: Path) -> tuple[int, int]:
                     files, size = files + 1, size + member.size
                 source.members = []  # type: ignore[attr-defined] # it would remember them all
     except (tarfile.TarError, EOFError, ValueError) as error:
-        raise CommandRefused(f"{archive} is no whole .tar.gz: {error}") from error
+        raise CommandRefused(f"{archive} is not a complete .tar.gz file: {error}") from error
     for path, mode, changed in reversed(modes):
         os.chmod(path, mode)
         os.utime(path, (changed, changed))
@@ -65,13 +66,13 @@ def _place(member: tarfile.TarInfo, root: str) -> str:
     """Where a member goes, with all links on the way there followed."""
     parts = member.name.split("/")
     if member.name.startswith("/") or ".." in parts:
-        raise CommandRefused(f"the archive holds {member.name!r}, which leads out of its folder; it was not unpacked")
+        raise CommandRefused(f"the archive holds {member.name!r}, which points outside its folder; it was not unpacked")
     path = os.path.normpath(os.path.join(root, member.name))
     if path != root:
         parent = os.path.realpath(os.path.dirname(path))
         path = os.path.join(parent, os.path.basename(path))
     if not _is_within(path, root) or (path == root and not member.isdir()):
-        raise CommandRefused(f"the archive holds {member.name!r}, which leads out of its folder; it was not unpacked")
+        raise CommandRefused(f"the archive holds {member.name!r}, which points outside its folder; it was not unpacked")
     return path
 
 
@@ -82,7 +83,7 @@ def _write(source: tarfile.TarFile, member: tarfile.TarInfo, *, path: str, root:
     elif member.islnk():
         target = os.path.join(root, member.linkname)
         _check_link(member, target, root)
-        os.link(os.path.realpath(target), path)
+        link_file(os.path.realpath(target), path)
     elif member.isfile():
         content = source.extractfile(member)
         assert content is not None  # a file has one
@@ -97,7 +98,7 @@ def _write(source: tarfile.TarFile, member: tarfile.TarInfo, *, path: str, root:
 
 def _check_link(member: tarfile.TarInfo, target: str, root: str) -> None:
     if os.path.isabs(member.linkname) or not _is_within(os.path.realpath(target), root):
-        raise CommandRefused(f"the archive's link {member.name!r} leads to {member.linkname!r}, out of its folder")
+        raise CommandRefused(f"the archive's link {member.name!r} leads to {member.linkname!r}, outside its folder")
 
 
 def _is_within(path: str, root: str) -> bool:
@@ -127,7 +128,7 @@ def _check(archive: Path, sha256: str) -> None:
     if found != sha256:
         remove_file(str(archive))
         raise CommandRefused(
-            f"the upload {archive} was damaged on its way (its SHA-256 is {found}, expected {sha256}); it was removed, "
+            f"the upload {archive} was damaged in transit (its SHA-256 is {found}, expected {sha256}); it was removed, "
             "upload it again"
         )
 

@@ -30,9 +30,11 @@ class FilePlaces:
         root, found = self._real(self._directory), self._real(folder)
         in_jobs = any(_is_within(found, self._real(job)) for job in jobs)
         if not (_is_below(found, root) or in_jobs or _is_of_neighbor(found, root)):
-            raise PlaceRefused(f"{folder} lies neither below the keeper's directory {root} nor in one of its jobs")
+            raise PlaceRefused(f"{folder} is neither in the keeper's directory {root} nor in that of one of its jobs")
         if not os.path.isdir(found):
-            raise FileNotFoundError(f"{folder} is not there" if not os.path.exists(found) else f"{folder} is no folder")
+            raise FileNotFoundError(
+                f"{folder} is not there" if not os.path.exists(found) else f"{folder} is not a folder"
+            )
         return found
 
     def removable(self, folder: str, busy: Sequence[tuple[str, str]]) -> str:
@@ -46,12 +48,12 @@ class FilePlaces:
         named = os.path.normpath(os.path.join(self._directory, folder))
         found = os.path.join(self._real(os.path.dirname(named)), os.path.basename(named))
         if not _is_below(found, root):
-            raise PlaceRefused(f"{folder} does not lie below the keeper's directory {root}; it is left")
+            raise PlaceRefused(f"{folder} is not in the keeper's directory {root}; it was not removed")
         if os.path.relpath(found, root).split(os.sep)[0] in _KEPT:
-            raise PlaceRefused(f"{folder} is the keeper's own; it is left")
+            raise PlaceRefused(f"{folder} belongs to the keeper; it was not removed")
         for job_id, path in busy:
             if _is_within(self._real(path), found):
-                raise PlaceRefused(f"job {job_id} still runs in {folder}; stop it before its files are removed")
+                raise PlaceRefused(f"job {job_id} is still running in {folder}; stop it before you remove its files")
         return found
 
     def _real(self, path: str) -> str:

@@ -187,7 +187,7 @@ class Outbox:
             try:
                 data = tail.read(final=job.exit is not None, limit=max(limit, LEAST_SHARE_BYTES))
             except OSError as error:  # a failing disk: the other jobs need not wait for it
-                log.error("%s cannot be read; it is tried again: %s", tail.path, error.strerror)
+                log.error("%s cannot be read; it will be tried again: %s", tail.path, error.strerror)
                 data, complete = b"", False
             if data:
                 header.chunks.append(Chunk(job.job_id, job.token, tail.member, tail.acknowledged, len(data)))

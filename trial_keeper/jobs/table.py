@@ -115,7 +115,7 @@ class JobTable:
         for problem in problems:
             log.error(problem)
         for job_id in await asyncio.to_thread(self._folder.lost):
-            log.error("what runs job %s is ended: its record could not be read", job_id)
+            log.error("ending the processes of job %s: its record could not be read", job_id)
             await asyncio.to_thread(end_lost_job, self._folder, job_id)
         for record in records:
             job = Job(record, of_earlier_boot=record.boot_id != self._boot_id)
@@ -196,9 +196,7 @@ class JobTable:
             self.forget(job)
         elif not job.record.forgotten:
             job.record = replace(job.record, forgotten=True)
-            stop = StopRecord(
-                EndReason.CANCELED.value, _DEADLINE_GRACE_SECONDS, "the manager does not know this job any more"
-            )
+            stop = StopRecord(EndReason.CANCELED.value, _DEADLINE_GRACE_SECONDS, "the manager no longer knows this job")
             self._tasks.start(self.stop(job, stop), f"disown {job.job_id}")
 
     async def sweep(self) -> None:
@@ -222,7 +220,7 @@ class JobTable:
             if job.process is not None:
                 reaper = job.process.reaper
                 if clause := describe_stop(reaper.pid, reaper.started):
-                    found[job.job_id] = f"its end is not noticed: its reaper {clause}"
+                    found[job.job_id] = f"its end cannot be noticed: its reaper {clause}"
             elif spawner:
                 found[job.job_id] = f"it cannot be started: {spawner}"
         return {"": f"no trial can be started: {spawner}", **found} if spawner else found
@@ -262,7 +260,7 @@ class JobTable:
 
     def _not_prepared(self, directory: str, path: str, error: OSError) -> Exit:
         """The end of a job for which `path` could not be written: given back if the disk is full. Blocks."""
-        end = _failed(EndReason.INFRASTRUCTURE, f"{path} cannot be written: {error.strerror}; mend it")
+        end = _failed(EndReason.INFRASTRUCTURE, f"{path} cannot be written: {error.strerror}; fix it")
         if is_full(error):
             end = _failed(EndReason.NO_ROOM, describe_full(error.errno or 0, path))
             self._disk.add_obstacle(directory, end.detail)
@@ -347,7 +345,7 @@ class JobTable:
         if end is None:
             self._close_channel(job)
         elif job.exit is None:
-            log.warning("the end of job %s cannot be written; it is reported nevertheless", job.job_id)
+            log.warning("the end of job %s cannot be written; it is reported anyway", job.job_id)
             self._unwatch_reaper(job)
             self._tasks.start(self._end_from_memory(job, end), f"end of {job.job_id}")
 

@@ -47,8 +47,8 @@ def describe_stop(pid: int, started: int) -> str:
     if fields is None or int(fields[19]) != started:
         return ""
     if fields[0] == b"T":
-        return f"(pid {pid}) is stopped (SIGSTOP); let it go on with: kill -CONT {pid}"
-    return f"(pid {pid}) is held by a debugger; let it go on there" if fields[0] == b"t" else ""
+        return f"(pid {pid}) is stopped (SIGSTOP); resume it with: kill -CONT {pid}"
+    return f"(pid {pid}) is held by a debugger; resume it there" if fields[0] == b"t" else ""
 
 
 def open_process(pid: int, started: int) -> int | None:

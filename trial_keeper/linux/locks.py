@@ -47,7 +47,7 @@ def lock(path: str, kind: int, *, make: bool = True) -> int | None:
         if is_ours:
             return descriptor
         # it was removed between opening and locking: no other process will open this file
-    raise OSError(errno.EBUSY, "it is made and removed again and again", path)
+    raise OSError(errno.EBUSY, "it is repeatedly created and removed", path)
 
 
 def wait_for_lock(path: str, kind: int, *, make: bool = True, seconds: float) -> int | None:

@@ -72,7 +72,7 @@ def classify(
         return Ending("EXITED_ERROR", code, None, f"exit code {code}" + (f": {sentence}" if sentence else "") + tail)
     killed = f"{'its command was ' if through_shell else ''}killed by signal {number} ({_signal_name(number)})"
     if number == signal.SIGKILL and out_of_memory:
-        return Ending("OUT_OF_MEMORY", code, number, f"{killed} because the memory was used up")
+        return Ending("OUT_OF_MEMORY", code, number, f"{killed} because memory ran out")
     if number in _OWN_SIGNALS:
         return Ending("EXITED_ERROR", code, number, killed + tail)
     return Ending("SIGNALED", code, number, f"{killed} from outside")

@@ -114,12 +114,14 @@ class ManagerSession:
         except OSError as error:
             raise LinkError(f"{error.filename} cannot be read: {error.strerror}") from error
         except ValueError as error:
-            raise LinkError(f"the way to the manager cannot be read yet: {error}") from error
+            raise LinkError(f"the path to the manager's socket cannot be read yet: {error}") from error
         connection = await stack.enter_async_context(HttpConnection(path, self._base_path))
         nonce = secrets.token_hex(16)
         answer = await self._post(connection, "hello", json.dumps({"nonce": nonce}).encode())
         if not secrets.compare_digest(str(answer.get("proof")), manager_proof(secret, nonce)):
-            raise LinkError(f"what listens on {path} does not know this node's secret; it is not our manager")
+            raise LinkError(
+                f"what listens on {path} does not know this node's secret, so it is not this node's manager"
+            )
         connection.authorize(secret)
         return connection
 

@@ -84,8 +84,8 @@ def _saving_part(trials: Sequence[LiveTrial], now: float) -> str:
 
 def held_up(state: ExperimentState, pool: NodePool) -> str:
     """A clause that names trials that are stuck because a process of their keeper is suspended, or machines that
-    report nothing of their trials: "trial 3: its end is not noticed: its reaper (pid 7) is stopped (SIGSTOP) …"; "" if
-    there are none."""
+    report nothing of their trials: "trial 3: its end cannot be noticed: its reaper (pid 7) is stopped (SIGSTOP) …"; ""
+    if there are none."""
     known = {node.id for node in pool.nodes()}
     jobs = [(trial.row.sequence_id, trial.job) for trial in state.by_job.values() if trial.job is not None]
     placed = [(number, job.node_id, job.id) for number, job in jobs if job.node_id is not None and job.node_id in known]

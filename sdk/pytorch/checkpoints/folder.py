@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from proctor.sdk.disk_errors import PASSING
-from proctor.sdk.files import copy_file, hash_file, remove_file, remove_unfinished
+from proctor.sdk.files import copy_file, hash_file, link_file, remove_file, remove_unfinished
 from proctor.sdk.pytorch.checkpoints.filesystem import BackgroundStorage, FolderLock, store_file
 from proctor.sdk.pytorch.checkpoints.history import HISTORY_FILE, History, HistoryPosition
 from proctor.sdk.pytorch.checkpoints.pointer import (
@@ -431,6 +431,6 @@ def _bring(source: Path, target: Path, name: str) -> bool:
 def _link_or_copy(source: Path, target: Path) -> None:
     """A stored checkpoint is never changed, only replaced, so two names may share it."""
     try:
-        os.link(source, target)
+        link_file(source, target)
     except OSError:  # another file system, one without links, or an older file of that name
         copy_file(source, target)

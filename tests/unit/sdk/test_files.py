@@ -15,6 +15,7 @@ from proctor.sdk.files import (
     hash_file,
     is_locked,
     last_lines,
+    link_file,
     lock_file,
     name_beside,
     open_locked,
@@ -157,6 +158,16 @@ def test_files_are_hashed_in_pieces(tmp_path: Path) -> None:
     for data in (b"", b"x", bytes(5 << 20)):
         (tmp_path / "file").write_bytes(data)
         assert hash_file(tmp_path / "file") == hashlib.sha256(data).hexdigest()
+
+
+def test_a_second_name_never_replaces_another_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"new")
+    link_file(tmp_path / "file", tmp_path / "second")
+    assert (tmp_path / "second").samefile(tmp_path / "file")
+    (tmp_path / "other").write_bytes(b"other")
+    with pytest.raises(FileExistsError):
+        link_file(tmp_path / "file", tmp_path / "other")
+    assert (tmp_path / "other").read_bytes() == b"other"
 
 
 def test_what_is_removed_already_may_be_removed_again(tmp_path: Path) -> None:

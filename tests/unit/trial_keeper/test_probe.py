@@ -118,8 +118,8 @@ def test_a_home_that_may_not_be_written_is_said(tmp_path: Path) -> None:
 
 def test_a_whole_file_gets_its_name_and_nothing_stays_of_any_other(tmp_path: Path) -> None:
     path = tmp_path / ".proctor" / "nodes" / "m-n" / "keeper-0123.pyz"
-    assert "has arrived damaged" in take(tmp_path, path, b"wrong", expected=b"whole")["error"]
-    assert "has arrived damaged (3 bytes)" in take(tmp_path, path, b"who", expected=b"whole")["error"]
+    assert "arrived damaged" in take(tmp_path, path, b"wrong", expected=b"whole")["error"]
+    assert "arrived damaged (3 bytes)" in take(tmp_path, path, b"who", expected=b"whole")["error"]
     assert os.listdir(tmp_path) == []
     assert take(tmp_path, path, b"whole", expected=b"whole") == {}
     assert path.read_bytes() == b"whole"

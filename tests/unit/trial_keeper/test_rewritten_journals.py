@@ -50,7 +50,7 @@ def append(path: Path, *lines: str) -> None:
         file.write("".join(f"{line}\n" for line in lines))
 
 
-ANEW, CUT = "the trial wrote its journal anew", "the trial cut its journal back to 4 bytes"
+ANEW, CUT = "the trial rewrote its journal", "the trial cut its journal back to 4 bytes"
 
 
 def test_an_emptied_journal_goes_on_behind_a_mark(reported: Told) -> None:
@@ -198,7 +198,7 @@ def test_a_trial_whose_folder_was_removed_writes_to_what_the_keeper_has_open(rep
     assert reported.lines == ["one", "two"]
 
 
-GONE, RENAMED = "the trial removed or renamed its journal", "the trial renamed its journal and wrote on to it"
+GONE, RENAMED = "the trial removed or renamed its journal", "the trial renamed its journal and kept writing to it"
 
 
 def test_what_is_written_to_a_renamed_journal_after_another_has_its_name_is_lost_with_a_record(reported: Told) -> None:

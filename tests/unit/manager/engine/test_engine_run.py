@@ -547,14 +547,14 @@ def test_a_torn_last_record_is_shown_and_not_dropped(tmp_path: Path) -> None:
 def test_a_journal_that_was_written_anew_is_noticed_with_the_number_of_its_trial(tmp_path: Path) -> None:
     def script(form: TrialJobForm) -> Iterable[Step]:
         yield ScriptedReport(1.0, 0.5)
-        yield Raw(1.0, b'{"kind": "lost", "why": "the trial wrote its journal anew", "time": 1.0}\n')
+        yield Raw(1.0, b'{"kind": "lost", "why": "the trial rewrote its journal", "time": 1.0}\n')
         yield ScriptedExit(0.0, EndReason.EXITED_ERROR, code=1)
 
     async def scenario(simulation: Simulation, manager: Manager) -> None:
         experiment_id = await create(manager, tmp_path, maxTrialNumber=1)
         await simulation.ended(manager, experiment_id)
         notices = await manager.control.read(lambda c: events.notices(c, experiment_id))
-        assert "trial 0: the trial wrote its journal anew" in notices
+        assert "trial 0: the trial rewrote its journal" in notices
 
     play(tmp_path, scenario, script)
 

@@ -99,7 +99,7 @@ def test_every_problem_is_one_line() -> None:
 
 def test_something_else_on_the_port_is_no_manager(rest: FakeRest, client: Client, monkeypatch) -> None:
     monkeypatch.setattr(rest, "answer", lambda *_: b"hello")
-    with pytest.raises(client_errors.ManagerUnreachable, match="does not answer like a manager"):
+    with pytest.raises(client_errors.ManagerUnreachable, match="does not respond like a Proctor manager"):
         client.version()
 
 

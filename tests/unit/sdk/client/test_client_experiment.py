@@ -141,7 +141,7 @@ def test_stop_leaves_an_ended_experiment_alone(rest: FakeRest) -> None:
 def test_connect_names_the_running_experiments(rest: FakeRest) -> None:
     rest.add_experiment("a")
     rest.add_experiment("b")
-    with pytest.raises(Conflict, match="2 run: b, a"):
+    with pytest.raises(Conflict, match="2 are running: b, a"):
         Experiment.connect(home=rest.home)
 
 

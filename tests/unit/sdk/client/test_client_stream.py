@@ -42,7 +42,7 @@ def test_a_broken_stream_goes_on_where_it_broke_off(rest: FakeRest) -> None:
 def test_a_manager_that_stays_away_is_told(rest: FakeRest) -> None:
     with Transport("http://127.0.0.1:1", "x") as transport:
         stream = EventStream(transport, patience_seconds=0.0, reconnect_seconds=(0.0,))
-        with pytest.raises(ManagerUnreachable, match="does not come back"):
+        with pytest.raises(ManagerUnreachable, match="could not be reopened"):
             next(iter(stream))
 
 

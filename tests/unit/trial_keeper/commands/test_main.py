@@ -154,7 +154,7 @@ def test_what_the_system_refuses_is_told_in_its_own_word_too(tmp_path: Path) -> 
 
 def test_something_else_in_the_way_is_named(tmp_path: Path) -> None:
     (tmp_path / ".proctor").write_text("mine")
-    with pytest.raises(CommandRefused, match=r"\.proctor should be a folder of ours"):
+    with pytest.raises(CommandRefused, match=r"\.proctor should be a folder of Proctor's"):
         prepare(give("prepare", directory=str(tmp_path / ".proctor" / "nodes" / "m-n")))
 
 
@@ -181,7 +181,7 @@ def test_an_upload_is_unpacked_whole_and_removed_and_may_be_asked_for_again(dire
 
 def test_a_damaged_upload_is_removed_and_leaves_nothing(directory: Path) -> None:
     request = pack(directory, train=b"1") | {"sha256": "0" * 64}
-    with pytest.raises(CommandRefused, match="damaged on its way"):
+    with pytest.raises(CommandRefused, match="damaged in transit"):
         unpack(give("unpack", directory=str(directory), target="code/abc", **request))
     assert os.listdir(directory / "uploads") == []
     assert os.listdir(directory / "code") == []
@@ -204,7 +204,7 @@ def test_an_archive_may_follow_its_command(directory: Path) -> None:
     assert (directory / "code" / "abc" / "train").read_bytes() == b"1"
     assert os.listdir(directory / "uploads") == []
     again = give("unpack", **request, target="code/def", size=len(data), following=data[:-1])
-    with pytest.raises(CommandRefused, match="damaged on its way"):
+    with pytest.raises(CommandRefused, match="damaged in transit"):
         unpack(again)
     assert (os.listdir(directory / "uploads"), os.listdir(directory / "code")) == ([], ["abc"])
 
