@@ -86,8 +86,9 @@ class History:
         """
         values = {name: _plain(name, value) for name, value in metrics.items()}
         row = {"step": step, "iteration": iteration, "epoch": epoch, "metrics": values}
-        digest = _chain(self._position.digest, row)
-        line = _encode({**row, _TIME: int(time() * 1000)}) + b"\n"
+        text = json.dumps(row, separators=(",", ":"), sort_keys=True, allow_nan=False)
+        digest = hashlib.sha256((self._position.digest + text).encode("ascii")).hexdigest()
+        line = f'{text[:-1]},"{_TIME}":{time() * 1000:.0f}}}\n'.encode("ascii")
         if self._path is not None:
             with self._lock:
                 self._add(line)
@@ -197,15 +198,6 @@ def read_history(path: Path) -> "Iterator[dict[str, Any]]":
         for line in reader:
             if line.endswith(b"\n"):
                 yield json.loads(line)
-
-
-def _chain(digest: str, row: "Mapping[str, Any]") -> str:
-    stable = {key: value for key, value in row.items() if key != _TIME}
-    return hashlib.sha256(digest.encode("ascii") + _encode(stable)).hexdigest()
-
-
-def _encode(row: "Mapping[str, Any]") -> bytes:
-    return json.dumps(row, separators=(",", ":"), sort_keys=True, allow_nan=False).encode("ascii")
 
 
 def _plain(name: str, value: Any) -> Any:

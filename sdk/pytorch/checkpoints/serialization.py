@@ -54,8 +54,8 @@ def copy_content(content: "dict[str, Any]", safe_types: "Sequence[type]" = ()) -
 
 def _copy_tensor(tensor: torch.Tensor, storages: "dict[int, torch.UntypedStorage]") -> torch.Tensor:
     """Copy a tensor; those that share their memory do so afterwards."""
-    is_strided = tensor.layout is torch.strided and not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
-    if type(tensor) not in _TENSORS or not is_strided:
+    is_strange = tensor.is_quantized or tensor.is_conj() or tensor.is_neg() or tensor.is_meta
+    if type(tensor) not in _TENSORS or tensor.layout is not torch.strided or is_strange:
         copied = tensor.detach().clone()
     else:
         own = tensor.untyped_storage()
@@ -103,9 +103,8 @@ def write_content(content: "dict[str, Any]", descriptor: int = -1) -> "tuple[str
     :raises OSError: the disk refuses.
     """
     file = _HashedFile(descriptor)
-    buffered: Any = io.BufferedWriter(file, _BLOCK_BYTES)
-    torch.save(content, buffered)
-    buffered.flush()
+    with io.BufferedWriter(file, _BLOCK_BYTES) as buffered:  # closed in any case, lest it write to a later file
+        torch.save(content, buffered)
     if file.problem is not None:
         raise file.problem
     return file.digest.hexdigest(), file.size

@@ -172,12 +172,14 @@ def test_C9_tensors_of_all_kinds_are_copied() -> None:
         "unfinished": torch.ones(2, requires_grad=True) * 2,
         "empty": torch.empty(0, 3),
         "expanded": torch.ones(1).expand(3),
+        "meta": torch.ones(2, device="meta"),
     }
     copied = copy_content(content)
     for name in ("sparse", "conjugate", "parameter", "unfinished", "empty", "expanded"):
         assert torch.equal(copied[name].to_dense(), content[name].to_dense()), name
         assert type(copied[name]) is type(content[name])
         assert copied[name].requires_grad == content[name].requires_grad
+    assert copied["meta"].is_meta
     assert copied["network"]._metadata == content["network"]._metadata
 
 
