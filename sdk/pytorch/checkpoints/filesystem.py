@@ -159,14 +159,12 @@ class BackgroundStorage:
 
         :raises CheckpointNotStoredError: the last work failed (reported once), or has not ended in time.
         """
-        thread = self._thread
-        if thread is not None:
-            thread.join(self._patience_seconds)
-            if thread.is_alive():
-                raise CheckpointNotStoredError(
-                    f"checkpoint {self._name} was not on the disk after {self._patience_seconds:g} s; look at the disk "
-                    "or the network file system of the checkpoint folder."
-                )
+        self.settle()
+        if self._thread is not None and self._thread.is_alive():
+            raise CheckpointNotStoredError(
+                f"checkpoint {self._name} was not on the disk after {self._patience_seconds:g} s; look at the disk "
+                "or the network file system of the checkpoint folder."
+            )
         self._thread = None
         problem, self._problem = self._problem, None
         if problem is not None:

@@ -185,7 +185,8 @@ class CheckpointFolder:
         :raises UnreadableCheckpointError: there are checkpoints and none can be used, or the newest whole one was made
             by a newer version or by something else, or the disk does not let it be read.
         """
-        named = self._read_named() or []
+        pointer = self._read_pointer()
+        named = [] if pointer is None else pointer.entries
         for place, entry in enumerate(named):
             if is_whole(self.path, entry):
                 loaded = self._load(entry, device)
@@ -238,17 +239,14 @@ class CheckpointFolder:
 
         :param trial: the id of the trial that hands the folder over.
         """
-        entries, pinned = self.entries(), self._pinned()
+        entries = self.entries()
         newest = entries[0]
-        _link_or_copy(self.path / newest.name, target / newest.name)
-        lasting = self._retention.choose_lasting(entries, pinned)
-        others = [entry for entry in lasting if entry != newest and _bring(self.path, target, entry.name)]
+        os.stat(self.path / newest.name)
+        lasting = self._retention.choose_lasting(entries, self._pinned())
+        brought = _bring(self.path, target, [newest, *(entry for entry in lasting if entry != newest)])
         if newest.history_size:
             copy_file(self.path / HISTORY_FILE, target / HISTORY_FILE, size=newest.history_size)
-        for entry in [newest, *others]:
-            if entry.name in pinned:
-                (target / f"{entry.name}{PIN_SUFFIX}").touch()
-        Pointer(self.run_name, [newest, *others], trial, Origin.of(self.path)).write(target)
+        Pointer(self.run_name, brought, trial, Origin.of(self.path)).write(target)
 
     def adopt(self, source: Path, *, behind: bool = False) -> bool:
         """Take over what `export` put into `source`, or what another run of this name has there; return whether that
@@ -275,11 +273,8 @@ class CheckpointFolder:
         if behind:
             entries = [entry for entry in entries if entry.name not in {mine.name for mine in own}]
         else:
-            _link_or_copy(source / entries[0].name, self.path / entries[0].name)
-        brought = [entry for entry in entries if _bring(source, self.path, entry.name)]
-        for entry in brought:
-            if (source / f"{entry.name}{PIN_SUFFIX}").exists():
-                self.pin(entry.name)
+            os.stat(source / entries[0].name)
+        brought = _bring(source, self.path, entries)
         names = {entry.name for entry in brought}
         if not (behind and own):
             with suppress(FileNotFoundError):
@@ -331,10 +326,8 @@ class CheckpointFolder:
 
         A disk without room is no reason not to train; then the first checkpoint says that the run is a new one.
         """
-        try:
-            named = {entry.name: entry.sha256 for entry in self.entries()}
-        except UnreadableCheckpointError:
-            named = {}
+        pointer = self._read_pointer(warns=False)
+        named = {} if pointer is None else {entry.name: entry.sha256 for entry in pointer.entries}
         found = {path.name: named.get(path.name, "") for path in self.path.glob(f"*{SUFFIX}")}
         if not found and not (self.path / POINTER_FILE).exists():
             return
@@ -349,11 +342,17 @@ class CheckpointFolder:
             warnings.warn(CheckpointWarning(text), stacklevel=4)
 
     def _find_superseded(self) -> "Mapping[str, str]":
-        try:
-            found = Pointer.read(self.path)
-        except UnreadableCheckpointError:
-            return {}
+        found = self._read_pointer(warns=False)
         return {} if found is None else found.superseded
+
+    def _read_pointer(self, *, warns: bool = True) -> "Pointer | None":
+        try:
+            return Pointer.read(self.path)
+        except UnreadableCheckpointError as problem:
+            if warns:
+                text = f"{problem} The checkpoints themselves are looked through."
+                warnings.warn(CheckpointWarning(text), stacklevel=4)
+            return None
 
     def _mend(self, entry: Entry, copy: Path) -> bool:
         """Replace a checkpoint by a copy of it unless it is whole, and return whether that was done."""
@@ -387,15 +386,8 @@ class CheckpointFolder:
 
     def _find_entries(self) -> "list[Entry]":
         """What the pointer names; without a readable pointer, what the files themselves say."""
-        named = self._read_named()
-        return self._read_entries() if named is None else named
-
-    def _read_named(self) -> "list[Entry] | None":
-        try:
-            return read_pointer(self.path)
-        except UnreadableCheckpointError as problem:
-            warnings.warn(CheckpointWarning(f"{problem} The checkpoints themselves are looked through."), stacklevel=4)
-            return None
+        found = self._read_pointer()
+        return self._read_entries() if found is None else found.entries
 
     def _read_entries(self, *, but: "Collection[str]" = ()) -> "list[Entry]":
         """What the files say, the furthest first.
@@ -419,13 +411,16 @@ class CheckpointFolder:
         return LoadedCheckpoint(path, entry, load_upgraded(path, device, self._safe_types))
 
 
-def _bring(source: Path, target: Path, name: str) -> bool:
-    """Take a checkpoint from one folder to another and return whether it was there; the user may have removed it."""
-    try:
-        _link_or_copy(source / name, target / name)
-    except FileNotFoundError:
-        return False
-    return True
+def _bring(source: Path, target: Path, entries: "Sequence[Entry]") -> "list[Entry]":
+    """Take checkpoints from one folder to another, and return those that were there; the user may have removed some."""
+    brought = []
+    for entry in entries:
+        with suppress(FileNotFoundError):
+            _link_or_copy(source / entry.name, target / entry.name)
+            brought.append(entry)
+            if (source / f"{entry.name}{PIN_SUFFIX}").exists():
+                (target / f"{entry.name}{PIN_SUFFIX}").touch()
+    return brought
 
 
 def _link_or_copy(source: Path, target: Path) -> None:
