@@ -267,6 +267,33 @@ def test_C9_tensors_may_change_while_they_are_being_stored(tmp_path: Path, monke
     assert torch.equal(loaded.content["model"]["weight"], torch.ones(8))
 
 
+def test_C9_there_is_one_copy_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    happened: list[str] = []
+    has_second_copy = threading.Event()
+    copy, write = folders.copy_content, folders.store_file
+
+    def record_copy(*args: Any) -> "dict[str, Any]":
+        happened.append("copied")
+        if len(happened) > 1:
+            has_second_copy.set()
+        return copy(*args)
+
+    def write_late(*args: Any, **options: Any) -> None:
+        has_second_copy.wait(0.5)  # if it were made now, it would be made by then
+        write(*args, **options)
+        happened.append("stored")
+
+    monkeypatch.setattr(folders, "copy_content", record_copy)
+    monkeypatch.setattr(folders, "store_file", write_late)
+    storage = CheckpointFolder(tmp_path, "run")
+    storage.open()
+    for number in (1, 2):
+        state = TrainingState(global_epoch=1, current_iteration=number).state_dict()
+        storage.save({"format": 1, "training_state": state, "model": {}, "rng": []})
+    storage.close()
+    assert happened == ["copied", "stored", "copied", "stored"]
+
+
 def test_C9_what_a_pointer_names_is_on_the_disk_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     storage = CheckpointFolder(tmp_path, "run")
     storage.open()
