@@ -34,9 +34,8 @@ _TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})  # a subclass is a clas
 _MAPPINGS = frozenset({dict, OrderedDict, Counter})
 _SEQUENCES = frozenset({list, tuple, set})
 
-
-# A copy in the memory of the CPU is saved as what it is a copy of.
-register_package(5, lambda storage: getattr(storage, "copied_from", None), lambda storage, location: None)
+# A copy in the memory of the CPU is saved as what it is a copy of; of no other package's priority, which torch refuses.
+register_package(-1, lambda storage: getattr(storage, "copied_from", None), lambda storage, location: None)
 
 
 def copy_content(content: "dict[str, Any]", safe_types: "Sequence[type]" = ()) -> "dict[str, Any]":
