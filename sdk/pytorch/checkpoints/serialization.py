@@ -34,7 +34,8 @@ _TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})  # a subclass is a clas
 _MAPPINGS = frozenset({dict, OrderedDict, Counter})
 _SEQUENCES = frozenset({list, tuple, set})
 
-# A copy in the memory of the CPU is saved as what it is a copy of; of no other package's priority, which torch refuses.
+# A copy in the memory of the CPU is saved with the device of its original. The priority must be no other package's:
+# torch sorts by it, and then by functions, which have no order.
 register_package(-1, lambda storage: getattr(storage, "copied_from", None), lambda storage, location: None)
 
 
