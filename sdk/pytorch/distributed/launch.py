@@ -20,8 +20,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -98,14 +98,9 @@ def choose_threads(processes: int) -> int:
     return threads if "OMP_NUM_THREADS" in os.environ else max(1, threads // processes)
 
 
-@contextmanager
-def on_device(device: torch.device) -> "Iterator[None]":
+def on_device(device: torch.device) -> "AbstractContextManager[Any]":
     """Make a GPU the current one for a while: its stream of random numbers is the one that is saved."""
-    if device.type != "cuda":
-        yield
-        return
-    with torch.cuda.device(device):
-        yield
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def _check_gpus(wanted: "Sequence[int]", found: "Sequence[int]") -> None:
