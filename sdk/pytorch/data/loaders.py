@@ -21,7 +21,7 @@ from numbers import Integral
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset, get_worker_info
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from proctor.sdk.pytorch.data.samplers import (
     BatchKey,
@@ -137,24 +137,25 @@ class EpochLoader:
             ) from error
 
 
-class KeyedDataset:
-    """A dataset whose batches are fetched with the streams of their key; used in workers only."""
+class BatchReader:
+    """A dataset of which whole batches are read; in workers with the streams of the batch's key.
 
-    def __init__(self, dataset: Any) -> None:
+    PyTorch takes a `TensorDataset` apart into samples and stacks them again, which costs more than a small model's
+    step. Indexing its tensors once gives the same batches, to the bit.
+    """
+
+    def __init__(self, dataset: Any, *, by_rows: bool) -> None:
         self.dataset = dataset
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def __getitem__(self, index: int) -> Any:
-        return self.dataset[index]
+        self._by_rows = by_rows
 
     def __getitems__(self, indices: "list[int]") -> "list[Any]":
-        if isinstance(indices, BatchKey) and get_worker_info() is not None:
+        if isinstance(indices, BatchKey):
             seed_worker(indices.seed)
-        dataset = self.dataset
-        fetch_all = getattr(dataset, "__getitems__", None)
-        found: list[Any] = fetch_all(list(indices)) if fetch_all else [dataset[index] for index in indices]
+        if self._by_rows:
+            chosen = torch.tensor(indices)
+            return [tensor[chosen] for tensor in self.dataset.tensors]
+        fetch_all = getattr(self.dataset, "__getitems__", None)
+        found: list[Any] = fetch_all(list(indices)) if fetch_all else [self.dataset[index] for index in indices]
         return found
 
 
@@ -163,14 +164,13 @@ def _make_loader(dataset: Any, params: DataLoaderParams, *, batches: EpochBatchS
     context = choose_context(params.multiprocessing_context) if has_workers else params.multiprocessing_context
     has_server = isinstance(context, ForkServerContext)
     start_worker = partial(_start_worker, params.worker_init_fn, has_server)
-    rows = find_rows(dataset) if params.collate_fn is None else None
-    source = dataset if rows is None else rows
+    by_rows = params.collate_fn is None and find_rows(dataset) is not None
     return DataLoader(
-        KeyedDataset(source) if has_workers else source,
+        BatchReader(dataset, by_rows=by_rows),
         batch_sampler=batches,
         num_workers=params.num_workers,
         pin_memory=params.pin_memory,
-        collate_fn=params.collate_fn if rows is None else keep_batch,
+        collate_fn=keep_batch if by_rows else params.collate_fn,
         prefetch_factor=params.prefetch_factor,
         persistent_workers=params.persistent_workers,
         timeout=params.timeout,
@@ -214,41 +214,14 @@ def move_to(batch: Any, device: Any) -> Any:
     return batch
 
 
-class TensorRows:
-    """The rows of equally long tensors, which are the samples; only whole batches can be read.
-
-    PyTorch takes a `TensorDataset` apart into samples and stacks them again, which costs more than a small model's
-    step. Indexing the tensors once gives the same batches, to the bit.
-
-    :param tensors: contiguous, so that their rows stacked are laid out as PyTorch lays batches out.
-    """
-
-    def __init__(self, tensors: "tuple[torch.Tensor, ...]") -> None:
-        self._tensors = tensors
-
-    def __len__(self) -> int:
-        return len(self._tensors[0])
-
-    def __getitem__(self, index: int) -> "list[torch.Tensor]":
-        return self.__getitems__([index])
-
-    def __getitems__(self, indices: "list[int]") -> "list[torch.Tensor]":
-        """Return a batch: of each tensor the rows, as a copy."""
-        chosen = torch.tensor(indices)
-        return [tensor[chosen] for tensor in self._tensors]
-
-
-def find_rows(dataset: Any) -> "TensorRows | None":
-    """Return the rows of a plain `TensorDataset` of plain tensors; None for every other dataset."""
+def find_rows(dataset: Any) -> "tuple[torch.Tensor, ...] | None":
+    """Return the tensors of a plain `TensorDataset` whose rows, stacked, are laid out as PyTorch lays batches out."""
     if type(dataset) is not TensorDataset or not dataset.tensors:
         return None
-    return TensorRows(dataset.tensors) if all(_is_plain(tensor) for tensor in dataset.tensors) else None
+    is_plain = all(type(tensor) is torch.Tensor and tensor.layout is torch.strided for tensor in dataset.tensors)
+    return dataset.tensors if is_plain and all(tensor.is_contiguous() for tensor in dataset.tensors) else None
 
 
 def keep_batch(batch: Any) -> Any:
     """Collate what is a batch already; a function with a name, which workers need."""
     return batch
-
-
-def _is_plain(tensor: torch.Tensor) -> bool:
-    return type(tensor) is torch.Tensor and tensor.layout is torch.strided and tensor.is_contiguous()

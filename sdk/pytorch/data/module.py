@@ -4,6 +4,7 @@ For frameworks that save what has `state_dict` and `load_state_dict`, as Lightni
 """
 
 from collections.abc import Iterator, Mapping, Sized
+from dataclasses import dataclass
 from typing import Any
 
 from proctor.sdk.pytorch.checkpoints.attributes import find_generators
@@ -27,7 +28,21 @@ from proctor.sdk.pytorch.reproducibility.seeding import (
     load_rng_state_dict,
 )
 
-_Part = tuple[Any, DataLoaderParams]
+
+@dataclass
+class _Part:
+    """One dataset of a run and how it is read."""
+
+    phase: Phase
+    number: int  # of the training's phases
+    seed: int  # of its order and its workers' draws
+    dataset: Any
+    params: DataLoaderParams
+    sampler: "ResumableSampler | None" = None  # the same at each call, for it may be described before it is used
+    loader: "EpochLoader | None" = None  # the same at each call, so that persistent workers live on
+
+    def __str__(self) -> str:
+        return f"{self.phase.value} {self.number}"
 
 
 class DataModule:
@@ -39,8 +54,6 @@ class DataModule:
     """
 
     _parts: "dict[tuple[Phase, int], _Part] | None" = None
-    _loaders: "dict[tuple[Phase, int], EpochLoader] | None" = None
-    _samplers: "dict[tuple[Phase, int], ResumableSampler] | None" = None
     _seed = 0
     _ranks = Ranks()
     _train_phase = 0
@@ -56,8 +69,7 @@ class DataModule:
 
     def add_train_phase(self, dataset: Any, params: "DataLoaderParams | None" = None) -> None:
         """Name the data to train on; called again, the data of the next phase of the training."""
-        number = self.train_phases
-        self._add(Phase.TRAINING, dataset, params, number=number)
+        self._add(Phase.TRAINING, dataset, params, number=self.train_phases)
 
     def set_validation(self, dataset: Any, params: "DataLoaderParams | None" = None) -> None:
         """Name the data that validations read."""
@@ -116,94 +128,84 @@ class DataModule:
         :raises ConfigurationError: there is no such data.
         :raises TypeError: the sampler is none that can be resumed.
         """
-        assert self._loaders is not None
         if phase is Phase.TRAINING:
             self._train_phase = number
-        if (phase, number) not in self._loaders:
-            self._loaders[phase, number] = self._make(phase, number)
-        return self._loaders[phase, number]
-
-    def bind(self, seed: int, ranks: Ranks) -> None:
-        """Drop earlier datasets, take over the seed and the ranks of a run; the trainer calls it before `setup`."""
-        self._parts, self._loaders, self._samplers = {}, {}, {}
-        self._seed, self._ranks, self._train_phase = seed, ranks, 0
-
-    def unbind(self) -> None:
-        """Release the loaders and their workers; the trainer calls it after `teardown`."""
-        self._loaders, self._samplers = {}, {}
-
-    def describe(self) -> "dict[str, dict[str, Fact]]":
-        """What decides which samples a batch holds and how it is made, for the fingerprint of a run."""
-        return {
-            f"{phase.value} {number}": describe_loader(
-                dataset,
-                batch_size=params.batch_size,
-                workers=min(params.num_workers, 1),  # how many there are changes nothing; whether there are does
-                shuffle=params.shuffle,
-                drop_last=params.drop_last,
-                collate=params.collate_fn,
-                sampler=self._find_own_sampler(phase, number),
-                random_seed=params.random_seed,
-                is_distributed=params.is_distributed,
-            )
-            for (phase, number), (dataset, params) in self._require_parts().items()
-        }
-
-    def get_read_here(self) -> "dict[str, Any]":
-        """What this process reads samples with, by a name for people; workers read with copies of theirs."""
-        return {
-            f"the {what} of {phase.value} {number}": value
-            for (phase, number), (dataset, params) in self._require_parts().items()
-            for what, value in (("dataset", dataset), ("collate_fn", params.collate_fn))
-            if params.num_workers == 0
-        }
-
-    def find_gaps(self) -> "list[str]":
-        """A clause for each random generator that no checkpoint can hold: in workers, and where an order is drawn."""
-        gaps = []
-        for (phase, number), (dataset, params) in self._require_parts().items():
-            place = f"{phase.value} {number}"
-            if params.num_workers and (find_generators(dataset) or find_generators(params.collate_fn)):
-                gaps.append(
-                    f"the dataset or collate_fn of {place} has a random generator of its own, and each worker draws "
-                    "from a copy that no checkpoint holds; draw from torch, random or get_default_numpy_rng() in "
-                    "workers, or set num_workers to 0"
-                )
-            if (sampler := self._find_own_sampler(phase, number)) is not None and find_generators(sampler):
-                gaps.append(
-                    f"the sampler of {place} has a random generator of its own, and draws from it anew when an epoch "
-                    "is resumed; let order() make one from the seed and the epoch"
-                )
-        return gaps
-
-    def _add(self, phase: Phase, dataset: Any, params: "DataLoaderParams | None", *, number: int = 0) -> None:
-        self._require_parts()[phase, number] = (dataset, params or DataLoaderParams())
-
-    def _make(self, phase: Phase, number: int) -> EpochLoader:
-        parts = self._require_parts()
-        if (phase, number) not in parts:
+        part = self._require_parts().get((phase, number))
+        if part is None:
             method = "add_train_phase" if phase is Phase.TRAINING else f"set_{phase.value}"
             raise ConfigurationError(
                 f"there is no data for {phase.value}{f' phase {number}' if number else ''}; call {method}(dataset, "
                 f"DataLoaderParams(...)) in {type(self).__name__}.setup."
             )
-        dataset, params = parts[phase, number]
-        sampler, seed = self._choose_sampler(phase, number), self._derive_seed(phase, number)
-        return EpochLoader(dataset, params, sampler=sampler, seed=derive_seed(seed, "rank", self._ranks.rank))
+        if part.loader is None:
+            seed = derive_seed(part.seed, "rank", self._ranks.rank)
+            part.loader = EpochLoader(part.dataset, part.params, sampler=self._choose_sampler(part), seed=seed)
+        return part.loader
 
-    def _derive_seed(self, phase: Phase, number: int) -> int:
-        _, params = self._require_parts()[phase, number]
-        return derive_seed(self._seed if params.random_seed is None else params.random_seed, phase.value, number)
+    def bind(self, seed: int, ranks: Ranks) -> None:
+        """Drop earlier datasets, take over the seed and the ranks of a run; the trainer calls it before `setup`."""
+        self._parts, self._seed, self._ranks, self._train_phase = {}, seed, ranks, 0
 
-    def _choose_sampler(self, phase: Phase, number: int) -> ResumableSampler:
-        """The same one at each call, for it may be described before its loader is opened."""
-        assert self._samplers is not None
-        if (phase, number) not in self._samplers:
-            dataset, params = self._require_parts()[phase, number]
-            seed = self._derive_seed(phase, number)
+    def unbind(self) -> None:
+        """Release the loaders and their workers; the trainer calls it after `teardown`."""
+        for part in (self._parts or {}).values():
+            part.loader = part.sampler = None
+
+    def describe(self) -> "dict[str, dict[str, Fact]]":
+        """What decides which samples a batch holds and how it is made, for the fingerprint of a run."""
+        return {
+            str(part): describe_loader(
+                part.dataset,
+                batch_size=part.params.batch_size,
+                workers=min(part.params.num_workers, 1),  # how many there are changes nothing; whether there are does
+                shuffle=part.params.shuffle,
+                drop_last=part.params.drop_last,
+                collate=part.params.collate_fn,
+                sampler=self._find_own_sampler(part),
+                random_seed=part.params.random_seed,
+                is_distributed=part.params.is_distributed,
+            )
+            for part in self._require_parts().values()
+        }
+
+    def get_read_here(self) -> "dict[str, Any]":
+        """What this process reads samples with, by a name for people; workers read with copies of theirs."""
+        return {
+            f"the {what} of {part}": value
+            for part in self._require_parts().values()
+            for what, value in (("dataset", part.dataset), ("collate_fn", part.params.collate_fn))
+            if part.params.num_workers == 0
+        }
+
+    def find_gaps(self) -> "list[str]":
+        """A clause for each random generator that no checkpoint can hold: in workers, and where an order is drawn."""
+        gaps = []
+        for part in self._require_parts().values():
+            read_with = (part.dataset, part.params.collate_fn)
+            if part.params.num_workers and any(find_generators(value) for value in read_with):
+                gaps.append(
+                    f"the dataset or collate_fn of {part} has a random generator of its own, and each worker draws "
+                    "from a copy that no checkpoint holds; draw from torch, random or get_default_numpy_rng() in "
+                    "workers, or set num_workers to 0"
+                )
+            if (sampler := self._find_own_sampler(part)) is not None and find_generators(sampler):
+                gaps.append(
+                    f"the sampler of {part} has a random generator of its own, and draws from it anew when an epoch "
+                    "is resumed; let order() make one from the seed and the epoch"
+                )
+        return gaps
+
+    def _add(self, phase: Phase, dataset: Any, params: "DataLoaderParams | None", *, number: int = 0) -> None:
+        parts, params = self._require_parts(), params or DataLoaderParams()
+        seed = self._seed if params.random_seed is None else params.random_seed
+        parts[phase, number] = _Part(phase, number, derive_seed(seed, phase.value, number), dataset, params)
+
+    def _choose_sampler(self, part: _Part) -> ResumableSampler:
+        if part.sampler is None:
+            params, seed = part.params, part.seed
             sampler: Any = params.sampler if params.batch_sampler is None else params.batch_sampler
             if sampler is None:
-                sampler = self.make_sampler(dataset, params, phase=phase, seed=seed, ranks=self._ranks)
+                sampler = self.make_sampler(part.dataset, params, phase=part.phase, seed=seed, ranks=self._ranks)
             if not isinstance(sampler, ResumableSampler):
                 raise TypeError(
                     f"a sampler must be a {SAMPLER_NAMES}; found {type(sampler).__name__}. Derive it from one."
@@ -214,16 +216,15 @@ class DataModule:
                     f"{type(sampler).__name__}."
                 )
             is_alone = params.is_distributed is False
-            sampler.bind(dataset, seed=seed, ranks=Ranks() if is_alone else self._ranks)
-            self._samplers[phase, number] = sampler
-        return self._samplers[phase, number]
+            sampler.bind(part.dataset, seed=seed, ranks=Ranks() if is_alone else self._ranks)
+            part.sampler = sampler
+        return part.sampler
 
-    def _find_own_sampler(self, phase: Phase, number: int) -> "ResumableSampler | None":
+    def _find_own_sampler(self, part: _Part) -> "ResumableSampler | None":
         """The user's own, None for the automatic choice: other facts have all that decides that one."""
-        _, params = self._require_parts()[phase, number]
-        is_given = params.sampler is not None or params.batch_sampler is not None
+        is_given = part.params.sampler is not None or part.params.batch_sampler is not None
         is_automatic = not is_given and type(self).make_sampler is DataModule.make_sampler
-        return None if is_automatic else self._choose_sampler(phase, number)
+        return None if is_automatic else self._choose_sampler(part)
 
     def _require_parts(self) -> "dict[tuple[Phase, int], _Part]":
         if self._parts is None:

@@ -128,21 +128,16 @@ class ResumableDistributedSampler(ResumableSampler):
 
     @property
     def epoch_length(self) -> int:
-        length = len(self.data)
-        return length // self.num_replicas if self.drop_last else -(-length // self.num_replicas)
+        return count_share(len(self.data), self.num_replicas, drop_last=self.drop_last)
 
     @property
     def repeats(self) -> int:
-        rest = len(self.data) % self.num_replicas
-        return int(not self.drop_last and 0 < rest <= self.rank)
+        return 0 if self.drop_last else count_repeats(len(self.data), self.num_replicas, rank=self.rank)
 
     def order(self) -> "Sequence[int]":
         length = len(self.data)
-        whole: Sequence[int] = permute(length, self.seed, self.epoch) if self.shuffle else range(length)
-        total = self.epoch_length * self.num_replicas
-        if total > length:
-            whole = [whole[place % length] for place in range(total)]
-        return whole[self.rank : total : self.num_replicas]
+        whole = permute(length, self.seed, self.epoch) if self.shuffle else range(length)
+        return take_share(whole, self.num_replicas, rank=self.rank, drop_last=self.drop_last)
 
 
 class ResumableWeightedSampler(ResumableSampler):
@@ -196,17 +191,16 @@ class ResumableWeightedSampler(ResumableSampler):
 
     @property
     def epoch_length(self) -> int:
-        return -(-self.num_samples // self._ranks.world_size)
+        return count_share(self.num_samples, self._ranks.world_size)
 
     @property
     def repeats(self) -> int:
-        return count_repeats(self.num_samples, self._ranks)
+        return count_repeats(self.num_samples, self._ranks.world_size, rank=self._ranks.rank)
 
     def order(self) -> "Sequence[int]":
         generator = make_generator(self._bound_seed if self.seed is None else self.seed, self.epoch)
         drawn = torch.multinomial(self.weights, self.num_samples, self.replacement, generator=generator)
-        found: list[int] = deal_out(drawn.tolist(), self._ranks)
-        return found
+        return take_share(drawn.tolist(), self._ranks.world_size, rank=self._ranks.rank)
 
 
 class ResumableBatchSampler(ResumableSampler):
@@ -271,8 +265,9 @@ class ResumableBatchSampler(ResumableSampler):
                     f"{type(self).__name__}.batches() must return batches of at least one index; found "
                     f"{'none' if not whole else 'an empty one'} in epoch {self.epoch}."
                 )
-            self._repeats = count_repeats(len(whole), self._ranks)
-            self._dealt = self.epoch, deal_out(whole, self._ranks)
+            count, rank = self._ranks.world_size, self._ranks.rank
+            self._repeats = count_repeats(len(whole), count, rank=rank)
+            self._dealt = self.epoch, take_share(whole, count, rank=rank)
         return self._dealt[1]
 
 
@@ -295,16 +290,20 @@ def make_generator(seed: int, epoch: int) -> torch.Generator:
     return generator
 
 
-def deal_out(whole: "list[Any]", ranks: Ranks) -> "list[Any]":
-    """This rank's share of an epoch, filled up from the epoch's beginning so that all get equally many."""
-    count = ranks.world_size
-    total = -(-len(whole) // count) * count
-    return [whole[place % len(whole)] for place in range(ranks.rank, total, count)]
+def count_share(length: int, count: int, *, drop_last: bool = False) -> int:
+    """How many items of an epoch each of so many ranks has."""
+    return length // count if drop_last else -(-length // count)
 
 
-def count_repeats(length: int, ranks: Ranks) -> int:
-    """How many items at the end of this rank's share another rank has too."""
-    return int(0 < length % ranks.world_size <= ranks.rank)
+def take_share(whole: "Sequence[Any]", count: int, *, rank: int, drop_last: bool = False) -> "list[Any]":
+    """This rank's share of an epoch, filled up from its beginning, or cut off, so that all get equally many."""
+    total = count * count_share(len(whole), count, drop_last=drop_last)
+    return [whole[place % len(whole)] for place in range(rank, total, count)]
+
+
+def count_repeats(length: int, count: int, *, rank: int) -> int:
+    """How many items at the end of this rank's share another rank has too, if no rest is cut off."""
+    return int(0 < length % count <= rank)
 
 
 class BatchKey(list):  # type: ignore[type-arg]

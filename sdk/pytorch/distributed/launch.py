@@ -1,9 +1,9 @@
 """Where a run's processes come from: their devices, torchrun's processes that are joined, and ranks started here.
 
 A rank that is started here has a pipe to its launcher, through which it reports that it has begun, hands values over,
-and returns the result of its work. To find each other, the ranks need a store, which is in the launcher; its port is
-reserved before the first rank is started, and the store opened after the last: it has a thread, and no process is
-started beside a thread.
+and returns the result of its work. To find each other, the ranks need a store, which is in the launcher, on a port that
+the system chooses. They learn the port when all have been started: the store has a thread, and no process is started
+beside a thread.
 
 A rank that fails reports it and ends; the others, which would wait for it, notice by themselves or are killed after
 `SETTLE_SECONDS`. If the launcher ends, even by SIGKILL, so do the ranks, also while they still import PyTorch.
@@ -16,13 +16,12 @@ import multiprocessing
 import os
 import pickle
 import signal
-import socket
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -99,14 +98,9 @@ def choose_threads(processes: int) -> int:
     return threads if "OMP_NUM_THREADS" in os.environ else max(1, threads // processes)
 
 
-@contextmanager
-def on_device(device: torch.device) -> "Iterator[None]":
+def on_device(device: torch.device) -> "AbstractContextManager[Any]":
     """Make a GPU the current one for a while: its stream of random numbers is the one that is saved."""
-    if device.type != "cuda":
-        yield
-        return
-    with torch.cuda.device(device):
-        yield
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def _check_gpus(wanted: "Sequence[int]", found: "Sequence[int]") -> None:
@@ -199,7 +193,6 @@ class _Start:
     rank: int
     world_size: int
     device: torch.device
-    port: int  # of the store
     options: GroupOptions
     threads: int
     launcher: int
@@ -231,25 +224,23 @@ def spawn_ranks(
             f"the model, the data module and the plug-ins are sent to a process for each device, and cannot be: "
             f"{problem}. Define their classes at the top level of a module, and make what cannot be copied in setup."
         ) from problem
+    shared: dict[str, Any] = {
+        "world_size": len(devices),
+        "options": options,
+        "threads": choose_threads(len(devices)),
+        "launcher": os.getpid(),
+        "loader_method": find_start_method(),
+        "initializer": initializer,
+    }
     children: list[Child] = []
     store = None
     try:
-        with socket.create_server((_ADDRESS, 0)) as server:
-            port = server.getsockname()[1]
-            shared: dict[str, Any] = {
-                "world_size": len(devices),
-                "port": port,
-                "options": options,
-                "threads": choose_threads(len(devices)),
-                "launcher": os.getpid(),
-                "loader_method": find_start_method(),
-                "initializer": initializer,
-            }
-            for rank, device in enumerate(devices):
-                children.append(_start(_Start(rank=rank, device=device, **shared), payload))
-            store = dist.TCPStore(
-                _ADDRESS, port, is_master=True, wait_for_workers=False, master_listen_fd=server.detach()
-            )
+        for rank, device in enumerate(devices):
+            children.append(_start(_Start(rank=rank, device=device, **shared), payload))
+        store = dist.TCPStore(_ADDRESS, 0, is_master=True, wait_for_workers=False)
+        for child in children:
+            with suppress(OSError):  # one that has ended will be noticed
+                child.pipe.send(store.port)
         return supervise(children, queue, start_seconds=START_SECONDS)
     finally:
         end_children(children)
@@ -258,7 +249,7 @@ def spawn_ranks(
 
 def _start(start: _Start, payload: bytes) -> "Child":
     context = choose_context(START_METHOD)
-    here, there = context.Pipe(duplex=False)
+    here, there = context.Pipe()
     # No daemon: those may not have children, and a rank's loaders have workers.
     name = f"proctor-rank-{start.rank}"
     process = context.Process(target=_run_rank, args=(start, payload, there), name=name, daemon=False)
@@ -384,7 +375,7 @@ def _run_rank(start: _Start, payload: bytes, pipe: "Connection[Any, Any]") -> No
     send(BEGUN, None)
     try:
         work: Work = pickle.loads(payload)
-        ranks = _join(start)
+        ranks = _join(start, int(pipe.recv()))
         with on_device(start.device):
             result = work(ranks, start.device, HandoverQueue(partial(send, VALUE)))
         ranks.barrier()  # no rank leaves while others still communicate
@@ -395,12 +386,12 @@ def _run_rank(start: _Start, payload: bytes, pipe: "Connection[Any, Any]") -> No
         _leave(1)
 
 
-def _join(start: _Start) -> Ranks:
-    """Be one of the ranks, until the process ends."""
+def _join(start: _Start, port: int) -> Ranks:
+    """Be one of the ranks, until the process ends; the launcher sends the port of the store, or ends this process."""
     torch.set_num_threads(start.threads)
     if sys.platform == "linux":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all are here, whatever the host's name resolves to
-    store = dist.TCPStore(_ADDRESS, start.port, is_master=False, timeout=timedelta(seconds=START_SECONDS))
+    store = dist.TCPStore(_ADDRESS, port, is_master=False, timeout=timedelta(seconds=START_SECONDS))
     store.set(f"rank {start.rank}", "here")
     store.wait([f"rank {rank}" for rank in range(start.world_size)])  # a start may take longer than a collective
     return join_group(start.device, start.options, store=store, rank=start.rank, world_size=start.world_size)

@@ -8,14 +8,14 @@ import os
 import platform
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Union
 
 import torch
 import torch.distributed as dist
 
-from proctor.sdk.pytorch.distributed.ranks import Ranks
+from proctor.sdk.pytorch.distributed.ranks import Ranks, has_group
 from proctor.sdk.pytorch.errors import NotExactError, NotExactWarning
 from proctor.sdk.pytorch.reproducibility.kernels import read_precisions
 
@@ -41,8 +41,8 @@ def take_fingerprint(
     """
     own = _join_ranks(devices or [describe_device(device)])
     found: Fingerprint = {**own, **_switches(), "world size": world_size}
-    if world_size > 1 and (backend := _find_backend()) is not None:
-        found["backend"] = backend
+    if world_size > 1 and has_group():
+        found["backend"] = str(dist.get_backend_config())  # what adds up over the ranks, each in an order of its own
     found.update(settings or {})
     for loader, facts in (loaders or {}).items():
         found.update({f"{name} of {loader}": value for name, value in facts.items()})
@@ -83,10 +83,13 @@ def describe_loader(
 
 def find_differences(saved: "Mapping[str, Fact]", now: "Mapping[str, Fact]") -> "list[str]":
     """Return one sentence for each fact that is not as it was, in the order of the facts' names."""
-    names = sorted(set(saved) | set(now))
+
+    def word(facts: "Mapping[str, Fact]", name: str) -> str:
+        return repr(facts[name]) if name in facts else "not there"
+
     return [
-        _describe_difference(name, saved, now)
-        for name in names
+        f"not exact: {name} was {word(saved, name)}, is {word(now, name)}"
+        for name in sorted(set(saved) | set(now))
         if name not in saved or name not in now or saved[name] != now[name]
     ]
 
@@ -101,9 +104,7 @@ def compare_fingerprints(
     differences = find_differences(saved, now) if saved else ["not exact: the checkpoint has no fingerprint of its run"]
     if differences and strict:
         raise NotExactError(
-            "strict_resume forbids a resume that cannot be bit-exact. "
-            + "; ".join(differences)
-            + ". Restore what was, or "
+            f"strict_resume forbids a resume that cannot be bit-exact. {'; '.join(differences)}. Restore what was, or "
             "resume with strict_resume=False."
         )
     for difference in differences:
@@ -140,29 +141,15 @@ def compare_on_ranks(
         raise NotExactError(found)
 
 
-def _describe_difference(name: str, saved: "Mapping[str, Fact]", now: "Mapping[str, Fact]") -> str:
-    if name not in saved:
-        return f"not exact: {name} was not there, is {now[name]!r}"
-    if name not in now:
-        return f"not exact: {name} was {saved[name]!r}, is not there"
-    return f"not exact: {name} was {saved[name]!r}, is {now[name]!r}"
-
-
-def _versions() -> Fingerprint:
+def describe_device(device: "torch.device | str") -> Fingerprint:
+    """Return what bits depend on in this process's own device and machine, what is installed there included."""
+    device = torch.device(device)
     return {
         "torch": str(torch.__version__),
         "CUDA": torch.version.cuda,
         "cuDNN": torch.backends.cudnn.version() if torch.cuda.is_available() else None,
         "NumPy": _numpy_version(),
         "Python": ".".join(platform.python_version_tuple()[:2]),
-    }
-
-
-def describe_device(device: "torch.device | str") -> Fingerprint:
-    """Return what bits depend on in this process's own device and machine, what is installed there included."""
-    device = torch.device(device)
-    return {
-        **_versions(),
         "device type": device.type,
         "device model": torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu_model(),
         "CPU instructions": torch.backends.cpu.get_cpu_capability(),
@@ -191,12 +178,7 @@ def _switches() -> Fingerprint:
     }
 
 
-def _find_backend() -> "str | None":
-    """What adds up over the ranks, each in an order of its own."""
-    return str(dist.get_backend_config()) if dist.is_available() and dist.is_initialized() else None
-
-
-@lru_cache(maxsize=1)
+@cache
 def _numpy_version() -> "str | None":
     """What is installed, whether or not it has been imported by now."""
     try:
@@ -205,7 +187,7 @@ def _numpy_version() -> "str | None":
         return None
 
 
-@lru_cache(maxsize=1)
+@cache
 def _cpu_model() -> str:
     """The name of the first processor as Linux gives it; elsewhere what Python knows."""
     try:
