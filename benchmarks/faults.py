@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -56,7 +57,7 @@ def suggestion_seconds(running: harness.RunningManager, history: int, repeats: i
         os.kill(harness.dispatcher_of(running), signal.SIGKILL)
         killed = time.time()
         running.client.kill_trial(waiting[0]["id"])
-        harness.wait_for(lambda after=newest: _newer(running, experiment, after), "the next suggestion")
+        harness.wait_for(partial(_newer, running, experiment, newest), "the next suggestion")
         seconds.append(time.time() - killed)
     running.stop(experiment)
     return seconds

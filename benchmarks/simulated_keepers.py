@@ -41,6 +41,9 @@ class SimulatedKeeper:
 
     def __init__(self, home: Path, number: int, folder: Path, *, rate: float, reports: int) -> None:
         self._folder = folder / str(number)
+        self._folder.mkdir()
+        secret_file = self._folder / "secret"
+        secret_file.write_text(SECRET)
         self._rate = rate
         self._reports = reports
         self._number = number
@@ -50,7 +53,7 @@ class SimulatedKeeper:
         self._link = ManagerSession(
             node_id=node_name(number),
             pointer=str(home / "run" / "socket"),
-            read_secret=lambda: SECRET,
+            secret_file=secret_file,
             on_session=self._begin,
             carry_out=self._carry_out,
             outbox=self._outbox,
@@ -69,7 +72,7 @@ class SimulatedKeeper:
     def _begin(self, answer: RegistrationAnswer) -> None:
         for job in self._jobs.values():
             job.acknowledge(answer.offsets.get(job.job_id, {}))
-            self._outbox.mark(job)
+            self._outbox.queue(job)
 
     async def _carry_out(self, commands: list[Command]) -> None:
         for command in commands:
@@ -84,7 +87,7 @@ class SimulatedKeeper:
         job = Job(record, process=ProcessRecord(itself, itself, BOOT, time.time(), time.monotonic()))
         self._jobs[launch.job_id] = job
         job.find_journals()
-        self._outbox.mark_start(job)
+        self._outbox.queue_start(job)
         assert self._group is not None
         self._group.create_task(self._play(job, directory / "journal"), name=launch.job_id)
 
@@ -95,10 +98,10 @@ class SimulatedKeeper:
             for step in range(self._reports):
                 kind = "final" if step == self._reports - 1 else "intermediate"
                 file.write(json.dumps({"kind": kind, "value": step / 2, "time": time.time()}).encode() + b"\n")
-                self._outbox.mark(job)
+                self._outbox.queue(job)
                 await asyncio.sleep(max(0.0, began + (step + 1) / self._rate - time.time()))
         job.exit = Exit(EndReason.EXITED_OK, 0, None, began, time.time())
-        self._outbox.mark(job)
+        self._outbox.queue(job)
 
     def _forget(self, job: Job) -> None:
         job.close()

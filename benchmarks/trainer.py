@@ -102,7 +102,11 @@ def first_batch_seconds(root: Path, *, resume: bool, steps: int) -> float:
 
 
 def _long_trainer(root: Path, **options: Any) -> Trainer:
-    settings = {"chkpt_frequency": SAMPLES, "chkpt_root": root, "train_exceptions": (FirstBatch,)} | options
+    settings: dict[str, Any] = {
+        "chkpt_frequency": SAMPLES,
+        "chkpt_root": root,
+        "train_exceptions": (FirstBatch,),
+    } | options
     return Trainer("numbers", train_unit="iteration", use_cpu=True, **settings)
 
 

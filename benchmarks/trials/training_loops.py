@@ -38,7 +38,7 @@ class Work:
 
     @property
     def epoch_steps(self) -> int:
-        return -(-len(self.data) // digits.BATCH)  # type: ignore[arg-type]  # it has a length
+        return -(-len(self.data) // digits.BATCH)
 
 
 class Images(Dataset[Any]):
@@ -255,7 +255,7 @@ def _stand_in_for_torchvision() -> None:
         parent = stand_in
 
 
-def _any_class(name: str) -> type:
+def _any_class(name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(name)
     return torch.nn.Module
