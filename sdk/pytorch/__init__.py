@@ -2,14 +2,17 @@
 
 The only part of the project that imports torch; install it with `pip install proctor[torch]`.
 
-Entry: `trainer.Trainer`. Reading order: trainer, options, model, plugins, fit (one fit from beginning to end), run,
-loop, snapshots (what a checkpoint holds), state, averages, trial (the run inside a trial); then the rooms: checkpoints,
-data, reproducibility, distributed, observers, errors; plain, lightning and huggingface are for loops that are not ours,
-and migrate rewrites checkpoints of older versions.
+Entry: `trainer.Trainer`. Reading order: trainer, config (the options), model, loop (one fit from beginning to end),
+run, snapshots (what a checkpoint holds), trial (the run inside a trial), errors; then the rooms: callbacks (plug-ins,
+logs, progress), checkpoints, data, reproducibility, distributed; plain, lightning and huggingface are for loops that
+are not ours, and migrate rewrites checkpoints of older versions.
 """
 
+from proctor.sdk.pytorch.callbacks.base import Callback, Override, Plugin
+from proctor.sdk.pytorch.callbacks.ema import EMA
 from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
 from proctor.sdk.pytorch.checkpoints.history import read_history
+from proctor.sdk.pytorch.config import Phase, StopReason, TrainerOptions, TrainingUnit, TrainUnit
 from proctor.sdk.pytorch.data.loaders import DataLoaderParams
 from proctor.sdk.pytorch.data.module import DataModule
 from proctor.sdk.pytorch.data.samplers import (
@@ -43,9 +46,7 @@ from proctor.sdk.pytorch.errors import (
     TrainerError,
     UnreadableCheckpointError,
 )
-from proctor.sdk.pytorch.model import Model
-from proctor.sdk.pytorch.options import Phase, StopReason, TrainerOptions, TrainUnit
-from proctor.sdk.pytorch.plugins import EMA, Override, Plugin
+from proctor.sdk.pytorch.model import Model, TrainingState
 from proctor.sdk.pytorch.reproducibility.seeding import (
     DefaultNumpyRNG,
     get_default_numpy_rng,
@@ -55,11 +56,11 @@ from proctor.sdk.pytorch.reproducibility.seeding import (
     seed_rngs,
 )
 from proctor.sdk.pytorch.run import Outcome
-from proctor.sdk.pytorch.state import TrainingState
 from proctor.sdk.pytorch.trainer import Trainer
 
 __all__ = [
     "EMA",
+    "Callback",
     "CheckpointFolder",
     "CheckpointNotStoredError",
     "CheckpointWarning",
@@ -90,6 +91,7 @@ __all__ = [
     "TrainerError",
     "TrainerOptions",
     "TrainingState",
+    "TrainingUnit",
     "UnreadableCheckpointError",
     "all_reduce_tensors",
     "barrier",

@@ -1,8 +1,12 @@
-"""The training loop: epochs of batches, and between optimizer windows the boundaries at which a run may be left.
+"""One fit from its beginning to its end, and the loop in its middle; and the same for a test.
 
-At a boundary, in this order: a validation if one is due, the decision to stop, the checkpoint if one is due or the run
-stops, the stop, the question for the next phase of the data. A resumed run goes on right after the checkpoint, so
-that nothing before it happens twice and nothing after it is left out.
+A fit is set up, checked, resumed, trained, finished and torn down. What can be known before the first batch is checked
+before it, so that nothing of that kind fails hours later.
+
+The loop runs epochs of batches, and between optimizer windows the boundaries at which a run may be left. At a boundary,
+in this order: a validation if one is due, the decision to stop, the checkpoint if one is due or the run stops, the
+stop, the question for the next phase of the data. A resumed run goes on right after the checkpoint, so that nothing
+before it happens twice and nothing after it is left out.
 
 A boundary lies where an optimizer window ends. In the unit EPOCH the last batch of an epoch always ends a window, and
 only there are validations and checkpoints due; a request to stop is also met inside the epoch, at the window's end.
@@ -10,18 +14,251 @@ only there are validations and checkpoints due; a request to stop is also met in
 Validations and tests judge the model on data, without gradients, by the same steps.
 """
 
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from proctor.sdk.pytorch import trial
+from proctor.sdk.pytorch import snapshots, trial
+from proctor.sdk.pytorch.callbacks.base import Callback, Callbacks, ExpectedMetric, Override, identify_run
+from proctor.sdk.pytorch.callbacks.progress import choose_progress
+from proctor.sdk.pytorch.checkpoints.history import History
+from proctor.sdk.pytorch.checkpoints.serialization import check_content
+from proctor.sdk.pytorch.config import Phase, Settings, StopReason
 from proctor.sdk.pytorch.data.loaders import EpochLoader
-from proctor.sdk.pytorch.model import overrides
-from proctor.sdk.pytorch.options import Phase, StopReason
-from proctor.sdk.pytorch.plugins import Override, Plugin
-from proctor.sdk.pytorch.reproducibility.kernels import without_benchmark
-from proctor.sdk.pytorch.run import Run
-from proctor.sdk.pytorch.snapshots import save_checkpoint
+from proctor.sdk.pytorch.errors import ConfigurationError
+from proctor.sdk.pytorch.model import Averages, Model, overrides, refuse_metrics
+from proctor.sdk.pytorch.reproducibility.fingerprint import compare_on_ranks
+from proctor.sdk.pytorch.reproducibility.kernels import kernel_switches, report_gaps, without_benchmark
+from proctor.sdk.pytorch.reproducibility.seeding import seed_rank, seed_rngs
+from proctor.sdk.pytorch.run import Outcome, Run, announce, compare_settings, read_rates
+from proctor.sdk.trial import is_in_trial
+
+
+def fit(run: Run) -> Outcome:
+    """Train, from the latest checkpoint if there is one."""
+    with opening(run):
+        _check_run(run)
+        content = resume(run)
+        if content is not None and (reason := find_end(run)) is not None:
+            run.model.finish_loading(run.model.get_parts(), may_lack=True)
+            snapshots.restore_streams(run, content)  # what is drawn after `fit` is what would have been drawn then
+            if run.ranks.is_main:
+                announce(run, reason)
+            return run.finish(reason)
+        begin(run, content)
+        loaded = run.model.get_parts()
+        run.model.on_training_start()
+        run.model.finish_loading(loaded)
+        run.model.train()
+        finish_start(run, content)
+        reason = TrainingLoop(run).run()
+        if reason is not StopReason.REQUESTED:
+            run.model.on_training_end()
+            run.callbacks.call("on_training_end")
+        run.callbacks.call("on_fit_end", reason)
+        return run.finish(reason)
+
+
+def test(run: Run, ckpt_path: "str | os.PathLike[str] | None") -> Outcome:
+    """Test a checkpoint, see `Trainer.test`; the random streams are not those of the training, whatever its length."""
+    run.history = History(None)  # what a test measures is no part of the training's history
+    run.reports = False  # nor of what the tuner judges the training by
+    with opening(run, writes=False):
+        content = snapshots.find_tested(run, ckpt_path)
+        if content is None:
+            run.model.load_for_testing()
+        else:
+            snapshots.restore_model(run, content)
+            run.model.finish_loading(run.model.get_parts(), may_lack=True)
+            snapshots.restore_training(run, content)
+            snapshots.restore_attributes(run, content)
+        seed_rank(run.settings.seed, run.ranks.rank)
+        run.model._log = run.log
+        evaluate(run, Phase.TESTING)
+        return run.finish(None)
+
+
+@contextmanager
+def opening(run: Run, *, writes: bool = True) -> "Iterator[None]":
+    """Set a run up: seed the streams and make everything that it works with; close it, however it ends.
+
+    :param writes: whether it makes checkpoints.
+    """
+    settings, model = run.settings, run.model
+    benchmark = settings.enable_cudnn_benchmark and writes
+    with (
+        kernel_switches(run.device, deterministic=settings.enable_deterministic, benchmark=benchmark) as run.gaps,
+        ExitStack() as stack,  # every part is closed, whatever the others raise
+    ):
+        stack.callback(setattr, model, "_log", refuse_metrics)
+        if run.storage is not None and run.ranks.is_main:
+            stack.callback(run.storage.close)
+        stack.callback(run.callbacks.close)
+        stack.callback(run.datamodule.unbind)
+        stack.callback(run.datamodule.teardown)
+        try:
+            seed_rngs(settings.seed)
+            model.device, model.ranks, model.datamodule, model.queue = run.device, run.ranks, run.datamodule, run.queue
+            model.trainer, model.averages, model._log = run.view, Averages(), refuse_metrics
+            run.callbacks.call("setup", model)
+            if writes and run.storage is not None and run.ranks.is_main:
+                run.storage.open(anew=not settings.resume)
+            run.datamodule.bind(settings.seed, run.ranks)
+            run.datamodule.setup()
+            run.attributes.data = run.datamodule.get_read_here()
+            model.reset_parts()
+            model.setup()
+            yield
+        except BaseException as problem:
+            run.callbacks.call("on_exception", problem)
+            raise
+
+
+def _check_run(run: Run) -> None:
+    """Refuse a training that could not be done as requested, and make every loader it will read (no worker starts).
+
+    :raises ConfigurationError: options, data and model do not fit together.
+    :raises TypeError: a sampler is none that can be resumed.
+    """
+    settings, data, model = run.settings, run.datamodule, type(run.model).__name__
+    if settings.total_steps == 0:
+        raise ConfigurationError("total_steps must be at least 1 to train; found 0. Say how many epochs or iterations.")
+    check_storage(run)
+    has_rule = type(run.model).should_training_stop is not Model.should_training_stop or is_in_trial()
+    claimed = run.callbacks.claims(Override.SHOULD_TRAINING_STOP)
+    if settings.total_steps == float("inf") and not (has_rule or settings.early_stop_cycles or claimed):
+        raise ConfigurationError(
+            "total_steps is endless and nothing would stop the run; set early_stop_cycles, or override "
+            "should_training_stop in the model or a plug-in."
+        )
+    is_judged = settings.best_metric is not None or overrides(run.model, Model.have_metrics_improved)
+    if settings.early_stop_cycles is not None and not is_judged:
+        raise ConfigurationError(
+            "early_stop_cycles counts validations without an improvement, and nothing says what that is; set "
+            f"best_metric, or override have_metrics_improved in {model}."
+        )
+    if settings.valid_frequency is not None:
+        if not data.has(Phase.VALIDATION):
+            raise ConfigurationError(
+                f"valid_frequency is {settings.valid_frequency} and there is no data to validate on; call "
+                f"set_validation in {type(data).__name__}.setup, or leave valid_frequency out."
+            )
+        data.open(Phase.VALIDATION)
+    for number in reversed(range(max(1, data.train_phases))):  # the first one last: it is the one in use
+        data.open(Phase.TRAINING, number)
+
+
+def check_storage(run: Run) -> None:
+    """:raises ConfigurationError: checkpoints are wanted and have no place."""
+    if run.settings.chkpt_frequency is not None and run.storage is None:
+        raise ConfigurationError("chkpt_frequency needs chkpt_root, the folder of the checkpoints.")
+
+
+def resume(run: Run) -> "dict[str, Any] | None":
+    """Give everything but the streams back what the latest checkpoint holds, and return its content (collective)."""
+    run.rates = now = read_rates(run.model)
+    content = snapshots.find_checkpoint(run) if run.settings.resume else None
+    if content is not None:
+        snapshots.restore_model(run, content)
+        snapshots.restore_training(run, content)
+        snapshots.restore_attributes(run, content)  # and once more behind on_training_start, which may set them anew
+        compare_settings(run, content.get("settings") or {}, now)
+    seed_rank(run.settings.seed, run.ranks.rank)
+    return content
+
+
+def find_end(run: Run) -> "StopReason | None":
+    """Why a resumed run has nothing left to do, if so. A run that its model stopped asks the model once more."""
+    settings, state = run.settings, run.state
+    if (state.epoch if settings.is_by_epoch else state.current_iteration) >= settings.total_steps:
+        return StopReason.COMPLETED
+    if settings.early_stop_cycles is not None and state.early_stop_count >= settings.early_stop_cycles:
+        return StopReason.EARLY_STOP
+    if state.stop_reason == StopReason.MODEL.value and run.ranks.any(run.wants_stop()):
+        return StopReason.MODEL
+    return None
+
+
+def begin(run: Run, content: "dict[str, Any] | None") -> None:
+    """Begin to train: report or refuse what is not exact or cannot be saved, cut the history, start the callbacks.
+
+    All ranks call it, and all of them refuse alike (collective).
+    """
+    settings = run.settings
+    run.state.stop_reason = ""
+    if content is not None or settings.enable_deterministic or settings.strict_resume:
+        report_gaps(run.gaps, ranks=run.ranks, strict=settings.strict_resume)
+    if content is not None:
+        compare_on_ranks(
+            content.get("fingerprint"),
+            partial(snapshots.describe_run, run),
+            ranks=run.ranks,
+            device=run.device,
+            strict=settings.strict_resume,
+        )
+    if run.storage is not None:
+        _check_state(run)
+    if content is not None and run.ranks.is_main:
+        if run.storage is not None:
+            run.storage.restore_history(content)
+        announce(run)
+    run.model._log = run.log
+    run.callbacks.call("on_training_start")
+
+
+def _check_state(run: Run) -> None:
+    """Refuse a model or a callback whose state no checkpoint could hold, as far as there is such a state by now.
+
+    :raises ConfigurationError: the model has parts that nothing would save.
+    :raises TypeError: a state holds what could not be loaded again safely; the text says where.
+    """
+    run.model.check_parts()
+    found: dict[str, Any] = {}
+    with suppress(Exception):  # a state that comes with the training is asked for again at the first save
+        found["model"] = run.model.state_dict()
+    with suppress(Exception):
+        found.update(run.callbacks.state_dict())
+    check_content(found, "checkpoint", safe_types=frozenset(run.model.types_for_safe_load()))
+
+
+def finish_start(run: Run, content: "dict[str, Any] | None") -> None:
+    """Note how a start leaves everything, then give a resumed run back what has changed since (collective).
+
+    It comes after the hooks, which a fresh run has behind it at this point too.
+    """
+    run.model.note_parts()
+    run.attributes.mark()
+    if content is not None:
+        gaps = snapshots.restore_attributes(run, content)
+        report_gaps(gaps, ranks=run.ranks, strict=run.settings.strict_resume)
+        snapshots.restore_streams(run, content)
+
+
+def make_callbacks(settings: Settings, own: Callbacks, *, is_main: bool) -> Callbacks:
+    """Return the callbacks of a run: the user's, and on the main rank what the options ask for, which is imported then.
+
+    :raises ConfigurationError: an option needs a package that is not installed.
+    """
+    logs: list[Callback] = []
+    if is_main and settings.enable_file_logging and settings.log_path is not None:
+        from proctor.sdk.pytorch.callbacks.log_file import FileLog
+
+        logs.append(FileLog(settings.run_name, Path(settings.log_path)))
+    if is_main and settings.enable_tensorboard and settings.run_path is not None:
+        from proctor.sdk.pytorch.callbacks.tensorboard import TensorBoard
+
+        logs.append(TensorBoard(settings.run_name, Path(settings.run_path)))
+    if is_main and (progress := choose_progress(settings, sys.stderr)) is not None:
+        logs.append(progress)
+    if is_main and settings.best_metric is not None:
+        logs.append(ExpectedMetric(settings.best_metric, validates=settings.valid_frequency is not None))
+    return Callbacks(own.own, logs, identify_run(settings))
 
 
 class TrainingLoop:
@@ -33,12 +270,11 @@ class TrainingLoop:
         self.state = run.state
         self._settings = settings
         self._by_epoch = settings.is_by_epoch
-        self._window = settings.accumulation_steps
         self._flush = settings.is_by_epoch or settings.flush_at_epoch_end
         self._print = settings.print_frequency or 0
-        self._plugins = list(run.plugins)
-        self._after_batch = [one for one in self._plugins if overrides(one, Plugin.on_training_batch_end)]
-        self._moves = run.plugins.claims(Override.TRAINING_BATCH) is None
+        self._process = run.callbacks.find("process_training_batch")
+        self._after_batch = run.callbacks.find("on_training_batch_end")
+        self._moves = run.callbacks.claims(Override.TRAINING_BATCH) is None
         self._wants_stop = False
 
     def run(self) -> StopReason:
@@ -76,29 +312,27 @@ class TrainingLoop:
         run, state = self.run_parts, self.state
         loader = run.datamodule.open(Phase.TRAINING, state.phase)
         if state.batch == 0:
-            state.begin_epoch()
+            state.global_epoch += 1
             run.model.on_training_epoch_start(state.epoch)
         loader.set_epoch(state.epoch, state.batch)
-        run.observers.on_epoch_start(state, loader.epoch_length)
+        run.callbacks.call("on_training_epoch_start", state, loader.epoch_length)
         return loader
 
     def _run_batch(self, batch: Any, is_last: bool) -> None:
         run, state, model = self.run_parts, self.state, self.run_parts.model
-        ends_window = state.window + 1 == self._window or (is_last and self._flush)
+        ends_window = state.window + 1 == self._settings.accumulation_steps or (is_last and self._flush)
         state.begin_batch(ends_window, self._by_epoch)
         model.on_training_batch_start(state)
         if self._moves:
             batch = model.batch_to_device(batch, Phase.TRAINING)
-        for plugin in self._plugins:
-            batch = plugin.process_training_batch(batch, state)
+        for process in self._process:
+            batch = process(batch, state)
         model.train_step(batch, state)
         counts = self._by_epoch or ends_window
-        should_log = self._print > 0 and counts and state.current_iteration % self._print == 0
-        model.on_training_batch_end(state, should_log)
-        for plugin in self._after_batch:
-            plugin.on_training_batch_end(state)
+        model.on_training_batch_end(state, self._print > 0 and counts and state.current_iteration % self._print == 0)
+        for method in self._after_batch:
+            method(state)
         state.end_batch()
-        run.observers.on_batch_end(state)
         if run.wants_stop():
             self._wants_stop = True
         if is_last:
@@ -106,7 +340,7 @@ class TrainingLoop:
 
     def _end_epoch(self) -> None:
         self.run_parts.model.on_training_epoch_end(self.state.epoch)
-        self.run_parts.observers.on_epoch_end(self.state)
+        self.run_parts.callbacks.call("on_training_epoch_end", self.state)
         self.state.end_epoch()
 
     def _pass_boundary(self, ends_epoch: bool) -> "StopReason | None":
@@ -121,9 +355,9 @@ class TrainingLoop:
         if reason is not None:
             self.state.stop_reason = "" if reason is StopReason.REQUESTED else reason.value
             if run.storage is not None:
-                save_checkpoint(run)
+                snapshots.save_checkpoint(run)
         elif is_due and (self._is_save_due(done) or (is_validated and run.has_new_best())):
-            save_checkpoint(run)
+            snapshots.save_checkpoint(run)
         return reason
 
     def _is_save_due(self, done: int) -> bool:
@@ -169,51 +403,28 @@ def validate(run: Run) -> None:
 
 def evaluate(run: Run, phase: Phase) -> None:
     """Run one pass over the data of a phase."""
-    model, is_test = run.model, phase is Phase.TESTING
+    model, callbacks = run.model, run.callbacks
+    is_test = phase is Phase.TESTING
     cycle = 0 if is_test else run.state.validation_cycles
+    name, process, override = ("validation", "process_validation_batch", Override.VALIDATION_BATCH)
+    arguments: tuple[int, ...] = (cycle,)
+    if is_test:
+        name, process, override, arguments = ("testing", "process_testing_batch", Override.TESTING_BATCH, ())
+    moves = callbacks.claims(override) is None
     loader = run.datamodule.open(phase)
     loader.set_epoch(cycle)
-    for plugin in run.plugins:
-        plugin.on_evaluation_start(phase)
+    callbacks.call("on_evaluation_start", phase)
     model.eval()
-    run.observers.on_evaluation_start(phase.value, len(loader))
     with torch.no_grad(), without_benchmark():
-        if is_test:
-            model.on_testing_start()
-        else:
-            model.on_validation_start(cycle)
+        getattr(model, f"on_{name}_start")(*arguments)
         for step, batch in enumerate(loader):
-            if is_test:
-                _test(run, batch, step)
-            else:
-                _validate(run, batch, step)
-            run.observers.on_evaluation_batch_end()
-        if is_test:
-            model.on_testing_end()
-        else:
-            model.on_validation_end(cycle)
-    for plugin in run.plugins:
-        plugin.on_evaluation_end(phase)
-    run.observers.on_evaluation_end()
-
-
-def _validate(run: Run, batch: Any, step: int) -> None:
-    model = run.model
-    model.on_validation_batch_start(step)
-    if run.plugins.claims(Override.VALIDATION_BATCH) is None:
-        batch = model.batch_to_device(batch, Phase.VALIDATION)
-    for plugin in run.plugins:
-        batch = plugin.process_validation_batch(batch, step)
-    model.valid_step(batch, step)
-    model.on_validation_batch_end(step)
-
-
-def _test(run: Run, batch: Any, step: int) -> None:
-    model = run.model
-    model.on_testing_batch_start(step)
-    if run.plugins.claims(Override.TESTING_BATCH) is None:
-        batch = model.batch_to_device(batch, Phase.TESTING)
-    for plugin in run.plugins:
-        batch = plugin.process_testing_batch(batch, step)
-    model.test_step(batch, step)
-    model.on_testing_batch_end(step)
+            getattr(model, f"on_{name}_batch_start")(step)
+            if moves:
+                batch = model.batch_to_device(batch, phase)
+            for method in callbacks.find(process):
+                batch = method(batch, step)
+            (model.test_step if is_test else model.valid_step)(batch, step)
+            getattr(model, f"on_{name}_batch_end")(step)
+            callbacks.call("on_evaluation_batch_end", step)
+        getattr(model, f"on_{name}_end")(*arguments)
+    callbacks.call("on_evaluation_end", phase)

@@ -20,37 +20,170 @@ layer of a network, a list of optimizers that are attributes too. Refused at a s
 have: those that `setup` and `on_training_start` make, and no others, are there to take over a state.
 """
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from proctor.sdk.pytorch.averages import Averages
 from proctor.sdk.pytorch.checkpoints.attributes import has_state
+from proctor.sdk.pytorch.config import Phase, Settings
 from proctor.sdk.pytorch.data.loaders import move_to
-from proctor.sdk.pytorch.errors import ConfigurationError
-from proctor.sdk.pytorch.options import Phase, Settings
+from proctor.sdk.pytorch.distributed.ranks import Ranks
+from proctor.sdk.pytorch.errors import ConfigurationError, UnreadableCheckpointError
 from proctor.sdk.pytorch.reproducibility.fingerprint import Fact
-from proctor.sdk.pytorch.state import TrainingState
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
     from proctor.sdk.pytorch.data.module import DataModule
     from proctor.sdk.pytorch.distributed.processes import HandoverQueue
-    from proctor.sdk.pytorch.distributed.ranks import Ranks
 
+_Fit = tuple[type, bool, Any]  # of a part: its class, whether it has a state, and what must be the same for it to fit
 _PARTS = (torch.nn.Parameter, torch.nn.Module, Optimizer, LRScheduler)
 _OWN_PARTS = ("amp_scaler", "averages")  # what the checkpoint keeps beside the model's own state
 _KEPT_BY_THE_TRAINER = ("_log", "_started", "_pending", "_is_base_used")
-GIVEN = (*_OWN_PARTS, *_KEPT_BY_THE_TRAINER, "device", "ranks", "queue", "datamodule", "trainer", "transient")
+GIVEN = (
+    *_OWN_PARTS,
+    *_KEPT_BY_THE_TRAINER,
+    "device",
+    "ranks",
+    "queue",
+    "datamodule",
+    "trainer",
+    "tensorboard",
+    "transient",
+)
 """Attributes that the trainer sets, or that are its own."""
+
+
+@dataclass
+class TrainingState:
+    """The position and the counters of a run; a model sees it and must not change it.
+
+    Both units count alike where they can:
+
+    * `global_epoch` is the number of epochs that have begun: 1 during the first.
+    * `global_iteration` is the number of batches, the present one included.
+    * `current_iteration` is the number of *steps*. EPOCH: the same as `global_iteration`. ITERATION: the number of
+      optimizer windows that are done, the one that the present batch ends included; windows run on over epochs unless
+      `flush_at_epoch_end` is set.
+    """
+
+    epoch: int = 0  # 0-based index of the epoch that the position is in
+    batch: int = 0  # batches of that epoch that are done
+    window: int = 0  # batches of the open optimizer window, the present one included; 0 at a boundary
+    global_epoch: int = 0
+    current_iteration: int = 0
+    global_iteration: int = 0
+    validation_cycles: int = 0  # validations that are done
+    early_stop_count: int = 0  # validations in a row without an improvement
+    phase: int = 0  # index of the training data that is in use
+    stop_reason: str = ""  # why the run ended, if it was its own decision: a `StopReason`
+    best_score: "float | None" = None  # of the metric that judges the run, at the best validation so far
+    optimizer_step_now: bool = False  # whether the present batch ends its window: step, then clear the gradients
+
+    def begin_batch(self, ends_window: bool, by_epoch: bool) -> None:
+        """Count a batch before it is trained on."""
+        self.global_iteration += 1
+        self.window += 1
+        self.optimizer_step_now = ends_window
+        if by_epoch:
+            self.current_iteration = self.global_iteration
+        elif ends_window:
+            self.current_iteration += 1
+
+    def end_batch(self) -> None:
+        """Move the position behind the batch."""
+        self.batch += 1
+        if self.optimizer_step_now:
+            self.window = 0
+        self.optimizer_step_now = False
+
+    def end_epoch(self) -> None:
+        """Move the position to the beginning of the next epoch."""
+        self.epoch += 1
+        self.batch = 0
+
+    def describe(self) -> str:
+        """The position in words."""
+        return f"epoch {self.global_epoch}, step {self.current_iteration}, batch {self.global_iteration}"
+
+    def state_dict(self) -> "dict[str, Any]":
+        """The state, of plain Python values; no wall time is in it, so that equal runs have equal states."""
+        state = asdict(self)
+        del state["optimizer_step_now"]
+        return state
+
+    def load_state_dict(self, state: "dict[str, Any]") -> None:
+        """Take over what `state_dict` returned; older ones have no `best_score`.
+
+        :raises UnreadableCheckpointError: a counter is missing or unknown.
+        """
+        expected = {field.name for field in fields(self)} - {"optimizer_step_now"}
+        state = {"best_score": None, **state}
+        if set(state) != expected:
+            raise UnreadableCheckpointError(
+                f"a training state must have the counters {sorted(expected)}; found {sorted(state)}. "
+                "Was the checkpoint written by another version? See python -m proctor.sdk.pytorch.migrate."
+            )
+        for name, value in state.items():
+            setattr(self, name, value)
+
+
+class Record(NamedTuple):
+    """Metrics of one step, as the history keeps them."""
+
+    step: int  # current_iteration
+    iteration: int  # global_iteration
+    epoch: int  # global_epoch
+    metrics: "dict[str, float]"
+
+
+class Averages:
+    """Weighted means by name, of what this rank has added since the last reading.
+
+    Sums stay on the device: adding to them waits for nothing and asks nothing of other ranks. Reading adds up over the
+    ranks and waits for the device once, for all names together.
+    """
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Any] = {}
+        self._weights: dict[str, float] = {}
+
+    def add(self, values: "Mapping[str, Any]", weight: float = 1.0) -> None:
+        """Add numbers or tensors of one element, each `weight` times (such as the samples of the batch)."""
+        for name, value in values.items():
+            tensor = value.detach() if isinstance(value, torch.Tensor) else torch.tensor(float(value))
+            share = tensor.double().reshape(()) * weight
+            before = self._sums.get(name)
+            self._sums[name] = share if before is None else before.to(share.device) + share
+            self._weights[name] = self._weights.get(name, 0.0) + weight
+
+    def read(self, ranks: Ranks, device: "torch.device | str" = "cpu") -> "dict[str, float]":
+        """Return the means over all ranks, which have all added to the same names, and begin anew (collective).
+
+        :param device: where the ranks exchange them.
+        """
+        if not self._sums:
+            return {}
+        names = sorted(self._sums)
+        sums = torch.stack([self._sums[name].to(device) for name in names])
+        weights = torch.tensor([self._weights[name] for name in names], dtype=sums.dtype, device=device)
+        total_sums, total_weights = ranks.sum(torch.stack([sums, weights])).tolist()
+        self._sums, self._weights = {}, {}
+        return {name: total_sums[place] / total_weights[place] for place, name in enumerate(names)}
+
+    def state_dict(self) -> "dict[str, Any]":
+        """What this rank has added; it is this rank's alone."""
+        return {"sums": {name: tensor.cpu() for name, tensor in self._sums.items()}, "weights": dict(self._weights)}
+
+    def load_state_dict(self, state: "Mapping[str, Any]") -> None:
+        """Take over what `state_dict` returned."""
+        self._sums, self._weights = dict(state["sums"]), dict(state["weights"])
 
 
 @dataclass(frozen=True)
@@ -63,23 +196,6 @@ class RunView:
     checkpoint_folder: "Path | None"
 
 
-@dataclass(frozen=True)
-class _Part:
-    """What must be the same of a part for its state to fit."""
-
-    kind: type
-    has_state: bool
-    structure: Any
-
-    @classmethod
-    def describe(cls, part: Any) -> "_Part":
-        """Of a part as it is now."""
-        if isinstance(part, Optimizer):
-            return cls(type(part), True, tuple(len(group["params"]) for group in part.param_groups))
-        state = part.state_dict()
-        return cls(type(part), bool(state), tuple(state) if isinstance(part, torch.nn.Module) else None)
-
-
 class Model:
     """The base of every model; only `train_step` must be written.
 
@@ -88,7 +204,8 @@ class Model:
     names attributes on which nothing depends after a checkpoint, such as caches: they are not saved.
 
     The trainer fills in `device`, `ranks`, `queue`, `datamodule` and `trainer` before `setup`; what is put into `queue`
-    is in `Trainer.queue` afterwards, from whichever process.
+    is in `Trainer.queue` afterwards, from whichever process. `tensorboard` is PyTorch's `SummaryWriter`, for images,
+    graphs and hyper-parameters, from `on_training_start` on; None on other ranks and if TensorBoard is off.
     """
 
     device: Any = None
@@ -96,11 +213,12 @@ class Model:
     queue: "HandoverQueue"
     datamodule: "DataModule"
     trainer: RunView
+    tensorboard: Any = None
     amp_scaler: Any = None
     averages: Averages
     transient: "Sequence[str]" = ()
     _amp_dtype: Any = None
-    _started: "dict[str, _Part] | None" = None
+    _started: "dict[str, _Fit] | None" = None
     _pending: "dict[str, Any] | None" = None
     _is_base_used = False
     _log: "Callable[[Mapping[str, Any]], None] | None" = None
@@ -113,14 +231,16 @@ class Model:
     def state_dict(self) -> "dict[str, Any]":
         """What a checkpoint keeps: by default, each attribute that has a state, under its name."""
         self._is_base_used, started = True, self._started
-        return {name: part.state_dict() for name, part in self._stateful_parts() if started is None or name in started}
+        return {
+            name: part.state_dict() for name, part in self.get_parts().items() if started is None or name in started
+        }
 
     def load_state_dict(self, state: "dict[str, Any]") -> None:
         """Take over what `state_dict` returned; what `on_training_start` is still to make gets its state after it.
 
         :raises ConfigurationError: other parts have been made than those of the checkpoint.
         """
-        parts = dict(self._stateful_parts())
+        parts = self.get_parts()
         for name in parts.keys() & state.keys():
             parts[name].load_state_dict(state[name])
         self._pending = dict(state)
@@ -297,7 +417,7 @@ class Model:
         :param may_lack: `on_training_start`, which may make some, is not called.
         :raises ConfigurationError: other parts have been made than those of the checkpoint.
         """
-        state, parts = self._pending, dict(self._stateful_parts())
+        state, parts = self._pending, self.get_parts()
         if state is None:
             return
         lacking = [name for name in state.keys() - parts.keys() if state[name] and not may_lack]
@@ -314,11 +434,15 @@ class Model:
 
     def get_parts(self) -> "dict[str, Any]":
         """The parts that a checkpoint would hold now, by name."""
-        return dict(self._stateful_parts())
+        return {
+            name: part
+            for name, part in vars(self).items()
+            if name not in GIVEN and has_state(part) and not isinstance(part, TrainingState)  # that is the trainer's
+        }
 
     def note_parts(self) -> None:
         """Remember which parts a start makes: no others can be given back their states when the run is resumed."""
-        self._started = {name: _Part.describe(part) for name, part in self._stateful_parts()}
+        self._started = {name: _describe_part(part) for name, part in self.get_parts().items()}
 
     def check_parts(self) -> None:
         """Find what looks like a part of the model and would be in no checkpoint, or could not be given back.
@@ -326,7 +450,7 @@ class Model:
         :raises ConfigurationError: an attribute is such a part; a model with a `state_dict` of its own knows better.
         """
         attributes = {name: value for name, value in vars(self).items() if name not in GIVEN}
-        saved = {name for name, _ in self._stateful_parts()}
+        saved = set(self.get_parts())
         if self._started is not None and self._is_base_used:
             self._check_started(self._started, attributes)
             saved &= self._started.keys()
@@ -340,9 +464,9 @@ class Model:
                 "load_state_dict."
             )
 
-    def _check_started(self, started: "Mapping[str, _Part]", attributes: "Mapping[str, Any]") -> None:
+    def _check_started(self, started: "Mapping[str, _Fit]", attributes: "Mapping[str, Any]") -> None:
         """Raises ConfigurationError if the parts are not those that a start makes."""
-        parts = dict(self._stateful_parts())
+        parts = self.get_parts()
         known = {key for name in parts.keys() & started.keys() for key in _identify(attributes[name])}
         for name, part in parts.items():
             if name not in started and part.state_dict() and not (_identify(part) <= known):
@@ -352,8 +476,8 @@ class Model:
                     "state_dict and load_state_dict."
                 )
         for name, before in started.items():
-            now = _Part.describe(parts[name]) if name in parts else None
-            if before.has_state and now != before:
+            now = _describe_part(parts[name]) if name in parts else None
+            if before[1] and now != before:
                 what = "is no longer there" if now is None else "has another structure than when training began"
                 raise ConfigurationError(
                     f"{type(self).__name__}.{name} {what}, so a resumed run could not load its state. Make it in setup "
@@ -369,15 +493,15 @@ class Model:
             "gradient scaler": None if scaler is None else f"enabled={scaler.is_enabled()}",
         }
 
-    def _stateful_parts(self) -> "list[tuple[str, Any]]":
-        return [
-            (name, part)
-            for name, part in vars(self).items()
-            if name not in GIVEN and has_state(part) and not isinstance(part, TrainingState)  # that is the trainer's
-        ]
-
     def _networks(self) -> "list[torch.nn.Module]":
         return [part for part in vars(self).values() if isinstance(part, torch.nn.Module)]
+
+
+def _describe_part(part: Any) -> _Fit:
+    if isinstance(part, Optimizer):
+        return type(part), True, tuple(len(group["params"]) for group in part.param_groups)
+    state = part.state_dict()
+    return type(part), bool(state), tuple(state) if isinstance(part, torch.nn.Module) else None
 
 
 def find_unsaved(attributes: "Mapping[str, Any]", saved: "Set[str]") -> "str | None":
@@ -389,19 +513,19 @@ def find_unsaved(attributes: "Mapping[str, Any]", saved: "Set[str]") -> "str | N
     for name in saved:
         known.update(_identify(attributes[name]))
     for name, value in attributes.items():
-        if name not in saved and any(not _identify(part) <= known for part in _find(_PARTS, value, set())):
+        if name not in saved and any(not _identify(part) <= known for part in _find(value, set())):
             return name
     return None
 
 
-def _find(kinds: "tuple[type, ...]", value: Any, seen: "set[int]") -> "Iterator[Any]":
-    """What of these kinds a value is or holds, in lists, tuples and dictionaries however deep."""
-    if isinstance(value, kinds):
+def _find(value: Any, seen: "set[int]") -> "Iterator[Any]":
+    """What parts a value is or holds, in lists, tuples and dictionaries however deep."""
+    if isinstance(value, _PARTS):
         yield value
     elif isinstance(value, (list, tuple, dict)) and id(value) not in seen:
         seen.add(id(value))  # a list may hold itself
         for item in value.values() if isinstance(value, dict) else value:
-            yield from _find(kinds, item, seen)
+            yield from _find(item, seen)
 
 
 def _identify(part: Any) -> "set[int]":

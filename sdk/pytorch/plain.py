@@ -29,26 +29,19 @@ from math import inf
 from typing import Any
 
 from proctor.sdk.pytorch import trial
+from proctor.sdk.pytorch.callbacks.base import Callbacks
 from proctor.sdk.pytorch.checkpoints.attributes import has_state
+from proctor.sdk.pytorch.config import Phase, TrainUnit, make_settings, show_options
 from proctor.sdk.pytorch.data.loaders import DataLoaderParams
 from proctor.sdk.pytorch.data.module import DataModule
 from proctor.sdk.pytorch.distributed.launch import on_device
 from proctor.sdk.pytorch.distributed.ranks import get_ranks
 from proctor.sdk.pytorch.errors import ConfigurationError
-from proctor.sdk.pytorch.fit import begin, finish_start, make_observers, resume, set_up, tear_down
+from proctor.sdk.pytorch.loop import begin, check_storage, finish_start, make_callbacks, opening, resume
 from proctor.sdk.pytorch.model import Model
-from proctor.sdk.pytorch.options import Phase, TrainUnit, make_settings, show_options
-from proctor.sdk.pytorch.plugins import Plugins
-from proctor.sdk.pytorch.reproducibility.kernels import kernel_switches
 from proctor.sdk.pytorch.run import Place, Run
 from proctor.sdk.pytorch.snapshots import save_checkpoint
 from proctor.sdk.pytorch.trainer import choose_device
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from proctor.sdk.pytorch.options import TrainerOptions
 
 Parts = Callable[[], "dict[str, Any]"]
 _DECIDED_BY_THE_LOOP = {
@@ -64,6 +57,7 @@ _DECIDED_BY_THE_LOOP = {
     "group_timeout_seconds": "the process group is yours",
     "train_exceptions": "every exception passes as it is",
     "test_exceptions": "nothing is tested",
+    "callbacks": "the loop does itself what they would do",
 }
 
 
@@ -86,7 +80,7 @@ def open_run(
     *,
     dataset: Any,
     params: "DataLoaderParams | None" = None,
-    **options: "Unpack[TrainerOptions]",
+    **options: Any,
 ) -> "Iterator[OpenRun]":
     """Open a run, at its latest checkpoint if it has one; afterwards everything is stored and closed.
 
@@ -106,31 +100,18 @@ def open_run(
     settings = make_settings(run_name, {**options, **decided, "enable_progress_bar": progress})
     place = Place(device=choose_device(settings), ranks=get_ranks())
     model, data = PartsModel(make_parts), OneDataset(dataset, params)
-    observers = make_observers(settings, is_main=place.ranks.is_main)
-    run = OpenRun(settings, model, datamodule=data, plugins=Plugins(), place=place, observers=observers)
-    if settings.chkpt_frequency is not None and run.storage is None:
-        raise ConfigurationError("chkpt_frequency needs chkpt_root, the folder of the checkpoints.")
-    with (
-        trial.deferring_termination(),
-        on_device(run.device),
-        kernel_switches(
-            run.device, deterministic=settings.enable_deterministic, benchmark=settings.enable_cudnn_benchmark
-        ) as run.gaps,
-    ):
-        try:
-            if run.storage is not None and run.ranks.is_main:
-                run.storage.open(anew=not run.settings.resume)
-            set_up(run)
-            content = resume(run)
-            run.saved_at = run.state.global_iteration
-            run.model.finish_loading(run.model.get_parts())
-            begin(run, content)
-            finish_start(run, content)
-            yield run
-            run.finish(None)
-            run.observers.on_end("left")
-        finally:
-            tear_down(run)
+    callbacks = make_callbacks(settings, Callbacks(), is_main=place.ranks.is_main)
+    run = OpenRun(settings, model, datamodule=data, callbacks=callbacks, place=place)
+    check_storage(run)
+    with trial.deferring_termination(), on_device(run.device), opening(run):
+        content = resume(run)
+        run.saved_at = run.state.global_iteration
+        run.model.finish_loading(run.model.get_parts())
+        begin(run, content)
+        finish_start(run, content)
+        yield run
+        run.finish(None)
+        run.callbacks.call("on_fit_end", None)
 
 
 def remaining_batches(run: OpenRun) -> "Iterator[Any]":
@@ -142,17 +123,17 @@ def remaining_batches(run: OpenRun) -> "Iterator[Any]":
     state = run.state
     loader = run.datamodule.open(Phase.TRAINING)
     if state.batch == 0:
-        state.begin_epoch()
+        state.global_epoch += 1
     loader.set_epoch(state.epoch, state.batch)
-    run.observers.on_epoch_start(state, loader.epoch_length)
+    run.callbacks.call("on_training_epoch_start", state, loader.epoch_length)
     for batch in loader:
         state.begin_batch(ends_window=True, by_epoch=False)
+        run.callbacks.call("on_training_batch_end", state)
         state.end_batch()
-        run.observers.on_batch_end(state)
         state.optimizer_step_now = True  # until the next batch: the step is made after the count
         yield run.model.batch_to_device(batch, Phase.TRAINING)
     state.optimizer_step_now = False
-    run.observers.on_epoch_end(state)
+    run.callbacks.call("on_training_epoch_end", state)
     state.end_epoch()
 
 

@@ -1,26 +1,42 @@
-"""One run in one process: what it is made of, and what its loop, its checkpoints and its end ask of it."""
+"""One run in one process: what it is made of, and what its loop, its checkpoints and its end ask of it.
 
+At the end is what is said of a run that continues: from where, and what was asked for now and is not as it was. What
+changes a run's bits is in the fingerprint, which is compared and warned of. Here is the rest: options that may well
+differ, and learning rates, which a resumed optimizer has from its checkpoint, whatever `setup` gives it.
+"""
+
+import logging
 import math
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch.optim import Optimizer
+
 from proctor.sdk.pytorch import trial
+from proctor.sdk.pytorch.callbacks.base import Callbacks, Override
 from proctor.sdk.pytorch.checkpoints.attributes import TrackedAttributes
 from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
 from proctor.sdk.pytorch.checkpoints.history import History
 from proctor.sdk.pytorch.checkpoints.pointer import Retention
 from proctor.sdk.pytorch.checkpoints.registration import Registrar
+from proctor.sdk.pytorch.config import Settings, StopReason
 from proctor.sdk.pytorch.data.module import DataModule
 from proctor.sdk.pytorch.distributed.processes import HandoverQueue
 from proctor.sdk.pytorch.distributed.ranks import Ranks
-from proctor.sdk.pytorch.model import GIVEN, Model, RunView, overrides
-from proctor.sdk.pytorch.observers.base import Observers
-from proctor.sdk.pytorch.observers.continuation import Rates
-from proctor.sdk.pytorch.options import Settings, StopReason
-from proctor.sdk.pytorch.plugins import Override, Plugins
-from proctor.sdk.pytorch.state import Record, TrainingState
+from proctor.sdk.pytorch.model import GIVEN, Model, Record, RunView, TrainingState, overrides
 from proctor.sdk.trial import is_in_trial
+
+LOGGER = logging.getLogger("proctor.sdk.pytorch")
+_MAY_DIFFER = (
+    *("total_steps", "valid_frequency", "chkpt_frequency", "print_frequency", "early_stop_cycles", "best_metric"),
+    *("best_mode", "keep_last", "keep_best"),
+)
+_RATES = "learning rates"
+Rates = dict[str, list[float]]  # by the name of an optimizer: one for each of its groups
 
 
 @dataclass(frozen=True)
@@ -47,24 +63,16 @@ class Run:
     """The parts of a run, as the loop, the snapshots and the evaluation see them; made on all ranks (collective)."""
 
     def __init__(
-        self,
-        settings: Settings,
-        model: Model,
-        *,
-        datamodule: DataModule,
-        plugins: Plugins,
-        place: Place,
-        observers: Observers,
+        self, settings: Settings, model: Model, *, datamodule: DataModule, callbacks: Callbacks, place: Place
     ) -> None:
         self.settings = settings
         self.model = model
         self.datamodule = datamodule
-        self.plugins = plugins
+        self.callbacks = callbacks
         self.device = place.device
         self.ranks = place.ranks
         self.queue = place.queue
         self.state = TrainingState()
-        self.observers = observers
         self.storage = _make_storage(settings, model, place.ranks)
         self.history = self.storage.history if self.storage and place.ranks.is_main else History(None)
         self.attributes = TrackedAttributes(model, left_out=(*GIVEN, *model.transient))
@@ -72,25 +80,27 @@ class Run:
         self.view = RunView(settings, self.state, self.metrics, self.storage.path if self.storage else None)
         self.gaps: list[str] = []  # what the switches of the kernels leave open
         self.resumed_from: Path | None = None
-        self.reports = True  # whether metrics are reported to a trial's tuner
+        self.reports = is_in_trial()  # whether metrics are reported to a trial's tuner
         self.has_saved = False  # since this start
         self.changes: list[str] = []  # what is not as it was before a resume
         self.rates: Rates = {}  # the learning rates that the run began with
-        self._logged: dict[str, int] = {}  # the batch at which each metric was logged last
+        self._judged_at = -1  # the batch at which the metric that judges the run was logged last
+        self._claimed = callbacks.claims(Override.SHOULD_TRAINING_STOP)
 
-    def log(self, metrics: Any) -> None:
+    def log(self, metrics: "Mapping[str, Any]") -> None:
         """Record metrics of the present step, on the main rank."""
         if not self.ranks.is_main:
             return
-        state = self.state
+        state, best = self.state, self.settings.best_metric
         values = {name: _to_number(name, value) for name, value in metrics.items()}
         record = Record(state.current_iteration, state.global_iteration, state.global_epoch, values)
         self.metrics.update(values)
-        self._logged.update(dict.fromkeys(values, state.global_iteration))
+        if best in values:
+            self._judged_at = state.global_iteration
         self.history.append(values, step=record.step, iteration=record.iteration, epoch=record.epoch)
-        self.observers.on_metrics(record)
+        self.callbacks.call("on_metrics", record)
         if self.reports:
-            trial.report_metrics(record, self.settings)
+            trial.report_values(values, default=best, step=record.step)
 
     def has_new_best(self) -> bool:
         """Whether the metric that judges the run, as it was just logged, makes this point one to keep (collective)."""
@@ -102,8 +112,8 @@ class Run:
 
     def score(self) -> "float | None":
         """The value of the metric that judges the run, if it was logged at this very batch; on the main rank."""
-        name = self.settings.best_metric or ""
-        return self.metrics[name] if self._logged.get(name) == self.state.global_iteration else None
+        is_new = self._judged_at == self.state.global_iteration
+        return self.metrics[self.settings.best_metric or ""] if is_new else None
 
     def has_improved(self) -> "bool | None":
         """Whether the last validation was better than those before, as the model says or else the metric that judges
@@ -122,33 +132,30 @@ class Run:
         return is_better
 
     def wants_stop(self) -> bool:
-        """Whether the model or the plug-in that claimed the question wants the training to stop."""
-        claimed = self.plugins.claims(Override.SHOULD_TRAINING_STOP)
-        return self.model.should_training_stop() or (claimed is not None and claimed.should_training_stop())
+        """Whether the model or the callback that claimed the question wants the training to stop."""
+        return self.model.should_training_stop() or (self._claimed is not None and self._claimed.should_training_stop())
 
     def finish(self, reason: "StopReason | None") -> Outcome:
         """Wait until everything is stored and return the outcome, on all ranks alike (collective)."""
         newest = self.resumed_from
         if self.storage is not None and self.ranks.is_main:
             self.storage.wait()
-        if self.storage is not None and self.ranks.is_main and reason is not None:
-            newest = next((self.storage.path / entry.name for entry in self.storage.entries()), None)
+            if reason is not None:
+                newest = next((self.storage.path / entry.name for entry in self.storage.entries()), None)
         newest, metrics = self.ranks.broadcast((newest, dict(self.metrics)))
         return Outcome(reason, self.state, metrics, newest, self.resumed_from)
 
 
 def _to_number(name: str, value: Any) -> float:
-    numel = getattr(value, "numel", None)
-    if numel is not None and numel() != 1:
-        raise TypeError(_metric_problem(name, f"a tensor of shape {tuple(value.shape)}"))
     try:
+        if isinstance(value, torch.Tensor) and value.numel() != 1:
+            raise ValueError("of several")
         return float(value.item() if hasattr(value, "item") else value)
     except (TypeError, ValueError) as problem:
-        raise TypeError(_metric_problem(name, repr(value))) from problem
-
-
-def _metric_problem(name: str, found: str) -> str:
-    return f"metric {name!r} must be a number or a tensor of one element; found {found}. Give each value a name."
+        found = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)
+        raise TypeError(
+            f"metric {name!r} must be a number or a tensor of one element; found {found}. Give each value a name."
+        ) from problem
 
 
 def _make_storage(settings: Settings, model: Model, ranks: Ranks) -> "CheckpointFolder | None":
@@ -165,3 +172,62 @@ def _make_storage(settings: Settings, model: Model, ranks: Ranks) -> "Checkpoint
         safe_types=model.types_for_safe_load(),
         registrar=Registrar() if is_in_trial() else None,
     )
+
+
+def read_rates(model: object) -> Rates:
+    """Return the learning rates that a model's optimizers were made with; a scheduler may have changed them since."""
+    return {
+        name: [float(group.get("initial_lr", group["lr"])) for group in part.param_groups if "lr" in group]
+        for name, part in vars(model).items()
+        if isinstance(part, Optimizer)
+    }
+
+
+def describe_settings(run: Run) -> "dict[str, Any]":
+    """Return what a checkpoint keeps to be compared."""
+    return {**{name: getattr(run.settings, name) for name in _MAY_DIFFER}, _RATES: run.rates}
+
+
+def compare_settings(run: Run, saved: "Mapping[str, Any]", now: Rates) -> None:
+    """Note what is not as it was in a run whose model was given the checkpoint's state.
+
+    :param saved: what `describe_settings` returned then; a checkpoint of before has the rates of its optimizers.
+    :param now: the rates that `setup` gives.
+    """
+    before = saved.get(_RATES) or read_rates(run.model)
+    run.rates = {**now, **before}
+    run.changes = list(_find_changes(run.settings, saved, before, now))
+    if any(name in saved and saved[name] != getattr(run.settings, name) for name in ("best_metric", "best_mode")):
+        run.state.best_score = None  # of another judge
+
+
+def _find_changes(settings: Settings, saved: "Mapping[str, Any]", before: Rates, now: Rates) -> "Iterator[str]":
+    for name in _MAY_DIFFER:
+        if name in saved and saved[name] != (value := getattr(settings, name)):
+            yield f"{name} was {saved[name]!r}, is {value!r}"
+    for name in sorted(set(before) & set(now)):
+        if before[name] != now[name]:
+            was, is_now = (", ".join(f"{rate:g}" for rate in rates[name]) for rates in (before, now))
+            text = f"the learning rate of {name} goes on from {was} although setup gives {is_now}"
+            yield f"{text} (set it in on_training_start)"
+
+
+def announce(run: Run, end: "StopReason | None" = None) -> None:
+    """Say that a run continues, or has ended already: in the log, and on standard error unless that goes there."""
+    place = f"{run.resumed_from}, {run.state.describe()}"
+    text = f"run {run.settings.run_name} continues from {place}"
+    if end is not None:
+        text = f"run {run.settings.run_name} has ended already ({end.value}), nothing is done: {place}"
+    text = "; ".join([text, *run.changes])
+    LOGGER.info(text)
+    if not (LOGGER.isEnabledFor(logging.INFO) and _has_terminal(LOGGER)):
+        print(f"proctor: {text}", file=sys.stderr, flush=True)
+
+
+def _has_terminal(logger: "logging.Logger | None") -> bool:
+    while logger is not None:
+        for handler in logger.handlers:
+            if isinstance(handler, logging.StreamHandler) and handler.stream in (sys.stderr, sys.stdout):
+                return True
+        logger = logger.parent if logger.propagate else None
+    return False

@@ -35,14 +35,13 @@ from proctor import __version__
 from proctor.sdk.pytorch import trial
 from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
 from proctor.sdk.pytorch.checkpoints.serialization import FORMAT, load, load_upgraded, upgrade
+from proctor.sdk.pytorch.config import Settings, TrainUnit
 from proctor.sdk.pytorch.distributed.ranks import Ranks
 from proctor.sdk.pytorch.errors import ConfigurationError, UnreadableCheckpointError
-from proctor.sdk.pytorch.observers.continuation import describe_settings
-from proctor.sdk.pytorch.options import Settings
 from proctor.sdk.pytorch.reproducibility.fingerprint import Fingerprint, describe_device, take_fingerprint
 from proctor.sdk.pytorch.reproducibility.kernels import report_gaps
 from proctor.sdk.pytorch.reproducibility.seeding import get_rng_state_dict, load_rng_state_dict
-from proctor.sdk.pytorch.run import Run
+from proctor.sdk.pytorch.run import Run, describe_settings
 from proctor.sdk.trial import is_in_trial
 
 LAST, BEST = "last", "best"
@@ -69,7 +68,7 @@ def save_checkpoint(run: Run) -> None:
     if content is not None and run.storage is not None:
         metadata = run.model.append_metadata_to_chkpt_name()
         path = run.storage.save(content, metadata=metadata, score=run.score())
-        run.observers.on_checkpoint(path, run.state)
+        run.callbacks.call("on_checkpoint", path)
 
 
 def take_snapshot(run: Run) -> "dict[str, Any] | None":
@@ -90,11 +89,10 @@ def take_snapshot(run: Run) -> "dict[str, Any] | None":
         "averages": [part["averages"] for part in own],
         "attributes": [part["attributes"] for part in own],
         "metrics": dict(run.metrics),
-        "plugins": run.plugins.state_dict(),
-        "observers": run.observers.state_dict(),
+        **run.callbacks.state_dict(),
         "log_path": run.settings.log_path and str(run.settings.log_path),
         "run_path": run.settings.run_path and str(run.settings.run_path),
-        "settings": describe_settings(run.settings, run.rates),
+        "settings": describe_settings(run),
         "fingerprint": describe_run(run, [part["device"] for part in own]),
     }
     if run.model.amp_scaler is not None:
@@ -107,20 +105,22 @@ def describe_run(run: Run, devices: "Sequence[Fingerprint]") -> Fingerprint:
 
     :param devices: what `describe_device` returned on each rank.
     """
-    settings = run.settings
+    settings, own = run.settings, run.callbacks.own
     return take_fingerprint(
         run.device,
         world_size=run.ranks.world_size,
         devices=devices,
         settings={
             **run.model.describe_precision(),
-            "seed": settings.random_seed,
-            "train unit": settings.train_unit.value,
+            "seed": settings.seed,
+            "train unit": TrainUnit(settings.train_unit).value,
             "accumulation steps": settings.accumulation_steps,
             "flush at epoch end": settings.flush_at_epoch_end,
             "validation frequency": settings.valid_frequency,  # they draw from the streams, too
-            "plug-ins": ", ".join(plugin.plugin_id for plugin in run.plugins),
-            **{f"{what} of {one.plugin_id}": fact for one in run.plugins for what, fact in one.describe().items()},
+            "plug-ins": ", ".join(one.state_key for one in own),
+            **{
+                f"{what} of {one.state_key}": fact for one in run.callbacks.own for what, fact in one.describe().items()
+            },
         },
         loaders=run.datamodule.describe(),
     )
@@ -213,16 +213,14 @@ def restore_attributes(run: Run, content: "dict[str, Any]") -> "list[str]":
 
 
 def restore_training(run: Run, content: "dict[str, Any]") -> None:
-    """Give the counters, the metrics, the means, the plug-ins and the observers back what they were."""
+    """Give the counters, the metrics, the means and the callbacks back what they were."""
     run.state.load_state_dict(content["training_state"])
     run.metrics.clear()
     run.metrics.update(content.get("metrics") or {})
     averages = content.get("averages") or []
     if run.ranks.rank < len(averages):
         run.model.averages.load_state_dict(averages[run.ranks.rank])
-    run.plugins.load_state_dict(content.get("plugins") or {})
-    if run.ranks.is_main:
-        run.observers.load_state_dict(content.get("observers") or {})
+    run.callbacks.load_state_dict(content)
 
 
 def restore_streams(run: Run, content: "dict[str, Any]") -> None:

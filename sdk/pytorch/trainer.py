@@ -8,14 +8,17 @@ validation or checkpoint; one of another trainer's name would never be called, a
 
 import inspect
 import os
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
 
 from proctor.sdk.pytorch import trial
+from proctor.sdk.pytorch.callbacks.base import Callback, Callbacks
+from proctor.sdk.pytorch.config import Settings, taking
 from proctor.sdk.pytorch.data.module import DataModule
 from proctor.sdk.pytorch.distributed.launch import (
     choose_devices,
@@ -28,36 +31,18 @@ from proctor.sdk.pytorch.distributed.launch import (
 from proctor.sdk.pytorch.distributed.processes import HandoverQueue
 from proctor.sdk.pytorch.distributed.ranks import GroupOptions, Ranks
 from proctor.sdk.pytorch.errors import ConfigurationError, TrainerError
-from proctor.sdk.pytorch.fit import fit, make_observers, test
+from proctor.sdk.pytorch.loop import fit, make_callbacks, test
 from proctor.sdk.pytorch.model import Model, overrides
-from proctor.sdk.pytorch.options import Settings, make_settings, show_options
-from proctor.sdk.pytorch.plugins import Plugin, Plugins
 from proctor.sdk.pytorch.run import Outcome, Place, Run
 from proctor.sdk.pytorch.snapshots import check_tested
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from proctor.sdk.pytorch.options import TrainerOptions
-
 # What a model's or a plug-in's own code calls, or the trainer only as it is here.
-_NO_HOOKS = {
-    "log",
-    "average",
-    "read_averages",
-    "create_scaler",
-    "autocast",
-    "clip_gradients",
-    "reset_parts",
-    "finish_loading",
-    "get_parts",
-    "note_parts",
-    "check_parts",
-    "describe_precision",
-}
+_NO_HOOKS = re.compile(
+    "_.*|log|average|read_averages|create_scaler|autocast|clip_gradients|reset_parts|finish_loading|get_parts|"
+    "note_parts|check_parts|describe_precision"
+)
 _DATA_HOOKS = ("prepare_data", "setup", "teardown", "make_sampler")
-_BY_THE_MODEL = "plug-ins have on_evaluation_start(phase) and on_evaluation_end(phase); or do it in the model's"
+_BY_THE_MODEL = ("", "plug-ins have on_evaluation_start(phase) and on_evaluation_end(phase); or do it in the model's")
 # Hooks of Helios that are not called here: by name, the hook to use, and what to do.
 _HELIOS: "dict[type, dict[str, tuple[str, str]]]" = {
     Model: {
@@ -65,12 +50,10 @@ _HELIOS: "dict[type, dict[str, tuple[str, str]]]" = {
         "load_user_state_dict": ("load_state_dict", "call it load_state_dict(state)"),
         "append_to_banner": ("", "no banner is printed here; leave it out"),
     },
-    Plugin: {
+    Callback: {
         "configure_trainer": ("", "give the options to Trainer"),
         "configure_model": ("", "do it in setup(model)"),
-        **dict.fromkeys(
-            ("on_validation_start", "on_validation_end", "on_testing_start", "on_testing_end"), ("", _BY_THE_MODEL)
-        ),
+        **{f"on_{phase}_{end}": _BY_THE_MODEL for phase in ("validation", "testing") for end in ("start", "end")},
     },
 }
 
@@ -79,23 +62,24 @@ class Trainer:
     """Runs that can be stopped anywhere and continued bit for bit.
 
     :param run_name: names the checkpoints; a run with the same name and root continues the one before.
-    :param options: see `TrainerOptions`.
+    The options are those of `Settings`.
+
     :raises ConfigurationError: an option is unknown, out of its range, or contradicts another.
     """
 
-    @show_options
-    def __init__(self, run_name: str, **options: "Unpack[TrainerOptions]") -> None:
-        self.settings = make_settings(run_name, dict(options))
+    @taking(Settings)
+    def __init__(self, settings: Settings) -> None:
+        self.settings = replace(settings, callbacks=())
         self.queue = HandoverQueue()  # what the model's processes have put into `model.queue`
-        self._plugins = Plugins()
+        self._callbacks = Callbacks(settings.callbacks)
 
-    def register_plugin(self, plugin: Plugin) -> None:
-        """Add a plug-in to the runs to come.
+    def register_plugin(self, plugin: Callback) -> None:
+        """Add a callback to the runs to come.
 
         :raises KeyError: another one has its id.
         :raises ConfigurationError: its id is reserved, or another one has claimed one of its overrides.
         """
-        self._plugins.register(plugin)
+        self._callbacks.add(plugin)
 
     def fit(self, model: Model, datamodule: DataModule) -> Outcome:
         """Train until `total_steps` are done or a rule stops the run; continue from the latest checkpoint if any.
@@ -124,13 +108,13 @@ class Trainer:
         return self._launch(work, model, datamodule, exceptions=self.settings.test_exceptions)
 
     def _launch(
-        self, work: "Callable[[Run], Outcome]", model: Model, datamodule: DataModule, *, exceptions: "tuple[Any, ...]"
+        self, work: "Callable[[Run], Outcome]", model: Model, datamodule: DataModule, *, exceptions: "Sequence[Any]"
     ) -> Outcome:
         _check_kind("model", model, Model)
         _check_kind("data module", datamodule, DataModule)
-        check_hooks(model, datamodule, self._plugins)
+        check_hooks(model, datamodule, self._callbacks.own)
         try:
-            return launch(Task(work, self.settings, model, datamodule, self._plugins), self.queue)
+            return launch(Task(work, self.settings, model, datamodule, self._callbacks), self.queue)
         except (*exceptions, TrainerError):
             raise
         except (Exception, SystemExit) as problem:  # no failure may look like a trial that has done its work
@@ -148,7 +132,7 @@ class Task:
     settings: Settings
     model: Model
     datamodule: DataModule
-    plugins: Plugins
+    callbacks: Callbacks
 
     def execute(self, ranks: Ranks, device: torch.device, queue: HandoverQueue) -> Outcome:
         """Do it in this process; all processes of a run call this."""
@@ -156,9 +140,8 @@ class Task:
             self.settings,
             self.model,
             datamodule=self.datamodule,
-            plugins=self.plugins,
+            callbacks=make_callbacks(self.settings, self.callbacks, is_main=ranks.is_main),
             place=Place(device=device, ranks=ranks, queue=queue),
-            observers=make_observers(self.settings, is_main=ranks.is_main),
         )
         return self.work(run)
 
@@ -203,36 +186,23 @@ def _check_kind(what: str, found: Any, expected: type) -> None:
     )
 
 
-def check_hooks(model: Model, datamodule: DataModule, plugins: "Iterable[Plugin]") -> None:
+def check_hooks(model: Model, datamodule: DataModule, callbacks: "Iterable[Callback]") -> None:
     """Check all of a run.
 
     :raises ConfigurationError: a hook cannot be called, or never would be; the text names it.
     """
-    _check_hooks(model, Model, names=_list_hooks(Model))
-    _check_hooks(datamodule, DataModule, names=_DATA_HOOKS)
-    for plugin in plugins:
-        _check_hooks(plugin, Plugin, names=_list_hooks(Plugin))
-
-
-def _list_hooks(base: type) -> "list[str]":
-    return [
-        name
-        for name, value in vars(base).items()
-        if inspect.isfunction(value) and not name.startswith("_") and name not in _NO_HOOKS
-    ]
-
-
-def _check_hooks(part: Any, base: type, *, names: "Iterable[str]") -> None:
-    for name in names:
-        expected = vars(base)[name]
-        if overrides(part, expected):
-            _check_hook(f"{type(part).__name__}.{name}", getattr(part, name), expected)
-    for name, (own_name, advice) in _HELIOS.get(base, {}).items():
-        uses_own = bool(own_name) and overrides(part, vars(base)[own_name])  # which may well call the other
-        if callable(getattr(part, name, None)) and not uses_own:
-            raise ConfigurationError(
-                f"{type(part).__name__}.{name} is a hook of Helios, which this trainer does not call: {advice}."
-            )
+    for part, base in [(model, Model), (datamodule, DataModule), *((callback, Callback) for callback in callbacks)]:
+        own = f"{type(part).__name__}."
+        for name, expected in vars(base).items():
+            is_hook = name in _DATA_HOOKS if base is DataModule else not _NO_HOOKS.fullmatch(name)
+            if is_hook and inspect.isfunction(expected) and overrides(part, expected):
+                _check_hook(own + name, getattr(part, name), expected)
+        for name, (own_name, advice) in _HELIOS.get(base, {}).items():
+            uses_own = bool(own_name) and overrides(part, vars(base)[own_name])  # which may well call the other
+            if callable(getattr(part, name, None)) and not uses_own:
+                raise ConfigurationError(
+                    f"{own}{name} is a hook of Helios, which this trainer does not call: {advice}."
+                )
 
 
 def _check_hook(place: str, own: Any, expected: "Callable[..., Any]") -> None:
@@ -251,11 +221,10 @@ def _check_hook(place: str, own: Any, expected: "Callable[..., Any]") -> None:
         found = inspect.signature(own, follow_wrapped=False)  # a decorator may add what the function itself takes
     except (TypeError, ValueError):  # not written in Python
         return
+    names = [parameter.name for parameter in given if parameter.kind is not parameter.KEYWORD_ONLY]
+    keywords = {parameter.name: None for parameter in given if parameter.kind is parameter.KEYWORD_ONLY}
     try:
-        found.bind(
-            *(parameter.name for parameter in given if parameter.kind is not parameter.KEYWORD_ONLY),
-            **{parameter.name: None for parameter in given if parameter.kind is parameter.KEYWORD_ONLY},
-        )
+        found.bind(*names, **keywords)
     except TypeError as problem:
         raise ConfigurationError(
             f"{place} must take what the trainer calls it with, {called}; found "

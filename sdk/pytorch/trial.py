@@ -21,9 +21,8 @@ from proctor.sdk.pytorch.checkpoints.registration import (
     find_refusal,
     find_registered_runs,
 )
+from proctor.sdk.pytorch.config import Settings, check_name
 from proctor.sdk.pytorch.errors import CheckpointWarning
-from proctor.sdk.pytorch.options import Settings, check_name
-from proctor.sdk.pytorch.state import Record
 from proctor.sdk.trial import is_in_trial
 
 _DEFAULT_FOLDER = "trainer"  # in the trial's output folder; not `checkpoints`, which is the SDK's own
@@ -31,10 +30,11 @@ _DEFAULT_FOLDER = "trainer"  # in the trial's output folder; not `checkpoints`, 
 
 def choose_root(settings: Settings) -> "Path | None":
     """The folder of the checkpoints: `chkpt_root`, in it one for each trial, or a folder of the trial's own."""
+    root = None if settings.chkpt_root is None else Path(settings.chkpt_root)
     if not is_in_trial():
-        return settings.chkpt_root
-    if settings.chkpt_root is not None:
-        return settings.chkpt_root / sdk.get_trial_id()
+        return root
+    if root is not None:
+        return root / sdk.get_trial_id()
     output = os.environ.get(ENV_OUTPUT_DIRECTORY) or f"{os.environ[ENV_JOB_DIRECTORY]}/output"
     return Path(output) / _DEFAULT_FOLDER
 
@@ -96,11 +96,6 @@ def _forget_termination() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_termination)
-
-
-def report_metrics(record: Record, settings: Settings) -> None:
-    """Report a record as an intermediate metric; the value of `best_metric` becomes the `default`."""
-    report_values(record.metrics, default=settings.best_metric, step=record.step)
 
 
 def report_values(values: "Mapping[str, float]", *, default: "str | None", step: int) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
+from proctor.sdk.pytorch import TrainingState
 from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
 from proctor.sdk.pytorch.checkpoints.serialization import copy_content, write_content
-from proctor.sdk.pytorch.state import TrainingState
 
 
 class CheckpointWriter:

@@ -53,7 +53,6 @@ PROTOCOLS = {
     "manager/config/sections.py Registered": "the border to the registry of algorithms, which reads a home",
     "manager/dispatcher/class_args.py Validated": "the two values that the process in the user's interpreter needs",
     "manager/engine/loop/reservations.py Placer": "two implementations: FreePlacer and PoolPlacer",
-    "sdk/pytorch/observers/progress.py Bar": "two implementations, around two libraries: TqdmBar and RichBar",
     "training_services/ssh/base.py NodeConnection": "the border to asyncssh",
 }
 # Being rewritten: its small modules are not held against the table of decision 0027.

@@ -28,6 +28,7 @@ from proctor.sdk.pytorch.errors import CheckpointNotStoredError, CheckpointWarni
 HISTORY_FILE = "history.jsonl"
 _TIME = "time_ms"  # of as many digits in each row, so that equal runs have equal positions
 _ROWS_TOGETHER = 100  # in one write
+_encode = json.JSONEncoder(separators=(",", ":"), sort_keys=True, allow_nan=False).encode
 _NO_ROWS = hashlib.sha256(b"proctor history").hexdigest()
 
 
@@ -86,7 +87,7 @@ class History:
         """
         values = {name: _plain(name, value) for name, value in metrics.items()}
         row = {"step": step, "iteration": iteration, "epoch": epoch, "metrics": values}
-        text = json.dumps(row, separators=(",", ":"), sort_keys=True, allow_nan=False)
+        text = _encode(row)
         digest = hashlib.sha256((self._position.digest + text).encode("ascii")).hexdigest()
         line = f'{text[:-1]},"{_TIME}":{time() * 1000:.0f}}}\n'.encode("ascii")
         if self._path is not None:

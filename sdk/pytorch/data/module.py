@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from proctor.sdk.pytorch.checkpoints.attributes import find_generators
+from proctor.sdk.pytorch.config import Phase
 from proctor.sdk.pytorch.data.loaders import DataLoaderParams, EpochLoader
 from proctor.sdk.pytorch.data.samplers import (
     SAMPLER_NAMES,
@@ -19,7 +20,6 @@ from proctor.sdk.pytorch.data.samplers import (
 )
 from proctor.sdk.pytorch.distributed.ranks import Ranks, get_ranks
 from proctor.sdk.pytorch.errors import ConfigurationError
-from proctor.sdk.pytorch.options import Phase
 from proctor.sdk.pytorch.reproducibility.fingerprint import Fact, describe_loader
 from proctor.sdk.pytorch.reproducibility.seeding import (
     derive_seed,
@@ -78,6 +78,12 @@ class DataModule:
     def set_testing(self, dataset: Any, params: "DataLoaderParams | None" = None) -> None:
         """Name the data that `Trainer.test` reads."""
         self._add(Phase.TESTING, dataset, params)
+
+    _add_train_phase, _add_valid_dataset, _add_test_dataset = (
+        add_train_phase,
+        set_validation,
+        set_testing,
+    )  # Helios 2
 
     def make_sampler(
         self, dataset: Sized, params: DataLoaderParams, *, phase: Phase, seed: int, ranks: Ranks

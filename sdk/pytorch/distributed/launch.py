@@ -45,7 +45,7 @@ from proctor.sdk.pytorch.errors import ConfigurationError, RankFailedError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from proctor.sdk.pytorch.options import Settings
+    from proctor.sdk.pytorch.config import Settings
 
 # Kinds of messages of a rank; each is a pair of its kind and a body.
 BEGUN = "begun"  # the process runs and could import what it needs

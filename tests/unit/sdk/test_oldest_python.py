@@ -14,9 +14,9 @@ ROOT = Path(__file__).parents[3]
 OLDEST = (3, 10)
 # Every third-party import must be named here with the file that may have it.
 ALLOWED = {"nni/utils.py": {"schema"}}
-TRAINER_ALLOWED = {"torch", "numpy", "rich", "tqdm", "typing_extensions"}
+TRAINER_ALLOWED = {"torch", "numpy", "tqdm", "typing_extensions"}
 ALLOWED |= {f"proctor/{path.relative_to(ROOT)}": TRAINER_ALLOWED for path in (ROOT / "sdk" / "pytorch").rglob("*.py")}
-ALLOWED["proctor/sdk/pytorch/observers/tensorboard.py"] = {"tensorboard"}
+ALLOWED["proctor/sdk/pytorch/callbacks/tensorboard.py"] = {"tensorboard", "torch"}
 ALLOWED["proctor/sdk/pytorch/lightning.py"] = {"lightning", "pytorch_lightning"}
 ALLOWED["proctor/sdk/pytorch/huggingface.py"] = {"transformers"}
 KEEPER_ALLOWED = {"httpx", "pynvml"}

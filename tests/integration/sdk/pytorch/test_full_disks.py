@@ -61,7 +61,7 @@ def test_X9_X11_logs_on_a_disk_that_is_full_for_a_while_are_whole_in_the_end(
 ) -> None:
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
-    monkeypatch.setattr("proctor.sdk.pytorch.observers.tensorboard._INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr("proctor.sdk.pytorch.callbacks.tensorboard._INTERVAL_SECONDS", 0.0)
     places: dict[str, Any] = {"log_path": disk / "logs", "run_path": disk / "runs"}
     trainer = Trainer(
         "run",

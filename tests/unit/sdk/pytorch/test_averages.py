@@ -9,8 +9,8 @@ import torch
 from fakes.recording_model import RangeData
 
 from proctor.sdk.pytorch import Model, Trainer, TrainingState
-from proctor.sdk.pytorch.averages import Averages
 from proctor.sdk.pytorch.distributed.ranks import Ranks
+from proctor.sdk.pytorch.model import Averages
 
 
 class Three(Ranks):

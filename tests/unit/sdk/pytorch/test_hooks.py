@@ -4,7 +4,7 @@ from pathlib import Path
 
 from fakes.recording_model import Line, RangeData, RecordingModel
 
-from proctor.sdk.pytorch import Trainer
+from proctor.sdk.pytorch import Trainer, TrainingUnit
 
 
 def batch(number: int) -> "list[Line]":
@@ -132,3 +132,19 @@ def test_a_resumed_run_loads_before_it_starts_and_enters_its_epoch_without_the_h
         ("checkpoint",),
         ("on_training_end",),
     ]
+
+
+def test_the_names_of_helios_2_are_accepted() -> None:
+    class Named(RangeData):
+        """Names its data as Helios 2 does."""
+
+        def setup(self) -> None:
+            self._add_train_phase(range(2))
+            self._add_valid_dataset(range(1))
+            self._add_test_dataset(range(1))
+
+    model = RecordingModel()
+    trainer = Trainer("run", train_unit=TrainingUnit.EPOCH, total_steps=1, valid_frequency=1, use_cpu=True)
+    trainer.fit(model, Named())
+    trainer.test(model, Named())
+    assert {"valid_step", "test_step"} <= set(model.hooks)

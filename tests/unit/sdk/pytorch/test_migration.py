@@ -11,13 +11,13 @@ import pytest
 import torch
 from fakes.checkpoint_writer import write_checkpoint
 
+from proctor.sdk.pytorch import TrainingState
 from proctor.sdk.pytorch.checkpoints import serialization
 from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
 from proctor.sdk.pytorch.checkpoints.serialization import FORMAT, upgrade
 from proctor.sdk.pytorch.errors import UnreadableCheckpointError
 from proctor.sdk.pytorch.migrate import main, migrate_checkpoints, read_any, translate
 from proctor.sdk.pytorch.reproducibility.seeding import load_rng_state_dict
-from proctor.sdk.pytorch.state import TrainingState
 
 FILES = Path(__file__).parent / "files"
 HELIOS = ["1.0.0", "2.0.1"]

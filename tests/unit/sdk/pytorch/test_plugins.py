@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 import torch
 from fakes.recording_model import RangeData, RecordingModel
+from fakes.trained_models import DigitsData, DigitsModel
 
-from proctor.sdk.pytorch import Override, Plugin, Trainer, TrainingState
-from proctor.sdk.pytorch.plugins import RESERVED_NAMES
+from proctor.sdk.pytorch import Callback, ConfigurationError, Override, Plugin, Trainer, TrainingState
+from proctor.sdk.pytorch.callbacks.base import RESERVED_NAMES
 
 
 class Counting(Plugin):
@@ -95,6 +96,35 @@ def test_C18_the_state_of_a_plug_in_is_saved_and_restored(tmp_path: Path) -> Non
         outcome = trainer.fit(RecordingModel(stop_after=stop), RangeData(4))
     assert [plugin.batches for plugin in plugins] == [3, 8]
     assert torch.load(outcome.checkpoint, weights_only=True)["plugins"] == {"counting": {"batches": 8}}
+
+
+def test_a_callback_is_given_to_the_trainer_and_known_by_its_class(tmp_path: Path) -> None:
+    class Seen(Callback):
+        """Keeps the metrics that it sees."""
+
+        def __init__(self) -> None:
+            self.steps: list[int] = []
+
+        def on_metrics(self, record: Any) -> None:
+            self.steps.append(record.step)
+
+        def state_dict(self) -> "dict[str, Any]":
+            return {"steps": self.steps}
+
+        def load_state_dict(self, state: "dict[str, Any]") -> None:
+            self.steps = state["steps"]
+
+    for total_steps in (1, 2):
+        seen = Seen()
+        trainer = Trainer("run", total_steps=total_steps, callbacks=[seen], chkpt_root=tmp_path, use_cpu=True)
+        outcome = trainer.fit(DigitsModel(), DigitsData())
+        assert trainer.settings.callbacks == ()
+    assert seen.steps == list(range(1, 13))
+    assert torch.load(outcome.checkpoint, weights_only=True)["plugins"]["Seen"] == {"steps": seen.steps}
+    with pytest.raises(KeyError, match="'Seen' is registered already"):
+        Trainer("run", callbacks=[Seen(), Seen()])
+    with pytest.raises(ConfigurationError, match="must derive from Callback; found <class"):
+        Trainer("run", callbacks=[Seen])
 
 
 @pytest.mark.parametrize("saves", [True, False])

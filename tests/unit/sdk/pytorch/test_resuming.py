@@ -27,12 +27,12 @@ from proctor.sdk.pytorch import (
     Trainer,
     TrainingState,
 )
+from proctor.sdk.pytorch.callbacks.base import RESERVED_NAMES
 from proctor.sdk.pytorch.checkpoints.history import read_history
 from proctor.sdk.pytorch.checkpoints.pointer import read_pointer
 from proctor.sdk.pytorch.checkpoints.serialization import FORMAT, load
 from proctor.sdk.pytorch.data.loaders import EpochLoader
 from proctor.sdk.pytorch.migrate import migrate_checkpoints
-from proctor.sdk.pytorch.plugins import RESERVED_NAMES
 
 FILES = Path(__file__).parent / "files"
 EPOCHS = {"total_steps": 2, "chkpt_frequency": 1, "use_cpu": True}

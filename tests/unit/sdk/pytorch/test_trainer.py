@@ -24,12 +24,12 @@ from proctor.sdk.pytorch import (
     get_default_numpy_rng,
     seed_rngs,
 )
+from proctor.sdk.pytorch.callbacks.base import Callbacks
+from proctor.sdk.pytorch.config import Settings
 from proctor.sdk.pytorch.distributed.ranks import Ranks
-from proctor.sdk.pytorch.fit import fit as run_fit
-from proctor.sdk.pytorch.fit import make_observers
-from proctor.sdk.pytorch.fit import test as run_test
-from proctor.sdk.pytorch.options import Settings
-from proctor.sdk.pytorch.plugins import Plugins
+from proctor.sdk.pytorch.loop import fit as run_fit
+from proctor.sdk.pytorch.loop import make_callbacks
+from proctor.sdk.pytorch.loop import test as run_test
 from proctor.sdk.pytorch.reproducibility.seeding import get_rng_state_dict
 from proctor.sdk.pytorch.run import Place, Run
 
@@ -40,8 +40,8 @@ class NoLuck(Exception):
 
 def make_run(settings: Settings, model: Model, data: DataModule, place: Place) -> Run:
     """A run without plug-ins, as the trainer makes it."""
-    observers = make_observers(settings, is_main=place.ranks.is_main)
-    return Run(settings, model, datamodule=data, plugins=Plugins(), place=place, observers=observers)
+    callbacks = make_callbacks(settings, Callbacks(), is_main=place.ranks.is_main)
+    return Run(settings, model, datamodule=data, callbacks=callbacks, place=place)
 
 
 def fail(state: object) -> None:

@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from proctor.sdk.pytorch import DataLoaderParams, DataModule, Model, Trainer, TrainingState, TrainUnit, plain
-from proctor.sdk.pytorch.options import Settings
+from proctor.sdk.pytorch.config import Settings
 
 
 def documented_defaults() -> "dict[str, str]":

@@ -11,13 +11,12 @@ import pytest
 from proctor.sdk import trial as sdk
 from proctor.sdk.checkpoints import list_checkpoints, save_checkpoint
 from proctor.sdk.protocol import ENV_JOB_DIRECTORY, ENV_RESUME_CHECKPOINT
-from proctor.sdk.pytorch import CheckpointWarning
+from proctor.sdk.pytorch import CheckpointWarning, TrainingState
 from proctor.sdk.pytorch.checkpoints import registration
 from proctor.sdk.pytorch.checkpoints.filesystem import FolderLock
 from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
 from proctor.sdk.pytorch.checkpoints.pointer import read_pointer
 from proctor.sdk.pytorch.checkpoints.registration import Registrar, remove_superseded
-from proctor.sdk.pytorch.state import TrainingState
 from proctor.sdk.pytorch.trial import adopt_checkpoint
 
 

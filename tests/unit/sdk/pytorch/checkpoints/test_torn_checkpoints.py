@@ -12,6 +12,7 @@ import pytest
 import torch
 from fakes.checkpoint_writer import CheckpointWriter, numbers
 
+from proctor.sdk.pytorch import TrainingState
 from proctor.sdk.pytorch.checkpoints import folder as folders
 from proctor.sdk.pytorch.checkpoints import pointer as pointers
 from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
@@ -23,7 +24,6 @@ from proctor.sdk.pytorch.errors import (
     TrainerError,
     UnreadableCheckpointError,
 )
-from proctor.sdk.pytorch.state import TrainingState
 
 
 def tear(path: Path) -> None:

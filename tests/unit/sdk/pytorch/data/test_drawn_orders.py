@@ -23,10 +23,10 @@ from proctor.sdk.pytorch import (
     ResumableWeightedSampler,
     Trainer,
 )
+from proctor.sdk.pytorch.config import Phase
 from proctor.sdk.pytorch.data.loaders import EpochLoader
 from proctor.sdk.pytorch.data.samplers import EpochBatchSampler
 from proctor.sdk.pytorch.distributed.ranks import Ranks
-from proctor.sdk.pytorch.options import Phase
 
 LENGTH = 23
 WEIGHTS = [index % 4 / 2 for index in range(LENGTH)]

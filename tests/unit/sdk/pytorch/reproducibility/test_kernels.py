@@ -138,7 +138,7 @@ def test_X8_a_run_tells_gaps_when_it_is_resumed_or_is_to_be_exact_and_strict_one
             RecordingModel(), RangeData(1)
         )
 
-    monkeypatch.setattr("proctor.sdk.pytorch.fit.kernel_switches", switches)
+    monkeypatch.setattr("proctor.sdk.pytorch.loop.kernel_switches", switches)
     if "strict_resume" in options:
         with pytest.raises(NotExactError, match="something is left open"):
             fit(1)

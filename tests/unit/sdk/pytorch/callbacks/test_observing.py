@@ -2,13 +2,13 @@
 
 import pytest
 
-from proctor.sdk.pytorch.observers.base import Observer, Observers
+from proctor.sdk.pytorch.callbacks.base import Callback, Callbacks
 
 
-def test_every_observer_is_closed_in_their_order_though_one_fails() -> None:
+def test_every_log_is_closed_in_their_order_though_one_fails() -> None:
     closed = []
 
-    class Closing(Observer):
+    class Closing(Callback):
         """Writes down that it was closed; the second one fails."""
 
         def __init__(self, number: int) -> None:
@@ -20,5 +20,5 @@ def test_every_observer_is_closed_in_their_order_though_one_fails() -> None:
                 raise OSError("no")
 
     with pytest.raises(OSError, match="no"):
-        Observers([Closing(1), Closing(2), Closing(3)]).close()
+        Callbacks(logs=[Closing(1), Closing(2), Closing(3)]).close()
     assert closed == [1, 2, 3]

@@ -2,18 +2,21 @@
 
 import os
 import shutil
+import threading
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from fakes.attempts import begin_attempt
 from fakes.full_disk import FullDisk
 from fakes.trained_models import DigitsData, DigitsModel
 
 from proctor.sdk.checkpoints import find_newest_checkpoint
 from proctor.sdk.pytorch import ConfigurationError, LogWarning, Outcome, Trainer, TrainingState
-from proctor.sdk.pytorch.observers.tensorboard import _name_events
+from proctor.sdk.pytorch.callbacks.tensorboard import _name_events
 
 needs_tensorboard = pytest.mark.skipif(find_spec("tensorboard") is None, reason="tensorboard is not installed")
 
@@ -207,7 +210,7 @@ def test_X11_a_retried_trial_goes_on_in_the_folder_of_each_of_its_runs(
 def test_X11_a_checkpoint_that_does_not_say_whose_it_is_begins_a_new_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proctor.sdk.pytorch.observers.base._OWNER", "of an older version")
+    monkeypatch.setattr("proctor.sdk.pytorch.callbacks.base._OWNER", "of an older version")
     fit(tmp_path, cut=6)
     monkeypatch.undo()
     (first,) = run_folders(tmp_path)
@@ -235,7 +238,7 @@ def test_X11_a_tensorboard_that_looks_on_forgets_the_steps_that_are_done_again(t
 @needs_tensorboard
 def test_X11_points_that_found_no_room_come_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = FullDisk(tmp_path / "runs", monkeypatch)
-    monkeypatch.setattr("proctor.sdk.pytorch.observers.tensorboard._INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr("proctor.sdk.pytorch.callbacks.tensorboard._INTERVAL_SECONDS", 0.0)
     with pytest.warns(LogWarning, match="the TensorBoard run .* could not be written") as reported:
         assert fit(tmp_path, disk=disk, rooms={3: 7, 11: None}) is not None
     assert len(reported) == 1
@@ -268,6 +271,52 @@ def test_X11_where_a_checkpoint_was_made_with_points_still_waiting_a_new_folder_
 
 
 @needs_tensorboard
+def test_a_model_has_a_writer_whose_points_stand_once_and_no_thread(tmp_path: Path) -> None:
+    class Drawing(Cut):
+        """Writes a histogram and a text at each step, and closes the writer in between."""
+
+        def train_step(self, batch: Any, state: TrainingState) -> None:
+            assert threading.active_count() == before
+            self.tensorboard.add_histogram("weights", torch.arange(3.0), state.global_iteration)
+            self.tensorboard.add_text("note", "word", state.global_iteration)
+            self.tensorboard.close()
+            super().train_step(batch, state)
+
+    def train(cut: int) -> None:
+        options: dict[str, Any] = {"chkpt_root": tmp_path, "run_path": tmp_path / "runs", "background_writes": False}
+        trainer = Trainer(
+            "run",
+            train_unit="iteration",
+            total_steps=6,
+            chkpt_frequency=2,
+            enable_tensorboard=True,
+            use_cpu=True,
+            train_exceptions=(Interrupted,),
+            **options,
+        )
+        model = Drawing(cut)
+        with suppress(Interrupted):
+            trainer.fit(model, DigitsData())
+        assert model.tensorboard is None
+
+    before = threading.active_count()
+    train(5)
+    train(0)
+    (folder,) = run_folders(tmp_path)
+    assert [step for step, _ in points(folder)] == list(range(1, 7))
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+    tags = [
+        (value.tag, event.step)
+        for path in folder.glob("events.*")
+        for event in EventFileLoader(str(path)).Load()
+        for value in event.summary.value
+    ]
+    for tag in ("weights", "note/text_summary"):
+        assert sorted(step for name, step in tags if name == tag) == list(range(1, 7))
+
+
+@needs_tensorboard
 def test_event_files_are_read_in_the_order_in_which_they_were_made(tmp_path: Path) -> None:
     names = []
     for _ in range(12):
@@ -277,6 +326,6 @@ def test_event_files_are_read_in_the_order_in_which_they_were_made(tmp_path: Pat
 
 
 def test_without_the_package_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proctor.sdk.pytorch.observers.tensorboard.find_spec", lambda name: None)
+    monkeypatch.setattr("proctor.sdk.pytorch.callbacks.tensorboard.find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match=r"pip install 'proctor\[tensorboard\]'"):
         fit(tmp_path)

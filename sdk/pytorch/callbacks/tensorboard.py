@@ -5,8 +5,10 @@ younger, and has a TensorBoard that reads them drop the steps it has seen. Where
 machine) or are another run's (whose checkpoint this one continues from), or the disk had no room for all of them, the
 run gets a new folder, filled from the history that came with the checkpoint.
 
-The files are written here and not by PyTorch's `SummaryWriter`: its thread ends at the first problem of the disk, and
-every later call fails; and a process that forks the workers of its loaders should have no thread.
+Events are made by PyTorch's `SummaryWriter`, which a model may use for images, graphs and hyper-parameters, and encoded
+by TensorBoard's `RecordWriter`. Only the file is the trainer's: the thread of `SummaryWriter` ends at the first problem
+of the disk, and every later call fails; and a process that forks its loaders' workers should have no thread. See
+decision 0031.
 """
 
 import os
@@ -18,12 +20,12 @@ from time import time
 from types import SimpleNamespace
 from typing import Any
 
+from proctor.sdk.pytorch.callbacks.base import Callback, make_new, name_start
+from proctor.sdk.pytorch.callbacks.log_file import NonBlockingFile
 from proctor.sdk.pytorch.checkpoints.history import HISTORY_FILE, read_history
+from proctor.sdk.pytorch.config import Phase
 from proctor.sdk.pytorch.errors import ConfigurationError
-from proctor.sdk.pytorch.observers.base import Observer, make_folder, name_start
-from proctor.sdk.pytorch.observers.log_file import NonBlockingFile
-from proctor.sdk.pytorch.options import Settings
-from proctor.sdk.pytorch.state import Record, TrainingState
+from proctor.sdk.pytorch.model import Model, Record
 
 _EVENT_PREFIX = "events.out.tfevents."
 _TEST_SUFFIX = ".test"  # the files of tests are no part of the training and are left alone
@@ -32,13 +34,13 @@ _INTERVAL_SECONDS = 5.0  # how old what TensorBoard shows may be
 _numbers = count()
 
 
-class TensorBoardRun(Observer):
+class TensorBoard(Callback):
     """Writes the event files of one run.
 
     :raises ConfigurationError: TensorBoard is not installed.
     """
 
-    name = "tensorboard"
+    state_key = "tensorboard"
 
     def __init__(self, run_name: str, root: Path) -> None:
         if find_spec("tensorboard") is None:
@@ -51,35 +53,46 @@ class TensorBoardRun(Observer):
         self._folder: Path | None = None
         self._sizes: dict[str, int] = {}
         self._file: NonBlockingFile | None = None
-        self._events: Any = None  # writes encoded events to the file
+        self._model: Model | None = None
+        self._events: Any = None  # of the model's writer, which the model may close
 
-    def on_start(self, settings: Settings, state: TrainingState, resumed_from: "Path | None") -> None:
+    def setup(self, model: Model) -> None:
+        self._model = model
+
+    def on_training_start(self) -> None:
         """Open the folder at the step from which the run goes on."""
+        assert self._model is not None
+        run = self._model.trainer
         if self._folder is not None and _cut(self._folder, self._sizes):
-            self._open()
-            self._drop_from(state.current_iteration + 1)
+            self._open(purge_step=run.state.current_iteration + 1)
             return
         self._folder = None
         self._open()
-        if resumed_from is not None:
-            self._refill(resumed_from.parent / HISTORY_FILE)
+        history = run.checkpoint_folder and run.checkpoint_folder / HISTORY_FILE
+        if history and run.state.global_iteration and history.is_file():
+            for row in read_history(history):
+                self._add(
+                    {name: float(value) for name, value in row["metrics"].items()}, row["step"], row["time_ms"] / 1000
+                )
 
-    def on_metrics(self, record: Record) -> None:
-        """Add a point to each metric's curve; a test has no `on_start`."""
+    def on_evaluation_start(self, phase: Phase) -> None:
+        """Begin a file of its own for a test, which has no `on_training_start`."""
         if self._file is None:
             self._open(suffix=_TEST_SUFFIX)
-        for name, value in record.metrics.items():
-            self._add_point(name, value, step=record.step)
+
+    def on_metrics(self, record: Record) -> None:
+        """Add a point to each metric's curve."""
+        self._add(record.metrics, record.step)
 
     def close(self) -> None:
         """Write what is waiting and close the file."""
-        if self._file is not None:
+        if self._file is not None and self._model is not None:
             self._file.close()
-            self._file = self._events = None
+            self._file = self._model.tensorboard = None
 
     def state_dict(self) -> "dict[str, Any]":
         """The folder, and how far its files have come; nothing if they lack points, so that a new one is filled."""
-        if self._file is None or not self._file.write() or self._folder is None:
+        if self._file is None or not self._file.flush() or self._folder is None:
             return {}
         return {"folder": str(self._folder), "sizes": {path.name: path.stat().st_size for path in _files(self._folder)}}
 
@@ -87,45 +100,55 @@ class TensorBoardRun(Observer):
         """Go back to that folder, if it is there and this user's; on another machine it may be neither."""
         folder = state.get("folder", "")
         if os.path.isdir(folder) and os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-            self._folder, self._sizes = Path(state["folder"]), dict(state["sizes"])
+            self._folder, self._sizes = Path(folder), dict(state["sizes"])
 
-    def _refill(self, history: Path) -> None:
-        if not history.is_file():
-            return
-        for row in read_history(history):
-            for name, value in row["metrics"].items():
-                self._add_point(name, float(value), step=row["step"], seconds=row["time_ms"] / 1000)
-
-    def _open(self, *, suffix: str = "") -> None:
-        from tensorboard.summary.writer.record_writer import RecordWriter
-
+    def _open(self, *, purge_step: "int | None" = None, suffix: str = "") -> None:
         def make_path() -> Path:
-            self._folder = self._folder or make_folder(self._root, name_start(self._run_name))
+            self._folder = self._folder or make_new(self._root, name_start(self._run_name))
             return self._folder / _name_events(self._folder, suffix)
 
+        assert self._model is not None
         self._file = NonBlockingFile("TensorBoard run", make_path, interval_seconds=_INTERVAL_SECONDS)
         self._file.open()
-        self._events = RecordWriter(SimpleNamespace(write=self._file.append))
-        self._add(file_version=_VERSION)
+        self._model.tensorboard, self._events = make_writer(str(self._folder or self._root), self._file, purge_step)
 
-    def _drop_from(self, step: int) -> None:
-        """Have a TensorBoard that reads the files drop what it has seen from this step on."""
-        from tensorboard.compat.proto.event_pb2 import SessionLog
-
-        self._add(step=step, file_version=_VERSION)
-        self._add(step=step, session_log=SessionLog(status=SessionLog.START))
-
-    def _add_point(self, name: str, value: float, *, step: int, seconds: "float | None" = None) -> None:
+    def _add(self, metrics: "dict[str, float]", step: int, seconds: "float | None" = None) -> None:
         from tensorboard.compat.proto.summary_pb2 import Summary
 
-        point = Summary(value=[Summary.Value(tag=name, simple_value=value)])
-        self._add(seconds=seconds, step=step, summary=point)
+        points = [Summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]
+        self._events.add_summary(Summary(value=points), step, seconds)
 
-    def _add(self, *, seconds: "float | None" = None, **parts: Any) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event
 
-        event = Event(wall_time=time() if seconds is None else seconds, **parts)
-        self._events.write(event.SerializeToString())
+def make_writer(folder: str, file: NonBlockingFile, purge_step: "int | None") -> "tuple[Any, Any]":
+    """Return a `SummaryWriter` and its `FileWriter`, whose events go into a file, at once and without a thread.
+
+    :param purge_step: TensorBoard is to drop what it has seen from this step on.
+    """
+    from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+    from tensorboard.summary.writer.record_writer import RecordWriter
+    from torch.utils.tensorboard.writer import FileWriter, SummaryWriter
+
+    records = RecordWriter(file)
+    events = FileWriter.__new__(FileWriter)
+    events.event_writer = SimpleNamespace(
+        add_event=lambda event: records.write(event.SerializeToString()),
+        get_logdir=lambda: folder,
+        flush=file.flush,
+        close=file.flush,  # the run closes it
+    )
+
+    class Writer(SummaryWriter):
+        """One that makes no file of its own."""
+
+        def _get_file_writer(self) -> FileWriter:
+            self.file_writer, self.all_writers = events, {folder: events}
+            return events
+
+    events.add_event(Event(file_version=_VERSION))
+    if purge_step is not None:
+        events.add_event(Event(file_version=_VERSION), purge_step)
+        events.add_event(Event(session_log=SessionLog(status=SessionLog.START)), purge_step)
+    return Writer(folder), events
 
 
 def _cut(folder: Path, sizes: "dict[str, int]") -> bool:

@@ -10,17 +10,16 @@ import torch
 from fakes.trained_models import DigitsData, DigitsModel, Recipe
 
 from proctor.sdk.pytorch import Model, Trainer, TrainingState
-from proctor.sdk.pytorch.fit import make_observers
-from proctor.sdk.pytorch.observers.progress import (
+from proctor.sdk.pytorch.callbacks.base import Callbacks
+from proctor.sdk.pytorch.callbacks.progress import (
     REDRAW_SECONDS,
     Progress,
     ProgressLines,
-    RichBar,
     TqdmBar,
     choose_progress,
-    find_bars,
 )
-from proctor.sdk.pytorch.options import make_settings
+from proctor.sdk.pytorch.config import make_settings
+from proctor.sdk.pytorch.loop import make_callbacks
 
 
 class Drawing:
@@ -53,7 +52,7 @@ def fit(root: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> "list[st
         seconds[0] += 2 * REDRAW_SECONDS
         return seconds[0]
 
-    monkeypatch.setattr("proctor.sdk.pytorch.fit.choose_progress", lambda *given: Progress(drawing.make_bar, tick))
+    monkeypatch.setattr("proctor.sdk.pytorch.loop.choose_progress", lambda *given: Progress(drawing.make_bar, tick))
     chosen = {"chkpt_frequency": 1, "use_cpu": True, "enable_progress_bar": True, "chkpt_root": root, **options}
     Trainer("run", **chosen).fit(DigitsModel(Recipe()), DigitsData(batch_size=8))
     return drawing.lines
@@ -92,15 +91,17 @@ def test_X13_only_the_main_rank_shows_progress_and_only_if_it_is_wanted(monkeypa
         monkeypatch.setattr(sys, "stderr", terminal)
         for wanted in (None, True):
             settings = make_settings("run", {"enable_progress_bar": wanted})
-            assert [type(one) for one in make_observers(settings, is_main=True).all] == [kind]
-            assert make_observers(settings, is_main=False).all == []
-        assert make_observers(make_settings("run", {"enable_progress_bar": False}), is_main=True).all == []
+            assert [type(one) for one in make_callbacks(settings, Callbacks(), is_main=True).logs] == [kind]
+            assert make_callbacks(settings, Callbacks(), is_main=False).logs == []
+        assert (
+            make_callbacks(make_settings("run", {"enable_progress_bar": False}), Callbacks(), is_main=True).logs == []
+        )
     monkeypatch.setattr(sys, "stderr", None)  # as in a process without a console
-    assert make_observers(make_settings("run", {}), is_main=True).all == []
+    assert make_callbacks(make_settings("run", {}), Callbacks(), is_main=True).logs == []
 
 
 def test_a_trial_shows_no_progress_unless_it_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proctor.sdk.pytorch.observers.progress.is_in_trial", lambda: True)
+    monkeypatch.setattr("proctor.sdk.pytorch.callbacks.progress.is_in_trial", lambda: True)
     assert choose_progress(make_settings("run", {}), io.StringIO()) is None
     assert choose_progress(make_settings("run", {"enable_progress_bar": True}), io.StringIO()) is not None
 
@@ -108,7 +109,7 @@ def test_a_trial_shows_no_progress_unless_it_is_wanted(monkeypatch: pytest.Monke
 def test_bars_are_not_drawn_more_often_than_an_eye_sees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawing = Drawing()
     monkeypatch.setattr(
-        "proctor.sdk.pytorch.fit.choose_progress", lambda *given: Progress(drawing.make_bar, lambda: 0.0)
+        "proctor.sdk.pytorch.loop.choose_progress", lambda *given: Progress(drawing.make_bar, lambda: 0.0)
     )
     Trainer("run", total_steps=2, use_cpu=True, enable_progress_bar=True).fit(DigitsModel(), DigitsData(batch_size=4))
     assert [line for line in drawing.lines if line.startswith("epoch 2")] == [
@@ -123,14 +124,12 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize(("missing", "kind"), [((), TqdmBar), (("tqdm",), RichBar)])
-def test_what_is_installed_draws(missing: "tuple[str, ...]", kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
-    hide(monkeypatch, missing)
+def test_tqdm_draws() -> None:
     terminal = Terminal()
-    make_bar = find_bars(terminal)
-    assert make_bar is not None
-    bars = [make_bar("epochs", 3, 1), make_bar("epoch 2", 5, 0)]
-    assert [type(bar) for bar in bars] == [kind, kind]
+    bars = [
+        TqdmBar("epochs", 3, start=1, terminal=terminal),
+        TqdmBar("epoch 2", 5, start=0, terminal=terminal),
+    ]
     for place in (2, 3):
         bars[0].move(place)
     for bar in reversed(bars):
@@ -140,14 +139,8 @@ def test_what_is_installed_draws(missing: "tuple[str, ...]", kind: type, monkeyp
     assert "3" in written.split("epochs")[-1]
 
 
-def hide(monkeypatch: pytest.MonkeyPatch, missing: "tuple[str, ...]") -> None:
-    monkeypatch.setattr(
-        "proctor.sdk.pytorch.observers.progress.find_spec", lambda name: None if name in missing else sys
-    )
-
-
 def test_a_terminal_without_anything_that_draws_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    hide(monkeypatch, ("tqdm", "rich"))
+    monkeypatch.setattr("proctor.sdk.pytorch.callbacks.progress.find_spec", lambda name: None)
     assert type(choose_progress(make_settings("run", {}), Terminal())) is ProgressLines
 
 
@@ -164,7 +157,7 @@ class Clocked:
 
     def fit(self, monkeypatch: pytest.MonkeyPatch, *, test: bool = False, **options: Any) -> "list[str]":
         """Train or test, and return what was written, without its beginning."""
-        monkeypatch.setattr("proctor.sdk.pytorch.fit.choose_progress", self.choose)
+        monkeypatch.setattr("proctor.sdk.pytorch.loop.choose_progress", self.choose)
         trainer = Trainer("run", use_cpu=True, **options)
         if test:
             trainer.test(Passing(self), DigitsData(batch_size=8))

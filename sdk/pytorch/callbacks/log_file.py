@@ -9,42 +9,37 @@ stand there once for each step are in the history and in TensorBoard.
 
 A log must not cost the training it describes. So what the disk refuses in the middle of a run is reported once, by a
 `LogWarning`; it waits in memory and is written, in order, when the disk takes it. No thread does this: a process that
-forks the workers of its loaders must not have one.
+forks the workers of its loaders must not have one. See decision 0031.
 """
 
 import errno
 import logging
 import os
-import sys
 import warnings
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from logging.handlers import MemoryHandler
 from pathlib import Path
 from time import monotonic
+from types import SimpleNamespace
+from typing import Any
 
 from proctor.sdk.disk_errors import PASSING
+from proctor.sdk.pytorch.callbacks.base import Callback, make_new, name_start
+from proctor.sdk.pytorch.config import Phase, StopReason
 from proctor.sdk.pytorch.errors import LogWarning
-from proctor.sdk.pytorch.observers.base import Observer, make_file, name_start
-from proctor.sdk.pytorch.options import Settings
-from proctor.sdk.pytorch.state import Record, TrainingState
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from proctor.sdk.pytorch.model import Model, Record, TrainingState
 
 RETRY_SECONDS = 1.0
 WAITING_BYTES = 64 << 20
 LOGGER = logging.getLogger("proctor.sdk.pytorch")
-_FORMAT = "%(asctime)s %(levelname)s %(message)s"
-_EARLY_LINES = 10_000
 _RUN = "proctor_run"  # the attribute of a record that says which run logs; a model's records have none
 
 
-class FileLog(Observer):
+class FileLog(Callback):
     """Writes the log file. Its handler is on the logger only while the run is under way."""
 
-    name = "log_file"
+    state_key = "log_file"
 
     def __init__(self, run_name: str, folder: Path) -> None:
         self._run_name = run_name
@@ -52,63 +47,52 @@ class FileLog(Observer):
         self._log = logging.LoggerAdapter(LOGGER, {_RUN: run_name})
         self._path: Path | None = None  # the file that the run was started with
         self._file: NonBlockingFile | None = None
-        self._handler: _LineHandler | None = None
-        self._level_before = logging.NOTSET
-        self._handled = sys.exc_info()[1]  # by the caller, while it makes and runs this
-
-    def open(self) -> None:
-        """Take what is logged from now on."""
-        if self._handler is not None:
-            return
-        self._handler = _LineHandler(self._run_name)
+        self._handler = MemoryHandler(1)  # keeps records as long as it has no target
+        self._handler.addFilter(lambda record: getattr(record, _RUN, run_name) == run_name)  # no other open run's
         self._level_before = LOGGER.level
-        if self._level_before == logging.NOTSET:
+
+    def setup(self, model: Model) -> None:
+        """Take what is logged from now on."""
+        self._model = model
+        if LOGGER.level == logging.NOTSET:
             LOGGER.setLevel(logging.INFO)
         LOGGER.addHandler(self._handler)
 
-    def on_start(self, settings: Settings, state: TrainingState, resumed_from: "Path | None") -> None:
+    def on_training_start(self) -> None:
         """Open the file; from where a run continues, `announce` has logged."""
-        self._open_file()
-        if resumed_from is None:
-            self._log.info("run %s starts, seed %d", settings.run_name, settings.random_seed)
+        self._open()
+        run = self._model.trainer
+        if not run.state.global_iteration:
+            self._log.info("run %s starts, seed %d", self._run_name, run.settings.seed)
 
-    def on_epoch_start(self, state: TrainingState, batches: int) -> None:
-        """Say which epoch is entered, and where."""
+    def on_training_epoch_start(self, state: TrainingState, batches: int) -> None:
         self._log.info("epoch %d is entered after %d of %d batches", state.global_epoch, state.batch, batches)
 
-    def on_evaluation_start(self, phase: str, batches: int) -> None:
-        """Say what is judged; a test has no `on_start`."""
-        self._open_file()
-        self._log.info("%s of %d batches", phase, batches)
+    def on_evaluation_start(self, phase: Phase) -> None:
+        self._open()  # a test has no `on_training_start`
+        self._log.info("%s of %d batches", phase.value, len(self._model.datamodule.open(phase)))
 
     def on_metrics(self, record: Record) -> None:
-        """Write a line of metrics."""
         values = " ".join(f"{name}={value:.6g}" for name, value in record.metrics.items())
         self._log.info("epoch %d step %d: %s", record.epoch, record.step, values)
 
-    def on_checkpoint(self, path: Path, state: TrainingState) -> None:
-        """Name the checkpoint."""
-        self._log.info("checkpoint %s, %s", path.name, _describe(state))
+    def on_checkpoint(self, path: Path) -> None:
+        self._log.info("checkpoint %s, %s", path.name, self._model.trainer.state.describe())
 
-    def on_end(self, reason: str) -> None:
-        """Say why the run ended."""
-        self._log.info("run %s ended: %s", self._run_name, reason)
+    def on_fit_end(self, reason: "StopReason | None") -> None:
+        self._log.info("run %s ended: %s", self._run_name, "left" if reason is None else reason.value)
+
+    def on_exception(self, problem: BaseException) -> None:
+        with suppress(OSError):  # a wrong folder is no reason to hide what the run failed of
+            self._open()
+        self._log.error("run %s failed: %s: %s", self._run_name, type(problem).__name__, problem, exc_info=problem)
 
     def close(self) -> None:
-        """Log what the run failed of, if it did, and close the file."""
-        problem = sys.exc_info()[1]
-        if problem is not None and problem is not self._handled:
-            with suppress(OSError):  # a wrong folder is no reason to hide what the run failed of
-                self._open_file()
-            self._log.error("run %s failed: %s: %s", self._run_name, type(problem).__name__, problem, exc_info=problem)
-        if self._handler is not None:
-            LOGGER.removeHandler(self._handler)
-            LOGGER.setLevel(self._level_before)
-            self._handler.close()
+        LOGGER.removeHandler(self._handler)
+        LOGGER.setLevel(self._level_before)
+        self._handler.close()
         if self._file is not None:
             self._file.close()
-            self._path = self._file.path
-        self._file = self._handler = None
 
     def state_dict(self) -> "dict[str, Any]":
         """Where the file is."""
@@ -121,66 +105,31 @@ class FileLog(Observer):
         if os.path.isfile(path) and os.access(path, os.R_OK | os.W_OK):
             self._path = Path(path)
 
-    def _open_file(self) -> None:
+    def _open(self) -> None:
+        """Make or find the file, and give it what has waited for it."""
         if self._file is not None:
             return
-        self.open()
-        file = NonBlockingFile("log file", self._make_path)
-        file.open()
-        if self._path is not None and _is_torn(self._path):
-            file.append(b"\n")
-        self._file = file
-        assert self._handler is not None
-        self._handler.write_to(file)
+        self._file = file = NonBlockingFile("log file", self._make_path)
+        try:
+            file.open()
+        except OSError:
+            self._file = None
+            raise
+        if self._path is not None and not _ends_whole(self._path):
+            file.write("\n")  # after a line that a kill has torn
+        writer: logging.StreamHandler[Any] = logging.StreamHandler(SimpleNamespace(write=file.write))
+        writer.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        self._handler.setTarget(writer)
+        self._handler.flush()
 
     def _make_path(self) -> Path:
-        return self._path or make_file(self._folder, name_start(self._run_name), ".log")
+        return self._path or make_new(self._folder, name_start(self._run_name), ".log")
 
 
-class _LineHandler(logging.Handler):
-    """Gives each record to a file that never raises, and keeps the newest ones until there is one."""
-
-    def __init__(self, run_name: str) -> None:
-        super().__init__()
-        self.setFormatter(logging.Formatter(_FORMAT))
-        self.addFilter(lambda record: getattr(record, _RUN, run_name) == run_name)  # not what another open run logs
-        self._early: deque[bytes] = deque(maxlen=_EARLY_LINES)
-        self._file: NonBlockingFile | None = None
-
-    def write_to(self, file: "NonBlockingFile") -> None:
-        """Give the file what has waited for it, and from now on everything."""
-        self.acquire()
-        try:
-            self._file = file
-            while self._early:
-                file.append(self._early.popleft())
-        finally:
-            self.release()
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write a line, and what belongs to it, such as a traceback."""
-        try:
-            text = self.format(record)
-        except Exception:
-            self.handleError(record)
-            return
-        line = f"{text}\n".encode(errors="backslashreplace")
-        if self._file is None:
-            self._early.append(line)
-        else:
-            self._file.append(line)
-
-
-def _describe(state: TrainingState) -> str:
-    return f"epoch {state.global_epoch}, step {state.current_iteration}, batch {state.global_iteration}"
-
-
-def _is_torn(path: Path) -> bool:
-    """Whether a kill has left a line without its end."""
+def _ends_whole(path: Path) -> bool:
     with open(path, "rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - 1))
-        return file.read() not in (b"", b"\n")
+        file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+        return file.read() in (b"", b"\n")
 
 
 class NonBlockingFile:
@@ -203,15 +152,14 @@ class NonBlockingFile:
         clock: "Callable[[], float]" = monotonic,
     ) -> None:
         self.path: Path | None = None  # once it is there
-        self.lost = 0  # pieces that found no place in memory either
         self._what = what
         self._make_path = make_path
         self._interval_seconds = interval_seconds
         self._clock = clock
         self._due = clock()
         self._descriptor = -1
-        self._waiting: list[bytes] = []
-        self._waiting_bytes = 0
+        self._waiting = bytearray()
+        self._has_lost = False  # a piece that found no place in memory either
         self._has_warned = False
 
     def open(self) -> None:
@@ -226,50 +174,47 @@ class NonBlockingFile:
                 raise
             self._warn(problem)
 
-    def append(self, piece: bytes) -> None:
+    def write(self, piece: "bytes | str") -> None:
         """Add a piece, which is written whole, at once or when it is due."""
-        if self._waiting_bytes + len(piece) > WAITING_BYTES:
-            self.lost += 1
+        data = piece.encode(errors="backslashreplace") if isinstance(piece, str) else piece
+        if len(self._waiting) + len(data) > WAITING_BYTES:
+            self._has_lost = True
         else:
-            self._waiting.append(piece)
-            self._waiting_bytes += len(piece)
+            self._waiting += data
         if self._clock() >= self._due:
-            self.write()
+            self.flush()
 
-    def write(self) -> bool:
+    def flush(self) -> bool:
         """Write what waits, and return whether every piece is in the file."""
         try:
             if self._waiting:
-                self._write(b"".join(self._waiting))
+                self._append(self._waiting)
         except OSError as problem:
             self._release()  # a network file system may want the file to be opened anew
             self._due = self._clock() + max(self._interval_seconds, RETRY_SECONDS)
             self._warn(problem)
             return False
         self._waiting.clear()
-        self._waiting_bytes = 0
         self._due = self._clock() + self._interval_seconds
         self._has_warned = False
-        return self.lost == 0
+        return not self._has_lost
 
     def close(self) -> None:
         """Write what waits, if that is possible now, and close the file."""
-        self.write()
+        self.flush()
         self._release()
 
-    def _open(self) -> int:
-        if self.path is None:
-            self.path = self._make_path()
+    def _open(self) -> None:
+        self.path = self.path or self._make_path()
         if self._descriptor < 0:
             self._descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        return self._descriptor
 
-    def _write(self, data: bytes) -> None:
-        descriptor = self._open()
-        size = os.fstat(descriptor).st_size
-        count = os.write(descriptor, data)
+    def _append(self, data: bytearray) -> None:
+        self._open()
+        size = os.fstat(self._descriptor).st_size
+        count = os.write(self._descriptor, data)
         if count < len(data):
-            os.ftruncate(descriptor, size)  # no half piece, which would hide what comes after it
+            os.ftruncate(self._descriptor, size)  # no half piece, which would hide what comes after it
             raise OSError(errno.ENOSPC, f"only {count} of {len(data)} bytes fitted into it")
 
     def _release(self) -> None:
@@ -282,10 +227,8 @@ class NonBlockingFile:
         if self._has_warned:
             return
         self._has_warned = True
-        warnings.warn(
-            LogWarning(
-                f"the {self._what}{'' if self.path is None else f' {self.path}'} could not be written: {problem}. What "
-                "belongs there waits in memory, and training goes on; make room before it ends."
-            ),
-            stacklevel=2,
+        text = (
+            f"the {self._what}{'' if self.path is None else f' {self.path}'} could not be written: {problem}. What "
+            "belongs there waits in memory, and training goes on; make room before it ends."
         )
+        warnings.warn(LogWarning(text), stacklevel=2)

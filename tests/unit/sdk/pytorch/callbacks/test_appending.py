@@ -7,8 +7,8 @@ import pytest
 from fakes.full_disk import FullDisk
 
 from proctor.sdk.pytorch import LogWarning
-from proctor.sdk.pytorch.observers import log_file
-from proctor.sdk.pytorch.observers.log_file import NonBlockingFile
+from proctor.sdk.pytorch.callbacks import log_file
+from proctor.sdk.pytorch.callbacks.log_file import NonBlockingFile
 
 
 class Clock:
@@ -38,7 +38,7 @@ def file(tmp_path: Path, clock: Clock) -> NonBlockingFile:
 
 def append(file: NonBlockingFile, clock: Clock, *pieces: bytes) -> None:
     for piece in pieces:
-        file.append(piece)
+        file.write(piece)
         clock.now += 10.0
 
 
@@ -70,10 +70,10 @@ def test_a_disk_that_is_full_again_is_told_again(file: NonBlockingFile, clock: C
 def test_a_full_disk_is_not_asked_at_every_piece(file: NonBlockingFile, clock: Clock, disk: FullDisk) -> None:
     disk.room = 0
     with pytest.warns(LogWarning):
-        file.append(b"a")
+        file.write(b"a")
     for _ in range(99):
         clock.now += log_file.RETRY_SECONDS / 50
-        file.append(b"a")
+        file.write(b"a")
     assert disk.attempts == 2
     disk.room = None
     file.close()
@@ -82,10 +82,10 @@ def test_a_full_disk_is_not_asked_at_every_piece(file: NonBlockingFile, clock: C
 def test_pieces_wait_for_company_as_long_as_they_may(tmp_path: Path, clock: Clock, disk: FullDisk) -> None:
     file = NonBlockingFile("log file", lambda: tmp_path / "log", interval_seconds=5.0, clock=clock)
     for _ in range(11):
-        file.append(b"a")
+        file.write(b"a")
         clock.now += 1.0
     assert disk.attempts == 3
-    assert file.write()
+    assert file.flush()
     assert (tmp_path / "log").read_bytes() == b"a" * 11
     file.close()
 
@@ -98,7 +98,7 @@ def test_what_finds_no_place_in_memory_either_is_lost_and_known_to_be(
     with pytest.warns(LogWarning):
         append(file, clock, b"abc", b"def", b"gh")
     disk.room = None
-    assert not file.write()
+    assert not file.flush()
     assert (tmp_path / "log").read_bytes() == b"abcgh"
     file.close()
 
@@ -106,7 +106,7 @@ def test_what_finds_no_place_in_memory_either_is_lost_and_known_to_be(
 def test_a_file_that_is_closed_on_a_full_disk_raises_nothing(file: NonBlockingFile, disk: FullDisk) -> None:
     disk.room = 0
     with pytest.warns(LogWarning) as reported:
-        file.append(b"a")
+        file.write(b"a")
     file.close()
     assert len(reported) == 1
 

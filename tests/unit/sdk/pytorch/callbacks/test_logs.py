@@ -25,12 +25,12 @@ from proctor.sdk.pytorch import (
     TrainerError,
     TrainingState,
 )
+from proctor.sdk.pytorch.callbacks.base import make_new, name_start
+from proctor.sdk.pytorch.callbacks.log_file import LOGGER
+from proctor.sdk.pytorch.callbacks.progress import Progress
 from proctor.sdk.pytorch.checkpoints.filesystem import FolderLock
 from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
 from proctor.sdk.pytorch.checkpoints.serialization import load
-from proctor.sdk.pytorch.observers.base import make_file, make_folder, name_start
-from proctor.sdk.pytorch.observers.log_file import LOGGER
-from proctor.sdk.pytorch.observers.progress import Progress
 from proctor.sdk.pytorch.plain import open_run
 
 
@@ -177,14 +177,14 @@ def test_X10_a_name_has_the_run_the_trial_and_the_time(monkeypatch: pytest.Monke
     clock = f"{start.tm_hour:02d}-{start.tm_min:02d}-{start.tm_sec:02d}"
     month = "Jan01" if start.tm_mon == 1 else "Dec31"
     assert name_start("run", start) == f"run_{month}_{clock}"
-    monkeypatch.setattr("proctor.sdk.pytorch.observers.base.is_in_trial", lambda: True)
+    monkeypatch.setattr("proctor.sdk.pytorch.callbacks.base.is_in_trial", lambda: True)
     monkeypatch.setattr(sdk, "get_trial_id", lambda: "aB3xYz")
     assert name_start("run", start) == f"run_aB3xYz_{month}_{clock}"
 
 
 def test_X10_two_starts_in_one_second_have_places_of_their_own(tmp_path: Path) -> None:
-    files = [make_file(tmp_path / "logs", "run", ".log") for _ in range(3)]
-    folders = [make_folder(tmp_path / "runs", "run") for _ in range(3)]
+    files = [make_new(tmp_path / "logs", "run", ".log") for _ in range(3)]
+    folders = [make_new(tmp_path / "runs", "run") for _ in range(3)]
     assert [file.name for file in files] == ["run.log", "run_2.log", "run_3.log"]
     assert [folder.name for folder in folders] == ["run", "run_2", "run_3"]
 
@@ -336,7 +336,7 @@ def test_what_is_drawn_on_a_terminal_is_not_in_the_file(tmp_path: Path, monkeypa
         def close(self) -> None:
             print("|####|")
 
-    monkeypatch.setattr("proctor.sdk.pytorch.observers.progress.Progress", lambda: Progress(Drawn))
+    monkeypatch.setattr("proctor.sdk.pytorch.callbacks.progress.Progress", lambda: Progress(Drawn))
     fit(tmp_path, enable_progress_bar=True)
     assert "|#" not in logs(tmp_path)[0].read_text()
 

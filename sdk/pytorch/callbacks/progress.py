@@ -1,0 +1,240 @@
+"""Progress on standard error: bars on a terminal, lines elsewhere; never in the log file.
+
+There are bars for epochs and an epoch's batches, one for iterations, one for an evaluation. They are drawn by tqdm;
+without it there are lines on a terminal, too. No thread is started, because loaders fork.
+
+Lines are for logs: at the end of an epoch, at most one every few seconds, within a long epoch every half minute, and
+ever fewer as the run goes on; one says how it has ended.
+"""
+
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from importlib.util import find_spec
+from time import monotonic
+from typing import Any, TextIO
+
+from proctor.sdk.pytorch.callbacks.base import Callback
+from proctor.sdk.pytorch.config import Phase, Settings, StopReason
+from proctor.sdk.pytorch.model import Model, Record, TrainingState
+from proctor.sdk.trial import is_in_trial
+
+_STAYING = ("epochs", "iterations")  # the bar of the whole run stays on the screen
+REDRAW_SECONDS = 0.1
+EPOCH_SECONDS = 5.0  # between two lines, at the ends of epochs
+WITHIN_SECONDS = 30.0  # elsewhere
+GROWTH = 0.01  # or this share of the time that the run has taken, so that a long run's log stays short
+SHOWN_METRICS = 6
+
+BarFactory = Callable[[str, int | None, int], Any]  # its title, its length if it has one, and where it begins
+
+
+def choose_progress(settings: Settings, stream: "TextIO | None") -> "Callback | None":
+    """Return what shows a run's progress; None if it is not wanted, or if this is a trial and it is not asked for.
+
+    :param stream: standard error, if there is one.
+    """
+    wanted = settings.enable_progress_bar
+    if stream is None or wanted is False or (wanted is None and is_in_trial()):
+        return None
+    if stream.isatty() and find_spec("tqdm") is not None:
+        return Progress(lambda title, total, start: TqdmBar(title, total, start=start, terminal=stream))
+    return ProgressLines(settings, stream)
+
+
+class TqdmBar:
+    """One bar, which is moved when it is due."""
+
+    def __init__(self, title: str, total: "int | None", *, start: int, terminal: TextIO) -> None:
+        from tqdm import tqdm
+
+        class WithoutThread(tqdm):
+            """Without the thread that redraws bars which do not move."""
+
+            monitor_interval = 0
+
+        leaves = title in _STAYING
+        self._bar = WithoutThread(
+            desc=title, total=total, initial=start, file=terminal, leave=leaves, dynamic_ncols=True
+        )
+        self.close = self._bar.close  # which leaves it or takes it away
+
+    def move(self, place: int) -> None:
+        """Draw it at a place, counted from 0."""
+        self._bar.n = place
+        self._bar.refresh()
+
+
+class Progress(Callback):
+    """Moves the bars, at most once every `REDRAW_SECONDS`: a small model's step is shorter than a drawing.
+
+    :param make_bar: draws; a bar has `move(place)` and `close()`.
+    :param clock: seconds, for the time between two drawings.
+    """
+
+    def __init__(self, make_bar: BarFactory, clock: Callable[[], float] = monotonic) -> None:
+        self._make_bar = make_bar
+        self._clock = clock
+        self._drawn_at = -math.inf
+        self._bars: dict[str, Any] = {}  # "run", "epoch", "evaluation"
+        self._evaluated = 0
+
+    def setup(self, model: Model) -> None:
+        self._model = model
+
+    def on_training_start(self) -> None:
+        """Draw the bar of the whole run, at the place where it goes on."""
+        run = self._model.trainer
+        self._by_epoch = run.settings.is_by_epoch
+        total = None if math.isinf(run.settings.total_steps) else int(run.settings.total_steps)
+        title = "epochs" if self._by_epoch else "iterations"
+        self._bars["run"] = self._make_bar(
+            title, total, run.state.epoch if self._by_epoch else run.state.current_iteration
+        )
+
+    def on_training_epoch_start(self, state: TrainingState, batches: int) -> None:
+        """Draw the bar of an epoch, at the place where it is entered."""
+        if self._by_epoch:
+            self._end("epoch")
+            self._bars["epoch"] = self._make_bar(f"epoch {state.global_epoch}", batches, state.batch)
+
+    def on_training_batch_end(self, state: TrainingState) -> None:
+        """Move the bar that counts batches or iterations."""
+        if self._is_due():
+            if self._by_epoch:
+                self._bars["epoch"].move(state.batch + 1)
+            else:
+                self._bars["run"].move(state.current_iteration)
+
+    def on_training_epoch_end(self, state: TrainingState) -> None:
+        """Complete an epoch's bar and count the epoch."""
+        if self._by_epoch:
+            self._end("epoch", state.batch)
+            self._bars["run"].move(state.epoch + 1)
+
+    def on_evaluation_start(self, phase: Phase) -> None:
+        """Draw the bar of a validation or a test."""
+        self._evaluated = 0
+        self._bars["evaluation"] = self._make_bar(phase.value, len(self._model.datamodule.open(phase)), 0)
+
+    def on_evaluation_batch_end(self, step: int) -> None:
+        """Move it."""
+        self._evaluated = step + 1
+        if self._is_due():
+            self._bars["evaluation"].move(self._evaluated)
+
+    def on_evaluation_end(self, phase: Phase) -> None:
+        """Complete it and take it away."""
+        self._end("evaluation", self._evaluated)
+
+    def on_fit_end(self, reason: "StopReason | None") -> None:
+        """Bring the bar up to date."""
+        if not self._by_epoch:
+            self._bars["run"].move(self._model.trainer.state.current_iteration)
+
+    def close(self) -> None:
+        """End all bars."""
+        for name in ("evaluation", "epoch", "run"):
+            self._end(name)
+
+    def _end(self, name: str, place: "int | None" = None) -> None:
+        if (bar := self._bars.pop(name, None)) is not None:
+            if place is not None:
+                bar.move(place)
+            bar.close()
+
+    def _is_due(self) -> bool:
+        now = self._clock()
+        if now - self._drawn_at < REDRAW_SECONDS:
+            return False
+        self._drawn_at = now
+        return True
+
+
+class ProgressLines(Callback):
+    """Lines with the position, the speed and the newest metrics.
+
+    :param clock: seconds.
+    """
+
+    def __init__(self, settings: Settings, stream: TextIO, clock: Callable[[], float] = monotonic) -> None:
+        self._settings = settings
+        self._stream = stream
+        self._clock = clock
+        self._began = self._written = clock()
+        self._written_batches = 0  # that were done then
+        self._due_within = self._began + WITHIN_SECONDS
+        self._state = TrainingState()
+        self._length = 0  # of the epoch, in batches
+        self._evaluated = 0
+        self._evaluation = ""
+        self._metrics: dict[str, float] = {}
+
+    def setup(self, model: Model) -> None:
+        self._model = model
+
+    def on_training_start(self) -> None:
+        """Count the batches of this start."""
+        self._state = self._model.trainer.state
+        self._written_batches = self._state.global_iteration
+
+    def on_training_epoch_start(self, state: TrainingState, batches: int) -> None:
+        """Write a line about the epoch before, which is validated by now, if it is time for one."""
+        if state.batch == 0 and state.epoch > 0 and self._clock() - self._written >= self._wait(EPOCH_SECONDS):
+            self._write(self._describe_position(state.batch))
+        self._length = batches
+
+    def on_training_batch_end(self, state: TrainingState) -> None:
+        """Write a line within an epoch if there has long been none."""
+        if self._clock() >= self._due_within:
+            self._write(self._describe_position(state.batch + 1))
+
+    def on_evaluation_start(self, phase: Phase) -> None:
+        """Remember what is gone through."""
+        self._evaluated, self._evaluation = 0, phase.value
+
+    def on_evaluation_batch_end(self, step: int) -> None:
+        """Write a line within an evaluation if there has long been none."""
+        self._evaluated = step + 1
+        if self._clock() >= self._due_within:
+            batches = len(self._model.datamodule.open(Phase(self._evaluation)))
+            self._write(f"{self._evaluation}, batch {self._evaluated} of {batches}")
+
+    def on_evaluation_end(self, phase: Phase) -> None:
+        """Write what a test came to."""
+        if phase is Phase.TESTING:
+            self._write(f"tested, {self._evaluated} {'batch' if self._evaluated == 1 else 'batches'}")
+
+    def on_metrics(self, record: Record) -> None:
+        """Remember the newest."""
+        self._metrics.update(record.metrics)
+
+    def on_fit_end(self, reason: "StopReason | None") -> None:
+        """Write how the run has ended."""
+        seconds, end = self._clock() - self._began, "left" if reason is None else reason.value
+        self._write(f"{end}: {self._describe_position(self._state.batch)}, in {seconds:.0f} s")
+
+    def _describe_position(self, batch: int) -> str:
+        state, settings = self._state, self._settings
+        total = "" if math.isinf(settings.total_steps) else f" of {settings.total_steps:.0f}"
+        if not settings.is_by_epoch:
+            return f"step {state.current_iteration}{total}"
+        if batch == 0:
+            return f"epoch {state.epoch}{total}"
+        return f"epoch {state.epoch + 1}{total}, batch {batch} of {self._length}"
+
+    def _wait(self, seconds: float) -> float:
+        return max(seconds, GROWTH * (self._clock() - self._began))
+
+    def _write(self, text: str) -> None:
+        now, batches = self._clock(), self._state.global_iteration
+        if batches > self._written_batches and now > self._written:
+            text += f", {(batches - self._written_batches) / (now - self._written):.3g} batches/s"
+        if self._metrics:
+            shown = list(self._metrics.items())[:SHOWN_METRICS]
+            text += "; " + ", ".join(f"{name} {value:.4g}" for name, value in shown)
+        with suppress(OSError, ValueError):  # a full disk, or a stream that was closed, is no reason to end a run
+            self._stream.write(f"proctor: run {self._settings.run_name}: {text}\n")
+            self._stream.flush()
+        self._written, self._written_batches = now, batches
+        self._due_within = now + self._wait(WITHIN_SECONDS)
