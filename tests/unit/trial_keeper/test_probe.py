@@ -1,6 +1,7 @@
 """The first look runs on any Python, with any environment, and says what there is."""
 
 import hashlib
+import io
 import json
 import os
 import re
@@ -10,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -28,12 +30,18 @@ def find_python(version: str) -> str:
     pytest.skip(f"no Python {version} on PATH or among pyenv's versions")
 
 
-def ask(home: Path, request: Any, data: bytes = b"", *, python: str = sys.executable) -> dict[str, Any]:
-    """Ask the probe as a manager does, with an environment that knows nothing but the home."""
+def ask(home: Path, request: Any, data: bytes = b"", *, python: str = "") -> dict[str, Any]:
+    """Ask the probe with an environment that knows nothing but the home; with `python` as a manager does, else in this
+    process."""
+    line = json.dumps(request).encode() + b"\n"
+    environment = {"HOME": str(home), "PATH": "/usr/bin:/bin", "LC_ALL": "C"}
+    if not python:
+        with mock.patch.dict(os.environ, environment, clear=True):
+            return dict(json.loads(json.dumps(probe.answer_to(line, io.BytesIO(data)))))
     done = subprocess.run(
         [python, *ISOLATED, "-c", READ_SOURCE],
-        input=with_source(read_probe()) + json.dumps(request).encode() + b"\n" + data,
-        env={"HOME": str(home), "PATH": "/usr/bin:/bin", "LC_ALL": "C"},
+        input=with_source(read_probe()) + line + data,
+        env=environment,
         capture_output=True,
         timeout=60,
     )
@@ -43,7 +51,7 @@ def ask(home: Path, request: Any, data: bytes = b"", *, python: str = sys.execut
     return answer
 
 
-def read_state(home: Path, key: str = "m-n", python: str = sys.executable) -> dict[str, Any]:
+def read_state(home: Path, key: str = "m-n", python: str = "") -> dict[str, Any]:
     return ask(home, {"inspect": key}, python=python)
 
 
@@ -54,7 +62,7 @@ def take(home: Path, path: Path, data: bytes, *, expected: bytes) -> dict[str, A
 
 
 def test_a_machine_that_was_never_seen(tmp_path: Path) -> None:
-    answer = read_state(tmp_path)
+    answer = read_state(tmp_path, python=sys.executable)
     assert answer["home"] == str(tmp_path)
     assert answer["directory"] == str(tmp_path / ".proctor" / "nodes" / "m-n")
     assert (answer["writable"], answer["why_not_writable"], answer["too_old"], answer["lacks"]) == (True, "", False, [])
