@@ -2,6 +2,7 @@
 decision 0027)."""
 
 import ast
+import functools
 import re
 import tomllib
 from collections import defaultdict
@@ -86,8 +87,13 @@ def members(package: str) -> list[str]:
     return sorted(path.stem for path in found if path.name != "__init__.py")
 
 
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def init_of(package: str) -> ast.Module:
-    return ast.parse((ROOT / package / "__init__.py").read_text(encoding="utf-8"))
+    return tree_of(ROOT / package / "__init__.py")
 
 
 def missing_from(text: str, package: str) -> list[str]:

@@ -1,8 +1,11 @@
 """The first look runs on any Python, with any environment, and says what there is."""
 
+import errno
 import hashlib
+import io
 import json
 import os
+import pwd
 import re
 import shutil
 import stat
@@ -10,6 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -28,12 +32,18 @@ def find_python(version: str) -> str:
     pytest.skip(f"no Python {version} on PATH or among pyenv's versions")
 
 
-def ask(home: Path, request: Any, data: bytes = b"", *, python: str = sys.executable) -> dict[str, Any]:
-    """Ask the probe as a manager does, with an environment that knows nothing but the home."""
+def ask(home: Path, request: Any, data: bytes = b"", *, python: str = "") -> dict[str, Any]:
+    """Ask the probe with an environment that knows nothing but the home; with `python` as a manager does, else in this
+    process."""
+    line = json.dumps(request).encode() + b"\n"
+    environment = {"HOME": str(home), "PATH": "/usr/bin:/bin", "LC_ALL": "C"}
+    if not python:
+        with mock.patch.dict(os.environ, environment, clear=True):
+            return dict(json.loads(json.dumps(probe.answer_to(line, io.BytesIO(data)))))
     done = subprocess.run(
         [python, *ISOLATED, "-c", READ_SOURCE],
-        input=with_source(read_probe()) + json.dumps(request).encode() + b"\n" + data,
-        env={"HOME": str(home), "PATH": "/usr/bin:/bin", "LC_ALL": "C"},
+        input=with_source(read_probe()) + line + data,
+        env=environment,
         capture_output=True,
         timeout=60,
     )
@@ -43,7 +53,7 @@ def ask(home: Path, request: Any, data: bytes = b"", *, python: str = sys.execut
     return answer
 
 
-def read_state(home: Path, key: str = "m-n", python: str = sys.executable) -> dict[str, Any]:
+def read_state(home: Path, key: str = "m-n", python: str = "") -> dict[str, Any]:
     return ask(home, {"inspect": key}, python=python)
 
 
@@ -54,7 +64,7 @@ def take(home: Path, path: Path, data: bytes, *, expected: bytes) -> dict[str, A
 
 
 def test_a_machine_that_was_never_seen(tmp_path: Path) -> None:
-    answer = read_state(tmp_path)
+    answer = read_state(tmp_path, python=sys.executable)
     assert answer["home"] == str(tmp_path)
     assert answer["directory"] == str(tmp_path / ".proctor" / "nodes" / "m-n")
     assert (answer["writable"], answer["why_not_writable"], answer["too_old"], answer["lacks"]) == (True, "", False, [])
@@ -162,6 +172,42 @@ def test_one_python_answers_one_line_after_another_and_carries_out_the_keepers_c
     assert "there is no command 'nonsense'" in refused["error"]
     assert (listed, removed) == ({"names": ["m-n"]}, {"left": False})
     assert os.listdir(tmp_path) == ["archive"], "no empty folder of ours stays"
+
+
+def test_the_folders_of_a_managers_nodes_are_listed_and_removed(tmp_path: Path) -> None:
+    nodes = tmp_path / ".proctor" / "nodes"
+    assert ask(tmp_path, {"list": "m-"}) == {"names": []}
+    for name in ("m-2", "m-1", "other"):
+        (nodes / name).mkdir(parents=True)
+    assert ask(tmp_path, {"list": "m-"}) == {"names": ["m-1", "m-2"]}
+    assert ask(tmp_path, {"remove": str(nodes / "m-1")}) == {"left": False}
+    assert sorted(os.listdir(nodes)) == ["m-2", "other"]
+
+
+def test_what_a_keeper_needs_and_does_not_find_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(pid: int) -> int:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    assert probe.list_lacks() == []
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    assert probe.list_lacks() == ["bash", f"a kernel with pidfd_open, 5.3 or newer (this is {os.uname().release})"]
+    monkeypatch.setattr(sys, "platform", "freebsd14")
+    assert probe.list_lacks() == [f"Linux (this is {os.uname().sysname})"]
+
+
+def test_a_user_without_a_name_and_files_that_are_not_there_are_no_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find_nobody(uid: int) -> object:
+        raise KeyError(uid)
+
+    monkeypatch.setattr(pwd, "getpwuid", find_nobody)
+    assert probe.user_name() == str(os.getuid())
+    assert probe.first_line(str(tmp_path / "gone")) == ""
+    assert probe.room(str(tmp_path / "gone")) == (None, None)
+    assert probe.list_archives(str(tmp_path / "gone")) == []
+    assert not probe.has_python(str(tmp_path / "gone"))
 
 
 def test_what_cannot_be_understood_is_an_error(tmp_path: Path) -> None:

@@ -152,10 +152,17 @@ async def test_a_collection_tells_how_far_it_is_until_it_has_ended(api: Any, mon
     monkeypatch.setattr(routes, "PROGRESS_SECONDS", 0.05)
     experiment_id = await stopped_with_files_on(api, "gpu-3")
     collection = api.provider.collect("gpu-3", experiment_id)
+    has_told, describe = asyncio.Event(), routes.collection_resource
+
+    def tell(told: Any) -> Any:
+        has_told.set()
+        return describe(told)
+
+    monkeypatch.setattr(routes, "collection_resource", tell)
 
     async def copy() -> None:
         collection.files, collection.total_files, collection.bytes, collection.total_bytes = 1, 2, 10, 20
-        await asyncio.sleep(0.3)
+        await has_told.wait()
         collection.files, collection.bytes = 2, 20
         collection.ended.set()
 

@@ -54,6 +54,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_quick_start_trains_and_does_nothing_when_it_is_run_again(
     elsewhere: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from proctor.manager.engine.archive import format
 from proctor.manager.engine.archive.format import ExperimentArchive
-from proctor.manager.errors import BadRequest
+from proctor.manager.errors import BadRequest, Unavailable
 
 NOW = "2026-01-02T03:04:05.000Z"
 EXPERIMENT = {
@@ -88,6 +89,49 @@ def test_what_is_never_saved_is_refused(write: Write, name: str) -> None:
     archive = write({f"experiment/{name}": "x"})
     with pytest.raises(BadRequest, match="which is never saved"):
         archive.experiment()
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("experiment//x", "'experiment//x' is not in its shortest form"),
+        ("experiment", "'experiment' is no folder"),
+    ],
+)
+def test_a_name_that_is_not_what_save_writes_is_refused(write: Write, name: str, sentence: str) -> None:
+    with pytest.raises(BadRequest, match=sentence):
+        write({name: "x"}).experiment()
+
+
+def test_another_compression_is_refused(write: Write, tmp_path: Path) -> None:
+    archive = write()
+    with zipfile.ZipFile(tmp_path / "e.zip", "a") as file:
+        file.writestr("experiment/x", "x", compress_type=zipfile.ZIP_LZMA)
+    with pytest.raises(BadRequest, match=r"'experiment/x' is compressed in another way"):
+        archive.experiment()
+
+
+def test_what_is_too_large_to_be_read_is_refused(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = write()
+    monkeypatch.setattr(format, "MAX_RECORD_BYTES", 10)
+    with pytest.raises(BadRequest, match=r"trials\.jsonl:1: the line is longer than 10 bytes"):
+        archive.trials()
+    monkeypatch.setattr(format, "MAX_TABLE_BYTES", 10)
+    with pytest.raises(BadRequest, match=r"its trials\.jsonl takes \d+ bytes unpacked, and 10 at most are read"):
+        archive.experiment()
+
+
+def test_a_line_that_is_no_json_is_named(write: Write) -> None:
+    with pytest.raises(BadRequest, match=r"trials\.jsonl:2: "):
+        write({"trials.jsonl": SOUND["trials.jsonl"] + "{"}).trials()
+
+
+def test_a_disk_without_room_for_it_is_named(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = write()
+    archive.check_room(tmp_path)
+    monkeypatch.setattr(format, "SPARE_BYTES", 1 << 60)
+    with pytest.raises(Unavailable, match="free some space and load it again"):
+        archive.check_room(tmp_path)
 
 
 def test_a_link_is_refused(write: Write, tmp_path: Path) -> None:

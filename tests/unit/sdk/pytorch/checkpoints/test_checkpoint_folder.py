@@ -89,6 +89,7 @@ def test_a_second_process_cannot_write_to_the_folder_of_a_run(writer: Checkpoint
     assert _try_elsewhere(writer.storage.path) == ""
 
 
+@pytest.mark.slow
 def test_a_second_run_of_the_same_process_cannot_write_to_the_folder_of_a_run(
     writer: CheckpointWriter, tmp_path: Path
 ) -> None:
