@@ -339,8 +339,10 @@ def _settle(children: "list[Child]", queue: HandoverQueue) -> None:
 def _receive(children: "list[Child]", queue: HandoverQueue, seconds: float) -> None:
     """Wait until something comes, or the time is over, and take it in."""
     sources: list[Any] = [child.process.sentinel for child in children if not child.has_ended]
-    connection.wait([*sources, *(child.pipe for child in children if not child.pipe.closed)], seconds)
+    ready = connection.wait([*sources, *(child.pipe for child in children if not child.pipe.closed)], seconds)
     for child in children:
+        if not child.has_ended and child.process.sentinel in ready:
+            child.process.join()  # it is ending; without this the sentinel would wake us again and again
         child.receive(queue)
 
 
