@@ -200,7 +200,7 @@ class Uniform(Parameter):
         if size is None or not 0 <= index < size:
             raise self._no_such_index(index)
         if self.q is None:
-            return float(self.low)
+            return self.from_unit(0.0)  # as a sample is made, so that -0.0 is the same value in both
         return self._clipped((round(self.low / self.q) + index) * self.q)
 
     def contains(self, value: Any) -> bool:

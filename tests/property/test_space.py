@@ -3,7 +3,7 @@
 import json
 import random
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from proctor.sdk.space import parse_search_space
@@ -123,6 +123,7 @@ def test_a_finite_space_counts_its_members_once_each(mapping):
 
 
 @given(spaces, st.integers())
+@example({"a": {"_type": "uniform", "_value": [-0.0, 0.0]}}, 0)
 def test_a_sample_of_a_finite_space_is_one_of_its_members(mapping, seed):
     space = parse_search_space(mapping)
     if space.size is not None and space.size <= 500:

@@ -120,11 +120,6 @@ def layered() -> set[str]:
     }
 
 
-@cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
-
-
 def place_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
