@@ -2,7 +2,6 @@
 decision 0027)."""
 
 import ast
-import functools
 import re
 import tomllib
 from collections import defaultdict
@@ -85,11 +84,6 @@ def members(package: str) -> list[str]:
     """The names of a package's modules and of the packages in it."""
     found = [path for path in (ROOT / package).iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()]
     return sorted(path.stem for path in found if path.name != "__init__.py")
-
-
-@functools.cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def init_of(package: str) -> ast.Module:

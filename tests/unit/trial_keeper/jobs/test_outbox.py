@@ -1,5 +1,6 @@
 """Reports hold everything that is new, as much as fits, and nothing is forgotten before it is stored."""
 
+import asyncio
 import json
 from collections import Counter
 from pathlib import Path
@@ -286,3 +287,28 @@ def test_more_of_a_journal_rests_and_an_end_does_not(tmp_path: Path) -> None:
         return rested, loop.time()
 
     assert run_virtual(scene) == (5.0, 5.0)
+
+
+async def test_what_is_full_and_what_is_held_up_is_reported_at_once(outbox: Outbox) -> None:
+    for change in (outbox.set_full, outbox.set_stopped):
+        outbox.build("s")
+        change({"": "its disk is full"})
+        async with asyncio.timeout(10):
+            await outbox.wait(600)
+    header = outbox.build("s").header
+    assert header.full == header.stopped == {"": "its disk is full"}
+
+
+async def test_a_journal_that_cannot_be_read_keeps_no_other_job_waiting(
+    outbox: Outbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*, final: bool, limit: int) -> bytes:
+        raise OSError(5, "Input/output error")
+
+    bad, good = make_job(tmp_path, "bad", b"1\n"), make_job(tmp_path, "good", b"2\n")
+    bad.exit = good.exit = END
+    monkeypatch.setattr(bad.tails["0"], "read", fail)
+    for job in (bad, good):
+        outbox.queue(job)
+    chunks, _, ends = parts(outbox.build("s"))
+    assert (chunks, ends) == ([("good", "0", 0, 2)], ["good"])
