@@ -1,7 +1,7 @@
 """`python -m benchmarks.simulated_keepers HOME NODES RATE REPORTS`: the keepers of many machines in one process.
 
-Each holds a session of its own over real HTTP on the manager's socket, with the keeper's own link, outbox and journal
-reader; only its trials are played: RATE records a second are appended to a job's journal until there are REPORTS.
+Each talks to the manager over real HTTP on its socket, with the keeper's own session, outbox and journal reader; only its
+trials are played: RATE records a second are appended to a job's journal until there are REPORTS.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks.simulated_machines import SECRET
 from proctor.trial_keeper.files.server import FileAnswers, ReadablePaths
 from proctor.trial_keeper.jobs.job import Job
-from proctor.trial_keeper.jobs.outbox import Outbox
+from proctor.trial_keeper.jobs.outbox import Outbox, SettledReport
 from proctor.trial_keeper.jobs.records import JobRecord, ProcessIdentity, ProcessRecord
 from proctor.trial_keeper.protocol import (
     Command,
@@ -26,7 +26,7 @@ from proctor.trial_keeper.protocol import (
     RegistrationAnswer,
     from_json,
 )
-from proctor.trial_keeper.uplink.session import ManagerSession
+from proctor.trial_keeper.uplink.session import ManagerSession, SessionHandler
 
 BOOT = "simulated"
 
@@ -36,7 +36,7 @@ def node_name(number: int) -> str:
     return f"machine-{number}"
 
 
-class SimulatedKeeper:
+class SimulatedKeeper(SessionHandler):
     """One keeper: a session with the manager, and trials that only write journals."""
 
     def __init__(self, home: Path, number: int, folder: Path, *, rate: float, reports: int) -> None:
@@ -49,13 +49,11 @@ class SimulatedKeeper:
         self._number = number
         self._jobs: dict[str, Job] = {}
         self._group: asyncio.TaskGroup | None = None
-        self._outbox = Outbox(on_stored=self._forget, on_fenced=self._forget)
-        self._link = ManagerSession(
+        self._outbox = Outbox()
+        self._session = ManagerSession(
             node_id=node_name(number),
             pointer=str(home / "run" / "socket"),
             secret_file=secret_file,
-            on_session=self._begin,
-            carry_out=self._carry_out,
             outbox=self._outbox,
             answers=FileAnswers(str(self._folder), lambda: ReadablePaths((), ())),
         )
@@ -63,18 +61,18 @@ class SimulatedKeeper:
     async def run(self) -> None:
         """Serve until canceled."""
         async with asyncio.TaskGroup() as self._group:
-            await self._link.run(self._register)
+            await self._session.run(self)
 
-    def _register(self) -> Registration:
+    def registration(self) -> Registration:
         jobs = [job.report() for job in self._jobs.values()]
         return Registration(f"keeper-{self._number}", os.getpid(), BOOT, node_name(self._number), "0", "3.11", [], jobs)
 
-    def _begin(self, answer: RegistrationAnswer) -> None:
+    def begin_session(self, answer: RegistrationAnswer) -> None:
         for job in self._jobs.values():
             job.acknowledge(answer.offsets.get(job.job_id, {}))
             self._outbox.queue(job)
 
-    async def _carry_out(self, commands: list[Command]) -> None:
+    async def carry_out(self, commands: list[Command]) -> None:
         for command in commands:
             if command.type == Launch.__name__ and command.order["job_id"] not in self._jobs:
                 self._launch(from_json(Launch, {**command.order, "directory": str(self._folder)}))
@@ -103,10 +101,10 @@ class SimulatedKeeper:
         job.exit = Exit(EndReason.EXITED_OK, 0, None, began, time.time())
         self._outbox.queue(job)
 
-    def _forget(self, job: Job) -> None:
-        job.close()
-        self._outbox.drop(job)
-        self._jobs.pop(job.job_id, None)
+    def settle(self, report: SettledReport) -> None:
+        for job in (*report.stored, *report.fenced):
+            job.close()
+            self._jobs.pop(job.job_id, None)
 
 
 async def serve(home: Path, machines: int, *, rate: float, reports: int) -> None:

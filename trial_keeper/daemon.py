@@ -22,7 +22,7 @@ from proctor.trial_keeper.gpus import DeviceFacts, DeviceSurvey
 from proctor.trial_keeper.jobs.disk_space import DiskWatch
 from proctor.trial_keeper.jobs.journal_watch import POLL_INTERVAL_SECONDS
 from proctor.trial_keeper.jobs.launching import RequestBuilder, Spawner, absolute_launch
-from proctor.trial_keeper.jobs.outbox import Outbox
+from proctor.trial_keeper.jobs.outbox import Outbox, SettledReport
 from proctor.trial_keeper.jobs.records import RecordFolder, StopRecord
 from proctor.trial_keeper.jobs.table import JobTable
 from proctor.trial_keeper.linux import processes
@@ -54,7 +54,7 @@ from proctor.trial_keeper.settings import (
     default_lock_folder,
     read_settings,
 )
-from proctor.trial_keeper.uplink.session import ManagerSession
+from proctor.trial_keeper.uplink.session import ManagerSession, SessionHandler
 
 _LOG_BYTES = 1024 * 1024
 _LEASE_GRACE_SECONDS = 5.0
@@ -64,7 +64,7 @@ _LOW_DISK_MB = 64
 log = logging.getLogger(__name__)
 
 
-class Keeper:
+class Keeper(SessionHandler):
     """One keeper process. `run` returns when it was asked to leave; its jobs go on without it."""
 
     def __init__(self, directory: Path, settings: KeeperSettings) -> None:
@@ -77,10 +77,7 @@ class Keeper:
         self._disk = DiskWatch(directory)
         lock_folder = settings.gpu_lock_directory or default_lock_folder()
         self._survey = DeviceSurvey(lock_folder)
-        self._devices_differ = asyncio.Event()
-        self._outbox = Outbox(
-            on_stored=lambda job: self._jobs.forget(job), on_fenced=lambda job: self._jobs.disown(job)
-        )
+        self._outbox = Outbox()
         self._tasks = TaskGroup()
         folder = RecordFolder(directory / JOBS_FOLDER)
         requests = RequestBuilder(
@@ -96,15 +93,12 @@ class Keeper:
             outbox=self._outbox,
             tasks=self._tasks,
             disk=self._disk,
-            on_place_taken=self._devices_differ.set,
         )
         self._answers = FileAnswers(str(directory), self._job_places)
         self._link = ManagerSession(
             node_id=settings.node_id,
             pointer=settings.manager_pointer,
             secret_file=directory / settings.secret_file,
-            on_session=self._begin_session,
-            carry_out=self._carry_out,
             outbox=self._outbox,
             answers=self._answers,
         )
@@ -123,7 +117,7 @@ class Keeper:
             async with self._tasks as tasks:
                 self._jobs.watch.start()
                 await self._jobs.adopt()
-                tasks.start(self._link.run(self._register), "manager link")
+                tasks.start(self._link.run(self), "manager link")
                 tasks.start(self._keep_house(), "housekeeping")
                 if self._survey.has_driver:
                     tasks.start(self._watch_devices(), "devices")
@@ -138,7 +132,7 @@ class Keeper:
         log.info("the keeper is exiting; %d jobs continue under their reapers", len(self._jobs.running()))
         self._tasks.cancel()
 
-    def _register(self) -> Registration:
+    def registration(self) -> Registration:
         return Registration(
             keeper_id=self._keeper_id,
             pid=os.getpid(),
@@ -152,8 +146,7 @@ class Keeper:
             full=self._disk.full,
         )
 
-    def _begin_session(self, answer: RegistrationAnswer) -> None:
-        """The manager says how far it has each journal, and which jobs it does not know."""
+    def begin_session(self, answer: RegistrationAnswer) -> None:
         unknown = set(answer.unknown)
         for job in self._jobs.all():
             if job.job_id in unknown:
@@ -162,8 +155,8 @@ class Keeper:
             job.acknowledge(answer.offsets.get(job.job_id, {}))
             self._outbox.queue(job)
 
-    async def _carry_out(self, commands: list[Command]) -> None:
-        """In order; launches that follow one another are written down together."""
+    async def carry_out(self, commands: list[Command]) -> None:
+        # in order; launches that follow one another are written down together
         launches: list[Launch] = []
         for command in commands:
             body = self._read_command(command)
@@ -185,6 +178,9 @@ class Keeper:
             await self._jobs.launch(launches)
         if self._stop_when_idle and not len(self._jobs):
             self._leaving.set()
+
+    def settle(self, report: SettledReport) -> None:
+        self._jobs.settle(report)
 
     def _read_command(self, command: Command) -> KeeperCommand | FileRequest | None:
         try:
@@ -242,8 +238,8 @@ class Keeper:
         """Now and then, and at once when GPUs turned out to be leased by another user: placement must know."""
         while True:
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._devices_differ.wait(), self._settings.device_refresh_seconds)
-            self._devices_differ.clear()
+                await asyncio.wait_for(self._jobs.place_taken.wait(), self._settings.device_refresh_seconds)
+            self._jobs.place_taken.clear()
             await self._refresh_devices()
 
     async def _refresh_devices(self) -> None:

@@ -9,11 +9,11 @@ reports, is cleaned up after when these are stored, or given up: after its next 
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from proctor.manager.engine.context import EngineContext
+from proctor.manager.engine.creation import make_service
 from proctor.manager.engine.passing_errors import error_clause, is_passing, retry_clause
 from proctor.manager.errors import Unavailable
 from proctor.manager.store.errors import RowNotFound
@@ -44,14 +44,10 @@ class _OwedCleanUp:
 
 
 class CleanUps:
-    """The clean-ups of one manager.
+    """The clean-ups of one manager."""
 
-    :param make_service: makes the experiment's training service; raises whatever is in the way.
-    """
-
-    def __init__(self, context: EngineContext, make_service: Callable[[ExperimentRow], TrainingService]) -> None:
+    def __init__(self, context: EngineContext) -> None:
         self._context = context
-        self._make_service = make_service
         self._entries: dict[str, _OwedCleanUp] = {}
         self._group: asyncio.TaskGroup | None = None
 
@@ -128,7 +124,7 @@ class CleanUps:
         A platform that is not there any more is no reason to keep the experiment."""
         await self.end_attempts(experiment.id)
         try:
-            service = self._make_service(experiment)
+            service = make_service(self._context, experiment)
         except Exception as error:
             text = "experiment %s is deleted without a clean-up by its platform: %s"
             extra = {"action": "experiment.clean_up", "experiment_id": experiment.id}
@@ -164,7 +160,7 @@ class CleanUps:
             row = await self._context.control.read(lambda c: experiments.get(c, entry.experiment_id))
             live = await self._context.control.read(lambda c: jobs.live(c, entry.experiment_id))
             if row.clean_up_owed and not row.status.is_active and not live:
-                await self.carry_out(row.id, self._make_service(row))
+                await self.carry_out(row.id, make_service(self._context, row))
         except RowNotFound:  # it was deleted
             return True
         except Exception as error:

@@ -23,6 +23,7 @@ from proctor.manager.config.loading import LoadedExperiment, load_experiment_map
 from proctor.manager.dispatcher.algorithms.registered import RegistrationError, registered_algorithms
 from proctor.manager.dispatcher.class_args import Caller, refusal
 from proctor.manager.engine import code
+from proctor.manager.engine.context import EngineContext
 from proctor.manager.engine.loop.transitions import new_id
 from proctor.manager.errors import BadRequest, Unavailable
 from proctor.manager.lifecycle.states import ExperimentStatus
@@ -33,7 +34,9 @@ from proctor.manager.store.tables import events, experiments
 from proctor.manager.trial_commands import problem_of
 from proctor.sdk import files
 from proctor.sdk.client.credentials import HELD_PREFIX, wanted_secrets
+from proctor.training_services.base import TrainingService
 from proctor.training_services.providers import SECRETS_FILE
+from proctor.training_services.registry import ServiceContext
 
 log = logging.getLogger(__name__)
 
@@ -186,6 +189,22 @@ def read_secrets(directory: Path) -> dict[str, str]:
     except FileNotFoundError:
         return {}
     return {str(path): str(secret) for path, secret in found.items()}
+
+
+def make_service(context: EngineContext, experiment: ExperimentRow) -> TrainingService:
+    """A new instance of the experiment's training service. Raises whatever is in the way."""
+    settings = experiment.config["training_service"]
+    directory = Path(experiment.directory)
+    service_context = ServiceContext(
+        experiment.id,
+        directory,
+        context.pool,
+        context.hub,
+        settings,
+        providers=context.providers,
+        secrets=read_secrets(directory),
+    )
+    return context.create_service(settings["platform"], service_context)
 
 
 def _write(path: Path, body: Mapping[str, Any]) -> None:

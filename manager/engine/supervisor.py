@@ -14,7 +14,7 @@ from proctor.manager.config.experiment import ExperimentConfig
 from proctor.manager.engine.cleanup import PATIENCE_SECONDS, CleanUps
 from proctor.manager.engine.code import CodeWatch
 from proctor.manager.engine.context import EngineContext
-from proctor.manager.engine.creation import read_secrets
+from proctor.manager.engine.creation import make_service
 from proctor.manager.engine.feasibility import Outlook
 from proctor.manager.engine.loop import messages as m
 from proctor.manager.engine.loop.context import JobFormBuilder, LoopContext, placement_from
@@ -35,7 +35,6 @@ from proctor.manager.store.rows import ExperimentRow, TrialJobRow, TrialRow
 from proctor.manager.store.tables import experiments, jobs
 from proctor.training_services.base import SupportsNodes, TrainingService
 from proctor.training_services.nodes.pool import LOCAL_KIND, NodeStatus
-from proctor.training_services.registry import ServiceContext
 from proctor.trial_keeper.protocol import JobReport
 
 log = logging.getLogger(__name__)
@@ -61,8 +60,8 @@ class ExperimentSupervisor:
         self._metrics: dict[str, Database] = {}
         self._databases = OpenDatabases(most=open_files.most_databases(), threads=context.threads)
         self._group: asyncio.TaskGroup | None = None
-        self._clean_ups = CleanUps(context, self.make_service)
-        self._unloaded = Unloaded(context, self._clean_ups, self.load, self.start)
+        self._clean_ups = CleanUps(context)
+        self._unloaded = Unloaded(context, self._clean_ups, self)
 
     @asynccontextmanager
     async def serve(self) -> AsyncIterator[None]:
@@ -151,7 +150,7 @@ class ExperimentSupervisor:
         state = await load_state(self._context.control, metrics, experiment_id)
         config = ExperimentConfig.from_canonical(state.row.config)
         directory = Path(state.row.directory)
-        service = self.make_service(state.row)
+        service = make_service(self._context, state.row)
         forms = JobFormBuilder(config, directory)
         context = LoopContext(
             config=config,
@@ -281,22 +280,7 @@ class ExperimentSupervisor:
     def service(self, experiment: ExperimentRow) -> TrainingService:
         """The experiment's service; of one that no engine works on, one that can only read."""
         running = self._running.get(experiment.id)
-        return self.make_service(experiment) if running is None else running.service
-
-    def make_service(self, experiment: ExperimentRow) -> TrainingService:
-        """A new instance of the experiment's service."""
-        settings = experiment.config["training_service"]
-        directory = Path(experiment.directory)
-        service_context = ServiceContext(
-            experiment.id,
-            directory,
-            self._context.pool,
-            self._context.hub,
-            settings,
-            providers=self._context.providers,
-            secrets=read_secrets(directory),
-        )
-        return self._context.create_service(settings["platform"], service_context)
+        return make_service(self._context, experiment) if running is None else running.service
 
     def _placer(self, service: TrainingService, config: ExperimentConfig) -> Placer:
         if not isinstance(service, SupportsNodes):
@@ -367,7 +351,7 @@ class ExperimentSupervisor:
         """The same of an experiment that is not created yet, as far as its machines are known already. Raises
         TrainingServiceError where it cannot run on its platform."""
         config = ExperimentConfig.from_canonical(experiment.config)
-        return self._placer(self.make_service(experiment), config).outlook()
+        return self._placer(make_service(self._context, experiment), config).outlook()
 
     def not_loaded(self, experiment: ExperimentRow) -> str:
         """Why an experiment that should be is not loaded, what becomes of its trials, and when it is tried again; ''

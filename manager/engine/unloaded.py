@@ -13,10 +13,10 @@ import asyncio
 import logging
 import math
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from proctor.manager.engine.cleanup import CleanUps
 from proctor.manager.engine.context import EngineContext
@@ -34,6 +34,9 @@ from proctor.manager.store.errors import RowNotFound
 from proctor.manager.store.tables import experiments
 from proctor.training_services.base import TrainingService
 from proctor.trial_keeper.linux.backoff import growing_pause
+
+if TYPE_CHECKING:
+    from proctor.manager.engine.supervisor import ExperimentSupervisor
 
 log = logging.getLogger(__name__)
 
@@ -83,23 +86,13 @@ class _UnloadedExperiment:
 
 
 class Unloaded:
-    """The experiments of a manager that are not loaded.
+    """The experiments of a supervisor that are not loaded: when it is to `load` and `start` them, and what can be done
+    with them until then."""
 
-    :param load: reads an experiment back and changes nothing; raises whatever is in the way.
-    :param start: starts the engine of an experiment that was read back.
-    """
-
-    def __init__(
-        self,
-        context: EngineContext,
-        clean_ups: CleanUps,
-        load: Callable[[str], Awaitable[ReadExperiment]],
-        start: Callable[[ReadExperiment], None],
-    ) -> None:
+    def __init__(self, context: EngineContext, clean_ups: CleanUps, supervisor: "ExperimentSupervisor") -> None:
         self._context = context
         self._clean_ups = clean_ups
-        self._load = load
-        self._start = start
+        self._supervisor = supervisor
         self._entries: dict[str, _UnloadedExperiment] = {}
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._changes: Counter[str] = Counter()  # by experiment: changes committed here, which a load may have missed
@@ -193,13 +186,13 @@ class Unloaded:
         experiment_id, is_current = entry.experiment_id, False
         while not is_current:
             before = self._changes[experiment_id]
-            loaded = await self._load(experiment_id)
+            loaded = await self._supervisor.load(experiment_id)
             async with self._locks[experiment_id]:
                 is_current = before == self._changes[experiment_id]
                 if is_current and loaded.loop.state.row.status.is_active:
                     self.drop(experiment_id)
                     self._loaded[experiment_id] = (self._context.clock.monotonic(), entry.failed_alike)
-                    self._start(loaded)
+                    self._supervisor.start(loaded)
         if entry.failed:
             text = f"experiment {experiment_id} is loaded, {self._context.clock.monotonic() - entry.since:.0f} s late"
             log.info(text, extra={"action": "experiment.load", "experiment_id": experiment_id})

@@ -114,7 +114,7 @@ class KeeperHub:
             unknown = await self._unknown(node_id, self._jobs.unexpected(session.jobs.values()))
             for job in self._jobs.unexpected(session.jobs.values()):
                 if job.job_id in unknown:
-                    session.push(Cancel(job.job_id, job.token))
+                    session.commands.push(Cancel(job.job_id, job.token))
 
     def unknown_jobs(self) -> list[tuple[str, JobReport]]:
         """The unexpected jobs that must not be stopped, with their nodes."""
@@ -188,9 +188,9 @@ class KeeperHub:
     async def poll(self, node_id: str, poll: CommandPoll) -> CommandBatch:
         """The commands after the keeper's cursor, as soon as there are any. Raises UnknownNode, UnknownSession."""
         session = self._session(node_id, poll.session)
-        commands = await session.after(poll.cursor, min(poll.wait_seconds, LONGEST_POLL_SECONDS))
+        commands = await session.commands.after(poll.cursor, min(poll.wait_seconds, LONGEST_POLL_SECONDS))
         self._require_open()
-        if session.is_closed:
+        if session.commands.is_closed:
             raise UnknownSession(f"the session of node {node_id}'s keeper is over; it must register again")
         for command in commands:
             job = self._jobs.known(command.order.get("job_id", ""))
@@ -291,7 +291,7 @@ class KeeperHub:
         session = self._sessions.find(node_id)
         must_be_sent = isinstance(command, Shutdown) or self._remember(command, session)
         if must_be_sent and session is not None:
-            session.push(command)
+            session.commands.push(command)
 
     def adopt(self, node_id: str, launch: Launch) -> None:
         """Go on with a job that was sent to a node before the manager was restarted: it is launched only if its
@@ -372,7 +372,7 @@ class KeeperHub:
             return session is None or command.job_id not in session.jobs
         if isinstance(command, Cancel) and not job.handed_over:
             if session is not None:
-                session.withdraw(job.job_id)
+                session.commands.withdraw_job(job.job_id)
             self._end(job, EndReason.CANCELED, "stopped before it was started")
             return False
         return True
@@ -385,13 +385,13 @@ class KeeperHub:
                 self._record_running(job, found)
             for command in (job.update, job.cancel) if found.exit is None else ():
                 if command is not None:
-                    session.push(command)
+                    session.commands.push(command)
         elif job.started:
             self._end(job, EndReason.EXIT_UNKNOWN, f"the keeper of node {job.node_id} no longer knows this job")
         elif job.cancel is not None:
             self._end(job, EndReason.CANCELED, "stopped before it was started")
         elif job.launch is not None:
-            session.push(job.launch)
+            session.commands.push(job.launch)
 
     def _record_running(self, job: ExpectedJob, found: JobReport) -> None:
         """The start may not have been committed before the manager was killed."""

@@ -6,7 +6,7 @@ import asyncio
 import hmac
 import secrets
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from proctor.training_services.errors import ServiceUnavailable, TrainingServiceError, UnknownNode, UnknownSession
@@ -34,20 +34,60 @@ _AT_ONCE = 8
 _Answer = tuple[FileAnswer, bytes]
 
 
+class CommandQueue:
+    """The numbered commands for one keeper in one session, kept until the keeper says that it has taken them."""
+
+    def __init__(self) -> None:
+        self._commands: deque[Command] = deque()
+        self._number = 0
+        self.is_closed = False
+        self._wake = asyncio.Event()
+
+    def push(self, command: KeeperCommand | FileRequest) -> None:
+        """Add a command; a waiting poll is answered at once."""
+        self._number += 1
+        self._commands.append(Command(self._number, type(command).__name__, to_json(command)))
+        self._wake.set()
+
+    def withdraw_job(self, job_id: str) -> None:
+        """Take back the commands for a job that the keeper has not been given."""
+        self._commands = deque(command for command in self._commands if command.order.get("job_id") != job_id)
+
+    def withdraw_request(self, request: str) -> None:
+        """Take back a request for files that the keeper has not been given."""
+        self._commands = deque(command for command in self._commands if command.order.get("request") != request)
+
+    def close(self) -> None:
+        """The session is over; a waiting poll is answered at once."""
+        self.is_closed = True
+        self._wake.set()
+
+    async def after(self, cursor: int, wait_seconds: float) -> list[Command]:
+        """The commands after `cursor`, once there are any; those up to it are dropped. Empty when the wait is over."""
+        while self._commands and self._commands[0].number <= cursor:
+            self._commands.popleft()
+        if not self._commands and not self.is_closed:
+            self._wake.clear()
+            try:
+                async with asyncio.timeout(wait_seconds):
+                    await self._wake.wait()
+            except TimeoutError:
+                return []
+        return list(self._commands)
+
+
 class FileRequests:
     """What was asked of one node's keeper in one session. Every question ends in time, or when the session does.
 
     They raise FileNotFoundError for what is not on the node, ServiceUnavailable when the keeper does not answer (try
     again), TrainingServiceError with the keeper's sentence when it cannot do it.
 
-    :param push: hands a request to the keeper.
-    :param withdraw: takes it back if the keeper was not given it, by its request.
+    :param commands: what the requests are sent with.
     """
 
-    def __init__(self, node_id: str, *, push: Callable[[FileRequest], None], withdraw: Callable[[str], None]) -> None:
+    def __init__(self, node_id: str, commands: CommandQueue) -> None:
         self._node_id = node_id
-        self._push = push
-        self._withdraw = withdraw
+        self._commands = commands
         self._turns = asyncio.Semaphore(_AT_ONCE)
         self._waiting: dict[str, asyncio.Future[_Answer]] = {}
         self._is_closed = False
@@ -135,13 +175,13 @@ class FileRequests:
             raise self._ended()
         waiting: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
         self._waiting[request.request] = waiting
-        self._push(request)
+        self._commands.push(request)
         try:
             return await waiting
         finally:
             del self._waiting[request.request]
             if waiting.cancelled():  # the time is over, or the caller was canceled
-                self._withdraw(request.request)
+                self._commands.withdraw_request(request.request)
             elif waiting.done():
                 waiting.exception()  # retrieved, so that the loop does not warn when this is canceled too
 
@@ -163,10 +203,10 @@ def _new_request() -> str:
 
 
 class RegisteredKeeper:
-    """One registration of one keeper: numbered commands, kept until the keeper says that it has taken them.
+    """One registration of one keeper: the commands for it, and the questions about files that are put to it.
 
-    `files` are the questions about files that are put to it. `stopped` says which of its jobs are stuck, as far as
-    their experiments know (`ReportHeader.stopped`). `refused` are the jobs of other nodes that it has reported on.
+    `stopped` says which of its jobs are stuck, as far as their experiments know (`ReportHeader.stopped`). `refused` are
+    the jobs of other nodes that it has reported on.
     """
 
     def __init__(self, node_id: str, registration: Registration) -> None:
@@ -174,43 +214,13 @@ class RegisteredKeeper:
         self.jobs = {job.job_id: job for job in registration.jobs}
         self.stopped: dict[str, str] = {}
         self.refused: set[str] = set()
-        self.is_closed = False
-        self._commands: deque[Command] = deque()
-        self._number = 0
-        self._wake = asyncio.Event()
-        self.files = FileRequests(node_id, push=self.push, withdraw=self._withdraw_request)
-
-    def push(self, command: KeeperCommand | FileRequest) -> None:
-        """Add a command; a waiting poll is answered at once."""
-        self._number += 1
-        self._commands.append(Command(self._number, type(command).__name__, to_json(command)))
-        self._wake.set()
-
-    def withdraw(self, job_id: str) -> None:
-        """Take back the commands for a job that were not handed over."""
-        self._commands = deque(command for command in self._commands if command.order.get("job_id") != job_id)
-
-    def _withdraw_request(self, request: str) -> None:
-        self._commands = deque(command for command in self._commands if command.order.get("request") != request)
+        self.commands = CommandQueue()
+        self.files = FileRequests(node_id, self.commands)
 
     def close(self) -> None:
         """A newer session has taken its place; a waiting poll is answered at once, a question about files fails."""
-        self.is_closed = True
+        self.commands.close()
         self.files.close()
-        self._wake.set()
-
-    async def after(self, cursor: int, wait_seconds: float) -> list[Command]:
-        """The commands after `cursor`, once there are any; those up to it are dropped. Empty when the wait is over."""
-        while self._commands and self._commands[0].number <= cursor:
-            self._commands.popleft()
-        if not self._commands and not self.is_closed:
-            self._wake.clear()
-            try:
-                async with asyncio.timeout(wait_seconds):
-                    await self._wake.wait()
-            except TimeoutError:
-                return []
-        return list(self._commands)
 
 
 @dataclass(slots=True)

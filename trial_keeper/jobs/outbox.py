@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from proctor.trial_keeper.jobs.job import Job
@@ -43,13 +43,21 @@ class KeeperReport:
         return b"".join([json.dumps(to_json(self.header)).encode(), b"\n", *self.data])
 
 
-class Outbox:
-    """Jobs with news. `on_stored` is called for each job whose end the manager has stored, `on_fenced` for each that
-    is not the manager's any more."""
+@dataclass
+class SettledReport:
+    """What the manager's answer to a report means: the jobs whose end it has stored, and those that are not its jobs
+    any more. None of them is reported again."""
 
-    def __init__(self, *, on_stored: Callable[[Job], None], on_fenced: Callable[[Job], None]) -> None:
-        self._on_stored = on_stored
-        self._on_fenced = on_fenced
+    stored: list[Job] = field(default_factory=list)
+    fenced: list[Job] = field(default_factory=list)
+    has_progress: bool = False
+    """Whether anything that was reported is now done with."""
+
+
+class Outbox:
+    """Jobs with news."""
+
+    def __init__(self) -> None:
         self._dirty: dict[str, Job] = {}
         self._wake = asyncio.Event()
         self._urgent = asyncio.Event()
@@ -132,30 +140,29 @@ class Outbox:
         self._add_fairly(report, running, max(REPORT_BYTES - used, kept))
         return report
 
-    def settle(self, report: KeeperReport, answer: ReportAnswer) -> bool:
-        """Take the manager's answer to a report; returns whether anything that was reported is now done with."""
+    def settle(self, report: KeeperReport, answer: ReportAnswer) -> SettledReport:
+        """Take the manager's answer to a report."""
         for job in report.started:
             job.start_reported = True
         known = {job.job_id: job for job in (*self._dirty.values(), *report.ended)}
-        moved = bool(report.started) or bool(answer.fenced)
+        settled = SettledReport(
+            stored=[known[job_id] for job_id in answer.ended if job_id in known],
+            fenced=[known[job_id] for job_id in answer.fenced if job_id in known],
+        )
+        settled.has_progress = bool(report.started or answer.fenced or settled.stored)
         for item in answer.acknowledged:
             owner = known.get(item.job_id)
             tail = owner.tails.get(item.member) if owner is not None else None
             if tail is None:
                 continue
-            moved = moved or tail.acknowledged != item.offset
+            settled.has_progress = settled.has_progress or tail.acknowledged != item.offset
             tail.acknowledged = item.offset
-        for job_id in answer.ended:
-            if job_id in known:
-                moved = True
-                self._on_stored(known[job_id])
-        for job_id in answer.fenced:
-            if job_id in known:
-                self._on_fenced(known[job_id])
+        for job in (*settled.stored, *settled.fenced):
+            self.drop(job)
         if report.header.devices is self._devices:
             self._devices = None
         self._clean(report)
-        return moved
+        return settled
 
     def _report_starts(self) -> None:
         self._wake.set()

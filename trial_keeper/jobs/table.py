@@ -10,7 +10,6 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable
 from dataclasses import replace
 
 from proctor.sdk.disk_errors import describe_full, is_full
@@ -38,7 +37,7 @@ from proctor.trial_keeper.jobs.launching import (
     release_room,
 )
 from proctor.trial_keeper.jobs.losses import Losses, find_losses, is_reserve_used, remove_reserve
-from proctor.trial_keeper.jobs.outbox import Outbox
+from proctor.trial_keeper.jobs.outbox import Outbox, SettledReport
 from proctor.trial_keeper.jobs.records import (
     JobRecord,
     RecordFolder,
@@ -68,7 +67,7 @@ log = logging.getLogger(__name__)
 class JobTable:
     """All jobs the keeper has to do with, until the manager has stored their ends.
 
-    :param on_place_taken: called when a job did not get its GPUs because another user of the machine holds them.
+    `place_taken` is set when a job did not get its GPUs because another user of the machine holds them.
     """
 
     def __init__(
@@ -80,7 +79,6 @@ class JobTable:
         outbox: Outbox,
         tasks: TaskGroup,
         disk: DiskWatch,
-        on_place_taken: Callable[[], None],
     ) -> None:
         self._folder = folder
         self._requests = requests
@@ -88,7 +86,6 @@ class JobTable:
         self._outbox = outbox
         self._tasks = tasks
         self._disk = disk
-        self._on_place_taken = on_place_taken
         self._boot_id = boot_id()
         self._jobs: dict[str, Job] = {}
         self._unwanted: dict[str, str] = {}  # jobs whose records are to be removed, with their directories, if known
@@ -97,6 +94,7 @@ class JobTable:
         self._ended_lately: set[tuple[str, str]] = set()
         self._held: dict[str, Job] = {}  # not given to the spawner, because that is suspended
         self.watch = JournalWatcher(outbox.queue)
+        self.place_taken = asyncio.Event()
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -178,6 +176,13 @@ class JobTable:
             await self._go_on_without_reaper(job)
         else:
             self._begin_stop(job)
+
+    def settle(self, report: SettledReport) -> None:
+        """The manager has answered a report."""
+        for job in report.stored:
+            self.forget(job)
+        for job in report.fenced:
+            self.disown(job)
 
     def forget(self, job: Job) -> None:
         """The manager has stored the job's end."""
@@ -475,7 +480,7 @@ class JobTable:
             remove_unfinished(os.path.join(job.directory, CHECKPOINT_FOLDER))  # a copy that the trial died in
         self._ended_lately.add(job.tag)
         if end.reason == EndReason.PREEMPTED:
-            self._on_place_taken()
+            self.place_taken.set()
         self._outbox.full = self._disk.full
         if job.record.forgotten:
             self.forget(job)

@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import secrets
-from collections.abc import Awaitable, Callable
+from abc import ABC, abstractmethod
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from proctor.sdk.failpoints import failpoint
 from proctor.trial_keeper.errors import LinkError, SessionLost
 from proctor.trial_keeper.files.server import AT_ONCE, FileAnswers
-from proctor.trial_keeper.jobs.outbox import Outbox
+from proctor.trial_keeper.jobs.outbox import Outbox, SettledReport
 from proctor.trial_keeper.linux.backoff import BackOff
 from proctor.trial_keeper.linux.tasks import until_first_ends
 from proctor.trial_keeper.protocol import (
@@ -41,12 +41,29 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class ManagerSession:
-    """Keeps a session with the manager for as long as the keeper lives.
+class SessionHandler(ABC):
+    """What a session is held for: it has jobs to register, and acts on what the manager says."""
 
-    `on_session` is given the answer to a registration before anything else is sent; `carry_out` is awaited with each
-    batch of commands and returns when they are done or written down.
-    """
+    @abstractmethod
+    def registration(self) -> Registration:
+        """What the next session begins with."""
+
+    @abstractmethod
+    def begin_session(self, answer: RegistrationAnswer) -> None:
+        """A session has begun; nothing else was sent yet. The manager says how far it has each journal, and which jobs
+        it does not know."""
+
+    @abstractmethod
+    async def carry_out(self, commands: list[Command]) -> None:
+        """Carry out a batch of commands; returns when they are done or written down."""
+
+    @abstractmethod
+    def settle(self, report: SettledReport) -> None:
+        """The manager has answered a report."""
+
+
+class ManagerSession:
+    """Keeps a session with the manager for as long as the keeper lives."""
 
     def __init__(
         self,
@@ -54,30 +71,26 @@ class ManagerSession:
         node_id: str,
         pointer: str,
         secret_file: Path,
-        on_session: Callable[[RegistrationAnswer], None],
-        carry_out: Callable[[list[Command]], Awaitable[None]],
         outbox: Outbox,
         answers: FileAnswers,
     ) -> None:
         self._base_path = f"/api/v1/keepers/{node_id}"
         self._pointer = pointer
         self._secret_file = secret_file
-        self._on_session = on_session
-        self._carry_out = carry_out
         self._outbox = outbox
         self._answers = answers
         self._session = ""
         self._complaint = ""
         self.last_answer = asyncio.get_running_loop().time()
 
-    async def run(self, register: Callable[[], Registration]) -> None:
-        """Hold sessions, one after another, without end; each begins with what `register` returns then."""
+    async def run(self, handler: SessionHandler) -> None:
+        """Hold sessions for `handler`, one after another, without end."""
         backoff = BackOff(first_seconds=_FIRST_PAUSE_SECONDS, longest_seconds=_LONGEST_PAUSE_SECONDS)
         while True:
             self._session = ""
             place = self._place()
             try:
-                await self._hold_session(register)
+                await self._hold_session(handler)
             except LinkError as error:
                 if str(error) != self._complaint:  # once, not at every attempt
                     log.warning("%s", error)
@@ -86,22 +99,22 @@ class ManagerSession:
                 backoff.reset()
             await self._wait_for_change(place, backoff.take())
 
-    async def _hold_session(self, register: Callable[[], Registration]) -> None:
+    async def _hold_session(self, handler: SessionHandler) -> None:
         async with AsyncExitStack() as stack:
             pointed = self._pointed()
             commands = await self._connect(stack)
             reports = await self._connect(stack)
             failpoint("keeper.register.before")
-            answer = await self._ask(commands, "register", register(), RegistrationAnswer)
+            answer = await self._ask(commands, "register", handler.registration(), RegistrationAnswer)
             failpoint("keeper.register.after")
             self._session = answer.session
             self._complaint = ""
             log.info("registered with the manager as %s", self._base_path)
-            self._on_session(answer)
+            handler.begin_session(answer)
             self._answers.begin_session()
             await until_first_ends(
-                commands=self._take_commands(commands),
-                reports=self._send_reports(reports, answer.heartbeat_seconds),
+                commands=self._take_commands(commands, handler),
+                reports=self._send_reports(reports, handler, answer.heartbeat_seconds),
                 moved=self._until_moved(pointed),
                 answers=self._answer_questions(),
             )
@@ -132,17 +145,19 @@ class ManagerSession:
             if self._pointed() not in (pointed, ""):
                 return
 
-    async def _take_commands(self, connection: HttpConnection) -> None:
+    async def _take_commands(self, connection: HttpConnection, handler: SessionHandler) -> None:
         cursor = 0
         while True:
             batch = await self._ask(connection, "commands", CommandPoll(self._session, cursor), CommandBatch)
             if batch.commands:
                 failpoint("keeper.commands.before")
-                await self._carry_out(batch.commands)
+                await handler.carry_out(batch.commands)
                 failpoint("keeper.commands.after")
                 cursor = batch.commands[-1].number
 
-    async def _send_reports(self, connection: HttpConnection, heartbeat_seconds: float) -> None:
+    async def _send_reports(
+        self, connection: HttpConnection, handler: SessionHandler, heartbeat_seconds: float
+    ) -> None:
         while True:
             await self._outbox.wait(heartbeat_seconds)
             report = self._outbox.build(self._session)
@@ -150,8 +165,9 @@ class ManagerSession:
             body = await self._post(connection, "report", report.body, "application/octet-stream")
             failpoint("keeper.report.after")
             answer = _read(ReportAnswer, body)
-            moved = self._outbox.settle(report, answer)
-            if report.has_news and not moved:
+            settled = self._outbox.settle(report, answer)
+            handler.settle(settled)
+            if report.has_news and not settled.has_progress:
                 await asyncio.sleep(_NO_PROGRESS_SECONDS)
             await self._outbox.rest(answer.pause_seconds)
 

@@ -27,19 +27,8 @@ END = Exit(EndReason.EXITED_OK, 0, None, 1.0, 2.0)
 
 
 @pytest.fixture
-async def stored() -> list[Job]:
-    return []
-
-
-@pytest.fixture
-async def fenced() -> list[Job]:
-    return []
-
-
-@pytest.fixture
-async def outbox(stored: list[Job], fenced: list[Job]) -> Outbox:
-    outbox = Outbox(on_stored=lambda job: (stored.append(job), outbox.drop(job)), on_fenced=fenced.append)
-    return outbox
+async def outbox() -> Outbox:
+    return Outbox()
 
 
 def make_job(tmp_path: Path, job_id: str, journal: bytes = b"") -> Job:
@@ -72,7 +61,7 @@ def answer(report: KeeperReport, *, ended: bool = True, fenced: tuple[str, ...] 
     )
 
 
-async def test_a_short_job_is_one_report(outbox: Outbox, stored: list[Job], tmp_path: Path) -> None:
+async def test_a_short_job_is_one_report(outbox: Outbox, tmp_path: Path) -> None:
     job = make_job(tmp_path, "T.1", b"1\n2")
     job.exit = END
     outbox.queue(job)
@@ -81,15 +70,14 @@ async def test_a_short_job_is_one_report(outbox: Outbox, stored: list[Job], tmp_
     head, _, data = report.body.partition(b"\n")
     assert json.loads(head)["session"] == "session"
     assert data == b"1\n2"
-    assert outbox.settle(report, answer(report))
-    assert stored == [job]
+    settled = outbox.settle(report, answer(report))
+    assert settled.has_progress
+    assert settled.stored == [job]
     assert not outbox.build("session").has_news
     job.close()
 
 
-async def test_an_end_waits_for_the_last_byte_of_every_journal(
-    outbox: Outbox, stored: list[Job], tmp_path: Path
-) -> None:
+async def test_an_end_waits_for_the_last_byte_of_every_journal(outbox: Outbox, tmp_path: Path) -> None:
     content = b"0123456\n" * (REPORT_BYTES // 8 + 10)
     job = make_job(tmp_path, "T.1", content)
     (tmp_path / "T.1" / "journal.1").write_bytes(b"late")
@@ -97,14 +85,13 @@ async def test_an_end_waits_for_the_last_byte_of_every_journal(
     outbox.queue(job)
     first = outbox.build("session")
     assert parts(first)[2] == []
-    outbox.settle(first, answer(first))
+    assert outbox.settle(first, answer(first)).stored == []
     second = outbox.build("session")
     reported = len(first.data[0])
     assert parts(second) == ([("T.1", "0", reported, len(content) - reported)], [], ["T.1"])
     assert b"".join(first.data[:1] + second.data) == content
     assert first.data[1] == b"late"
-    outbox.settle(second, answer(second))
-    assert stored == [job]
+    assert outbox.settle(second, answer(second)).stored == [job]
     job.close()
 
 
@@ -223,18 +210,19 @@ async def test_a_line_that_is_longer_than_a_share_is_sent_whole(outbox: Outbox, 
         job.close()
 
 
-async def test_what_was_not_stored_is_told_again(outbox: Outbox, stored: list[Job], tmp_path: Path) -> None:
+async def test_what_was_not_stored_is_told_again(outbox: Outbox, tmp_path: Path) -> None:
     job = make_job(tmp_path, "T.1", b"1\n")
     job.exit = END
     outbox.queue(job)
     lost = outbox.build("session")  # its answer never comes
     again = outbox.build("session")
     assert parts(again) == parts(lost)
-    outbox.settle(again, answer(again, ended=False))
+    assert outbox.settle(again, answer(again, ended=False)).stored == []
     third = outbox.build("session")
     assert parts(third) == ([], [], ["T.1"])
-    assert not outbox.settle(third, answer(third, ended=False)), "nothing has moved: the sender must pause"
-    assert stored == []
+    settled = outbox.settle(third, answer(third, ended=False))
+    assert not settled.has_progress, "nothing has moved: the sender must pause"
+    assert settled.stored == []
     job.close()
 
 
@@ -253,12 +241,12 @@ async def test_an_unfinished_line_waits_without_another_report(outbox: Outbox, t
     job.close()
 
 
-async def test_a_fenced_job_is_handed_over_once(outbox: Outbox, fenced: list[Job], tmp_path: Path) -> None:
+async def test_a_fenced_job_is_handed_over_once(outbox: Outbox, tmp_path: Path) -> None:
     job = make_job(tmp_path, "T.1", b"1\n")
     outbox.queue(job)
     report = outbox.build("session")
-    outbox.settle(report, ReportAnswer([], [], ["T.1"]))
-    assert fenced == [job]
+    assert outbox.settle(report, ReportAnswer([], [], ["T.1"])).fenced == [job]
+    assert not outbox.build("session").has_news
     job.close()
 
 
@@ -276,7 +264,7 @@ async def test_devices_are_told_once_per_change(outbox: Outbox) -> None:
 
 def test_more_of_a_journal_rests_and_an_end_does_not(tmp_path: Path) -> None:
     async def scene(loop: VirtualTimeLoop) -> tuple[float, float]:
-        outbox = Outbox(on_stored=lambda job: None, on_fenced=lambda job: None)
+        outbox = Outbox()
         job = make_job(tmp_path, "a", b"1\n")
         outbox.queue(job)
         await outbox.rest(5.0)
