@@ -1,7 +1,7 @@
 """`python -m benchmarks.simulated_keepers HOME NODES RATE REPORTS`: the keepers of many machines in one process.
 
-Each talks to the manager over real HTTP on its socket, with the keeper's own session, outbox and journal reader; only its
-trials are played: RATE records a second are appended to a job's journal until there are REPORTS.
+Each talks to the manager over real HTTP on its socket, with the keeper's own session, outbox and journal reader; only
+its trials are played: RATE records a second are appended to a job's journal until there are REPORTS.
 """
 
 import asyncio
