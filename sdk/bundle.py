@@ -27,6 +27,7 @@ MODULES = (
     "sdk/compat/__init__.py",
     "sdk/compat/nni_channel.py",
     "sdk/disk_errors.py",
+    "sdk/disk_reserve.py",
     "sdk/errors.py",
     "sdk/failpoints.py",
     "sdk/files.py",
@@ -34,7 +35,6 @@ MODULES = (
     "sdk/metrics.py",
     "sdk/protocol.py",
     "sdk/quick_json.py",
-    "sdk/reserve.py",
     "sdk/trial.py",
     "sdk/tuner.py",
 )

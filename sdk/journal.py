@@ -17,9 +17,9 @@ from _thread import RLock
 from time import monotonic, sleep, time
 
 from proctor.sdk.disk_errors import HOPELESS
+from proctor.sdk.disk_reserve import Reserve  # not when it is needed: on a full disk some Pythons write half a .pyc
 from proctor.sdk.errors import notice_once
 from proctor.sdk.protocol import KIND_LOST, RESERVE_FILE
-from proctor.sdk.reserve import Reserve  # not when it is needed: on a full disk some Pythons write half a .pyc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

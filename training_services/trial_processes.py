@@ -19,7 +19,7 @@ from proctor.training_services.capacity import GpuRules
 from proctor.training_services.keepers.launches import write_launch
 from proctor.trial_keeper.files.access import list_files, read_file
 from proctor.trial_keeper.jobs.launching import CapturedEnvironments, build_environment, keep_bundle, prepare_directory
-from proctor.trial_keeper.jobs.losses import find_losses, remove_reserve, write_endings
+from proctor.trial_keeper.jobs.lost_reports import find_losses, remove_reserve, write_endings
 from proctor.trial_keeper.linux.files import remove_replacement
 from proctor.trial_keeper.linux.processes import ProcessFacts, end_members, find_members, read_tag, survey
 from proctor.trial_keeper.reaper.exits import classify, last_line_of

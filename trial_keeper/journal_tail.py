@@ -196,7 +196,7 @@ class JournalTail:
         self._open()
 
     def end(self, ending: bytes, *, must_exist: bool = False) -> None:
-        """Nothing will be appended any more; `ending` is reported behind what is there (`losses`).
+        """Nothing will be appended any more; `ending` is reported behind what is there (`lost_reports`).
 
         :param must_exist: the file was made before the trial began: if it is not there, the trial is the reason.
         """

@@ -2,5 +2,5 @@
 
 Entry: `application`. Reading order: application, guard (host, token, headers), context (what routes work with),
 dependencies, routes, models, resources, json_types (NaN and infinities), text (parts of files), stream (server-sent
-events), errors, keepers (their routes on the Unix socket); describe writes the API's documents.
+events), errors, keepers (their routes on the Unix socket); export_openapi writes the API's documents.
 """

@@ -12,8 +12,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from proctor.manager.cli.exits import CommandError, ExitCode
+from proctor.manager.control_characters import clean
 from proctor.manager.lifecycle.states import ExperimentStatus
-from proctor.manager.terminal import clean
 
 if TYPE_CHECKING:
     from proctor.sdk.client.client import Client

@@ -12,7 +12,7 @@ from rich.text import Text
 from proctor.manager.cli import columns
 from proctor.manager.cli.output import Column, TableRow
 from proctor.manager.cli.screen import table
-from proctor.manager.terminal import clean
+from proctor.manager.control_characters import clean
 
 if TYPE_CHECKING:
     from proctor.manager.cli.watching import WatchedExperiment

@@ -9,8 +9,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from proctor.manager.cli.session import CliSession
+from proctor.manager.control_characters import LogFilter
 from proctor.manager.lifecycle.states import TrialStatus
-from proctor.manager.terminal import LogFilter
 
 if TYPE_CHECKING:
     from proctor.sdk.client.logs import ReadLog

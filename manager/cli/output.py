@@ -15,7 +15,7 @@ from typing import IO, Any, TypeVar
 
 import click
 
-from proctor.manager.terminal import clean, clean_json, is_clean
+from proctor.manager.control_characters import clean, clean_json, is_clean
 
 TableRow = dict[str, Any]
 """What a line of a table shows: a resource as the manager answers it, most often."""

@@ -6,7 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from proctor.manager.cli.output import Column, TableRow
-from proctor.manager.terminal import clean
+from proctor.manager.control_characters import clean
 
 
 def table(rows: Sequence[TableRow], columns: Sequence[Column], *, title: str | None = None) -> Table:

@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from proctor.manager.config.errors import ConfigReport
 from proctor.manager.config.fields import BOOLEAN_WORDS
-from proctor.manager.config.names import folded
+from proctor.manager.config.key_names import folded
 from proctor.manager.config.objective import ONE_OBJECTIVE
 from proctor.manager.config.platforms import PLATFORMS, Availability
 from proctor.manager.config.tree import Member, TreeNode, describe, plain

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from proctor.manager.config.errors import ConfigReport
-from proctor.manager.config.names import folded, nearest, snake_case
+from proctor.manager.config.key_names import folded, nearest, snake_case
 from proctor.manager.config.services import Section
 from proctor.manager.config.tree import Member, TreeNode
 

@@ -13,7 +13,7 @@ from proctor.manager.config.errors import ConfigReport
 from proctor.manager.config.tree import Member, TreeNode, describe, plain
 
 if TYPE_CHECKING:
-    from proctor.manager.dispatcher.algorithms.catalogue import Builtin
+    from proctor.manager.dispatcher.algorithms.catalog import Builtin
 
 Direction = Literal["maximize", "minimize"]
 MAXIMIZE: Direction = "maximize"

@@ -4,7 +4,7 @@ import importlib.util
 from dataclasses import dataclass
 from enum import StrEnum
 
-from proctor.manager.config.names import nearest
+from proctor.manager.config.key_names import nearest
 
 
 class Availability(StrEnum):

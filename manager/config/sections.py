@@ -17,7 +17,7 @@ from proctor.manager.config.document import parse, read_text
 from proctor.manager.config.errors import ConfigReport
 from proctor.manager.config.experiment import AlgorithmConfig
 from proctor.manager.config.fields import expanded
-from proctor.manager.config.names import camel_case, folded, nearest
+from proctor.manager.config.key_names import camel_case, folded, nearest
 from proctor.manager.config.platforms import (
     PLATFORMS,
     Availability,

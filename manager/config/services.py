@@ -18,7 +18,7 @@ from proctor.manager.config.fields import (
     Truth,
     unexpected,
 )
-from proctor.manager.config.names import camel_case
+from proctor.manager.config.key_names import camel_case
 from proctor.manager.config.platforms import PLATFORMS
 
 SECRET = {"writeOnly": True}

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from proctor.manager.config.errors import NOWHERE, KeyPath, SourcePosition
-from proctor.manager.config.names import folded
+from proctor.manager.config.key_names import folded
 
 Scalar = str | int | float | bool | None
 

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from proctor.manager.config.errors import ConfigReport, KeyPath, SourcePosition
+from proctor.manager.config.key_names import nearest
 from proctor.manager.config.matching import DISCRIMINATORS
-from proctor.manager.config.names import nearest
 from proctor.manager.config.secrets import REDACTED
 from proctor.manager.config.services import Section
 from proctor.manager.config.tree import TreeNode, describe, find, plain, walk

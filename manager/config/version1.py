@@ -7,7 +7,7 @@ mix both, as many do, are read as they were meant.
 from dataclasses import dataclass, replace
 
 from proctor.manager.config.errors import ConfigReport
-from proctor.manager.config.names import folded, nearest
+from proctor.manager.config.key_names import folded, nearest
 from proctor.manager.config.platforms import Availability, find_platform
 from proctor.manager.config.tree import Member, TreeNode, describe, plain
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from proctor.manager.engine.context import EngineContext
 from proctor.manager.engine.creation import make_service
-from proctor.manager.engine.passing_errors import error_clause, is_passing, retry_clause
+from proctor.manager.engine.transient_errors import error_clause, is_transient, retry_clause
 from proctor.manager.errors import Unavailable
 from proctor.manager.store.errors import RowNotFound
 from proctor.manager.store.rows import ExperimentRow
@@ -25,7 +25,7 @@ from proctor.trial_keeper.linux.backoff import growing_pause
 
 log = logging.getLogger(__name__)
 
-FIRST_PAUSE_SECONDS, LONGEST_PASSING_SECONDS, LONGEST_LASTING_SECONDS = 1.0, 30.0, 600.0
+FIRST_PAUSE_SECONDS, LONGEST_TRANSIENT_SECONDS, LONGEST_LASTING_SECONDS = 1.0, 30.0, 600.0
 """The first pause after a failure; the longest one where it may pass by itself, and where a person must act."""
 PATIENCE_SECONDS = 60.0
 """How long a user who resumes or deletes an experiment waits for a clean-up."""
@@ -172,14 +172,14 @@ class CleanUps:
         return True
 
     def _record_failure(self, entry: _OwedCleanUp, error: Exception) -> None:
-        passing, clause = is_passing(error), error_clause(error)
-        longest = LONGEST_PASSING_SECONDS if passing else LONGEST_LASTING_SECONDS
+        transient, clause = is_transient(error), error_clause(error)
+        longest = LONGEST_TRANSIENT_SECONDS if transient else LONGEST_LASTING_SECONDS
         entry.failures += 1
         entry.due = self._context.clock.monotonic() + growing_pause(entry.failures, FIRST_PAUSE_SECONDS, longest)
         if clause != entry.clause:
             extra = {"action": "experiment.clean_up", "experiment_id": entry.experiment_id}
             text = "the platform of experiment %s has not cleaned up after it: %s"
-            log.warning(text, entry.experiment_id, clause, exc_info=None if passing else error, extra=extra)
+            log.warning(text, entry.experiment_id, clause, exc_info=None if transient else error, extra=extra)
         entry.clause = clause
         self._context.feed.notify()
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from proctor.manager import open_files
+from proctor.manager import file_descriptors
 from proctor.manager.config.experiment import ExperimentConfig
 from proctor.manager.engine.cleanup import PATIENCE_SECONDS, CleanUps
 from proctor.manager.engine.code import CodeWatch
@@ -22,12 +22,12 @@ from proctor.manager.engine.loop.loop import ExperimentLoop
 from proctor.manager.engine.loop.recovery import load_state
 from proctor.manager.engine.loop.reservations import FreePlacer, Placer, PoolPlacer
 from proctor.manager.engine.loop.stopping import awaited, held_up
-from proctor.manager.engine.passing_errors import is_passing
+from proctor.manager.engine.transient_errors import is_transient
 from proctor.manager.engine.unloaded import START_PATIENCE_SECONDS, ReadExperiment, Unloaded, WithoutEngine
 from proctor.manager.errors import Conflict, NotFound, Unavailable
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.settings import METRICS_FILE
-from proctor.manager.store import identity
+from proctor.manager.store import database_identity
 from proctor.manager.store.database import HEALTHY, Database
 from proctor.manager.store.errors import RowNotFound
 from proctor.manager.store.open_databases import OpenDatabases
@@ -58,7 +58,7 @@ class ExperimentSupervisor:
         self._context = context
         self._running: dict[str, Running] = {}
         self._metrics: dict[str, Database] = {}
-        self._databases = OpenDatabases(most=open_files.most_databases(), threads=context.threads)
+        self._databases = OpenDatabases(most=file_descriptors.most_databases(), threads=context.threads)
         self._group: asyncio.TaskGroup | None = None
         self._clean_ups = CleanUps(context)
         self._unloaded = Unloaded(context, self._clean_ups, self)
@@ -138,7 +138,7 @@ class ExperimentSupervisor:
                 job.job_id
                 for job in unknown
                 if jobs.exists(connection, job.job_id)
-                or job.started_at < identity.unknown_since(connection, job.experiment_id)
+                or job.started_at < database_identity.unknown_since(connection, job.experiment_id)
             }
 
         return await self._context.control.read(explained)
@@ -187,7 +187,7 @@ class ExperimentSupervisor:
             await self._clean_ups.carry_out(experiment_id, loaded.service)
         except Exception as error:
             failure = error
-            if not is_passing(error):
+            if not is_transient(error):
                 extra = {"action": "engine.fail", "experiment_id": experiment_id}
                 log.exception("the engine of experiment %s failed", experiment_id, extra=extra)
         finally:
@@ -374,7 +374,7 @@ class ExperimentSupervisor:
         ''."""
         unwritten = _database_problem(self._context.control, *self._metrics.values())
         lost = _unknown_jobs(self._context.hub.unknown_jobs())
-        scarce = open_files.shortage()
+        scarce = file_descriptors.shortage()
         return "; ".join(
             filter(
                 None,

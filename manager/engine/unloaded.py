@@ -26,7 +26,7 @@ from proctor.manager.engine.loop.loop import ExperimentLoop
 from proctor.manager.engine.loop.recovery import read_state
 from proctor.manager.engine.loop.state import ExperimentState, Turn
 from proctor.manager.engine.loop.stopping import save_time, soft_stop
-from proctor.manager.engine.passing_errors import error_clause, is_passing, retry_clause
+from proctor.manager.engine.transient_errors import error_clause, is_transient, retry_clause
 from proctor.manager.errors import NotFound, Unavailable
 from proctor.manager.lifecycle.experiment import ExperimentEvent
 from proctor.manager.lifecycle.states import ExperimentStatus
@@ -46,7 +46,7 @@ RESUME_PATIENCE_SECONDS = 15.0
 """How long a user who resumes an experiment waits for the attempt."""
 STOP_POLL_SECONDS = 2.0
 """How often an experiment that is being stopped is looked at."""
-FIRST_PASSING_SECONDS, LONGEST_PASSING_SECONDS = 1.0, 30.0
+FIRST_TRANSIENT_SECONDS, LONGEST_TRANSIENT_SECONDS = 1.0, 30.0
 """The first and the longest pause after what may pass by itself, such as a full disk."""
 FIRST_LASTING_SECONDS, LONGEST_LASTING_SECONDS = 60.0, 600.0
 """The same after what only a person can change, such as a plug-in that is not installed."""
@@ -72,8 +72,8 @@ class _UnloadedExperiment:
     clause: str = ""  # why it is not loaded; "" before the first attempt has failed
     began: int = 0
     failed: int = 0
-    failed_alike: int = 0  # in a row, in the same way: passing or lasting
-    is_passing: bool = True
+    failed_alike: int = 0  # in a row, in the same way: transient or lasting
+    is_transient: bool = True
     due: float | None = None  # monotonic; None while an attempt is under way
     woken: asyncio.Event = field(default_factory=asyncio.Event)
     attempted: asyncio.Event = field(default_factory=asyncio.Event)  # of the end of the next attempt
@@ -120,7 +120,7 @@ class Unloaded:
         entry = _UnloadedExperiment(experiment_id, now)
         self._entries[experiment_id] = entry
         loaded_at, failures = self._loaded.pop(experiment_id, (-math.inf, 0))
-        if now - loaded_at < LONGEST_PASSING_SECONDS:
+        if now - loaded_at < LONGEST_TRANSIENT_SECONDS:
             entry.failed_alike = failures  # its engine did not last: it is tried less and less often
         if error is not None:
             self._record_failure(entry, error)
@@ -198,16 +198,16 @@ class Unloaded:
             log.info(text, extra={"action": "experiment.load", "experiment_id": experiment_id})
 
     def _record_failure(self, entry: _UnloadedExperiment, error: Exception) -> None:
-        passing, clause = is_passing(error), error_clause(error)
-        entry.failed_alike = entry.failed_alike + 1 if passing is entry.is_passing else 1
-        entry.is_passing = passing
-        first = FIRST_PASSING_SECONDS if passing else FIRST_LASTING_SECONDS
-        longest = LONGEST_PASSING_SECONDS if passing else LONGEST_LASTING_SECONDS
+        transient, clause = is_transient(error), error_clause(error)
+        entry.failed_alike = entry.failed_alike + 1 if transient is entry.is_transient else 1
+        entry.is_transient = transient
+        first = FIRST_TRANSIENT_SECONDS if transient else FIRST_LASTING_SECONDS
+        longest = LONGEST_TRANSIENT_SECONDS if transient else LONGEST_LASTING_SECONDS
         entry.due = self._context.clock.monotonic() + growing_pause(entry.failed_alike, first, longest)
         if clause != entry.clause:
             extra = {"action": "experiment.load", "experiment_id": entry.experiment_id}
             text = "experiment %s is not loaded: %s; its trials keep running"
-            log.warning(text, entry.experiment_id, clause, exc_info=None if passing else error, extra=extra)
+            log.warning(text, entry.experiment_id, clause, exc_info=None if transient else error, extra=extra)
         entry.clause = clause
         entry.failed += 1
         entry.notify_waiters()

@@ -14,10 +14,10 @@ from pathlib import Path
 from proctor.manager.clock import Clock
 from proctor.manager.process.instance import StartError
 from proctor.manager.settings import CONFIG_FILE, METRICS_FILE, UNFINISHED_FILE, Home
-from proctor.manager.store import identity
+from proctor.manager.store import database_identity
 from proctor.manager.store.database import Database
+from proctor.manager.store.database_identity import read_witness
 from proctor.manager.store.errors import DatabaseUnusable
-from proctor.manager.store.identity import read_witness
 from proctor.manager.store.verification import DatabaseFacts, check_pages, inspect
 
 ACCEPT_OPTION = "--accept-database"
@@ -70,7 +70,7 @@ async def open_control(home: Home, clock: Clock, *, accept: bool) -> ControlData
         database = await Database.open(str(path), "control")
         try:
             if accept:
-                await database.write(lambda c: identity.accept(c, clock.now()))
+                await database.write(lambda c: database_identity.accept(c, clock.now()))
             await database.keep_witness(home.control_witness)
         except BaseException:
             await database.close()

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
 
-from proctor.manager.terminal import clean, clean_json
+from proctor.manager.control_characters import clean, clean_json
 
 FIELDS = ("action", "experiment_id", "trial_id", "job_id", "node_id")
 FILE_BYTES = 10 * 1024 * 1024

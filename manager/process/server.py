@@ -16,7 +16,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from proctor.manager.open_files import most_connections
+from proctor.manager.file_descriptors import most_connections
 
 SHUTDOWN_SECONDS = 3
 KEEP_ALIVE_SECONDS = 75

@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from proctor.manager.store.connections import open_writer
+from proctor.manager.store.database_identity import Witness
 from proctor.manager.store.errors import DatabaseUnusable
-from proctor.manager.store.identity import Witness
 from proctor.manager.store.migrations import SchemaName
 from proctor.manager.store.readers import ReaderPool, ReadRequest
 from proctor.manager.store.writer import HEALTHY, Committed, Writer, WriteRequest

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from proctor.manager.store import identity
+from proctor.manager.store import database_identity
 from proctor.manager.store.connections import RESTORE, advise, describe, primary_code
+from proctor.manager.store.database_identity import Identity
 from proctor.manager.store.errors import DatabaseUnusable
-from proctor.manager.store.identity import Identity
 from proctor.manager.store.migrations import SchemaName, check_version
 from proctor.manager.store.tables import experiments
 
@@ -37,7 +37,7 @@ def inspect(path: str, schema: SchemaName) -> DatabaseFacts | None:
             if check_version(connection, path, schema) == 0:
                 return None
             table = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'home'").fetchone()
-            known = None if table is None else identity.read(connection)
+            known = None if table is None else database_identity.read(connection)
             return DatabaseFacts(known, frozenset(experiments.ids(connection)), size)
     except FileNotFoundError:
         return None

@@ -15,8 +15,8 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from proctor.manager.store.connections import explain, machine_error, open_writer, primary_code, refusal_of
+from proctor.manager.store.database_identity import Witness
 from proctor.manager.store.errors import DatabaseUnusable, StoreError, ValueRefused
-from proctor.manager.store.identity import Witness
 from proctor.manager.store.migrations import SchemaName
 from proctor.sdk.failpoints import failpoint
 

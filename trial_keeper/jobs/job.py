@@ -4,7 +4,7 @@ import asyncio
 import socket
 from dataclasses import dataclass, field, replace
 
-from proctor.trial_keeper.jobs.losses import Losses
+from proctor.trial_keeper.jobs.lost_reports import Losses
 from proctor.trial_keeper.jobs.records import JobRecord, ProcessRecord
 from proctor.trial_keeper.journal_tail import FIRST_MEMBER, JournalTail, find_members
 from proctor.trial_keeper.protocol import Exit, JobReport

@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from proctor.sdk.disk_errors import is_full
+from proctor.sdk.disk_reserve import RESERVE_BYTES
 from proctor.sdk.failpoints import failpoint
 from proctor.sdk.files import remove_tree, replace_file
 from proctor.sdk.process_limits import users_open_files, users_umask
@@ -35,8 +36,7 @@ from proctor.sdk.protocol import (
     describe_launches,
     trial_environment,
 )
-from proctor.sdk.reserve import RESERVE_BYTES
-from proctor.trial_keeper.jobs.losses import remove_reserve
+from proctor.trial_keeper.jobs.lost_reports import remove_reserve
 from proctor.trial_keeper.jobs.records import RecordFolder
 from proctor.trial_keeper.linux.files import allocate_file, allocate_replacement, remove_replacement
 from proctor.trial_keeper.linux.identity import describe_stop, start_time

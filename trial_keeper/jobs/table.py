@@ -36,7 +36,7 @@ from proctor.trial_keeper.jobs.launching import (
     prepare_directory,
     release_room,
 )
-from proctor.trial_keeper.jobs.losses import Losses, find_losses, is_reserve_used, remove_reserve
+from proctor.trial_keeper.jobs.lost_reports import Losses, find_losses, is_reserve_used, remove_reserve
 from proctor.trial_keeper.jobs.outbox import Outbox, SettledReport
 from proctor.trial_keeper.jobs.records import (
     JobRecord,

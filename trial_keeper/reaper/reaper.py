@@ -17,10 +17,10 @@ import time
 from contextlib import suppress
 
 from proctor.sdk.disk_errors import describe_full, is_full
+from proctor.sdk.disk_reserve import RESERVE_BYTES, read_content
 from proctor.sdk.failpoints import failpoint
 from proctor.sdk.files import open_locked
 from proctor.sdk.protocol import ENV_MEMORY_RESERVE, EXIT_FILE, STDERR_FILE, STDOUT_FILE
-from proctor.sdk.reserve import RESERVE_BYTES, read_content
 from proctor.trial_keeper.linux import processes
 from proctor.trial_keeper.linux.files import make_replaceable, open_regular_file, remove_replacement, write_replacement
 from proctor.trial_keeper.linux.identity import boot_id, start_time
@@ -318,7 +318,7 @@ def _open_output(path: str) -> int:
 
 
 def _make_memory_reserve() -> int:
-    """A descriptor of a reserve in memory (see `sdk.reserve`), or -1 where there is none."""
+    """A descriptor of a reserve in memory (see `sdk.disk_reserve`), or -1 where there is none."""
     try:
         descriptor = os.memfd_create("reserve")
         os.ftruncate(descriptor, RESERVE_BYTES)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from proctor.manager.dispatcher.algorithms.base import AssessorAlgorithm, TunerAlgorithm
-from proctor.manager.dispatcher.algorithms.catalogue import (
+from proctor.manager.dispatcher.algorithms.catalog import (
     ASSESSOR,
     BUILTINS,
     OPTIMIZE_MODE,

@@ -14,7 +14,7 @@ from pathlib import Path
 from proctor.manager.dispatcher import protocol
 from proctor.manager.dispatcher.client.client import LineChannel
 from proctor.manager.dispatcher.client.liveness import Patience, ProcessStats
-from proctor.manager.open_files import require_spare
+from proctor.manager.file_descriptors import require_spare
 from proctor.sdk.failpoints import failpoint
 from proctor.sdk.files import last_lines, put_in_place
 

@@ -13,7 +13,7 @@ from proctor.manager.engine.loop.context import LoopContext
 from proctor.manager.engine.loop.messages import Inbox
 from proctor.manager.engine.loop.state import ExperimentState, LiveTrial, Turn
 from proctor.manager.engine.loop.stopping import soft_stop
-from proctor.manager.engine.passing_errors import error_clause
+from proctor.manager.engine.transient_errors import error_clause
 from proctor.manager.lifecycle.retries import retry_delay
 from proctor.sdk.disk_errors import is_full
 from proctor.sdk.failpoints import failpoint

@@ -28,7 +28,7 @@ from proctor.manager.engine.loop.messages import Envelope, Inbox
 from proctor.manager.engine.loop.placing import place_waiting
 from proctor.manager.engine.loop.recovery import InputLog, read_state, save_columns
 from proctor.manager.engine.loop.state import ExperimentState, Snapshot, Turn
-from proctor.manager.engine.passing_errors import error_clause, is_passing
+from proctor.manager.engine.transient_errors import error_clause, is_transient
 from proctor.manager.errors import BadRequest, Conflict, ManagerError, Unavailable
 from proctor.manager.lifecycle.experiment import EXPERIMENT, ExperimentEvent
 from proctor.manager.lifecycle.states import ExperimentStatus
@@ -358,7 +358,7 @@ class ExperimentLoop:
         except StoreError:
             live = list(self.state.by_job)
         self.context.placer.keep_only(live)
-        if is_passing(error):
+        if is_transient(error):
             return
         log.exception("experiment %s failed", experiment_id, extra={"action": "experiment.fail"})
         row = await self.context.control.read(lambda c: experiments.get(c, experiment_id))

@@ -12,7 +12,7 @@ from proctor.manager.dispatcher.protocol import ToDispatcher
 from proctor.manager.engine.loop import tuning
 from proctor.manager.engine.loop.messages import MetricsRefused
 from proctor.manager.engine.loop.state import ExperimentState, LiveTrial, Turn
-from proctor.manager.engine.passing_errors import error_clause
+from proctor.manager.engine.transient_errors import error_clause
 from proctor.manager.store.database import Database
 from proctor.manager.store.errors import ValueRefused
 from proctor.manager.store.rows import ExperimentRow, InputRow, MetricRow

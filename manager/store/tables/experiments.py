@@ -6,7 +6,7 @@ from typing import Any
 
 from proctor.manager.lifecycle.experiment_failures import NO_ENDS
 from proctor.manager.lifecycle.states import ExperimentStatus
-from proctor.manager.store import identity
+from proctor.manager.store import database_identity
 from proctor.manager.store.errors import RowNotFound
 from proctor.manager.store.rows import ExperimentRow, bind, get_row, insert_row, move_row, trial_end_columns, update_row
 from proctor.manager.store.statements import encode, query, query_with
@@ -130,7 +130,7 @@ def delete(connection: sqlite3.Connection, experiment_id: str, *, time: float) -
     if connection.execute(query("experiments.delete"), {"id": experiment_id}).rowcount == 0:
         raise RowNotFound(f"Experiment {experiment_id} is not in the store.")
     connection.execute(query("events.delete_of_experiment"), {"experiment_id": experiment_id})
-    identity.record_deleted(connection, experiment_id, time)
+    database_identity.record_deleted(connection, experiment_id, time)
     events.append(connection, time=time, kind=events.EXPERIMENT_DELETED, data={}, experiment_id=experiment_id)
 
 

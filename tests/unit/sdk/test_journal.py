@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from proctor.sdk import errors
+from proctor.sdk.disk_reserve import RESERVE_BYTES, read_content, read_entries
 from proctor.sdk.journal import DEFAULT_WAIT_SECONDS, Journal, read_wait_seconds
-from proctor.sdk.reserve import RESERVE_BYTES, read_content, read_entries
 
 
 class Waiting:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from proctor.sdk import process_limits
-from proctor.sdk.reserve import Reserve
+from proctor.sdk.disk_reserve import Reserve
 from proctor.training_services.base import EndReason, Exit, TrialJobForm
 from proctor.training_services.trial_processes import describe_exit, end_trials, prepare_trial
 

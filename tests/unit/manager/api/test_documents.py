@@ -1,11 +1,11 @@
-"""The committed documents are what the code says. Write them anew with `python -m proctor.manager.api.describe`."""
+"""The committed documents are what the code says. `python -m proctor.manager.api.export_openapi` writes them anew."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from proctor.manager.api.describe import DOCUMENTS, openapi_document
+from proctor.manager.api.export_openapi import DOCUMENTS, openapi_document
 
 DOCS = Path(__file__).parents[4] / "docs"
 

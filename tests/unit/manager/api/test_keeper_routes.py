@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from proctor.manager.api.describe import KEEPER_MESSAGES
+from proctor.manager.api.export_openapi import KEEPER_MESSAGES
 from proctor.manager.api.keepers import keeper_application
 from proctor.training_services.keepers.hub import KeeperHub
 from proctor.training_services.nodes.pool import NodePool

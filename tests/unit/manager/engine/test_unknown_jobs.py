@@ -10,7 +10,7 @@ from proctor.manager.engine.manager import Manager
 from proctor.manager.settings import Home
 from proctor.manager.simulation.simulation import Simulation
 from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
-from proctor.manager.store import identity
+from proctor.manager.store import database_identity
 from proctor.manager.store.tables import jobs
 from proctor.training_services.base import TrialJobForm
 from proctor.training_services.in_memory.scripts import Final, Step
@@ -76,7 +76,7 @@ def test_a_job_that_the_database_has_no_word_of_goes_on_until_a_person_accepts_t
         assert await unknown(manager, lost, later) == []
         assert "2 trial jobs that the control database has no word of (lost.1 on node local, " in manager.problem
         assert "--accept-database" in manager.problem
-        await manager.control.write(lambda c: identity.accept(c, now))
+        await manager.control.write(lambda c: database_identity.accept(c, now))
         assert await unknown(manager, lost, later) == ["lost.1"]
         assert "1 trial job that" in manager.problem
         assert await unknown(manager) == []

@@ -14,9 +14,9 @@ from proctor.manager.process import control_database
 from proctor.manager.process.control_database import open_control
 from proctor.manager.process.instance import StartError
 from proctor.manager.settings import CONFIG_FILE, METRICS_FILE, UNFINISHED_FILE, Home
-from proctor.manager.store import identity
+from proctor.manager.store import database_identity
 from proctor.manager.store.database import Database
-from proctor.manager.store.identity import read_witness
+from proctor.manager.store.database_identity import read_witness
 from proctor.manager.store.migrations import load_migrations
 from proctor.manager.store.tables import events
 
@@ -80,7 +80,7 @@ async def test_a_new_home_gets_a_database_and_finds_it_again(home: Home) -> None
     assert witness is not None
     assert (len(witness.id), witness.last_event) == (32, 3)
     async with opened(home) as database:
-        assert await database.read(identity.read) == witness
+        assert await database.read(database_identity.read) == witness
 
 
 async def test_a_deleted_or_emptied_database_is_refused_and_its_log_is_left(home: Home, tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ async def test_an_older_copy_is_refused_unless_a_person_accepts_it(home: Home, t
     shutil.copyfile(copy, home.control_database)
     assert "has lost its newest 3 events: it is an older copy" in await refused(home)
     async with opened(home, accept=True) as database:
-        assert await database.read(lambda c: identity.unknown_since(c, "whoever")) > 0
+        assert await database.read(lambda c: database_identity.unknown_since(c, "whoever")) > 0
     await use(home)
 
 

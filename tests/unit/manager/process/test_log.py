@@ -6,8 +6,8 @@ import logging
 import sys
 from pathlib import Path
 
+from proctor.manager.control_characters import is_clean
 from proctor.manager.process.log import JsonFormatter, TextFormatter, start_logging, stop_logging
-from proctor.manager.terminal import is_clean
 
 
 def record(**extra: object) -> logging.LogRecord:

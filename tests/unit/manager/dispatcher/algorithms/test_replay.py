@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from proctor.manager.dispatcher.algorithms.base import SpaceExhausted, Suggestion
-from proctor.manager.dispatcher.algorithms.catalogue import BUILTINS
+from proctor.manager.dispatcher.algorithms.catalog import BUILTINS
 from proctor.manager.dispatcher.algorithms.registry import check_algorithm, create_algorithm
 from proctor.sdk.space import parse_search_space
 

@@ -8,8 +8,8 @@ blocks nor inodes. It holds lines, up to its first zero byte:
     {"member":"0","waiting":"...}\\n"}      the end of one that is too long to be kept; its process waits for room
 
 A line that begins with "#" was written to the journal meanwhile. A process that appends or counts locks the file. When
-the trial has ended, the keeper reads what is left (`trial_keeper/jobs/losses.py`); nothing here is ever taken back, so
-a process may be killed anywhere. The reaper offers a second reserve, in memory, for a disk that refuses even
+the trial has ended, the keeper reads what is left (`trial_keeper/jobs/lost_reports.py`); nothing here is ever taken
+back, so a process may be killed anywhere. The reaper offers a second reserve, in memory, for a disk that refuses even
 this (read-only, not answering): what it holds comes with the end of the job.
 """
 

@@ -7,10 +7,10 @@ from proctor.sdk.json_input import clean_text
 from proctor.training_services.errors import ServiceUnavailable
 
 
-def is_passing(error: BaseException) -> bool:
+def is_transient(error: BaseException) -> bool:
     """Whether an error is the machine's, so that it may pass by itself: a disk or a service that is not there now."""
     if isinstance(error, BaseExceptionGroup):
-        return all(is_passing(part) for part in error.exceptions)
+        return all(is_transient(part) for part in error.exceptions)
     return isinstance(error, (DatabaseUnusable, ReadTimeout, ServiceUnavailable, OSError))
 
 

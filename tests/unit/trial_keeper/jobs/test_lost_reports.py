@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from proctor.sdk.reserve import RESERVE_BYTES, Reserve, read_content
+from proctor.sdk.disk_reserve import RESERVE_BYTES, Reserve, read_content
 from proctor.trial_keeper.jobs.job import Job
-from proctor.trial_keeper.jobs.losses import find_losses, is_reserve_used
+from proctor.trial_keeper.jobs.lost_reports import find_losses, is_reserve_used
 from proctor.trial_keeper.jobs.records import JobRecord
 from proctor.trial_keeper.protocol import EndReason, Exit, Launch
 

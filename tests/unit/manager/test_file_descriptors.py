@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from proctor.manager import open_files
+from proctor.manager import file_descriptors
 
 
 @pytest.fixture
@@ -35,17 +35,17 @@ def open_until(share: float, limit: int, opened: list[int]) -> None:
 
 
 def test_it_says_when_four_of_five_descriptors_are_open(limit: int, opened: list[int]) -> None:
-    assert open_files.shortage() == ""
+    assert file_descriptors.shortage() == ""
     open_until(0.81, limit, opened)
     used = len(os.listdir("/proc/self/fd")) - 1
-    assert open_files.shortage().startswith(f"the manager has {used} of {limit} file descriptors open: ")
-    open_files.require_spare()
+    assert file_descriptors.shortage().startswith(f"the manager has {used} of {limit} file descriptors open: ")
+    file_descriptors.require_spare()
 
 
 def test_the_last_descriptors_are_spared(limit: int, opened: list[int]) -> None:
     open_until(0.91, limit, opened)
     with pytest.raises(OSError, match="Too many open files") as caught:
-        open_files.require_spare()
+        file_descriptors.require_spare()
     assert caught.value.errno == errno.EMFILE
 
 
@@ -53,9 +53,9 @@ def test_it_says_so_too_when_not_one_is_left(limit: int, opened: list[int]) -> N
     with pytest.raises(OSError, match="Too many open files"):
         while True:
             opened.append(os.open(os.devnull, os.O_RDONLY))
-    assert open_files.shortage().startswith(f"the manager has {limit} of {limit} file descriptors open: ")
+    assert file_descriptors.shortage().startswith(f"the manager has {limit} of {limit} file descriptors open: ")
     with pytest.raises(OSError, match="Too many open files"):
-        open_files.require_spare()
+        file_descriptors.require_spare()
 
 
 @pytest.mark.parametrize(("limit_", "databases", "connections"), [(110, 6, 13), (1024, 64, 128), (1 << 20, 500, 512)])
@@ -63,5 +63,5 @@ def test_databases_and_connections_leave_room_for_others(
     monkeypatch: pytest.MonkeyPatch, limit_: int, databases: int, connections: int
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (limit_, limit_))
-    assert open_files.most_databases() == databases
-    assert open_files.most_connections(512) == connections
+    assert file_descriptors.most_databases() == databases
+    assert file_descriptors.most_connections(512) == connections

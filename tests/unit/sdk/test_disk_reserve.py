@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from proctor.sdk.reserve import RESERVE_BYTES, Reserve, read_content, read_entries
+from proctor.sdk.disk_reserve import RESERVE_BYTES, Reserve, read_content, read_entries
 
 FINAL = b'{"kind":"final","value":{"default":0.5,"name":"\\u00e4"},"time":1764000000.500000}\n'
 
@@ -86,9 +86,9 @@ def test_without_a_reserve_nothing_is_made_and_nothing_raised(tmp_path: Path) ->
 def test_a_process_that_was_stopped_with_the_lock_holds_nobody_up(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import fcntl
 
-    from proctor.sdk import reserve
+    from proctor.sdk import disk_reserve
 
-    monkeypatch.setattr(reserve, "_LOCK_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(disk_reserve, "_LOCK_PAUSE_SECONDS", 0.0)
     with path.open("rb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         assert not Reserve(str(path), "0").count(1)

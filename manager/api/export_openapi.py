@@ -1,4 +1,4 @@
-"""`python -m proctor.manager.api.describe [FOLDER]`: write the API's and the keeper protocol's documents to docs."""
+"""`python -m proctor.manager.api.export_openapi [FOLDER]`: write the documents of the API and of the keeper protocol."""
 
 import json
 import sys

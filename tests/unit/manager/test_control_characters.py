@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proctor.manager.terminal import LogFilter, clean, clean_json, is_clean
+from proctor.manager.control_characters import LogFilter, clean, clean_json, is_clean
 
 EVIL = [
     "\x1b[2J",  # clears the screen
