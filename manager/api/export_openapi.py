@@ -1,4 +1,4 @@
-"""`python -m proctor.manager.api.export_openapi [FOLDER]`: write the documents of the API and of the keeper protocol."""
+"""`python -m proctor.manager.api.export_openapi [FOLDER]`: write the documents of the API and the keeper protocol."""
 
 import json
 import sys
