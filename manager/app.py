@@ -14,7 +14,7 @@ from proctor.manager.clock import SystemClock
 from proctor.manager.dispatcher.client.liveness import Patience
 from proctor.manager.engine.dispatchers import ProcessDispatchers
 from proctor.manager.engine.manager import Manager
-from proctor.manager.events import keep_events_few
+from proctor.manager.events import prune_events_forever
 from proctor.manager.process.control_database import PageCheck, open_control
 from proctor.manager.process.instance import InstanceLock, ManagerAddress, StartError, remove_address, write_address
 from proctor.manager.process.log import start_logging, stop_logging
@@ -131,14 +131,14 @@ async def open_manager(settings: ManagerSettings, url: str, stop: Callable[[], N
         hub.close()
         idle = not await control.read(jobs.all_live)
     if idle:
-        await _dismiss_keeper(home)
+        await _stop_local_keeper(home)
 
 
 @asynccontextmanager
 async def _background(context: ApiContext, keeper: LocalKeeper, pages: PageCheck) -> AsyncIterator[None]:
     """What runs beside the engine."""
     manager, measurements = context.manager, context.measurements
-    housekeeping = keep_events_few(manager.control, lambda: measurements.count_before_pruning(manager.control))
+    housekeeping = prune_events_forever(manager.control, lambda: measurements.count_before_pruning(manager.control))
     async with asyncio.TaskGroup() as group:
         tasks = [
             group.create_task(keeper.run(), name="local keeper"),
@@ -154,7 +154,7 @@ async def _background(context: ApiContext, keeper: LocalKeeper, pages: PageCheck
                 task.cancel()
 
 
-async def _dismiss_keeper(home: Home) -> None:
+async def _stop_local_keeper(home: Home) -> None:
     """A keeper without jobs has nothing to wait for: leave no process behind. It may just be coming up, in a thread."""
     await asyncio.get_running_loop().shutdown_default_executor()
     stop_keeper(home.node_directory(LOCAL_NODE))

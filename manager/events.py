@@ -48,7 +48,7 @@ class ChangeFeed:
         return self._change
 
 
-async def keep_events_few(
+async def prune_events_forever(
     control: Database, count: Callable[[], Awaitable[None]], *, keep: int = KEPT_EVENTS, batch: int = BATCH
 ) -> None:
     """Prune until canceled. `count` is awaited before events go."""

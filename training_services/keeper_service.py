@@ -150,7 +150,7 @@ class KeeperTrainingService(
     def resume(self, form: TrialJobForm) -> None:
         """Go on with a job that was sent before the manager was restarted."""
         self._hub.expect(form.job_id, form.token, form.experiment_id)
-        self._hub.adopt(self._node_of(form), self.launch(form))
+        self._hub.resume_launch(self._node_of(form), self.launch(form))
 
     def complete(self, change: StatusChange) -> StatusChange:
         """A change as it is delivered to the listeners."""

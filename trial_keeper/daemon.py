@@ -95,7 +95,7 @@ class Keeper(SessionHandler):
             disk=self._disk,
         )
         self._answers = FileAnswers(str(directory), self._job_places)
-        self._link = ManagerSession(
+        self._session = ManagerSession(
             node_id=settings.node_id,
             pointer=settings.manager_pointer,
             secret_file=directory / settings.secret_file,
@@ -117,7 +117,7 @@ class Keeper(SessionHandler):
             async with self._tasks as tasks:
                 self._jobs.watch.start()
                 await self._jobs.adopt()
-                tasks.start(self._link.run(self), "manager link")
+                tasks.start(self._session.run(self), "manager session")
                 tasks.start(self._keep_house(), "housekeeping")
                 if self._survey.has_driver:
                     tasks.start(self._watch_devices(), "devices")
@@ -208,7 +208,7 @@ class Keeper(SessionHandler):
             self._jobs.watch.check()
             await self._check_disk()
             self._outbox.set_stopped(self._jobs.find_stopped())
-            await self._end_leases(loop.time() - self._link.last_answer)
+            await self._end_leases(loop.time() - self._session.last_answer)
             if loop.time() >= next_sweep:
                 next_sweep = loop.time() + _SWEEP_SECONDS
                 await self._jobs.sweep()

@@ -3,9 +3,9 @@
 TrialKeeperError
 ├── KeeperSettingsError   config.json is missing or wrong
 ├── KeeperNotStarted      the daemon did not come up
-├── PlaceRefused          a request for files that the manager may not read or remove
+├── AccessRefused         a request for files that the manager may not read or remove
 ├── CommandRefused        a command on the node (`commands/`) cannot be carried out; says why and what to do
-└── LinkError             the manager cannot be reached or does not answer as agreed; try again (temporary)
+└── SessionError          the manager cannot be reached or does not answer as agreed; try again (temporary)
     └── SessionLost       the manager does not know our session: register again
 """
 
@@ -26,13 +26,13 @@ class CommandRefused(TrialKeeperError):
     """A command on the node cannot be carried out."""
 
 
-class PlaceRefused(TrialKeeperError):
+class AccessRefused(TrialKeeperError):
     """These files are not the manager's to read or to remove."""
 
 
-class LinkError(TrialKeeperError):
+class SessionError(TrialKeeperError):
     """The manager cannot be reached or does not answer as agreed."""
 
 
-class SessionLost(LinkError):
+class SessionLost(SessionError):
     """The manager does not know this session."""

@@ -149,7 +149,7 @@ class JournalTail:
         return end + len(self.ending)
 
     @property
-    def is_behind(self) -> bool:
+    def needs_report(self) -> bool:
         """There is something that is not acknowledged (a line that is being written counts), or it has become shorter
         or another file."""
         size = self.size

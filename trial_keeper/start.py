@@ -14,7 +14,7 @@ from pathlib import Path
 
 from proctor.sdk.process_limits import users_open_files, users_umask
 from proctor.trial_keeper.errors import KeeperNotStarted
-from proctor.trial_keeper.linux.identity import boot_id, open_process
+from proctor.trial_keeper.linux.identity import boot_id, open_pidfd
 from proctor.trial_keeper.reaper.exits import last_line_of
 from proctor.trial_keeper.settings import (
     FACTS_FILE,
@@ -178,5 +178,5 @@ def _open_keeper(directory: Path) -> tuple[KeeperFacts, int] | None:
         keeper = KeeperFacts(pid, str(facts["version"]), str(facts.get("archive", "")))
     except (OSError, ValueError, TypeError, KeyError):
         return None
-    descriptor = open_process(pid, started) if boot == boot_id() else None
+    descriptor = open_pidfd(pid, started) if boot == boot_id() else None
     return None if descriptor is None else (keeper, descriptor)

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from proctor.manager.cli.exits import CommandError, ExitCode
-from proctor.manager.cli.machines import find_logins, handed_over
+from proctor.manager.cli.machines import find_logins, handover_file
 from proctor.sdk.files import put_in_place
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def load_archive(
     if code_directory is not None:
         _unpack_code(path, code_directory)
     logins = find_logins(experiment["config"])
-    with held_copy(client.home, path) as handed, handed_over(client, logins) as handover:
+    with held_copy(client.home, path) as handed, handover_file(client, logins) as handover:
         return client.load_experiment(
             handed,
             experiment_id=identifier,

@@ -64,7 +64,7 @@ def find_logins(config: Mapping[str, Any], inline: Mapping[str, str] | None = No
     return Logins({**(inline or {}), **named}, frozenset(secret_variables(config)))
 
 
-def handed_over(client: "Client", logins: Logins) -> AbstractContextManager[str]:
+def handover_file(client: "Client", logins: Logins) -> AbstractContextManager[str]:
     """The name of a file with this shell's environment and the logins; removed afterwards if the manager left it."""
     from proctor.sdk.client.credentials import caller_environment
 
@@ -114,7 +114,7 @@ class MachineLines:
         shown = ""
         deadline = time.monotonic() + LEAVING_SECONDS
         while True:
-            with handed_over(self._client, self._logins) as handover:
+            with handover_file(self._client, self._logins) as handover:
                 steps = ask(self._config, directory=self._directory, handover=handover, machine=index)
             waits = next((step["found"] for step in steps if (step["name"], step["verdict"]) == LEAVING), None)
             if waits is None or time.monotonic() >= deadline:

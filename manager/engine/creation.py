@@ -85,7 +85,7 @@ def check_command(config: ExperimentConfig, environment: Mapping[str, str] | Non
         raise BadRequest(f"the configuration is not valid: trialCommand: {problem}", [f"trialCommand: {problem}"])
 
 
-def handed_over(home: Home, name: str) -> Path:
+def handover_path(home: Home, name: str) -> Path:
     """The path of a file in the home's `incoming` folder. Raises BadRequest for a name that is not one."""
     path = home.incoming_directory / name
     if path.parent != home.incoming_directory or os.path.islink(path) or not os.path.isfile(path):
@@ -98,7 +98,7 @@ def read_handover(home: Home, name: str | None) -> CreationRequest:
     if name is None:
         return CreationRequest({}, {})
     try:
-        body = json.loads(handed_over(home, name).read_bytes())
+        body = json.loads(handover_path(home, name).read_bytes())
         secrets = body.pop("secrets", None) or {}
         if not _are_texts(secrets) or not _is_environment(body):
             raise TypeError("a value of the wrong type")
@@ -124,7 +124,7 @@ def take_handover(home: Home, name: str | None) -> CreationRequest:
     """Read and remove a handed-over file. Raises BadRequest for a name that is not one."""
     handover = read_handover(home, name)
     if name is not None:
-        handed_over(home, name).unlink()
+        handover_path(home, name).unlink()
     return handover
 
 

@@ -221,7 +221,7 @@ class Manager:
 
         Raises BadRequest for an archive that is not sound, Conflict for ids that are in use; nothing of it is left.
         """
-        saved = ExperimentArchive(creation.handed_over(self.home, archive))
+        saved = ExperimentArchive(creation.handover_path(self.home, archive))
         found = await asyncio.to_thread(saved.experiment)
         experiment_id = creation.make_id(experiment_id or found.id)
         folder = self.home.experiment_directory(experiment_id)
@@ -526,7 +526,7 @@ class Manager:
     # ---- inside
 
     async def _undo_creation(self, row: ExperimentRow, error: Exception) -> ManagerError:
-        """An experiment whose engine could not be started was never begun: nothing of it stays. Returns what to tell
+        """An experiment whose loop could not be started was never begun: nothing of it stays. Returns what to tell
         the user. Where it cannot be removed it is in ERROR, from which it can be stopped and deleted."""
         await self._supervisor.close_metrics(row.id)
         try:
@@ -544,7 +544,7 @@ class Manager:
         return Unavailable(f"the experiment could not be started, and nothing of it is left: {error}")
 
     async def _move(self, row: ExperimentRow, event: ExperimentEvent, *, reason: str | None = None) -> ExperimentRow:
-        """A transition of an experiment that no engine works on. The reason stays unless there is a new one."""
+        """A transition of an experiment that no loop works on. The reason stays unless there is a new one."""
         status = EXPERIMENT.after(f"experiment {row.id}", row.status, event)
         now = self.clock.now()
         kept = row.reason if reason is None else reason

@@ -1,4 +1,4 @@
-"""The experiments that an engine works on: loaded, found, released; and the databases they write to."""
+"""The experiments that a loop works on: loaded, found, released; and the databases they write to."""
 
 import asyncio
 import logging
@@ -23,7 +23,7 @@ from proctor.manager.engine.loop.recovery import load_state
 from proctor.manager.engine.loop.reservations import FreePlacer, Placer, PoolPlacer
 from proctor.manager.engine.loop.stopping import awaited, held_up
 from proctor.manager.engine.transient_errors import is_transient
-from proctor.manager.engine.unloaded import START_PATIENCE_SECONDS, ReadExperiment, Unloaded, WithoutEngine
+from proctor.manager.engine.unloaded import START_TIMEOUT_SECONDS, ReadExperiment, Unloaded, WithoutLoop
 from proctor.manager.errors import Conflict, NotFound, Unavailable
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.settings import METRICS_FILE
@@ -44,7 +44,7 @@ _LEAVING = {ExperimentStatus.STOPPING, ExperimentStatus.STOPPED}
 
 @dataclass
 class Running:
-    """An experiment that an engine works on."""
+    """An experiment that a loop works on."""
 
     loop: ExperimentLoop
     service: TrainingService
@@ -52,7 +52,7 @@ class Running:
 
 
 class ExperimentSupervisor:
-    """One engine for every active experiment. Opened with `serve`."""
+    """One loop for every active experiment. Opened with `serve`."""
 
     def __init__(self, context: EngineContext) -> None:
         self._context = context
@@ -105,9 +105,9 @@ class ExperimentSupervisor:
             self._context.hub.expect(job.id, job.token, job.experiment_id, started=job.started_at is not None)
 
     async def _until_attached(self) -> None:
-        """Until the engines have found their jobs again, or it takes too long."""
+        """Until the loops have found their jobs again, or it takes too long."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(START_PATIENCE_SECONDS):
+            async with asyncio.timeout(START_TIMEOUT_SECONDS):
                 for running in tuple(self._running.values()):
                     await running.loop.attached.wait()
 
@@ -144,7 +144,7 @@ class ExperimentSupervisor:
         return await self._context.control.read(explained)
 
     async def load(self, experiment_id: str) -> ReadExperiment:
-        """Read an experiment back and make all that its engine needs. Changes nothing. Raises NotFound, and whatever is
+        """Read an experiment back and make all that its loop needs. Changes nothing. Raises NotFound, and whatever is
         in the way."""
         metrics = await self.metrics(experiment_id)
         state = await load_state(self._context.control, metrics, experiment_id)
@@ -168,7 +168,7 @@ class ExperimentSupervisor:
         return ReadExperiment(ExperimentLoop(state, context), service)
 
     def start(self, loaded: ReadExperiment) -> None:
-        """Start the engine of an experiment that was read back. Raises Unavailable while the manager leaves."""
+        """Start the loop of an experiment that was read back. Raises Unavailable while the manager leaves."""
         if self._group is None:
             raise Unavailable("the manager is shutting down")
         state = loaded.loop.state
@@ -179,7 +179,7 @@ class ExperimentSupervisor:
         self._running[state.row.id] = Running(loaded.loop, loaded.service, task)
 
     async def _run(self, loaded: ReadExperiment) -> None:
-        """One engine's life. Its failure is its experiment's, not the manager's."""
+        """One loop's life. Its failure is its experiment's, not the manager's."""
         loop, failure = loaded.loop, None
         experiment_id = loop.state.row.id
         try:
@@ -188,8 +188,8 @@ class ExperimentSupervisor:
         except Exception as error:
             failure = error
             if not is_transient(error):
-                extra = {"action": "engine.fail", "experiment_id": experiment_id}
-                log.exception("the engine of experiment %s failed", experiment_id, extra=extra)
+                extra = {"action": "loop.fail", "experiment_id": experiment_id}
+                log.exception("the loop of experiment %s failed", experiment_id, extra=extra)
         finally:
             del self._running[experiment_id]
             self._context.feed.notify()
@@ -206,14 +206,14 @@ class ExperimentSupervisor:
         await self._unloaded.try_now(experiment_id)
 
     def leave_unloaded(self, experiment_id: str, error: Exception) -> None:
-        """No engine works on an active experiment, because of `error`: load it again after a pause."""
+        """No loop works on an active experiment, because of `error`: load it again after a pause."""
         if self._group is not None:
             self._unloaded.add(experiment_id, error)
 
     async def ask(self, experiment_id: str, message: m.LoopMessage) -> Any:
-        """Give a message to the engine of an experiment, and wait until what it led to is committed. What can be done
-        without an engine is done for one that is not loaded, too. Raises Conflict, Unavailable."""
-        if experiment_id not in self._running and isinstance(message, WithoutEngine):
+        """Give a message to the loop of an experiment, and wait until what it led to is committed. What can be done
+        without a loop is done for one that is not loaded, too. Raises Conflict, Unavailable."""
+        if experiment_id not in self._running and isinstance(message, WithoutLoop):
             async with self._unloaded.lock(experiment_id):
                 if self._unloaded.has(experiment_id):
                     return await self._unloaded.carry_out(experiment_id, message)
@@ -226,7 +226,7 @@ class ExperimentSupervisor:
             self._context.pool.release(job_id)
 
     def loop(self, experiment_id: str) -> ExperimentLoop:
-        """The engine of an experiment. Raises Unavailable while it is not loaded, Conflict when none works on it."""
+        """The loop of an experiment. Raises Unavailable while it is not loaded, Conflict when none works on it."""
         running = self._running.get(experiment_id)
         if running is None and self._unloaded.has(experiment_id):
             raise self._unloaded.obstacle(experiment_id)
@@ -235,11 +235,11 @@ class ExperimentSupervisor:
         return running.loop
 
     def has(self, experiment_id: str) -> bool:
-        """Whether an engine works on it."""
+        """Whether a loop works on it."""
         return experiment_id in self._running
 
     def users_of(self, node_id: str) -> list[str]:
-        """The ids of the experiments that an engine works on and that may use a node."""
+        """The ids of the experiments that a loop works on and that may use a node."""
         return [name for name, running in self._running.items() if node_id in _nodes_of(running.service)]
 
     def leaving(self, node_ids: Collection[str]) -> dict[str, str]:
@@ -257,7 +257,7 @@ class ExperimentSupervisor:
         return [name for name in users if self._running[name].loop.state.row.status in _LEAVING]
 
     async def leave(self, experiment_id: str) -> None:
-        """Wait until the engine of an experiment that is over is gone; end that of a failed one. Raises Unavailable
+        """Wait until the loop of an experiment that is over is gone; end that of a failed one. Raises Unavailable
         when that takes too long, or its platform is busy cleaning up after it for too long."""
         running = self._running.get(experiment_id)
         if running is not None:
@@ -278,7 +278,7 @@ class ExperimentSupervisor:
         await self._clean_ups.settle(experiment)
 
     def service(self, experiment: ExperimentRow) -> TrainingService:
-        """The experiment's service; of one that no engine works on, one that can only read."""
+        """The experiment's service; of one that no loop works on, one that can only read."""
         running = self._running.get(experiment.id)
         return make_service(self._context, experiment) if running is None else running.service
 

@@ -1,12 +1,12 @@
-"""Experiments that are active and that no engine works on: why not, and when loading them is tried again.
+"""Experiments that are active and that no loop works on: why not, and when loading them is tried again.
 
 An experiment cannot be loaded while its metrics database is on a disk that is full or away, while its configuration
 cannot be read, or while its training service cannot be made. None of that is the fault of its trials: they keep
 running, and their keepers keep what they report. The experiment keeps its status. Loading is tried again with growing
 pauses, and at once when a user resumes the experiment.
 
-Meanwhile a user can stop it, kill its trials and change its limits: that is committed to the control database as an
-engine would do it, and keepers are notified through the hub. An engine that loads the experiment later finds it there.
+Meanwhile a user can stop it, kill its trials and change its limits: that is committed to the control database as a
+loop would do it, and keepers are notified through the hub. A loop that loads the experiment later finds it there.
 """
 
 import asyncio
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-START_PATIENCE_SECONDS = 10.0
+START_TIMEOUT_SECONDS = 10.0
 """How long the start of the manager waits for all first attempts: a disk that hangs must not hold it up."""
-RESUME_PATIENCE_SECONDS = 15.0
+RESUME_TIMEOUT_SECONDS = 15.0
 """How long a user who resumes an experiment waits for the attempt."""
 STOP_POLL_SECONDS = 2.0
 """How often an experiment that is being stopped is looked at."""
@@ -51,13 +51,13 @@ FIRST_TRANSIENT_SECONDS, LONGEST_TRANSIENT_SECONDS = 1.0, 30.0
 FIRST_LASTING_SECONDS, LONGEST_LASTING_SECONDS = 60.0, 600.0
 """The same after what only a person can change, such as a plug-in that is not installed."""
 
-WithoutEngine = m.StopExperiment | m.CancelTrial | m.ChangeLimits
-"""What can be done for an experiment that no engine works on."""
+WithoutLoop = m.StopExperiment | m.CancelTrial | m.ChangeLimits
+"""What can be done for an experiment that no loop works on."""
 
 
 @dataclass(frozen=True)
 class ReadExperiment:
-    """An experiment that was read back, with all that its engine needs. Nothing was changed yet."""
+    """An experiment that was read back, with all that its loop needs. Nothing was changed yet."""
 
     loop: ExperimentLoop
     service: TrainingService
@@ -106,7 +106,7 @@ class Unloaded:
         is loaded, has failed once, or the time is over."""
         self._group = group
         loop = asyncio.get_running_loop()
-        ends = loop.time() + START_PATIENCE_SECONDS
+        ends = loop.time() + START_TIMEOUT_SECONDS
         for experiment_id in experiment_ids:
             attempted = self.add(experiment_id).attempted
             with suppress(TimeoutError):
@@ -121,7 +121,7 @@ class Unloaded:
         self._entries[experiment_id] = entry
         loaded_at, failures = self._loaded.pop(experiment_id, (-math.inf, 0))
         if now - loaded_at < LONGEST_TRANSIENT_SECONDS:
-            entry.failed_alike = failures  # its engine did not last: it is tried less and less often
+            entry.failed_alike = failures  # its loop did not last: it is tried less and less often
         if error is not None:
             self._record_failure(entry, error)
         name = f"loading experiment {experiment_id}"
@@ -137,7 +137,7 @@ class Unloaded:
         wanted = entry.began + 1  # an attempt that is under way may have seen what was in the way before
         entry.woken.set()
         with suppress(TimeoutError):
-            async with asyncio.timeout(RESUME_PATIENCE_SECONDS):
+            async with asyncio.timeout(RESUME_TIMEOUT_SECONDS):
                 while self._entries.get(experiment_id) is entry and entry.failed < wanted:
                     await entry.attempted.wait()
         if self._entries.get(experiment_id) is entry:
@@ -232,15 +232,15 @@ class Unloaded:
     # ---- what users want meanwhile
 
     def lock(self, experiment_id: str) -> asyncio.Lock:
-        """Held while a caller decides between the engine and `carry_out`; no engine is started meanwhile."""
+        """Held while a caller decides between the loop and `carry_out`; no loop is started meanwhile."""
         return self._locks[experiment_id]
 
     def has(self, experiment_id: str) -> bool:
         """Whether it is waiting to be loaded."""
         return experiment_id in self._entries
 
-    async def carry_out(self, experiment_id: str, command: WithoutEngine) -> Any:
-        """Do without an engine what a user wants; returns when it is committed. Only with the experiment's lock."""
+    async def carry_out(self, experiment_id: str, command: WithoutLoop) -> Any:
+        """Do without a loop what a user wants; returns when it is committed. Only with the experiment's lock."""
         state = await self._context.control.read(lambda c: read_state(c, experiment_id))
         turn = self._new_turn(experiment_id)
         answer: Any = None
@@ -325,7 +325,7 @@ class Unloaded:
         return f"not loaded: {entry.clause or 'opening its files takes long'}; {trials}; {when}"
 
     def obstacle(self, experiment_id: str) -> Unavailable:
-        """The error for who wants something of an experiment that needs an engine."""
+        """The error for who wants something of an experiment that needs a loop."""
         return Unavailable(f"experiment {experiment_id} is {self.describe(experiment_id)}")
 
     @property

@@ -54,7 +54,7 @@ class ExperimentStatus(StrEnum):
 
     @property
     def is_active(self) -> bool:
-        """Whether an engine works on it."""
+        """Whether a loop works on it."""
         return self not in {ExperimentStatus.STOPPED, ExperimentStatus.VIEWED}
 
 

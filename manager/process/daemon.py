@@ -120,7 +120,7 @@ def stop_manager(home: Home, *, timeout_seconds: float = STOP_SECONDS) -> bool:
     :raises ManagerNotStopped: it is still there after the time; it is not killed.
     """
     address = read_address(home)
-    descriptor = None if address is None else address.open_process()
+    descriptor = None if address is None else address.open_pidfd()
     if address is None or descriptor is None:
         return False
     try:

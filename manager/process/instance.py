@@ -13,7 +13,7 @@ from typing import Self
 
 from proctor.manager.settings import Home
 from proctor.sdk.files import open_locked, replace_file
-from proctor.trial_keeper.linux.identity import boot_id, open_process, start_time
+from proctor.trial_keeper.linux.identity import boot_id, open_pidfd, start_time
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -52,13 +52,13 @@ class ManagerAddress:
         pid = os.getpid()
         return cls(pid, start_time(pid) or 0, boot_id(), host, port, url, version("proctor"))
 
-    def open_process(self) -> int | None:
+    def open_pidfd(self) -> int | None:
         """A pidfd of the manager, or None when it is gone."""
-        return open_process(self.pid, self.start_time) if self.boot_id == boot_id() else None
+        return open_pidfd(self.pid, self.start_time) if self.boot_id == boot_id() else None
 
     def is_alive(self) -> bool:
         """Whether its process still runs."""
-        descriptor = self.open_process()
+        descriptor = self.open_pidfd()
         if descriptor is None:
             return False
         os.close(descriptor)

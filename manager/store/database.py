@@ -51,7 +51,7 @@ class Database:
         self._loop = asyncio.get_running_loop()
         self._health_callbacks: list[Callable[[str], None]] = []
         self._impatient: set[asyncio.Future[None]] = set()
-        self._outbox: list[WriteRequest] = []
+        self._unflushed: list[WriteRequest] = []
         self._closing: asyncio.Future[None] | None = None
         self._writer = Writer(
             connection,
@@ -143,10 +143,10 @@ class Database:
         the write continues.
         """
         future = self._start()
-        if not self._outbox:
+        if not self._unflushed:
             # All writes of one turn of the loop are handed over together.
-            self._loop.call_soon(self._flush_outbox)
-        self._outbox.append(WriteRequest(function, future))
+            self._loop.call_soon(self._flush)
+        self._unflushed.append(WriteRequest(function, future))
         return future
 
     async def keep_witness(self, path: Path) -> None:
@@ -202,7 +202,7 @@ class Database:
     async def close(self) -> None:
         """Carry out everything that was asked, then close the file. May be called twice."""
         if self._closing is None:
-            self._flush_outbox()
+            self._flush()
             self._change_pending(1)
             if self._threads:
                 self._closing = self._loop.run_in_executor(None, self._close_files)
@@ -227,8 +227,8 @@ class Database:
         self._change_pending(1)
         return self._loop.create_future()
 
-    def _flush_outbox(self) -> None:
-        requests, self._outbox = self._outbox, []
+    def _flush(self) -> None:
+        requests, self._unflushed = self._unflushed, []
         if not requests:
             return
         if not self._threads:

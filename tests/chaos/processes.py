@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from proctor.trial_keeper.linux.identity import open_process, start_time, stat_fields
+from proctor.trial_keeper.linux.identity import open_pidfd, start_time, stat_fields
 
 TAG = "PROCTOR_CHAOS_TAG"
 """In the environment of everything that descends from a manager under test, trials included."""
@@ -36,7 +36,7 @@ class Found:
 
     def kill(self) -> bool:
         """SIGKILL to exactly this process; False when it is gone already."""
-        descriptor = open_process(self.pid, self.started)
+        descriptor = open_pidfd(self.pid, self.started)
         if descriptor is None:
             return False
         try:

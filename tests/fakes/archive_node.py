@@ -19,7 +19,7 @@ from fakes.launches import make_launch
 
 from proctor.training_services.remote.bootstrap.archive import KeeperArchive, build
 from proctor.trial_keeper.jobs.cleanup import find_processes
-from proctor.trial_keeper.linux.processes import end_members
+from proctor.trial_keeper.linux.processes import end_processes
 from proctor.trial_keeper.protocol import Launch
 from proctor.trial_keeper.start import find_keeper
 
@@ -124,4 +124,4 @@ async def open_archive_node(folder: Path, *, python: str = "") -> AsyncIterator[
 
 
 def _end_all(node: ArchiveNode) -> None:
-    end_members(lambda: find_processes(node.directory), grace_seconds=0.0, wait=time.sleep)
+    end_processes(lambda: find_processes(node.directory), grace_seconds=0.0, wait=time.sleep)

@@ -17,7 +17,7 @@ from proctor import trial_keeper
 from proctor.trial_keeper.errors import KeeperNotStarted
 from proctor.trial_keeper.jobs.launching import prepare_directory
 from proctor.trial_keeper.jobs.records import JobRecord
-from proctor.trial_keeper.linux.identity import boot_id, is_alive, open_process, start_time
+from proctor.trial_keeper.linux.identity import boot_id, is_alive, open_pidfd, start_time
 from proctor.trial_keeper.linux.processes import survey
 from proctor.trial_keeper.protocol import Cancel, EndReason, Exit, Launch, to_json
 from proctor.trial_keeper.start import find_keeper
@@ -105,7 +105,7 @@ async def test_a_job_that_ends_while_no_keeper_runs_is_told_by_the_next_one(node
     await node.manager.start_of("T.1")
     reaper = node.process("T.1").reaper
     await node.kill()
-    descriptor = open_process(reaper.pid, reaper.started)
+    descriptor = open_pidfd(reaper.pid, reaper.started)
     if descriptor is not None:
         await readable(descriptor)
         os.close(descriptor)
@@ -269,7 +269,7 @@ async def test_a_job_whose_process_record_is_damaged_is_stopped_and_its_end_unkn
     end = await node.manager.end_of("T.1")
     assert end.reason == EndReason.EXIT_UNKNOWN
     assert node.members("T.1") == []
-    assert open_process(reaper.pid, reaper.started) is None
+    assert open_pidfd(reaper.pid, reaper.started) is None
     assert node.process("U.1").trial.pid == start.pid, "the other jobs go on"
     assert "T.1" in (node.keeper_directory / "log").read_text()
     await node.manager.command(Cancel("U.1", "token of U.1"))

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from fakes.keeper_node import Node, eventually, kill_and_wait, open_node, readable
 
-from proctor.trial_keeper.linux.identity import open_process
+from proctor.trial_keeper.linux.identity import open_pidfd
 from proctor.trial_keeper.linux.processes import descendants, survey
 from proctor.trial_keeper.protocol import Cancel, EndReason, Launch, Shutdown, Update
 
@@ -158,7 +158,7 @@ async def test_a_job_is_stopped_before_it_has_started_only_once(node: Node) -> N
 
 async def test_the_duration_limit_holds_while_the_manager_is_away(node: Node) -> None:
     pid = await start_ready(node, node.launch("T.1", HIDERS["plain"], max_duration_seconds=1.0))
-    trial = open_process(pid, node.process("T.1").trial.started)
+    trial = open_pidfd(pid, node.process("T.1").trial.started)
     assert trial is not None
     await node.manager.stop()
     await readable(trial)
@@ -192,7 +192,7 @@ async def test_a_duration_limit_can_be_changed_while_the_job_runs(node: Node) ->
 async def test_a_job_with_a_lease_ends_when_the_manager_stays_away(node: Node) -> None:
     pid = await start_ready(node, node.launch("T.1", HIDERS["plain"], lease_seconds=1.0))
     other = await start_ready(node, node.launch("U.1", HIDERS["plain"]))
-    trial = open_process(pid, node.process("T.1").trial.started)
+    trial = open_pidfd(pid, node.process("T.1").trial.started)
     assert trial is not None
     await node.manager.stop()
     await readable(trial)
@@ -217,7 +217,7 @@ async def test_a_job_that_is_not_the_managers_is_stopped_and_forgotten(node: Nod
     report = "echo x >> $PROCTOR_JOB_DIR/journal"
     command = f"{READY}; while true; do sleep 0.2; {report}; done"
     pid = await start_ready(node, node.launch("T.1", command))
-    trial = open_process(pid, node.process("T.1").trial.started)
+    trial = open_pidfd(pid, node.process("T.1").trial.started)
     assert trial is not None
     getattr(node.manager, answer).add("T.1")
     if answer == "unknown":

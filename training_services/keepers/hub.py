@@ -293,7 +293,7 @@ class KeeperHub:
         if must_be_sent and session is not None:
             session.commands.push(command)
 
-    def adopt(self, node_id: str, launch: Launch) -> None:
+    def resume_launch(self, node_id: str, launch: Launch) -> None:
         """Go on with a job that was sent to a node before the manager was restarted: it is launched only if its
         keeper does not have it. Raises UnknownTrialJob if it was not announced by `expect`."""
         self._jobs.require(launch.job_id).remember(launch)

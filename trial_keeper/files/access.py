@@ -8,14 +8,14 @@ import os
 import stat
 from collections.abc import Sequence
 
-from proctor.trial_keeper.errors import PlaceRefused
+from proctor.trial_keeper.errors import AccessRefused
 from proctor.trial_keeper.protocol import FileFacts
 from proctor.trial_keeper.settings import BUNDLE_FOLDER, EXPERIMENTS_FOLDER, JOBS_FOLDER, SOCKET_FOLDER
 
 _KEPT = (BUNDLE_FOLDER, JOBS_FOLDER, SOCKET_FOLDER)
 
 
-class FilePlaces:
+class FileAccess:
     """The folders below a keeper's directory, and those of its jobs."""
 
     def __init__(self, directory: str) -> None:
@@ -23,14 +23,14 @@ class FilePlaces:
 
     def readable(self, folder: str, jobs: Sequence[str]) -> str:
         """The real path of a folder that may be read: one below the keeper's directory, a job's directory or below it,
-        or one of an experiment on another node that shares our home. Raises PlaceRefused, FileNotFoundError.
+        or one of an experiment on another node that shares our home. Raises AccessRefused, FileNotFoundError.
 
         :param jobs: the directories of the jobs this keeper knows.
         """
         root, found = self._real(self._directory), self._real(folder)
         in_jobs = any(_is_within(found, self._real(job)) for job in jobs)
         if not (_is_below(found, root) or in_jobs or _is_of_neighbor(found, root)):
-            raise PlaceRefused(f"{folder} is neither in the keeper's directory {root} nor in that of one of its jobs")
+            raise AccessRefused(f"{folder} is neither in the keeper's directory {root} nor in that of one of its jobs")
         if not os.path.isdir(found):
             raise FileNotFoundError(
                 f"{folder} is not there" if not os.path.exists(found) else f"{folder} is not a folder"
@@ -39,7 +39,7 @@ class FilePlaces:
 
     def removable(self, folder: str, busy: Sequence[tuple[str, str]]) -> str:
         """The path of a folder that may be removed: one below the keeper's directory that is not the keeper's own, and
-        in which no job runs. It need not be there; a link is itself meant. Raises PlaceRefused.
+        in which no job runs. It need not be there; a link is itself meant. Raises AccessRefused.
 
         :param busy: (job id, path) of what running jobs need.
         """
@@ -48,19 +48,19 @@ class FilePlaces:
         named = os.path.normpath(os.path.join(self._directory, folder))
         found = os.path.join(self._real(os.path.dirname(named)), os.path.basename(named))
         if not _is_below(found, root):
-            raise PlaceRefused(f"{folder} is not in the keeper's directory {root}; it was not removed")
+            raise AccessRefused(f"{folder} is not in the keeper's directory {root}; it was not removed")
         if os.path.relpath(found, root).split(os.sep)[0] in _KEPT:
-            raise PlaceRefused(f"{folder} belongs to the keeper; it was not removed")
+            raise AccessRefused(f"{folder} belongs to the keeper; it was not removed")
         for job_id, path in busy:
             if _is_within(self._real(path), found):
-                raise PlaceRefused(f"job {job_id} is still running in {folder}; stop it before you remove its files")
+                raise AccessRefused(f"job {job_id} is still running in {folder}; stop it before you remove its files")
         return found
 
     def _real(self, path: str) -> str:
         try:
             return os.path.realpath(os.path.join(self._directory, path))
         except ValueError:  # a zero byte
-            raise PlaceRefused(f"{path!r} is not the name of a folder") from None
+            raise AccessRefused(f"{path!r} is not the name of a folder") from None
 
 
 def _is_below(path: str, folder: str) -> bool:

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from proctor.trial_keeper.errors import PlaceRefused
-from proctor.trial_keeper.files.access import FilePlaces, list_files, read_file
+from proctor.trial_keeper.errors import AccessRefused
+from proctor.trial_keeper.files.access import FileAccess, list_files, read_file
 from proctor.trial_keeper.protocol import (
     FileAnswer,
     FileFacts,
@@ -50,7 +50,7 @@ class FileAnswers:
     """
 
     def __init__(self, directory: str, jobs: Callable[[], ReadablePaths]) -> None:
-        self._places = FilePlaces(directory)
+        self._access = FileAccess(directory)
         self._jobs = jobs
         self._requests: asyncio.Queue[FileRequest] = asyncio.Queue()
         self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="files")
@@ -81,7 +81,7 @@ class FileAnswers:
             answer, data = self._carry_out(request, blank, jobs)
         except FileNotFoundError as error:
             answer = replace(blank, error=str(error), missing=True)
-        except PlaceRefused as error:
+        except AccessRefused as error:
             answer = replace(blank, error=str(error))
         except OSError as error:
             answer = replace(blank, error=f"{error.filename or request.folder}: {error.strerror}")
@@ -92,9 +92,9 @@ class FileAnswers:
 
     def _carry_out(self, request: FileRequest, blank: FileAnswer, jobs: ReadablePaths) -> tuple[FileAnswer, bytes]:
         if isinstance(request, RemoveFolder):
-            _remove(self._places.removable(request.folder, jobs.busy))
+            _remove(self._access.removable(request.folder, jobs.busy))
             return blank, b""
-        folder = self._places.readable(request.folder, jobs.known)
+        folder = self._access.readable(request.folder, jobs.known)
         if isinstance(request, ListFiles):
             files = list_files(folder)
             first = bisect_right([file.path for file in files], request.after) if request.after else 0

@@ -27,12 +27,12 @@ from proctor.trial_keeper.jobs.records import (
     with_stop,
     write_exit,
 )
-from proctor.trial_keeper.linux.identity import boot_id, is_alive, open_process, start_time
+from proctor.trial_keeper.linux.identity import boot_id, is_alive, open_pidfd, start_time
 from proctor.trial_keeper.linux.processes import (
     ProcessFacts,
     descendants,
-    end_members,
-    find_members,
+    end_processes,
+    find_job_processes,
     is_subreaper,
     read_tag,
     send,
@@ -57,12 +57,12 @@ def end_leftovers(
     session, adopters = _living_session(process), _adopters(process)
 
     def find() -> list[ProcessFacts]:
-        found = find_members(tag, ancestors=() if session is None else (session,), session=session)
+        found = find_job_processes(tag, ancestors=() if session is None else (session,), session=session)
         found += filter(None, [survey().get(session)]) if session is not None else []
         found += _find_orphans(tag, adopters) if adopters else []
         return list({member.pid: member for member in found}.values())
 
-    end_members(find, grace_seconds=grace_seconds, wait=time.sleep)
+    end_processes(find, grace_seconds=grace_seconds, wait=time.sleep)
     failpoint("keeper.stop.after")
 
 
@@ -103,11 +103,11 @@ def find_reaper(folder: RecordFolder, job_id: str) -> int | None:
     """A pidfd of the reaper that has claimed a job: by its record, or as the process that has this record open."""
     process = folder.read_process(job_id)
     if process is not None:
-        return open_process(process.reaper.pid, process.reaper.started) if process.boot_id == boot_id() else None
+        return open_pidfd(process.reaper.pid, process.reaper.started) if process.boot_id == boot_id() else None
     path = folder.process_file(job_id)
     for found in survey().values():
         if found.pid != os.getpid() and _has_open(found.pid, path):
-            return open_process(found.pid, found.started)
+            return open_pidfd(found.pid, found.started)
     return None
 
 
@@ -230,7 +230,7 @@ def end_jobs(directory: Path, *, grace_seconds: float) -> tuple[int, list[str]]:
     for record in pending:
         _end_without_reaper(folder, record)
     # Whatever else says that it belongs to this directory: spawners of killed keepers, jobs without records.
-    left = end_members(lambda: find_processes(directory), grace_seconds=grace_seconds, wait=time.sleep)
+    left = end_processes(lambda: find_processes(directory), grace_seconds=grace_seconds, wait=time.sleep)
     return len(running), [f"process {pid} does not react to SIGKILL" for pid in left]
 
 
@@ -253,7 +253,7 @@ def _has_ended(folder: RecordFolder, record: JobRecord, notified: set[int]) -> b
     job_id = record.launch.job_id
     process = folder.read_process(job_id)
     if process is not None and process.boot_id == boot_id():
-        reaper = open_process(process.reaper.pid, process.reaper.started)
+        reaper = open_pidfd(process.reaper.pid, process.reaper.started)
         if reaper is not None:
             try:
                 if process.reaper.pid not in notified:

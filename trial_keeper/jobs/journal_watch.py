@@ -59,7 +59,7 @@ class JournalWatcher:
         for job in list(self._jobs.values()):
             if "" not in self._watched[job.job_id]:
                 job.find_journals()
-            if any(tail.is_behind for tail in job.tails.values()):
+            if any(tail.needs_report for tail in job.tails.values()):
                 self._on_change(job)
 
     def _watch_journals(self, job: Job) -> None:

@@ -17,7 +17,7 @@ from proctor.trial_keeper.protocol import Chunk, Device, End, ReportAnswer, Repo
 REPORT_BYTES = 1024 * 1024
 LEAST_SHARE_BYTES = 16 * 1024  # what one job gets of a report, if it gets anything
 ROOM_FOR_RUNNING_BYTES = REPORT_BYTES // 4  # which the journals of jobs that have ended leave to the others
-_START_PATIENCE_SECONDS = 0.1
+_START_DELAY_SECONDS = 0.1
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class Outbox:
         self._dirty[job.job_id] = job
         if self._start_timer is None:
             loop = asyncio.get_running_loop()
-            self._start_timer = loop.call_later(_START_PATIENCE_SECONDS, self._report_starts)
+            self._start_timer = loop.call_later(_START_DELAY_SECONDS, self._report_starts)
 
     def set_devices(self, devices: list[Device]) -> None:
         """The devices have changed; sent with the next report."""
@@ -217,7 +217,7 @@ class Outbox:
         """Forget what has been reported; what remains goes into the next report. A line that is still being written
         wakes us by itself when it is whole."""
         for job in list(self._dirty.values()):
-            more = any(tail.is_behind for tail in job.tails.values())
+            more = any(tail.needs_report for tail in job.tails.values())
             if job.exit is not None or (more and job.job_id in report.sent):
                 self._wake.set()
             elif not more and (job.start_reported or job.process is None):

@@ -50,7 +50,7 @@ from proctor.trial_keeper.jobs.records import (
     with_stop,
     write_exit,
 )
-from proctor.trial_keeper.linux.identity import boot_id, describe_stop, is_alive, open_process
+from proctor.trial_keeper.linux.identity import boot_id, describe_stop, is_alive, open_pidfd
 from proctor.trial_keeper.linux.tasks import TaskGroup
 from proctor.trial_keeper.protocol import Cancel, EndReason, Exit, Launch, Update
 
@@ -373,7 +373,7 @@ class JobTable:
         if job.process is None and self._folder.is_claimed(job.job_id):
             return False
         if job.process is not None and job.process.boot_id == self._boot_id:
-            reaper = open_process(job.process.reaper.pid, job.process.reaper.started)
+            reaper = open_pidfd(job.process.reaper.pid, job.process.reaper.started)
             if reaper is not None:
                 self._watch_job(job, reaper)
                 return True

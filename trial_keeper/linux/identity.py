@@ -51,7 +51,7 @@ def describe_stop(pid: int, started: int) -> str:
     return f"(pid {pid}) is held by a debugger; resume it there" if fields[0] == b"t" else ""
 
 
-def open_process(pid: int, started: int) -> int | None:
+def open_pidfd(pid: int, started: int) -> int | None:
     """A pidfd of exactly that process, or None when it is gone (or a zombie whose parent is slow)."""
     try:
         descriptor = os.pidfd_open(pid)

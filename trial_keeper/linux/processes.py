@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection
 from time import monotonic
 
 from proctor.sdk.protocol import ENV_JOB_DIRECTORY, ENV_JOB_ID
-from proctor.trial_keeper.linux.identity import open_process, stat_fields
+from proctor.trial_keeper.linux.identity import open_pidfd, stat_fields
 
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_GET_CHILD_SUBREAPER = 37
@@ -116,7 +116,7 @@ def descendants(table: dict[int, ProcessFacts], roots: Collection[int]) -> set[i
     return found
 
 
-def find_members(
+def find_job_processes(
     tag: tuple[str, str], *, ancestors: Collection[int] = (), session: int | None = None
 ) -> list[ProcessFacts]:
     """The living processes of a job.
@@ -142,7 +142,7 @@ def find_members(
 
 def send(pid: int, started: int, number: int) -> None:
     """Signal exactly this process; one that has ended meanwhile is left alone."""
-    descriptor = open_process(pid, started)
+    descriptor = open_pidfd(pid, started)
     if descriptor is None:
         return
     try:
@@ -153,7 +153,7 @@ def send(pid: int, started: int, number: int) -> None:
         os.close(descriptor)
 
 
-def end_members(
+def end_processes(
     find: Callable[[], list[ProcessFacts]],
     *,
     grace_seconds: float,

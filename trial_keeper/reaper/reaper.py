@@ -24,7 +24,7 @@ from proctor.sdk.protocol import ENV_MEMORY_RESERVE, EXIT_FILE, STDERR_FILE, STD
 from proctor.trial_keeper.linux import processes
 from proctor.trial_keeper.linux.files import make_replaceable, open_regular_file, remove_replacement, write_replacement
 from proctor.trial_keeper.linux.identity import boot_id, start_time
-from proctor.trial_keeper.linux.processes import ProcessFacts, end_members, find_members
+from proctor.trial_keeper.linux.processes import ProcessFacts, end_processes, find_job_processes
 from proctor.trial_keeper.reaper.exits import Ending, classify, last_line_of
 from proctor.trial_keeper.reaper.leases import GuardBusy, LeaseRefused, UnsafeFolder, acquire, release, remove_unused
 
@@ -242,7 +242,7 @@ class _Reaper:
 
     def _end_all(self, grace_seconds: float) -> list[int]:
         failpoint("reaper.stop.before")
-        left = end_members(self._members, grace_seconds=grace_seconds, wait=self._wait_for_child)
+        left = end_processes(self._members, grace_seconds=grace_seconds, wait=self._wait_for_child)
         self._reap()
         failpoint("reaper.stop.after")
         return left
@@ -250,7 +250,7 @@ class _Reaper:
     def _members(self) -> list[ProcessFacts]:
         self._reap()
         tag = (self._request["job_id"], self._request["directory"])
-        return find_members(tag, ancestors=(os.getpid(),), session=self._trial)
+        return find_job_processes(tag, ancestors=(os.getpid(),), session=self._trial)
 
     def _wait_for_child(self, seconds: float) -> None:
         signal.sigtimedwait((signal.SIGCHLD,), seconds)

@@ -7,14 +7,14 @@ keeper needs nothing but the standard library.
 import asyncio
 from types import TracebackType
 
-from proctor.trial_keeper.errors import LinkError
+from proctor.trial_keeper.errors import SessionError
 
 _LONGEST_ANSWER = 64 * 1024 * 1024
 _STREAM_LIMIT = 256 * 1024
 
 
 class HttpConnection:
-    """One connection to the manager. After a LinkError it is of no more use."""
+    """One connection to the manager. After a SessionError it is of no more use."""
 
     def __init__(self, socket_path: str, base_path: str) -> None:
         self._socket_path = socket_path
@@ -27,7 +27,7 @@ class HttpConnection:
         try:
             self._reader, self._writer = await asyncio.open_unix_connection(self._socket_path, limit=_STREAM_LIMIT)
         except (OSError, ValueError) as error:
-            raise LinkError(f"no manager listens on {self._socket_path}: {error}") from error
+            raise SessionError(f"no manager listens on {self._socket_path}: {error}") from error
         return self
 
     async def __aexit__(
@@ -45,10 +45,10 @@ class HttpConnection:
     ) -> tuple[int, bytes]:
         """POST to `<base path>/<name>`; returns the status code and the answer's body.
 
-        :raises LinkError: the connection broke, the answer is not HTTP, or it took longer than `timeout_seconds`.
+        :raises SessionError: the connection broke, the answer is not HTTP, or it took longer than `timeout_seconds`.
         """
         if self._writer is None:
-            raise LinkError("the connection to the manager is not open")
+            raise SessionError("the connection to the manager is not open")
         head = (
             f"POST {self._base_path}/{name} HTTP/1.1\r\nHost: localhost\r\n{self._authorization}"
             f"Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -57,10 +57,10 @@ class HttpConnection:
             self._writer.writelines([head.encode(), body])
             return await asyncio.wait_for(self._read_answer(), timeout_seconds)
         except asyncio.TimeoutError as error:  # noqa: UP041 - another class before Python 3.11
-            raise LinkError(f"the manager has not answered {name!r} within {timeout_seconds:g} s") from error
+            raise SessionError(f"the manager has not answered {name!r} within {timeout_seconds:g} s") from error
         except (OSError, EOFError, ValueError, asyncio.LimitOverrunError) as error:
             broken = error or type(error).__name__
-            raise LinkError(f"the connection to the manager broke at {name!r}: {broken}") from error
+            raise SessionError(f"the connection to the manager broke at {name!r}: {broken}") from error
 
     async def _read_answer(self) -> tuple[int, bytes]:
         assert self._reader is not None

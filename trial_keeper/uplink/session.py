@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from proctor.sdk.failpoints import failpoint
-from proctor.trial_keeper.errors import LinkError, SessionLost
+from proctor.trial_keeper.errors import SessionError, SessionLost
 from proctor.trial_keeper.files.server import AT_ONCE, FileAnswers
 from proctor.trial_keeper.jobs.outbox import Outbox, SettledReport
 from proctor.trial_keeper.linux.backoff import BackOff
@@ -91,7 +91,7 @@ class ManagerSession:
             place = self._place()
             try:
                 await self._hold_session(handler)
-            except LinkError as error:
+            except SessionError as error:
                 if str(error) != self._complaint:  # once, not at every attempt
                     log.warning("%s", error)
                     self._complaint = str(error)
@@ -125,14 +125,14 @@ class ManagerSession:
             path = self._read_pointer()
             secret = self._secret_file.read_text(encoding="utf-8").strip()
         except OSError as error:
-            raise LinkError(f"{error.filename} cannot be read: {error.strerror}") from error
+            raise SessionError(f"{error.filename} cannot be read: {error.strerror}") from error
         except ValueError as error:
-            raise LinkError(f"the path to the manager's socket cannot be read yet: {error}") from error
+            raise SessionError(f"the path to the manager's socket cannot be read yet: {error}") from error
         connection = await stack.enter_async_context(HttpConnection(path, self._base_path))
         nonce = secrets.token_hex(16)
         answer = await self._post(connection, "hello", json.dumps({"nonce": nonce}).encode())
         if not secrets.compare_digest(str(answer.get("proof")), manager_proof(secret, nonce)):
-            raise LinkError(
+            raise SessionError(
                 f"what listens on {path} does not know this node's secret, so it is not this node's manager"
             )
         connection.authorize(secret)
@@ -192,7 +192,7 @@ class ManagerSession:
                 connection = await self._connect(stack)
                 await self._post(connection, "answer", body, "application/octet-stream")
                 body = await bodies.get()
-                with contextlib.suppress(LinkError):  # managers close what is idle; once more, on a new connection
+                with contextlib.suppress(SessionError):  # managers close what is idle; once more, on a new connection
                     while True:
                         await self._post(connection, "answer", body, "application/octet-stream")
                         body = await bodies.get()
@@ -208,12 +208,12 @@ class ManagerSession:
             raise SessionLost("the manager does not know this session; registering again")
         if status != 200:
             text = answer[:300].decode(errors="replace")
-            raise LinkError(f"the manager answers {name!r} with status {status}: {text}")
+            raise SessionError(f"the manager answers {name!r} with status {status}: {text}")
         self.last_answer = asyncio.get_running_loop().time()
         try:
             return json.loads(answer)
         except ValueError as error:
-            raise LinkError(f"the manager's answer to {name!r} is not JSON: {error}") from error
+            raise SessionError(f"the manager's answer to {name!r} is not JSON: {error}") from error
 
     async def _wait_for_change(self, place: tuple[Any, ...], seconds: float) -> None:
         """Pause, but no longer than until the manager's socket is another one: that is a manager that has just come."""
@@ -253,4 +253,4 @@ def _read(kind: type[T], body: Any) -> T:
     try:
         return from_json(kind, body)
     except (TypeError, ValueError, AttributeError, KeyError) as error:
-        raise LinkError(f"the manager's answer is not a {kind.__name__}: {error}") from error
+        raise SessionError(f"the manager's answer is not a {kind.__name__}: {error}") from error

@@ -13,7 +13,7 @@ import click
 from proctor.manager.cli.commands.config import CONFIG_PATH, describe_plan
 from proctor.manager.cli.config_file import load_checked, posted_mapping
 from proctor.manager.cli.exits import CommandError, ExitCode
-from proctor.manager.cli.machines import Logins, find_logins, handed_over
+from proctor.manager.cli.machines import Logins, find_logins, handover_file
 from proctor.manager.cli.output import echo
 from proctor.manager.cli.session import CliSession, with_session
 
@@ -139,7 +139,7 @@ def submit(
     client: "Client", loaded: Any, file: Path, *, identifier: str | None = None, logins: Logins | None = None
 ) -> dict[str, Any]:
     """Hand the environment and the secrets over and post the configuration as it was written, less the secrets."""
-    with handed_over(client, logins or Logins(loaded.secrets)) as handover:
+    with handover_file(client, logins or Logins(loaded.secrets)) as handover:
         return client.create_experiment(
             posted_mapping(loaded),
             directory=os.path.abspath(file.parent),

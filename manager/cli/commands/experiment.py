@@ -209,7 +209,7 @@ def _confirm_large(size: str) -> None:
 
 
 def _settle(session: CliSession, experiment: dict[str, Any]) -> None:
-    """An experiment that is DONE or in ERROR still has an engine; stop it, so that it can be deleted."""
+    """An experiment that is DONE or in ERROR still has a loop; stop it, so that it can be deleted."""
     if experiment["status"] in ("DONE", "ERROR"):
         from proctor.manager.cli.watching import stop_and_wait
 

@@ -20,7 +20,7 @@ from proctor.sdk.files import last_lines, put_in_place
 
 log = logging.getLogger(__name__)
 
-GOODBYE_SECONDS = 3.0
+SHUTDOWN_SECONDS = 3.0
 KILL_SECONDS = 10.0
 """How long a killed process may stay: the kernel ends it when it comes back from a disk or a network file system."""
 _TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
@@ -86,14 +86,14 @@ class ProcessChannel(LineChannel):
         failpoint("manager.dispatcher.kill.before")
         self._signal_group()
         failpoint("manager.dispatcher.kill.after")
-        await asyncio.sleep(GOODBYE_SECONDS)
+        await asyncio.sleep(SHUTDOWN_SECONDS)
         self._writer.transport.abort()
 
     async def end(self) -> None:
         """Ask it to leave and wait; after that, make it leave."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(GOODBYE_SECONDS):
-                await self._ask_to_leave()
+            async with asyncio.timeout(SHUTDOWN_SECONDS):
+                await self._request_shutdown()
                 await self.process.wait()
         self._signal_group()
         try:
@@ -104,7 +104,7 @@ class ProcessChannel(LineChannel):
             log.warning(text, self.process.pid, extra={"action": "dispatcher.leave"})
         self._writer.close()
 
-    async def _ask_to_leave(self) -> None:
+    async def _request_shutdown(self) -> None:
         with suppress(ConnectionError, OSError):
             await self.send(protocol.encode(protocol.Terminate()))
             if not self._writer.is_closing():

@@ -10,7 +10,7 @@ from proctor.manager.dispatcher.algorithms.base import (
     read_value,
 )
 from proctor.manager.dispatcher.algorithms.registry import read_search_space
-from proctor.manager.dispatcher.host.interface import HostedAssessor, HostedTuner, Leave, Send, succeeded
+from proctor.manager.dispatcher.host.interface import HostedAssessor, HostedTuner, Send, ShutdownMode, succeeded
 from proctor.manager.dispatcher.protocol import from_wire
 
 
@@ -55,7 +55,7 @@ class BuiltinTuner(HostedTuner):
     def add_customized(self, message: protocol.AddCustomizedTrial) -> None:
         self._algorithm.accept_customized(message.parameter_id, message.parameters)
 
-    def close(self, leave: Leave) -> None:
+    def close(self, mode: ShutdownMode) -> None:
         """Nothing: the input log is all that a built-in keeps."""
 
     def _suggest(self, position: int, parameter_id: int) -> bool:
@@ -91,5 +91,5 @@ class BuiltinAssessor(HostedAssessor):
         self._stopped.discard(message.trial_id)
         self._algorithm.trial_end(message.trial_id, succeeded(message))
 
-    def close(self, leave: Leave) -> None:
+    def close(self, mode: ShutdownMode) -> None:
         """Nothing: the input log is all that a built-in keeps."""

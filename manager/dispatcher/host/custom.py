@@ -28,8 +28,8 @@ from proctor.manager.dispatcher.host.interface import (
     Call,
     HostedAssessor,
     HostedTuner,
-    Leave,
     Send,
+    ShutdownMode,
     WorkerThread,
     succeeded,
 )
@@ -203,13 +203,13 @@ class CustomTuner(HostedTuner):
     def stop_asking(self) -> None:
         self._asks = False
 
-    def close(self, leave: Leave) -> None:
+    def close(self, mode: ShutdownMode) -> None:
         self.stop_asking()
-        until = time.monotonic() + leave.seconds
+        until = time.monotonic() + mode.seconds
         # What waits on the first thread puts more on the second; the exit hook comes after both.
         if not (self._drain(until) and self._second.finish(until - time.monotonic())):
             return
-        if leave.saves:
+        if mode.saves:
             self._first.put(self._catch_errors(self._save))
         self._first.put(self._catch_errors(self._tuner._on_exit))
         self._first.finish(until - time.monotonic())
@@ -389,11 +389,11 @@ class CustomAssessor(HostedAssessor):
     def trial_end(self, message: protocol.TrialEnd) -> None:
         self._put(message, partial(self._end, message))
 
-    def close(self, leave: Leave) -> None:
-        if leave.saves:
+    def close(self, mode: ShutdownMode) -> None:
+        if mode.saves:
             self._thread.put(self._catch_errors(self._save))
         self._thread.put(self._catch_errors(self._assessor._on_exit))
-        self._thread.finish(leave.seconds)
+        self._thread.finish(mode.seconds)
 
     def _put(self, message: Any, call: Call) -> None:
         def do() -> None:

@@ -21,7 +21,7 @@ Call = Callable[[], None]
 
 
 @dataclass(frozen=True)
-class Leave:
+class ShutdownMode:
     """How a session ends."""
 
     seconds: float
@@ -31,8 +31,8 @@ class Leave:
     which keep their checkpoints in the same folder."""
 
 
-IN_ORDER = Leave(30.0, saves=True)
-ABANDONED = Leave(2.0, saves=False)
+IN_ORDER = ShutdownMode(30.0, saves=True)
+ABANDONED = ShutdownMode(2.0, saves=False)
 
 
 class HostedTuner(ABC):
@@ -66,7 +66,7 @@ class HostedTuner(ABC):
         """Skip requests that wait: their answers would come too late. May be called from any thread."""
 
     @abstractmethod
-    def close(self, leave: Leave) -> None:
+    def close(self, mode: ShutdownMode) -> None:
         """Wait until the tuner has handled everything, let it save itself, and call its exit hook last."""
 
 
@@ -86,7 +86,7 @@ class HostedAssessor(ABC):
         """Notify the assessor of the end of a trial."""
 
     @abstractmethod
-    def close(self, leave: Leave) -> None:
+    def close(self, mode: ShutdownMode) -> None:
         """Wait until the assessor has handled everything, let it save itself, and call its exit hook last."""
 
 

@@ -14,8 +14,8 @@ from proctor.manager.dispatcher.host.interface import (
     Call,
     HostedAssessor,
     HostedTuner,
-    Leave,
     Send,
+    ShutdownMode,
     WorkerThread,
 )
 from proctor.manager.dispatcher.protocol import FromDispatcher, ToDispatcher
@@ -61,13 +61,13 @@ class HostSession:
         if self._tuner is not None:
             self._tuner.stop_asking()
 
-    def close(self, leave: Leave = IN_ORDER) -> None:
+    def close(self, mode: ShutdownMode = IN_ORDER) -> None:
         """Let the user's own algorithms handle what they were sent, save themselves and leave. Nothing of theirs is
         called afterwards. Called where messages are handled, after the last one."""
         self.stop_asking()
         for hosted in (self._tuner, self._assessor):
             if hosted is not None and not self._failed:
-                hosted.close(leave)
+                hosted.close(mode)
 
     def send(self, message: FromDispatcher) -> None:
         """Send one message, with a fail point on either side."""

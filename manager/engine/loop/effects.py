@@ -149,7 +149,7 @@ class Effects:
         else:
             if self._pending.pop((_SUBMIT, job.id), None) is not None:
                 taken = f"waiting: platform {self._platform} has taken the trial"
-                self._inbox.post(m.HeldUp(job.id, job.token, taken))
+                self._inbox.post(m.Delayed(job.id, job.token, taken))
         failpoint("manager.submit.after")
 
     def _refused(self, job_id: str, token: str, reason: EndReason, detail: str) -> None:
@@ -229,4 +229,4 @@ class Effects:
             extra = {"action": f"job.{what}", "job_id": job.id}
             log.warning("job %s: %s", job.id, clause, extra=extra, exc_info=fault)
         pending.clause = clause
-        self._inbox.post(m.HeldUp(job.id, job.token, reason, notice))
+        self._inbox.post(m.Delayed(job.id, job.token, reason, notice))

@@ -101,7 +101,7 @@ class ExperimentLoop:
             raise
         finally:
             self.attached.set()
-            self._refuse_all("its engine was ended")
+            self._refuse_all("its loop was ended")
             service.remove_trial_job_metric_listener(self._listener.on_metrics)
             if isinstance(service, SupportsEvents):
                 service.remove_status_listener(self._listener.on_status)
@@ -159,7 +159,7 @@ class ExperimentLoop:
                     await self._handle_apart(envelopes)
                 self._ensure_dispatcher(group)
         finally:  # at once: what the loop has started may take long to end
-            self._refuse_all("its engine has failed")
+            self._refuse_all("its loop has failed")
 
     async def _take_turn(self, envelopes: Sequence[Envelope]) -> None:
         """Handle messages in one turn. Raises ValueRefused; then nothing of it is done or answered, but the state is to
@@ -220,8 +220,8 @@ class ExperimentLoop:
                 tuning.on_suggestion_refused(state, turn, message)
             case m.MetricsRefused():
                 tuning.on_metrics_refused(state, turn, message)
-            case m.HeldUp():
-                transitions.on_held_up(state, turn, message)
+            case m.Delayed():
+                transitions.on_delayed(state, turn, message)
             case m.NoticePosted(text):
                 turn.add_notice(text)
             case m.CancelTrial(trial_id):
@@ -346,7 +346,7 @@ class ExperimentLoop:
         if row.status is ExperimentStatus.STOPPED:
             self.inbox.close(Conflict(f"experiment {row.id} is {row.status}"))
         else:
-            text = f"experiment {row.id} could not do it: {clause}; its engine is started again soon, ask again then"
+            text = f"experiment {row.id} could not do it: {clause}; its loop is started again soon, ask again then"
             self.inbox.close(Unavailable(text))
 
     async def _settle_failure(self, error: Exception) -> None:

@@ -63,7 +63,7 @@ class MetricsRefused:
 
 
 @dataclass(frozen=True)
-class HeldUp:
+class Delayed:
     """The service cannot do at the moment what it was asked to do with a job; it is asked again."""
 
     job_id: str
@@ -149,7 +149,7 @@ LoopMessage = (
     | JobRefused
     | SuggestionRefused
     | MetricsRefused
-    | HeldUp
+    | Delayed
     | NoticePosted
     | DispatcherRestarted
     | DispatcherSilent

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from proctor.manager.dispatcher import protocol
-from proctor.manager.engine.loop.messages import HeldUp, JobRefused
+from proctor.manager.engine.loop.messages import Delayed, JobRefused
 from proctor.manager.engine.loop.state import Checkpoint, ExperimentState, LiveTrial, Turn
 from proctor.manager.lifecycle.experiment_failures import cause_of_failure, is_worth_a_notice
 from proctor.manager.lifecycle.job import JOB, JobEvent
@@ -319,7 +319,7 @@ def end_job(state: ExperimentState, turn: Turn, trial: LiveTrial, exit: Exit, po
             f"metrics of rank {state.row.report_from} count (reportFrom)"
         )
         turn.add_notice(text, trial_id=trial.row.id)
-    verdict = judge(
+    decision = judge(
         reason,
         failures=trial.row.failures,
         infrastructure_failures=trial.row.infrastructure_failures,
@@ -327,14 +327,14 @@ def end_job(state: ExperimentState, turn: Turn, trial: LiveTrial, exit: Exit, po
         policy=policy,
         has_final=trial.has_final,
     )
-    if verdict.status is TrialStatus.WAITING:
-        _retry(turn, trial, verdict, reason, detail)
-    elif verdict.status is not TrialStatus.SUCCEEDED:
+    if decision.status is TrialStatus.WAITING:
+        _retry(turn, trial, decision, reason, detail)
+    elif decision.status is not TrialStatus.SUCCEEDED:
         is_new = job.resumes == state.row.resumes
-        cause = cause_of_failure(verdict.status, reason, detail) if is_new else ""
-        end_trial(state, turn, trial, verdict.status, detail, cause=cause)
+        cause = cause_of_failure(decision.status, reason, detail) if is_new else ""
+        end_trial(state, turn, trial, decision.status, detail, cause=cause)
     elif reason is EndReason.EXITED_OK:
-        end_trial(state, turn, trial, verdict.status, "" if trial.has_final else _NO_FINAL)
+        end_trial(state, turn, trial, decision.status, "" if trial.has_final else _NO_FINAL)
         if not trial.has_final and trial.other_final is None:
             _notice_missing_final(state, turn, trial)
     else:
@@ -381,16 +381,16 @@ def _close_job(
         turn.write(lambda c: trials.update(c, trial_id, started_at=exit.started_at))
 
 
-def _retry(turn: Turn, trial: LiveTrial, verdict: RetryDecision, reason: EndReason, detail: str) -> None:
-    delay = verdict.retry_after_seconds or 0.0
+def _retry(turn: Turn, trial: LiveTrial, decision: RetryDecision, reason: EndReason, detail: str) -> None:
+    delay = decision.retry_after_seconds or 0.0
     again = f"waiting: runs again in {delay:g} s" if delay else "waiting: runs again"
     _move(
         turn,
         trial,
         TrialEvent.WAIT,
         f"{again} after {reason.value} ({detail})",
-        failures=verdict.failures,
-        infrastructure_failures=verdict.infrastructure_failures,
+        failures=decision.failures,
+        infrastructure_failures=decision.infrastructure_failures,
         fruitless_jobs=0 if trial.has_progress else trial.row.fruitless_jobs + 1,
         not_before=turn.now + delay if delay else None,
     )
@@ -405,7 +405,7 @@ def on_refused(state: ExperimentState, turn: Turn, message: JobRefused, policy: 
         end_job(state, turn, trial, exit, policy)
 
 
-def on_held_up(state: ExperimentState, turn: Turn, message: HeldUp) -> None:
+def on_delayed(state: ExperimentState, turn: Turn, message: Delayed) -> None:
     """The service cannot do yet what it was asked to do with a job."""
     trial = state.by_job.get(message.job_id)
     if trial is None or trial.job is None or trial.job.token != message.token:

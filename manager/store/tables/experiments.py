@@ -68,7 +68,7 @@ def ids(connection: sqlite3.Connection) -> set[str]:
 
 
 def active(connection: sqlite3.Connection) -> list[ExperimentRow]:
-    """Every experiment that an engine works on (neither STOPPED nor VIEWED), by id."""
+    """Every experiment that a loop works on (neither STOPPED nor VIEWED), by id."""
     return [ExperimentRow.from_row(row) for row in connection.execute(query("experiments.active"))]
 
 

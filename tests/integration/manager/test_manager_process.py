@@ -104,7 +104,7 @@ def test_a_database_of_a_newer_version_is_refused(home: Home) -> None:
 
 def test_after_a_kill_the_next_manager_takes_over(home: Home) -> None:
     first = ensure_manager(home)
-    descriptor = first.address.open_process()
+    descriptor = first.address.open_pidfd()
     assert descriptor is not None
     signal.pidfd_send_signal(descriptor, signal.SIGKILL)
     os.waitid(os.P_PIDFD, descriptor, os.WEXITED)

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from itertools import pairwise
 from pathlib import Path
 
-from proctor.manager.events import INTERVAL_SECONDS, PAUSE_SECONDS, keep_events_few
+from proctor.manager.events import INTERVAL_SECONDS, PAUSE_SECONDS, prune_events_forever
 from proctor.manager.metrics import Measurements
 from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.manager.store.database import Database
@@ -43,7 +43,7 @@ def play(
             asyncio.TaskGroup() as group,
         ):
             await control.write(lambda c: append(c, 1000))
-            keeping = group.create_task(keep_events_few(control, lambda: counting(control), keep=300, batch=50))
+            keeping = group.create_task(prune_events_forever(control, lambda: counting(control), keep=300, batch=50))
             await scenario(control)
             keeping.cancel()
 

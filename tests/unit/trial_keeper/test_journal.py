@@ -32,13 +32,13 @@ def test_pieces_of_a_growing_journal_are_whole_lines_and_join_to_all_of_it(
     last = tail.read(final=True)
     assert sent + last == written
     tail.acknowledged += len(last)
-    assert not tail.is_behind
+    assert not tail.needs_report
     tail.close()
 
 
 def test_a_journal_that_is_not_there_is_empty(tmp_path: Path) -> None:
     tail = JournalTail(str(tmp_path), "3")
-    assert (tail.size, tail.read(final=True), tail.is_behind) == (0, b"", False)
+    assert (tail.size, tail.read(final=True), tail.needs_report) == (0, b"", False)
     (tmp_path / "journal.3").write_bytes(b"x\n")
     assert tail.read(final=False) == b"x\n"
     tail.close()
@@ -86,7 +86,7 @@ def test_what_is_no_file_is_no_journal(tmp_path: Path, place: str) -> None:
     path = tmp_path / "journal.1"
     {"a pipe": os.mkfifo, "a folder": os.mkdir}.get(place, lambda path: os.symlink("/dev/zero", path))(path)
     tail = JournalTail(str(tmp_path), "1")
-    assert (tail.size, tail.read(final=True), tail.is_behind, tail.is_complete(after=0)) == (0, b"", False, True)
+    assert (tail.size, tail.read(final=True), tail.needs_report, tail.is_complete(after=0)) == (0, b"", False, True)
 
 
 @pytest.mark.parametrize(

@@ -58,10 +58,10 @@ def test_an_emptied_journal_goes_on_behind_a_mark(reported: Told) -> None:
     reported.receive()
     os.truncate(reported.path, 0)
     append(reported.path, "3")
-    assert reported.tail.is_behind
+    assert reported.tail.needs_report
     reported.receive(final=True)
     assert reported.lines == ["one", "two", ANEW, "3"]
-    assert not reported.tail.is_behind
+    assert not reported.tail.needs_report
     assert "8 bytes had been read" in reported.data.decode()
 
 
@@ -69,11 +69,11 @@ def test_an_emptied_journal_is_told_even_when_nothing_follows(reported: Told) ->
     append(reported.path, "one", "two")
     reported.receive()
     os.truncate(reported.path, 0)
-    assert reported.tail.is_behind
+    assert reported.tail.needs_report
     assert not reported.tail.is_complete(after=0) or reported.tail.read(final=True)
     reported.receive(final=True)
     assert reported.lines == ["one", "two", ANEW]
-    assert not reported.tail.is_behind
+    assert not reported.tail.needs_report
 
 
 def test_a_journal_that_was_cut_back_is_not_told_twice(reported: Told) -> None:
@@ -102,10 +102,10 @@ def test_what_a_replaced_journal_held_is_read_first(reported: Told) -> None:
         file.write("to")
     (reported.folder / "other").write_text("3\n4\n5\n")
     os.replace(reported.folder / "other", reported.path)
-    assert reported.tail.is_behind
+    assert reported.tail.needs_report
     reported.receive()
     assert reported.data == b"one\ntwo\nto"
-    assert reported.tail.is_behind
+    assert reported.tail.needs_report
     reported.receive(final=True)
     assert reported.data.startswith(b'one\ntwo\nto{"kind": "lost"')
     assert reported.data.endswith(b"\n3\n4\n5\n")

@@ -15,7 +15,7 @@ from proctor.training_services.ssh.base import NodeConnection
 from proctor.training_services.ssh.errors import CommandFailed, ConnectionEnded
 from proctor.trial_keeper.linux.tasks import until_first_ends
 
-__all__ = ["KeeperSession", "end_trials", "remove_keeper"]
+__all__ = ["KeeperSession", "end_remote_jobs", "remove_keeper"]
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ class KeeperSession:
         )
 
 
-async def end_trials(connection: NodeConnection, site: Site, *, now: Callable[[], float]) -> Sequence[str] | None:
+async def end_remote_jobs(connection: NodeConnection, site: Site, *, now: Callable[[], float]) -> Sequence[str] | None:
     """End the keeper and all jobs there; files stay. Returns as `NodeKeeper.end_jobs`. Raises RemoteError."""
     return await _carry_out(NodeKeeper.end_jobs, connection, site, now=now, if_missing=())
 

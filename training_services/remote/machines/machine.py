@@ -26,7 +26,7 @@ from proctor.training_services.remote.bootstrap.node import Site, open_contact, 
 from proctor.training_services.remote.files.collection import collect_and_remove, name_files, read_left
 from proctor.training_services.remote.files.paths import ExperimentPaths
 from proctor.training_services.remote.files.transfer import Transfers
-from proctor.training_services.remote.machines.keeper_session import KeeperSession, end_trials, remove_keeper
+from proctor.training_services.remote.machines.keeper_session import KeeperSession, end_remote_jobs, remove_keeper
 from proctor.training_services.remote.machines.records import KIND, Claim, NodeDirectory, NodeRecord, keeper_folder
 from proctor.training_services.ssh.base import NodeConnection, ProgressCallback
 from proctor.training_services.ssh.errors import (
@@ -301,7 +301,7 @@ class Machine:
             self._woken.clear()
             self._change(MachineState.CONNECTING)
             dropped = self._entered[MachineState.DROPPED]
-            await until_first_ends(serve=self._serve_or_pause(), dropped=dropped.wait())
+            await until_first_ends(serve=self._reconnect(), dropped=dropped.wait())
 
     def _change(self, state: MachineState) -> None:
         """The one place where the state changes. Raises ConnectionEnded where `run` would go on with a machine that was
@@ -318,7 +318,8 @@ class Machine:
         if state is not MachineState.SERVING:
             self._transfers = None
 
-    async def _serve_or_pause(self) -> None:
+    async def _reconnect(self) -> None:
+        """Connect and serve until the connection ends; then show why, and pause."""
         try:
             await self._serve()
             if self._state is MachineState.RELEASED:
@@ -400,7 +401,7 @@ class Machine:
         self._pool.set_status(self.node_id, NodeStatus.CONNECTING, clause)
         folders = {claim.experiment_id: claim.experiment_directory for claim in self.uncollected}
         if folders:
-            there = await end_trials(connection, site, now=self._context.now)
+            there = await end_remote_jobs(connection, site, now=self._context.now)
             gone = [name for name in folders if there is not None and name not in there]
             gone += [name for name, folder in folders.items() if not await asyncio.to_thread(folder.is_dir)]
             self._record = self._record.released(*gone)  # written when it changes next, or found again

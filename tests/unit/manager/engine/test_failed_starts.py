@@ -1,4 +1,4 @@
-"""A create or a resume that fails leaves nothing half done, and every status without an engine has a way out."""
+"""A create or a resume that fails leaves nothing half done, and every status without a loop has a way out."""
 
 import asyncio
 import shutil

@@ -459,7 +459,7 @@ async def test_no_job_is_unknown_before_the_experiments_are_reattached(restarted
     answer = await restarted.keeper.say(chunks=[("a.1", 0, LINE)], ends=["a.1", "stray.1"])
     assert (answer.acknowledged, answer.ended, answer.fenced) == ([], [], [])
     restarted.hub.expect("a.1", token("a.1"), "e1")
-    restarted.hub.adopt(NODE, launch("a.1"))
+    restarted.hub.resume_launch(NODE, launch("a.1"))
     await restarted.hub.mark_reattached()
     assert await restarted.keeper.commands() == [("Cancel", "stray.1")]
     answer = await restarted.keeper.say(chunks=[("a.1", 0, LINE)], ends=["a.1", "stray.1"])
@@ -478,7 +478,7 @@ async def test_a_registration_waits_for_the_experiments() -> None:
         assert not registering.done()
         stage.hub.attach("e1", stage.client)
         stage.hub.expect("a.1", token("a.1"), "e1")
-        stage.hub.adopt(NODE, launch("a.1"))
+        stage.hub.resume_launch(NODE, launch("a.1"))
         await stage.hub.mark_reattached()
     stage.hub.close()
     assert registering.result() == ["stray.1"]
@@ -489,14 +489,14 @@ async def test_an_adopted_job_that_runs_is_told_as_running(restarted: Stage) -> 
     await restarted.keeper.say(starts=["b.1"])  # said once, before anybody listens
     for job_id in ("a.1", "b.1", "c.1"):
         restarted.hub.expect(job_id, token(job_id), "e1")
-        restarted.hub.adopt(NODE, launch(job_id))
+        restarted.hub.resume_launch(NODE, launch(job_id))
     assert [(note.job_id, note.pid) for note in restarted.client.notes] == [("a.1", 41), ("b.1", 7)]
     assert await restarted.keeper.commands() == [("Launch", "c.1")]
 
 
 async def test_an_adopted_job_that_is_stopped_is_never_taken_for_one_that_was_not_started(restarted: Stage) -> None:
     restarted.hub.expect("a.1", token("a.1"), "e1")
-    restarted.hub.adopt(NODE, launch("a.1"))
+    restarted.hub.resume_launch(NODE, launch("a.1"))
     restarted.hub.send(NODE, Cancel("a.1", token("a.1")))
     assert restarted.client.notes == []
     await restarted.hub.mark_reattached()
@@ -523,7 +523,7 @@ async def test_a_job_that_has_run_and_is_not_there_any_more_is_not_sent_again(re
     await restarted.hub.mark_reattached()
     await restarted.keeper.register()
     restarted.hub.expect("a.1", token("a.1"), "e1")
-    restarted.hub.adopt(NODE, launch("a.1"))
+    restarted.hub.resume_launch(NODE, launch("a.1"))
     assert [note.exit and note.exit.reason for note in restarted.client.notes] == [EndReason.EXIT_UNKNOWN]
     assert await restarted.keeper.commands() == []
 
@@ -588,7 +588,7 @@ async def test_a_job_of_an_experiment_that_is_not_attached_goes_on_and_is_not_ac
     assert (answer.acknowledged, answer.ended, answer.fenced) == ([], [], [])
     assert await unattached.keeper.commands() == []
     unattached.hub.attach("e1", unattached.client)
-    unattached.hub.adopt(NODE, launch("a.1"))
+    unattached.hub.resume_launch(NODE, launch("a.1"))
     assert (await unattached.keeper.say(chunks=[("a.1", 0, LINE)], ends=["a.1"])).ended == ["a.1"]
     assert unattached.client.journals == {"a.1": LINE}
 

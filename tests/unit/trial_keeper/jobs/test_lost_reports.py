@@ -50,7 +50,7 @@ class Ended:
             assert tail.is_complete(after=len(data))
             self.reported[member] = self.reported.get(member, b"") + data[:most]
             tail.acknowledged = len(self.reported[member])
-            assert tail.is_behind == (len(data[:most]) < len(data))
+            assert tail.needs_report == (len(data[:most]) < len(data))
         job.close()
 
     def records(self, member: str = "0") -> list[dict[str, Any]]:

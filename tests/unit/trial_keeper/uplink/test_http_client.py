@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from proctor.trial_keeper.errors import LinkError
+from proctor.trial_keeper.errors import SessionError
 from proctor.trial_keeper.uplink.http_client import HttpConnection
 
 pytestmark = pytest.mark.anyio
@@ -73,7 +73,7 @@ async def test_a_connection_is_used_again_and_chunks_are_joined() -> None:
 )
 async def test_an_answer_that_is_not_http_is_one_error(answer: bytes) -> None:
     async with answering(answer) as connection:
-        with pytest.raises(LinkError, match="report"):
+        with pytest.raises(SessionError, match="report"):
             await connection.post("report", b"", timeout_seconds=10)
 
 
@@ -89,13 +89,13 @@ async def test_a_manager_that_does_not_answer_is_given_up() -> None:
     with tempfile.TemporaryDirectory() as folder:
         server = await asyncio.start_unix_server(silent, f"{folder}/socket")
         async with HttpConnection(f"{folder}/socket", "/base") as connection:
-            with pytest.raises(LinkError, match="within 0 s"):
+            with pytest.raises(SessionError, match="within 0 s"):
                 await connection.post("report", b"", timeout_seconds=0)
         await asyncio.wait_for(done.wait(), 10)
         server.close()
 
 
 async def test_a_socket_that_is_not_there_is_named() -> None:
-    with pytest.raises(LinkError, match="/there/is/none"):
+    with pytest.raises(SessionError, match="/there/is/none"):
         async with HttpConnection("/there/is/none", "/base"):
             raise AssertionError("connected")

@@ -96,10 +96,10 @@ def test_what_was_taken_from_an_inbox_is_answered_when_it_is_closed() -> None:
         envelopes = await inbox.take(None)
         assert [envelope.message for envelope in envelopes] == [m.Pause(), m.StopExperiment()]
         envelopes[0].resolve(7)
-        inbox.close(Unavailable("the engine has failed"))
+        inbox.close(Unavailable("the loop has failed"))
         assert await waiting == 7
         for asked in (late, inbox.ask(m.StopExperiment())):
-            with pytest.raises(Unavailable, match="the engine has failed"):
+            with pytest.raises(Unavailable, match="the loop has failed"):
                 await asked
 
     run_virtual(main)
