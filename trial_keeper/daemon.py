@@ -121,16 +121,12 @@ class Keeper(SessionHandler):
                 tasks.start(self._keep_house(), "housekeeping")
                 if self._survey.has_driver:
                     tasks.start(self._watch_devices(), "devices")
-                tasks.start(self._leave(), "leave")
+                tasks.start(self._leaving.wait(), "exit", ends_group=True)
+            log.info("the keeper is exiting; %d jobs continue under their reapers", len(self._jobs.running()))
         finally:
             self._jobs.close()
             self._answers.close()
             self._survey.close()
-
-    async def _leave(self) -> None:
-        await self._leaving.wait()
-        log.info("the keeper is exiting; %d jobs continue under their reapers", len(self._jobs.running()))
-        self._tasks.cancel()
 
     def registration(self) -> Registration:
         return Registration(

@@ -100,16 +100,12 @@ def _direction_used_before(config: Mapping[str, Any]) -> str:
     from proctor.manager.dispatcher.algorithms.registry import find_builtin
 
     tuner, assessor = config.get("tuner") or {}, config.get("assessor") or {}
-    own, other = (_mode_of(section.get("class_args") or {}) for section in (tuner, assessor))
+    modes = [(section.get("class_args") or {}).get(_OPTIMIZE_MODE) for section in (tuner, assessor)]
+    own, other = (mode if mode in _DIRECTIONS else None for mode in modes)
     builtin = find_builtin("tuner", tuner["name"]) if tuner.get("name") else None
     if own is None and builtin is not None and builtin.directed:
         return builtin.default_mode
     return own or other or MAXIMIZE
-
-
-def _mode_of(class_args: Mapping[str, Any]) -> str | None:
-    mode = class_args.get(_OPTIMIZE_MODE)
-    return mode if mode in _DIRECTIONS else None
 
 
 def _statement(member: Member | None) -> _Statement | None:

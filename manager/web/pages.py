@@ -24,7 +24,7 @@ from proctor.manager.api.resources import (
 from proctor.manager.api.routes.trials import newest_node, read_job_part
 from proctor.manager.errors import Conflict, ManagerError, NotFound, Unavailable
 from proctor.manager.lifecycle.states import TrialStatus
-from proctor.manager.store.rows import ExperimentRow, MetricRow
+from proctor.manager.store.rows import ExperimentRow
 from proctor.manager.store.tables import events, experiments, jobs, metrics, trials
 from proctor.manager.web import formats
 from proctor.manager.web.charts import Series, chart, share_bar
@@ -111,7 +111,9 @@ async def show_trial(context: Context, trial_id: str, job: Annotated[int | None,
         """With the chart: drawing very many points would hold the event loop up."""
         curve = metrics.curve(connection, trial_id, member=report_from)
         latest = curve[-1].reported if curve else None
-        return _metric_chart(curve), latest, _losses(connection, trial_id), metrics.ranks(connection, trial_id)
+        points = [(float(point.sequence), point.value) for point in curve if point.value is not None]
+        drawn = chart([Series("line", points)], title="Intermediate metrics", x_label="report")
+        return drawn, latest, _losses(connection, trial_id), metrics.ranks(connection, trial_id)
 
     drawn, latest, losses, ranks = await database.read(read_metrics)
     values = {
@@ -159,11 +161,6 @@ def _summary(context: ApiContext, connection: sqlite3.Connection, row: Experimen
         "best": best,
         "objective": objective(row),
     }
-
-
-def _metric_chart(curve: list[MetricRow]) -> str:
-    points = [(float(point.sequence), point.value) for point in curve if point.value is not None]
-    return chart([Series("line", points)], title="Intermediate metrics", x_label="report")
 
 
 def _rank(found: metrics.RankSummary) -> dict[str, Any]:

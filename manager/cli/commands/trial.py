@@ -76,14 +76,11 @@ def select(
     if count is None:
         return list(client.trials(experiment_id, status=status, sort=sort))
     order = sort or "-value"
-    asked = order if head is not None else _opposite(order)
+    opposite = order[1:] if order.startswith("-") else f"-{order}"
+    asked = order if head is not None else opposite
     page_size = min(count, 500)
     rows = list(islice(client.trials(experiment_id, status=status, sort=asked, page_size=page_size), count))
     return rows if head is not None else rows[::-1]
-
-
-def _opposite(order: str) -> str:
-    return order[1:] if order.startswith("-") else f"-{order}"
 
 
 @trial.command()

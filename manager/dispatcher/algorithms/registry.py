@@ -197,11 +197,14 @@ def _check_custom(class_name: str, code_directory: Any, class_args: Any) -> list
     directory = Path(str(code_directory or "."))
     if not directory.is_dir():
         problems.append(AlgorithmProblem(("code_directory",), f"{directory} is not a directory"))
-    elif code_directory is not None and module and not _has_module(directory, module):
-        message = f"{name} should be in {directory / (module.replace('.', '/') + '.py')}, which does not exist"
-        problems.append(AlgorithmProblem(("class_name",), message))
     elif module:
-        problems.extend(_check_syntax(directory.joinpath(*module.split(".")).with_suffix(".py")))
+        path = directory.joinpath(*module.split("."))
+        file = path.with_suffix(".py")
+        if code_directory is not None and not file.is_file() and not path.is_dir():
+            message = f"{name} should be in {file}, which does not exist"
+            problems.append(AlgorithmProblem(("class_name",), message))
+        else:
+            problems.extend(_check_syntax(file))
     return problems
 
 
@@ -218,8 +221,3 @@ def _check_syntax(file: Path) -> list[AlgorithmProblem]:
     except (OSError, ValueError) as error:
         return [AlgorithmProblem(("class_name",), f"{file} cannot be read: {error}")]
     return []
-
-
-def _has_module(directory: Path, module: str) -> bool:
-    path = directory.joinpath(*module.split("."))
-    return path.with_suffix(".py").is_file() or path.is_dir()

@@ -261,13 +261,11 @@ class CustomTuner(HostedTuner):
             self._request_positions[parameter_id] = message.position
         if not self._asks:
             return
-        done = self._ask_together(asked) if self._proposes_many() else self._ask_each(asked)
+        own = getattr(type(self._tuner), "generate_multiple_parameters", Tuner.generate_multiple_parameters)
+        proposes_many = own is not Tuner.generate_multiple_parameters
+        done = self._ask_together(asked) if proposes_many else self._ask_each(asked)
         if done < len(asked):
             self._send(protocol.NoMoreTrials(message.position, asked[done:]))
-
-    def _proposes_many(self) -> bool:
-        own = getattr(type(self._tuner), "generate_multiple_parameters", Tuner.generate_multiple_parameters)
-        return own is not Tuner.generate_multiple_parameters
 
     def _ask_together(self, asked: list[int]) -> int:
         if not asked:
@@ -317,7 +315,8 @@ class CustomTuner(HostedTuner):
         foreign: list[dict[str, Any]] = []
         while self._results:
             message = self._results.popleft()
-            if message.position <= self._loaded.position or not self._may_know(message):
+            is_wanted = not message.customized or getattr(self._tuner, "_accept_customized", False)
+            if message.position <= self._loaded.position or not is_wanted:
                 continue
             if message.customized or message.parameter_id in self._own_ids:
                 self._import(foreign)
@@ -326,9 +325,6 @@ class CustomTuner(HostedTuner):
             if message.has_value:
                 foreign.append({"parameter": message.parameters, "value": from_wire(message.value)})
         self._import(foreign)
-
-    def _may_know(self, message: protocol.TrialEnd) -> bool:
-        return not message.customized or getattr(self._tuner, "_accept_customized", False)
 
     def _import(self, rows: list[dict[str, Any]]) -> None:
         if rows:

@@ -28,11 +28,11 @@ class Host:
     def serve(self) -> None:
         """Return when the conversation is over and the algorithms have handled it, or take too long."""
         worker = WorkerThread("session")
-        leave, has_own = ABANDONED, False
+        mode, has_own = ABANDONED, False
         for line in self._lines():
             message = protocol.decode(line)
             if isinstance(message, protocol.Terminate):
-                leave = IN_ORDER
+                mode = IN_ORDER
                 break
             if isinstance(message, protocol.Initialize):
                 has_own = has_own_algorithm(message)
@@ -42,8 +42,8 @@ class Host:
                 worker.put(lambda message=message: self._session.handle(message))  # type: ignore[misc]
         self._session.stop_asking()
         if has_own:  # a built-in algorithm keeps nothing but the input log
-            worker.put(lambda: self._session.close(leave))
-            worker.finish(LEAVING_SHARE * leave.seconds)
+            worker.put(lambda: self._session.close(mode))
+            worker.finish(LEAVING_SHARE * mode.seconds)
 
     def _lines(self) -> Iterator[bytes]:
         rest = b""

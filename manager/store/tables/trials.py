@@ -243,11 +243,9 @@ class _Stretches:
         self._statuses = statuses
 
     def merge(self, name: str, key: Callable[[TrialRow], Any], reverse: bool, **values: Any) -> Iterator[TrialRow]:
-        return merge(*[self._read(name, status, values) for status in self._statuses], key=key, reverse=reverse)
-
-    def _read(self, name: str, status: TrialStatus, values: dict[str, Any]) -> Iterator[TrialRow]:
-        fixed = {"experiment_id": self._experiment_id, "status": status.value}
-        return map(TrialRow.from_row, self._connection.execute(query(name), fixed | values))
+        values["experiment_id"] = self._experiment_id
+        found = [self._connection.execute(query(name), values | {"status": status.value}) for status in self._statuses]
+        return merge(*[map(TrialRow.from_row, rows) for rows in found], key=key, reverse=reverse)
 
 
 def _walk_sequence(stretches: _Stretches, sort: str, cursor: str | None) -> Iterator[TrialRow]:
