@@ -203,7 +203,7 @@ class Keeper(SessionHandler):
             await asyncio.sleep(POLL_INTERVAL_SECONDS)
             self._jobs.watch.check()
             await self._check_disk()
-            self._outbox.set_stopped(self._jobs.find_stopped())
+            self._outbox.set_suspended(self._jobs.find_suspended())
             await self._end_leases(loop.time() - self._session.last_answer)
             if loop.time() >= next_sweep:
                 next_sweep = loop.time() + _SWEEP_SECONDS

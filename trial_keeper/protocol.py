@@ -330,6 +330,7 @@ class ReportHeader:
     full: dict[str, str] = field(default_factory=dict)
     """Where no jobs can be started for lack of room, and why, as clauses: by absolute path of a folder in which the
     directories of jobs lie; "" stands for the keeper's own directory, and with it for the node."""
+    # keepers of earlier versions use this name for what is called `suspended` elsewhere
     stopped: dict[str, str] = field(default_factory=dict)
     """What is stuck because a process of the keeper is suspended, and what to do, as clauses: by job id; ""
     stands for all jobs that are to be started."""

@@ -252,7 +252,7 @@ def _shortages(node: Node) -> list[str]:
 
 def _stops(node: Node) -> list[str]:
     """What is stuck there because a process of its keeper is suspended."""
-    return [f"trial job {job_id}: {clause}" if job_id else clause for job_id, clause in node.stopped.items()]
+    return [f"trial job {job_id}: {clause}" if job_id else clause for job_id, clause in node.suspended.items()]
 
 
 def _reservation_resource(reservation: Reservation) -> models.NodeReservation:

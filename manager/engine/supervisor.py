@@ -403,7 +403,9 @@ class ExperimentSupervisor:
         pool = self._context.pool
         here = [node for node in pool.nodes() if node.kind == LOCAL_KIND]
         absences = [pool.absence(node.id) for node in here if node.status in (NodeStatus.SILENT, NodeStatus.FAILED)]
-        stops = [f"trial job {job_id}: {clause}" for node in here for job_id, clause in node.stopped.items() if job_id]
+        stops = [
+            f"trial job {job_id}: {clause}" for node in here for job_id, clause in node.suspended.items() if job_id
+        ]
         return [*absences, *stops]
 
     def problem_of(self, experiment_id: str) -> str:

@@ -119,7 +119,7 @@ class HeartbeatMonitor:
             disk_free_mb=header.disk_free_mb,
             notes=header.notes,
             full=header.full,
-            stopped=header.stopped,
+            suspended=header.stopped,
         )
 
     def stop(self, node_id: str) -> None:

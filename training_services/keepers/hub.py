@@ -216,7 +216,7 @@ class KeeperHub:
         for report in reports:
             fenced |= report.refused
             self._record_stored(report, session)
-        self._report_stopped(node_id, session, header.stopped)
+        self._report_suspended(node_id, session, header.stopped)
         return ReportAnswer(
             acknowledged=[item for report in reports for item in report.acknowledgements()],
             ended=[job_id for report in reports for job_id in report.ended],
@@ -225,22 +225,22 @@ class KeeperHub:
             pause_seconds=min(PAUSE_SECONDS_PER_NODE * (len(self._sessions.all()) - 1), LONGEST_PAUSE_SECONDS),
         )
 
-    def _report_stopped(self, node_id: str, session: RegisteredKeeper, stopped: Mapping[str, str]) -> None:
+    def _report_suspended(self, node_id: str, session: RegisteredKeeper, suspended: Mapping[str, str]) -> None:
         """Report to the experiments which of their jobs are stuck because a process of their keeper is suspended, and
         which go on again."""
-        for job_id in session.stopped.keys() | stopped.keys():
-            job, clause = self._jobs.known(job_id), stopped.get(job_id, "")
-            if not job_id or clause == session.stopped.get(job_id, ""):
+        for job_id in session.suspended.keys() | suspended.keys():
+            job, clause = self._jobs.known(job_id), suspended.get(job_id, "")
+            if not job_id or clause == session.suspended.get(job_id, ""):
                 continue
             if job is not None and self._is_of_another(job, node_id, session):
                 continue
             client = None if job is None else self._clients.get(job.experiment_id)
             if job is None or client is None:
-                session.stopped.pop(job_id, None)  # reported again next time, if it is still so
+                session.suspended.pop(job_id, None)  # reported again next time, if it is still so
                 continue
             client.queue_change(held_up(job, node_id, clause, now=self._now()))
-            session.stopped[job_id] = clause
-        session.stopped = {job_id: clause for job_id, clause in session.stopped.items() if clause}
+            session.suspended[job_id] = clause
+        session.suspended = {job_id: clause for job_id, clause in session.suspended.items() if clause}
 
     def answer(self, node_id: str, answer: FileAnswer, data: bytes) -> None:
         """A keeper's answer to a file request. Raises UnknownNode, UnknownSession."""

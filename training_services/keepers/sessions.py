@@ -205,14 +205,14 @@ def _new_request() -> str:
 class RegisteredKeeper:
     """One registration of one keeper: the commands for it, and the questions about files that are put to it.
 
-    `stopped` says which of its jobs are stuck, as far as their experiments know (`ReportHeader.stopped`). `refused` are
-    the jobs of other nodes that it has reported on.
+    `suspended` says which of its jobs are stuck, as far as their experiments know (`ReportHeader.stopped`). `refused`
+    are the jobs of other nodes that it has reported on.
     """
 
     def __init__(self, node_id: str, registration: Registration) -> None:
         self.id = secrets.token_hex(16)
         self.jobs = {job.job_id: job for job in registration.jobs}
-        self.stopped: dict[str, str] = {}
+        self.suspended: dict[str, str] = {}
         self.refused: set[str] = set()
         self.commands = CommandQueue()
         self.files = FileRequests(node_id, self.commands)

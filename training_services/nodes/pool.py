@@ -109,8 +109,8 @@ class Node:
     stays held until a user resumes it. `arriving`: it is being connected for the first time and nothing has gone wrong
     yet, so that jobs may wait for it. `full` says where on it no jobs can be started for lack of room, and why, as its
     keeper has reported (`ReportHeader.full`); `copy_obstacle` is a clause that says why something could not be copied
-    to it for lack of room, "" if everything could, and `copy_free_mb` how much was free then. `stopped` says which jobs
-    are stuck there because a process of its keeper is suspended (`ReportHeader.stopped`).
+    to it for lack of room, "" if everything could, and `copy_free_mb` how much was free then. `suspended` says which
+    jobs are stuck there because a process of its keeper is suspended (`ReportHeader.stopped`).
     """
 
     id: str
@@ -129,7 +129,7 @@ class Node:
     full: Mapping[str, str] = field(default_factory=dict)
     copy_obstacle: str = ""
     copy_free_mb: int = 0
-    stopped: Mapping[str, str] = field(default_factory=dict)
+    suspended: Mapping[str, str] = field(default_factory=dict)
 
     def shortage(self, folder: str = "") -> str:
         """Why it takes no new jobs (it has no room, or cannot start them), as a clause; "" if it does.
@@ -138,7 +138,7 @@ class Node:
             keeper's own directory.
         """
         found = [clause for place, clause in self.full.items() if not place or (folder and _overlap(place, folder))]
-        return next(filter(None, (self.stopped.get("", ""), *found, self.copy_obstacle)), "")
+        return next(filter(None, (self.suspended.get("", ""), *found, self.copy_obstacle)), "")
 
 
 def _overlap(first: str, second: str) -> bool:
@@ -229,7 +229,7 @@ class NodePool:
             seen_at=seen_at,
             notes=(),
             full=full or {},
-            stopped={},
+            suspended={},
             arriving=False,
         )
         self._replace(connected)
@@ -243,7 +243,7 @@ class NodePool:
         disk_free_mb: int | None = None,
         notes: Sequence[str] | None = None,
         full: Mapping[str, str] | None = None,
-        stopped: Mapping[str, str] | None = None,
+        suspended: Mapping[str, str] | None = None,
     ) -> None:
         """A node's keeper has sent a message. None: as before."""
         before = self.node(node_id)
@@ -254,7 +254,7 @@ class NodePool:
             disk_free_mb=before.disk_free_mb if disk_free_mb is None else disk_free_mb,
             notes=before.notes if notes is None else tuple(notes),
             full=before.full if full is None else full,
-            stopped=before.stopped if stopped is None else stopped,
+            suspended=before.suspended if suspended is None else suspended,
             copy_obstacle="" if more_room else before.copy_obstacle,
         )
         self._replace(replace(after, seen_at=seen_at))
@@ -298,7 +298,7 @@ class NodePool:
     def stop_of(self, node_id: str, job_id: str) -> str:
         """Why a job is stuck there, as a clause: a process of the node's keeper is suspended; "" if none is."""
         node = self._nodes.get(node_id)
-        return "" if node is None else node.stopped.get(job_id, "")
+        return "" if node is None else node.suspended.get(job_id, "")
 
     def obstacle(self, node_id: str, folder: str = "") -> str:
         """Why no job can be given to a node now, as a clause: its absence, its hold, or both, or that it has no room;
@@ -474,7 +474,7 @@ class NodePool:
             )
             for device in node.devices or ()
         ]
-        room = dict(node.full), node.copy_obstacle, dict(node.stopped)
+        room = dict(node.full), node.copy_obstacle, dict(node.suspended)
         return node.status, node.reason, node.hold, node.arriving, node.notes, node.devices is None, room, devices
 
     def _capacity(self, node_id: str, folder: str) -> NodeCapacity:

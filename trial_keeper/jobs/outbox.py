@@ -66,7 +66,7 @@ class Outbox:
         self.notes: list[str] = []
         self.disk_free_mb: int | None = None
         self.full: dict[str, str] = {}
-        self.stopped: dict[str, str] = {}
+        self.suspended: dict[str, str] = {}
 
     def queue(self, job: Job) -> None:
         """The job has something to report: journal bytes or its end."""
@@ -92,10 +92,10 @@ class Outbox:
             self.full = full
             self._wake.set()
 
-    def set_stopped(self, stopped: dict[str, str]) -> None:
+    def set_suspended(self, suspended: dict[str, str]) -> None:
         """What is held up by suspended processes has changed."""
-        if stopped != self.stopped:
-            self.stopped = stopped
+        if suspended != self.suspended:
+            self.suspended = suspended
             self._wake.set()
 
     def drop(self, job: Job) -> None:
@@ -128,7 +128,7 @@ class Outbox:
             disk_free_mb=self.disk_free_mb,
             notes=list(self.notes),
             full=self.full,
-            stopped=self.stopped,
+            stopped=self.suspended,
         )
         report = KeeperReport(header)
         ended = [job for job in self._dirty.values() if job.exit is not None]

@@ -212,7 +212,7 @@ class JobTable:
         if self._unwanted:  # what the disk has not let go
             await self._remove_records()
 
-    def find_stopped(self) -> dict[str, str]:
+    def find_suspended(self) -> dict[str, str]:
         """What is stuck because a process of ours is suspended, and what to do, as clauses: by job id; with ""
         what concerns all new jobs. Starts what was held up by that, once it goes on."""
         found = {}

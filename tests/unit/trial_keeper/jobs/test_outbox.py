@@ -278,7 +278,7 @@ def test_more_of_a_journal_rests_and_an_end_does_not(tmp_path: Path) -> None:
 
 
 async def test_what_is_full_and_what_is_held_up_is_reported_at_once(outbox: Outbox) -> None:
-    for change in (outbox.set_full, outbox.set_stopped):
+    for change in (outbox.set_full, outbox.set_suspended):
         outbox.build("s")
         change({"": "its disk is full"})
         async with asyncio.timeout(10):
