@@ -1,4 +1,4 @@
-"""The walks of docs/walks.md lead to places that exist, and stay short; the glossary says where nouns are defined."""
+"""The walks of docs/walks.md lead to places that exist, from each to the next; the glossary says where nouns are defined."""
 
 import ast
 import re
@@ -59,19 +59,6 @@ def paragraphs(text: str) -> Iterator[str]:
 
 
 @cache
-def names_of(file: str) -> frozenset[str]:
-    """The functions and classes of a module, and the methods as `Class.method`."""
-    definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    found: set[str] = set()
-    for node in ast.parse((ROOT / file).read_text(encoding="utf-8")).body:
-        if isinstance(node, definitions):
-            found.add(node.name)
-        if isinstance(node, ast.ClassDef):
-            found |= {f"{node.name}.{inner.name}" for inner in node.body if isinstance(inner, definitions)}
-    return frozenset(found)
-
-
-@cache
 def names_in(file: str) -> frozenset[str]:
     """The names that a module uses or imports."""
     found: set[str] = set()
@@ -97,12 +84,38 @@ def imports_of(file: str) -> frozenset[str]:
     return frozenset(found)
 
 
+@cache
+def code_of(file: str) -> dict[str, ast.AST]:
+    """The functions and classes of a module, and the methods as `Class.method`."""
+    definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    found: dict[str, ast.AST] = {}
+    for node in ast.parse((ROOT / file).read_text(encoding="utf-8")).body:
+        if isinstance(node, definitions):
+            found[node.name] = node
+        if isinstance(node, ast.ClassDef):
+            found |= {f"{node.name}.{inner.name}": inner for inner in node.body if isinstance(inner, definitions)}
+    return found
+
+
+@cache
+def used_by(file: str, name: str) -> frozenset[str]:
+    """The names of a module that one of them uses, itself or through others of the same module."""
+    code, found, todo = code_of(file), set[str](), [name]
+    while todo:
+        for node in ast.walk(code[todo.pop()]):
+            word = node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
+            new = {other for other in code if word and other.rpartition(".")[2] == word} - found
+            found |= new
+            todo += new
+    return frozenset(found)
+
+
 def leads_to(caller: Stop, stop: Stop) -> bool:
-    """Whether the file of one stop uses another's function, or its method or class. For a place in another file it must
-    import the module: a name alone may be another's."""
-    cls, _, name = stop.name.rpartition(".")
+    """Whether one stop may call another: in the same file it uses the place; in another one its file imports the
+    module, and uses the function, or the method or its class. A name alone may be another's."""
     if caller.file == stop.file:
-        return (cls if name.startswith("__") else name) in names_in(caller.file)
+        return stop.name in used_by(caller.file, caller.name)
+    cls, _, name = stop.name.rpartition(".")
     module = f"proctor.{stop.file.removesuffix('.py').replace('/', '.')}"
     return module in imports_of(caller.file) and bool({cls, name} & names_in(caller.file))
 
@@ -111,8 +124,9 @@ def problems_of(walk: Walk) -> list[str]:
     """What is wrong with the way from stop to stop.
 
     A stop is reached from the one before it or, after returns, from one that led there: together these are the chain
-    of callers. `(from 8)` resumes at an earlier stop that has left the chain. `(over HTTP)` and the like cross a border
-    between processes; other words in parentheses are for objects and callbacks that no import leads to.
+    of callers. `(from 8)` resumes at an earlier stop that has left the chain. `(over HTTP)` and the like go to another
+    process, where the chain begins anew; other words in parentheses are for objects and callbacks to which no import
+    leads.
     """
     problems: list[str] = []
     chain = walk.stops[:1]
@@ -122,7 +136,7 @@ def problems_of(walk: Walk) -> list[str]:
         place = f"stop {stop.number}, {stop.name}"
         length = next((end for end in range(len(chain), 0, -1) if leads_to(chain[end - 1], stop)), 0)
         if stop.entered and stop.entered.startswith("over "):
-            length = 0
+            chain, length = [], 0
         elif length and stop.entered:
             problems.append(f"{place}: it is called; take off ({stop.entered})")
         elif back and int(back[1]) in chains and leads_to(chains[int(back[1])][-1], stop):
@@ -148,7 +162,7 @@ def test_there_are_six_walks() -> None:
 @pytest.mark.parametrize(("file", "name"), sorted(set(STOPS)), ids=lambda part: part)
 def test_a_stop_names_a_place_that_exists(file: str, name: str) -> None:
     assert (ROOT / file).is_file(), f"there is no file {file}"
-    assert name in names_of(file), f"{file} has no function, method or class {name}"
+    assert name in code_of(file), f"{file} has no function, method or class {name}"
 
 
 @pytest.mark.parametrize("walk", WALKS, ids=lambda walk: str(walk.number))
@@ -197,8 +211,8 @@ def names_for(word: str) -> set[str]:
 def test_the_glossary_says_where_a_noun_of_the_code_is_defined(name: str, file: str, is_class: bool) -> None:
     assert (ROOT / file).is_file(), f"there is no file {file}"
     if is_class:
-        assert name in names_of(file), f"{file} has no class {name}"
+        assert name in code_of(file), f"{file} has no class {name}"
         return
     modules = {part.removesuffix(".py") for part in Path(file).parts[1:]}
-    public = {last for found in names_of(file) if not (last := found.rpartition(".")[2]).startswith("_")}
+    public = {last for found in code_of(file) if not (last := found.rpartition(".")[2]).startswith("_")}
     assert names_for(name) & (modules | public), f"{file} has no class, function or module that is called {name!r}"
