@@ -1,4 +1,4 @@
-"""The walks of docs/walks.md lead to places that exist, from each to the next; the glossary says where nouns are defined."""
+"""The walks of docs/walks.md lead from place to place; the glossary says where nouns are defined."""
 
 import ast
 import re
