@@ -82,7 +82,7 @@ def bundle_files() -> "dict[str, bytes]":
 def _read_package(folder: "Traversable", target: str) -> "dict[str, bytes]":
     found: dict[str, bytes] = {}
     for entry in folder.iterdir():
-        if entry.is_dir() and entry.name != "__pycache__":
+        if entry.is_dir():
             found.update(_read_package(entry, f"{target}/{entry.name}"))
         elif entry.name.endswith(".py"):
             found[f"{target}/{entry.name}"] = entry.read_bytes()

@@ -240,8 +240,7 @@ class _Selection:
 
     def of_code(self, directory: Path) -> Iterator[ArchiveMember]:
         """The files that would travel to a machine, but no version control and no environment. Raises CommandError."""
-        from proctor.sdk.client.code_files import LEFT_OUT, CodeUnreadable, read_tree
-        from proctor.sdk.client.home import VERSION_CONTROL  # never saved, whatever an ignore file brings back
+        from proctor.sdk.client.code_files import LEFT_OUT, VERSION_CONTROL, CodeUnreadable, read_tree
 
         try:
             tree = read_tree(directory, left_out=(*LEFT_OUT, "venv/"))
@@ -269,7 +268,8 @@ class _Selection:
             yield ArchiveMember(f"{part}/{inside}", path, facts.st_size)
 
     def _leads_to_what_is_never_saved(self, link: str, part: str, root: str) -> bool:
-        from proctor.sdk.client.home import VERSION_CONTROL, holds_state
+        from proctor.sdk.client.code_files import VERSION_CONTROL
+        from proctor.sdk.client.home import holds_state
 
         place = Path(os.path.realpath(link))
         folders = list(takewhile(lambda folder: folder != Path(root), place.parents))

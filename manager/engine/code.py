@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from proctor.manager.clock import Clock
-from proctor.sdk.client.home import IGNORED_FOLDERS, holds_state, is_experiment, is_home
+from proctor.sdk.client.code_files import IGNORED_FOLDERS
+from proctor.sdk.client.home import holds_state, is_experiment, is_home
 
 POLL_INTERVAL_SECONDS = 2.0
 """A fingerprint is taken at most this often; jobs that start in between share it."""

@@ -330,7 +330,7 @@ class Manager:
             if live is None or any(self._supervisor.sees_running(job) for job in live):
                 why = f": it {waits}" if waits else ""
                 raise Conflict(f"experiment {row.id} is being stopped{why}; delete it when it is STOPPED")
-        elif row.status not in {ExperimentStatus.STOPPED, ExperimentStatus.VIEWED}:
+        elif row.status.is_active:
             raise Conflict(f"experiment {row.id} is {row.status}; stop it before you delete it")
 
     async def update_experiment(

@@ -11,11 +11,18 @@ import stat
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pathspec import GitIgnoreSpec
+from proctor.sdk.client.home import is_experiment, is_home
 
-from proctor.sdk.client.home import IGNORED_FOLDERS, VERSION_CONTROL, is_experiment, is_home
+if TYPE_CHECKING:
+    from pathspec import GitIgnoreSpec
 
+VERSION_CONTROL = frozenset({".git", ".hg", ".svn"})
+IGNORED_FOLDERS = VERSION_CONTROL | {
+    "__pycache__", "node_modules", ".venv", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".ipynb_checkpoints",
+}  # fmt: skip
+"""Folders that are no code of the user."""
 LEFT_OUT = (*sorted(VERSION_CONTROL), *(f"{name}/" for name in sorted(IGNORED_FOLDERS - VERSION_CONTROL)), "*.pyc")
 IGNORE_FILES = (".nniignore", ".proctorignore")
 
@@ -57,6 +64,8 @@ def read_tree(directory: Path, *, without: Collection[Path] = (), left_out: Sequ
     :param without: files and folders that are not code wherever they lie, such as the experiment's own folder.
     :param left_out: patterns that come before those of the ignore files.
     """
+    from pathspec import GitIgnoreSpec  # not with the module: the manager starts without it
+
     root = Path(os.path.realpath(directory))
     if not root.is_dir():
         found = "it is a file" if root.exists() else "it does not exist"
@@ -74,7 +83,7 @@ class _Walk:
     root: Path
     without: frozenset[str]
 
-    def below(self, folder: str, rules: Sequence[tuple[str, GitIgnoreSpec]]) -> Iterator[CodeEntry]:
+    def below(self, folder: str, rules: "Sequence[tuple[str, GitIgnoreSpec]]") -> Iterator[CodeEntry]:
         """The entries of a folder and of those below it, links not followed."""
         found = self._scan(folder)
         names = frozenset(item.name for item in found)
@@ -125,7 +134,9 @@ class _Walk:
                 "make it readable, or leave it out by a line in .proctorignore"
             ) from error
 
-    def _rules_of(self, folder: str, names: Collection[str]) -> Iterator[tuple[str, GitIgnoreSpec]]:
+    def _rules_of(self, folder: str, names: Collection[str]) -> "Iterator[tuple[str, GitIgnoreSpec]]":
+        from pathspec import GitIgnoreSpec
+
         for name in IGNORE_FILES:
             if name not in names:
                 continue
@@ -152,7 +163,7 @@ class _Walk:
             )
 
 
-def _is_ignored(path: str, is_folder: bool, rules: Sequence[tuple[str, GitIgnoreSpec]]) -> bool:
+def _is_ignored(path: str, is_folder: bool, rules: "Sequence[tuple[str, GitIgnoreSpec]]") -> bool:
     """What the last ignore file says that has a pattern for this path."""
     for folder, spec in reversed(rules):
         include = spec.check_file(path[len(folder) :] + ("/" if is_folder else "")).include

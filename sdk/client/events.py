@@ -74,8 +74,6 @@ class EventStream:
         self._patience = patience_seconds
         self._delays = reconnect_seconds
         self._closed = threading.Event()
-        self.on_open: Callable[[], None] | None = None
-        """Called when a connection is open: what changes from now on is reported."""
         self._socket: socket.socket | None = None
 
     def close(self) -> None:
@@ -88,10 +86,14 @@ class EventStream:
                 self._socket = None
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
+        return self.read(lambda: None)
+
+    def read(self, on_open: Callable[[], None]) -> Iterator[dict[str, Any]]:
+        """The changes; `on_open` is called when a connection is open: what changes from now on is reported."""
         failures, silent_since = 0, time.monotonic()
         while not self._closed.is_set():
             try:
-                for event in self._read_once():
+                for event in self._read_once(on_open):
                     failures = 0
                     yield event
                     silent_since = time.monotonic()
@@ -106,7 +108,7 @@ class EventStream:
             self._closed.wait(self._delays[min(failures, len(self._delays) - 1)])
             failures += 1
 
-    def _read_once(self) -> Iterator[dict[str, Any]]:
+    def _read_once(self, on_open: Callable[[], None]) -> Iterator[dict[str, Any]]:
         headers = {"Accept": "text/event-stream"}
         if self._last_id is not None:
             headers["Last-Event-ID"] = self._last_id
@@ -115,7 +117,7 @@ class EventStream:
             if self._closed.is_set():  # closed while it was opened
                 return
             try:
-                for message in parse_messages(self._announced(response.iter_lines())):
+                for message in parse_messages(_announced(response.iter_lines(), on_open)):
                     if self._closed.is_set():
                         return
                     self._last_id = message.id if message.id is not None else self._last_id
@@ -123,12 +125,13 @@ class EventStream:
             finally:
                 self._socket = None
 
-    def _announced(self, lines: Iterator[str]) -> Iterator[str]:
-        """The lines; the first one says that the manager has taken its position in the stream."""
-        for number, line in enumerate(lines):
-            if number == 0 and self.on_open is not None:
-                self.on_open()
-            yield line
+
+def _announced(lines: Iterator[str], on_open: Callable[[], None]) -> Iterator[str]:
+    """The lines; the first one says that the manager has taken its position in the stream."""
+    for number, line in enumerate(lines):
+        if number == 0:
+            on_open()
+        yield line
 
 
 class Watch:
@@ -143,7 +146,6 @@ class Watch:
         self._returned = float("-inf")
 
     def __enter__(self) -> Self:
-        self._stream.on_open = lambda: self._events.put(None)
         self._thread.start()
         return self
 
@@ -180,7 +182,7 @@ class Watch:
 
     def _read(self) -> None:
         try:
-            for event in self._stream:
+            for event in self._stream.read(lambda: self._events.put(None)):
                 self._events.put(event)
         except ClientError as error:
             self._events.put(error)

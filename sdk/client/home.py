@@ -13,12 +13,6 @@ ENV_HOME = "PROCTOR_HOME"
 ENV_URL = "PROCTOR_URL"
 ENV_TOKEN = "PROCTOR_TOKEN"
 
-VERSION_CONTROL = frozenset({".git", ".hg", ".svn"})
-IGNORED_FOLDERS = VERSION_CONTROL | {
-    "__pycache__", "node_modules", ".venv", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".ipynb_checkpoints",
-}  # fmt: skip
-"""Folders that are no code of the user."""
-
 
 @dataclass(frozen=True)
 class ManagerAddress:

@@ -3,7 +3,6 @@ how far it got, for the first steps of `proctor doctor`.
 """
 
 import asyncio
-import random
 import socket
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -15,11 +14,14 @@ from proctor.training_services.ssh.errors import HostKeyRefused, KeyUnusable, Re
 from proctor.training_services.ssh.host_keys import HostKeys
 from proctor.training_services.ssh.login import Hop, HungUp, Keys, Limits, LoginClient
 from proctor.training_services.ssh.settings import Login, MachineSettings
+from proctor.trial_keeper.linux.backoff import BackOff
 
 NAME, PORT, HOST_KEY, LOGIN = STAGES = ("name", "port", "host key", "login")
 _MOST_HOPS = 8
 _MOST_AT_ONCE = 8  # sshd drops logins at random from the tenth on (MaxStartups 10:30:100)
-_PAUSES_SECONDS = (0.3, 0.6, 1.2, 2.4, 4.0)
+_MOST_TRIES = 6  # of a login at which the server hangs up
+_FIRST_PAUSE_SECONDS = 0.3
+_LONGEST_PAUSE_SECONDS = 4.8
 _CLOSING_SECONDS = 5.0
 _gates: WeakValueDictionary[tuple[asyncio.AbstractEventLoop, str], asyncio.Semaphore] = WeakValueDictionary()
 
@@ -119,15 +121,16 @@ class Route:
                 await keys.add_all(login.passphrase)
             else:
                 await keys.add_named(Path(key_file).expanduser(), login.passphrase)
-            for pause in (*_PAUSES_SECONDS, None):
+            pauses = BackOff(first_seconds=_FIRST_PAUSE_SECONDS, longest_seconds=_LONGEST_PAUSE_SECONDS)
+            for is_last in (*(False,) * (_MOST_TRIES - 1), True):
                 client = LoginClient(hop, keys, login.password, known, trust=self._machine.trust_on_first_use)
                 try:
                     async with _gate(hop):
                         return await self._log_in(client, tunnel, trace), client
                 except HungUp:
-                    if pause is None:
+                    if is_last:
                         raise
-                await asyncio.sleep(pause * random.uniform(0.5, 1.5))
+                await asyncio.sleep(pauses.take())
         raise AssertionError("the last try returns or raises")
 
     async def _log_in(self, client: LoginClient, tunnel: Any | None, trace: RouteTrace) -> Any:

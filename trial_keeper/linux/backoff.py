@@ -1,7 +1,5 @@
 """Growing pauses between attempts: 1, 2, 4 ... 60 s unless the caller says otherwise."""
 
-import random
-
 FIRST_SECONDS = 1.0
 
 LONGEST_SECONDS = 60.0
@@ -35,6 +33,8 @@ class BackOff:
 
         :param longest_seconds: the longest pause this time.
         """
+        import random  # not with the module: the reaper imports that
+
         self._failures += 1
         pause = growing_pause(self._failures, self._first, min(self._longest, longest_seconds))
         return pause * (0.75 + random.random() / 4)

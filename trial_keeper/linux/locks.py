@@ -13,6 +13,7 @@ import time
 from contextlib import suppress
 
 from proctor.sdk.files import lock_file
+from proctor.trial_keeper.linux.backoff import growing_pause
 
 SHARED = fcntl.LOCK_SH
 EXCLUSIVE = fcntl.LOCK_EX
@@ -21,6 +22,7 @@ _FOLDER_MODE = 0o1777
 _FILE_MODE = 0o666
 _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _LONGEST_TEXT = 4096
+_FIRST_PAUSE_SECONDS = 0.001
 _LONGEST_PAUSE_SECONDS = 0.05
 _MOST_TRIES = 100
 _UNMAPPED_USER = 65534  # root of the machine, seen from a container without root rights
@@ -53,10 +55,10 @@ def lock(path: str, kind: int, *, make: bool = True) -> int | None:
 def wait_for_lock(path: str, kind: int, *, make: bool = True, seconds: float) -> int | None:
     """Like `lock`, waiting for the holder. `flock` itself knows no time limit, hence the pauses."""
     deadline = time.monotonic() + seconds
-    pause = 0.001
+    tries = 0
     while (descriptor := lock(path, kind, make=make)) is None and time.monotonic() < deadline:
-        time.sleep(pause)
-        pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+        tries += 1
+        time.sleep(growing_pause(tries, _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS))
     return descriptor
 
 

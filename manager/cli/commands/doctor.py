@@ -126,7 +126,7 @@ def _check_script(words: Sequence[str], directory: Path) -> Check | None:
 
 def _walk(directory: Path, most: int = 10_000) -> list[Path]:
     """The files below, as many as can be looked at in a moment; environments and version control left out."""
-    from proctor.sdk.client.home import IGNORED_FOLDERS
+    from proctor.sdk.client.code_files import IGNORED_FOLDERS
 
     found: list[Path] = []
     for root, folders, files in os.walk(directory):

@@ -99,7 +99,8 @@ class FolderLock:
     def _lock(self) -> str:
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Not `flock`: machines may share the folder over NFS.
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # noqa: TID251
         except OSError as problem:
             if problem.errno not in _NO_LOCKS:
                 owner = os.pread(descriptor, 200, 0).decode(errors="replace")

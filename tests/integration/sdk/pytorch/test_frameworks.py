@@ -128,7 +128,7 @@ def test_a_retried_trial_gives_every_run_back_what_it_had(framework: Framework, 
     whole = framework.train(tmp_path / "whole", **folds)
     first, second, carried = tmp_path / "first", tmp_path / "second", tmp_path / "carried"
     assert framework.attempt(first, kill=("batch", 5), **folds)["killed"]
-    shutil.move(find_newest_checkpoint(str(first)) or "", carried)
+    Path(find_newest_checkpoint(str(first)) or "").rename(carried)
     shutil.rmtree(first)
     found = framework.attempt(second, resume=str(carried), **folds)
     check_rest(found, whole, name="fold1")

@@ -35,7 +35,7 @@ def test_a_retry_elsewhere_continues_and_ends_with_the_same_bits(
     first, second, third = tmp_path / "first", tmp_path / "second", tmp_path / "third"
     assert run_job(incarnations, RECIPE, first, kill=("batch", 8))["killed"]
     carried = tmp_path / "carried"  # to another machine, where nothing else of the first attempt is
-    shutil.move(find_newest_checkpoint(str(first)) or "", carried)
+    Path(find_newest_checkpoint(str(first)) or "").rename(carried)
     shutil.rmtree(first)
     assert run_job(incarnations, RECIPE, second, resume=str(carried), kill=("batch", 14))["killed"]
     found = run_job(incarnations, RECIPE, third, resume=find_newest_checkpoint(str(second)))["run"]
@@ -105,7 +105,7 @@ def test_a_retry_elsewhere_gives_every_run_of_the_trial_back(
     first, second, third = tmp_path / "first", tmp_path / "second", tmp_path / "third"
     assert run_job(incarnations, RECIPE, first, names=FOLDS, killed=fold, kill=("batch", 8))["killed"]
     carried = tmp_path / "carried"
-    shutil.move(find_newest_checkpoint(str(first)) or "", carried)
+    Path(find_newest_checkpoint(str(first)) or "").rename(carried)
     shutil.rmtree(first)
     last = {"killed": "fold2", "kill": ("batch", 14)}
     assert run_job(incarnations, RECIPE, second, names=FOLDS, resume=str(carried), **last)["killed"]

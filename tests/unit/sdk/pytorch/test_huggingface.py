@@ -1,6 +1,5 @@
 """The callback for the Trainer of transformers, in its order of calls."""
 
-import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -112,8 +111,8 @@ def test_a_retry_elsewhere_gives_every_run_of_the_trial_its_own_checkpoint_back(
     (tmp_path / "one" / "t" / "fold0" / "checkpoint-12" / "folder").mkdir()  # some write folders into it
     with pytest.raises(Killed):
         fit(ours, tmp_path / "one", run_name="fold1", seed=1, kill=4)
-    carried = shutil.move(find_newest_checkpoint(str(tmp_path / "first")) or "", tmp_path / "carried")
-    assert set(list_registered_runs(Path(carried))) == {"fold0", "fold1"}
+    carried = Path(find_newest_checkpoint(str(tmp_path / "first")) or "").rename(tmp_path / "carried")
+    assert set(list_registered_runs(carried)) == {"fold0", "fold1"}
     begin_attempt(monkeypatch, tmp_path / "second", resume=str(carried))
     found = [fit(ours, tmp_path / "two", run_name=f"fold{seed}", seed=seed) for seed in range(2)]
     assert [training.hash() for training in found] == whole

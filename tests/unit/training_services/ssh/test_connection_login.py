@@ -497,7 +497,7 @@ async def test_a_server_that_always_hangs_up_is_unreachable_in_the_end(no_pauses
 
 @pytest.fixture
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proctor.training_services.ssh.route._PAUSES_SECONDS", (0.0,) * 5)
+    monkeypatch.setattr("proctor.training_services.ssh.route._FIRST_PAUSE_SECONDS", 0.0)
 
 
 async def test_the_first_steps_of_a_check_say_what_was_found(home: Path) -> None:
