@@ -116,7 +116,7 @@ class DrainNode(RequestBody):
     """No new jobs for a node."""
 
     reason: str = Field(default="", max_length=500, examples=["its disk is replaced"])
-    """Why, for those who look at it."""
+    """Reason shown to other users."""
 
 
 class PlatformRequest(RequestBody):

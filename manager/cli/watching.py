@@ -85,7 +85,7 @@ def watch_to_the_end(session: CliSession, experiment_id: str) -> int:
         else:
             last = _print_lines(session, watch_experiment(session.client, experiment_id))
     except KeyboardInterrupt:
-        session.report(f"\nNot watching any more; experiment {experiment_id} keeps running.")
+        session.report(f"\nStopped watching; experiment {experiment_id} keeps running.")
         session.report(f"  watch again: proctor top      stop it: proctor stop {experiment_id}")
         return ExitCode.INTERRUPTED
     print_outcome(session, last.experiment)

@@ -132,7 +132,7 @@ def check_secrets(config: ExperimentConfig, secrets: Mapping[str, str]) -> None:
         labels = ", ".join(wanted.label for wanted in missing)
         raise BadRequest(
             f"the configuration names secrets that were not handed over: {labels}; `proctor create` looks them up, "
-            f"other callers put them under `secrets` into the file that they hand over, by path: {missing[0].path!r}"
+            f"other callers pass them under `secrets` in the request file, by path: {missing[0].path!r}"
         )
 
 

@@ -368,7 +368,7 @@ class Manager:
     async def import_data(
         self, experiment_id: str, rows: Sequence[Mapping[str, Any]], *, skip_outside: bool = False
     ) -> Import:
-        """Tell the tuner of results from elsewhere: rows of {"parameter", "value"}; those without a value are skipped.
+        """Send the tuner results of another experiment: rows of {"parameter", "value"}; those without a value are skipped.
 
         Raises BadRequest, and imports nothing, where a row is outside of the search space (with `skip_outside` it is
         skipped) or its value holds no number.
@@ -416,7 +416,9 @@ class Manager:
         UnknownNode, NodeInUse, and Conflict for one that is not reached over a network."""
         self.pool.node(node_id)
         if leaving := self._supervisor.leaving((node_id,)):
-            raise Conflict(f"node {node_id} is in use: {'; '.join(leaving.values())}; ask again when it has left")
+            raise Conflict(
+                f"node {node_id} is in use: {'; '.join(leaving.values())}; try again after it has released the node"
+            )
         self._provider(node_id).abandon(node_id)
 
     async def collect_files(self, node_id: str, experiment_id: str | None = None) -> list[FileCollection]:

@@ -266,8 +266,8 @@ class ExperimentSupervisor:
                 running.task.cancel()
             await asyncio.wait({running.task}, timeout=PATIENCE_SECONDS)
             if not running.task.done():
-                text = f"experiment {experiment_id} is still leaving its platform, which is cleaning up after it"
-                raise Unavailable(f"{text}; ask again")
+                text = f"the platform of experiment {experiment_id} is still being cleaned up"
+                raise Unavailable(f"{text}; try again")
         await self._clean_ups.end_attempts(experiment_id)
 
     def start_clean_up(self, experiment_id: str) -> None:
@@ -455,9 +455,9 @@ def _unknown_jobs(jobs: Sequence[tuple[str, JobReport]]) -> str:
         return ""
     names = ", ".join(f"{job.job_id} on node {node_id}" for node_id, job in jobs[:3]) + (", …" if len(jobs) > 3 else "")
     return (
-        f"{len(jobs)} trial job{'s' * (len(jobs) > 1)} that the control database has no word of ({names}): it has lost "
-        "them; they are left alone. Restore the database from a copy, or have them stopped: end the manager, and start "
-        "it once with `proctor manager start --accept-database`"
+        f"{len(jobs)} trial job{'s' * (len(jobs) > 1)} missing from the control database ({names}), which "
+        "has lost data; they are left alone. Restore the database from a backup; or, to stop them, stop the manager and start it "
+        "once with `proctor manager start --accept-database`"
     )
 
 

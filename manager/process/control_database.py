@@ -120,7 +120,7 @@ _UNCHANGED = "Nothing was changed, and the trials keep running"
 
 def _restore(home: Home) -> str:
     path = home.control_database
-    return f"Put {path.name}, and {path.name}-wal if there was one, back into {home.path} from a copy"
+    return f"Restore {path.name} (and {path.name}-wal if there was one) in {home.path} from a backup"
 
 
 def _accept(consequence: str) -> str:
@@ -159,5 +159,6 @@ def _refuse_older(home: Home, missing: int) -> str:
     return (
         f"the control database {home.control_database} has lost its newest {missing} event{'s' * (missing > 1)}: it is "
         f"an older copy, or its log {home.control_database.name}-wal was removed or cut off. {_UNCHANGED}. "
-        f"{_restore(home)}, " + _accept("what is lost stays lost, and trials that it does not know are stopped")
+        f"{_restore(home)}, "
+        + _accept("the lost events are not recovered, and trials that it does not know are stopped")
     )

@@ -167,7 +167,7 @@ class Keys:
                 agent = await self._stack.enter_async_context(await asyncssh.connect_agent(path))
                 return list(await agent.get_keys())
         except (OSError, ValueError):  # a TimeoutError is an OSError
-            self.notes.append(f"no SSH agent answers any more at {source}")
+            self.notes.append(f"the SSH agent at {source} no longer responds")
             return []
 
 

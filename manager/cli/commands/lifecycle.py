@@ -12,7 +12,7 @@ from proctor.manager.cli.session import CliSession, with_session
 
 @click.command()
 @experiment_argument
-@click.option("-p", "--port", type=click.IntRange(0, 65535), help="Port of a manager that must be started first.")
+@click.option("-p", "--port", type=click.IntRange(0, 65535), help="Port to use if a manager has to be started.")
 @click.option("-f", "--foreground", is_flag=True, help="Watch it until it ends.")
 @with_session
 def resume(session: CliSession, experiment: str | None, port: int | None, foreground: bool) -> int:
@@ -44,12 +44,12 @@ def pause(session: CliSession, experiment: str | None) -> None:
 
 @click.command()
 @experiment_argument
-@click.option("-p", "--port", type=click.IntRange(0, 65535), help="Port of a manager that must be started first.")
+@click.option("-p", "--port", type=click.IntRange(0, 65535), help="Port to use if a manager has to be started.")
 @with_session
 def view(session: CliSession, experiment: str | None, port: int | None) -> None:
-    """Open an experiment for reading: start the manager if need be and print the URL of the page.
+    """Open an experiment for viewing: start the manager if necessary and print the URL of the page.
 
-    Nothing of the experiment is started; a stopped one is VIEWED until it is resumed or stopped.
+    The experiment itself is not started; a stopped one is VIEWED until it is resumed or stopped.
     """
     client = session.ensure_client(port=port)
     found = find_experiment(client, experiment, ended_too=True)

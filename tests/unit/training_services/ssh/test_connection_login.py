@@ -204,7 +204,7 @@ async def test_an_agent_that_is_gone_is_the_reason(home: Path, monkeypatch: pyte
     monkeypatch.setenv("SSH_AUTH_SOCK", str(home / "gone.sock"))
     async with ssh_server(Wanted()) as server:
         know(home, server)
-        with pytest.raises(LoginRefused, match=r"no SSH agent answers any more at \$SSH_AUTH_SOCK and no key file"):
+        with pytest.raises(LoginRefused, match=r"the SSH agent at \$SSH_AUTH_SOCK no longer responds and no key file"):
             await enter(machine_at(server))
 
 

@@ -115,7 +115,7 @@ def test_no_machine_at_all_is_an_error_that_says_what_goes_on(rest: FakeRest, in
     rest.machines = {"total": 1, "pending": [], "unusable": unusable("a"), "never": ""}
     result = invoke("create", "--config", str(file), "--id", "mine")
     assert (result.exit_code, result.stdout) == (100, "mine\n")
-    assert "No trial can run until one of them can be used; to give up: proctor stop mine" in result.stderr
+    assert "No trial can run until one of them is usable. To give up: proctor stop mine" in result.stderr
 
 
 @pytest.mark.parametrize(
