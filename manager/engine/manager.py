@@ -368,7 +368,7 @@ class Manager:
     async def import_data(
         self, experiment_id: str, rows: Sequence[Mapping[str, Any]], *, skip_outside: bool = False
     ) -> Import:
-        """Send the tuner results of another experiment: rows of {"parameter", "value"}; those without a value are skipped.
+        """Send the tuner results of another experiment, as rows of {"parameter", "value"}; a row without value is skipped.
 
         Raises BadRequest, and imports nothing, where a row is outside of the search space (with `skip_outside` it is
         skipped) or its value holds no number.

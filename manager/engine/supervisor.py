@@ -454,10 +454,11 @@ def _unknown_jobs(jobs: Sequence[tuple[str, JobReport]]) -> str:
     if not jobs:
         return ""
     names = ", ".join(f"{job.job_id} on node {node_id}" for node_id, job in jobs[:3]) + (", …" if len(jobs) > 3 else "")
+    counted = "1 trial job is" if len(jobs) == 1 else f"{len(jobs)} trial jobs are"
     return (
-        f"{len(jobs)} trial job{'s' * (len(jobs) > 1)} missing from the control database ({names}), which "
-        "has lost data; they are left alone. Restore the database from a backup; or, to stop them, stop the manager and start it "
-        "once with `proctor manager start --accept-database`"
+        f"{counted} missing from the control database ({names}), which has lost data; they are left alone. Restore the "
+        "database from a backup; or, to stop them, stop the manager and start it once with "
+        "`proctor manager start --accept-database`"
     )
 
 
