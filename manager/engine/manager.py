@@ -202,7 +202,7 @@ class Manager:
             await asyncio.to_thread(creation.write_folder, folder, loaded, handed)
             await creation.make_metrics(folder, threads=self._threads)
         except FileExistsError as error:  # another manager was faster
-            raise Conflict(f"the folder {folder} is there already; choose another id or remove it") from error
+            raise Conflict(f"the folder {folder} already exists; choose another id or remove it") from error
         except (OSError, DatabaseUnusable) as error:
             with suppress(OSError):
                 await asyncio.to_thread(creation.remove_folder, folder)
@@ -368,7 +368,7 @@ class Manager:
     async def import_data(
         self, experiment_id: str, rows: Sequence[Mapping[str, Any]], *, skip_outside: bool = False
     ) -> Import:
-        """Send the tuner results of another experiment, as rows of {"parameter", "value"}; a row without value is skipped.
+        """Send the tuner results of another experiment: rows of {"parameter", "value"}. Rows without value are skipped.
 
         Raises BadRequest, and imports nothing, where a row is outside of the search space (with `skip_outside` it is
         skipped) or its value holds no number.
@@ -543,7 +543,7 @@ class Manager:
         if isinstance(error, TrainingServiceError):
             platform = row.config["training_service"]["platform"]
             return BadRequest(f"the experiment cannot run on platform {platform}: {error}")
-        return Unavailable(f"the experiment could not be started, and nothing of it is left: {error}")
+        return Unavailable(f"the experiment could not be started and was removed: {error}")
 
     async def _move(self, row: ExperimentRow, event: ExperimentEvent, *, reason: str | None = None) -> ExperimentRow:
         """A transition of an experiment that no engine works on. The reason stays unless there is a new one."""

@@ -249,7 +249,7 @@ class ExperimentSupervisor:
         return {name: _leaving_clause(name, self._running[name], self._context) for name in self._leaving(node_ids)}
 
     async def until_left(self, node_ids: Collection[str], seconds: float) -> None:
-        """Wait until none of these experiments is there any more, but no longer than some seconds."""
+        """Wait until none of these experiments is left, but no longer than some seconds."""
         if names := self._leaving(node_ids):
             await asyncio.wait({self._running[name].task for name in names}, timeout=seconds)
 
@@ -351,7 +351,7 @@ class ExperimentSupervisor:
             return ""
         elif not self._unloaded.has(trial.experiment_id):
             return (
-                f"it has been stopped; what it reported last is with the keeper of node {node_id}, and is stored when "
+                f"it has been stopped; the keeper of node {node_id} has its last reports, which are stored when "
                 "its experiment is resumed"
             )
         is_known = any(node.id == node_id for node in self._context.pool.nodes())  # plug-ins name nodes of their own

@@ -45,7 +45,7 @@ class KeeperReport:
 
 class Outbox:
     """Jobs with news. `on_stored` is called for each job whose end the manager has stored, `on_fenced` for each that
-    is not the manager's any more."""
+    is no longer the manager's."""
 
     def __init__(self, *, on_stored: Callable[[Job], None], on_fenced: Callable[[Job], None]) -> None:
         self._on_stored = on_stored
@@ -91,7 +91,7 @@ class Outbox:
             self._wake.set()
 
     def drop(self, job: Job) -> None:
-        """This job must not be reported any more."""
+        """This job must no longer be reported."""
         self._dirty.pop(job.job_id, None)
 
     async def wait(self, seconds: float) -> None:

@@ -109,7 +109,7 @@ def _only_running(client: Any) -> dict[str, Any]:
             f"  proctor stop {identifier}    # {ended[identifier]['status']}, {', '.join(machines)}"
             for identifier, machines in kept.items()
         ]
-        message = "no experiment is running; what has ended keeps its machines until it is stopped:"
+        message = "no experiment is running; ended experiments keep their machines until they are stopped:"
         raise CommandError("\n".join([message, *lines]), ExitCode.NOT_FOUND) from error
 
 
@@ -118,6 +118,6 @@ def _only(client: Any, statuses: set[str], what: str) -> dict[str, Any]:
     if len(found) == 1:
         return dict(found[0])
     if not found:
-        raise CommandError(f"there is no experiment that could be {what}", ExitCode.NOT_FOUND)
+        raise CommandError(f"no experiment can be {what}", ExitCode.NOT_FOUND)
     names = "\n".join(f"  {row['id']}  {row['status']:<10}  {row['name']}" for row in found[:10])
     raise CommandError(f"several experiments could be {what}; name one by its id:\n{names}", ExitCode.CONFLICT)

@@ -256,7 +256,7 @@ def test_stop_without_an_id_names_what_has_ended_and_keeps_machines(rest: FakeRe
         rest.add_node(name, experiments=["there"])
     result = invoke("stop")
     assert result.exit_code == 3
-    assert "what has ended keeps its machines until it is stopped" in result.stderr
+    assert "ended experiments keep their machines until they are stopped" in result.stderr
     assert "proctor stop there    # DONE, gpu-1, gpu-2" in result.stderr
     assert "proctor stop here" not in result.stderr
     assert rest.experiments["there"]["status"] == "DONE"  # nothing is stopped that nobody has named

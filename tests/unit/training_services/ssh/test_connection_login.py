@@ -187,7 +187,7 @@ async def test_a_server_that_asks_for_no_key_is_named(home: Path) -> None:
     write_key(home / ".ssh" / "id_ed25519")
     async with ssh_server(Wanted(passwords={USER: SECRET}, takes_keys=False)) as server:
         know(home, server)
-        with pytest.raises(LoginRefused, match=r"refused; its SSH server asked for no key; .* give a password$"):
+        with pytest.raises(LoginRefused, match=r"refused; its SSH server did not ask for a key; .* give a password$"):
             await enter(machine_at(server))
 
 

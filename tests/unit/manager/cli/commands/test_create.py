@@ -188,7 +188,7 @@ def test_results_that_are_no_numbers_are_not_said_to_be_missing(rest: FakeRest, 
 
     rest.on_ask["GET", "/experiments/mine"] = finish
     result = invoke("create", "--config", str(file), "--id", "mine", "--foreground")
-    assert f"There is no best trial: {why}." in result.stderr
+    assert f"No best trial: {why}." in result.stderr
     assert "No trial has reported" not in result.stderr
     assert f"- ({why})" in invoke("experiment", "show", "mine").stdout
 
