@@ -595,7 +595,7 @@ def test_a_machine_is_not_forgotten_while_files_are_collected_from_it(released: 
         coast.failure = None
         scene.provider.collect(NODE, "E1")
         await scene.until_status(NODE, "CONNECTED")
-        with pytest.raises(NodeInUse, match="experiment E1, whose files are being collected; ask again"):
+        with pytest.raises(NodeInUse, match="experiment E1, whose files are being collected; try again"):
             scene.provider.abandon(NODE)
         await coast.until_left()
 
