@@ -380,7 +380,7 @@ def test_a_check_names_the_direction_taken_and_refuses_two(invoke, tmp_path: Pat
     text = "searchSpace: {x: {_type: uniform, _value: [0, 1]}}\ntrialCommand: 'true'\ntrialConcurrency: 1\n"
     file.write_text(text + "trainingService: {platform: local}\ntuner: {name: TPE}\n")
     result = invoke("config", "check", str(file))
-    assert (result.exit_code, "minimize is taken, as by TPE in NNI" in result.stderr) == (0, True)
+    assert (result.exit_code, "assuming minimize, as by TPE in NNI" in result.stderr) == (0, True)
     assert "TPE, minimize, local" in result.stderr
     file.write_text(file.read_text() + "assessor: {name: Medianstop}\nobjective: {direction: maximize}\n")
     result = invoke("config", "check", str(file))
