@@ -52,10 +52,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--host", help="the address to listen on (default: 127.0.0.1)")
     parser.add_argument("--port", help="the port; auto: 8080 or the next free one (default); 0: any")
     parser.add_argument("--allow-remote", action="store_true", help="let --host be reachable from other machines")
-    parser.add_argument("--allowed-host", action="append", default=[], help="another host name to answer under")
+    parser.add_argument("--allowed-host", action="append", default=[], help="another host name to accept requests for")
     parser.add_argument("--url-prefix", help="the path in front of all URLs behind a reverse proxy")
     parser.add_argument(
-        "--accept-database", action="store_true", help="begin with the control database that is there, or an empty one"
+        "--accept-database", action="store_true", help="start with the current (or an empty) control database"
     )
     parser.add_argument("--log-format", choices=["text", "json"], help="of stderr (default: text)")
     parser.add_argument("--log-level", choices=["DEBUG", "INFO", "WARNING", "ERROR"])

@@ -49,7 +49,7 @@ class Measurements:
     """What is counted while the manager runs."""
 
     loop_lag: Distribution = field(default_factory=lambda: Distribution(LAG_BOUNDS))
-    """How much later than asked for the event loop has woken a sleeper, in seconds."""
+    """Event loop lag: how much later than requested a sleeping task was woken, in seconds."""
     start_latency: Distribution = field(default_factory=lambda: Distribution(LATENCY_BOUNDS))
     """From a job's submission to its process, in seconds; of jobs that have started since the first scrape."""
     seen_event: int | None = None
@@ -161,7 +161,7 @@ def _families(measurements: Measurements, snapshot: ExperimentFigures) -> Iterat
     )
     yield HistogramMetricFamily(
         "proctor_loop_lag_seconds",
-        "How much later than asked for the event loop has woken a sleeper.",
+        "Event loop lag: how much later than requested a sleeping task was woken.",
         buckets=measurements.loop_lag.buckets(),
         sum_value=measurements.loop_lag.total,
     )

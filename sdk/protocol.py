@@ -28,7 +28,7 @@ A journal record is one JSON object on one line, at most `MAX_RECORD_BYTES` long
         record is written just before it. Records of earlier versions do not say so, and have such a metric after them.
     {"kind": "lost", "count": 7, "time": …}
     {"kind": "lost", "why": "a sentence", "time": …}      (how many, or of what, is not counted)
-        reports that could not be written (full disk). Of those that the trial could not record any more the keeper
+        reports that could not be written (full disk). Of those that the trial itself could no longer record the keeper
         tells, behind the last byte of the journal, as if they stood there; so it does of a final in the reserve
 
 An optional `"step"` is the step the user named. A record carries no number of its own: its identity is its byte

@@ -99,7 +99,7 @@ class Tuner(Checkpointing):
         """A trial has ended; its result, if there is one, has been delivered."""
 
     def import_data(self, data: list[dict[str, Any]]) -> None:
-        """Learn results from elsewhere, as `{"parameter": {...}, "value": ...}`.
+        """Learn imported results, as `{"parameter": {...}, "value": ...}`.
 
         After a restart, what an earlier process of this experiment proposed comes back this way too.
         """

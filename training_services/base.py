@@ -313,7 +313,7 @@ class SupportsNodes(ABC):
 
     def gpu_rules(self, node_id: str) -> GpuRules:
         """How trials may use the GPUs of one of these nodes, under the settings of now. Asked at each placement, and
-        after a restart also for a node that is not one of them any more; returns at once."""
+        after a restart also for a node that is no longer one of them; returns at once."""
         return GpuRules()
 
     def placement_strategy(self) -> Strategy:

@@ -160,7 +160,7 @@ class KeeperTrainingService(
         """A job is over, and its listeners know. Must not block."""
 
     def release_job(self, job_id: str) -> None:
-        """A job is dropped: it is over or not wanted any more. Must not block."""
+        """A job is dropped: it is over or no longer wanted. Must not block."""
 
     # ---- the twelve
 

@@ -122,7 +122,7 @@ class NodeProvider(ABC):
 
     @abstractmethod
     async def release(self, experiment_id: str) -> None:
-        """An experiment that has no jobs any more needs its nodes no longer. Files of it that are only there are
+        """An experiment without jobs no longer needs its nodes. Files of it that are only there are
         collected first, from the nodes that are connected; see `uncollected` for the others. Does not wait until the
         nodes are cleaned; does nothing without a claim."""
 

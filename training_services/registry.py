@@ -66,7 +66,7 @@ def create(platform: str, context: ServiceContext) -> TrainingService:
         raise BrokenPlatform(f"the training service of platform {platform!r} could not be made: {error!r}") from error
     if not isinstance(service, TrainingService):
         raise BrokenPlatform(
-            f"what is registered for platform {platform!r} made a {type(service).__qualname__}, "
+            f"the factory of platform {platform!r} returned a {type(service).__qualname__}, "
             "which is not a proctor.training_services.base.TrainingService"
         )
     if not isinstance(service, SupportsEvents):
@@ -93,7 +93,7 @@ def _find(platform: str) -> Callable[[ServiceContext], object]:
             f"Known platforms: {', '.join(known_platforms())}"
         ) from error
     if not callable(found):
-        raise BrokenPlatform(f"what is registered for platform {platform!r} is not callable: {found!r}")
+        raise BrokenPlatform(f"the factory of platform {platform!r} is not callable: {found!r}")
     return found  # type: ignore[no-any-return]
 
 

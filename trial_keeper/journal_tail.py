@@ -32,7 +32,7 @@ _LAST_BYTES = 32  # of what was read, to know that it still stands there
 @dataclass(frozen=True)
 class Anchor:
     """Byte `position` of the file follows `mark`, one line or more, which is at byte `offset` of what is reported.
-    `is_without_file`: there was no file any more."""
+    `is_without_file`: the file was gone."""
 
     offset: int = 0
     position: int = 0
@@ -168,7 +168,7 @@ class JournalTail:
     def read(self, *, final: bool, limit: int = _READ_BYTES) -> bytes:
         """What follows the acknowledged offset: whole lines, about 1 MiB at most.
 
-        :param final: nothing will be appended any more: an unfinished last line is passed on as it is, and the ending.
+        :param final: nothing more will be appended: an unfinished last line is passed on as it is, and the ending.
         :param limit: about how many bytes at most; one line always fits.
         """
         if not self.ending:
@@ -196,7 +196,7 @@ class JournalTail:
         self._open()
 
     def end(self, ending: bytes, *, must_exist: bool = False) -> None:
-        """Nothing will be appended any more; `ending` is reported behind what is there (`lost_reports`).
+        """Nothing more will be appended; `ending` is reported behind what is there (`lost_reports`).
 
         :param must_exist: the file was made before the trial began: if it is not there, the trial is the reason.
         """
@@ -275,7 +275,7 @@ class JournalTail:
         return (named.st_dev, named.st_ino) == (opened.st_dev, opened.st_ino)
 
     def _is_rewritten(self, descriptor: int, size: int, *, is_other: bool) -> bool:
-        """Whether what was read does not stand there any more, and the trial is the reason."""
+        """Whether what was read is no longer there, and the trial is the reason."""
         if self._of_earlier_boot:
             return False
         if self.acknowledged < self._anchor.offset or size < self._position:
@@ -315,7 +315,7 @@ class JournalTail:
         self._renamed, self._descriptor = (descriptor, self._position), -1
 
     def _check_renamed(self, descriptor: int, read: int) -> None:
-        """Tell, once, that more was written to a file that is not the journal any more."""
+        """Tell, once, that more was written to a file that is no longer the journal."""
         if os.fstat(descriptor).st_size <= read:
             return
         os.close(descriptor)

@@ -175,9 +175,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
     title = HTTPStatus(error.status_code).phrase
     detail = error.detail
     if error.status_code == 404 and detail == title:
-        detail = (
-            f"There is nothing at {request.url.path}; the API begins at /api/v1, its document is /api/v1/openapi.json"
-        )
+        detail = f"There is nothing at {request.url.path}; the API is at /api/v1, documented in /api/v1/openapi.json"
     if error.status_code == 405:
         allowed = _allowed_methods(request, (error.headers or {}).get("Allow", ""))
         detail = f"{request.url.path} does not answer {request.method}; it answers {allowed}"

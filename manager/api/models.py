@@ -116,7 +116,7 @@ class DrainNode(RequestBody):
     """No new jobs for a node."""
 
     reason: str = Field(default="", max_length=500, examples=["its disk is replaced"])
-    """Why, for those who look at it."""
+    """Reason shown to other users."""
 
 
 class PlatformRequest(RequestBody):
@@ -344,7 +344,7 @@ class Job(Resource):
     resumed_from_job: str | None = None
     """The job whose checkpoint it continues."""
     resumed_from_step: int | None = None
-    start_reason: str = Field(default="", examples=["from checkpoint 3 of job 2, which lies on this node"])
+    start_reason: str = Field(default="", examples=["from checkpoint 3 of job 2, which is on this node"])
     """Where it begins, and why there; empty for a first attempt."""
     node_id: str | None = None
     gpus: list[GpuShare] | None = None
@@ -464,7 +464,7 @@ class FileCollection(Resource):
     """Of so many that were only there, as far as is known."""
     bytes: int = Field(examples=[1048576])
     total_bytes: int = Field(examples=[4194304])
-    problem: str = Field(default="", examples=["the machine is away: its SSH server does not answer"])
+    problem: str = Field(default="", examples=["the machine is unreachable: its SSH server does not answer"])
     """Why not all of them could be collected: then they stay there."""
     is_finished: bool
 

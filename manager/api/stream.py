@@ -56,7 +56,7 @@ async def server_sent_events(
         stretch = await read_stretch(control, cursor, experiment_id)
         cursor = stretch.cursor
         if stretch.missed:
-            yield message("reset", {"detail": "older events are gone; read everything again"}, cursor)
+            yield message("reset", {"detail": "older events are no longer available; read everything again"}, cursor)
         if stretch.rows:
             yield b"".join(map(_event, stretch.rows))
             if len(stretch.rows) < PAGE and all(row.kind == events.METRICS for row in stretch.rows):

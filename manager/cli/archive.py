@@ -214,7 +214,7 @@ class _Selection:
     def left_out(self) -> Iterator[str]:
         """Sentences about files that are not saved."""
         for what, names in {
-            "links that lead to a folder, to nothing, or to what is never saved": self._links,
+            "links to folders, broken links, and links to files that are never saved": self._links,
             "files named like the manager's own databases and secrets": self._reserved,
             "files whose names cannot be stored in an archive (not UTF-8, or with a backslash)": self._unnameable,
         }.items():
@@ -412,7 +412,7 @@ def _unpack_code(path: Path, target: Path) -> None:
     with _damage_refused(path), zipfile.ZipFile(path) as archive:
         members = [member for member in archive.infolist() if member.filename.startswith(f"{CODE}/")]
         if not members:
-            raise CommandError(f"{path} holds no code; it was saved without --code", ExitCode.USAGE)
+            raise CommandError(f"{path} contains no code; it was saved without --code", ExitCode.USAGE)
         root = target.absolute()
         _check_room(path, members, root)
         for member in members:

@@ -48,7 +48,7 @@ def find_experiment(client: "Client", text: str | None, *, ended_too: bool = Fal
     found = _by_id_or_name(client, text) if beginning == text else []
     return _single(
         found or list(client.experiments(id_prefix=beginning)),
-        f"no experiment has the id or name {text!r}, nor an id that begins so; `proctor experiment list` shows all",
+        f"no experiment has the id, id prefix or name {text!r}; `proctor experiment list` shows all",
         f"{text!r} fits several experiments; name one by its id",
     )
 

@@ -63,7 +63,7 @@ def read_experiment(client: "Client", experiment_id: str) -> WatchedExperiment:
 
 
 def watch_experiment(client: "Client", experiment_id: str) -> Iterator[WatchedExperiment]:
-    """Read it now and after every change, at most four times a second, until nothing happens any more."""
+    """Read it now and after every change, at most four times a second, until it is no longer active."""
     from proctor.sdk.client.events import Watch
 
     with Watch(client.events(experiment_id=experiment_id)) as watch:
@@ -85,7 +85,7 @@ def watch_to_the_end(session: CliSession, experiment_id: str) -> int:
         else:
             last = _print_lines(session, watch_experiment(session.client, experiment_id))
     except KeyboardInterrupt:
-        session.report(f"\nNot watching any more; experiment {experiment_id} keeps running.")
+        session.report(f"\nStopped watching; experiment {experiment_id} keeps running.")
         session.report(f"  watch again: proctor top      stop it: proctor stop {experiment_id}")
         return ExitCode.INTERRUPTED
     print_outcome(session, last.experiment)
@@ -113,7 +113,7 @@ def print_outcome(session: CliSession, experiment: dict[str, Any]) -> None:
     best = experiment["best"]
     if best is None:
         why = experiment.get("no_best_reason") or "no trial has reported a final metric"
-        session.report(f"There is no best trial: {why}.")
+        session.report(f"No best trial: {why}.")
         if experiment.get("failure"):
             session.report(f"{experiment['failure'][0].upper()}{experiment['failure'][1:]}")
         _report_failures(session, experiment)
@@ -151,7 +151,7 @@ def _print_lines(session: CliSession, seen: Iterator[WatchedExperiment]) -> Watc
 
 
 def wait_for_end(client: "Client", experiment_id: str, timeout: str | None) -> dict[str, Any]:
-    """The experiment when nothing happens in it any more, or when the time (`90s`, `10m`) is over."""
+    """The experiment when it is no longer active, or when the time (`90s`, `10m`) is over."""
     from proctor.sdk.client.config import read_duration
     from proctor.sdk.client.events import Watch
 

@@ -60,7 +60,7 @@ def compose(text: str) -> YamlNode:
 
 
 def _refuse(word: str) -> NoReturn:
-    raise ValueError(f"{word} is no JSON value")
+    raise ValueError(f"{word} is not a JSON value")
 
 
 class _JsonComposer:

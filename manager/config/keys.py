@@ -183,7 +183,7 @@ def _advisor() -> Iterator[Key]:
         "advisor",
         Treatment.NOTICE,
         {"name": "Evolution"},
-        "is read as tuner, of which it is an old name",
+        "is an old name of tuner; read as tuner",
     )
 
 

@@ -32,7 +32,7 @@ def match_keys(
             alias = snake_case(member.key)
         if alias is None and unknown == MOST_UNKNOWN_KEYS:
             report.problem(
-                member.place, member.node.path, message=f"more than {unknown} unknown keys; the rest is left out"
+                member.place, member.node.path, message=f"more than {unknown} unknown keys; the rest are omitted"
             )
             break
         if alias is None:

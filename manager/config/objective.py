@@ -164,7 +164,7 @@ def _notice_default(root: TreeNode, algorithms: list[_NamedAlgorithm], chosen: s
         return
     tuner = next((algorithm for algorithm in algorithms if algorithm.kind == "tuner"), None)
     why = f", as by {tuner.name} in NNI" if tuner and tuner.builtin and tuner.builtin.directed else ""
-    text = f"nothing says which values are better, so {chosen} is taken{why}; {_CHOOSE}"
+    text = f"no direction given; assuming {chosen}{why}; {_CHOOSE}"
     report.notice(member.place, ("objective", "direction"), text)
 
 

@@ -62,7 +62,7 @@ _ALL = (
     Platform(
         "kubeflow",
         Availability.REFUSED,
-        "its operators are not needed; platform kubernetes (plain Jobs) will take its place, until then " + _USE_OURS,
+        "its operators are not needed; platform kubernetes (plain Jobs) will replace it; until then " + _USE_OURS,
         (
             *("operator", "apiVersion", "namespace", "reuseMode", *_STORAGE),
             *(f"{role}.{key}" for role in ("worker", "ps", "master") for key in ("replicas", *_ROLE)),
@@ -71,7 +71,7 @@ _ALL = (
     Platform(
         "frameworkcontroller",
         Availability.REFUSED,
-        "its controller is not needed; platform kubernetes (plain Jobs) will take its place, until then " + _USE_OURS,
+        "its controller is not needed; platform kubernetes (plain Jobs) will replace it; until then " + _USE_OURS,
         (
             *("serviceAccountName", "namespace", "reuseMode", *_STORAGE),
             *(f"taskRoles[].{key}" for key in ("name", "taskNumber", *_ROLE[:-1])),
@@ -112,7 +112,7 @@ _ALL = (
     Platform(
         "adl",
         Availability.REFUSED,
-        "NNI 3.0 removed it too; platform kubernetes will take its place, until then " + _USE_OURS,
+        "NNI 3.0 removed it too; platform kubernetes will replace it; until then " + _USE_OURS,
     ),
     Platform("dlts", Availability.REFUSED, _USE_OURS),
     Platform(

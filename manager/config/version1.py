@@ -26,7 +26,7 @@ class OldKey:
         """What the user reads."""
         if self.sentence:
             return self.sentence
-        return f"is NNI's old name of {self.new}; read as such" if self.new else "has no effect any more; dropped"
+        return f"is NNI's old name of {self.new}; read as such" if self.new else "no longer has any effect; ignored"
 
 
 MULTI_PHASE = "multiPhase"

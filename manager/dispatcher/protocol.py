@@ -255,7 +255,7 @@ def encode(message: ToDispatcher | FromDispatcher) -> bytes:
 def _nested_fields(value: Any) -> JsonObject:
     """A dataclass within a message, as an object. Not `asdict`, which copies every row of a `ReportMetrics` first."""
     if not is_dataclass(value):
-        raise TypeError(f"a {type(value).__name__} is no JSON value")
+        raise TypeError(f"a {type(value).__name__} is not a JSON value")
     return vars(value)
 
 

@@ -3,5 +3,5 @@
 Entry: `manager.Manager`, what REST calls. Reading order: manager, context (what all experiments share), supervisor
 (which experiments run here), creation, feasibility (which machines can be used), loop (one experiment); then unloaded
 (experiments that cannot be loaded), cleanup, transient_errors (which of them pass by themselves), archive,
-imported_data (results from elsewhere), job_files, platforms (machines without an experiment), dispatchers, code, nodes.
+imported_data (imported results), job_files, platforms (machines without an experiment), dispatchers, code, nodes.
 """

@@ -121,7 +121,7 @@ class CleanUps:
 
     async def settle(self, experiment: ExperimentRow) -> None:
         """Clean up after an experiment that is about to be deleted. Raises Unavailable when its platform cannot do it.
-        A platform that is not there any more is no reason to keep the experiment."""
+        A platform that no longer exists is no reason to keep the experiment."""
         await self.end_attempts(experiment.id)
         try:
             service = make_service(self._context, experiment)

@@ -89,7 +89,7 @@ def handover_path(home: Home, name: str) -> Path:
     """The path of a file in the home's `incoming` folder. Raises BadRequest for a name that is not one."""
     path = home.incoming_directory / name
     if path.parent != home.incoming_directory or os.path.islink(path) or not os.path.isfile(path):
-        raise BadRequest(f"there is no handed-over file {name!r} in {home.incoming_directory}")
+        raise BadRequest(f"there is no request file {name!r} in {home.incoming_directory}")
     return path
 
 
@@ -134,8 +134,8 @@ def check_secrets(config: ExperimentConfig, secrets: Mapping[str, str]) -> None:
     if missing:
         labels = ", ".join(wanted.label for wanted in missing)
         raise BadRequest(
-            f"the configuration names secrets that were not handed over: {labels}; `proctor create` looks them up, "
-            f"other callers put them under `secrets` into the file that they hand over, by path: {missing[0].path!r}"
+            f"the configuration names secrets that were not provided: {labels}; `proctor create` looks them up, "
+            f"other callers pass them under `secrets` in the request file, by path: {missing[0].path!r}"
         )
 
 
@@ -295,7 +295,7 @@ def remove_leftovers(home: Home, known: Collection[str]) -> None:
     Only for the home's one manager, before it serves. A file that cannot be removed is no reason not to start.
     """
     for path in (*_drafts(home), *_unborn(home, known)):
-        log.info("removing %s, which a killed manager has left", path, extra={"action": "leftover.remove"})
+        log.info("removing %s, left by a killed manager", path, extra={"action": "leftover.remove"})
         try:
             if path.is_dir():
                 shutil.rmtree(path)
@@ -327,5 +327,5 @@ def _unborn(home: Home, known: Collection[str]) -> Iterator[Path]:
         elif is_unfinished(path):
             yield path
         else:
-            text = "%s belongs to no experiment that the database knows; it is left alone"
+            text = "%s does not belong to any experiment in the database; it is left alone"
             log.warning(text, path, extra={"action": "leftover.keep"})

@@ -1,4 +1,4 @@
-"""What a person gives to a tuner: results from elsewhere, and parameters of trials added by hand.
+"""What a person gives to a tuner: imported results, and parameters of trials added by hand.
 
 They are judged before they become an input: the parameters by the search space (a custom tuner judges its own), values
 by whether they hold a number. NNI's exports hold metrics as JSON text, `"{\\"default\\": 0.9}"`, which is decoded.

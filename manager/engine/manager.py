@@ -202,7 +202,7 @@ class Manager:
             await asyncio.to_thread(creation.write_folder, folder, loaded, handed)
             await creation.make_metrics(folder, threads=self._threads)
         except FileExistsError as error:  # another manager was faster
-            raise Conflict(f"the folder {folder} is there already; choose another id or remove it") from error
+            raise Conflict(f"the folder {folder} already exists; choose another id or remove it") from error
         except (OSError, DatabaseUnusable) as error:
             with suppress(OSError):
                 await asyncio.to_thread(creation.remove_folder, folder)
@@ -368,7 +368,7 @@ class Manager:
     async def import_data(
         self, experiment_id: str, rows: Sequence[Mapping[str, Any]], *, skip_outside: bool = False
     ) -> Import:
-        """Tell the tuner of results from elsewhere: rows of {"parameter", "value"}; those without a value are skipped.
+        """Send the tuner results of another experiment: rows of {"parameter", "value"}. Rows without value are skipped.
 
         Raises BadRequest, and imports nothing, where a row is outside of the search space (with `skip_outside` it is
         skipped) or its value holds no number.
@@ -416,7 +416,9 @@ class Manager:
         UnknownNode, NodeInUse, and Conflict for one that is not reached over a network."""
         self.pool.node(node_id)
         if leaving := self._supervisor.leaving((node_id,)):
-            raise Conflict(f"node {node_id} is in use: {'; '.join(leaving.values())}; ask again when it has left")
+            raise Conflict(
+                f"node {node_id} is in use: {'; '.join(leaving.values())}; try again after it has released the node"
+            )
         self._provider(node_id).abandon(node_id)
 
     async def collect_files(self, node_id: str, experiment_id: str | None = None) -> list[FileCollection]:
@@ -541,7 +543,7 @@ class Manager:
         if isinstance(error, TrainingServiceError):
             platform = row.config["training_service"]["platform"]
             return BadRequest(f"the experiment cannot run on platform {platform}: {error}")
-        return Unavailable(f"the experiment could not be started, and nothing of it is left: {error}")
+        return Unavailable(f"the experiment could not be started and was removed: {error}")
 
     async def _move(self, row: ExperimentRow, event: ExperimentEvent, *, reason: str | None = None) -> ExperimentRow:
         """A transition of an experiment that no loop works on. The reason stays unless there is a new one."""

@@ -97,7 +97,11 @@ def _step(step: CheckStep, leaving: Mapping[str, str]) -> CheckStep:
     if step.verdict is not CheckVerdict.FAIL or not leaving:
         return step
     return CheckStep(
-        step.machine, LEAVING, CheckVerdict.FAIL, "; ".join(leaving.values()), "ask again when it has left"
+        step.machine,
+        LEAVING,
+        CheckVerdict.FAIL,
+        "; ".join(leaving.values()),
+        "try again after it has released the node",
     )
 
 

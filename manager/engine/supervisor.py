@@ -248,7 +248,7 @@ class ExperimentSupervisor:
         return {name: _leaving_clause(name, self._running[name], self._context) for name in self._leaving(node_ids)}
 
     async def until_left(self, node_ids: Collection[str], seconds: float) -> None:
-        """Wait until none of these experiments is there any more, but no longer than some seconds."""
+        """Wait until none of these experiments is left, but no longer than some seconds."""
         if names := self._leaving(node_ids):
             await asyncio.wait({self._running[name].task for name in names}, timeout=seconds)
 
@@ -265,8 +265,8 @@ class ExperimentSupervisor:
                 running.task.cancel()
             await asyncio.wait({running.task}, timeout=PATIENCE_SECONDS)
             if not running.task.done():
-                text = f"experiment {experiment_id} is still leaving its platform, which is cleaning up after it"
-                raise Unavailable(f"{text}; ask again")
+                text = f"the platform of experiment {experiment_id} is still being cleaned up"
+                raise Unavailable(f"{text}; try again")
         await self._clean_ups.end_attempts(experiment_id)
 
     def start_clean_up(self, experiment_id: str) -> None:
@@ -335,7 +335,7 @@ class ExperimentSupervisor:
             return ""
         elif not self._unloaded.has(trial.experiment_id):
             return (
-                f"it has been stopped; what it reported last is with the keeper of node {node_id}, and is stored when "
+                f"it has been stopped; the keeper of node {node_id} has its last reports, which are stored when "
                 "its experiment is resumed"
             )
         is_known = any(node.id == node_id for node in self._context.pool.nodes())  # plug-ins name nodes of their own
@@ -440,10 +440,11 @@ def _unknown_jobs(jobs: Sequence[tuple[str, JobReport]]) -> str:
     if not jobs:
         return ""
     names = ", ".join(f"{job.job_id} on node {node_id}" for node_id, job in jobs[:3]) + (", …" if len(jobs) > 3 else "")
+    counted = "1 trial job is" if len(jobs) == 1 else f"{len(jobs)} trial jobs are"
     return (
-        f"{len(jobs)} trial job{'s' * (len(jobs) > 1)} that the control database has no word of ({names}): it has lost "
-        "them; they are left alone. Restore the database from a copy, or have them stopped: end the manager, and start "
-        "it once with `proctor manager start --accept-database`"
+        f"{counted} missing from the control database ({names}), which has lost data; they are left alone. Restore the "
+        "database from a backup; or, to stop them, stop the manager and start it once with "
+        "`proctor manager start --accept-database`"
     )
 
 

@@ -286,12 +286,12 @@ class Unloaded:
         return job is not None and job.keeper_node is not None and self._context.hub.is_over(job.keeper_node, job_id)
 
     async def _finish_stop(self, state: ExperimentState) -> None:
-        """Nothing of it runs any more. Ends that its keepers still have are stored when it is resumed."""
+        """It no longer has running processes. Ends that its keepers still have are stored when it is resumed."""
         turn = self._new_turn(state.row.id)
         reason = "stopped by the user"
         if state.by_job:
             trials = "1 trial" if len(state.by_job) == 1 else f"{len(state.by_job)} trials"
-            reason += f"; what {trials} reported last is with the keepers, and is stored when the experiment is resumed"
+            reason += f"; the keepers have the last reports of {trials}, stored when the experiment is resumed"
         tuning.move_experiment(state, turn, ExperimentEvent.FINISH_STOP, reason)
         await self._commit(state, turn)
         for job_id in state.by_job:

@@ -1,6 +1,6 @@
 """What the ends of trials say about their experiment: whether all fail with one cause, or too many fail. Pure.
 
-The counts begin anew when an experiment is resumed. They are committed together with the end of the trial that they
+The counts start over when an experiment is resumed. They are committed together with the end of the trial that they
 count, so a restarted manager decides as the one before it would have.
 """
 

@@ -44,7 +44,7 @@ class ExperimentStatus(StrEnum):
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing happens in it any more by itself. A user may continue it."""
+        """Whether it is no longer active by itself. A user may continue it."""
         return self in {
             ExperimentStatus.DONE,
             ExperimentStatus.STOPPED,

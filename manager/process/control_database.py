@@ -120,7 +120,7 @@ _UNCHANGED = "Nothing was changed, and the trials keep running"
 
 def _restore(home: Home) -> str:
     path = home.control_database
-    return f"Put {path.name}, and {path.name}-wal if there was one, back into {home.path} from a copy"
+    return f"Restore {path.name} (and {path.name}-wal if there was one) in {home.path} from a backup"
 
 
 def _accept(consequence: str) -> str:
@@ -128,7 +128,7 @@ def _accept(consequence: str) -> str:
 
 
 def _refuse_damaged(sentence: str) -> str:
-    return f"{sentence} {_UNCHANGED}. To begin with an empty database, move the file away first"
+    return f"{sentence} {_UNCHANGED}. To start with an empty database, move the file away first"
 
 
 def _refuse_lost(home: Home, traces: list[str]) -> str:
@@ -141,7 +141,7 @@ def _refuse_lost(home: Home, traces: list[str]) -> str:
 
 def _refuse_unknown(home: Home, traces: list[str]) -> str:
     return (
-        f"the control database {home.control_database} does not belong to this home, or has lost something: "
+        f"the control database {home.control_database} does not belong to this home, or has lost data: "
         f"{'; '.join(traces)}. {_UNCHANGED}. {_restore(home)}, move these folders away, "
         + _accept("trials that it does not know are stopped, and these folders stay where they are")
     )
@@ -149,8 +149,8 @@ def _refuse_unknown(home: Home, traces: list[str]) -> str:
 
 def _refuse_other(home: Home) -> str:
     return (
-        f"the control database {home.control_database} is not the one that this home had: its id is not the one in "
-        f"{home.control_witness.name}. {_UNCHANGED}. {_restore(home)}, "
+        f"the control database {home.control_database} is not the one that this home used: its id differs from the one "
+        f"in {home.control_witness.name}. {_UNCHANGED}. {_restore(home)}, "
         + _accept("trials that it does not know are stopped")
     )
 
@@ -159,5 +159,6 @@ def _refuse_older(home: Home, missing: int) -> str:
     return (
         f"the control database {home.control_database} has lost its newest {missing} event{'s' * (missing > 1)}: it is "
         f"an older copy, or its log {home.control_database.name}-wal was removed or cut off. {_UNCHANGED}. "
-        f"{_restore(home)}, " + _accept("what is lost stays lost, and trials that it does not know are stopped")
+        f"{_restore(home)}, "
+        + _accept("the lost events are not recovered, and trials that it does not know are stopped")
     )

@@ -16,7 +16,7 @@ SAFETY_CHECKPOINT_PAGES = 4_000  # inside a commit, when the ones beside it did 
 _WAIT_FOR = {
     sqlite3.SQLITE_FULL: "free some space",
     sqlite3.SQLITE_IOERR: "check the disk",
-    sqlite3.SQLITE_CANTOPEN: "check that its folder is there and that files can be made in it",
+    sqlite3.SQLITE_CANTOPEN: "check that its folder exists and is writable",
     sqlite3.SQLITE_READONLY: "make it and its folder writable",
     sqlite3.SQLITE_BUSY: "end the program that has it locked",
 }

@@ -248,7 +248,7 @@ class Writer:
             damaged.__cause__ = error
             return damaged
         if self._connection is None and isinstance(error, StoreError):
-            self._set_health(str(error))  # it cannot be opened any more, and waiting does not help
+            self._set_health(str(error))  # it can no longer be opened, and waiting does not help
         return error
 
     def _set_health(self, health: str) -> None:

@@ -180,7 +180,10 @@ def _losses(connection: sqlite3.Connection, trial_id: str) -> list[str]:
     unread = metrics.page(connection, trial_id, kind="unreadable", limit=_MOST_LOSSES)
     return [
         *(f"Job {row.job}: {formats.show_loss(row.value, row.data)}" for row in lost),
-        *(f"Job {row.job}: a line of its journal is no record: {formats.show_value(row.data)}" for row in unread),
+        *(
+            f"Job {row.job}: a line of its journal is not a valid record: {formats.show_value(row.data)}"
+            for row in unread
+        ),
     ]
 
 

@@ -183,7 +183,7 @@ class Client:
         code_directory: str | None = None,
         handover: str | None = None,
     ) -> JsonObject:
-        """Take a saved experiment in, stopped.
+        """Import a saved experiment, stopped.
 
         :param archive: name of a zip in the home's incoming folder, made by `proctor experiment save`.
         :param code_directory: where its code lies now, if not where it was; absolute.
@@ -248,7 +248,7 @@ class Client:
     def import_data(
         self, experiment_id: str, rows: Sequence[Mapping[str, Any]], *, skip_outside: bool = False
     ) -> JsonObject:
-        """Give the tuner results from elsewhere: rows of `parameter` and `value`; those without a value are skipped.
+        """Import results of another experiment: rows of `parameter` and `value`; rows without a value are skipped.
 
         Returns how many rows were `imported` and how many `skipped`. Nothing is imported where a row is outside of the
         search space, unless `skip_outside` leaves those out.

@@ -146,7 +146,7 @@ class _Walk:
                 continue
             except (OSError, UnicodeDecodeError) as error:
                 raise CodeUnreadable(
-                    f"{self.root / folder / name}, which says what of the code is left out, cannot be read: {error}"
+                    f"{self.root / folder / name}, the ignore file of the code, cannot be read: {error}"
                 ) from error
             try:
                 yield folder, GitIgnoreSpec.from_lines(text.splitlines())

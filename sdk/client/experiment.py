@@ -27,7 +27,7 @@ from proctor.sdk.client.transport import JsonObject
 
 START_TIMEOUT_SECONDS = 60.0
 FINISHED = frozenset({"DONE", "ERROR", "STOPPED", "VIEWED"})
-"""Statuses in which nothing happens any more by itself."""
+"""Statuses in which an experiment is no longer active."""
 RECHECK_SECONDS = 10.0
 """How long a wait trusts that nothing has changed when no change was reported."""
 Source = ExperimentConfig | Mapping[str, Any] | str | os.PathLike[str] | Sequence[str]
@@ -143,7 +143,7 @@ class Experiment:
             self.client.stop_experiment(self.id)
 
     def wait(self, timeout_seconds: float | None = None) -> bool:
-        """Wait until nothing happens any more. Returns True for DONE; raises TimeoutError when the time is over."""
+        """Wait until it is no longer active. Returns True for DONE; raises TimeoutError when the time is over."""
         identifier = self._need_id()
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         with Watch(self.client.events(experiment_id=identifier)) as watch:

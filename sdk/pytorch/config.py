@@ -90,7 +90,7 @@ class Settings:
         validation that is among the best when no other is due.
     :param best_metric: the name of the metric that judges the run; inside a trial it is reported as `default`.
     :param best_mode: "max" or "min".
-    :param background_writes: sync checkpoints to the disk in a thread while training goes on.
+    :param background_writes: sync checkpoints to the disk in a thread while training continues.
     :param callbacks: what is called besides the model, see `Callback`.
     :raises ConfigurationError: an option is out of its range, or contradicts another.
     """
@@ -160,7 +160,7 @@ class Settings:
         if self.use_cpu and self.gpus is not None:
             return f"use_cpu=True and gpus={list(self.gpus)} contradict each other; set one of them."
         if self.early_stop_cycles is not None and self.valid_frequency is None:
-            return "early_stop_cycles counts validations, and valid_frequency is None, so there are none; set it."
+            return "early_stop_cycles counts validations, but valid_frequency is None, so there are none; set it."
         if self.keep_best and self.best_metric is None:
             return "keep_best needs best_metric, the name of the metric that tells which one is best."
         if self.enable_file_logging and self.log_path is None:

@@ -11,7 +11,7 @@
     UserWarning
     ├── NotExactWarning                        the same, without `strict_resume`: one warning for each reason
     ├── CheckpointWarning                      a damaged checkpoint was passed over for the one before it
-    ├── LogWarning                             a log has to wait for the disk; training goes on
+    ├── LogWarning                             a log has to wait for the disk; training continues
     └── MetricWarning                          the metric that is to judge the run does not come
 
 What a model, a data module or a plug-in raises is not here: `fit` and `test` let the types named in `train_exceptions`
@@ -50,11 +50,11 @@ class NotExactWarning(UserWarning):
 
 
 class CheckpointWarning(UserWarning):
-    """A damaged checkpoint was passed over, or one could not be stored while training goes on."""
+    """A damaged checkpoint was passed over, or one could not be stored while training continues."""
 
 
 class LogWarning(UserWarning):
-    """The disk does not take what belongs into the log file or to TensorBoard; training goes on."""
+    """The disk does not take what belongs into the log file or to TensorBoard; training continues."""
 
 
 class MetricWarning(UserWarning):

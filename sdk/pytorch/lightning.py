@@ -119,7 +119,7 @@ class ProctorCallback(Callback):
         self._loaded = [checkpoint.get(_KEY)]
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Count from where the run goes on; report, or refuse, what keeps it from being exact."""
+        """Count from where the run continues; report, or refuse, what keeps it from being exact."""
         self._step = self._saved_step = trainer.global_step
         while self._loaded:
             describe = partial(_describe, trainer, is_resumed=True)

@@ -5,7 +5,7 @@ before it, so that nothing of that kind fails hours later.
 
 The loop runs epochs of batches, and between optimizer windows the boundaries at which a run may be left. At a boundary,
 in this order: a validation if one is due, the decision to stop, the checkpoint if one is due or the run stops, the
-stop, the question for the next phase of the data. A resumed run goes on right after the checkpoint, so that nothing
+stop, the question for the next phase of the data. A resumed run continues right after the checkpoint, so that nothing
 before it happens twice and nothing after it is left out.
 
 A boundary lies where an optimizer window ends. In the unit EPOCH the last batch of an epoch always ends a window, and
@@ -140,13 +140,13 @@ def _check_run(run: Run) -> None:
     is_judged = settings.best_metric is not None or overrides(run.model, Model.have_metrics_improved)
     if settings.early_stop_cycles is not None and not is_judged:
         raise ConfigurationError(
-            "early_stop_cycles counts validations without an improvement, and nothing says what that is; set "
+            "early_stop_cycles counts validations without an improvement, but nothing defines one; set "
             f"best_metric, or override have_metrics_improved in {model}."
         )
     if settings.valid_frequency is not None:
         if not data.has(Phase.VALIDATION):
             raise ConfigurationError(
-                f"valid_frequency is {settings.valid_frequency} and there is no data to validate on; call "
+                f"valid_frequency is {settings.valid_frequency} but there is no data to validate on; call "
                 f"set_validation in {type(data).__name__}.setup, or leave valid_frequency out."
             )
         data.open(Phase.VALIDATION)

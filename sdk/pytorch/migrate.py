@@ -97,7 +97,7 @@ def _check_folders(source: Path, target: Path) -> None:
         raise TrainerError(f"the source must be a folder with checkpoints; found none at {source}.")
     if source.resolve() == target.resolve():
         raise TrainerError(
-            f"the target must be another folder than the source, which stays as it is; found {target} twice."
+            f"the target must be a different folder from the source, which is not changed; found {target} twice."
         )
 
 
@@ -119,7 +119,7 @@ def _is_new(path: Path, entry: Entry) -> bool:
     if hash_file(path) == entry.sha256:
         return False
     raise TrainerError(
-        f"{path} is there already and is another checkpoint; migrate into a folder of its own and move what you need."
+        f"{path} already exists and is a different checkpoint; migrate into a folder of its own and move what you need."
     )
 
 
@@ -135,7 +135,7 @@ def _limitation(origin: str, content: "dict[str, Any]") -> str:
         return ""
     if content["training_state"]["batch"]:
         return "continues inside an epoch with this trainer's order of the samples: some come twice and some not at all"
-    return "this trainer's order of the samples is another one, so the run goes on well but not bit for bit"
+    return "this trainer orders the samples differently, so the run continues correctly but not bit for bit"
 
 
 def _report_line(item: Migrated, *, dry_run: bool) -> str:

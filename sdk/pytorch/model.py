@@ -164,7 +164,7 @@ class Averages:
             self._weights[name] = self._weights.get(name, 0.0) + weight
 
     def read(self, ranks: Ranks, device: "torch.device | str" = "cpu") -> "dict[str, float]":
-        """Return the means over all ranks, which have all added to the same names, and begin anew (collective).
+        """Return the means over all ranks, which have all added to the same names, and start over (collective).
 
         :param device: where the ranks exchange them.
         """
@@ -374,7 +374,7 @@ class Model:
         self.averages.add(values, weight)
 
     def read_averages(self) -> "dict[str, float]":
-        """Return the means over all ranks since the last reading, and begin anew (collective)."""
+        """Return the means over all ranks since the last reading, and start over (collective)."""
         return self.averages.read(self.ranks, self.device)
 
     def create_scaler(self, dtype: Any = torch.float16) -> Any:
@@ -541,8 +541,8 @@ def refuse_metrics(metrics: "Mapping[str, Any]") -> None:
     :raises ConfigurationError: always.
     """
     raise ConfigurationError(
-        f"log records metrics of a step of a run, and none is under way; found {sorted(metrics)}. A run begins after "
-        "setup and load_state_dict and ends with fit: log in on_training_start or a later hook."
+        f"log records metrics of a step of a run, but no run is in progress; found {sorted(metrics)}. A run begins "
+        "after setup and load_state_dict and ends with fit: log in on_training_start or a later hook."
     )
 
 

@@ -208,7 +208,7 @@ def _find_changes(settings: Settings, saved: "Mapping[str, Any]", before: Rates,
     for name in sorted(set(before) & set(now)):
         if before[name] != now[name]:
             was, is_now = (", ".join(f"{rate:g}" for rate in rates[name]) for rates in (before, now))
-            text = f"the learning rate of {name} goes on from {was} although setup gives {is_now}"
+            text = f"the learning rate of {name} continues at {was} although setup gives {is_now}"
             yield f"{text} (set it in on_training_start)"
 
 

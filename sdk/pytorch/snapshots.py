@@ -272,7 +272,7 @@ def refuse_to_leave_behind(storage: CheckpointFolder, ranks: Ranks) -> None:
     if strays:
         raise UnreadableCheckpointError(
             f"the main rank, which reads the checkpoints, has none, and there are some in {', '.join(strays)}. Start "
-            "the ranks so that the main one is where it was, give all machines one shared chkpt_root, or begin anew "
+            "the ranks so that the main one is where it was, give all machines one shared chkpt_root, or start over "
             "with resume=False."
         )
 

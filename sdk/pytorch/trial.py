@@ -116,7 +116,7 @@ def find_registered(run_name: str, *, is_new: bool) -> "Path | None":
 
     Another run's is never returned, nor what the user's code has registered.
 
-    :param is_new: whether the run has no other checkpoint, so that it begins anew; if it does so although the trial was
+    :param is_new: whether the run has no other checkpoint, so that it starts over; if it does so although the trial was
         handed something, a `CheckpointWarning` says so.
     """
     if not is_in_trial():

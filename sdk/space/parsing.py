@@ -178,7 +178,7 @@ def _range_problems(path: SpacePath, kind: str, low: float, high: float) -> list
     if low > high:
         problems.append(SpaceProblem(path, f"low must not be above high, found {low} > {high}; swap them"))
     elif kind == "randint" and math.ceil(low) >= math.ceil(high):
-        problems.append(SpaceProblem(path, f"randint [{low}, {high}) holds no whole number; high is not included"))
+        problems.append(SpaceProblem(path, f"randint [{low}, {high}) contains no integer; high is not included"))
     return problems
 
 

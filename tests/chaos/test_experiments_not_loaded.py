@@ -162,7 +162,7 @@ def stop_while_away(mount: Mount, tmp_path: Path) -> tuple[audit.Ending, str, st
         built.ask(lambda client: client.stop_experiment(EXPERIMENT_ID))
         built.wait_for(lambda: True if built.status() == "STOPPED" else None, "the experiment to be STOPPED")
         assert processes(built) == []
-        kept = "it has been stopped; what it reported last is with the keeper of node local"
+        kept = "it has been stopped; the keeper of node local has its last reports"
         for trial in built.ask(lambda client: list(client.trials(EXPERIMENT_ID))):
             assert (trial["status"], trial["reason"][: len(kept)]) == ("RUNNING", kept)
         built.kill_manager()  # the next one must not forget either what the keeper still has

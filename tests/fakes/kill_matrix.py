@@ -47,7 +47,7 @@ Cell = dict[str, Any]
 def choose_pairwise(axes: "dict[str, Sequence[Any]]", seed: int, size: int) -> "list[Cell]":
     """Return `size` cells that together hold every pair of values of any two axes.
 
-    Each is the best of some drawn at random; the drawing begins anew until the size does.
+    Each is the best of some drawn at random; the drawing starts over until the size does.
     """
     draw = random.Random(seed)
     while True:

@@ -202,7 +202,7 @@ async def test_a_login_shell_that_talks_at_its_start_disturbs_nothing(serve: Ser
 
 async def test_an_account_without_a_shell_is_named(serve: Serve) -> None:
     async with connected(serve("ForceCommand echo This account is not available.; exit 1")) as there:
-        with pytest.raises(CommandFailed, match=r"ran no command; it said: This account is not available\."):
+        with pytest.raises(CommandFailed, match=r"ran no command; output: This account is not available\."):
             await there.run(["true"])
 
 
@@ -261,7 +261,7 @@ async def test_the_keys_of_an_agent_open_the_door(
         await send_hello(server, ssh_key_file=None)
         (home / ".ssh" / "config").unlink()
         monkeypatch.setenv("SSH_AUTH_SOCK", str(agent))
-    with pytest.raises(LoginRefused, match=r"no SSH agent answers any more at \$SSH_AUTH_SOCK and no key file"):
+    with pytest.raises(LoginRefused, match=r"the SSH agent at \$SSH_AUTH_SOCK no longer responds and no key file"):
         await send_hello(server, ssh_key_file=None)
 
 

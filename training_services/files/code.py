@@ -207,7 +207,7 @@ def _open(root: Path, entry: CodeEntry) -> BinaryIO:
     try:
         descriptor = os.open(root / entry.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        raise _Changed(f"{entry.path} cannot be opened any more ({error.strerror})") from error
+        raise _Changed(f"{entry.path} can no longer be opened ({error.strerror})") from error
     facts = os.fstat(descriptor)
     if not stat.S_ISREG(facts.st_mode) or (facts.st_size, facts.st_mtime_ns) != (entry.size, entry.modified_ns):
         os.close(descriptor)

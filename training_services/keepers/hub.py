@@ -302,7 +302,7 @@ class KeeperHub:
 
     def reattach(self, node_id: str, job_id: str) -> bool | None:
         """Whether a job that was sent to a node before the manager was restarted has arrived there; then it goes on,
-        or its end is reported if it is not there any more. None while its keeper is disconnected. Raises
+        or its end is reported if it is gone. None while its keeper is disconnected. Raises
         UnknownTrialJob if it was not announced by `expect`."""
         job = self._jobs.require(job_id)
         self._jobs.place(job, node_id)
@@ -326,7 +326,7 @@ class KeeperHub:
             self.send(node_id, Cancel(job_id, job.token) if stop is None else write_cancel(job_id, job.token, stop))
 
     def is_over(self, node_id: str, job_id: str) -> bool:
-        """Whether nothing of a job runs on its node any more, as far as its keeper reports; False while that is
+        """Whether nothing of a job still runs on its node, as far as its keeper reports; False while that is
         disconnected."""
         job = self._jobs.known(job_id)
         session = self._sessions.find(node_id)

@@ -144,7 +144,7 @@ class FileRequests:
             waiting.set_result((answer, data))
 
     def close(self) -> None:
-        """The session is over: nothing will be answered any more."""
+        """The session is over: nothing more will be answered."""
         self._is_closed = True
         for waiting in self._waiting.values():
             if not waiting.done():

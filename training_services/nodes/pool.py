@@ -412,7 +412,7 @@ class NodePool:
             self._demands[owner] = replace(demand, node_id=nodes.get(demand.holder, demand.node_id))
 
     def withdraw_demand(self, owner: object) -> None:
-        """No trial of this owner waits for GPUs any more. Does nothing if none did."""
+        """Trials of this owner no longer wait for GPUs. Does nothing if none did."""
         if self._demands.pop(owner, None) is not None and self._demands:
             self._notify()  # others may take what was held for it
 
@@ -522,7 +522,7 @@ class NodePool:
         return reservation
 
     def _forget_leases(self, job_id: str) -> None:
-        """A job that has ended holds nothing any more, even if its node (or another one of the same machine) reports
+        """A job that has ended no longer holds anything, even if its node (or another one of the same machine) reports
         it only later."""
         for node in tuple(self._nodes.values()):
             devices = without_leases(node.devices or (), job_id)

@@ -96,7 +96,7 @@ class CheckpointLocator:
         here, name = Path(form.resume_checkpoint), self._paths.checkpoint_name(form.resume_checkpoint)
         there, saved_on = self._paths.on_machine(form.resume_checkpoint), form.resume_node_id
         if there is not None and saved_on == node_id and await self._is_there(node_id, there):
-            return ResumePoint(there, True, f"from {name}, which lies on this node")
+            return ResumePoint(there, True, f"from {name}, which is on this node")
         if there is not None and saved_on not in {None, node_id}:
             shared = f"../{self._provider.keeper_folder(str(saved_on))}/{there}"
             if await self._is_there(node_id, shared):

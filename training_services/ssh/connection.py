@@ -82,7 +82,7 @@ class Connection(NodeConnection):
                 said = CompletedCommand(
                     process.exit_status or 0, getattr(error, "partial", b""), bytes(process.tail)
                 ).last_line
-                raise CommandFailed(f"`{' '.join(command)[:200]}` could not be started; it said: {said}") from error
+                raise CommandFailed(f"`{' '.join(command)[:200]}` could not be started; output: {said}") from error
             try:
                 yield Process(process)
             except CommandFailed:

@@ -167,7 +167,7 @@ class Keys:
                 agent = await self._stack.enter_async_context(await asyncssh.connect_agent(path))
                 return list(await agent.get_keys())
         except (OSError, ValueError):  # a TimeoutError is an OSError
-            self.notes.append(f"no SSH agent answers any more at {source}")
+            self.notes.append(f"the SSH agent at {source} no longer responds")
             return []
 
 
@@ -250,7 +250,7 @@ class LoginClient(asyncssh.SSHClient):  # type: ignore[misc]
     @property
     def success(self) -> str:
         """How it got in."""
-        way = "the password" if self._gave else self._tried[-1] if self._tried else "nothing asked for"
+        way = "the password" if self._gave else self._tried[-1] if self._tried else "no authentication"
         return f"as {self._hop.user} with {f'a key of {_AGENT}' if way == _AGENT else way}"
 
     def _failure(self, error: Exception) -> RemoteError:
@@ -302,7 +302,7 @@ class LoginClient(asyncssh.SSHClient):  # type: ignore[misc]
             if not path:
                 missing.insert(0, f"no SSH agent is known to the manager ({source})")
             if self._left:
-                missing = ["its SSH server asked for no key"]
+                missing = ["its SSH server did not ask for a key"]
             return LoginRefused(
                 f"{head}; {' and '.join(missing)}; start the SSH agent, name sshKeyFile or give a password"
             )

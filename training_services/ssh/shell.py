@@ -39,7 +39,7 @@ def strip_startup_output(mark: bytes, finished: CompletedCommand) -> CompletedCo
     _, found, rest = finished.stdout.partition(mark)
     if not found:
         raise CommandFailed(
-            f"its login shell ran no command; it said: {finished.last_line}; give the account a shell that runs "
+            f"its login shell ran no command; output: {finished.last_line}; give the account a shell that runs "
             "commands",
             finished.code,
         )

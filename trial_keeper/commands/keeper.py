@@ -97,7 +97,7 @@ def _stop_outdated(directory: Path, settings: KeeperSettings) -> bool:
 
 
 def _remove_other_archives(directory: Path) -> None:
-    """Earlier versions, which nothing runs from any more."""
+    """Earlier versions, from which nothing runs now."""
     if ARCHIVE:
         for path in directory.glob(_ARCHIVES):
             if path.name != ARCHIVE:
@@ -166,7 +166,7 @@ def _check_that_it_is_ours(directory: Path) -> None:
         names = os.listdir(directory)
         if not names or any(name in _OURS for name in names) or any(directory.glob(_ARCHIVES)):
             return
-    raise CommandRefused(f"{directory} does not look like the directory of a keeper; it was left as it is")
+    raise CommandRefused(f"{directory} does not look like a keeper's directory; it was not changed")
 
 
 def _remove_tree(directory: Path) -> list[str]:

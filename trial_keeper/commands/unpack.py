@@ -66,13 +66,17 @@ def _place(member: tarfile.TarInfo, root: str) -> str:
     """Where a member goes, with all links on the way there followed."""
     parts = member.name.split("/")
     if member.name.startswith("/") or ".." in parts:
-        raise CommandRefused(f"the archive holds {member.name!r}, which points outside its folder; it was not unpacked")
+        raise CommandRefused(
+            f"the archive contains {member.name!r}, which points outside its folder; it was not unpacked"
+        )
     path = os.path.normpath(os.path.join(root, member.name))
     if path != root:
         parent = os.path.realpath(os.path.dirname(path))
         path = os.path.join(parent, os.path.basename(path))
     if not _is_within(path, root) or (path == root and not member.isdir()):
-        raise CommandRefused(f"the archive holds {member.name!r}, which points outside its folder; it was not unpacked")
+        raise CommandRefused(
+            f"the archive contains {member.name!r}, which points outside its folder; it was not unpacked"
+        )
     return path
 
 
@@ -93,7 +97,7 @@ def _write(source: tarfile.TarFile, member: tarfile.TarInfo, *, path: str, root:
             os.fchmod(file.fileno(), member.mode & _MODES | _OURS)
         os.utime(path, (member.mtime, member.mtime))
     else:
-        raise CommandRefused(f"the archive holds {member.name!r}, which is neither file nor folder nor link")
+        raise CommandRefused(f"the archive contains {member.name!r}, which is neither file nor folder nor link")
 
 
 def _check_link(member: tarfile.TarInfo, target: str, root: str) -> None:

@@ -60,7 +60,7 @@ class FileAnswers:
         self._requests.put_nowait(request)
 
     def begin_session(self) -> None:
-        """What an earlier session has asked for is not answered any more."""
+        """Requests of an earlier session are no longer answered."""
         while not self._requests.empty():
             self._requests.get_nowait()
 

@@ -52,7 +52,7 @@ def end_leftovers(
     tag: tuple[str, str], process: ProcessRecord | None, *, grace_seconds: float = _GRACE_SECONDS
 ) -> None:
     """Block until nothing of the job is left. Its trial is known by identity, the rest by descent, session and tag
-    (the job's id and directory), and by having no parent any more but a spawner or this keeper."""
+    (the job's id and directory), and by having no parent left but a spawner or this keeper."""
     failpoint("keeper.stop.before")
     session, adopters = _living_session(process), _adopters(process)
 
@@ -249,7 +249,7 @@ def _write_stop(folder: RecordFolder, record: JobRecord) -> None:
 
 
 def _has_ended(folder: RecordFolder, record: JobRecord, notified: set[int]) -> bool:
-    """Whether nothing runs this job any more; a reaper that does is signaled once."""
+    """Whether nothing runs this job now; a reaper that does is signaled once."""
     job_id = record.launch.job_id
     process = folder.read_process(job_id)
     if process is not None and process.boot_id == boot_id():

@@ -45,8 +45,8 @@ class KeeperReport:
 
 @dataclass
 class SettledReport:
-    """What the manager's answer to a report means: the jobs whose end it has stored, and those that are not its jobs
-    any more. None of them is reported again."""
+    """What the manager's answer to a report means: the jobs whose end it has stored, and those that are no
+    longer its jobs. None of them is reported again."""
 
     stored: list[Job] = field(default_factory=list)
     fenced: list[Job] = field(default_factory=list)
@@ -99,7 +99,7 @@ class Outbox:
             self._wake.set()
 
     def drop(self, job: Job) -> None:
-        """This job must not be reported any more."""
+        """This job must no longer be reported."""
         self._dirty.pop(job.job_id, None)
 
     async def wait(self, seconds: float) -> None:

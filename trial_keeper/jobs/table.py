@@ -195,7 +195,7 @@ class JobTable:
             self._tasks.start(self._remove_records(), "removing records")
 
     def disown(self, job: Job) -> None:
-        """The job is not the manager's any more: stop it and forget it."""
+        """The job is no longer the manager's: stop it and forget it."""
         self._outbox.drop(job)
         if job.exit is not None:
             self.forget(job)
@@ -382,7 +382,7 @@ class JobTable:
 
     async def _stop_damaged(self, job: Job) -> bool:
         """Have the reaper of a job whose process record cannot be read end it: it is unknown which process its trial
-        is. False: there is no such reaper any more."""
+        is. False: that reaper is gone."""
         reaper = await asyncio.to_thread(find_reaper, self._folder, job.job_id)
         if reaper is None:
             return False
@@ -488,7 +488,7 @@ class JobTable:
             self._outbox.queue(job)
 
     def _clear_up(self, job: Job) -> None:
-        """Make the end of a job durable, and give back the room that it does not need any more. Blocks."""
+        """Make the end of a job durable, and give back the room that it no longer needs. Blocks."""
         sync_exit(job.directory)
         with contextlib.suppress(OSError):
             if job.process is None:

@@ -271,7 +271,7 @@ class _Reaper:
 
     def _record(self, ending: Ending) -> None:
         """Write the end down, within the room that was allocated for it. What the trial has made of its folder is put
-        right for that. A disk that refuses is tried again until it works or the end is not needed any more; meanwhile
+        right for that. A disk that refuses is tried again until it works or the end is no longer needed; meanwhile
         the keeper knows the end from us."""
         end = json.dumps(
             {

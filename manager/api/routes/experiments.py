@@ -31,8 +31,8 @@ _LIMITS = {
 async def list_experiments(
     context: Context,
     status: Annotated[list[ExperimentStatus] | None, Query(description="Only these; may be given repeatedly.")] = None,
-    name: Annotated[str | None, Query(description="Only those of this name.")] = None,
-    id_prefix: Annotated[str | None, Query(description="Only those whose id begins so; at most 20, unpaged.")] = None,
+    name: Annotated[str | None, Query(description="Filter by name.")] = None,
+    id_prefix: Annotated[str | None, Query(description="Filter by id prefix; returns at most 20, unpaged.")] = None,
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> models.Page[models.Experiment]:

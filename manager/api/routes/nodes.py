@@ -82,9 +82,9 @@ async def _progress(context: ApiContext, collections: Sequence[FileCollection]) 
             yield collection_resource(collection).model_dump_json().encode() + b"\n"
 
 
-@nodes.post("/nodes/{node_id}/forget", status_code=204, summary="Give up a machine that cannot be cleaned up")
+@nodes.post("/nodes/{node_id}/forget", status_code=204, summary="Forget a machine that cannot be cleaned up")
 async def forget_node(context: Context, node_id: str) -> None:
-    """For one that no experiment needs and that is gone for good, or refuses every login. What is there stays
+    """For one that no experiment needs and that will not come back, or refuses every login. What is there stays
     there, and files that were not collected are lost."""
     context.manager.forget_node(node_id)
 

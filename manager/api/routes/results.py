@@ -1,4 +1,4 @@
-"""What has come out of an experiment (best trial, curve of the best, all results), and results from elsewhere.
+"""What has come out of an experiment (best trial, curve of the best, all results), and imported results.
 
 Reads that grow with the experiment end when their client goes away (`json_while_connected`).
 """
@@ -100,7 +100,7 @@ async def export_results(
     experiment_id: str,
     status: Annotated[
         list[TrialStatus] | None,
-        Query(description="Only these; may be given repeatedly. Left out: all that have ended."),
+        Query(description="Filter by status; may be repeated. Default: all ended trials."),
     ] = None,
     intermediate: Annotated[bool, Query(description="Whether to add the intermediate metrics.")] = False,
     cursor: Cursor = None,
@@ -125,7 +125,7 @@ async def export_results(
     return await json_while_connected(request, database.read(read))
 
 
-@router.post("/import", summary="Tell the tuner of results from elsewhere")
+@router.post("/import", summary="Import results from another experiment into the tuner")
 async def import_results(
     context: Context,
     experiment_id: str,
@@ -145,7 +145,7 @@ async def import_results(
 async def get_experiment_logs(
     context: Context,
     experiment_id: str,
-    source: Annotated[str, Query(pattern="^dispatcher$", description="Whose log.")] = "dispatcher",
+    source: Annotated[str, Query(pattern="^dispatcher$", description="The process that wrote the log.")] = "dispatcher",
     offset: Offset = 0,
     limit: ByteLimit = DEFAULT_BYTES,
 ) -> Response:

@@ -53,7 +53,7 @@ async def stream_events(
     context: Context,
     experiment_id: Annotated[str | None, Query(description="Only changes of this experiment.")] = None,
     after: Annotated[
-        int | None, Query(ge=0, le=LARGEST_ID, description="Begin after this event; left out: from now on.")
+        int | None, Query(ge=0, le=LARGEST_ID, description="Start after this event; default: from now on.")
     ] = None,
     last_event_id: Annotated[str | None, Header(description="As `after`; set by browsers that come back.")] = None,
 ) -> StreamingResponse:

@@ -31,7 +31,7 @@ router = APIRouter(tags=["trials"])
 
 Sort = Literal["sequence_id", "-sequence_id", "value", "-value", "best", "-best"]
 MetricLimit = Annotated[int, Query(ge=1, le=10_000)]
-JobNumber = Annotated[int | None, Query(ge=1, le=LARGEST_ID, description="The job's number; left out: the newest.")]
+JobNumber = Annotated[int | None, Query(ge=1, le=LARGEST_ID, description="The job's number; default: the newest.")]
 
 
 @router.get("/experiments/{experiment_id}/trials", summary="List an experiment's trials")
@@ -132,7 +132,7 @@ async def get_trial_curve(
     trial_id: str,
     member: Annotated[
         int | None,
-        Query(ge=0, le=LARGEST_ID, description="The curve of this rank; left out: of the one whose reports count."),
+        Query(ge=0, le=LARGEST_ID, description="The curve of this rank; default: the rank whose reports count."),
     ] = None,
     cursor: Cursor = None,
     limit: MetricLimit = 1000,

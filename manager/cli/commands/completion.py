@@ -10,7 +10,7 @@ from proctor.manager.cli.output import echo
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
-    """The completion script for your shell.
+    """Print the completion script for your shell.
 
     \b
     bash: proctor completion bash > ~/.local/share/bash-completion/completions/proctor

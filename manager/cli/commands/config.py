@@ -46,7 +46,7 @@ def show(session: CliSession, experiment: str | None, output: str) -> None:
 def check(session: CliSession, file: Path | None, named: Path | None) -> None:
     """Check a configuration, its search space and its algorithms' arguments; nothing is started.
 
-    Every problem is printed with file:line:column. The exit code is 2 when there is one.
+    Every problem is printed with file:line:column. The exit code is 2 if there are any.
     """
     path = file or named
     if path is None:

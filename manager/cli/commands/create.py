@@ -90,21 +90,21 @@ def report_machines(session: CliSession, experiment: dict[str, Any]) -> ExitCode
     for machine in unusable:
         session.report(f"  {machine['reason']}")
     if pending:
-        session.report(f"Still being connected: {', '.join(pending)}")
+        session.report(f"Still connecting: {', '.join(pending)}")
     if usable:
         session.report(f"Experiment {identifier} has started.")
     if usable or pending:
         return ExitCode.OK
-    session.report(f"No trial can run until one of them can be used; to give up: proctor stop {identifier}")
+    session.report(f"No trial can run until one of them is usable. To give up: proctor stop {identifier}")
     return ExitCode.EXPERIMENT_FAILED
 
 
 @click.command()
 @click.option("-c", "--config", "file", required=True, type=CONFIG_PATH, help="The experiment's YAML or JSON file.")
-@click.option("-f", "--foreground", is_flag=True, help="Watch it until it ends. Ctrl-C stops watching, nothing else.")
-@click.option("--dry-run", is_flag=True, help="Check everything, start nothing.")
-@click.option("-p", "--port", type=click.IntRange(0, 65535), help="Port of a manager that must be started first.")
-@click.option("--id", "identifier", metavar="ID", help="An id of your own for the experiment.")
+@click.option("-f", "--foreground", is_flag=True, help="Watch it until it ends. Ctrl-C only stops watching.")
+@click.option("--dry-run", is_flag=True, help="Check everything without starting anything.")
+@click.option("-p", "--port", type=click.IntRange(0, 65535), help="Port to use if a manager has to be started.")
+@click.option("--id", "identifier", metavar="ID", help="Use this id for the experiment.")
 @with_session
 def create(
     session: CliSession, file: Path, foreground: bool, dry_run: bool, port: int | None, identifier: str | None
@@ -114,8 +114,8 @@ def create(
     The manager is started in the background if none runs. Trials run with this shell's environment. The new
     experiment's id goes to stdout, everything else to stderr.
 
-    Waits up to 20 seconds until the machines are connected, and says which of them cannot be used. The exit code is
-    100 if no trial can run on any of them.
+    Waits up to 20 seconds for the machines to be connected, and reports which of them cannot be used. The exit code
+    is 100 if no trial can run on any of them.
     """
     loaded = load_checked(session, file)
     if dry_run:

@@ -25,15 +25,15 @@ SHELL_WORDS = frozenset(
 
 
 @click.command()
-@click.option("-c", "--config", "file", type=CONFIG_PATH, help="Also check what this configuration needs.")
+@click.option("-c", "--config", "file", type=CONFIG_PATH, help="Also check a configuration and everything it needs.")
 @output_option
 @with_session
 def doctor(session: CliSession, file: Path | None, output: str) -> int:
     """Check this machine and the home; with --config also an experiment's command and code, and every hop to every
     machine of platform remote. Nothing is changed.
 
-    The manager is started in the background if machines have to be reached and none runs. The exit code is 1 when
-    something fails.
+    The manager is started in the background if machines have to be reached and none runs. The exit code is 1 if a
+    check fails.
     """
     rows = _rows(check(session.home) for check in CHECKS)
     if file is not None:
@@ -147,10 +147,10 @@ def platform() -> None:
 @output_option
 @with_session
 def clean(session: CliSession, file: Path, output: str) -> int:
-    """Remove everything of this home's manager from the machines: keepers, their trials, its folders.
+    """Remove everything this home's manager put on the machines: keepers, their trials, folders.
 
-    A machine that a running experiment uses is left alone; stop the experiment first. One that was stopped and is still
-    leaving its machines is waited for, up to 5 minutes. The exit code is 1 when something is or may be left.
+    Machines that a running experiment uses are skipped; stop the experiment first. If a stopped experiment is still
+    releasing its machines, this waits up to 5 minutes. The exit code is 1 if anything is or may be left behind.
     """
     loaded = load_checked(session, file)
     service = loaded.config.training_service

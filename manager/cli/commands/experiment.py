@@ -35,9 +35,9 @@ def experiment() -> None:
 @click.option(
     "-a", "--all", "every", is_flag=True, help="As it is; nnictl listed only running ones without it.", hidden=True
 )
-@click.option("--running", is_flag=True, help="Only those in which something still happens.")
-@click.option("--status", metavar="STATUS", help="Only those of a status.")
-@click.option("--name", metavar="NAME", help="Only those of a name.")
+@click.option("--running", is_flag=True, help="Only experiments that are still active.")
+@click.option("--status", metavar="STATUS", help="Filter by status.")
+@click.option("--name", metavar="NAME", help="Filter by name.")
 @output_option
 @with_session
 def list_(session: CliSession, every: bool, running: bool, status: str | None, name: str | None, output: str) -> None:
@@ -85,7 +85,7 @@ def status(session: CliSession, experiment: str | None, wait: bool, timeout: str
 
 @experiment.command()
 @experiment_argument
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option("-a", "--all", "every", is_flag=True, help="Delete all experiments that do not run.")
 @with_session
 def delete(session: CliSession, experiment: str | None, yes: bool, every: bool) -> None:
@@ -134,13 +134,13 @@ def export(
 @experiment.command("import")
 @experiment_argument
 @click.option("-f", "--filename", required=True, type=click.Path(path_type=Path), help='JSON: [{"parameter", "value"}]')
-@click.option("--skip-outside", is_flag=True, help="Skip rows outside of the search space instead of refusing all.")
+@click.option("--skip-outside", is_flag=True, help="Skip rows outside the search space instead of refusing the file.")
 @with_session
 def import_(session: CliSession, experiment: str | None, filename: Path, skip_outside: bool) -> None:
-    """Give the tuner of a running experiment results from elsewhere: what `export`, or nnictl, has written.
+    """Import results from another experiment into the tuner of a running one: a file written by `export` or nnictl.
 
-    Rows without a value are skipped. Nothing is imported where a row is outside of the search space as it is now, or
-    where its value holds no number; such rows are listed.
+    Rows without a value are skipped. If a row is outside the current search space, or its value is not a number, such
+    rows are listed and nothing is imported.
     """
     rows = read_rows(filename)
     found = find_experiment(session.client, experiment)
@@ -154,15 +154,17 @@ def import_(session: CliSession, experiment: str | None, filename: Path, skip_ou
 
 @experiment.command()
 @experiment_argument
-@click.option("-p", "--path", type=click.Path(path_type=Path), default=Path(), help="A folder, or the name of the zip.")
-@click.option("-s", "--saveCodeDir", "--code", "code", is_flag=True, help="The code directory as well.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask, however large it is.")
+@click.option(
+    "-p", "--path", type=click.Path(path_type=Path), default=Path(), help="A folder, or the file name of the zip."
+)
+@click.option("-s", "--saveCodeDir", "--code", "code", is_flag=True, help="Include the code directory.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @with_session
 def save(session: CliSession, experiment: str | None, path: Path, code: bool, yes: bool) -> None:
     """Save an experiment as a zip: its records, metrics, logs and outputs. Its name goes to stdout.
 
-    Of the code directory, what .proctorignore and .nniignore leave out is not saved. Asks first when there are more
-    than 300 MB in all, or more than 2,000 files of code.
+    Files of the code directory that match .proctorignore or .nniignore are not saved. Asks for confirmation above
+    300 MB in total or 2,000 code files.
     """
     from proctor.manager.cli.archive import find_contents, show_progress, size_text, write_archive
 
@@ -181,12 +183,12 @@ def save(session: CliSession, experiment: str | None, path: Path, code: bool, ye
 
 
 @experiment.command()
-@click.option("-p", "--path", required=True, type=click.Path(path_type=Path), help="The zip that `save` has made.")
+@click.option("-p", "--path", required=True, type=click.Path(path_type=Path), help="A zip created by `save`.")
 @click.option("-c", "--codeDir", "code", type=click.Path(path_type=Path), help="Where to unpack the saved code.")
-@click.option("--id", "identifier", metavar="ID", help="Another id for it.")
+@click.option("--id", "identifier", metavar="ID", help="Give it a different id.")
 @with_session
 def load(session: CliSession, path: Path, code: Path | None, identifier: str | None) -> None:
-    """Take a saved experiment into this home, stopped. Its id goes to stdout."""
+    """Import a saved experiment; its status is STOPPED. Its id goes to stdout."""
     from proctor.manager.cli.archive import load_archive, read_archive
 
     read_archive(path)  # no manager is started for a file that is none

@@ -12,7 +12,7 @@ from proctor.manager.cli.session import CliSession, with_session
 
 @click.command()
 @experiment_argument
-@click.option("-p", "--port", type=click.IntRange(0, 65535), help="Port of a manager that must be started first.")
+@click.option("-p", "--port", type=click.IntRange(0, 65535), help="Port to use if a manager has to be started.")
 @click.option("-f", "--foreground", is_flag=True, help="Watch it until it ends.")
 @with_session
 def resume(session: CliSession, experiment: str | None, port: int | None, foreground: bool) -> int:
@@ -44,12 +44,12 @@ def pause(session: CliSession, experiment: str | None) -> None:
 
 @click.command()
 @experiment_argument
-@click.option("-p", "--port", type=click.IntRange(0, 65535), help="Port of a manager that must be started first.")
+@click.option("-p", "--port", type=click.IntRange(0, 65535), help="Port to use if a manager has to be started.")
 @with_session
 def view(session: CliSession, experiment: str | None, port: int | None) -> None:
-    """Open an experiment for reading: start the manager if need be and print the URL of the page.
+    """Open an experiment for viewing: start the manager if necessary and print the URL of the page.
 
-    Nothing of the experiment is started; a stopped one is VIEWED until it is resumed or stopped.
+    The experiment itself is not started; a stopped one is VIEWED until it is resumed or stopped.
     """
     client = session.ensure_client(port=port)
     found = find_experiment(client, experiment, ended_too=True)
@@ -109,7 +109,7 @@ def _only_running(client: Any) -> dict[str, Any]:
             f"  proctor stop {identifier}    # {ended[identifier]['status']}, {', '.join(machines)}"
             for identifier, machines in kept.items()
         ]
-        message = "no experiment is running; what has ended keeps its machines until it is stopped:"
+        message = "no experiment is running; ended experiments keep their machines until they are stopped:"
         raise CommandError("\n".join([message, *lines]), ExitCode.NOT_FOUND) from error
 
 
@@ -118,6 +118,6 @@ def _only(client: Any, statuses: set[str], what: str) -> dict[str, Any]:
     if len(found) == 1:
         return dict(found[0])
     if not found:
-        raise CommandError(f"there is no experiment that could be {what}", ExitCode.NOT_FOUND)
+        raise CommandError(f"no experiment can be {what}", ExitCode.NOT_FOUND)
     names = "\n".join(f"  {row['id']}  {row['status']:<10}  {row['name']}" for row in found[:10])
     raise CommandError(f"several experiments could be {what}; name one by its id:\n{names}", ExitCode.CONFLICT)

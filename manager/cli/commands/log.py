@@ -28,25 +28,25 @@ def length_options(function: F) -> F:
 
 @click.group()
 def log() -> None:
-    """Logs of the manager, a dispatcher or a trial."""
+    """Print the log of the manager, a dispatcher or a trial."""
 
 
 @log.command()
-@click.option("-f", "--follow", is_flag=True, help="Go on printing what is added, until Ctrl-C.")
+@click.option("-f", "--follow", is_flag=True, help="Keep printing new lines until Ctrl-C.")
 @length_options
 @with_session
 def manager(session: CliSession, follow: bool, tail: int | None, head: int | None) -> None:
-    """The manager's log, one line of JSON for each thing it said. Works while the manager is down, too."""
+    """Print the manager's log, one JSON object per line. Also works while the manager is down."""
     _print(_manager_log(session), follow, tail, head)
 
 
 @log.command()
 @experiment_argument
-@click.option("-f", "--follow", is_flag=True, help="Go on printing what is added, until Ctrl-C.")
+@click.option("-f", "--follow", is_flag=True, help="Keep printing new lines until Ctrl-C.")
 @length_options
 @with_session
 def dispatcher(session: CliSession, experiment: str | None, follow: bool, tail: int | None, head: int | None) -> None:
-    """What an experiment's tuner and assessor have printed."""
+    """Print the output of an experiment's tuner and assessor."""
     from proctor.manager.cli.logs import GrowingLog
 
     client = session.client
@@ -57,9 +57,9 @@ def dispatcher(session: CliSession, experiment: str | None, follow: bool, tail: 
 
 @click.command()
 @trial_argument
-@click.option("-f", "--follow", is_flag=True, help="Go on until the trial ends.")
-@click.option("--stderr", is_flag=True, help="What it wrote to stderr instead of stdout.")
-@click.option("-j", "--job", type=click.IntRange(1), metavar="N", help="An earlier attempt.")
+@click.option("-f", "--follow", is_flag=True, help="Follow until the trial ends.")
+@click.option("--stderr", is_flag=True, help="Print stderr instead of stdout.")
+@click.option("-j", "--job", type=click.IntRange(1), metavar="N", help="Print the Nth attempt instead of the newest.")
 @length_options
 @with_session
 def trial_log(
@@ -73,7 +73,7 @@ def trial_log(
     tail: int | None,
     head: int | None,
 ) -> None:
-    """What a trial has printed."""
+    """Print the output of a trial."""
     from proctor.manager.cli import logs
 
     _refuse_both(follow, tail, head)

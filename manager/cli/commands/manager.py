@@ -22,7 +22,7 @@ FIELDS = (
 )
 
 
-ACCEPT_HELP = "Begin with the control database that is there, or an empty one, though the home had another."
+ACCEPT_HELP = "Start with the current (or an empty) control database even though this home used a different one."
 
 
 @click.group()
@@ -31,13 +31,13 @@ def manager() -> None:
 
 
 @manager.command()
-@click.option("--host", metavar="ADDRESS", help="The address to listen on.  [default: 127.0.0.1]")
+@click.option("--host", metavar="ADDRESS", help="Address to listen on.  [default: 127.0.0.1]")
 @click.option("-p", "--port", metavar="PORT", help="auto: 8080 or the next free one (default); 0: any.")
-@click.option("--allow-remote", is_flag=True, help="Let --host be reachable from other machines.")
-@click.option("--allowed-host", multiple=True, metavar="NAME", help="Another host name to answer under.")
-@click.option("--url-prefix", metavar="PATH", help="The path in front of all URLs behind a reverse proxy.")
+@click.option("--allow-remote", is_flag=True, help="Allow a --host that other machines can reach.")
+@click.option("--allowed-host", multiple=True, metavar="NAME", help="Another host name to accept requests for.")
+@click.option("--url-prefix", metavar="PATH", help="Path prefix of all URLs behind a reverse proxy.")
 @click.option("--accept-database", is_flag=True, help=ACCEPT_HELP)
-@click.option("--log-format", type=click.Choice(["text", "json"]), help="Of stderr.")
+@click.option("--log-format", type=click.Choice(["text", "json"]), help="Format of the log on stderr.")
 @click.option("--log-level", type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False))
 @with_session
 def run(
@@ -63,18 +63,20 @@ def run(
 
 
 @manager.command()
-@click.option("-p", "--port", type=click.IntRange(0, 65535), help="Where to listen.  [default: 8080 or the next free]")
+@click.option(
+    "-p", "--port", type=click.IntRange(0, 65535), help="Port to listen on.  [default: 8080 or the next free]"
+)
 @click.option("--accept-database", is_flag=True, help=ACCEPT_HELP)
 @with_session
 def start(session: CliSession, port: int | None, accept_database: bool) -> None:
-    """Start the manager in the background; nothing happens when it runs already. Its URL goes to stdout."""
+    """Start the manager in the background; does nothing if it is already running. Its URL goes to stdout."""
     echo(ensure_running(session.home, port=port, accept_database=accept_database))
 
 
 @manager.command()
 @with_session
 def stop(session: CliSession) -> None:
-    """Stop the manager. Trials keep running under their keepers, and it finds them again when it is started."""
+    """Stop the manager. Trials keep running under their keepers; the manager finds them again when it is started."""
     from proctor.manager.process.daemon import stop_manager
     from proctor.manager.process.instance import StartError
 
@@ -89,7 +91,7 @@ def stop(session: CliSession) -> None:
 @output_option
 @with_session
 def status(session: CliSession, output: str) -> int:
-    """Whether the manager runs, and where. The exit code is 6 when it does not."""
+    """Show whether the manager runs, and where. The exit code is 6 if it does not."""
     row = describe_manager(session)
     print_one(row, FIELDS, output)
     return ExitCode.OK if row["running"] else ExitCode.UNREACHABLE
@@ -129,7 +131,7 @@ def installed_version() -> str:
 @output_option
 @with_session
 def version(session: CliSession, output: str) -> None:
-    """The version of the command line and, if it runs, of the manager."""
+    """Print the version of the command line and, if it runs, of the manager."""
     from proctor.sdk.client.errors import ClientError
 
     try:
@@ -147,7 +149,7 @@ def version(session: CliSession, output: str) -> None:
 
 @click.group()
 def webui() -> None:
-    """The page in the browser."""
+    """The web UI."""
 
 
 @webui.command()

@@ -45,16 +45,16 @@ def nodes(context: click.Context, output: str) -> None:
 @node_argument
 @with_session
 def check(session: CliSession, node: str) -> int:
-    """Try to reach a machine now rather than after its pause, and say what came of it.
+    """Try to reach a machine now instead of at its next retry, and report the result.
 
-    The exit code is 1 when it cannot be used.
+    The exit code is 1 if it cannot be used.
     """
     client = session.client
     found = find_node(client, node)
     if found["status"] == "CONNECTED":
         client.check_node(found["id"])
     else:
-        session.report(f"Node {found['id']} is {_state(found)}. It is being tried now.")
+        session.report(f"Node {found['id']} is {_state(found)}. Trying it now.")
         found = _check_and_wait(client, found["id"])
     session.report(f"Node {found['id']} is {_state(found)}.")
     return ExitCode.OK if found["status"] == "CONNECTED" else ExitCode.FAILED
@@ -62,7 +62,7 @@ def check(session: CliSession, node: str) -> int:
 
 @nodes.command()
 @node_argument
-@click.option("-r", "--reason", default="", help="Why, for those who look at it.")
+@click.option("-r", "--reason", default="", help="Reason shown to other users.")
 @with_session
 def drain(session: CliSession, node: str, reason: str) -> None:
     """Give a machine no new jobs until it is resumed. Trials already running there continue."""
@@ -90,9 +90,9 @@ def resume(session: CliSession, node: str) -> None:
 def collect(session: CliSession, node: str | None, experiment: str | None) -> int:
     """Copy files left on machines by stopped experiments. Without ID: from all machines.
 
-    A machine that was away when its experiment was stopped keeps its files until they are collected. They are copied to
-    where the other files of the experiment are, then removed from the machine. The exit code is 1 when some could not
-    be copied; try again then.
+    A machine that was unreachable when its experiment was stopped keeps its files until they are collected. They are
+    copied to the experiment's folder, then removed from the machine. The exit code is 1 if some could not be copied;
+    the command can be repeated.
     """
     client = session.client
     only = None if experiment is None else find_experiment(client, experiment, ended_too=True)["id"]
@@ -109,18 +109,18 @@ def collect(session: CliSession, node: str | None, experiment: str | None) -> in
     return ExitCode.OK if is_complete else ExitCode.FAILED
 
 
-@nodes.command(short_help="Give up a machine that is gone for good.")
+@nodes.command(short_help="Forget a machine that will not come back.")
 @node_argument
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @with_session
 def forget(session: CliSession, node: str, yes: bool) -> None:
-    """Give up a machine that no experiment needs and that cannot be cleaned up, because it is gone for good.
+    """Forget a machine that no experiment needs and that cannot be cleaned up because it will not come back.
 
-    What is on it stays there, and files that were not collected are lost.
+    Its files are not removed, and those that were not collected are lost.
     """
     found = find_node(session.client, node)
     question = (
-        f"Forget node {found['id']}, which is {_state(found)}? What is on it stays there, and files that were not "
+        f"Forget node {found['id']}, which is {_state(found)}? Its files are not removed, and those that were not "
         f"collected are lost."
     )
     if yes or confirm(question):

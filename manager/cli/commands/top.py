@@ -24,10 +24,10 @@ MOST_EXPERIMENTS, MOST_TRIALS = 10, 30
 @click.option(
     "-t", "--time", "interval", type=click.FloatRange(0.25), default=1.0, show_default=True, metavar="SECONDS"
 )
-@click.option("--once", is_flag=True, help="Print one screen and leave.")
+@click.option("--once", is_flag=True, help="Print once and exit.")
 @with_session
 def top(session: CliSession, experiment: str | None, interval: float, once: bool) -> int:
-    """Watch experiments and running trials; Ctrl-C leaves. With an ID only that experiment."""
+    """Watch experiments and running trials; Ctrl-C exits. With an ID only that experiment."""
     client = session.client
     named = None if experiment is None else find_experiment(client, experiment)["id"]
     if once or not shows_a_screen(sys.stdout):
@@ -68,7 +68,7 @@ def _live(client: "Client", experiment_id: str | None, interval: float) -> int:
     from proctor.sdk.client.errors import ManagerUnreachable
 
     experiments, running, hidden = gather(client, experiment_id)
-    note = "Ctrl-C leaves; everything keeps running."
+    note = "Ctrl-C exits; everything keeps running."
     try:
         with Live(overview(experiments, running, hidden, note), screen=True, auto_refresh=False) as live:
             while True:
@@ -76,7 +76,7 @@ def _live(client: "Client", experiment_id: str | None, interval: float) -> int:
                 time.sleep(interval)
                 try:
                     experiments, running, hidden = gather(client, experiment_id)
-                    note = "Ctrl-C leaves; everything keeps running."
+                    note = "Ctrl-C exits; everything keeps running."
                 except ManagerUnreachable as error:
                     note = f"{error}. Trials keep running without it; trying again …"
     except KeyboardInterrupt:

@@ -60,7 +60,7 @@ def ls(
     tail: int | None,
     output: str,
 ) -> None:
-    """The trials of an experiment. `~` marks an intermediate metric: there is no final one yet."""
+    """List the trials of an experiment. `~` marks an intermediate metric: there is no final one yet."""
     if head is not None and tail is not None:
         raise click.UsageError("give --head or --tail, not both")
     found = find_experiment(session.client, experiment, ended_too=True)
@@ -85,8 +85,12 @@ def select(
 
 @trial.command()
 @trial_argument
-@click.option("--metrics", is_flag=True, help="Everything it has reported, instead.")
-@click.option("--curve", is_flag=True, help="The intermediate metrics that count, over all its attempts, instead.")
+@click.option("--metrics", is_flag=True, help="Show everything it reported instead.")
+@click.option(
+    "--curve",
+    is_flag=True,
+    help="Show its learning curve instead: the intermediate metrics that count, over all attempts.",
+)
 @output_option
 @with_session
 def show(
@@ -98,7 +102,7 @@ def show(
     curve: bool,
     output: str,
 ) -> None:
-    """One trial and its attempts."""
+    """Show one trial and its attempts."""
     if metrics and curve:
         raise click.UsageError("give --metrics or --curve, not both")
     client = session.client
@@ -144,9 +148,9 @@ def retry(session: CliSession, words: Sequence[str], trial: str | None, experime
 @click.option("-f", "--filename", type=click.Path(path_type=Path), help="A JSON or YAML file with the parameters.")
 @with_session
 def add(session: CliSession, experiment: str | None, parameters: str | None, filename: Path | None) -> None:
-    """Ask for a trial with parameters of your own, from the search space. Its id goes to stdout.
+    """Run a trial with your own parameters, which must be in the search space. Its id goes to stdout.
 
-    Only a custom tuner takes what is outside of the search space.
+    Only a custom tuner accepts values outside of the search space.
     """
     if (parameters is None) == (filename is None):
         raise click.UsageError("give either --parameters JSON or --filename FILE")
@@ -172,7 +176,7 @@ def read_parameters(text: str) -> Any:
 def trial_files(
     session: CliSession, words: Sequence[str], trial: str | None, experiment: str | None, output: str
 ) -> None:
-    """The files of a trial's newest attempt: its logs, and what it has written into its own folder."""
+    """List the files of a trial's newest attempt: its logs, and whatever it wrote to its own folder."""
     found = named_trial(session.client, words, trial, experiment)
     print_list(session.client.files(found["id"]), FILES, output, empty=f"trial {found['id']} has no files yet")
 

@@ -46,7 +46,7 @@ def _read_count(text: str) -> int:
 
 @click.group()
 def update() -> None:
-    """Change a running experiment. The change is stored, and holds after a resume as well."""
+    """Change a running experiment. The change is stored and stays in effect after a resume."""
 
 
 @update.command()
@@ -54,17 +54,17 @@ def update() -> None:
 @click.option("-v", "--value", required=True, type=click.IntRange(1, 1000), help="How many trials run at a time.")
 @with_session
 def concurrency(session: CliSession, experiment: str | None, value: int) -> None:
-    """How many trials run at a time. Fewer than now: running trials end as they would."""
+    """Change how many trials run at a time. Lowering it does not end running trials."""
     _change(session, experiment, {"trial_concurrency": value}, f"runs {value} trial{'s' * (value != 1)} at a time")
 
 
 @update.command()
 @experiment_argument
 @click.option("-v", "--value", required=True, type=_LimitValue(_read_seconds), help="90s, 10m, 1.5h, 2d, or none.")
-@click.option("--trial", is_flag=True, help="The longest time of one trial, not of the experiment.")
+@click.option("--trial", is_flag=True, help="Limit the time of each trial, not of the experiment.")
 @with_session
 def duration(session: CliSession, experiment: str | None, value: float | str, trial: bool) -> None:
-    """How long new trials are created."""
+    """Change the time limit for starting new trials or, with --trial, the time limit of each trial."""
     key = "max_trial_duration_seconds" if trial else "max_experiment_duration_seconds"
     limit = None if value == NO_LIMIT else value
     outcome = "has no limit of time" if limit is None else f"has a limit of {limit:g} s"
@@ -76,7 +76,7 @@ def duration(session: CliSession, experiment: str | None, value: float | str, tr
 @click.option("-v", "--value", required=True, type=_LimitValue(_read_count), help="A number, or none for no limit.")
 @with_session
 def trialnum(session: CliSession, experiment: str | None, value: int | str) -> None:
-    """How many trials are created. A DONE experiment resumes when the limit is raised."""
+    """Change how many trials are created. A DONE experiment resumes when the limit is raised."""
     limit = None if value == NO_LIMIT else value
     outcome = "creates trials without limit" if limit is None else f"creates {limit} trial{'s' * (limit != 1)}"
     _change(session, experiment, {"max_trial_number": limit}, outcome)
@@ -89,7 +89,7 @@ def trialnum(session: CliSession, experiment: str | None, value: int | str) -> N
 )
 @with_session
 def searchspace(session: CliSession, experiment: str | None, filename: Path) -> None:
-    """Where the tuner searches from now on. The space is checked first."""
+    """Replace the search space. It is checked first."""
     space = read_document_file(filename)
     outcome = f"searches {', '.join(space)}" if space and isinstance(space, dict) else "has a new search space"
     _change(session, experiment, {"search_space": space}, outcome)

@@ -85,7 +85,7 @@ def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name.lower().replace("_", ""), folded, n=1, cutoff=0.5)
     if near:
         return f"unknown {what} {name!r}; did you mean {folded[near[0]]!r}?"
-    return f"unknown {what} {name!r}; " + (f"known are {', '.join(names)}" if names else "none is taken here")
+    return f"unknown {what} {name!r}; " + (f"known are {', '.join(names)}" if names else "none is accepted here")
 
 
 def _check_value(path: tuple[str | int, ...], value: Any, argument: Argument) -> list[AlgorithmProblem]:
@@ -205,7 +205,7 @@ BUILTINS = (
             Argument("epoch_num", int, 20, "the number of metrics of a whole trial", minimum=1, required=True),
             Argument("start_step", int, 6, "no judgment before this many metrics", minimum=0),
             Argument("threshold", float, 0.95, "share of the best that the prediction has to reach", minimum=0),
-            Argument("gap", int, 1, "judge every so many metrics", minimum=1),
+            Argument("gap", int, 1, "judge after every N metrics", minimum=1),
             _mode("maximize"),
         ),
         extra="curvefitting", modules=("scipy",),

@@ -103,7 +103,7 @@ def _code_directory(given: Any, class_name: str, directory: Path) -> str:
         return str(directory.absolute())
     found = find_spec(class_name.partition(".")[0])
     if found is None or found.origin is None:
-        where = f"neither beside the meta file, in {directory.absolute()}, nor installed"
+        where = f"neither next to the meta file, in {directory.absolute()}, nor installed"
         raise RegistrationError(f"className: the module of {class_name} is {where}; add codeDirectory")
     package = Path(found.origin).parent
     return str(package.parent if found.submodule_search_locations else package)

@@ -148,7 +148,7 @@ def _unknown_algorithm(kind: str, name: str) -> str:
             return f"NNI's {kind} {refused!r} is not offered; the nearest is {instead}"
     other = ASSESSOR if kind == TUNER else TUNER
     if find_builtin(other, name):
-        return f"{name!r} is no {kind} but belongs under {other!r}; move it there"
+        return f"{name!r} is not a {kind}; move it to {other!r}"
     return unknown_name(kind, name, [builtin.name for builtin in BUILTINS if builtin.kind == kind])
 
 

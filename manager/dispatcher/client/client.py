@@ -337,7 +337,7 @@ class Conversation:
         limit.reschedule(self._now() + FINISH_SECONDS)
 
     async def _watch(self, patience: Patience) -> None:
-        """Ping the dispatcher, and kill one that will not answer any more."""
+        """Ping the dispatcher, and kill one that will never answer again."""
         self._monitor = monitor = LivenessMonitor(patience, self._now(), self._channel.process_stats())
         nonce = 0
         while True:

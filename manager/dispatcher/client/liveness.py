@@ -55,7 +55,7 @@ class Liveness(StrEnum):
 
     WELL = "WELL"  # nothing, or nothing new
     BUSY = "BUSY"  # it has been silent for long, but computes; said once per silence
-    LOST = "LOST"  # it will not answer any more
+    LOST = "LOST"  # it will never answer again
 
 
 class LivenessMonitor:
@@ -116,4 +116,8 @@ class LivenessMonitor:
             return ": it is suspended (by SIGSTOP or a debugger)"
         if not self._answers:
             return ": it is still being loaded"
-        return ": it neither computes nor ends" if self._still else ": it computes in code that lets nothing else run"
+        return (
+            ": it is neither computing nor exiting"
+            if self._still
+            else ": it is running code that blocks everything else"
+        )

@@ -100,7 +100,9 @@ class ProcessChannel(LineChannel):
             async with asyncio.timeout(KILL_SECONDS):
                 await self.process.wait()
         except TimeoutError:
-            text = "dispatcher process %d was killed but does not end: it waits for a disk or a network file system"
+            text = (
+                "dispatcher process %d was killed but has not exited: it is waiting for a disk or a network file system"
+            )
             log.warning(text, self.process.pid, extra={"action": "dispatcher.leave"})
         self._writer.close()
 

@@ -56,7 +56,7 @@ class HostedTuner(ABC):
 
     @abstractmethod
     def import_data(self, message: protocol.ImportData) -> None:
-        """Give the tuner results from elsewhere."""
+        """Give the tuner imported results."""
 
     @abstractmethod
     def add_customized(self, message: protocol.AddCustomizedTrial) -> None:

@@ -254,15 +254,15 @@ class ExperimentArchive:
             if stat.S_ISLNK(member.external_attr >> 16):
                 raise self._bad(f"its member {shown(name)} is a link")
             if name == FOLDER:
-                raise self._bad(f"its member {shown(name)} is no folder")
+                raise self._bad(f"its member {shown(name)} is not a folder")
             is_reserved = any(NEVER_SAVED.fullmatch(part) for part in (*parts[1:2], parts[-1]))
             if parts[0] == FOLDER and is_reserved:
-                raise self._bad(f"it holds {shown(name)}, which is never saved")
+                raise self._bad(f"it contains {shown(name)}, which is never saved")
             if name in seen:
-                raise self._bad(f"it holds {shown(name)} twice")
+                raise self._bad(f"it contains {shown(name)} twice")
             seen.add(name)
         if missing := {HEAD, *RECORDS} - seen:
-            raise self._bad(f"it holds no {min(missing)}")
+            raise self._bad(f"it contains no {min(missing)}")
         for name in ("trials.jsonl", "jobs.jsonl"):
             if (size := file.getinfo(name).file_size) > MAX_TABLE_BYTES:
                 raise self._bad(f"its {name} takes {size} bytes unpacked, and {MAX_TABLE_BYTES} at most are read")

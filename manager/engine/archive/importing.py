@@ -292,7 +292,7 @@ class Loading:
         try:
             await asyncio.to_thread(creation.make_folder, self.folder, config)
         except FileExistsError:
-            raise Conflict(f"the folder {self.folder} is there already; choose another id or remove it") from None
+            raise Conflict(f"the folder {self.folder} already exists; choose another id or remove it") from None
         try:
             row = await self._fill(control, config, found, attempts, now, threads=threads)
         except OSError as error:

@@ -35,9 +35,9 @@ log = logging.getLogger(__name__)
 
 _SUBMIT, _CANCEL, _UPDATE = "submit", "cancel", "update"
 _PHRASES = {
-    _SUBMIT: "does not take the trial",
+    _SUBMIT: "rejected the trial for now",
     _CANCEL: "cannot stop it",
-    _UPDATE: "does not take its new maxTrialDuration",
+    _UPDATE: "rejected its new maxTrialDuration for now",
 }
 _REASONS = {_SUBMIT: "waiting: ", _CANCEL: "being stopped: "}
 """How the reason of a trial begins, where it is shown."""
@@ -148,14 +148,14 @@ class Effects:
                 self._retry_later(_SUBMIT, trial, error)
         else:
             if self._pending.pop((_SUBMIT, job.id), None) is not None:
-                taken = f"waiting: platform {self._platform} has taken the trial"
+                taken = f"waiting: platform {self._platform} has accepted the trial"
                 self._inbox.post(m.Delayed(job.id, job.token, taken))
         failpoint("manager.submit.after")
 
     def _refused(self, job_id: str, token: str, reason: EndReason, detail: str) -> None:
         self._pending.pop((_SUBMIT, job_id), None)
         extra = {"action": "job.refuse", "job_id": job_id}
-        log.warning("job %s was not taken: %s", job_id, detail, extra=extra)
+        log.warning("job %s was rejected: %s", job_id, detail, extra=extra)
         self._inbox.post(m.JobRefused(job_id, token, reason, detail))
 
     async def cancel(self, job_id: str, early: bool) -> None:

@@ -88,7 +88,7 @@ class DispatcherFailed:
 
 @dataclass(frozen=True)
 class DispatcherLeft:
-    """There is no dispatcher any more."""
+    """The dispatcher is no longer there."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class AddTrial:
 
 @dataclass(frozen=True)
 class ImportRows:
-    """Give the tuner results from elsewhere: rows of {"parameter", "value"}."""
+    """Give the tuner imported results: rows of {"parameter", "value"}."""
 
     rows: Sequence[Mapping[str, Any]]
 
@@ -269,15 +269,15 @@ def substitutes(message: LoopMessage, why: str, now: float) -> Sequence[LoopMess
         case MetricsStored(((job_id, _),)):
             return [MetricsRefused(job_id, f"its final metric cannot be stored: {why}")]
         case JobsChanged((change,)):
-            text = f"what its platform says of it cannot be stored: {why}"
+            text = f"what its platform reported cannot be stored: {why}"
             short = JobsChanged((_without_words(change, text, now),))
             return [short, NoticePosted(f"trial job {change.job_id}: {text}")]
         case JobRefused(job_id, token, reason):
             return [JobRefused(job_id, token, reason, f"the reason cannot be stored: {why}")]
         case protocol.Error() | DispatcherFailed():
-            return [DispatcherFailed(f"the dispatcher has failed; what it says about it cannot be stored: {why}")]
+            return [DispatcherFailed(f"the dispatcher failed; its error message cannot be stored: {why}")]
         case _:
-            return [NoticePosted(f"something was left out that cannot be stored ({type(message).__name__}): {why}")]
+            return [NoticePosted(f"something that cannot be stored was omitted ({type(message).__name__}): {why}")]
 
 
 def _without_words(change: StatusChange, text: str, now: float) -> StatusChange:

@@ -33,7 +33,7 @@ class Placer(Protocol):
         """
 
     def stop_waiting(self) -> None:
-        """No trial of the experiment waits for a place any more. Idempotent."""
+        """Trials of the experiment no longer wait for a place. Idempotent."""
 
     def give_back(self, job_id: str) -> None:
         """The job is over. Idempotent."""

@@ -110,7 +110,7 @@ def record_start(
     state: ExperimentState, turn: Turn, trial: LiveTrial, *, resumed: bool | None, start_reason: str
 ) -> None:
     """The service says where the trial's job begins, and whether it continues from its checkpoint (None: as it was
-    asked to). The dispatcher is notified of one that does not: its curve begins anew."""
+    asked to). The dispatcher is notified of one that does not: its curve starts over."""
     job = trial.job
     assert job is not None
     columns: dict[str, Any] = {}
@@ -272,7 +272,7 @@ def _move(turn: Turn, trial: LiveTrial, event: TrialEvent, reason: str, **column
 
 
 def on_change(state: ExperimentState, turn: Turn, change: StatusChange, policy: RetryPolicy) -> None:
-    """One status change. A job that is not live any more, or another token, is stale: nothing happens."""
+    """One status change. A job that is no longer live, or another token, is stale: nothing happens."""
     trial = state.by_job.get(change.job_id)
     if trial is None or trial.job is None or trial.job.token != change.token:
         return
@@ -349,7 +349,7 @@ def _notice_missing_final(state: ExperimentState, turn: Turn, trial: LiveTrial) 
     which = "it is the first one" if number == 1 else f"{number} trials have by now"
     text = (
         f"trial {trial.row.sequence_id} has ended without a final metric ({which}): its command exited with 0 and "
-        "never called report_final_result(), so the tuner has no result of it"
+        "never called report_final_result(), so the tuner gets no result from it"
     )
     turn.add_notice(text, trial_id=trial.row.id)
 

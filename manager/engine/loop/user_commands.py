@@ -42,7 +42,7 @@ def add_trial(state: ExperimentState, turn: Turn, command: AddTrial) -> TrialRow
 
 
 def import_rows(state: ExperimentState, turn: Turn, command: ImportRows) -> None:
-    """Give the tuner results from elsewhere."""
+    """Give the tuner imported results."""
     _require_active(state, "import results")
     message = protocol.ImportData(state.take_position(), [dict(row) for row in command.rows])
     turn.send_input(message, transitions.message_payload(message))

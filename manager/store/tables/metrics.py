@@ -214,7 +214,7 @@ def insert(
 
 
 def _values(row: MetricRow, journals: Journals) -> tuple[Any, ...]:
-    """A row to insert. It gets a place of its own in its journal, which is not here any more."""
+    """A row to insert. It gets a place of its own in its journal, which is no longer here."""
     counts = journals.setdefault(
         (row.trial_id, row.job, row.member), {"offset": 0, **dict.fromkeys(_COUNTER.values(), 0)}
     )

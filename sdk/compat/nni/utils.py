@@ -59,7 +59,7 @@ def merge_parameter(base_params: Any, override_params: "dict[str, Any] | None") 
     for name, value in (override_params or {}).items():
         if name not in values:
             raise ValueError(
-                f"the tuner proposes {name!r}, which is none of the trial's parameters ({', '.join(sorted(values))}); "
+                f"the tuner proposes {name!r}, not one of the trial's parameters ({', '.join(sorted(values))}); "
                 "make the search space and the trial agree"
             )
         values[name] = _fit(name, value, values[name])

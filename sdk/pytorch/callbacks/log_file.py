@@ -229,6 +229,6 @@ class NonBlockingFile:
         self._has_warned = True
         text = (
             f"the {self._what}{'' if self.path is None else f' {self.path}'} could not be written: {problem}. What "
-            "belongs there waits in memory, and training goes on; make room before it ends."
+            "belongs there waits in memory, and training continues; make room before it ends."
         )
         warnings.warn(LogWarning(text), stacklevel=2)

@@ -4,7 +4,7 @@ There are bars for epochs and an epoch's batches, one for iterations, one for an
 without it there are lines on a terminal, too. No thread is started, because loaders fork.
 
 Lines are for logs: at the end of an epoch, at most one every few seconds, within a long epoch every half minute, and
-ever fewer as the run goes on; one says how it has ended.
+ever fewer as the run continues; one says how it has ended.
 """
 
 import math

@@ -60,7 +60,7 @@ class TensorBoard(Callback):
         self._model = model
 
     def on_training_start(self) -> None:
-        """Open the folder at the step from which the run goes on."""
+        """Open the folder at the step from which the run continues."""
         assert self._model is not None
         run = self._model.trainer
         if self._folder is not None and _cut(self._folder, self._sizes):

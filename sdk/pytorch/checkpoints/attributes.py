@@ -144,7 +144,7 @@ class TrackedAttributes:
             if isinstance(leaf.value, (_BaseDataLoaderIter, Iterator)):
                 gaps.append(
                     f"{self._show(place)} is an iterator, whose position no checkpoint holds; give the data to the "
-                    "DataModule, or make the iterator anew for each pass"
+                    "DataModule, or make a new iterator for each pass"
                 )
         return list(dict.fromkeys(gaps))
 
@@ -168,7 +168,7 @@ class TrackedAttributes:
     def _find_holder(self, place: ValuePath) -> _Leaf:
         """Where a value goes that this start has not made yet. Raises LookupError, AttributeError, TypeError."""
         if place[0] != ("root", MODEL) or len(place) == 1:
-            raise LookupError("it is not there any more")
+            raise LookupError("it is no longer there")
         holder = self._model
         for kind, key in place[1:-1]:
             holder = holder[key] if kind == "item" else getattr(holder, key)

@@ -1,4 +1,4 @@
-"""The file system below the checkpoints: one writer to a folder, and storing while training goes on.
+"""The file system below the checkpoints: one writer to a folder, and storing while training continues.
 
 An attempt that should be dead and is not would mix its checkpoints with those of its successor, so a run locks its
 folder. The lock is the kernel's: it goes with the process, however that ends, and forked loader workers do not hold it.
@@ -152,7 +152,7 @@ class BackgroundStorage:
             if not isinstance(error.__cause__, OSError) or error.__cause__.errno not in PASSING:
                 raise
             warnings.warn(
-                f"{error} Training goes on and saves again at the next occasion.", CheckpointWarning, stacklevel=3
+                f"{error} Training continues and saves again at the next occasion.", CheckpointWarning, stacklevel=3
             )
 
     def wait(self) -> None:

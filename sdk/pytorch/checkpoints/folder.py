@@ -74,7 +74,7 @@ class LoadedCheckpoint:
 class CheckpointFolder:
     """The folder `chkpt_root/run_name`. Only the process of global rank 0 opens it; every process may load from it.
 
-    :param in_background: sync to the disk while training goes on; else `save` returns when all is stored.
+    :param in_background: sync to the disk while training continues; else `save` returns when all is stored.
     :param safe_types: classes of the user that may be in a checkpoint.
     :param registrar: makes the newest checkpoint that of the trial, if this is one.
     """
@@ -104,7 +104,7 @@ class CheckpointFolder:
     def open(self, *, anew: bool = False) -> None:
         """Take the folder for writing, made if it is missing, and clear away what a killed save has left half made.
 
-        :param anew: the run begins anew, from now on also if it ends before its first checkpoint.
+        :param anew: the run starts over, from now on also if it ends before its first checkpoint.
         :raises ConfigurationError: it cannot be made there.
         :raises TrainerError: another run writes to it.
         """
@@ -201,7 +201,7 @@ class CheckpointFolder:
         if named or any(path.name not in superseded for path in self._list_own()):
             raise UnreadableCheckpointError(
                 f"none of the checkpoints in {self.path} can be used (warnings say why); the run would start from its "
-                "beginning. Bring one back, or start anew with resume=False or another run_name."
+                "beginning. Bring one back, or start over with resume=False or another run_name."
             )
         return None
 
@@ -255,7 +255,7 @@ class CheckpointFolder:
         A checkpoint that is known here came from this very folder, which may have gone on since; nothing is done then,
         unless it was damaged here and gets its bytes back. Any other was made by an attempt elsewhere, or by another
         trial that this one is to continue, and becomes the newest; what is known here stays behind it. What is of
-        another run than this one is left alone, and so is what was in this folder before the run began anew.
+        another run than this one is left alone, and so is what was in this folder before the run started over.
 
         :param behind: it came from this very folder, which may have gone on since and have removed it; so it becomes
             the oldest, in case nothing else is whole.
@@ -337,7 +337,9 @@ class CheckpointFolder:
         except OSError as problem:
             if problem.errno not in PASSING:
                 raise
-            text = f"the disk has no room to say in {self.path} that the run begins anew: {problem}. Until its first "
+            text = (
+                f"the disk has no room to record in {self.path} that the run starts over: {problem}. Until its first "
+            )
             text += "checkpoint is stored, a start that resumes would continue the run before it; make room."
             warnings.warn(CheckpointWarning(text), stacklevel=4)
 
@@ -368,7 +370,7 @@ class CheckpointFolder:
     def _remove_unnamed(self, named: "Sequence[Entry]") -> None:
         """Remove this run's files that the pointer does not name, so that none of them wins should it ever be lost.
 
-        A kill after the pointer has moved leaves such a file, a run that was started anew all those of the one before.
+        A kill after the pointer has moved leaves such a file, a run that was started over all those of the one before.
         Pinned ones stay, files with other names, and everything where all are kept.
         """
         if self._retention.keep_last is None:

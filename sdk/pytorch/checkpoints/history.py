@@ -105,7 +105,7 @@ class History:
         elif found < position.size and self._path is not None:
             warnings.warn(
                 f"the history {self._path} has {found} bytes where the checkpoint knows of {position.size}: the first "
-                "rows are missing or it was made anew. The metrics themselves go on exactly.",
+                "rows are missing or it was recreated. The metrics themselves continue exactly.",
                 CheckpointWarning,
                 stacklevel=2,
             )
@@ -153,7 +153,7 @@ class History:
             if not self._has_warned:
                 self._has_warned = True
                 text = f"the disk does not take rows of the history {self._path}: {problem}. They wait in memory, and "
-                warnings.warn(f"{text}training goes on; make room before it ends.", CheckpointWarning, stacklevel=4)
+                warnings.warn(f"{text}training continues; make room before it ends.", CheckpointWarning, stacklevel=4)
 
     def _write(self) -> None:
         """Write the rows that wait, some at a time, so that on a full disk one more does not cost as much as all."""
@@ -167,7 +167,7 @@ class History:
             path.parent.mkdir(parents=True, exist_ok=True)
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
             self._descriptor = os.open(path, flags, 0o644)
-            self._is_torn = True  # a run that starts anew has no earlier rows
+            self._is_torn = True  # a run that starts over has no earlier rows
         if self._is_torn:
             os.ftruncate(self._descriptor, self._written)
         data = b"".join(rows)

@@ -3,7 +3,7 @@
 It lists the stored checkpoints newest first with their digests and is replaced as a whole, only after the checkpoint
 that it names is on the disk. Names of files decide nothing.
 
-Where a run begins anew in the folder of another one, the pointer says so from that moment on: it names no checkpoint
+Where a run starts over in the folder of another one, the pointer says so from that moment on: it names no checkpoint
 and lists what is superseded. Those files stay until the new run has a checkpoint, and nothing continues from them.
 
 What to resume from and what is best are two questions. The newest checkpoints stay for resuming, so that a torn one has

@@ -74,7 +74,7 @@ def find_refusal(run_name: str, trial: str) -> "str | None":
     beginning = f"the trial was handed the checkpoint {handed} to continue from"
     if not runs:
         return (
-            f"{beginning}, which neither the trainer nor a callback of it made; run {run_name!r} begins anew. "
+            f"{beginning}, which neither the trainer nor a callback of it made; run {run_name!r} starts over. "
             "Load it in your own code."
         )
     pointers = [Pointer.read(place) for place in runs.values()]
@@ -82,7 +82,7 @@ def find_refusal(run_name: str, trial: str) -> "str | None":
         return None
     return (
         f"{beginning}, which is another trial's and holds the runs {sorted(runs)} and none named {run_name!r}; "
-        "this one begins anew. Give runs that continue each other the same run_name."
+        "this one starts over. Give runs that continue each other the same run_name."
     )
 
 
@@ -164,7 +164,7 @@ class Registrar:
     def register_newest(self, storage: "CheckpointFolder") -> None:
         """Register the newest checkpoint unless it is, with its history, the best, the pinned and the other runs'.
 
-        :raises CheckpointError: it cannot be read any more.
+        :raises CheckpointError: it can no longer be read.
         """
         if not self._is_behind:
             return
@@ -185,7 +185,7 @@ def register(
     :param export: makes an empty folder hold the checkpoint, links to it too, and a pointer that names run and trial.
     :param place: where that folder may be made.
     :param kept_seconds: how long a superseded copy stays at least.
-    :raises CheckpointError: the checkpoint cannot be read any more.
+    :raises CheckpointError: the checkpoint can no longer be read.
     """
     job_directory = os.environ[ENV_JOB_DIRECTORY]
     with registering(job_directory):

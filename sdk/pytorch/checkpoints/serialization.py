@@ -137,7 +137,7 @@ def load(
         raise UnreadableCheckpointError(f"{path} is damaged or no checkpoint: {_find_reason(problem)}.") from problem
     if not isinstance(content, dict):
         raise UnreadableCheckpointError(
-            f"{path} is no checkpoint: it holds a {type(content).__name__}, not a dictionary."
+            f"{path} is not a checkpoint: it contains a {type(content).__name__}, not a dictionary."
         )
     return content
 

@@ -196,7 +196,7 @@ class DataModule:
                 )
             if (sampler := self._find_own_sampler(part)) is not None and find_generators(sampler):
                 gaps.append(
-                    f"the sampler of {part} has a random generator of its own, and draws from it anew when an epoch "
+                    f"the sampler of {part} has a random generator of its own, and draws from it again when an epoch "
                     "is resumed; let order() make one from the seed and the epoch"
                 )
         return gaps
@@ -218,7 +218,7 @@ class DataModule:
                 )
             if isinstance(sampler, ResumableBatchSampler) != (params.batch_sampler is not None):
                 raise ConfigurationError(
-                    "batch_sampler must be a ResumableBatchSampler, and only there it can be given; found "
+                    "batch_sampler must be a ResumableBatchSampler, and sampler must not be one; found "
                     f"{type(sampler).__name__}."
                 )
             is_alone = params.is_distributed is False

@@ -108,12 +108,12 @@ def _check_gpus(wanted: "Sequence[int]", found: "Sequence[int]") -> None:
         raise ConfigurationError("gpus is empty; leave it out to use all GPUs, or set use_cpu=True.")
     if not found:
         raise ConfigurationError(
-            f"gpus={list(wanted)} were asked for and this process sees no GPU (CUDA_VISIBLE_DEVICES="
+            f"gpus={list(wanted)} were requested, but this process sees no GPU (CUDA_VISIBLE_DEVICES="
             f"{os.environ.get('CUDA_VISIBLE_DEVICES')!r}, CUDA of torch: {torch.version.cuda}); set use_cpu=True, or "
             "repair the driver or the build of torch."
         )
     if unknown := [number for number in wanted if number not in found]:
-        raise ConfigurationError(f"there is no GPU {', '.join(map(str, unknown))}; there are {list(found)}.")
+        raise ConfigurationError(f"there is no GPU {', '.join(map(str, unknown))}; available are {list(found)}.")
     if len(set(wanted)) != len(wanted):
         raise ConfigurationError(f"each GPU gets one process, and gpus={list(wanted)} names one twice.")
 
@@ -139,7 +139,7 @@ def find_torchrun(environment: "Mapping[str, str] | None" = None) -> "TorchrunPl
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
     if missing := [name for name in (*names, *_TORCHRUN_ADDRESS) if not environment.get(name)]:
         raise ConfigurationError(
-            f"{_TORCHRUN_MARK} says that torchrun started this process, and {', '.join(missing)} is not set; hand on "
+            f"{_TORCHRUN_MARK} says that torchrun started this process, and {', '.join(missing)} is not set; pass on "
             f"the whole environment, or unset {_TORCHRUN_MARK}."
         )
     try:

@@ -204,7 +204,7 @@ def local_print(*values: Any, **options: Any) -> None:
 def _require_group(name: str) -> Ranks:
     if not has_group():
         raise RuntimeError(
-            f"{name} needs several processes, and there is no process group; call it if model.ranks.world_size > 1, or "
+            f"{name} needs several processes, but there is no process group; call it if model.ranks.world_size > 1, or "
             "use model.ranks, which works with one process, too."
         )
     return get_ranks()

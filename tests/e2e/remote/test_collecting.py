@@ -59,13 +59,13 @@ def test_files_of_a_machine_that_was_away_are_collected_when_it_is_asked_for(
     shown = scene.manager.client.experiment(experiment)
     assert f"`proctor nodes collect {node['id']}`" in shown["reason"]
     [notice] = [text for text in shown["notices"] if "were not collected" in text]
-    assert f"files on node {node['id']} were not collected: the machine is away: " in notice
+    assert f"files on node {node['id']} were not collected: the machine is unreachable: " in notice
     assert f"on {node['address']} in ~/.proctor/nodes/" in notice
     assert node["uncollected"] == [experiment]
     assert "model.bin" not in command("trial", "files", trial["id"]).stdout
     refused = command("nodes", "collect", node["id"])
     assert refused.returncode == 1
-    assert "the others stay there: the machine is away" in refused.stderr
+    assert "the others stay there: the machine is unreachable" in refused.stderr
     assert f"experiment {experiment} has files here" in heal(scene, away)["reason"]
     assert "model.bin" not in command("trial", "files", trial["id"]).stdout
     done = command("nodes", "collect")

@@ -157,7 +157,7 @@ for proposed in ({"unknown": 1}, {"layers": 2.5}, {"layers": True}, {"name": 3})
         print(type(error).__name__, error)
 """)
     unknown, fraction, truth, number = done.stdout.splitlines()
-    assert unknown.startswith("ValueError the tuner proposes 'unknown', which is none of the trial's parameters")
+    assert unknown.startswith("ValueError the tuner proposes 'unknown', not one of the trial's parameters")
     assert fraction.startswith("TypeError the parameter 'layers' is of type int by default (3); the tuner proposes 2.5")
     assert truth.startswith("TypeError the parameter 'layers'")
     assert number.startswith(

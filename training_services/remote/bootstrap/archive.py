@@ -150,7 +150,9 @@ def _read_nvml() -> dict[str, bytes]:
         if file.suffix == ".py" and file.parts[0] in (_NVML_MODULE, f"{_NVML_MODULE}.py")
     }
     if not content:
-        raise ArchiveNotBuilt(f"the installed {_NVML} {found.version} holds no {_NVML_MODULE}; install it again")
+        raise ArchiveNotBuilt(
+            f"the installed {_NVML} {found.version} does not contain {_NVML_MODULE}; install it again"
+        )
     return content
 
 

@@ -239,6 +239,6 @@ def _no_python(python_path: str | None, seen: Sequence[str]) -> NoPython:
     where = f"in {python_path} or on the PATH of a command without a login" if python_path else "on its PATH"
     found = f" (found: {', '.join(seen)})" if seen else ""
     return NoPython(
-        f"no Python ≥ {OLDEST_PYTHON} was found {where}{found}; install one there, or say with pythonPath in which "
-        "directory of the machine it lies"
+        f"no Python ≥ {OLDEST_PYTHON} was found {where}{found}; install one there, or set pythonPath to its "
+        "directory on the machine"
     )

@@ -215,7 +215,7 @@ async def collect_and_remove(hub: KeeperHub, node_id: str, paths: ExperimentPath
             failpoint("manager.collect.after")
             try:
                 return await hub.remove_folder(node_id, paths.folder)
-            except asyncio.CancelledError:  # the experiment may begin anew: what was begun must be over by then
+            except asyncio.CancelledError:  # the experiment may start over: what was begun must be over by then
                 await hub.remove_folder(node_id, paths.folder)
                 raise
         except TrainingServiceError as error:

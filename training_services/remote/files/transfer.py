@@ -125,8 +125,8 @@ class _RunningCopy:
 class TransferQueue:
     """The copies of one experiment.
 
-    :param start: starts a copy in a task of its own, apart from the jobs that wait for it: a copy goes on when no job
-        waits for it any more.
+    :param start: starts a copy in a task of its own, apart from the jobs that wait for it: a copy continues when no job
+        waits for it.
     """
 
     def __init__(self, start: StartTask) -> None:
@@ -153,7 +153,7 @@ class TransferQueue:
             await underway.copy.run(underway.report)
         except Exception as error:
             underway.done.set_exception(error)
-            underway.done.exception()  # retrieved: perhaps no job waits for it any more
+            underway.done.exception()  # retrieved: perhaps no job is waiting for it now
         except asyncio.CancelledError:
             underway.done.cancel()
             raise

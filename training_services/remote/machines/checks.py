@@ -132,7 +132,7 @@ class Inspection:
             require_system(facts)
             python.found = f"{facts.python} is {facts.version}"
             if facts.kills_at_logout:
-                note = f"{python.found}; its logind ends what a user leaves running at logout (KillUserProcesses)"
+                note = f"{python.found}; its logind kills a user's processes at logout (KillUserProcesses)"
                 python.note(note, f"run `loginctl enable-linger {facts.user}` there")
         with self._step("clock") as clock:
             require_clock(facts)
@@ -193,7 +193,7 @@ class Inspection:
         except (TrainingServiceError, OSError) as error:
             left = str(error)
         if left:
-            found, advice = f"what was copied for this check is still there: {left}", "run `proctor platform clean`"
+            found, advice = f"the files copied for this check are still there: {left}", "run `proctor platform clean`"
             self.steps.append(CheckStep(self.name, "clean up", CheckVerdict.FAIL, found, advice))
 
     @contextmanager
@@ -252,7 +252,7 @@ def _find_code(answer: dict[str, Any], code_path: str | None) -> str:
         return "it is copied there when a trial needs it"
     if (kind := answer["paths"].get(code_path)) != "folder":
         raise RemoteError(f"{code_path} should be a folder there, and is {kind}; correct code.pathOnNode")
-    return f"{code_path} is there"
+    return f"{code_path} exists"
 
 
 def _failure(machine: str, name: str, error: Exception) -> CheckStep:
@@ -275,7 +275,7 @@ async def clean_machines(
     """One step for each machine, all at once, in their order.
 
     :param holders: the experiments that claim a node; such a node is left alone.
-    :param forget: called with a node without a claim, when nothing of this manager is there any more.
+    :param forget: called with a node without a claim, when nothing of this manager is left there.
     """
     async with asyncio.TaskGroup() as group:
         tasks = [
@@ -314,7 +314,7 @@ async def _clean(
 
 
 def _in_use(name: str, experiments: Sequence[str]) -> CheckStep:
-    found = f"experiment {', '.join(experiments)} uses it; it was left as it is"
+    found = f"experiment {', '.join(experiments)} uses it; it was not changed"
     return CheckStep(name, "clean", CheckVerdict.FAIL, found, f"stop it first: proctor stop {experiments[0]}")
 
 

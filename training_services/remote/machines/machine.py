@@ -86,7 +86,7 @@ class MachineState(StrEnum):
 
     @property
     def is_forgotten(self) -> bool:
-        """Whether it has no record any more, and is in neither pool nor hub, unless it was claimed again since."""
+        """Whether it no longer has a record, and is in neither pool nor hub, unless it was claimed again since."""
         return self in {self.CLEANED, self.DROPPED}
 
 
@@ -162,7 +162,7 @@ class Machine:
         """Experiments no longer use it; when the last one has released it, it is cleaned.
 
         :param uncollected: as in `Claim`: files of theirs may be there, and stay. "" for an experiment that has
-            released it before: they are collected, or not needed any more.
+            released it before: they are collected, or no longer needed.
         """
         record = self._record.released(*experiments, uncollected=uncollected if self._record.installed else "")
         try:
@@ -245,7 +245,7 @@ class Machine:
     # ---- files from it
 
     async def leave(self, experiment_id: str) -> None:
-        """Collect the files of an experiment that has no jobs any more, then release the machine. While it is away, or
+        """Collect the files of an experiment whose jobs have ended, then release the machine. While it is away, or
         where they cannot be collected, they stay there."""
         while self._record.installed and self._pool.node(self.node_id).arriving:
             await self._pool.wait_changed()
@@ -275,7 +275,7 @@ class Machine:
             if self._record.installed:
                 if absence := self._pool.absence(self.node_id):
                     known = await asyncio.to_thread(read_left, paths, self.node_id)
-                    away = f"the machine is away: {self._problem or absence}"
+                    away = f"the machine is unreachable: {self._problem or absence}"
                     raise ServiceUnavailable(f"{away}; known are {name_files(known)}" if known else away)
                 await collect_and_remove(self._hub, self.node_id, paths, progress)
         except (TrainingServiceError, OSError) as error:
@@ -473,7 +473,7 @@ class Machine:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._woken.wait()
-        self._set_status(status, f"{clause}; it is being tried again")
+        self._set_status(status, f"{clause}; trying again")
 
     def _set_status(self, status: NodeStatus, clause: str) -> None:
         """Show the node's status. One whose trials were abandoned stays LOST until its keeper is back."""
@@ -498,4 +498,4 @@ def advise(node_id: str, error: Exception) -> str:
     forget = f"`proctor nodes forget {node_id}` abandons what is there"
     if isinstance(error, REFUSALS):
         return f"`proctor platform clean --config FILE` removes what is there, {forget}"
-    return f"if it is gone for good, {forget}"
+    return f"if it will not come back, {forget}"

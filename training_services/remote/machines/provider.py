@@ -233,7 +233,7 @@ class RemoteProvider(NodeProvider):
         if machine.experiments:
             used_by = f"node {node_id} is used by experiment {', '.join(machine.experiments)}"
             if (node_id, machine.experiments[0]) in self._collections:
-                raise NodeInUse(f"{used_by}, whose files are being collected; ask again when that has ended")
+                raise NodeInUse(f"{used_by}, whose files are being collected; try again when that is done")
             raise NodeInUse(f"{used_by}; stop it first: proctor stop {machine.experiments[0]}")
         machine.drop()
         log.warning("node %s is abandoned", node_id, extra={"action": "node.abandon", "node_id": node_id})

@@ -225,7 +225,7 @@ def read_records(nodes_directory: Path) -> list[NodeRecord]:
             if body["kind"] == KIND:
                 found.append(_read(body))
         except (OSError, ValueError, TypeError, KeyError) as error:
-            log.warning("%s should be the record of a machine, but: %s; it is left as it is", path, error)
+            log.warning("%s is not a valid machine record: %s; it is left unchanged", path, error)
     return found
 
 

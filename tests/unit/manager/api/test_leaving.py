@@ -83,7 +83,7 @@ async def test_a_machine_that_is_not_left_in_time_is_told_with_the_experiment_th
     assert first["name"] == "clean"
     assert (second["name"], second["verdict"]) == ("leaving", "fail")
     assert second["found"].startswith(f"experiment {identifier} was stopped and is leaving it")
-    assert second["advice"] == "ask again when it has left"
+    assert second["advice"] == "try again after it has released the node"
 
 
 async def test_a_running_experiment_is_not_waited_for(api: Any) -> None:

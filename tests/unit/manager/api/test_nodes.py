@@ -124,7 +124,7 @@ async def stopped_with_files_on(api: Any, *node_ids: str) -> str:
     for node_id in node_ids:
         api.provider.add(node_id, f"bob@{node_id}")
         left = UncollectedFiles(
-            created["id"], node_id, f"on bob@{node_id} in ~/.proctor/nodes/x", "the machine is away"
+            created["id"], node_id, f"on bob@{node_id} in ~/.proctor/nodes/x", "the machine is unreachable"
         )
         api.provider.left.append(left)
     await api.manager.control.write(lambda c: c.execute("UPDATE trial_jobs SET node_id = ?", node_ids[:1]))
@@ -140,7 +140,7 @@ async def test_an_experiment_tells_which_files_were_not_collected_and_what_to_do
     assert found["status"] == "STOPPED"
     assert found["reason"].endswith("; files were not collected from node gpu-3: `proctor nodes collect gpu-3`")
     assert found["notices"][-1] == (
-        "when it was stopped, files on node gpu-3 were not collected: the machine is away; they stay there, on "
+        "when it was stopped, files on node gpu-3 were not collected: the machine is unreachable; they stay there, on "
         "bob@gpu-3 in ~/.proctor/nodes/x, until `proctor nodes collect gpu-3` fetches them or the experiment is deleted"
     )
     assert [left.node_id for left in api.provider.left] == ["gpu-3"], "no job of it ran on gpu-4"

@@ -258,7 +258,7 @@ async def test_a_trial_says_which_reports_are_lost(api: Any) -> None:
     text, _ = await visit(api, f"/trials/{trial['id']}")
     assert "Job 2: 7 reports lost: the trial&#39;s disk was full" in text
     assert "Job 2: cut &lt;back&gt;" in text
-    assert "Job 2: a line of its journal is no record: nonsense" in text
+    assert "Job 2: a line of its journal is not a valid record: nonsense" in text
 
 
 async def test_reports_that_are_no_numbers_are_not_said_to_be_missing(api: Any) -> None:

@@ -256,7 +256,7 @@ def test_stop_without_an_id_names_what_has_ended_and_keeps_machines(rest: FakeRe
         rest.add_node(name, experiments=["there"])
     result = invoke("stop")
     assert result.exit_code == 3
-    assert "what has ended keeps its machines until it is stopped" in result.stderr
+    assert "ended experiments keep their machines until they are stopped" in result.stderr
     assert "proctor stop there    # DONE, gpu-1, gpu-2" in result.stderr
     assert "proctor stop here" not in result.stderr
     assert rest.experiments["there"]["status"] == "DONE"  # nothing is stopped that nobody has named
@@ -380,7 +380,7 @@ def test_a_check_names_the_direction_taken_and_refuses_two(invoke, tmp_path: Pat
     text = "searchSpace: {x: {_type: uniform, _value: [0, 1]}}\ntrialCommand: 'true'\ntrialConcurrency: 1\n"
     file.write_text(text + "trainingService: {platform: local}\ntuner: {name: TPE}\n")
     result = invoke("config", "check", str(file))
-    assert (result.exit_code, "minimize is taken, as by TPE in NNI" in result.stderr) == (0, True)
+    assert (result.exit_code, "assuming minimize, as by TPE in NNI" in result.stderr) == (0, True)
     assert "TPE, minimize, local" in result.stderr
     file.write_text(file.read_text() + "assessor: {name: Medianstop}\nobjective: {direction: maximize}\n")
     result = invoke("config", "check", str(file))

@@ -93,7 +93,7 @@ def test_where_nothing_says_it_the_direction_taken_is_named(
     (notice,) = loaded.notices
     assert (notice.place.line, notice.place.column) == (6, 1)
     assert notice.message == (
-        f"nothing says which values are better, so {direction} is taken{because}; to choose, write objective: "
+        f"no direction given; assuming {direction}{because}; to choose, write objective: "
         "{direction: maximize} or objective: {direction: minimize}"
     )
 

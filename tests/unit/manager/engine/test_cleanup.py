@@ -237,7 +237,7 @@ def test_a_resume_or_delete_while_the_first_clean_up_hangs_gets_an_answer(tmp_pa
         async with scene.manager() as manager:
             await scene.create(manager)
             await scene.stop(manager)
-            with pytest.raises(Unavailable, match="exp is still leaving its platform"):
+            with pytest.raises(Unavailable, match="the platform of experiment exp is still being cleaned up"):
                 async with asyncio.timeout(500.0):
                     await getattr(manager, act)("exp")
             assert (await manager.experiment("exp")).status is ExperimentStatus.STOPPED

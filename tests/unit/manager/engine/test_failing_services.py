@@ -102,7 +102,7 @@ def test_a_job_waits_for_a_service_that_is_away_and_is_not_charged(tmp_path: Pat
             assert {trial.status for trial in others} == {TrialStatus.SUCCEEDED}
             assert first.status is TrialStatus.WAITING
             expected = (
-                "waiting: platform local does not take the trial: the cluster does not answer; tried again in 60 s"
+                "waiting: platform local rejected the trial for now: the cluster does not answer; tried again in 60 s"
             )
             assert first.reason == expected
             assert 8 < scene.asked.count(("submit", 0)) < 16
@@ -165,7 +165,7 @@ def test_after_any_other_error_of_a_submission_the_job_waits_with_the_reason_and
             first, second, *others = await scene.trials(manager)
             assert {trial.status for trial in (first, *others)} == {TrialStatus.SUCCEEDED}
             assert (second.status, second.jobs, second.infrastructure_failures) == (TrialStatus.WAITING, 1, 0)
-            expected = f"waiting: platform local does not take the trial: {error}; tried again in 60 s"
+            expected = f"waiting: platform local rejected the trial for now: {error}; tried again in 60 s"
             assert second.reason == expected
             scene.errors.clear()
             row = await scene.ended(manager, "exp")
@@ -183,7 +183,9 @@ def test_an_error_of_several_lines_becomes_a_reason_on_one_line(tmp_path: Path) 
             await scene.create(manager)
             await asyncio.sleep(1000.0)
             first = (await scene.trials(manager))[0]
-            expected = "platform local does not take the trial: the quota is used up: 8 of 8 jobs; tried again in 60 s"
+            expected = (
+                "platform local rejected the trial for now: the quota is used up: 8 of 8 jobs; tried again in 60 s"
+            )
             assert first.reason == f"waiting: {expected}"
 
     play(tmp_path, act)
@@ -228,7 +230,7 @@ def test_a_changed_limit_that_a_service_does_not_take_is_noticed_and_told_again(
             await asyncio.sleep(100.0)
             assert (await manager.experiment("exp")).status is ExperimentStatus.RUNNING
             assert await scene.notices(manager) == [
-                "trial 0: platform local does not take its new maxTrialDuration: a fault of the plug-in; "
+                "trial 0: platform local rejected its new maxTrialDuration for now: a fault of the plug-in; "
                 "it is tried again"
             ]
             scene.errors.clear()

@@ -1,4 +1,4 @@
-"""Experiments whose trials fail with one cause, or too often: they go to ERROR, and a resume begins anew."""
+"""Experiments whose trials fail with one cause, or too often: they go to ERROR, and a resume starts over."""
 
 import asyncio
 from collections.abc import Iterable

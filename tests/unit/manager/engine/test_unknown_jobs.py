@@ -74,11 +74,11 @@ def test_a_job_that_the_database_has_no_word_of_goes_on_until_a_person_accepts_t
         now = simulation.clock.now()
         lost, later = job("lost.1", "gone", started_at=now - 1.0), job("later.1", "gone", started_at=now + 1.0)
         assert await unknown(manager, lost, later) == []
-        assert "2 trial jobs that the control database has no word of (lost.1 on node local, " in manager.problem
+        assert "2 trial jobs are missing from the control database (lost.1 on node local, " in manager.problem
         assert "--accept-database" in manager.problem
         await manager.control.write(lambda c: database_identity.accept(c, now))
         assert await unknown(manager, lost, later) == ["lost.1"]
-        assert "1 trial job that" in manager.problem
+        assert "1 trial job is missing" in manager.problem
         assert await unknown(manager) == []
         assert manager.problem == ""
 

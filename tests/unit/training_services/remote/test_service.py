@@ -443,7 +443,7 @@ async def test_a_checkpoint_on_the_same_machine_is_used_where_it_lies(stage: Sta
         save(await stage.run_job(stage.form(), stage.alpha))
         path, reason, resumed = await begin_again(stage, stage.alpha, "alpha")
     assert path == "experiments/e1/trials/4-t/jobs/1/output/checkpoints/3"
-    assert (reason, resumed) == ("from checkpoint 3 of job 1, which lies on this node", True)
+    assert (reason, resumed) == ("from checkpoint 3 of job 1, which is on this node", True)
 
 
 async def test_a_collected_checkpoint_is_copied_to_another_machine(stage: Stage) -> None:

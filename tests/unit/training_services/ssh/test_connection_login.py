@@ -187,7 +187,7 @@ async def test_a_server_that_asks_for_no_key_is_named(home: Path) -> None:
     write_key(home / ".ssh" / "id_ed25519")
     async with ssh_server(Wanted(passwords={USER: SECRET}, takes_keys=False)) as server:
         know(home, server)
-        with pytest.raises(LoginRefused, match=r"refused; its SSH server asked for no key; .* give a password$"):
+        with pytest.raises(LoginRefused, match=r"refused; its SSH server did not ask for a key; .* give a password$"):
             await enter(machine_at(server))
 
 
@@ -204,7 +204,7 @@ async def test_an_agent_that_is_gone_is_the_reason(home: Path, monkeypatch: pyte
     monkeypatch.setenv("SSH_AUTH_SOCK", str(home / "gone.sock"))
     async with ssh_server(Wanted()) as server:
         know(home, server)
-        with pytest.raises(LoginRefused, match=r"no SSH agent answers any more at \$SSH_AUTH_SOCK and no key file"):
+        with pytest.raises(LoginRefused, match=r"the SSH agent at \$SSH_AUTH_SOCK no longer responds and no key file"):
             await enter(machine_at(server))
 
 

@@ -98,10 +98,10 @@ async def test_what_a_login_shell_prints_first_is_left_out() -> None:
 async def test_an_account_that_runs_no_commands_is_named() -> None:
     refusing = ("/bin/sh", "-c", "echo This account is not available.; exit 1")
     async with ssh_server(replace(OPEN, shell=refusing)) as server, connected(server) as there:
-        with pytest.raises(CommandFailed, match=r"ran no command; it said: This account is not available\.") as caught:
+        with pytest.raises(CommandFailed, match=r"ran no command; output: This account is not available\.") as caught:
             await there.run(["true"])
         assert caught.value.code == 1
-        with pytest.raises(CommandFailed, match=r"could not be started; it said: This account is not available\."):
+        with pytest.raises(CommandFailed, match=r"could not be started; output: This account is not available\."):
             async with there.start_process(["cat"]):
                 pass
 

@@ -41,7 +41,7 @@ def test_nnictls_spellings_work(invoke, meta: Path) -> None:
 
 def test_code_beside_the_meta_file_is_found(tmp_path: Path) -> None:
     mapping = {"algo_type": "tuner", "BuiltinName": "x", "className": "demo.tuner.DemoTuner"}
-    with pytest.raises(RegistrationError, match="neither beside the meta file"):
+    with pytest.raises(RegistrationError, match="neither next to the meta file"):
         read_meta(mapping, tmp_path)
     (tmp_path / "demo").mkdir()
     (tmp_path / "demo" / "tuner.py").write_text("")

@@ -115,7 +115,7 @@ def test_no_machine_at_all_is_an_error_that_says_what_goes_on(rest: FakeRest, in
     rest.machines = {"total": 1, "pending": [], "unusable": unusable("a"), "never": ""}
     result = invoke("create", "--config", str(file), "--id", "mine")
     assert (result.exit_code, result.stdout) == (100, "mine\n")
-    assert "No trial can run until one of them can be used; to give up: proctor stop mine" in result.stderr
+    assert "No trial can run until one of them is usable. To give up: proctor stop mine" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_results_that_are_no_numbers_are_not_said_to_be_missing(rest: FakeRest, 
 
     rest.on_ask["GET", "/experiments/mine"] = finish
     result = invoke("create", "--config", str(file), "--id", "mine", "--foreground")
-    assert f"There is no best trial: {why}." in result.stderr
+    assert f"No best trial: {why}." in result.stderr
     assert "No trial has reported" not in result.stderr
     assert f"- ({why})" in invoke("experiment", "show", "mine").stdout
 

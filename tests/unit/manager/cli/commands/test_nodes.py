@@ -137,12 +137,16 @@ def test_files_are_collected_and_the_progress_is_shown(fleet: FakeRest, invoke) 
 def test_without_a_node_files_of_all_that_have_some_are_collected(fleet: FakeRest, invoke) -> None:
     fleet.set_node("gpu-1", uncollected=["E1"])
     fleet.set_node("gpu-2", uncollected=["E1"])
-    fleet.collections = {"gpu-1": [ALL], "gpu-2": [HALF | {"is_finished": True, "problem": "the machine is away"}]}
+    fleet.collections = {
+        "gpu-1": [ALL],
+        "gpu-2": [HALF | {"is_finished": True, "problem": "the machine is unreachable"}],
+    }
     result = invoke("nodes", "collect")
     assert result.exit_code == 1
     assert "Node gpu-1, experiment E1: done: 2 files, 3.0 MB." in result.stderr
     assert (
-        "Node gpu-2, experiment E1: copied 1 of 2 files; the others stay there: the machine is away." in result.stderr
+        "Node gpu-2, experiment E1: copied 1 of 2 files; the others stay there: the machine is unreachable."
+        in result.stderr
     )
 
 

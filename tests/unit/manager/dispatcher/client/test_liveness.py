@@ -53,7 +53,7 @@ def test_one_that_answers_is_well_for_ever(course: Course) -> None:
 
 def test_one_that_neither_answers_nor_computes_is_lost_after_the_patience(course: Course) -> None:
     assert course.seconds_until(Liveness.LOST) == 60.0
-    assert course.monitor.problem == "the dispatcher has not answered for 60 s: it neither computes nor ends"
+    assert course.monitor.problem == "the dispatcher has not answered for 60 s: it is neither computing nor exiting"
 
 
 def test_a_suspended_one_is_named_so(course: Course) -> None:
@@ -79,7 +79,7 @@ def test_threads_that_wait_for_a_deadlocked_interpreter_are_no_work(course: Cour
 
 def test_one_that_computes_is_named_once_and_given_thirty_times_as_long(course: Course) -> None:
     assert course.seconds_until(Liveness.BUSY, share=0.9) == 60.0
-    assert "it computes in code that lets nothing else run" in course.monitor.problem
+    assert "it is running code that blocks everything else" in course.monitor.problem
     assert course.seconds_until(Liveness.LOST, share=0.9) == 1740.0
 
 

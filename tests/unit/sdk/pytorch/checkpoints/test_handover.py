@@ -78,7 +78,7 @@ def test_what_the_trainer_did_not_make_is_told_and_not_passed_over_in_silence(at
     attempt(tmp_path / "first")
     save_own(tmp_path / "first", tmp_path / "own")
     attempt(tmp_path / "second", resume=carry(tmp_path / "first", tmp_path / "carried"))
-    with pytest.warns(CheckpointWarning, match="neither the trainer nor a callback of it made; run 'run' begins anew"):
+    with pytest.warns(CheckpointWarning, match="neither the trainer nor a callback of it made; run 'run' starts over"):
         assert fit().resumed_from is None
     assert fit(epochs=2).resumed_from is not None  # from its own folder: nothing to tell
 

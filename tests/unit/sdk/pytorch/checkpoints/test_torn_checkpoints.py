@@ -245,7 +245,7 @@ def test_C9_a_save_after_one_that_a_full_disk_refused_warns_and_stores(
         thread = storage._storage._thread
         assert thread is not None
         thread.join(60)
-    with pytest.warns(UserWarning, match="Training goes on"):
+    with pytest.warns(UserWarning, match="Training continues"):
         writer.save(2)
     assert numbers(storage) == [2]
 

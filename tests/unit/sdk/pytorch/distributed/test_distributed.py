@@ -62,7 +62,7 @@ def test_X4_the_patience_of_a_group_is_some_seconds(seconds: float) -> None:
 
 @pytest.mark.parametrize("call", [gather_into_tensor, all_reduce_tensors])
 def test_X5_without_a_group_tensors_cannot_be_joined(call: Any) -> None:
-    with pytest.raises(RuntimeError, match=f"{call.__name__} needs several processes, and there is no process group"):
+    with pytest.raises(RuntimeError, match=f"{call.__name__} needs several processes, but there is no process group"):
         call(torch.ones(1))
 
 

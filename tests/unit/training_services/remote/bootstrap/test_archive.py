@@ -121,7 +121,7 @@ def test_only_the_module_is_taken_from_its_distribution(
         ({"metadata": "Requires-Python: >=3.12\n"}, "should run on Python 3.10, .* says it requires >=3.12"),
         ({"metadata": "Requires-Python: newest\n"}, "says it requires newest"),
         ({"metadata": "Requires-Dist: numpy\n"}, r"should need no other package, found \['numpy'\]"),
-        ({"record": "other.py,,\n"}, "holds no pynvml"),
+        ({"record": "other.py,,\n"}, "does not contain pynvml"),
     ],
 )
 def test_what_cannot_travel_is_refused_with_a_sentence(

@@ -164,7 +164,7 @@ def test_a_record_that_does_not_say_whether_something_was_brought_is_that_of_a_m
         (LoginRefused("login as bob was refused"), f"{CLEAN} removes what is there, {FORGET} abandons what is there"),
         (KeyUnusable("its key has a passphrase"), f"{CLEAN} removes what is there, {FORGET} abandons what is there"),
         (HostKeyRefused("its host key has CHANGED"), f"{CLEAN} removes what is there, {FORGET} abandons what is there"),
-        (Unreachable("it does not answer"), f"if it is gone for good, {FORGET} abandons what is there"),
+        (Unreachable("it does not answer"), f"if it will not come back, {FORGET} abandons what is there"),
     ],
 )
 def test_the_reason_of_a_machine_that_cannot_be_left_says_what_to_do(

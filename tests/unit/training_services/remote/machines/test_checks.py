@@ -82,7 +82,7 @@ async def test_every_step_of_a_machine_that_is_well_is_ok(provider: RemoteProvid
             {"code": {"path_on_node": "/data/code"}},
             "code",
             OK,
-            "/data/code is there",
+            "/data/code exists",
         ),
         ({"left": ["/x could not be removed"]}, {}, "clean up", FAIL, "/x could not be removed"),
     ],

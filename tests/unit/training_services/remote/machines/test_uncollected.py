@@ -198,7 +198,7 @@ def test_files_of_a_machine_that_was_away_stay_there_until_they_are_collected(tm
         first, second = scene.provider.uncollected()
         assert (first.experiment_id, second.experiment_id, first.node_id) == ("E1", "E2", NODE)
         assert first.place == "on gpu-1 in ~/.proctor/nodes/m1-gpu-1/experiments/E1"
-        assert first.why == "the machine is away: it does not answer"
+        assert first.why == "the machine is unreachable: it does not answer"
         await coast.come_back("E1", "E2")
         assert coast.commands == ["stop"]  # its jobs are ended
         await asyncio.sleep(DAY / 2)
@@ -248,7 +248,7 @@ def test_files_that_are_known_to_be_there_only_are_named(tmp_path: Path) -> None
         await coast.release_while_away("E1")
         [left] = scene.provider.uncollected()
         assert left.why == (
-            "the machine is away: it does not answer; known are 2 files (0-T/jobs/1/output/model, "
+            "the machine is unreachable: it does not answer; known are 2 files (0-T/jobs/1/output/model, "
             "0-T/jobs/1/output/other)"
         )
 
@@ -317,7 +317,7 @@ def test_a_collection_that_the_manager_did_not_survive_is_repeated(released: Pla
 def test_a_collection_while_the_machine_is_away_says_why_and_can_be_repeated(released: Play) -> None:
     async def act(scene: Scene, coast: Coast) -> None:
         collection = await coast.collect("E1")
-        assert collection.problem.startswith("the machine is away: it does not answer")
+        assert collection.problem.startswith("the machine is unreachable: it does not answer")
         assert coast.uncollected() == ["E1"]
         coast.failure = None
         assert (await coast.collect("E1")).problem == ""  # connects it at once
@@ -595,7 +595,7 @@ def test_a_machine_is_not_forgotten_while_files_are_collected_from_it(released: 
         coast.failure = None
         scene.provider.collect(NODE, "E1")
         await scene.until_status(NODE, "CONNECTED")
-        with pytest.raises(NodeInUse, match="experiment E1, whose files are being collected; ask again"):
+        with pytest.raises(NodeInUse, match="experiment E1, whose files are being collected; try again"):
             scene.provider.abandon(NODE)
         await coast.until_left()
 
