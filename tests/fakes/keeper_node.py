@@ -15,7 +15,7 @@ from fakes.launches import make_launch
 
 from proctor.trial_keeper.jobs.cleanup import end_leftovers
 from proctor.trial_keeper.jobs.records import ProcessRecord, RecordFolder
-from proctor.trial_keeper.linux.processes import find_members
+from proctor.trial_keeper.linux.processes import find_job_processes
 from proctor.trial_keeper.protocol import Launch
 from proctor.trial_keeper.start import find_keeper, start_keeper, stop_keeper
 
@@ -80,7 +80,7 @@ class Node:
 
     def members(self, job_id: str) -> list[int]:
         """The pids of all living processes of a job."""
-        return sorted(process.pid for process in find_members((job_id, str(self.job_directory(job_id)))))
+        return sorted(process.pid for process in find_job_processes((job_id, str(self.job_directory(job_id)))))
 
     def output(self, job_id: str, name: str = "stdout") -> str:
         """What the trial has printed."""

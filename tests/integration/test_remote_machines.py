@@ -239,7 +239,7 @@ async def test_a_manager_that_was_killed_finds_its_keeper_and_its_jobs_again(gro
     async with open_hub_manager(home, ready=False) as manager:
         assert claim(manager, group) == node_id
         manager.hub.expect(launch.job_id, launch.token, EXPERIMENT)
-        manager.hub.adopt(node_id, launch)
+        manager.hub.resume_launch(node_id, launch)
         await manager.hub.mark_reattached()
         await manager.until_status(node_id, "CONNECTED")
         assert (await keeper_of(manager, machine)).pid == keeper
