@@ -5,7 +5,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from proctor.manager.cli.output import Column, TableRow
+from proctor.manager.lifecycle.states import TrialStatus
 
+_LIVE = frozenset(status for status in TrialStatus if not status.is_terminal)
 STYLES = {
     "RUNNING": "cyan",
     "SUCCEEDED": "green",
@@ -82,7 +84,7 @@ def parameters(row: TableRow) -> str:
 def progress(experiment: TableRow) -> str:
     """Ended trials of all that are wanted: `12/24`, or `12` without a limit."""
     counts = experiment["trial_counts"]
-    ended = sum(count for status, count in counts.items() if status not in ("WAITING", "RUNNING", "PAUSED"))
+    ended = sum(count for status, count in counts.items() if status not in _LIVE)
     limit = experiment["max_trial_number"]
     return f"{ended}/{limit}" if limit is not None else str(ended)
 

@@ -20,7 +20,7 @@ class TrialEvent(StrEnum):
     CANCEL_BY_SYSTEM = "CANCEL_BY_SYSTEM"
 
 
-_LIVE = (Status.WAITING, Status.RUNNING, Status.PAUSED)
+_LIVE = tuple(status for status in Status if not status.is_terminal)
 
 ENDS = {
     Status.SUCCEEDED: TrialEvent.SUCCEED,

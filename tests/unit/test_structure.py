@@ -11,12 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
+
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("sdk", "trial_keeper", "training_services", "manager")
 MOST_MODULES = 18
 MOST_LINES = 600
 MOST_LINES_OF_A_FUNCTION = 60
 MOST_CALLABLES = 2
+MODULES_IN_ANY_ORDER = 3  # of more, an `__init__` gives the reading order
 SMALL_LINES = 80  # a smaller module needs importers in two packages
 SMALL_LINES_OF_ONE_IMPORTER = 120
 DECISION = "docs/decisions/0027-rooms-with-standard-names.md"
@@ -68,6 +71,22 @@ EQUAL_MODULES = {
     "manager/dispatcher/algorithms/tuners",
 }
 
+# What has one place (rule "one helper each"), and who else may spell it out.
+OTHER_PLACES = {
+    "growing pauses": {
+        "trial_keeper/linux/backoff.py": "the place",
+        "manager/lifecycle/retries.py": "a retry's delay is a rule of the lifecycle, which imports no I/O",
+    },
+    "jitter": {"trial_keeper/linux/backoff.py": "the place"},
+    "words for NaN": {"sdk/metrics.py": "the place"},
+    "last lines": {"training_services/ssh/base.py": "the last line of a finished command's output"},
+    "ignored folders": {"sdk/client/code_files.py": "the place"},
+    "statuses": {
+        "manager/lifecycle/states.py": "the place",
+        "sdk/client/experiment.py": "the SDK does not import the manager; FINISHED equals `has_ended`",
+    },
+}
+
 
 def modules() -> Iterator[Path]:
     for folder in FOLDERS:
@@ -94,7 +113,44 @@ def init_of(package: str) -> ast.Module:
 
 
 def missing_from(text: str, package: str) -> list[str]:
-    return [name for name in members(package) if not re.search(rf"(?<!\w){name}(?!\w)", text)]
+    """The modules that neither the reading order nor words in backticks name; plain prose names none."""
+    order = re.sub(r"\([^()]*\)", "", text.partition("Reading order: ")[2])
+    words = set(re.findall(r"\w+", order)) | {
+        word for quoted in re.findall(r"`([^`]+)`", text) for word in re.findall(r"\w+", quoted)
+    }
+    return [name for name in members(package) if name not in words]
+
+
+def names_defined_in(path: Path) -> set[str]:
+    """What a module or an `__init__` defines or offers at its top, as text too where it is loaded later."""
+    found: set[str] = set()
+    for node in tree_of(path).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            found |= {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+            found |= {
+                part.value for part in ast.walk(node) if isinstance(part, ast.Constant) and path.stem == "__init__"
+            }
+        elif isinstance(node, ast.ImportFrom):
+            found |= {alias.asname or alias.name for alias in node.names}
+    return found
+
+
+def is_there(entry: str, package: str) -> bool:
+    """Whether the entry of a package exists: a module, a name in one, a file, or what one imports."""
+    folder = ROOT / package
+    if entry.startswith("import "):
+        return entry == "import proctor" or entry.rpartition(".")[2].removeprefix("import ") == folder.name
+    if entry.endswith(".py"):
+        return any((above / entry).is_file() for above in (folder, *folder.parents) if above.is_relative_to(ROOT))
+    module, _, name = entry.partition(".")
+    if module in members(package):
+        path = folder / module / "__init__.py" if (folder / module).is_dir() else folder / f"{module}.py"
+        return not name or name in names_defined_in(path)
+    if package in EQUAL_MODULES:
+        return all(entry in names_defined_in(folder / f"{member}.py") for member in members(package))
+    return entry in names_defined_in(folder / "__init__.py")
 
 
 def is_import(node: ast.stmt) -> bool:
@@ -171,25 +227,100 @@ def defined_callables(path: Path) -> set[str]:
 
 @cache
 def callable_names(path: Path) -> set[str]:
-    """`Callable`, and the aliases of it that a module defines or imports."""
+    """`Callable`, and the aliases of it that a module defines or imports: `Alias`, and `module.Alias` or `m.Alias`."""
     names = set(defined_callables(path))
     for node in ast.walk(tree_of(path)):
-        source = module_named(node.module) if isinstance(node, ast.ImportFrom) and node.module else None
-        if isinstance(node, ast.ImportFrom) and source is not None:
-            names |= {alias.asname or alias.name for alias in node.names if alias.name in defined_callables(source)}
+        if isinstance(node, ast.ImportFrom) and node.module:
+            source = module_named(node.module)
+            for alias in node.names:
+                known = alias.asname or alias.name
+                if source is not None and alias.name in defined_callables(source):
+                    names.add(known)
+                elif (module := module_named(f"{node.module}.{alias.name}")) is not None:
+                    names |= {f"{known}.{name}" for name in defined_callables(module)}
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                if (module := module_named(alias.name)) is not None:
+                    names |= {f"{alias.asname or alias.name}.{name}" for name in defined_callables(module)}
     return names
 
 
-def given_to(cls: ast.ClassDef) -> list[str]:
-    """The annotations of what a class is made of: the parameters of its constructor, or the fields of a dataclass."""
-    found = []
+def is_callable(annotation: str, path: Path) -> bool:
+    """Whether an annotation names a callable."""
+    words = set(re.findall(r"[\w.]+", annotation))
+    return bool((words | {word.removeprefix("collections.abc.") for word in words}) & callable_names(path))
+
+
+def callables_given_to(cls: ast.ClassDef, path: Path) -> int:
+    """How many callables a class is made of: parameters of its constructor, or fields of a dataclass. `*args` and
+    `**kwargs` of callables are too many."""
+    found: list[ast.expr | None] = []
+    many: list[ast.expr | None] = []
     for node in cls.body:
         if isinstance(node, ast.FunctionDef) and node.name == "__init__":
-            arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
-            found += [ast.unparse(argument.annotation) for argument in arguments if argument.annotation]
+            found += [each.annotation for each in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+            many += [each.annotation for each in (node.args.vararg, node.args.kwarg) if each is not None]
     if any("dataclass" in ast.unparse(decorator) for decorator in cls.decorator_list):
-        found += [ast.unparse(node.annotation) for node in cls.body if isinstance(node, ast.AnnAssign)]
-    return found
+        found += [node.annotation for node in cls.body if isinstance(node, ast.AnnAssign)]
+    counts = [
+        sum(is_callable(ast.unparse(annotation), path) for annotation in each if annotation is not None)
+        for each in (found, many)
+    ]
+    return counts[0] + (MOST_CALLABLES + 1) * counts[1]
+
+
+@cache
+def statuses() -> frozenset[frozenset[str]]:
+    """What the properties of a status are about, both ways, where that is more than one status."""
+    found = []
+    for kind in (ExperimentStatus, TrialStatus):
+        for name, value in vars(kind).items():
+            if isinstance(value, property):
+                true = frozenset(status.value for status in kind if getattr(status, name))
+                found += [true, frozenset(status.value for status in kind) - true]
+    return frozenset(each for each in found if len(each) > 1)
+
+
+def named_statuses(node: ast.AST) -> frozenset[str]:
+    """The statuses of a set, list or tuple that holds nothing else, as words or as members of an enum."""
+    if not isinstance(node, ast.Set | ast.List | ast.Tuple):
+        return frozenset()
+    words = [
+        each.value if isinstance(each, ast.Constant) else each.attr if isinstance(each, ast.Attribute) else None
+        for each in node.elts
+    ]
+    return frozenset(word for word in words if isinstance(word, str)) if None not in words else frozenset()
+
+
+def doubles(node: ast.AST) -> bool:
+    """`2 ** n`, `2 * pause`, `pause * 2`: the growth of a pause, where it is bounded by `min`."""
+    if not isinstance(node, ast.BinOp):
+        return False
+    sides = [side.value if isinstance(side, ast.Constant) else None for side in (node.left, node.right)]
+    if isinstance(node.op, ast.Pow):
+        return sides[0] == 2
+    return isinstance(node.op, ast.Mult) and 2 in sides and bool(re.search("pause|delay|backoff", ast.unparse(node)))
+
+
+def what_has_one_place(node: ast.AST) -> str | None:
+    """Which of OTHER_PLACES an expression spells out."""
+    text = node.value if isinstance(node, ast.Constant) else None
+    if text in ("NaN", "Infinity", "-Infinity"):
+        return "words for NaN"
+    if text in (".git", ".hg", "__pycache__", "node_modules", ".mypy_cache"):
+        return "ignored folders"
+    if named_statuses(node) in statuses():
+        return "statuses"
+    if isinstance(node, ast.Call):
+        if isinstance(node.func, ast.Name) and node.func.id == "min" and any(doubles(part) for part in ast.walk(node)):
+            return "growing pauses"
+        if isinstance(node.func, ast.Attribute) and ast.unparse(node.func) in ("random.random", "random.uniform"):
+            return "jitter"
+    if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Call):
+        first = node.slice.lower if isinstance(node.slice, ast.Slice) else node.slice
+        is_from_end = isinstance(first, ast.UnaryOp) and getattr(node.value.func, "attr", "") == "splitlines"
+        return "last lines" if is_from_end else None
+    return None
 
 
 def is_joined_by_the_rule(path: Path, importers: set[Path]) -> bool:
@@ -265,10 +396,36 @@ def test_a_constructor_takes_two_callables_at_most() -> None:
         node.name
         for path in modules()
         for node in ast.walk(tree_of(path))
-        if isinstance(node, ast.ClassDef)
-        and sum(bool(words_of(text) & callable_names(path)) for text in given_to(node)) > MOST_CALLABLES
+        if isinstance(node, ast.ClassDef) and callables_given_to(node, path) > MOST_CALLABLES
     }
     assert not found, f"pass an object instead: {sorted(found)}"
+
+
+def test_no_callback_is_set_on_an_object_from_outside() -> None:
+    """It is an argument of the constructor, or of the method that calls it."""
+    found = [
+        f"{place_of(path)}:{node.lineno}"
+        for path in modules()
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Attribute)
+        and target.attr.startswith("on_")
+        and ast.unparse(target.value) not in ("self", "cls")
+    ]
+    assert not found, f"pass it as an argument: {found}"
+
+
+def test_what_has_one_place_has_no_second_one() -> None:
+    found: dict[str, set[str]] = defaultdict(set)
+    for path in modules():
+        for node in ast.walk(tree_of(path)):
+            if (what := what_has_one_place(node)) is not None:
+                found[what].add(place_of(path))
+    assert set(found) == set(OTHER_PLACES)
+    for what, places in OTHER_PLACES.items():
+        assert not (unknown := found[what] - set(places)), f"{what}: use {next(iter(places))} in {sorted(unknown)}"
+        assert not (gone := set(places) - found[what]), f"{what}: these are gone or differ; take off: {sorted(gone)}"
 
 
 def test_a_small_module_has_a_reason() -> None:
@@ -284,13 +441,17 @@ def test_a_small_module_has_a_reason() -> None:
 def test_a_package_says_what_belongs_there_its_entry_and_all_its_modules(package: str) -> None:
     text = ast.get_docstring(init_of(package))
     assert text, f"{package}/__init__.py has no docstring"
-    assert re.search(r"\bEntry: ", text), f'{package}/__init__.py does not say where to enter ("Entry: ...")'
+    entry = re.search(r"\bEntry: `([^`]+)`", text)
+    assert entry, f'{package}/__init__.py does not say where to enter ("Entry: `...`")'
+    assert is_there(entry[1], package), f"{package}/__init__.py: there is no {entry[1]}"
     unnamed = missing_from(text, package)
     if package in EQUAL_MODULES:
         assert "one module for each" in text, f"{package} does not say what its modules are"
         assert unnamed, f"{package} names all its modules: take it off EQUAL_MODULES"
     else:
-        assert not unnamed, f"{package}/__init__.py does not name {unnamed}"
+        assert not unnamed, f"{package}/__init__.py does not name {unnamed} in its reading order or in backticks"
+        few = len(members(package)) <= MODULES_IN_ANY_ORDER
+        assert few or "Reading order: " in text, f"{package}/__init__.py does not give the reading order"
 
 
 @pytest.mark.parametrize("package", packages())
@@ -349,7 +510,6 @@ def test_pathlib_renames_nothing() -> None:
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
         and node.func.attr in ("rename", "replace", "hardlink_to")
-        and len(node.args) == 1
-        and not node.keywords
+        and ((len(node.args) == 1 and not node.keywords) or any(word.arg == "target" for word in node.keywords))
     ]
     assert not found, f"call proctor.sdk.files: {found}"

@@ -1,6 +1,6 @@
 """`nni.experiment`: NNI's way to start experiments from Python, answered by Proctor's control side.
 
-Entry: `Experiment`; every name is that of `proctor.sdk.client`, and there is no other module.
+Entry: `import nni.experiment`; every name is that of `proctor.sdk.client`, and there is no other module.
 """
 
 from typing import Any
