@@ -108,9 +108,9 @@ class Node:
     clause that says why it gets no new jobs ("drained: its disk is replaced"), "" if it does; its jobs keep running,
     and it stays held until a user resumes it. `arriving`: it is being connected for the first time and nothing has
     gone wrong yet, so that jobs may wait for it. `full` says where on it no jobs can be started for lack of room, and
-    why, as its keeper has reported (`ReportHeader.full`); `copy_obstacle` is a clause that says why something could not be
-    copied to it for lack of room, "" if everything could, and `copy_free_mb` how much was free then. `stopped` says which jobs
-    are stuck there because a process of its keeper is suspended (`ReportHeader.stopped`).
+    why, as its keeper has reported (`ReportHeader.full`); `copy_obstacle` is a clause that says why something could
+    not be copied to it for lack of room, "" if everything could, and `copy_free_mb` how much was free then. `stopped`
+    says which jobs are stuck there because a process of its keeper is suspended (`ReportHeader.stopped`).
     """
 
     id: str
