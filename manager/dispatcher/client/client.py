@@ -185,8 +185,8 @@ class DispatcherClient:
         place = f": {error.filename}" if error.filename else ""
         why = f"the dispatcher cannot be started: {error.strerror or error}{place}"
         if attempts == 1:
-            log.warning("%s; it is tried again", why, extra={"action": "dispatcher.start"})
-        self._obstacle = f"{why}; it is tried again every {pause:g} s"
+            log.warning("%s; trying again", why, extra={"action": "dispatcher.start"})
+        self._obstacle = f"{why}; tried again every {pause:g} s"
         return pause
 
 
@@ -345,7 +345,7 @@ class Conversation:
             if not self._unanswered:
                 self._unanswered, nonce = True, nonce + 1
                 with suppress(ConnectionError, TimeoutError):
-                    async with asyncio.timeout_at(due):  # one that reads nothing lets it lie in the buffer
+                    async with asyncio.timeout_at(due):  # one that reads nothing leaves it in the buffer
                         await self._channel.send(protocol.encode(protocol.Ping(nonce)))
             await asyncio.sleep(due - self._now())
             liveness = monitor.check(self._now(), self._channel.process_stats())

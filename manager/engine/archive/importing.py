@@ -110,7 +110,7 @@ def convert(
 
 
 def read_config(saved: SavedExperiment, code_directory: str | None) -> ExperimentConfig:
-    """The configuration here: in the home, and with the code where it lies now (None: where it was).
+    """The configuration here: in the home, and with the code where it is now (None: where it was).
 
     Raises BadRequest.
     """
@@ -156,13 +156,13 @@ def check_records(found: Sequence[SavedTrial], attempts: Sequence[SavedJob]) -> 
 
 def _check_free(connection: sqlite3.Connection, experiment: ExperimentRow, rows: Iterable[TrialRow]) -> None:
     if experiment.id in experiments.ids(connection):
-        raise Conflict(f"there is an experiment {experiment.id} already; load it under another id or delete that one")
+        raise Conflict(f"experiment {experiment.id} already exists; load it under another id or delete that one")
     for row in rows:
         try:
             owner = trials.get(connection, row.id).experiment_id
         except RowNotFound:
             continue
-        raise Conflict(f"trial {row.id} is here already, in experiment {owner}; delete that experiment first")
+        raise Conflict(f"trial {row.id} already exists, in experiment {owner}; delete that experiment first")
 
 
 def _trial(trial: SavedTrial, experiment_id: str) -> TrialRow:
@@ -274,7 +274,7 @@ _NOT_UNPACKED = frozenset({CONFIG_FILE, UNFINISHED_FILE, creation.CHECKPOINT_FOL
 class Loading:
     """One experiment on its way from an archive into a folder of the home.
 
-    `code_directory` is where its code lies now; None: where it was.
+    `code_directory` is where its code is now; None: where it was.
     """
 
     archive: ExperimentArchive
