@@ -126,7 +126,7 @@ class Trainer:
 
 @dataclass(frozen=True)
 class Task:
-    """What is to be done, picklable if its parts are: `work` is `fit.fit` or `fit.test`."""
+    """What is to be done, picklable if its parts are: `work` is `loop.fit` or `loop.test`."""
 
     work: "Callable[[Run], Outcome]"
     settings: Settings

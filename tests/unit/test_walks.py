@@ -134,6 +134,9 @@ def problems_of(walk: Walk) -> list[str]:
     for stop in walk.stops[1:]:
         back = FROM.fullmatch(stop.entered or "")
         place = f"stop {stop.number}, {stop.name}"
+        words = re.findall(r"`(\w+)`", stop.entered or "")
+        known = {name for each in walk.stops for name in (*names_in(each.file), *code_of(each.file))}
+        problems += [f"{place}: no file of the walk has {word}" for word in words if word not in known]
         length = next((end for end in range(len(chain), 0, -1) if leads_to(chain[end - 1], stop)), 0)
         if stop.entered and stop.entered.startswith("over "):
             chain, length = [], 0
