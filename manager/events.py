@@ -56,11 +56,11 @@ async def prune_events_forever(
         try:
             await count()
         except StoreError as error:  # what is not counted is no reason to let the database grow
-            log.warning("old events go uncounted: %s", error, extra={"action": "events.prune"})
+            log.warning("old events are deleted without being counted: %s", error, extra={"action": "events.prune"})
         try:
             await _prune(control, keep, batch)
         except StoreError as error:
-            log.warning("old events stay for now: %s", error, extra={"action": "events.prune"})
+            log.warning("old events are kept for now: %s", error, extra={"action": "events.prune"})
         await asyncio.sleep(INTERVAL_SECONDS)
 
 

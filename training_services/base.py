@@ -76,7 +76,7 @@ __all__ = [
 
 
 class TrialJobStatus(StrEnum):
-    """Where one attempt to run a trial is."""
+    """The status of one attempt to run a trial."""
 
     CREATED = "CREATED"  # written down, not yet given to the service
     SUBMITTED = "SUBMITTED"  # given to the service

@@ -15,7 +15,7 @@ API_PREFIX = "/api/v1"
 _DESCRIPTION = """\
 Experiments, trials and nodes of one Proctor manager.
 
-* Authorization: `Authorization: Bearer <token>`; the read-only token may only read.
+* Authorization: `Authorization: Bearer <token>`; the read-only token allows `GET` only.
 * Every failure is a problem document (RFC 9457).
 * Lists are `{items, next_cursor}`; ask again with `cursor` until `next_cursor` is null.
 * Times are RFC 3339 in UTC. NaN and infinities are the words "NaN", "Infinity" and "-Infinity".

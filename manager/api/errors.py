@@ -41,7 +41,7 @@ FOREIGN_ERRORS: dict[type[Exception], tuple[int, str]] = {
 
 
 class ProblemItem(BaseModel):
-    """One of several things that are wrong with what was sent."""
+    """One of several problems with the request."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
@@ -57,7 +57,7 @@ class ProblemItem(BaseModel):
     expected: str | None = None
     found: str | None = None
     nearest: str | None = None
-    """The known key or name that looks most like the one found."""
+    """The known key or name that is most similar to the one found."""
 
 
 class Problem(BaseModel):
@@ -73,7 +73,7 @@ class Problem(BaseModel):
     """What happened this time, and what to do."""
     instance: str | None = Field(default=None, examples=["/api/v1/experiments/Ab3dE5f7"])
     problems: list[ProblemItem] | None = None
-    """Every single thing that is wrong with what was sent."""
+    """Every problem with the request."""
 
 
 def problem_response(

@@ -130,7 +130,7 @@ def _unauthorized(scope: Scope, headers: Headers, *, was_given: bool) -> Respons
     if scope["method"] == "GET" and "text/html" in headers.get("accept", "") and not scope["path"].startswith("/api/"):
         return _sign_in_page(headers, was_given=was_given)
     what = (
-        "The token is wrong: it is not one of this manager's, which may have another home than you expect"
+        "The token is wrong: it does not belong to this manager, whose home may be a different one than you expect"
         if was_given
         else "A token is needed: send 'Authorization: Bearer <token>'"
     )
@@ -168,7 +168,7 @@ def _sign_in_page(headers: Mapping[str, str], *, was_given: bool) -> Response:
 
 def _may_change(access: Access, *, by_cookie: bool, headers: Headers) -> Response | None:
     if access is not Access.FULL:
-        return problem_response(403, "Refused", "This token may only read; changing something needs the full token")
+        return problem_response(403, "Refused", "This token is read-only; changing something needs the full token")
     if by_cookie and not comes_from_our_page(headers):
         return problem_response(403, "Refused", "A change that is authorized by a cookie must come from our own page")
     return None
@@ -179,7 +179,9 @@ def _too_large(headers: Headers) -> Response | None:
     if length.isdigit() and len(length) < 20 and int(length) <= MAX_BODY_BYTES:
         return None
     return problem_response(
-        413, "Too large", f"A request may have {MAX_BODY_BYTES} bytes; found {length[:40]}. Split what you send."
+        413,
+        "Too large",
+        f"A request may have at most {MAX_BODY_BYTES} bytes; found {length[:40]}. Split what you send.",
     )
 
 
@@ -192,7 +194,7 @@ def _bounded(receive: Receive) -> Receive:
         message = await receive()
         received += len(message.get("body", b""))
         if received > MAX_BODY_BYTES:
-            raise HTTPException(413, f"A request may have {MAX_BODY_BYTES} bytes. Split what you send.")
+            raise HTTPException(413, f"A request may have at most {MAX_BODY_BYTES} bytes. Split what you send.")
         return message
 
     return receive_bounded

@@ -74,7 +74,7 @@ class LoadExperiment(RequestBody):
     experiment_id: str | None = Field(default=None, examples=["digits-1"])
     """An id of one's own; null for the one it had."""
     code_directory: str | None = Field(default=None, examples=["/home/ada/digits"])
-    """The folder its code lies in now, absolute; null for the one it lay in."""
+    """The folder its code is in now, absolute; null for the original one."""
     handover: str | None = Field(default=None, pattern=r"^[A-Za-z0-9._-]+$", examples=["k3v9.json"])
     """The name of a file in the incoming folder with the environment that its trials will run in."""
 
@@ -96,7 +96,7 @@ SearchSpaceBody = Annotated[Any, AfterValidator(_not_null), WithJsonSchema({"not
 
 
 class UpdateExperiment(RequestBody):
-    """Changes to a running experiment. What is left out stays; null takes a limit away."""
+    """Changes to a running experiment. Omitted fields do not change; null removes a limit."""
 
     model_config = ConfigDict(json_schema_extra=_without_defaults)
 
@@ -150,7 +150,7 @@ class AddTrial(RequestBody):
 
 
 class ImportRow(_Cleaned):
-    """A result from elsewhere. Rows as `export` gives them are taken as they are."""
+    """An imported result. Rows written by `export` are accepted as they are."""
 
     model_config = ConfigDict(extra="ignore", use_attribute_docstrings=True)
 
@@ -215,7 +215,7 @@ class UnusableMachine(Resource):
     """A machine that gets no trials of an experiment now."""
 
     node_id: str = Field(examples=["gpu-3"])
-    reason: str = Field(examples=["node gpu-3 is failed: no route to host; it is tried again in 8 s"])
+    reason: str = Field(examples=["node gpu-3 is failed: no route to host; tried again in 8 s"])
 
 
 class Machines(Resource):
@@ -263,7 +263,7 @@ class Experiment(Resource):
         default="",
         examples=["no final metric is a finite number that could be compared; trial 3 reported NaN"],
     )
-    """Why there is no best trial, where there is none."""
+    """Why there is no best trial, if there is none."""
     objective: Objective
     """Decided when it was created: by `objective` of its configuration, else by NNI's optimize_mode, else by the
     tuner's default."""
@@ -277,10 +277,10 @@ class Experiment(Resource):
     url: str = Field(examples=["http://127.0.0.1:8080/experiments/Ab3dE5f7"])
     """Its page."""
     machines: Machines | None = None
-    """Of an active experiment whose platform's machines are known: which of them can be used. What is amiss is in
+    """Of an active experiment whose platform's machines are known: which of them can be used. Any problem is in
     `reason`, too."""
     notices: list[str] = Field(default_factory=list)
-    """The newest things to know that are no error: keys that do less than they seem to, code that has changed."""
+    """The newest messages that are not errors: keys that do less than they seem to, code that has changed."""
 
 
 class Trial(Resource):
@@ -297,9 +297,9 @@ class Trial(Resource):
     """An object; a tuner of the user's may propose any other JSON value."""
     parameter_id: int = Field(examples=[17])
     source: str = Field(examples=["algorithm"])
-    """Who wanted it: algorithm, customized (a person) or retry."""
+    """Where it comes from: algorithm, customized (a user) or retry."""
     jobs: int = Field(examples=[1])
-    """How often it was begun."""
+    """How often it was started."""
     node_id: str | None = Field(default=None, examples=["local"])
     """Where its newest job runs or ran."""
     final_value: Number | None = Field(default=None, examples=[0.982])
@@ -441,7 +441,7 @@ class Node(Resource):
     hold: str = Field(default="", examples=["drained: its disk is replaced"])
     """Why it gets no new jobs though it may be well; empty: it gets them."""
     address: str = Field(default="", examples=["bob@gpu-3:2222"])
-    """How it is reached; empty for one that is simply there."""
+    """How it is reached; empty for the manager's own machine."""
     experiments: list[str] = Field(default_factory=list, examples=[["Ab3dE5f7"]])
     """The active experiments that may use it."""
     uncollected: list[str] = Field(default_factory=list, examples=[[]])
@@ -449,7 +449,7 @@ class Node(Resource):
     reservations: list[NodeReservation] = Field(default_factory=list)
     """What trial jobs of this manager hold there."""
     facts: JsonObject = Field(default_factory=dict)
-    """What its keeper has told: host name, versions, free disk, and its devices: each with the processes on it, with
+    """What its keeper reported: host name, versions, free disk, and its devices: each with the processes on it, with
     `held_by` (phrases for people) and with `leases`, the shares of it that jobs of any manager and user hold."""
     seen_at: Time | None = None
 
@@ -459,9 +459,9 @@ class FileCollection(Resource):
 
     experiment_id: str = Field(examples=["Ab3dE5f7"])
     files: int = Field(examples=[3])
-    """So many were copied until now."""
+    """How many were copied so far."""
     total_files: int = Field(examples=[12])
-    """Of so many that were only there, as far as is known."""
+    """How many were only there, as far as is known."""
     bytes: int = Field(examples=[1048576])
     total_bytes: int = Field(examples=[4194304])
     problem: str = Field(default="", examples=["the machine is unreachable: its SSH server does not answer"])
@@ -503,7 +503,7 @@ class FileEntry(Resource):
 
 
 class Health(Resource):
-    """Whether the manager is well."""
+    """Whether the manager is healthy."""
 
     status: str = Field(examples=["ok"])
     """ok, or degraded: something cannot be written or loaded, or trials of this machine cannot be started or are not
@@ -512,7 +512,7 @@ class Health(Resource):
 
 
 class Version(Resource):
-    """Who answers."""
+    """The manager that answers."""
 
     version: str = Field(examples=["0.1.0"])
     api: str = Field(default="v1", examples=["v1"])
@@ -523,6 +523,6 @@ class Version(Resource):
 
 
 class Accepted(Resource):
-    """It was written down and will be done."""
+    """It was stored and will be carried out."""
 
     accepted: bool = Field(default=True, examples=[True])

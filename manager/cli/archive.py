@@ -245,7 +245,7 @@ class _Selection:
         try:
             tree = read_tree(directory, left_out=(*LEFT_OUT, "venv/"))
         except CodeUnreadable as error:
-            raise CommandError(f"the code cannot be saved: {error}. Without -s only the experiment is") from error
+            raise CommandError(f"the code cannot be saved: {error}. Without -s only the experiment is saved") from error
         for entry in tree.entries:
             path = os.path.join(tree.root, entry.path)
             if entry.kind != stat.S_IFDIR and VERSION_CONTROL.isdisjoint(entry.path.split("/")):
@@ -401,7 +401,7 @@ def _check_room(path: Path, members: list[zipfile.ZipInfo], target: Path) -> Non
     there = next(folder for folder in (target, *target.parents) if folder.exists())
     if needed > (free := shutil.disk_usage(there).free) - SPARE_BYTES:
         raise CommandError(
-            f"the code in {path} takes {needed >> 20} MiB unpacked, and the disk of {there} has {free >> 20} MiB left, "
+            f"the code in {path} takes {needed >> 20} MiB unpacked, but the disk of {there} has {free >> 20} MiB left, "
             f"of which {SPARE_BYTES >> 20} MiB are kept free; free some space and load it again"
         )
 

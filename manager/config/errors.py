@@ -34,7 +34,7 @@ class ConfigProblem:
     message: str = ""
     """A sentence with what to do; the only text where "expected, found" does not fit."""
     nearest: str | None = None
-    """The known key or name that looks most like the one found."""
+    """The known key or name that is most similar to the one found."""
 
     @property
     def file(self) -> str | None:

@@ -68,7 +68,7 @@ class ObjectiveConfig(Section):
     metric: ObjectiveMetric = "default"
     """Which number of a metric with several is optimized: always the one reported under "default"."""
     direction: Direction
-    """Which values are better, for tuner, assessor and all that is shown; what optimize_mode says if not given."""
+    """Which values are better, for tuner, assessor and everything that is shown; what optimize_mode says if not given."""
 
 
 class ExperimentConfig(Section):
@@ -97,11 +97,11 @@ class ExperimentConfig(Section):
     max_trial_number: TrialNumber | None = None
     """How many trials to create."""
     max_trial_retries: Count = 0
-    """How often a trial whose command fails is tried again."""
+    """How often a trial whose command fails is retried."""
     max_infrastructure_retries: Count = 5
-    """How often a trial is tried again that failed for no fault of its own (node lost, preempted)."""
+    """How often a trial that failed through no fault of its own (node lost, preempted) is retried."""
     max_failed_trials: Positive | None = None
-    """How many failed trials put the experiment into ERROR; no number of them if not given."""
+    """How many failed trials put the experiment into ERROR; unlimited if not given."""
     debug: Truth = False
     """Sets logLevel to debug where that is not given."""
     log_level: LogLevel = "info"

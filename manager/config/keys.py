@@ -176,7 +176,7 @@ def _advisor() -> Iterator[Key]:
         "advisor.className",
         Treatment.REFUSED,
         "my.Advisor",
-        "advisors of your own are not offered: write a Tuner (and an Assessor) and name them under tuner and assessor",
+        "custom advisors are not offered: write a Tuner (and an Assessor) and name them under tuner and assessor",
     )
     yield Key(
         EXPERIMENT,

@@ -183,8 +183,8 @@ def _notice_custom(chosen: str, algorithms: list[_NamedAlgorithm], report: Confi
     for algorithm in algorithms:
         if algorithm.is_custom and algorithm.statement is None:
             text = (
-                f"the direction, {chosen}, is not passed to {algorithm.name}, as the arguments of a class of your own "
-                f"are not changed: it must {chosen} by itself, or take optimize_mode in its classArgs"
+                f"the direction, {chosen}, is not passed to {algorithm.name}, because the arguments of your own "
+                f"class are not changed: it must {chosen} by itself, or take optimize_mode in its classArgs"
             )
             report.notice(algorithm.section.place, (algorithm.kind,), text)
 

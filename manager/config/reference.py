@@ -106,7 +106,7 @@ def field_description(row: Key) -> str:
         if not found:
             name = row.path.rpartition(".")[2]
             known = any(field.alias == name for field in ExperimentConfig.model_fields.values())
-            return f"As `{name}` of the experiment, and wins over it." if known else ""
+            return f"As `{name}` of the experiment; takes precedence over it." if known else ""
         description = found[0][1] or ""
         models = section_models(found[0][0])
         if part == "trainingService":
@@ -154,7 +154,7 @@ def _add_inherited(schema: dict[str, Any]) -> None:
     for name in INHERITED:
         own = schema["properties"][name]
         for properties in _properties(schema, "trainingService"):
-            properties[name] = {**own, "description": f"Wins over {name} of the experiment."}
+            properties[name] = {**own, "description": f"Takes precedence over {name} of the experiment."}
 
 
 def _properties(schema: dict[str, Any], section: str) -> list[dict[str, Any]]:

@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 INHERITED = ("trialCommand", "trialCodeDirectory", "trialGpuNumber", "debug")
 """Keys NNI lets one write in the section instead of the root; the section wins."""
 _ADD_ONE = (
-    "other platforms come from packages that are installed beside Proctor, by an entry point of the group "
+    "other platforms come from packages installed alongside Proctor, by an entry point of the group "
     "proctor.training_services"
 )
 _ACTIVE_GPU = (
-    "useActiveGpu is not given and taken as false: GPUs on which other processes run are left alone; NNI "
-    "refuses this configuration"
+    "useActiveGpu is not given, so it is false: GPUs that other processes use are skipped; NNI refuses this "
+    "configuration"
 )
 
 

@@ -44,7 +44,7 @@ class LocalConfig(Section):
     platform: Literal["local"]
     """Where trials run."""
     use_active_gpu: Truth = False
-    """Use GPUs on which processes of others run; own trials never count."""
+    """Use GPUs that other processes are using; Proctor's own trials never count."""
     max_trial_number_per_gpu: Positive = 1
     """How many trials may share one GPU."""
     gpu_indices: GpuIndices | None = None
@@ -60,7 +60,7 @@ class RemoteMachineConfig(Section):
     port: PortNumber | None = None
     """Port of its SSH server; that of ~/.ssh/config, else 22, if not given."""
     user: LoginName | None = None
-    """Whom to log in as; the user of ~/.ssh/config, else your own name, if not given."""
+    """User to log in as; the user of ~/.ssh/config, else your own name, if not given."""
     password: Annotated[Text | None, Field(json_schema_extra=SECRET)] = None
     """Password; a key file or the agent is better, as it stays out of the configuration."""
     password_env: Text | None = None
@@ -76,7 +76,7 @@ class RemoteMachineConfig(Section):
     ssh_passphrase_prompt: Truth = False
     """Ask for the passphrase once, when the experiment is created."""
     use_active_gpu: Truth = False
-    """Use GPUs on which processes of others run; own trials never count."""
+    """Use GPUs that other processes are using; Proctor's own trials never count."""
     max_trial_number_per_gpu: Positive = 1
     """How many trials may share one GPU."""
     gpu_indices: GpuIndices | None = None
@@ -84,7 +84,7 @@ class RemoteMachineConfig(Section):
     python_path: Text | None = None
     """A directory of that machine to put first on PATH."""
     trust_on_first_use: Truth = False
-    """Accept and remember the host key of a machine that was never seen, instead of refusing it."""
+    """Accept and remember the host key of an unknown machine instead of refusing it."""
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -105,7 +105,7 @@ class NodeCodeConfig(Section):
     """Where the trial code comes from on machines of platform remote."""
 
     path_on_node: NodePath
-    """Where the trial code lies on every machine already: nothing is copied, trialCommand runs there."""
+    """Folder with the trial code on every machine: nothing is copied, trialCommand runs there."""
 
 
 class RemoteConfig(Section):
@@ -116,11 +116,11 @@ class RemoteConfig(Section):
     machine_list: Annotated[tuple[RemoteMachineConfig, ...], Field(min_length=1)]
     """The machines."""
     node_timeout_seconds: Annotated[Seconds, Field(alias="nodeTimeout")] = 600.0
-    """A machine that stays away longer loses its trials, which then run elsewhere: seconds, or 10m, 1.5h."""
+    """A machine that is unreachable for longer loses its trials, which then run elsewhere: seconds, or 10m, 1.5h."""
     placement: Literal["spread", "pack"] = "spread"
     """Which machine gets the next trial: the least loaded one, or the fullest one that has room."""
     quarantine_after: Count = 3
-    """After so many failed trials in a row, while they succeed elsewhere, a machine gets no more; 0: never."""
+    """After this many failed trials in a row, while trials succeed elsewhere, a machine gets no more; 0: never."""
     keep_alive_seconds: Annotated[Seconds, Field(alias="keepAliveInterval")] = 15.0
     """How often a silent connection is tested; it is closed after three tests without an answer."""
     code: NodeCodeConfig | None = None

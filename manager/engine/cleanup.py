@@ -117,7 +117,7 @@ class CleanUps:
         finally:
             entry.abandoned.clear()
         if not entry.task.done():
-            raise Unavailable(f"the platform of experiment {experiment_id} is still cleaning up after it; ask again")
+            raise Unavailable(f"the platform of experiment {experiment_id} is still cleaning up after it; try again")
 
     async def settle(self, experiment: ExperimentRow) -> None:
         """Clean up after an experiment that is about to be deleted. Raises Unavailable when its platform cannot do it.

@@ -146,7 +146,7 @@ class Manager:
                 with suppress(OSError):
                     await asyncio.to_thread(creation.remove_folder, folder)
                 if isinstance(error, sqlite3.IntegrityError):  # another request was faster, with a folder elsewhere
-                    raise Conflict(f"there is an experiment {experiment_id} already; choose another id") from error
+                    raise Conflict(f"experiment {experiment_id} already exists; choose another id") from error
                 raise
         self.feed.notify()
         try:
@@ -161,7 +161,7 @@ class Manager:
         """The folder of an experiment that is being made belongs to this request alone. In the home, what an earlier
         request has left unfinished is removed first. Raises Conflict for a folder or an id that is in use, Unavailable
         where such a folder cannot be removed."""
-        conflict = Conflict(f"there is an experiment {experiment_id} already; choose another id or delete that one")
+        conflict = Conflict(f"experiment {experiment_id} already exists; choose another id or delete that one")
         if folder in self._making:
             raise conflict
         self._making.add(folder)

@@ -12,7 +12,7 @@ class InvalidTransition(Exception):
     """A lifecycle was asked for a move that does not exist."""
 
     def __init__(self, what: str, status: StrEnum, event: StrEnum, possible: Iterable[StrEnum]) -> None:
-        events = ", ".join(sorted(possible)) or "nothing: it is terminal"
+        events = ", ".join(sorted(possible)) or "none, it is terminal"
         super().__init__(f"{what} is {status} and cannot take {event}; possible from there: {events}")
         self.status = status
         self.event = event

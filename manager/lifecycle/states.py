@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class ExperimentStatus(StrEnum):
-    """Where an experiment is."""
+    """The status of an experiment."""
 
     INITIALIZED = "INITIALIZED"  # written down; its dispatcher and service are starting
     RUNNING = "RUNNING"  # trials are created
@@ -59,7 +59,7 @@ class ExperimentStatus(StrEnum):
 
 
 class TrialStatus(StrEnum):
-    """Where a trial is."""
+    """The status of a trial."""
 
     WAITING = "WAITING"  # for a place, for a retry, or for its experiment to be resumed
     RUNNING = "RUNNING"  # one of its jobs runs

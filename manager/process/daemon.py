@@ -108,7 +108,7 @@ def _wait_until_up(home: Home, pid: int, offset: int, timeout_seconds: float) ->
         time.sleep(POLL_INTERVAL_SECONDS)
     if code is None:
         os.kill(pid, signal.SIGTERM)
-        raise ManagerNotStarted(f"it gave no sign within {timeout_seconds:g} s; its log is {home.manager_log}")
+        raise ManagerNotStarted(f"it did not respond within {timeout_seconds:g} s; its log is {home.manager_log}")
     with open(home.manager_output, "rb") as file:
         output = "\n".join(last_lines(file.fileno(), 10, begin=offset)).removeprefix("proctor manager: ")
     raise ManagerNotStarted(output or f"it ended with exit code {code}; its log is {home.manager_log}")

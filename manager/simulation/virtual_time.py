@@ -31,7 +31,7 @@ class _JumpingSelector(selectors.DefaultSelector):
         if ready or self._owner.outside:
             return ready
         if timeout is None:
-            raise RuntimeError("the virtual-time loop has nothing left to wait for: every task waits for ever")
+            raise RuntimeError("the virtual-time loop has nothing left to wait for: every task waits forever")
         self._owner.jump(timeout)
         return []
 

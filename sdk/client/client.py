@@ -67,7 +67,7 @@ class Client:
     # The manager
 
     def health(self) -> JsonObject:
-        """Whether the manager is well; needs no token."""
+        """Whether the manager is healthy; needs no token."""
         return self._get("/health")
 
     def version(self) -> JsonObject:

@@ -307,7 +307,7 @@ class FakeRest(NodesOfRest):
             problem = {"key": "trialCommand", "message": "expected something better", "line": 3}
             raise Answer(422, "the configuration is not valid", [problem])
         if body["experiment_id"] in self.experiments:
-            raise Answer(409, f"there is an experiment {body['experiment_id']} already")
+            raise Answer(409, f"experiment {body['experiment_id']} already exists")
         handover.unlink()
         return self.add_experiment(body["experiment_id"] or f"exp{len(self.experiments)}", config=body["config"])
 

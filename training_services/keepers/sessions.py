@@ -300,7 +300,7 @@ class KeeperSessions:
         session = self.find(node_id)
         absence = self._pool.absence(node_id)
         if session is None or absence:
-            raise ServiceUnavailable(absence or f"the keeper of node {node_id} has not come back yet; try again")
+            raise ServiceUnavailable(absence or f"the keeper of node {node_id} has not reconnected yet; try again")
         return session.files
 
     def _keeper(self, node_id: str) -> _Keeper:

@@ -30,7 +30,7 @@ _LIMITS = {
 @router.get("", summary="List experiments, newest first")
 async def list_experiments(
     context: Context,
-    status: Annotated[list[ExperimentStatus] | None, Query(description="Only these; may be given repeatedly.")] = None,
+    status: Annotated[list[ExperimentStatus] | None, Query(description="Filter by status; may be repeated.")] = None,
     name: Annotated[str | None, Query(description="Filter by name.")] = None,
     id_prefix: Annotated[str | None, Query(description="Filter by id prefix; returns at most 20, unpaged.")] = None,
     cursor: Cursor = None,
@@ -74,7 +74,7 @@ async def create_experiment(context: Context, body: CreateExperiment, response: 
     return await _resource(context, row)
 
 
-@router.post("/load", status_code=201, summary="Take in a saved experiment")
+@router.post("/load", status_code=201, summary="Import a saved experiment")
 async def load_experiment(context: Context, body: LoadExperiment, response: Response) -> models.Experiment:
     """It is STOPPED, with its trials, metrics and files; resuming it tells its tuner the results."""
     row = await context.manager.load_experiment(
@@ -95,7 +95,7 @@ async def get_experiment(context: Context, experiment_id: str) -> models.Experim
 
 @router.patch("/{experiment_id}", summary="Change limits or the search space")
 async def update_experiment(context: Context, experiment_id: str, body: UpdateExperiment) -> models.Experiment:
-    """What is left out stays as it is; null takes a limit away."""
+    """Omitted fields do not change; null removes a limit."""
     given = {name: getattr(body, name) for name in body.model_fields_set}
     if not given:
         raise BadRequest(f"nothing to change; expected one of {', '.join(_LIMITS)}")
@@ -105,7 +105,7 @@ async def update_experiment(context: Context, experiment_id: str, body: UpdateEx
 
 @router.delete("/{experiment_id}", status_code=204, summary="Delete a stopped experiment")
 async def delete_experiment(context: Context, experiment_id: str) -> None:
-    """Its rows and its folder are gone afterwards."""
+    """Removes its rows and its folder."""
     await context.manager.delete_experiment(experiment_id)
 
 
@@ -133,7 +133,7 @@ async def pause_experiment(context: Context, experiment_id: str) -> models.Exper
 
 @router.post("/{experiment_id}/view", status_code=202, summary="Open a stopped experiment for reading only")
 async def view_experiment(context: Context, experiment_id: str) -> models.Experiment:
-    """Nothing of it runs."""
+    """It is not started."""
     await context.manager.view_experiment(experiment_id)
     return await _resource(context, await context.manager.experiment(experiment_id))
 

@@ -25,19 +25,19 @@ platforms = APIRouter(tags=["platforms"])
 
 @nodes.get("/nodes", summary="The machines on which trials run")
 async def list_nodes(context: Context) -> models.Page[models.Node]:
-    """As their keepers have told last."""
+    """As last reported by their keepers."""
     return models.Page(items=[node_resource(context, node) for node in context.manager.pool.nodes()])
 
 
 @nodes.get("/nodes/{node_id}", summary="One machine")
 async def get_node(context: Context, node_id: str) -> models.Node:
-    """As its keeper has told last."""
+    """As last reported by its keeper."""
     return node_resource(context, context.manager.pool.node(node_id))
 
 
 @nodes.post("/nodes/{node_id}/check", status_code=202, summary="Try to reach a machine now")
 async def check_node(context: Context, node_id: str) -> models.Node:
-    """Rather than after its pause. Events of kind `node` show what comes of it."""
+    """Instead of at its next retry. Events of kind `node` report the result."""
     return node_resource(context, context.manager.check_node(node_id))
 
 
@@ -50,7 +50,7 @@ async def drain_node(context: Context, node_id: str, body: models.DrainNode | No
 
 @nodes.post("/nodes/{node_id}/resume", summary="Give a drained or quarantined machine jobs again")
 async def resume_node(context: Context, node_id: str) -> models.Node:
-    """One that gets them already stays as it is."""
+    """One that already gets them does not change."""
     return node_resource(context, await context.manager.nodes.resume(node_id))
 
 
@@ -58,17 +58,17 @@ async def resume_node(context: Context, node_id: str) -> models.Node:
     "/nodes/{node_id}/collect",
     summary="Collect the files that stopped experiments still have on a machine",
     response_class=StreamingResponse,
-    responses={200: {"content": {JSON_LINES: {}}, "model": models.FileCollection, "description": "A line each."}},
+    responses={200: {"content": {JSON_LINES: {}}, "model": models.FileCollection, "description": "One per line."}},
 )
 async def collect_files(
     context: Context,
     node_id: str,
     experiment_id: Annotated[str | None, Query(description="Only the files of this experiment.")] = None,
 ) -> StreamingResponse:
-    """Because it was away when they were stopped, or the files could not be stored. Connects the machine, copies the
-    files to where they belong, and removes them there. The answer is a line of JSON every few seconds until
-    `is_finished`, for one experiment after the other; none where there is nothing to collect. It continues if
-    the client disconnects; another request joins it."""
+    """Because it was unreachable when they were stopped, or the files could not be stored. Connects the machine, copies
+    the files to the folder of their experiment, and removes them from the machine. The answer is a line of JSON every
+    few seconds until `is_finished`, for one experiment after the other; none if there is nothing to collect. It
+    continues if the client disconnects; another request joins it."""
     collections = await context.manager.collect_files(node_id, experiment_id)
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(_progress(context, collections), media_type=JSON_LINES, headers=headers)
@@ -91,7 +91,7 @@ async def forget_node(context: Context, node_id: str) -> None:
 
 @platforms.post("/platforms/check", summary="Try every hop to the machines of a configuration")
 async def check_platform(context: Context, body: models.PlatformRequest) -> models.Page[models.CheckStep]:
-    """Answers when every machine was tried. Nothing stays on them."""
+    """Returns when every machine was tried. Nothing is left on them."""
     steps = await context.manager.platforms.check(
         body.config, body.directory, handover=body.handover, machine=body.machine
     )
@@ -100,9 +100,9 @@ async def check_platform(context: Context, body: models.PlatformRequest) -> mode
 
 @platforms.post("/platforms/clean", summary="Remove everything of this manager from the machines of a configuration")
 async def clean_platform(context: Context, body: models.PlatformRequest) -> models.Page[models.CheckStep]:
-    """Its keepers, their jobs, its folders. A machine that an experiment uses is left alone, with a failed step that
-    names the experiment. One that is being stopped, or was stopped and is still leaving the machine, is waited for, up
-    to 10 s; then the failed step is called `leaving`: ask again."""
+    """Its keepers, their jobs, its folders. A machine that an experiment uses is skipped, with a failed step that names
+    the experiment. If the experiment is being stopped, or was stopped and is still releasing the machine, the request
+    waits up to 10 s; then the failed step is called `leaving`: try again."""
     steps = await context.manager.platforms.clean(
         body.config, body.directory, handover=body.handover, machine=body.machine
     )

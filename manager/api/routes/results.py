@@ -1,4 +1,4 @@
-"""What has come out of an experiment (best trial, curve of the best, all results), and imported results.
+"""The results of an experiment (best trial, curve of the best, all results), and imported results.
 
 Reads that grow with the experiment end when their client goes away (`json_while_connected`).
 """

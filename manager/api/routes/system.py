@@ -24,14 +24,14 @@ router = APIRouter(tags=["system"])
 root_router = APIRouter(tags=["system"])
 
 
-@router.get("/health", summary="Whether the manager is well (no token needed)")
+@router.get("/health", summary="Whether the manager is healthy (no token needed)")
 async def get_health(context: Context) -> models.Health:
     """`degraded`: it answers, but something cannot be written or loaded, or trials of this machine cannot be started
     or are not reported on; the reason says what."""
     return models.Health(status="degraded" if context.manager.problem else "ok", reason=context.manager.problem)
 
 
-@router.get("/version", summary="Who answers")
+@router.get("/version", summary="The manager that answers")
 async def get_version(context: Context) -> models.Version:
     """Versions and process of the manager."""
     return models.Version(
@@ -57,7 +57,7 @@ async def stream_events(
     ] = None,
     last_event_id: Annotated[str | None, Header(description="As `after`; set by browsers that come back.")] = None,
 ) -> StreamingResponse:
-    """Goes on after `Last-Event-ID` (or `after`) exactly. The event `reset` says that older ones are gone."""
+    """Continues exactly after `Last-Event-ID` (or `after`). The event `reset` says that older ones were deleted."""
     if last_event_id is not None and last_event_id.strip():
         after = read_row_id(last_event_id.strip(), "Last-Event-ID")
     if context.stream_readers >= MAX_READERS:
@@ -90,7 +90,7 @@ async def get_manager_log(context: Context, offset: Offset = 0, limit: ByteLimit
 
 @router.post("/stop-all", status_code=202, summary="Stop every active experiment")
 async def stop_all(context: Context) -> models.Page[str]:
-    """Answers with the ids of those that are being stopped."""
+    """Returns the ids of those that are being stopped."""
     return models.Page(items=await context.manager.stop_all())
 
 
@@ -101,7 +101,7 @@ async def shut_down(context: Context) -> models.Accepted:
     return models.Accepted()
 
 
-@root_router.get("/metrics", summary="For Prometheus", response_class=Response)
+@root_router.get("/metrics", summary="Metrics for Prometheus", response_class=Response)
 async def get_metrics(context: Context) -> Response:
     """Prometheus' text format."""
 

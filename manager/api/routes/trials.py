@@ -38,7 +38,7 @@ JobNumber = Annotated[int | None, Query(ge=1, le=LARGEST_ID, description="The jo
 async def list_trials(
     context: Context,
     experiment_id: str,
-    status: Annotated[list[TrialStatus] | None, Query(description="Only these; may be given repeatedly.")] = None,
+    status: Annotated[list[TrialStatus] | None, Query(description="Filter by status; may be repeated.")] = None,
     sort: Annotated[
         Sort,
         Query(description="-: descending; best: by value, the best first; trials without a value come last."),
@@ -86,7 +86,7 @@ async def get_trial(context: Context, trial_id: str) -> models.Trial:
 
 @router.post("/trials/{trial_id}/kill", status_code=202, summary="End a trial")
 async def kill_trial(context: Context, trial_id: str) -> models.Trial:
-    """The request is written down when this answers."""
+    """The request is stored when this returns."""
     await context.manager.kill_trial(trial_id)
     return await _read_resource(context, await context.manager.trial(trial_id))
 

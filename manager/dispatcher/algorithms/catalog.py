@@ -147,7 +147,7 @@ def _mode(default: str, description: str = "which values are better, if objectiv
     return Argument(OPTIMIZE_MODE, str, default, description, choices=("minimize", "maximize"))
 
 
-_SEED = Argument("seed", int, None, "instead of the experiment's seed", optional=True)
+_SEED = Argument("seed", int, None, "overrides the experiment's seed", optional=True)
 _UNUSED_MODE = _mode("maximize", _NO_EFFECT)
 
 _TPE_ARGS = Argument(

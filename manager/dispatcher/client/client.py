@@ -185,8 +185,8 @@ class DispatcherClient:
         place = f": {error.filename}" if error.filename else ""
         why = f"the dispatcher cannot be started: {error.strerror or error}{place}"
         if attempts == 1:
-            log.warning("%s; it is tried again", why, extra={"action": "dispatcher.start"})
-        self._obstacle = f"{why}; it is tried again every {pause:g} s"
+            log.warning("%s; trying again", why, extra={"action": "dispatcher.start"})
+        self._obstacle = f"{why}; tried again every {pause:g} s"
         return pause
 
 

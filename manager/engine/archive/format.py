@@ -224,7 +224,7 @@ class ExperimentArchive:
         free = shutil.disk_usage(folder).free
         if needed > free - SPARE_BYTES:
             raise Unavailable(
-                f"the archive {self._path.name} takes {needed >> 20} MiB unpacked, and the disk of {folder} has "
+                f"the archive {self._path.name} takes {needed >> 20} MiB unpacked, but the disk of {folder} has "
                 f"{free >> 20} MiB left, of which {SPARE_BYTES >> 20} are kept free; free some space and load it again"
             )
 
@@ -234,11 +234,11 @@ class ExperimentArchive:
             with zipfile.ZipFile(self._path) as file:
                 yield file
         except DAMAGES as error:
-            raise self._bad(f"it is damaged or no zip ({error})") from error
+            raise self._bad(f"it is damaged or not a zip ({error})") from error
         except OSError as error:
             if error.errno not in ARCHIVES_FAULTS:
                 raise
-            raise self._bad(f"it is damaged or no zip ({error.strerror})") from error
+            raise self._bad(f"it is damaged or not a zip ({error.strerror})") from error
 
     def _check_names(self, file: zipfile.ZipFile) -> None:
         seen: set[str] = set()

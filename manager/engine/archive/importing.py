@@ -156,13 +156,13 @@ def check_records(found: Sequence[SavedTrial], attempts: Sequence[SavedJob]) -> 
 
 def _check_free(connection: sqlite3.Connection, experiment: ExperimentRow, rows: Iterable[TrialRow]) -> None:
     if experiment.id in experiments.ids(connection):
-        raise Conflict(f"there is an experiment {experiment.id} already; load it under another id or delete that one")
+        raise Conflict(f"experiment {experiment.id} already exists; load it under another id or delete that one")
     for row in rows:
         try:
             owner = trials.get(connection, row.id).experiment_id
         except RowNotFound:
             continue
-        raise Conflict(f"trial {row.id} is here already, in experiment {owner}; delete that experiment first")
+        raise Conflict(f"trial {row.id} already exists, in experiment {owner}; delete that experiment first")
 
 
 def _trial(trial: SavedTrial, experiment_id: str) -> TrialRow:

@@ -346,7 +346,7 @@ class ExperimentLoop:
         if row.status is ExperimentStatus.STOPPED:
             self.inbox.close(Conflict(f"experiment {row.id} is {row.status}"))
         else:
-            text = f"experiment {row.id} could not do it: {clause}; its loop is started again soon, ask again then"
+            text = f"experiment {row.id} could not do it: {clause}; its loop will be restarted soon; try again then"
             self.inbox.close(Unavailable(text))
 
     async def _settle_failure(self, error: Exception) -> None:

@@ -119,8 +119,8 @@ async def test_ids_in_use_are_refused_and_nothing_is_left(api: Any) -> None:
     hand_over(api, await save(api, (await api.client.get(f"/api/v1/experiments/{created['id']}")).json()))
     taken, trials_taken = await load(api), await load(api, experiment_id="again")
     assert (taken.status_code, trials_taken.status_code) == (409, 409)
-    assert f"there is an experiment {created['id']} already" in taken.json()["detail"]
-    assert f"is here already, in experiment {created['id']}" in trials_taken.json()["detail"]
+    assert f"experiment {created['id']} already exists" in taken.json()["detail"]
+    assert f"already exists, in experiment {created['id']}" in trials_taken.json()["detail"]
     assert [folder.name for folder in left(api)] == [created["id"]]
     assert (await api.client.get("/api/v1/experiments/again")).status_code == 404
 

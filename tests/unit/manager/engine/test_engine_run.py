@@ -592,7 +592,7 @@ def test_wrong_configurations_and_unknown_ids_are_refused_with_a_sentence(tmp_pa
         with pytest.raises(NotFound, match="there is no experiment 'nowhere'"):
             await manager.stop_experiment("nowhere")
         experiment_id = await create(manager, tmp_path)
-        with pytest.raises(Conflict, match="there is an experiment"):
+        with pytest.raises(Conflict, match="already exists"):
             await manager.create_experiment(config=config(), directory=str(tmp_path), experiment_id=experiment_id)
         with pytest.raises(Conflict, match="stop it before you delete it"):
             await manager.delete_experiment(experiment_id)

@@ -288,9 +288,7 @@ def test_one_that_the_machine_cannot_start_is_tried_again_with_the_reason() -> N
         stage.dispatchers.obstacles += [OSError(errno.EMFILE, "Too many open files")] * 3
         stage.request(0)
         await asyncio.sleep(1.0)
-        assert stage.client.problem == (
-            "the dispatcher cannot be started: Too many open files; it is tried again every 1 s"
-        )
+        assert stage.client.problem == ("the dispatcher cannot be started: Too many open files; tried again every 1 s")
         await asyncio.sleep(10.0)
         assert stage.client.problem == ""
 
