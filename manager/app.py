@@ -54,7 +54,7 @@ def run(settings: ManagerSettings) -> None:
 
 
 def _first(error: BaseException) -> BaseException:
-    """The first of the errors in a group, however deep it lies."""
+    """The first of the errors in a group, however deep it is."""
     return _first(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
 
 

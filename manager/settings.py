@@ -1,4 +1,4 @@
-"""Where everything of a manager lies, how it may be reached, and the one place that reads the environment.
+"""Where everything of a manager is, how it may be reached, and the one place that reads the environment.
 
 Only little is imported, so that the CLI can ask for a path without waiting for the web framework.
 """

@@ -25,7 +25,7 @@ class Assessor(Checkpointing):
     """Judges trials by their intermediate metrics. Override `assess_trial`."""
 
     def assess_trial(self, trial_job_id: str, trial_history: list[Any]) -> Union[AssessResult, bool]:
-        """Say whether a running trial goes on; True means Good.
+        """Say whether a running trial continues; True means Good.
 
         `trial_history` has every intermediate metric of the trial so far, as it was reported, the newest last.
         Called once for each new metric.

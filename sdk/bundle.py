@@ -2,7 +2,7 @@
 
 It holds the trial side of this package (standard library only, Python 3.10 or newer), the base classes that custom
 tuners need, the PyTorch trainer (for trials that have torch), and the `nni` stand-in. Its name is a hash of its
-content, so that different versions lie side by side and trials that run are never disturbed. Trials and
+content, so that different versions are side by side and trials that run are never disturbed. Trials and
 custom tuners are started with it first on PYTHONPATH.
 """
 
@@ -67,7 +67,7 @@ def build_bundle(root: str) -> str:
 
 
 def bundle_files() -> "dict[str, bytes]":
-    """Return the bundle's files by relative path, read from wherever this package lies (a zip archive included)."""
+    """Return the bundle's files by relative path, read from wherever this package is (a zip archive included)."""
     package = files("proctor")
     content: dict[str, bytes] = {}
     for name in MODULES:

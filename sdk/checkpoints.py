@@ -1,7 +1,7 @@
 """Checkpoints of a job: folders `output/checkpoints/<n>` that appear whole or not at all.
 
 A checkpoint is copied under a name beginning with a dot, synced to the disk, and renamed to the next free number; the
-journal names it only after that. It is copied rather than moved or hard-linked, because a trial may go on writing to
+journal names it only after that. It is copied rather than moved or hard-linked, because a trial may continue writing to
 the very files it has just handed over (the kernel shares the blocks where the file system can). A copy that a kill has
 left half made keeps its dotted name; the next checkpoint of the job removes it, and the keeper when the job has ended.
 """
@@ -33,7 +33,7 @@ def save_checkpoint(source: str, job_directory: str) -> "str | None":
     """Copy a folder to be the job's next checkpoint and return its path relative to the job's directory.
 
     None means that the disk had no room (or failed) for as long as a report may wait; standard error says so, and the
-    trial goes on with its earlier checkpoints.
+    trial continues with its earlier checkpoints.
 
     :raises CheckpointError: the folder is missing, unreadable, or holds what cannot be copied.
     """

@@ -172,7 +172,7 @@ class Journal:
 
         The file itself shows whether its last record is torn, because any process of the trial may have been killed
         in the middle of its write. A write in progress looks the same; then the newline makes an empty line, which
-        readers skip. The descriptor is opened anew if user code has closed it or given its number to another file.
+        readers skip. The descriptor is reopened if user code has closed it or given its number to another file.
         """
         found = None
         if self._descriptor >= 0:
@@ -199,7 +199,7 @@ class Journal:
         return found
 
     def _close(self) -> None:
-        """After an error: the next attempt opens the file anew, which is how a network file system recovers."""
+        """After an error: the next attempt reopens the file, which is how a network file system recovers."""
         descriptor, self._descriptor = self._descriptor, -1
         try:
             if descriptor >= 0:

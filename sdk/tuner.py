@@ -4,7 +4,7 @@ Name it in the experiment's configuration:
 
     tuner:
       className: my_tuner.MyTuner      # module.Class
-      codeDirectory: .                 # where my_tuner.py lies
+      codeDirectory: .                 # where my_tuner.py is
       classArgs: {rate: 0.1}           # arguments of the constructor
 
 The method names are NNI's, so a tuner written for NNI runs as it is. Two threads call a tuner. One calls

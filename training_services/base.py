@@ -281,7 +281,7 @@ class TrainingService(ABC):
     async def run(self) -> None:
         """Serve until canceled. Delivers to the listeners.
 
-        On cancellation the jobs of a service that is `SupportsReattach` go on running. Any other service ends its jobs
+        On cancellation the jobs of a service that is `SupportsReattach` keep running. Any other service ends its jobs
         before it returns, because nothing could find them again.
         """
 
@@ -308,7 +308,7 @@ class SupportsNodes(ABC):
 
     def job_folder(self) -> str:
         """The absolute path, on the nodes, of the folder that holds the directories of this experiment's jobs; "" if it
-        lies in the directories of their keepers."""
+        is in the directories of their keepers."""
         return ""
 
     def gpu_rules(self, node_id: str) -> GpuRules:
@@ -337,7 +337,7 @@ class SupportsLogs(ABC):
 class SupportsCheckpoints(ABC):  # noqa: B024 - it promises a behavior, not a method
     """A service that finds out by itself whether the place of a job can read the checkpoint of its form.
 
-    The engine gives it every registered checkpoint, also one that does not lie on the manager's machine. The service
+    The engine gives it every registered checkpoint, also one that is not on the manager's machine. The service
     says where the job begins (`StatusChange.resumed`, `start_reason`): with SUBMITTED, before it starts a job that does
     not continue, because the metrics of such a job begin a new curve; and again with RUNNING.
     """
@@ -371,5 +371,5 @@ class SupportsReattach(ABC):
     @abstractmethod
     async def reattach(self, forms: Sequence[TrialJobForm], ended: Sequence[str]) -> None:
         """After a restart of the manager, before `run`: these jobs were given to the service and are not known to have
-        ended; of `ended` the end is stored. Jobs that are found go on, those that never arrived are started as if
+        ended; of `ended` the end is stored. Jobs that are found continue, those that never arrived are started as if
         submitted; what can no longer run ends with a status change."""

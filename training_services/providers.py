@@ -106,7 +106,7 @@ class NodeProvider(ABC):
     @abstractmethod
     async def run(self) -> None:
         """Serve until canceled: connect to claimed nodes, again after every loss; clean released ones. On
-        cancellation keepers and trials go on."""
+        cancellation keepers and trials keep running."""
 
     @abstractmethod
     def claim(self, experiment_id: str, settings: Mapping[str, Any], secrets: Mapping[str, str]) -> tuple[str, ...]:
@@ -148,8 +148,8 @@ class NodeProvider(ABC):
 
     def hold(self, experiment_id: str) -> None:  # noqa: B027
         """Keep the nodes that an experiment had claimed when the manager was last running, as they are written down:
-        the experiment is not loaded, and its jobs go on, or it is still to be cleaned up after. Does nothing without a
-        record of them. Idempotent; `claim`, `release` and `forget` end it."""
+        the experiment is not loaded, and its jobs keep running, or it is still to be cleaned up after. Does nothing
+        without a record of them. Idempotent; `claim`, `release` and `forget` end it."""
 
     @abstractmethod
     def has(self, node_id: str) -> bool:
@@ -200,7 +200,7 @@ class Providers:
 
     @asynccontextmanager
     async def serve(self) -> AsyncIterator["Providers"]:
-        """Run the providers, those included that are made later. On leaving keepers and trials go on."""
+        """Run the providers, those included that are made later. On leaving keepers and trials keep running."""
         self._recover_providers()
         async with asyncio.TaskGroup() as group:
             self._group = group

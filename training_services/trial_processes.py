@@ -70,7 +70,7 @@ def prepare_trial(form: TrialJobForm, *, platform: str, bundle_directory: str) -
 
 
 def living_trials(directory: str) -> set[JobTag]:
-    """The jobs whose directories lie below `directory` and that have a living process on this machine, no
+    """The jobs whose directories are below `directory` and that have a living process on this machine, no
     matter who started it."""
     below = os.path.join(directory, "")
     tags = (read_tag(pid) for pid in survey())

@@ -65,7 +65,7 @@ log = logging.getLogger(__name__)
 
 
 class Keeper(SessionHandler):
-    """One keeper process. `run` returns when it was asked to leave; its jobs go on without it."""
+    """One keeper process. `run` returns when it was asked to leave; its jobs keep running without it."""
 
     def __init__(self, directory: Path, settings: KeeperSettings) -> None:
         self._directory = directory

@@ -51,7 +51,7 @@ class Anchor:
 
 
 def read_anchor(directory: str, member: str) -> Anchor:
-    """The anchor that was written down for a member's journal, else the one of a journal that only grows. It lies where
+    """The anchor that was written down for a member's journal, else the one of a journal that only grows. It is where
     the trial may write: one that no keeper has written is none."""
     try:
         found = Anchor(**json.loads(read_regular_file(_path(directory, member), _MOST_BYTES)))
@@ -68,7 +68,7 @@ def write_anchor(directory: str, member: str, anchor: Anchor) -> None:
 
 
 def write_mark(why: str) -> str:
-    """The line that stands where a journal goes on: a record of unknown losses."""
+    """The line that stands where a journal continues: a record of unknown losses."""
     return json.dumps({"kind": KIND_LOST, "why": why, "time": time.time()}) + "\n"
 
 
@@ -286,7 +286,7 @@ class JournalTail:
         return os.pread(descriptor, len(last), self._position - len(last)) != last
 
     def _go_on_anew(self, descriptor: int, size: int) -> None:
-        """One that was cut back goes on at its end, for what is left of it was read; another one from its beginning."""
+        """One that was cut back continues at its end, because the rest was read; another one from its beginning."""
         read, begin = self._position, self._head[:size]
         is_cut = size < read and begin != b"" and os.pread(descriptor, len(begin), 0) == begin
         if is_cut:

@@ -14,7 +14,7 @@ It ends with its input. What can be asked, and what is answered:
      "home": "/home/bob", "uid": 1000, "user": "bob",
      "hostname": ..., "boot_id": ..., "machine_id": ...,         "" where the system does not say
      "time": 1732220000.0,                                 its clock, Unix seconds
-     "writable": true, "why_not_writable": "",             whether a small file could be written where ours will lie
+     "writable": true, "why_not_writable": "",             whether a small file could be written where ours will be
      "free_mb": 51200, "free_inodes": 1000000,             null: the system sets no limit, or does not say
      "directory": "/home/bob/.proctor/nodes/<key>",        "" without a key
      "exists": true,                                       whether it is there

@@ -160,7 +160,7 @@ class GpuSlot:
 @dataclass(frozen=True)
 class Launch:
     """Start a job. Idempotent. A path that is not absolute is relative to the keeper's
-    directory, so that a manager need not know where that lies."""
+    directory, so that a manager need not know where that is."""
 
     job_id: str
     token: str
@@ -329,7 +329,7 @@ class ReportHeader:
     notes: list[str] = field(default_factory=list)  # sentences for the node's page: what is wrong on this node
     full: dict[str, str] = field(default_factory=dict)
     """Where no jobs can be started for lack of room, and why, as clauses: by absolute path of a folder in which the
-    directories of jobs lie; "" stands for the keeper's own directory, and with it for the node."""
+    directories of jobs are; "" stands for the keeper's own directory, and with it for the node."""
     # keepers of earlier versions use this name for what is called `suspended` elsewhere
     stopped: dict[str, str] = field(default_factory=dict)
     """What is stuck because a process of the keeper is suspended, and what to do, as clauses: by job id; ""

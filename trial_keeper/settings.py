@@ -44,7 +44,7 @@ class KeeperSettings:
     secret_file: str = SECRET_FILE
     """The file with the node's secret, absolute or relative to the keeper's directory."""
     gpu_lock_directory: str = ""
-    """Where the GPU leases of this machine lie, for all its users; empty: `default_lock_folder`."""
+    """Where the GPU leases of this machine are, for all its users; empty: `default_lock_folder`."""
     device_refresh_seconds: float = 5.0
     """How often NVML is asked, when there are devices."""
 

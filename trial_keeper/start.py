@@ -58,7 +58,7 @@ def start_keeper(
     its next connect and the other settings at its next start.
 
     :param manager_pointer: the file that holds the path of the manager's Unix socket.
-    :param gpu_lock_directory: where this machine's GPU leases lie; empty for the default.
+    :param gpu_lock_directory: where this machine's GPU leases are; empty for the default.
     :param device_refresh_seconds: how often NVML is asked, when there are devices.
     :raises KeeperNotStarted: it did not come up; says where its log is.
     """
@@ -76,7 +76,7 @@ def start_keeper(
 
 
 def launch_keeper(directory: Path, python: tuple[str, ...], *, environment: Mapping[str, str] | None = None) -> int:
-    """Start a keeper where the settings lie in `directory` already, and return its pid or that of one that was faster.
+    """Start a keeper where the settings are in `directory` already, and return its pid or that of one that was faster.
 
     :param python: the interpreter with its options.
     :param environment: the keeper's; None: ours.
@@ -102,7 +102,7 @@ def read_facts(directory: Path) -> KeeperFacts | None:
 
 
 def stop_keeper(directory: Path, *, timeout_seconds: float = 10.0) -> bool:
-    """Have the keeper leave (its jobs go on under their reapers); returns whether it has. Killed when it does not."""
+    """Stop the keeper; its jobs keep running under their reapers. Kills it if it does not exit; returns whether it did."""
     found = _open_keeper(directory)
     if found is None:
         return False

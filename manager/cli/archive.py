@@ -58,7 +58,7 @@ PIECE_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class ArchiveMember:
-    """One file of an archive: its name there, where it lies, and how many of its bytes are saved at most."""
+    """One file of an archive: its name there, where it is, and how many of its bytes are saved at most."""
 
     name: str
     path: str

@@ -113,7 +113,7 @@ def check_file_system(home: Home, mounts: Path = Path("/proc/self/mounts")) -> C
 
 
 def file_system_of(path: Path, mounts: str) -> str:
-    """The kind of file system that `path` lies on, from the text of /proc/self/mounts."""
+    """The kind of file system that `path` is on, from the text of /proc/self/mounts."""
     best, kind = Path("/"), "unknown"
     for line in mounts.splitlines():
         fields = line.split()

@@ -68,7 +68,7 @@ class ObjectiveConfig(Section):
     metric: ObjectiveMetric = "default"
     """Which number of a metric with several is optimized: always the one reported under "default"."""
     direction: Direction
-    """Which values are better, for tuner, assessor and everything that is shown; what optimize_mode says if not given."""
+    """Which values are better, for tuner, assessor and everything shown; what optimize_mode says if not given."""
 
 
 class ExperimentConfig(Section):

@@ -61,7 +61,7 @@ def all_finite(node: TreeNode, report: ConfigReport) -> bool:
 
 
 def _has_cause(details: Any, errors: Sequence[Any]) -> bool:
-    """Whether another error lies inside of this one."""
+    """Whether another error is inside of this one."""
     path = details["loc"]
     return any(len(other["loc"]) > len(path) and other["loc"][: len(path)] == path for other in errors)
 

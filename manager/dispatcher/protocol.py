@@ -28,7 +28,7 @@ JsonValue = Any
 
 @dataclass(frozen=True)
 class AlgorithmSpec:
-    """Which algorithm to host: a built-in by name, or a user's class by `module.Class` and the folder it lies in."""
+    """Which algorithm to host: a built-in by name, or a user's class by `module.Class` and the folder it is in."""
 
     name: str | None = None
     class_name: str | None = None

@@ -1,6 +1,6 @@
 """The one thread that changes a database file, with group commit.
 
-Everything that is queued when the thread comes round shares one transaction; each request runs in a savepoint of its
+Everything that is queued when the thread is ready shares one transaction; each request runs in a savepoint of its
 own, so one that raises takes only itself back. While the machine is in the way (full disk, I/O error) the batch is
 kept and tried again; its callers wait. A thread that had nothing to do for a while closes the file and ends; the next
 request starts another one, which opens it again.

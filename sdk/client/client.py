@@ -186,7 +186,7 @@ class Client:
         """Import a saved experiment, stopped.
 
         :param archive: name of a zip in the home's incoming folder, made by `proctor experiment save`.
-        :param code_directory: where its code lies now, if not where it was; absolute.
+        :param code_directory: where its code is now, if not where it was; absolute.
         :param handover: name of a file in the home's incoming folder, from `credentials.write_caller_environment`: the
             environment of its trials once it is resumed.
         """

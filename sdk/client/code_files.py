@@ -3,7 +3,7 @@
 `.gitignore` syntax in `.proctorignore` and `.nniignore`, in the code directory and in any folder of it; a later pattern
 beats an earlier one, a deeper file a higher one, `.proctorignore` its `.nniignore`. Left out unless a pattern brings
 them back (`!.venv/`): see `LEFT_OUT`. Sockets, pipes and devices never belong to it, and neither does the state of a
-Proctor manager that lies in the directory: its home holds tokens and everything that its experiments have written.
+Proctor manager that is in the directory: its home holds tokens and everything that its experiments have written.
 """
 
 import os
@@ -61,7 +61,7 @@ def read_tree(directory: Path, *, without: Collection[Path] = (), left_out: Sequ
 
     Raises CodeUnreadable, naming it, for a directory that is not there or is the home of a manager, and for a file that
     cannot be read.
-    :param without: files and folders that are not code wherever they lie, such as the experiment's own folder.
+    :param without: files and folders that are not code wherever they are, such as the experiment's own folder.
     :param left_out: patterns that come before those of the ignore files.
     """
     from pathspec import GitIgnoreSpec  # not with the module: the manager starts without it

@@ -23,7 +23,7 @@ class RunMode(Enum):
 
     Background = "background"  # it is stopped
     Foreground = "foreground"  # it is stopped; progress is printed until then
-    Detach = "detach"  # it goes on
+    Detach = "detach"  # it continues
 
 
 @dataclass(slots=True)
@@ -93,7 +93,7 @@ class RemoteMachineConfig:
 
 @dataclass(slots=True)
 class NodeCodeConfig:
-    """Trial code that lies on every machine already, in the folder `path_on_node`."""
+    """Trial code that is on every machine already, in the folder `path_on_node`."""
 
     path_on_node: str
 

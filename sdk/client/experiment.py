@@ -83,7 +83,7 @@ class Experiment:
     ) -> bool | None:
         """Start the experiment and wait for its end: True when it is done, False when it ended in ERROR.
 
-        Without `wait_completion` it returns None at once and the experiment goes on when this process ends.
+        Without `wait_completion` it returns None at once and the experiment continues when this process ends.
         """
         if not wait_completion:
             self.start(port, debug, RunMode.Detach)

@@ -52,8 +52,8 @@ _KEY = "proctor"
 class ProctorCallback(Callback):
     """Saves whole checkpoints, registers them with the trial, reports metrics, and ends when the manager wants it.
 
-    :param folder: for the checkpoints, which lie in `folder/run_name`, in a trial in `folder/<trial id>/run_name`.
-    :param every_n_steps: how many optimizer steps lie between two of them.
+    :param folder: for the checkpoints, which are in `folder/run_name`, in a trial in `folder/<trial id>/run_name`.
+    :param every_n_steps: how many optimizer steps are between two of them.
     :param run_name: what distinguishes this run from others of the trial; it continues only what bears its name.
     :param metric: the one that becomes the `default` of the reports.
     :param strict_resume: raise `NotExactError` instead of warning when a resume cannot be exact.

@@ -8,7 +8,7 @@ in this order: a validation if one is due, the decision to stop, the checkpoint 
 stop, the question for the next phase of the data. A resumed run continues right after the checkpoint, so that nothing
 before it happens twice and nothing after it is left out.
 
-A boundary lies where an optimizer window ends. In the unit EPOCH the last batch of an epoch always ends a window, and
+A boundary is where an optimizer window ends. In the unit EPOCH the last batch of an epoch always ends a window, and
 only there are validations and checkpoints due; a request to stop is also met inside the epoch, at the window's end.
 
 Validations and tests judge the model on data, without gradients, by the same steps.
@@ -167,7 +167,7 @@ def resume(run: Run) -> "dict[str, Any] | None":
     if content is not None:
         snapshots.restore_model(run, content)
         snapshots.restore_training(run, content)
-        snapshots.restore_attributes(run, content)  # and once more behind on_training_start, which may set them anew
+        snapshots.restore_attributes(run, content)  # and once more behind on_training_start, which may set them again
         compare_settings(run, content.get("settings") or {}, now)
     seed_rank(run.settings.seed, run.ranks.rank)
     return content

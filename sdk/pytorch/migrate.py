@@ -1,6 +1,6 @@
 """`python -m proctor.sdk.pytorch.migrate SOURCE TARGET [--dry-run] [--allow module:Class ...]`
 
-Makes the checkpoints of Helios 1.x and 2.x, or of an older version of this trainer, that lie in the folder SOURCE ones
+Makes the checkpoints of Helios 1.x and 2.x, or of an older version of this trainer, that are in the folder SOURCE ones
 that this version continues from, in the folder TARGET, which is to be `chkpt_root/run_name` of the run. SOURCE is only
 read. Run again, it finds its work done and changes nothing.
 

@@ -300,7 +300,7 @@ class Model:
         """
 
     def should_advance_dataset_phase(self, state: TrainingState) -> bool:
-        """Whether to go on to the data of the next phase; asked before each epoch or, by ITERATION, each window."""
+        """Whether to continue to the data of the next phase; asked before each epoch or, by ITERATION, each window."""
         return False
 
     def should_training_stop(self) -> bool:

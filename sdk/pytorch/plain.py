@@ -118,7 +118,7 @@ def remaining_batches(run: OpenRun) -> "Iterator[Any]":
     """Yield what is left of the present epoch, each batch with its tensors on `run.device`, and end the epoch.
 
     A batch counts as done once it was yielded, so save when its step is done. Leaving the loop in the middle and
-    calling this again goes on where it was left. `run.state.optimizer_step_now` is true at each batch.
+    calling this again continues where it was left. `run.state.optimizer_step_now` is true at each batch.
     """
     state = run.state
     loader = run.datamodule.open(Phase.TRAINING)

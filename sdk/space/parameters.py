@@ -44,7 +44,7 @@ def shown(value: Any) -> str:
 
 _SMALLEST_TAIL = 2.0**-53
 MOST_DEVIATIONS = 9.0
-"""Quantiles of a normal axis lie no further than this from its `mu`, in multiples of `sigma`."""
+"""Quantiles of a normal axis are no further than this from its `mu`, in multiples of `sigma`."""
 
 
 class Parameter(ABC):
@@ -62,7 +62,7 @@ class Parameter(ABC):
 
     @abstractmethod
     def from_unit(self, u: float) -> Any:
-        """Return the value at quantile `u`, which lies in [0, 1]. Numbers outside are moved to the nearest end."""
+        """Return the value at quantile `u`, which is in [0, 1]. Numbers outside are moved to the nearest end."""
 
     @abstractmethod
     def to_unit(self, value: Any) -> float:
@@ -184,7 +184,7 @@ class Uniform(Parameter):
         return self._clipped(_to_step(x, self.q))
 
     def to_unit(self, value: Any) -> float:
-        """Return where `value` lies between the ends."""
+        """Return where `value` is between the ends."""
         if not self.contains(value):
             raise self._not_mine(value)
         if self.low == self.high:

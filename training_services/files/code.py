@@ -34,10 +34,10 @@ _LEVEL = 4  # of compression: a fast network is not kept waiting by it
 
 
 def read_tree(directory: Path, *, without: Sequence[Path] = ()) -> CodeTree:
-    """Scan a code directory; blocks while it does. Links are relative to the folder they lie in.
+    """Scan a code directory; blocks while it does. Links are relative to the folder they are in.
 
     Raises SubmissionRefused, naming it, for what cannot be read and for a link that leads out of the tree.
-    :param without: folders that are not code wherever they lie, such as the experiment's own.
+    :param without: folders that are not code wherever they are, such as the experiment's own.
     """
     try:
         tree = read_code_tree(directory, without=without)
@@ -47,7 +47,7 @@ def read_tree(directory: Path, *, without: Sequence[Path] = ()) -> CodeTree:
 
 
 def _as_there(root: Path, entry: CodeEntry) -> CodeEntry:
-    """A link as it must read on a machine where the tree lies elsewhere; everything else as it is."""
+    """A link as it must read on a machine where the tree is elsewhere; everything else as it is."""
     if entry.kind != stat.S_IFLNK:
         return entry
     place = root / entry.path
@@ -80,7 +80,7 @@ class CodeArchives:
     """The archives of one code directory, the newest one made when it is asked for.
 
     :param directory: the code.
-    :param folder: where the archives lie.
+    :param folder: where the archives are.
     :param without: folders that are not code, see `read_tree`.
     :param monotonic: seconds; for `POLL_INTERVAL_SECONDS`.
     """

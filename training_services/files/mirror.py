@@ -136,7 +136,7 @@ class MirrorFolder:
             return False
 
     def _path_of(self, file: FileFacts) -> str:
-        """Where a file lies here; a name that would leave the folder is no name."""
+        """Where a file is here; a name that would leave the folder is no name."""
         parts = file.path.split("/")
         if any(part in {"", ".", ".."} or "\0" in part for part in parts):
             raise UnusableName(f"{file.path!r} is not the name of a file below a folder")
@@ -251,7 +251,7 @@ class CollectedFiles:
 
         :param largest: leave files over so many bytes; None: none.
         :param durable: everything that is here survives a power cut when this returns.
-        :param progress: kept up to date meanwhile; one that has counted other files goes on counting.
+        :param progress: kept up to date meanwhile; one that has counted other files continues counting.
         :raises ServiceUnavailable: the node's keeper is away; what is here stays, try again.
         :raises CollectionFailed: our disk is full or cannot be written to; no half file is left.
         """

@@ -141,7 +141,7 @@ class InMemoryPlatform:
         job.timer = job.deadline = None
 
     def _proceed(self, job: SimulatedJob) -> None:
-        """Take steps until one lies in the future."""
+        """Take steps until one is in the future."""
         while not job.is_over:
             step = next(job.steps, scripts.ScriptedExit())
             if isinstance(step, scripts.Hang):

@@ -195,7 +195,7 @@ class InMemoryTrainingService(TrainingService, SupportsEvents, SupportsReattach)
 
 
 def _after(chunk: JournalChunk, offset: int) -> JournalChunk | None:
-    """What of the chunk lies at or after `offset`."""
+    """What of the chunk is at or after `offset`."""
     if chunk.end <= offset:
         return None
     return chunk if chunk.offset >= offset else replace(chunk, offset=offset, data=chunk.data[offset - chunk.offset :])

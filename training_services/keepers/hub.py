@@ -6,7 +6,7 @@ ended, and delivers what keepers report about it to that experiment's `HubClient
 
 After a restart of the manager keepers may register before the experiments are loaded. Until `mark_reattached` is called
 no job is unknown: reports about it are simply not acknowledged, and its keeper sends them again. After that the manager
-is asked about each unexpected job whether it may be stopped: one that is not in its database goes on, because the
+is asked about each unexpected job whether it may be stopped: one that is not in its database continues, because the
 database may have lost it.
 
 A keeper reports on the jobs that were sent to its node, and on no others: what it reports on another node's job is
@@ -227,7 +227,7 @@ class KeeperHub:
 
     def _report_suspended(self, node_id: str, session: RegisteredKeeper, suspended: Mapping[str, str]) -> None:
         """Report to the experiments which of their jobs are stuck because a process of their keeper is suspended, and
-        which go on again."""
+        which continue again."""
         for job_id in session.suspended.keys() | suspended.keys():
             job, clause = self._jobs.known(job_id), suspended.get(job_id, "")
             if not job_id or clause == session.suspended.get(job_id, ""):
@@ -301,7 +301,7 @@ class KeeperHub:
             self.send(node_id, launch)
 
     def reattach(self, node_id: str, job_id: str) -> bool | None:
-        """Whether a job that was sent to a node before the manager was restarted has arrived there; then it goes on,
+        """Whether a job that was sent to a node before the manager was restarted has arrived there; then it continues,
         or its end is reported if it is gone. None while its keeper is disconnected. Raises
         UnknownTrialJob if it was not announced by `expect`."""
         job = self._jobs.require(job_id)

@@ -1,5 +1,5 @@
 """What a keeper is ordered to do with a job: its launch, made from the job's form, and its cancellation. The platforms
-differ only in where things lie."""
+differ only in where things are."""
 
 import os
 import pwd

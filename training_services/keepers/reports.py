@@ -167,7 +167,7 @@ def abandoned(job: ExpectedJob, reason: EndReason, *, detail: str, now: float) -
 
 
 def held_up(job: ExpectedJob, node_id: str, clause: str, *, now: float) -> StatusChange:
-    """The status change of a job that is stuck or, with "", goes on again. `now` is Unix time."""
+    """The status change of a job that is stuck or, with "", continues again. `now` is Unix time."""
     status = TrialJobStatus.RUNNING if job.started else TrialJobStatus.SUBMITTED
     if not job.started:
         clause = f"waiting: {clause or f'it is being started on node {node_id}'}"

@@ -33,7 +33,7 @@ class LocalKeeper:
 
     :param directory: the keeper's own, `<home>/nodes/local`.
     :param pointer: the file that holds the path of the manager's socket, `<home>/run/socket`.
-    :param gpu_lock_directory: where this machine's GPU leases lie; empty for the default.
+    :param gpu_lock_directory: where this machine's GPU leases are; empty for the default.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class LocalKeeper:
         )
 
     async def run(self) -> None:
-        """Keep a keeper running until canceled; on cancellation it goes on, with its trials."""
+        """Keep a keeper running until canceled; on cancellation it continues, with its trials."""
         loop = asyncio.get_running_loop()
         failures = 0
         while True:

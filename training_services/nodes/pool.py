@@ -105,12 +105,12 @@ class Node:
     """One machine that runs trials.
 
     `devices` is None until its keeper has registered once. `seen_at` is Unix time of its last message. `hold` is a
-    clause that says why it gets no new jobs ("drained: its disk is replaced"), "" if it does; its jobs go on, and it
-    stays held until a user resumes it. `arriving`: it is being connected for the first time and nothing has gone wrong
-    yet, so that jobs may wait for it. `full` says where on it no jobs can be started for lack of room, and why, as its
-    keeper has reported (`ReportHeader.full`); `copy_obstacle` is a clause that says why something could not be copied
-    to it for lack of room, "" if everything could, and `copy_free_mb` how much was free then. `suspended` says which
-    jobs are stuck there because a process of its keeper is suspended (`ReportHeader.stopped`).
+    clause that says why it gets no new jobs ("drained: its disk is replaced"), "" if it does; its jobs keep running,
+    and it stays held until a user resumes it. `arriving`: it is being connected for the first time and nothing has
+    gone wrong yet, so that jobs may wait for it. `full` says where on it no jobs can be started for lack of room, and
+    why, as its keeper has reported (`ReportHeader.full`); `copy_obstacle` is a clause that says why something could
+    not be copied to it for lack of room, "" if everything could, and `copy_free_mb` how much was free then.
+    `suspended` says which jobs are stuck there because a process of its keeper is suspended (`ReportHeader.stopped`).
     """
 
     id: str
@@ -142,7 +142,7 @@ class Node:
 
 
 def _overlap(first: str, second: str) -> bool:
-    """Whether one of two folders is, or lies in, the other."""
+    """Whether one of two folders is, or is inside, the other."""
     first, second = first.rstrip("/") + "/", second.rstrip("/") + "/"
     return first.startswith(second) or second.startswith(first)
 
@@ -260,8 +260,8 @@ class NodePool:
         self._replace(replace(after, seen_at=seen_at))
 
     def hold(self, node_id: str, reason: str) -> None:
-        """Give a node no new jobs until `unhold`, whatever becomes of its keeper; what runs there goes on. It need not
-        be known yet.
+        """Give a node no new jobs until `unhold`, whatever becomes of its keeper; what runs there continues. It need
+        not be known yet.
 
         :param reason: a clause: "drained: its disk is replaced".
         """
@@ -377,7 +377,7 @@ class NodePool:
         return restored
 
     def release(self, job_id: str) -> None:
-        """Give back what a job holds, if anything. An abandoned job that still runs goes on holding its GPUs by its
+        """Give back what a job holds, if anything. An abandoned job that still runs continues holding its GPUs by its
         leases, as soon as its node has reported them again."""
         released = self._drop(job_id)
         if released is not None:

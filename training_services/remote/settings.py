@@ -36,7 +36,7 @@ class RemoteSettings:
     keep_alive_seconds: float = 15.0
     """How often a silent connection is tested; it is closed after three tests without an answer."""
     code_path_on_node: str | None = None
-    """Where the trial code lies on every machine already; None: it is copied there."""
+    """Where the trial code is on every machine already; None: it is copied there."""
     collect_limit_mb: int = 100
     """Files of a trial up to this size are copied to the manager when its job has ended, larger ones when the
     experiment is stopped."""

@@ -4,7 +4,7 @@ The first of these that applies says where a job resumes: the checkpoint is on t
 the home in which it was saved; it was collected and is copied from here; it is fetched from the machine on which it was
 saved. Else the job starts from the beginning.
 
-This module uses the machines of the provider, so it lies above `machines`, and `files` below that.
+This module uses the machines of the provider, so it is above `machines`, and `files` below that.
 """
 
 import asyncio

@@ -100,7 +100,7 @@ class Hop:
 
     @property
     def key_files(self) -> list[Path]:
-        """Where private keys for it may lie."""
+        """Where private keys for it may be."""
         return [_path(item) for item in self.config.get("IdentityFile") or _KEY_FILES]
 
     @property

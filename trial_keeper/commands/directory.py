@@ -107,8 +107,8 @@ def make_folders(directory: Path) -> None:
 
 
 def _write_pointer(pointer: str, data: bytes) -> None:
-    """On a full disk the bytes that are there are overwritten: a keeper whose trials go on must still be found. Paths
-    of one directory are of one length, so that half of one is hardly ever read; the keeper would try again."""
+    """On a full disk the bytes that are there are overwritten: a keeper whose trials keep running must still be found.
+    Paths of one directory are of one length, so that half of one is hardly ever read; the keeper would try again."""
     try:
         replace_file(pointer, data, durable=False)
     except OSError as error:

@@ -21,14 +21,14 @@ point    Have the keeper find the manager at `socket` from now on; sockets of ea
     out  {"socket": …}
 
 start    Make sure that a keeper of this very archive, with these settings, runs. Another one is asked to leave first;
-         its jobs go on and the new one adopts them. With `socket`, `point` is carried out before.
+         its jobs keep running and the new one adopts them. With `socket`, `point` is carried out before.
     in   {"directory": …, "node_id": …, "secret": …, "socket"?: …, "device_refresh_seconds"?: 5.0,
           "gpu_lock_directory"?: "", "search_path"?: "/opt/py/bin"}         search_path: goes first on PATH
     out  {"pid": 17, "started": true, "replaced": false}          started: was not running, or was replaced
 
 stop     Have the keeper leave. With `kill_jobs` every job of it ends with all its processes, its end written down.
     in   {"directory": …, "kill_jobs"?: false, "grace_seconds"?: 5.0}       grace: between SIGTERM and SIGKILL
-    out  {"jobs": 2, "left": [],        jobs: how many were ended, or go on; left: sentences on what could not be ended
+    out  {"jobs": 2, "left": [],        jobs: how many were ended, or continue; left: messages on what did not end
           "experiments"?: ["Ab3dE5f7"]} with `kill_jobs`: whose folders are there, with what was not collected
 
 remove   `stop` with `kill_jobs`, then leave no trace: the directory, ~/.proctor/nodes and ~/.proctor when they are

@@ -72,7 +72,7 @@ def _is_within(path: str, folder: str) -> bool:
 
 
 def _is_of_neighbor(path: str, root: str) -> bool:
-    """Whether it belongs to an experiment of a keeper whose directory lies beside ours."""
+    """Whether it belongs to an experiment of a keeper whose directory is beside ours."""
     parent = os.path.dirname(root)
     return _is_below(path, parent) and os.path.relpath(path, parent).split(os.sep)[1:2] == [EXPERIMENTS_FOLDER]
 
@@ -80,7 +80,7 @@ def _is_of_neighbor(path: str, root: str) -> bool:
 def read_file(directory: str, path: str, offset: int, limit: int) -> bytes:
     """At most `limit` bytes of a regular file from `offset`; a negative offset counts from the end.
 
-    Raises FileNotFoundError for what is not there, is not a regular file, or lies outside the directory, also when it
+    Raises FileNotFoundError for what is not there, is not a regular file, or is outside the directory, also when it
     is reached by a link.
     """
     found = _inside(directory, path)

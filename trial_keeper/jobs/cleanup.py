@@ -88,7 +88,7 @@ def unknown_exit(record: JobRecord, process: ProcessRecord | None, *, now: float
 
 
 def end_lost_job(folder: RecordFolder, job_id: str) -> None:
-    """Block until nothing is left of a job whose record cannot be read, so that its manager may start it anew: by its
+    """Block until nothing is left of a job whose record cannot be read, so that its manager may start it again: by its
     reaper where that lives. Its process record goes."""
     process = folder.read_process(job_id)
     tag = None if process is None or process.boot_id != boot_id() else read_tag(process.trial.pid)
@@ -123,7 +123,7 @@ def end_reaper(reaper: int) -> None:
 
 
 def signal_reaper(reaper: int, number: int = signal.SIGTERM) -> None:
-    """Have the reaper of this pidfd end its job; one that is suspended goes on to receive the signal."""
+    """Have the reaper of this pidfd end its job; one that is suspended is resumed, so that it gets the signal."""
     with suppress(ProcessLookupError):
         signal.pidfd_send_signal(reaper, number)
         signal.pidfd_send_signal(reaper, signal.SIGCONT)

@@ -23,7 +23,7 @@ _PAUSE_SECONDS = 5.0
 
 
 class DiskWatch:
-    """What is known of the disk of a keeper, and of those on which the directories of its jobs lie.
+    """What is known of the disk of a keeper, and of those on which the directories of its jobs are.
 
     `full` says by folder, as a clause, why no jobs can be started there; the keeper's own directory is `OWN`.
     """

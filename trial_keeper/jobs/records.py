@@ -1,4 +1,4 @@
-"""What a keeper has written down about each of its jobs, so that another keeper process can go on with them.
+"""What a keeper has written down about each of its jobs, so that another keeper process can continue with them.
 
 jobs/<job id>.json      the keeper's: the launch it was sent, and the stop, if any (JobRecord)
 jobs/<job id>.process   the reaper's: who the reaper and the trial are; locked while the reaper lives (ProcessRecord)
@@ -78,11 +78,11 @@ class RecordFolder:
         self.path = path
 
     def record_file(self, job_id: str) -> str:
-        """Where the keeper's record of a job lies."""
+        """Where the keeper's record of a job is."""
         return str(self.path / f"{job_id}{_RECORD_SUFFIX}")
 
     def process_file(self, job_id: str) -> str:
-        """Where the reaper's record of a job lies."""
+        """Where the reaper's record of a job is."""
         return str(self.path / f"{job_id}{_PROCESS_SUFFIX}")
 
     def write(self, records: list[JobRecord]) -> None:

@@ -1,7 +1,7 @@
 """The jobs of this node: launching, adopting, stopping, ending and forgetting them.
 
 Whatever is decided is written down (`records`) before it is done, so a keeper that is killed at any instant is followed
-by one that comes to the same end: `_find_out` looks at what is written and at who lives, and goes on from there.
+by one that comes to the same end: `_find_out` looks at what is written and at who lives, and continues from there.
 """
 
 import asyncio
@@ -214,7 +214,7 @@ class JobTable:
 
     def find_suspended(self) -> dict[str, str]:
         """What is stuck because a process of ours is suspended, and what to do, as clauses: by job id; with ""
-        what concerns all new jobs. Starts what was held up by that, once it goes on."""
+        what concerns all new jobs. Starts what was held up by that, once it continues."""
         found = {}
         spawner = self._spawner.describe_stop()
         if not spawner:
@@ -231,7 +231,7 @@ class JobTable:
         return {"": f"no trial can be started: {spawner}", **found} if spawner else found
 
     def close(self) -> None:
-        """Let go of everything; the jobs go on under their reapers."""
+        """Let go of everything; the jobs keep running under their reapers."""
         self.watch.close()
         self._spawner.close(has_reapers=bool(self.running()))
         for job in self._jobs.values():
@@ -345,7 +345,7 @@ class JobTable:
         self._watch_job(job, descriptors[0])
 
     def _receive_end(self, job: Job, packet: bytes) -> None:
-        """From a reaper that goes on trying to write it down, or from one that is gone (no packet)."""
+        """From a reaper that continues trying to write it down, or from one that is gone (no packet)."""
         end = parse_exit(packet)
         if end is None:
             self._close_channel(job)

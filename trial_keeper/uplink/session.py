@@ -241,7 +241,7 @@ class ManagerSession:
             return ""
 
     def _read_pointer(self) -> str:
-        """Raises OSError, and ValueError for one that was cut short by a power cut, until a manager writes it anew."""
+        """Raises OSError, and ValueError for one that was cut short by a power cut, until a manager writes it again."""
         with open(self._pointer, "rb") as file:
             path = os.fsdecode(file.read()).strip()
         if not path or "\0" in path:

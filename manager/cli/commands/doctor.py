@@ -64,7 +64,7 @@ def check_config(session: CliSession, file: Path) -> list[TableRow]:
     verdict = CheckResult.NOTE if notices else CheckResult.OK
     checks = [Check("config", verdict, f"{file} is valid", notices)]
     service = loaded.config.training_service
-    if getattr(service, "code", None) is None:  # else it lies on the machines
+    if getattr(service, "code", None) is None:  # else it is on the machines
         checks += [_check_code(loaded.config), _check_command(loaded.config)]
     return _rows(checks) + (_check_machines(session, loaded, file) if getattr(service, "machine_list", ()) else [])
 

@@ -213,7 +213,7 @@ def trial_download(
 
 
 def choose(files: Iterable[TableRow], wanted: Sequence[str]) -> list[str]:
-    """The paths of these files, or of those of them that are or lie below what is wanted; none that leads elsewhere."""
+    """The paths of these files, or of those that are, or are below, what is wanted; none that leads elsewhere."""
     paths = [PurePosixPath(row["path"]) for row in files]
     ours = [path for path in paths if not path.is_absolute() and ".." not in path.parts]
     folders = [PurePosixPath(name) for name in wanted]

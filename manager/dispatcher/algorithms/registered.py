@@ -65,7 +65,7 @@ def unregister(home: Path, name: str) -> bool:
 def read_meta(mapping: Mapping[str, Any], directory: Path) -> RegisteredAlgorithm:
     """An algorithm from NNI's meta file: algoType, builtinName, className, classArgsValidator; keys in any case.
 
-    `codeDirectory` is an addition; without it the folder of the meta file is taken where the module lies there.
+    `codeDirectory` is an addition; without it the folder of the meta file is taken where the module is there.
     Raises RegistrationError.
     """
     given = {str(key).replace("_", "").lower(): value for key, value in mapping.items()}
@@ -92,7 +92,7 @@ def read_meta(mapping: Mapping[str, Any], directory: Path) -> RegisteredAlgorith
 
 
 def _code_directory(given: Any, class_name: str, directory: Path) -> str:
-    """Where the module lies: as given, beside the meta file, or installed. No code of it is run to find out."""
+    """Where the module is: as given, beside the meta file, or installed. No code of it is run to find out."""
     if given is not None:
         chosen = (directory / Path(str(given)).expanduser()).absolute()
         if not chosen.is_dir():

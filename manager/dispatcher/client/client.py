@@ -345,7 +345,7 @@ class Conversation:
             if not self._unanswered:
                 self._unanswered, nonce = True, nonce + 1
                 with suppress(ConnectionError, TimeoutError):
-                    async with asyncio.timeout_at(due):  # one that reads nothing lets it lie in the buffer
+                    async with asyncio.timeout_at(due):  # one that reads nothing leaves it in the buffer
                         await self._channel.send(protocol.encode(protocol.Ping(nonce)))
             await asyncio.sleep(due - self._now())
             liveness = monitor.check(self._now(), self._channel.process_stats())

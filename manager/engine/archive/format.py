@@ -61,7 +61,7 @@ def _storable(moment: datetime) -> datetime:
         moment = moment.replace(tzinfo=UTC)
     if not 0.0 <= (moment - datetime.fromtimestamp(0, UTC)).total_seconds() < LATEST_TIME:
         latest = datetime.fromtimestamp(LATEST_TIME, UTC)
-        raise ValueError(f"a time must lie from 1970-01-01 to before {latest:%Y-%m-%d} (UTC)")
+        raise ValueError(f"a time must be from 1970-01-01 to before {latest:%Y-%m-%d} (UTC)")
     return moment
 
 

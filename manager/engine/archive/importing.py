@@ -110,7 +110,7 @@ def convert(
 
 
 def read_config(saved: SavedExperiment, code_directory: str | None) -> ExperimentConfig:
-    """The configuration here: in the home, and with the code where it lies now (None: where it was).
+    """The configuration here: in the home, and with the code where it is now (None: where it was).
 
     Raises BadRequest.
     """
@@ -274,7 +274,7 @@ _NOT_UNPACKED = frozenset({CONFIG_FILE, UNFINISHED_FILE, creation.CHECKPOINT_FOL
 class Loading:
     """One experiment on its way from an archive into a folder of the home.
 
-    `code_directory` is where its code lies now; None: where it was.
+    `code_directory` is where its code is now; None: where it was.
     """
 
     archive: ExperimentArchive

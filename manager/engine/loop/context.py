@@ -36,7 +36,7 @@ class JobFormBuilder:
         return Path(self._config.trial_code_directory)
 
     def job_directory(self, trial: TrialRow, number: int) -> Path:
-        """Where the files of a trial's job lie."""
+        """Where the files of a trial's job are."""
         return self._directory / "trials" / f"{trial.sequence_id}-{trial.id}" / "jobs" / str(number)
 
     def form(self, experiment: ExperimentRow, trial: TrialRow, job: TrialJobRow) -> TrialJobForm:

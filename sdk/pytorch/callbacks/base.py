@@ -5,8 +5,8 @@ it claims them in `overrides`. The trainer's own (the *logs*: log file, TensorBo
 rank only and change nothing.
 
 What a log must find again after a resume (the name of its file) is in the checkpoint, too. Only the run itself gets
-that back: another run that began from a copy of its checkpoint must not touch what the first one goes on writing. What
-it writes lies in a file or a folder named after the run, its trial, and its first start. Two runs never share one, even
+that back: another run that began from a copy of its checkpoint must not touch what the first one is still writing. What
+it writes is in a file or a folder named after the run, its trial, and its first start. Two runs never share one, even
 if they start in the same second or one continues from the other's checkpoint.
 """
 

@@ -190,7 +190,7 @@ class NonBlockingFile:
             if self._waiting:
                 self._append(self._waiting)
         except OSError as problem:
-            self._release()  # a network file system may want the file to be opened anew
+            self._release()  # a network file system may want the file to be reopened
             self._due = self._clock() + max(self._interval_seconds, RETRY_SECONDS)
             self._warn(problem)
             return False

@@ -83,7 +83,7 @@ class Progress(Callback):
         self._model = model
 
     def on_training_start(self) -> None:
-        """Draw the bar of the whole run, at the place where it goes on."""
+        """Draw the bar of the whole run, at the place where it continues."""
         run = self._model.trainer
         self._by_epoch = run.settings.is_by_epoch
         total = None if math.isinf(run.settings.total_steps) else int(run.settings.total_steps)

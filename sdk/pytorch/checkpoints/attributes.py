@@ -294,7 +294,7 @@ def _find_streams() -> "set[int]":
 
 
 def _find_saved_memory(model: Any) -> "frozenset[int]":
-    """The memory of what the networks of a model save: a tensor that lies there is another name for it, or a view."""
+    """The memory of what the networks of a model save: a tensor that is there is another name for it, or a view."""
     found: list[torch.Tensor] = []
     for part in vars(model).values():
         for module in part.modules() if isinstance(part, torch.nn.Module) else ():

@@ -142,7 +142,7 @@ class BackgroundStorage:
         """Wait for the work before.
 
         A disk without room does not end a training run: if it made the work before fail, a warning says so and the run
-        goes on with its earlier checkpoints.
+        continues with its earlier checkpoints.
 
         :raises CheckpointNotStoredError: the work before failed for another reason, or has not ended in time.
         """

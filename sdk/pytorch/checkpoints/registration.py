@@ -1,7 +1,7 @@
 """The run's checkpoints as its trial's: what a retry, a move to another machine or another trial continues from.
 
 A trial hands its next attempt one folder, with a checkpoint of every run that the trial has made. The run that
-registered the folder is at its top; those that the trial trained before or beside it lie under `runs/<run name>`. A run
+registered the folder is at its top; those that the trial trained before or beside it are under `runs/<run name>`. A run
 takes over only what bears its own name: the folds of a cross-validation never mix.
 
 Registering copies the checkpoint into the job's own folder. A run that saves all the time registers the newest one
@@ -40,7 +40,7 @@ _made_at: "dict[str, float]" = {}
 
 
 def list_registered_runs(folder: Path) -> "dict[str, Path]":
-    """Return where in a registered folder each run's checkpoint lies; nothing if the trainer did not make it."""
+    """Return where in a registered folder each run's checkpoint is; nothing if the trainer did not make it."""
     found: dict[str, Path] = {}
     for place in [folder, *sorted(folder.glob(f"{RUNS_FOLDER}/*"))]:
         try:
@@ -118,7 +118,7 @@ def carry_others(target: Path, run_name: str) -> None:
 def registering(job_directory: str) -> "Iterator[None]":
     """Let one run of the trial register at a time, so that the newest folder has the newest of all of them.
 
-    After a minute, or where the file system knows no locks, it goes on without.
+    After a minute, or where the file system knows no locks, it continues without.
     """
     folder = f"{job_directory}/{CHECKPOINT_FOLDER}"
     os.makedirs(folder, exist_ok=True)

@@ -175,7 +175,7 @@ def get_generator_state(generator: Any) -> Any:
 
 
 def set_generator_state(generator: Any, state: Any) -> None:
-    """Let a generator go on from a state. Raises ValueError, TypeError: it is that of another kind."""
+    """Let a generator continue from a state. Raises ValueError, TypeError: it is that of another kind."""
     if isinstance(generator, random.Random):
         generator.setstate(state)
     elif hasattr(generator, "set_state"):

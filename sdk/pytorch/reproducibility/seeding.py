@@ -81,7 +81,7 @@ def seed_rngs(seed: "int | None" = None, skip_torch: bool = False) -> None:
 
 
 def seed_rank(seed: int, rank: int) -> None:
-    """Let a rank draw on its own from here, for set-up was alike on all; the main rank goes on as it is.
+    """Let a rank draw on its own from here, for set-up was alike on all; the main rank continues as it is.
 
     The NumPy stream stays the same object: who has asked for it during set-up may have kept it.
     """

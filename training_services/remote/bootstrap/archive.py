@@ -53,7 +53,7 @@ class KeeperArchive:
 
 
 def build(folder: Path) -> KeeperArchive:
-    """Make sure that the archive of this version lies in `folder`, which holds nothing else; blocks on the disk.
+    """Make sure that the archive of this version is in `folder`, which holds nothing else; blocks on the disk.
 
     :raises ArchiveNotBuilt: what is installed cannot travel; says what to do.
     :raises OSError: the folder cannot be written.

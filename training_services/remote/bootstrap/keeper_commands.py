@@ -111,7 +111,7 @@ class NodeKeeper:
         return bool((await self.ask("start", body, timeout_seconds=_START_SECONDS))["started"])
 
     async def stop(self) -> None:
-        """Stop the keeper; its jobs go on."""
+        """Stop the keeper; its jobs keep running."""
         await self.ask("stop", {"kill_jobs": False}, timeout_seconds=_STOP_SECONDS)
 
     async def end_jobs(self) -> Sequence[str] | None:

@@ -1,4 +1,4 @@
-"""Where the files of an experiment lie on its machines: the same tree as on the manager's, below the keeper's
+"""Where the files of an experiment are on its machines: the same tree as on the manager's, below the keeper's
 directory."""
 
 from pathlib import Path, PurePosixPath
@@ -34,7 +34,7 @@ class ExperimentPaths:
         return f"checkpoint {checkpoint.name}" + (f" of job {job.name}" if job else "")
 
     def on_machine(self, path: str) -> str | None:
-        """Where something that has its place here lies on the machine it was made on; None for anything else."""
+        """Where something that has its place here is on the machine it was made on; None for anything else."""
         try:
             return f"{self.folder}/{Path(path).relative_to(self.directory).as_posix()}"
         except ValueError:

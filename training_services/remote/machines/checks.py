@@ -47,7 +47,7 @@ class TrialNeeds:
     """What the trials of a configuration need of a machine."""
 
     code_path: str | None = None
-    """The folder there in which the code lies already."""
+    """The folder there in which the code is already."""
     gpu_number: int = 0
 
 

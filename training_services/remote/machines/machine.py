@@ -304,8 +304,8 @@ class Machine:
             await until_first_ends(serve=self._reconnect(), dropped=dropped.wait())
 
     def _change(self, state: MachineState) -> None:
-        """The one place where the state changes. Raises ConnectionEnded where `run` would go on with a machine that was
-        forgotten meanwhile."""
+        """The one place where the state changes. Raises ConnectionEnded where `run` would continue with a machine that
+        was forgotten meanwhile."""
         if state is self._state:
             return
         is_allowed = state is MachineState.DROPPED or state in _NEXT[self._state]

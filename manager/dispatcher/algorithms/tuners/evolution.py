@@ -17,7 +17,7 @@ from proctor.manager.dispatcher.algorithms.base import (
 from proctor.sdk.space import Choice, NestedChoice, Parameter, SearchSpace
 
 _STEP_SHARE = 0.75
-"""How often a number takes a small step instead of being drawn anew."""
+"""How often a number takes a small step instead of being drawn again."""
 _STEP_DEVIATION = 0.1
 """Size of a step, as a share of the distribution."""
 
