@@ -102,7 +102,7 @@ def read_facts(directory: Path) -> KeeperFacts | None:
 
 
 def stop_keeper(directory: Path, *, timeout_seconds: float = 10.0) -> bool:
-    """Stop the keeper; its jobs keep running under their reapers. Kills it if need be; returns whether it has exited."""
+    """Stop the keeper; its jobs keep running under their reapers. Kills it if need be; returns whether it exited."""
     found = _open_keeper(directory)
     if found is None:
         return False

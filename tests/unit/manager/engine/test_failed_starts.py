@@ -55,7 +55,7 @@ def test_a_create_that_fails_takes_everything_back(tmp_path: Path) -> None:
     async def act(scene: Scene) -> None:
         async with scene.manager() as manager:
             scene.obstacle = ValueError("environment.json is damaged")
-            with pytest.raises(Unavailable, match=r"nothing of it is left: environment\.json is damaged"):
+            with pytest.raises(Unavailable, match=r"was removed: environment\.json is damaged"):
                 await scene.create(manager)
             with pytest.raises(NotFound):
                 await manager.experiment("exp")

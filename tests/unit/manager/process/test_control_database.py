@@ -134,7 +134,7 @@ async def test_the_database_of_another_home_is_refused(home: Home, tmp_path: Pat
     await use(home)
     await use(other, notes=9)
     shutil.copyfile(other.control_database, home.control_database)
-    assert "is not the one that this home had" in await refused(home)
+    assert "is not the one that this home used" in await refused(home)
 
 
 async def test_a_damaged_database_is_refused_also_by_who_accepts_another_one(home: Home) -> None:

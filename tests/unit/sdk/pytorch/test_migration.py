@@ -132,7 +132,7 @@ def test_C14_another_checkpoint_of_the_same_name_is_not_overwritten(
     target.mkdir()
     (target / "tiny_2.0.1_epoch_2_iter_6.pth").write_bytes(b"somebody's")
     assert main([str(source), str(target)]) == 1
-    assert "is another checkpoint" in capsys.readouterr().err
+    assert "is a different checkpoint" in capsys.readouterr().err
     assert (target / "tiny_2.0.1_epoch_2_iter_6.pth").read_bytes() == b"somebody's"
 
 

@@ -239,7 +239,7 @@ def test_remove_leaves_other_nodes_alone(directory: Path, tmp_path: Path) -> Non
 def test_remove_refuses_what_is_no_keepers_directory(tmp_path: Path) -> None:
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter1").touch()
-    with pytest.raises(CommandRefused, match="does not look like the directory of a keeper"):
+    with pytest.raises(CommandRefused, match="does not look like a keeper's directory"):
         remove(give("remove", directory=str(tmp_path / "thesis"), gpu_lock_directory=str(tmp_path / "locks")))
     (tmp_path / "link").symlink_to(tmp_path / "thesis")
     with pytest.raises(CommandRefused, match="does not look like"):

@@ -95,7 +95,7 @@ def test_what_is_never_saved_is_refused(write: Write, name: str) -> None:
     ("name", "sentence"),
     [
         ("experiment//x", "'experiment//x' is not in its shortest form"),
-        ("experiment", "'experiment' is no folder"),
+        ("experiment", "'experiment' is not a folder"),
     ],
 )
 def test_a_name_that_is_not_what_save_writes_is_refused(write: Write, name: str, sentence: str) -> None:
@@ -151,7 +151,7 @@ def test_a_name_that_is_there_twice_is_refused(write: Write, tmp_path: Path) -> 
         pytest.warns(UserWarning, match="Duplicate name"),
     ):
         file.writestr("experiment/x", "2")
-    with pytest.raises(BadRequest, match=r"holds 'experiment/x' twice"):
+    with pytest.raises(BadRequest, match=r"contains 'experiment/x' twice"):
         archive.experiment()
 
 
@@ -177,7 +177,7 @@ def test_a_missing_part_is_named(tmp_path: Path, name: str) -> None:
         for member, text in SOUND.items():
             if member != name:
                 file.writestr(member, text)
-    with pytest.raises(BadRequest, match=f"it holds no {name}"):
+    with pytest.raises(BadRequest, match=f"it contains no {name}"):
         ExperimentArchive(tmp_path / "e.zip").experiment()
 
 
@@ -190,12 +190,12 @@ def test_a_wrong_record_is_named_by_its_line(write: Write, change: dict[str, Any
 
 def test_what_is_no_zip_and_a_damaged_member_are_refused(write: Write, tmp_path: Path) -> None:
     (tmp_path / "no.zip").write_text("hello")
-    with pytest.raises(BadRequest, match="damaged or no zip"):
+    with pytest.raises(BadRequest, match="damaged or not a zip"):
         ExperimentArchive(tmp_path / "no.zip").experiment()
     archive = write({"experiment/x": "a text that will be another one"})
     path = tmp_path / "e.zip"
     path.write_bytes(path.read_bytes().replace(b"a text that will", b"a text that WILL"))
-    with pytest.raises(BadRequest, match="damaged or no zip"):
+    with pytest.raises(BadRequest, match="damaged or not a zip"):
         archive.unpack(tmp_path / "folder", but=frozenset())
 
 
@@ -208,7 +208,7 @@ def test_a_name_that_is_not_the_utf_8_it_is_said_to_be_is_refused(write: Write, 
     data[place + len(name) - 1] = 0xFF
     (tmp_path / "e.zip").write_bytes(data)
     archive = ExperimentArchive(tmp_path / "e.zip")
-    with pytest.raises(BadRequest, match="it is damaged or no zip"):
+    with pytest.raises(BadRequest, match="it is damaged or not a zip"):
         archive.experiment()
         archive.unpack(tmp_path / "folder", but=frozenset())
 
@@ -219,7 +219,7 @@ def test_a_place_before_the_beginning_of_the_file_is_refused(write: Write, tmp_p
     end = data.rindex(b"PK\x05\x06")
     data[end + 16 : end + 20] = b"\xff\xff\xff\x7f"  # where the directory is said to begin
     (tmp_path / "e.zip").write_bytes(data)
-    with pytest.raises(BadRequest, match="it is damaged or no zip"):
+    with pytest.raises(BadRequest, match="it is damaged or not a zip"):
         ExperimentArchive(tmp_path / "e.zip").experiment()
 
 

@@ -84,7 +84,7 @@ def test_a_sound_one_is_loaded(tmp_path: Path) -> None:
     ids=lambda members: members[0][11:30],
 )
 def test_names_that_no_folder_can_hold_are_refused_by_name(tmp_path: Path, members: tuple[str, ...]) -> None:
-    with pytest.raises(BadRequest, match=r"its member 'experiment/|it holds 'experiment/"):
+    with pytest.raises(BadRequest, match=r"its member 'experiment/|it contains 'experiment/"):
         load(tmp_path, dict.fromkeys(members, "x"))
     assert not folders(tmp_path)
 

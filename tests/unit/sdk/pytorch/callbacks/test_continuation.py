@@ -61,7 +61,7 @@ def test_a_run_that_continues_says_from_where_and_what_differs(
         fit(tmp_path, 0.25, decays=decays, total_steps=total_steps, chkpt_frequency=2)
         told = capsys.readouterr().err
         assert told.count("\n") == 1
-        assert "; the learning rate of optimizer goes on from 0.5 although setup gives 0.25" in told
+        assert "; the learning rate of optimizer continues at 0.5 although setup gives 0.25" in told
         assert ("chkpt_frequency was 1, is 2" in told) is (total_steps == 4)
 
 
@@ -103,7 +103,7 @@ def test_a_checkpoint_of_before_that_was_saved_has_the_rates_of_its_optimizers(
     fit(tmp_path, 0.25, decays=True, total_steps=3)
     told = capsys.readouterr().err
     assert told.endswith(
-        "batch 6; the learning rate of optimizer goes on from 0.5 although setup gives 0.25 "
+        "batch 6; the learning rate of optimizer continues at 0.5 although setup gives 0.25 "
         "(set it in on_training_start)\n"
     )
 
@@ -128,7 +128,7 @@ def test_a_loop_of_ones_own_says_it_too(tmp_path: Path, capsys: pytest.CaptureFi
             run.save()
     told = capsys.readouterr().err
     assert told.count("\n") == 1
-    assert "goes on from 0.5 although setup gives 0.25" in told
+    assert "continues at 0.5 although setup gives 0.25" in told
 
 
 def test_what_the_fingerprint_has_is_told_by_its_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -250,7 +250,7 @@ def test_what_is_logged_before_a_run_has_begun_is_refused_and_the_history_stays(
     assert before
     with pytest.raises(ConfigurationError, match=r"found \['lr'\].*on_training_start"):
         Trainer("run", total_steps=total_steps, **options).fit(Hasty(), DigitsData())
-    with pytest.raises(ConfigurationError, match="none is under way"):
+    with pytest.raises(ConfigurationError, match="no run is in progress"):
         model.log({"late": 1.0})
     assert history.read_bytes() == before
     Trainer("run", total_steps=total_steps, **options).fit(DigitsModel(), DigitsData())

@@ -135,7 +135,7 @@ def test_a_file_that_is_no_checkpoint_says_so(tmp_path: Path, content: bytes) ->
 
 def test_a_file_with_something_else_than_a_dictionary_says_so(tmp_path: Path) -> None:
     torch.save([1], tmp_path / "a.pth")
-    with pytest.raises(UnreadableCheckpointError, match="holds a list"):
+    with pytest.raises(UnreadableCheckpointError, match="contains a list"):
         load(tmp_path / "a.pth")
 
 

@@ -161,7 +161,7 @@ def test_C8_a_full_disk_does_not_keep_a_new_run_from_beginning(tmp_path: Path, m
     before.storage.close()
     storage = CheckpointFolder(tmp_path, "run")
     disk = FullDisk(tmp_path / "run", monkeypatch, room=0)
-    with pytest.warns(CheckpointWarning, match="no room to say .* starts over"):
+    with pytest.warns(CheckpointWarning, match="no room to record .* starts over"):
         storage.open(anew=True)
     disk.room = None
     storage.close()

@@ -203,7 +203,7 @@ def test_what_a_batch_sampler_decides_cannot_be_given_besides(params: "dict[str,
     "params", [{"sampler": Given([[1]])}, {"batch_sampler": ResumableRandomSampler(range(LENGTH))}]
 )
 def test_each_kind_of_sampler_has_its_parameter(params: "dict[str, Any]") -> None:
-    with pytest.raises(ConfigurationError, match="batch_sampler must be a ResumableBatchSampler, and only there"):
+    with pytest.raises(ConfigurationError, match="batch_sampler must be a ResumableBatchSampler, and sampler must not"):
         fit(None, Data(**params))
 
 

@@ -55,7 +55,7 @@ def test_X1_the_gpus_that_are_named_are_used_in_their_order() -> None:
 @pytest.mark.parametrize(
     ("available", "gpus", "text"),
     [
-        ([0, 1], [0, 5, 7], r"there is no GPU 5, 7; there are \[0, 1\]"),
+        ([0, 1], [0, 5, 7], r"there is no GPU 5, 7; available are \[0, 1\]"),
         ([0, 1], [], "gpus is empty"),
         ([0, 1], [1, 1], "names one twice"),
         ([], [0], "this process sees no GPU"),
