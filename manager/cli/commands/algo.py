@@ -89,7 +89,7 @@ def register(session: CliSession, meta: Path) -> None:
 @click.argument("name")
 @with_session
 def unregister(session: CliSession, name: str) -> None:
-    """Take a name away again; experiments that use the class are not touched."""
+    """Remove a name; experiments that use the class are not affected."""
     from proctor.manager.dispatcher.algorithms.registered import unregister as unregister_algorithm
 
     if not unregister_algorithm(session.home.path, name):

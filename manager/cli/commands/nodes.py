@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from proctor.sdk.client.client import Client
 
 CHECK_SECONDS = 45.0
-"""How long `check` waits for what comes of it."""
+"""How long `check` waits for the result."""
 SETTLED = ("CONNECTED", "FAILED", "LOST", "RELEASED")
 UNDER_WAY = "being tried"
-"""In the reason of a node that cannot be used: nothing has come of the next try yet."""
+"""In the reason of a node that cannot be used: the next attempt has no result yet."""
 
 node_argument = click.argument("node", metavar="ID")
 
@@ -150,7 +150,7 @@ def _check_and_wait(client: "Client", node_id: str) -> TableRow:
 
     deadline = time.monotonic() + CHECK_SECONDS
     with Watch(client.events()) as watch:
-        watch.wait(CHECK_SECONDS)  # until the stream is open: nothing that comes of it is missed
+        watch.wait(CHECK_SECONDS)  # until the stream is open: no result is missed
         client.check_node(node_id)
         while (rest := deadline - time.monotonic()) > 0:
             events = watch.wait(rest)

@@ -49,7 +49,7 @@ def test_create_and_the_reason_name_machines_that_cannot_be_used(stage: Callable
     none = scene.write_config(machines=machines[1:2], maxTrialNumber=1)
     refused = scene.manager.attempt("create", "--config", none)
     assert refused.returncode == 100, refused.stderr
-    assert "No trial can run until one of them can be used" in refused.stderr
+    assert "No trial can run until one of them is usable" in refused.stderr
     bare.show_python()
     scene.release_trials()
     assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 1}

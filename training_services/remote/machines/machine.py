@@ -473,7 +473,7 @@ class Machine:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._woken.wait()
-        self._set_status(status, f"{clause}; trying again")
+        self._set_status(status, f"{clause}; it is being tried again")
 
     def _set_status(self, status: NodeStatus, clause: str) -> None:
         """Show the node's status. One whose trials were abandoned stays LOST until its keeper is back."""
