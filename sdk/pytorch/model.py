@@ -15,12 +15,12 @@
 on_testing_batch_start, test_step, on_testing_batch_end, and at the end on_testing_end.
 
 A model is refused if it has parts that no checkpoint would hold: networks in a list, bare parameters, optimizers in a
-dictionary. What is only another name for something that is saved is not such a part: `list(network.parameters())`, a
+dictionary or in an object of the user's that has no `state_dict`. What is only another name for something that is saved is not such a part: `list(network.parameters())`, a
 layer of a network, a list of optimizers that are attributes too. Refused at a save are parts that no resumed run would
 have: those that `setup` and `on_training_start` make, and no others, are there to take over a state.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -28,9 +28,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 
-from proctor.sdk.pytorch.checkpoints.attributes import has_state
+from proctor.sdk.pytorch.checkpoints.attributes import find_parts, has_state
 from proctor.sdk.pytorch.config import Phase, Settings
 from proctor.sdk.pytorch.data.loaders import move_to
 from proctor.sdk.pytorch.distributed.ranks import Ranks
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
     from proctor.sdk.pytorch.distributed.processes import HandoverQueue
 
 _Fit = tuple[type, bool, Any]  # of a part: its class, whether it has a state, and what must be the same for it to fit
-_PARTS = (torch.nn.Parameter, torch.nn.Module, Optimizer, LRScheduler)
 _OWN_PARTS = ("amp_scaler", "averages")  # what the checkpoint keeps beside the model's own state
 _KEPT_BY_THE_TRAINER = ("_log", "_started", "_pending", "_is_base_used")
 GIVEN = (
@@ -456,12 +454,13 @@ class Model:
             saved &= self._started.keys()
         if type(self).state_dict is not Model.state_dict:
             return
-        if (name := find_unsaved(attributes, saved)) is not None:
+        left_out = [self, *(value for name, value in vars(self).items() if name in (*GIVEN, *self.transient))]
+        if (name := find_unsaved(attributes, saved, left_out=left_out)) is not None:
             raise ConfigurationError(
                 f"{type(self).__name__}.{name} holds parameters, networks or optimizers that no checkpoint would hold: "
                 "only attributes that have state_dict and load_state_dict are saved. Make it an attribute of its own "
-                "or part of a network (nn.ModuleList, nn.ModuleDict, nn.ParameterList), or override state_dict and "
-                "load_state_dict."
+                "or part of a network (nn.ModuleList, nn.ModuleDict, nn.ParameterList), give the object that holds it both "
+                "methods, name the attribute in transient if it never changes, or override state_dict and load_state_dict."
             )
 
     def _check_started(self, started: "Mapping[str, _Fit]", attributes: "Mapping[str, Any]") -> None:
@@ -504,28 +503,21 @@ def _describe_part(part: Any) -> _Fit:
     return type(part), bool(state), tuple(state) if isinstance(part, torch.nn.Module) else None
 
 
-def find_unsaved(attributes: "Mapping[str, Any]", saved: "Set[str]") -> "str | None":
+def find_unsaved(attributes: "Mapping[str, Any]", saved: "Set[str]", *, left_out: "Sequence[Any]" = ()) -> "str | None":
     """Return the first attribute with a part that has state and is in none of the attributes that are saved.
 
     :param attributes: by name, those that are saved included.
+    :param left_out: objects that are not looked into.
     """
     known: set[int] = set()
+    seen = {id(value) for value in left_out}
     for name in saved:
-        known.update(_identify(attributes[name]))
+        for part in (attributes[name], *find_parts(attributes[name], seen)):
+            known.update(_identify(part))
     for name, value in attributes.items():
-        if name not in saved and any(not _identify(part) <= known for part in _find(value, set())):
+        if name not in saved and any(not _identify(part) <= known for part in find_parts(value, seen)):
             return name
     return None
-
-
-def _find(value: Any, seen: "set[int]") -> "Iterator[Any]":
-    """What parts a value is or holds, in lists, tuples and dictionaries however deep."""
-    if isinstance(value, _PARTS):
-        yield value
-    elif isinstance(value, (list, tuple, dict)) and id(value) not in seen:
-        seen.add(id(value))  # a list may hold itself
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from _find(item, seen)
 
 
 def _identify(part: Any) -> "set[int]":

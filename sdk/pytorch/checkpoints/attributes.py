@@ -16,6 +16,7 @@ import random
 import sys
 import sysconfig
 import types
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -46,6 +47,8 @@ ValuePath = tuple[PathStep, ...]
 """The way to a value; its first step is ("root", name)."""
 
 MODEL = "model"
+_PARTS = (torch.nn.Parameter, torch.nn.Module, Optimizer, LRScheduler)
+_COLLECTIONS = (list, tuple, dict, deque)
 _MOST_OBJECTS = 100_000
 _MODULE_INTERNALS = frozenset(vars(torch.nn.Module())) - {"training"}
 _WRAPPERS = ("torch.nn.parallel", "torch.distributed", "torch.jit", "torch.fx", "torch._dynamo")
@@ -194,6 +197,23 @@ def has_state(part: Any) -> bool:
     return callable(part.state_dict) and callable(getattr(part, "load_state_dict", None))
 
 
+def find_parts(root: Any, seen: "set[int]") -> "Iterator[Any]":
+    """The networks, parameters, optimizers and schedulers that a value is, or holds in collections and the user's objects.
+
+    :param seen: the ids of objects that are not looked into; those that were are added.
+    """
+    todo = [root]
+    while todo and len(seen) < _MOST_OBJECTS:
+        value = todo.pop()
+        if isinstance(value, _PARTS):
+            yield value
+        elif not isinstance(value, (*SCALARS, type)) and id(value) not in seen and _is_looked_into(value):
+            seen.add(id(value))  # a list may hold itself
+            if isinstance(value, _COLLECTIONS):
+                todo.extend(value.values() if isinstance(value, dict) else value)
+            todo.extend(item for _, item in _open_attributes(value))
+
+
 class _Walk:
     """One pass over what is followed; `found` has what it came to, `holders` where objects are that hold something.
 
@@ -217,7 +237,7 @@ class _Walk:
             is_network = whole and isinstance(value, torch.nn.Module)
             if is_generator(value) or (whole and not is_network):
                 mark = _mark(value)
-                whole = mark is None and (isinstance(value, (list, tuple, dict)) or _is_users(type(value)))  # type: ignore[arg-type]
+                whole = mark is None and _is_looked_into(value)
                 if not whole and not self._is_saved(value):
                     self.found[place] = _Leaf(holder, step, value, mark or id(value))
                 if mark is not None:
@@ -253,7 +273,11 @@ def _open(value: Any) -> "Iterator[tuple[PathStep, Any]]":
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
             with suppress(ValueError):  # it is empty
                 yield ("attribute", name), cell.cell_contents
-    yield from ((("attribute", name), item) for name, item in list(getattr(value, "__dict__", {}).items()))
+    yield from ((("attribute", name), item) for name, item in _open_attributes(value))
+
+
+def _open_attributes(value: Any) -> "list[tuple[str, Any]]":
+    return list(getattr(value, "__dict__", {}).items())
 
 
 def _open_network(module: torch.nn.Module) -> "Iterator[tuple[PathStep, Any]]":
@@ -270,6 +294,11 @@ def _open_network(module: torch.nn.Module) -> "Iterator[tuple[PathStep, Any]]":
             if parameter is not None:
                 yield ("requires_grad", name), parameter.requires_grad
     yield from ((("attribute", name), child) for name, child in module._modules.items() if child is not None)
+
+
+def _is_looked_into(value: Any) -> bool:
+    """Whether what a value holds is followed whole."""
+    return isinstance(value, (list, tuple, dict)) or _is_users(type(value))  # type: ignore[arg-type]
 
 
 @cache

@@ -105,8 +105,14 @@ def fit(root: Path, data: "DataModule | None" = None, *, stop_after: "int | None
     make = options.pop("model", Ordinary)
     hooks = {name: options.pop(name) for name in list(options) if callable(options[name])}
     model = make(stop_after, **hooks)
-    common = {"total_steps": EPOCHS * 3, "train_unit": "iteration", "valid_frequency": 2, "chkpt_frequency": 1}
-    trainer = Trainer("run", chkpt_root=root, use_cpu=True, **{**common, **options})  # type: ignore[arg-type]
+    common = {
+        "chkpt_root": root,
+        "total_steps": EPOCHS * 3,
+        "train_unit": "iteration",
+        "valid_frequency": 2,
+        "chkpt_frequency": 1,
+    }
+    trainer = Trainer("run", use_cpu=True, **{**common, **options})  # type: ignore[arg-type]
     try:
         trainer.fit(model, data or Data())
     except KeyboardInterrupt:
@@ -273,6 +279,74 @@ def test_a_model_that_extends_state_dict_is_refused_at_the_first_save_too(tmp_pa
     with pytest.raises(ConfigurationError, match=r"Extending\.average was made after training had begun"):
         fit(tmp_path, model=Extending, train_step=make_average_late)
     check_exact(tmp_path / "alias", lambda model: hasattr(model, "head"), model=Extending, train_step=make_alias)
+
+
+class Shadow:
+    """An average of a network, without a state of its own."""
+
+    def __init__(self, network: nn.Module) -> None:
+        self.networks = {"shadow": copy.deepcopy(network)}
+
+
+class Stepper:
+    """A helper around an optimizer."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self.optimizer = optimizer
+
+
+class SavedShadow(Shadow):
+    """The same with a state."""
+
+    def state_dict(self) -> "dict[str, Any]":
+        return self.networks["shadow"].state_dict()
+
+    def load_state_dict(self, state: "dict[str, Any]") -> None:
+        self.networks["shadow"].load_state_dict(state)
+
+
+def hold(make: "Callable[[Any], Any]") -> "Callable[[Any], None]":
+    def setup(model: Any) -> None:
+        model.helper = make(model)
+
+    return setup
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda model: Shadow(model.network),
+        lambda model: Stepper(torch.optim.Adam(model.network.parameters())),
+        lambda model: [Stepper(torch.optim.lr_scheduler.StepLR(model.optimizer, 2))],
+        lambda model: Stepper(nn.Parameter(torch.zeros(1))),
+        lambda model: Stepper(SavedShadow(model.network)),
+    ],
+    ids=["network", "optimizer", "scheduler", "parameter", "state of an object in an object"],
+)
+def test_parts_inside_objects_without_a_state_are_refused_before_the_first_batch(
+    tmp_path: Path, make: "Callable[[Any], Any]"
+) -> None:
+    with pytest.raises(ConfigurationError, match=r"Ordinary\.helper holds parameters, networks or optimizers"):
+        fit(tmp_path, setup=hold(make), train_step=lambda _: pytest.fail("a batch was trained on"))
+    fit(tmp_path / "unsaved", setup=hold(make), chkpt_root=None, chkpt_frequency=None)
+
+
+def test_objects_may_hold_parts_that_are_saved_elsewhere(tmp_path: Path) -> None:
+    def make(model: Any) -> None:
+        model.shadow = SavedShadow(model.network)
+        model.helper = Stepper([model, model.optimizer, model.network[0], list(model.network.parameters())])
+        model.other = Stepper(model.shadow.networks["shadow"])
+
+    fit(tmp_path, setup=make)
+
+
+def test_objects_named_as_transient_may_hold_parts(tmp_path: Path) -> None:
+    class Frozen(Ordinary):
+        """Judges by a network that never changes."""
+
+        transient = ("helper",)
+
+    fit(tmp_path, model=Frozen, setup=hold(lambda model: Shadow(model.network)))
 
 
 # -- plain attributes --------------------------------------------------------------------------------------------------
