@@ -41,7 +41,9 @@ if TYPE_CHECKING:
     from proctor.sdk.pytorch.data.module import DataModule
     from proctor.sdk.pytorch.distributed.processes import HandoverQueue
 
-_Fit = tuple[type, bool, Any]  # of a part: its class, whether it has a state, and what must be the same for it to fit
+_Fit = tuple[
+    type, bool, Any
+]  # of a part: its class, whether it may have a state, and what must be the same for it to fit
 _OWN_PARTS = ("amp_scaler", "averages")  # what the checkpoint keeps beside the model's own state
 _KEPT_BY_THE_TRAINER = ("_log", "_started", "_pending", "_is_base_used")
 GIVEN = (
@@ -499,8 +501,10 @@ class Model:
 def _describe_part(part: Any) -> _Fit:
     if isinstance(part, Optimizer):
         return type(part), True, tuple(len(group["params"]) for group in part.param_groups)
+    if not isinstance(part, torch.nn.Module):
+        return type(part), True, None  # its state may be empty at times
     state = part.state_dict()
-    return type(part), bool(state), tuple(state) if isinstance(part, torch.nn.Module) else None
+    return type(part), bool(state), tuple(state)
 
 
 def find_unsaved(attributes: "Mapping[str, Any]", saved: "Set[str]", *, left_out: "Sequence[Any]" = ()) -> "str | None":

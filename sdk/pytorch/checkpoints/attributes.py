@@ -94,22 +94,45 @@ class TrackedAttributes:
         """What samples are read with in this process, by a name for people; followed for generators only."""
         self._before: dict[ValuePath, Any] = {}
         self._holders: set[ValuePath] = set()
+        self._gaps: list[str] = []
+        self._told: set[str] = set()
         self._changed: set[ValuePath] = set()
 
     def mark(self) -> None:
         """Remember how everything is: training is about to begin."""
         walk = self._walk()
         self._before = {place: leaf.mark for place, leaf in walk.found.items()}
-        self._holders = walk.holders
+        self._holders = set(walk.holders)
 
     def take(self) -> "list[Any]":
         """What has changed since `mark`, as pairs of place and value that a checkpoint may hold."""
-        found, memo = [], dict[int, Any]()
-        for place, leaf in self._find_changed(self._walk().found):
-            if place[:-1] in self._holders:
-                with suppress(NotSavable):
-                    found.append([[list(step) for step in place], encode(leaf.value, memo)])
+        found, gaps, memo, walk = [], list[str](), dict[int, Any](), self._walk()
+        for place, leaf in self._find_changed(walk.found):
+            if place[:-1] not in self._holders:
+                gaps += self._find_late(place, walk)
+                continue
+            try:
+                found.append([[list(step) for step in place], encode(leaf.value, memo)])
+            except NotSavable as problem:
+                gaps.append(
+                    f"{self._show(place)} has changed since training began and is {problem}, which no checkpoint "
+                    "holds; save what matters of it in a state_dict of the model, or name it in transient if "
+                    "nothing depends on it"
+                )
+        for place, leaf in walk.found.items():
+            if isinstance(leaf.value, (_BaseDataLoaderIter, Iterator)):
+                gaps.append(
+                    f"{self._show(place)} is an iterator, whose position no checkpoint holds; give the data to the "
+                    "DataModule, or make a new iterator for each pass"
+                )
+        self._gaps = gaps
         return found
+
+    def find_gaps(self) -> "list[str]":
+        """A clause for everything that `take` could not save as it was, and that was in no such list before."""
+        gaps = [gap for gap in dict.fromkeys(self._gaps) if gap not in self._told]
+        self._told.update(gaps)
+        return gaps
 
     def restore(self, saved: "Sequence[Any]") -> "list[str]":
         """Take over what `take` returned, and return clauses about what could not be."""
@@ -125,36 +148,20 @@ class TrackedAttributes:
                 gaps.append(f"{self._show(place)} could not be given back its value: {why}")
         return gaps
 
-    def find_gaps(self) -> "list[str]":
-        """A clause for everything that a resumed run would not have as it is now."""
-        leaves, gaps = self._walk().found, []
-        for place, leaf in self._find_changed(leaves):
-            if place[:-1] in self._holders:
-                try:
-                    encode(leaf.value, {})
-                except NotSavable as problem:
-                    gaps.append(
-                        f"{self._show(place)} has changed since training began and is {problem}, which no checkpoint "
-                        "holds; save what matters of it in a state_dict of the model, or name it in transient if "
-                        "nothing depends on it"
-                    )
-            elif not isinstance(leaf.holder, torch.nn.Module):  # the model has checked its networks itself
-                gaps.append(
-                    f"{self._show(place[:-1])} was made after training had begun, so a resumed run has none to give "
-                    "its values back to; make it in setup or on_training_start, or save it in a state_dict of the model"
-                )
-        for place, leaf in leaves.items():
-            if isinstance(leaf.value, (_BaseDataLoaderIter, Iterator)):
-                gaps.append(
-                    f"{self._show(place)} is an iterator, whose position no checkpoint holds; give the data to the "
-                    "DataModule, or make a new iterator for each pass"
-                )
-        return list(dict.fromkeys(gaps))
+    def _find_late(self, place: ValuePath, walk: "_Walk") -> "list[str]":
+        """A clause about a value in what was made since `mark`; none in a network, which the model has checked itself."""
+        late = next(place[:end] for end in range(1, len(place)) if place[:end] not in self._holders)
+        if isinstance(walk.holders[late], torch.nn.Module):
+            return []
+        return [
+            f"{self._show(late)} was made after training had begun, so a resumed run has none to give its values back "
+            "to; make it in setup or on_training_start, or save it in a state_dict of the model"
+        ]
 
     def _walk(self) -> "_Walk":
         walk = _Walk(_find_saved_memory(self._model))
         start: ValuePath = (("root", MODEL),)
-        walk.holders |= {start, ()}
+        walk.holders |= {start: self._model, (): None}
         for name, value in vars(self._model).items():
             if name not in self._left_out and (isinstance(value, torch.nn.Module) or not has_state(value)):
                 walk.follow(self._model, ("attribute", name), value, start)
@@ -222,7 +229,7 @@ class _Walk:
 
     def __init__(self, saved: "frozenset[int]" = frozenset()) -> None:
         self.found: dict[ValuePath, _Leaf] = {}
-        self.holders: set[ValuePath] = set()
+        self.holders: dict[ValuePath, Any] = {}
         self._saved = saved
         self._seen = _find_streams()
 
@@ -244,7 +251,7 @@ class _Walk:
                     continue
             if id(value) not in self._seen and not isinstance(value, (*SCALARS, torch.Tensor)):
                 self._seen.add(id(value))
-                self.holders.add(place)
+                self.holders[place] = value
                 held = list(_open_network(value) if is_network else _open(value))
                 todo.extend((value, below, item, place, whole) for below, item in reversed(held))
 

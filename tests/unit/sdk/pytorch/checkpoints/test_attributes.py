@@ -281,6 +281,30 @@ def test_a_model_that_extends_state_dict_is_refused_at_the_first_save_too(tmp_pa
     check_exact(tmp_path / "alias", lambda model: hasattr(model, "head"), model=Extending, train_step=make_alias)
 
 
+class ClearedAverages:
+    """Means by name, whose state is empty at first."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, float] = {}
+
+    def state_dict(self) -> "dict[str, float]":
+        return dict(self.values)
+
+    def load_state_dict(self, state: "dict[str, float]") -> None:
+        self.values = dict(state)
+
+
+def test_the_state_of_an_object_may_become_empty_after_a_resume(tmp_path: Path) -> None:
+    def make(model: Any) -> None:
+        model.means = ClearedAverages()
+
+    def count(model: Any) -> None:
+        step = model.trainer.state.global_iteration
+        model.means.values = {"step": model.means.values.get("step", 0.0) + step} if step % 3 else {}
+
+    check_exact(tmp_path, lambda model: model.means.values, setup=make, train_step=count)
+
+
 class Shadow:
     """An average of a network, without a state of its own."""
 
@@ -536,6 +560,35 @@ def test_what_changes_and_cannot_be_saved_is_told(tmp_path: Path) -> None:
     [text] = reported(tmp_path, setup=replace, train_step=replace)
     assert "Ordinary.function has changed since training began and is a function" in text
     assert "transient" in text
+
+
+def test_what_cannot_be_saved_after_a_later_batch_is_told_once_at_the_save_behind_it(tmp_path: Path) -> None:
+    def replace(model: Any) -> None:
+        if model.trainer.state.global_iteration == 5:
+            model.function = lambda: None
+
+    def setup(model: Any) -> None:
+        model.function = len
+
+    [text] = reported(tmp_path, setup=setup, train_step=replace)
+    assert "Ordinary.function has changed since training began" in text
+    assert len(list((tmp_path / "strict" / "run").glob("*_iter_4.pth"))) == 1
+    assert list((tmp_path / "strict" / "run").glob("*_iter_5.pth")) == []
+
+
+class Metric(nn.Module):
+    """A module without a state that keeps plain values and functions in collections."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total, self.reductions = 0.0, {"total": lambda: None}
+
+
+def test_what_a_late_module_without_state_keeps_is_not_told(tmp_path: Path) -> None:
+    def make(model: Any) -> None:
+        model.metric = Metric()
+
+    check_exact(tmp_path, lambda model: type(model.metric), on_validation_start=make, strict_resume=True)
 
 
 def test_an_object_that_is_made_late_is_told(tmp_path: Path) -> None:
