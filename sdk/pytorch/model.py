@@ -20,6 +20,7 @@ layer of a network, a list of optimizers that are attributes too. Refused at a s
 have: those that `setup` and `on_training_start` make, and no others, are there to take over a state.
 """
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, fields
@@ -45,7 +46,7 @@ _Fit = tuple[
     type, bool, Any
 ]  # of a part: its class, whether it may have a state, and what must be the same for it to fit
 _OWN_PARTS = ("amp_scaler", "averages")  # what the checkpoint keeps beside the model's own state
-_KEPT_BY_THE_TRAINER = ("_log", "_started", "_pending", "_is_base_used")
+_KEPT_BY_THE_TRAINER = ("_log", "_started", "_bound", "_pending", "_is_base_used")
 GIVEN = (
     *_OWN_PARTS,
     *_KEPT_BY_THE_TRAINER,
@@ -219,6 +220,7 @@ class Model:
     transient: "Sequence[str]" = ()
     _amp_dtype: Any = None
     _started: "dict[str, _Fit] | None" = None
+    _bound: "dict[str, _Bound]"
     _pending: "dict[str, Any] | None" = None
     _is_base_used = False
     _log: "Callable[[Mapping[str, Any]], None] | None" = None
@@ -442,7 +444,9 @@ class Model:
 
     def note_parts(self) -> None:
         """Remember which parts a start makes: no others can be given back their states when the run is resumed."""
-        self._started = {name: _describe_part(part) for name, part in self.get_parts().items()}
+        parts = self.get_parts()
+        self._started = {name: _describe_part(part) for name, part in parts.items()}
+        self._bound = {name: _Bound(part) for name, part in parts.items()}
 
     def check_parts(self) -> None:
         """Find what looks like a part of the model and would be in no checkpoint, or could not be given back.
@@ -486,6 +490,15 @@ class Model:
                     "start), or override state_dict and load_state_dict."
                 )
 
+        for name in sorted(parts.keys() & started.keys()):
+            if (other := _find_exchanged(name, parts[name], self._bound)) is not None:
+                raise ConfigurationError(
+                    f"{type(self).__name__}.{name} was bound to another object after training had begun, and it or the "
+                    f"one before is that of {type(self).__name__}.{other}, so a resumed run would load the states into "
+                    "the wrong objects. Keep the names as they are and save which one is in use as a plain attribute "
+                    "(such as an index), copy values with load_state_dict, or override state_dict and load_state_dict."
+                )
+
     def describe_precision(self) -> "dict[str, Fact]":
         """Return the facts of mixed precision, for the fingerprint of a run."""
         scaler = self.amp_scaler
@@ -505,6 +518,41 @@ def _describe_part(part: Any) -> _Fit:
         return type(part), True, None  # its state may be empty at times
     state = part.state_dict()
     return type(part), bool(state), tuple(state)
+
+
+class _Bound:
+    """The object that a name had when training began, which is not kept alive, and what it consists of."""
+
+    def __init__(self, part: Any) -> None:
+        self.ids = _identify_all(part)
+        try:
+            self._find: Callable[[], Any] = weakref.ref(part)
+        except TypeError:  # its class has slots
+            self._find = lambda: part
+
+    def __getstate__(self) -> "dict[str, Any]":
+        return {}  # a copy of the model is at no run's start
+
+    def find(self) -> Any:
+        """The object, if there still is one."""
+        return self._find()
+
+
+def _identify_all(part: Any) -> "set[int]":
+    networks = part.modules() if isinstance(part, torch.nn.Module) else ()
+    return {id(part), *map(id, networks), *_identify(part)}
+
+
+def _find_exchanged(name: str, part: Any, bound: "Mapping[str, _Bound]") -> "str | None":
+    """Return another name whose object shares something with what `name` has now and did not before, or no longer."""
+    if bound[name].find() is part:
+        return None
+    ids = _identify_all(part)
+    for other, start in bound.items():
+        is_comparable = other != name and start.find() is not None  # else its ids may be those of newer objects
+        if is_comparable and ids & start.ids != bound[name].ids & start.ids:
+            return other
+    return None
 
 
 def find_unsaved(attributes: "Mapping[str, Any]", saved: "Set[str]", *, left_out: "Sequence[Any]" = ()) -> "str | None":

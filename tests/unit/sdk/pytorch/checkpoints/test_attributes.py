@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import pickle
 import random
 import warnings
 from collections import Counter, OrderedDict, defaultdict, deque
@@ -279,6 +280,66 @@ def test_a_model_that_extends_state_dict_is_refused_at_the_first_save_too(tmp_pa
     with pytest.raises(ConfigurationError, match=r"Extending\.average was made after training had begun"):
         fit(tmp_path, model=Extending, train_step=make_average_late)
     check_exact(tmp_path / "alias", lambda model: hasattr(model, "head"), model=Extending, train_step=make_alias)
+
+
+def make_two(model: Any) -> None:
+    model.other, model.active = copy.deepcopy(model.network), model.network
+    model.layers = nn.ModuleList([nn.Linear(1, 1), nn.Linear(1, 1)])
+    model.losses = nn.ModuleList([nn.MSELoss(), nn.L1Loss()])
+    model.layer, model.loss = model.layers[0], model.losses[0]
+
+
+def alternate(model: Any) -> None:
+    model.active = model.other if model.active is model.network else model.network
+
+
+def swap(model: Any) -> None:
+    model.network, model.other = model.other, model.network
+
+
+def separate(model: Any) -> None:
+    model.active = copy.deepcopy(model.network)
+
+
+def move_on(model: Any) -> None:
+    model.layer = model.layers[1]
+
+
+def change_loss(model: Any) -> None:
+    model.loss = model.losses[1]
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "other"),
+    [
+        (alternate, "active", "network"),
+        (swap, "network", "other"),
+        (separate, "active", "network"),
+        (move_on, "layer", "layers"),
+        (change_loss, "loss", "losses"),
+    ],
+)
+def test_a_name_that_is_bound_to_the_object_of_another_one_is_refused(
+    tmp_path: Path, change: Any, name: str, other: str
+) -> None:
+    message = rf"Ordinary\.{name} was bound to another object .* that of Ordinary\.{other}, so a resumed run"
+    with pytest.raises(ConfigurationError, match=message):
+        fit(tmp_path, setup=make_two, train_step=change, chkpt_frequency=1)
+    assert list((tmp_path / "run").glob("*.pth")) == []
+
+
+def test_parts_may_be_made_anew_while_training(tmp_path: Path) -> None:
+    def make(model: Any) -> None:
+        model.wrapper, model.loss = nn.DataParallel(model.network), nn.MSELoss()
+        model.second = torch.optim.SGD(model.network.parameters(), lr=0.1)
+
+    def remake(model: Any) -> None:
+        model.wrapper, model.loss = nn.DataParallel(model.network), nn.MSELoss()
+        for name in ("optimizer", "second"):
+            setattr(model, name, torch.optim.SGD(model.network.parameters(), lr=0.1))
+
+    assert pickle.loads(pickle.dumps(fit(tmp_path / "once"))).network is not None
+    check_exact(tmp_path, lambda model: model.wrapper.module is model.network, setup=make, train_step=remake)
 
 
 class ClearedAverages:
