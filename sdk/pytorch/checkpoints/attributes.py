@@ -49,6 +49,7 @@ ValuePath = tuple[PathStep, ...]
 MODEL = "model"
 _PARTS = (torch.nn.Parameter, torch.nn.Module, Optimizer, LRScheduler)
 _COLLECTIONS = (list, tuple, dict, deque)
+_REMOVED = {"kind": "removed", "value": None}
 _MOST_OBJECTS = 100_000
 _MODULE_INTERNALS = frozenset(vars(torch.nn.Module())) - {"training"}
 _WRAPPERS = ("torch.nn.parallel", "torch.distributed", "torch.jit", "torch.fx", "torch._dynamo")
@@ -79,6 +80,14 @@ class _Leaf:
             self.holder[name] = value
         else:
             setattr(self.holder, name, value)
+
+    def remove(self) -> None:
+        """Leave its place empty. Raises LookupError, AttributeError, TypeError."""
+        kind, name = self.step
+        if kind == "item":
+            del self.holder[name]
+        else:
+            delattr(self.holder, name)
 
 
 class TrackedAttributes:
@@ -119,6 +128,7 @@ class TrackedAttributes:
                     "holds; save what matters of it in a state_dict of the model, or name it in transient if "
                     "nothing depends on it"
                 )
+        found += [[[list(step) for step in place], _REMOVED] for place in self._find_removed(walk)]
         for place, leaf in walk.found.items():
             if isinstance(leaf.value, (_BaseDataLoaderIter, Iterator)):
                 gaps.append(
@@ -136,9 +146,12 @@ class TrackedAttributes:
 
     def restore(self, saved: "Sequence[Any]") -> "list[str]":
         """Take over what `take` returned, and return clauses about what could not be."""
-        leaves, memo, gaps = self._walk().found, dict[int, Any](), []
+        leaves, memo, gaps, removed = self._walk().found, dict[int, Any](), list[str](), list[ValuePath]()
         for steps, encoded in saved:
             place = tuple((str(kind), key) for kind, key in steps)
+            if encoded == _REMOVED:
+                removed.append(place)
+                continue
             self._changed.add(place)
             try:
                 leaf = leaves.get(place) or self._find_holder(place)
@@ -146,7 +159,17 @@ class TrackedAttributes:
             except Exception as problem:  # objects of the user may refuse in any way
                 why = str(problem) or type(problem).__name__
                 gaps.append(f"{self._show(place)} could not be given back its value: {why}")
+        for place in reversed(removed) if self._holders else ():  # before `mark` a hook may still need it
+            with suppress(LookupError, AttributeError, TypeError):
+                self._find_holder(place).remove()
         return gaps
+
+    def _find_removed(self, walk: "_Walk") -> "list[ValuePath]":
+        """Where something was when training began and nothing is now; the items of a list in their order."""
+        before, now = self._before.keys() | self._holders, walk.found.keys() | walk.holders.keys()
+        gone = [place for place in before - now if place[-1][0] in ("attribute", "item") and place[:-1] in walk.holders]
+        gone = [place for place in gone if not _has(walk.holders[place[:-1]], place[-1])]
+        return sorted(gone, key=lambda place: place[-1][1] if isinstance(place[-1][1], int) else 0)
 
     def _find_late(self, place: ValuePath, walk: "_Walk") -> "list[str]":
         """A clause about a value in what was made since `mark`; none in a network, which the model has checked itself."""
@@ -269,7 +292,7 @@ def _mark(value: Any) -> Any:
 
 def _open(value: Any) -> "Iterator[tuple[PathStep, Any]]":
     """What an object holds, in the order of its items or attributes."""
-    if isinstance(value, (dict, list, tuple)) and len(value) <= COMPARED_ITEMS:
+    if isinstance(value, _COLLECTIONS) and len(value) <= COMPARED_ITEMS:
         items = value.items() if isinstance(value, dict) else enumerate(value)
         yield from ((("item", key), item) for key, item in items if type(key) in (str, int))
     elif isinstance(value, types.MethodType):
@@ -284,7 +307,17 @@ def _open(value: Any) -> "Iterator[tuple[PathStep, Any]]":
 
 
 def _open_attributes(value: Any) -> "list[tuple[str, Any]]":
-    return list(getattr(value, "__dict__", {}).items())
+    found = list(getattr(value, "__dict__", {}).items())
+    return found + [(name, getattr(value, name)) for name in _find_slots(type(value)) if hasattr(value, name)]
+
+
+@cache
+def _find_slots(kind: type) -> "tuple[str, ...]":
+    """The attributes of the user's classes that are in no `__dict__`."""
+    users = [base for base in kind.__mro__ if "__slots__" in vars(base) and _is_users(base)]
+    return tuple(
+        name for base in users for name, slot in vars(base).items() if isinstance(slot, types.MemberDescriptorType)
+    )
 
 
 def _open_network(module: torch.nn.Module) -> "Iterator[tuple[PathStep, Any]]":
@@ -303,9 +336,20 @@ def _open_network(module: torch.nn.Module) -> "Iterator[tuple[PathStep, Any]]":
     yield from ((("attribute", name), child) for name, child in module._modules.items() if child is not None)
 
 
+def _has(holder: Any, step: PathStep) -> bool:
+    """Whether a place that a walk has once come to is still there."""
+    kind, name = step
+    if kind == "item":
+        return name in holder if isinstance(holder, dict) else not isinstance(name, int) or name < len(holder)
+    if isinstance(holder, torch.nn.Module):
+        return any(name in held for held in (vars(holder), holder._modules, holder._buffers, holder._parameters))
+    is_callable = isinstance(holder, (types.FunctionType, types.MethodType, partial))  # it cannot lose anything
+    return is_callable or any(name == found for found, _ in _open_attributes(holder))
+
+
 def _is_looked_into(value: Any) -> bool:
     """Whether what a value holds is followed whole."""
-    return isinstance(value, (list, tuple, dict)) or _is_users(type(value))  # type: ignore[arg-type]
+    return isinstance(value, _COLLECTIONS) or _is_users(type(value))  # type: ignore[arg-type]
 
 
 @cache

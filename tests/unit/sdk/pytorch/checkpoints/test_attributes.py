@@ -469,6 +469,63 @@ def test_plain_attributes_and_those_of_plain_objects_go_on(tmp_path: Path) -> No
     check_exact(tmp_path / "started", show, on_training_start=make, train_step=count)
 
 
+@dataclass(slots=True)
+class SlotMeter:
+    """A plain object without a `__dict__`."""
+
+    total: float = 0.0
+
+
+class InheritingMeter(SlotMeter):
+    """The same, with a private slot more and a `__dict__`."""
+
+    __slots__ = ("__seen",)
+
+    def count(self) -> int:
+        self.__seen = getattr(self, "_InheritingMeter__seen", 0) + 1
+        return self.__seen
+
+
+def test_objects_with_slots_and_objects_in_a_deque_go_on(tmp_path: Path) -> None:
+    def make(model: Any) -> None:
+        model.meter, model.inheriting, model.recent = SlotMeter(), InheritingMeter(), deque([Meter(), SlotMeter()])
+        model.counted = 0
+
+    def count(model: Any) -> None:
+        model.meter.total += 1
+        model.counted = model.inheriting.count()
+        for meter in model.recent:
+            meter.total += 2
+
+    def show(model: Any) -> Any:
+        return model.meter.total, model.counted, [meter.total for meter in model.recent]
+
+    assert check_exact(tmp_path, show, setup=make, train_step=count) == (9.0, 9, [18.0, 18.0])
+
+
+def test_what_is_removed_while_training_stays_removed(tmp_path: Path) -> None:
+    def make(model: Any) -> None:
+        model.warm, model.meter, model.loss, model.slots = True, Meter(), nn.MSELoss(), SlotMeter()
+        model.meters, model.nested = [Meter() for _ in range(12)], {"a": Meter(), "b": lambda: None}
+
+    def use(model: Any) -> None:
+        assert model.warm
+
+    def remove(model: Any) -> None:
+        if model.trainer.state.global_iteration == 3:
+            del model.warm, model.meter.total, model.loss, model.slots.total, model.nested["a"], model.nested["b"]
+            del model.meters[1:]
+        if model.trainer.state.global_iteration == 6:
+            del model.meter
+
+    def show(model: Any) -> Any:
+        names = ("warm", "meter", "loss", "slots", "meters")
+        return [hasattr(model, name) for name in names], hasattr(model.slots, "total"), len(model.meters), model.nested
+
+    hooks: Any = {"setup": make, "on_training_start": use, "train_step": remove}
+    assert check_exact(tmp_path, show, **hooks) == ([False, False, False, True, True], False, 1, {})
+
+
 def test_a_run_that_its_model_stops_by_a_plain_counter_stops_at_the_same_batch(tmp_path: Path) -> None:
     class Counting(Ordinary):
         """Stops after so many batches."""
