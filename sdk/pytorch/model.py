@@ -15,12 +15,13 @@
 on_testing_batch_start, test_step, on_testing_batch_end, and at the end on_testing_end.
 
 A model is refused if it has parts that no checkpoint would hold: networks in a list, bare parameters, optimizers in a
-dictionary. What is only another name for something that is saved is not such a part: `list(network.parameters())`, a
+dictionary or in an object of the user's that has no `state_dict`. What is only another name for something that is saved is not such a part: `list(network.parameters())`, a
 layer of a network, a list of optimizers that are attributes too. Refused at a save are parts that no resumed run would
 have: those that `setup` and `on_training_start` make, and no others, are there to take over a state.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+import weakref
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -28,9 +29,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 
-from proctor.sdk.pytorch.checkpoints.attributes import has_state
+from proctor.sdk.pytorch.checkpoints.attributes import find_parts, has_state
 from proctor.sdk.pytorch.config import Phase, Settings
 from proctor.sdk.pytorch.data.loaders import move_to
 from proctor.sdk.pytorch.distributed.ranks import Ranks
@@ -42,10 +42,11 @@ if TYPE_CHECKING:
     from proctor.sdk.pytorch.data.module import DataModule
     from proctor.sdk.pytorch.distributed.processes import HandoverQueue
 
-_Fit = tuple[type, bool, Any]  # of a part: its class, whether it has a state, and what must be the same for it to fit
-_PARTS = (torch.nn.Parameter, torch.nn.Module, Optimizer, LRScheduler)
+_Fit = tuple[
+    type, bool, Any
+]  # of a part: its class, whether it may have a state, and what must be the same for it to fit
 _OWN_PARTS = ("amp_scaler", "averages")  # what the checkpoint keeps beside the model's own state
-_KEPT_BY_THE_TRAINER = ("_log", "_started", "_pending", "_is_base_used")
+_KEPT_BY_THE_TRAINER = ("_log", "_started", "_bound", "_pending", "_is_base_used")
 GIVEN = (
     *_OWN_PARTS,
     *_KEPT_BY_THE_TRAINER,
@@ -219,6 +220,7 @@ class Model:
     transient: "Sequence[str]" = ()
     _amp_dtype: Any = None
     _started: "dict[str, _Fit] | None" = None
+    _bound: "dict[str, _Bound]"
     _pending: "dict[str, Any] | None" = None
     _is_base_used = False
     _log: "Callable[[Mapping[str, Any]], None] | None" = None
@@ -442,7 +444,9 @@ class Model:
 
     def note_parts(self) -> None:
         """Remember which parts a start makes: no others can be given back their states when the run is resumed."""
-        self._started = {name: _describe_part(part) for name, part in self.get_parts().items()}
+        parts = self.get_parts()
+        self._started = {name: _describe_part(part) for name, part in parts.items()}
+        self._bound = {name: _Bound(part) for name, part in parts.items()}
 
     def check_parts(self) -> None:
         """Find what looks like a part of the model and would be in no checkpoint, or could not be given back.
@@ -456,12 +460,13 @@ class Model:
             saved &= self._started.keys()
         if type(self).state_dict is not Model.state_dict:
             return
-        if (name := find_unsaved(attributes, saved)) is not None:
+        left_out = [self, *(value for name, value in vars(self).items() if name in (*GIVEN, *self.transient))]
+        if (name := find_unsaved(attributes, saved, left_out=left_out)) is not None:
             raise ConfigurationError(
                 f"{type(self).__name__}.{name} holds parameters, networks or optimizers that no checkpoint would hold: "
                 "only attributes that have state_dict and load_state_dict are saved. Make it an attribute of its own "
-                "or part of a network (nn.ModuleList, nn.ModuleDict, nn.ParameterList), or override state_dict and "
-                "load_state_dict."
+                "or part of a network (nn.ModuleList, nn.ModuleDict, nn.ParameterList), give the object that holds it both "
+                "methods, name the attribute in transient if it never changes, or override state_dict and load_state_dict."
             )
 
     def _check_started(self, started: "Mapping[str, _Fit]", attributes: "Mapping[str, Any]") -> None:
@@ -485,6 +490,15 @@ class Model:
                     "start), or override state_dict and load_state_dict."
                 )
 
+        for name in sorted(parts.keys() & started.keys()):
+            if (other := _find_exchanged(name, parts[name], self._bound)) is not None:
+                raise ConfigurationError(
+                    f"{type(self).__name__}.{name} was bound to another object after training had begun, and it or the "
+                    f"one before is that of {type(self).__name__}.{other}, so a resumed run would load the states into "
+                    "the wrong objects. Keep the names as they are and save which one is in use as a plain attribute "
+                    "(such as an index), copy values with load_state_dict, or override state_dict and load_state_dict."
+                )
+
     def describe_precision(self) -> "dict[str, Fact]":
         """Return the facts of mixed precision, for the fingerprint of a run."""
         scaler = self.amp_scaler
@@ -500,32 +514,62 @@ class Model:
 def _describe_part(part: Any) -> _Fit:
     if isinstance(part, Optimizer):
         return type(part), True, tuple(len(group["params"]) for group in part.param_groups)
+    if not isinstance(part, torch.nn.Module):
+        return type(part), True, None  # its state may be empty at times
     state = part.state_dict()
-    return type(part), bool(state), tuple(state) if isinstance(part, torch.nn.Module) else None
+    return type(part), bool(state), tuple(state)
 
 
-def find_unsaved(attributes: "Mapping[str, Any]", saved: "Set[str]") -> "str | None":
-    """Return the first attribute with a part that has state and is in none of the attributes that are saved.
+class _Bound:
+    """The object that a name had when training began, which is not kept alive, and what it consists of."""
 
-    :param attributes: by name, those that are saved included.
-    """
-    known: set[int] = set()
-    for name in saved:
-        known.update(_identify(attributes[name]))
-    for name, value in attributes.items():
-        if name not in saved and any(not _identify(part) <= known for part in _find(value, set())):
-            return name
+    def __init__(self, part: Any) -> None:
+        self.ids = _identify_all(part)
+        try:
+            self._find: Callable[[], Any] = weakref.ref(part)
+        except TypeError:  # its class has slots
+            self._find = lambda: part
+
+    def __getstate__(self) -> "dict[str, Any]":
+        return {}  # a copy of the model is at no run's start
+
+    def find(self) -> Any:
+        """The object, if there still is one."""
+        return self._find()
+
+
+def _identify_all(part: Any) -> "set[int]":
+    networks = part.modules() if isinstance(part, torch.nn.Module) else ()
+    return {id(part), *map(id, networks), *_identify(part)}
+
+
+def _find_exchanged(name: str, part: Any, bound: "Mapping[str, _Bound]") -> "str | None":
+    """Return another name whose object shares something with what `name` has now and did not before, or no longer."""
+    if bound[name].find() is part:
+        return None
+    ids = _identify_all(part)
+    for other, start in bound.items():
+        is_comparable = other != name and start.find() is not None  # else its ids may be those of newer objects
+        if is_comparable and ids & start.ids != bound[name].ids & start.ids:
+            return other
     return None
 
 
-def _find(value: Any, seen: "set[int]") -> "Iterator[Any]":
-    """What parts a value is or holds, in lists, tuples and dictionaries however deep."""
-    if isinstance(value, _PARTS):
-        yield value
-    elif isinstance(value, (list, tuple, dict)) and id(value) not in seen:
-        seen.add(id(value))  # a list may hold itself
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from _find(item, seen)
+def find_unsaved(attributes: "Mapping[str, Any]", saved: "Set[str]", *, left_out: "Sequence[Any]" = ()) -> "str | None":
+    """Return the first attribute with a part that has state and is in none of the attributes that are saved.
+
+    :param attributes: by name, those that are saved included.
+    :param left_out: objects that are not looked into.
+    """
+    known: set[int] = set()
+    seen = {id(value) for value in left_out}
+    for name in saved:
+        for part in (attributes[name], *find_parts(attributes[name], seen)):
+            known.update(_identify(part))
+    for name, value in attributes.items():
+        if name not in saved and any(not _identify(part) <= known for part in find_parts(value, seen)):
+            return name
+    return None
 
 
 def _identify(part: Any) -> "set[int]":

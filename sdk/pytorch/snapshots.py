@@ -58,13 +58,9 @@ def save_checkpoint(run: Run) -> None:
     """
     content = take_snapshot(run)
     run.model.check_parts()  # what the hooks have made since the run began was there for no check
-    if not run.has_saved:
-        report_gaps(
-            [*run.attributes.find_gaps(), *run.datamodule.find_gaps()],
-            ranks=run.ranks,
-            strict=run.settings.strict_resume,
-        )
-        run.has_saved = True
+    gaps = [*run.attributes.find_gaps(), *([] if run.has_saved else run.datamodule.find_gaps())]
+    report_gaps(gaps, ranks=run.ranks, strict=run.settings.strict_resume)
+    run.has_saved = True
     if content is not None and run.storage is not None:
         metadata = run.model.append_metadata_to_chkpt_name()
         path = run.storage.save(content, metadata=metadata, score=run.score())

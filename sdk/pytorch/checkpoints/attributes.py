@@ -16,6 +16,7 @@ import random
 import sys
 import sysconfig
 import types
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -46,6 +47,9 @@ ValuePath = tuple[PathStep, ...]
 """The way to a value; its first step is ("root", name)."""
 
 MODEL = "model"
+_PARTS = (torch.nn.Parameter, torch.nn.Module, Optimizer, LRScheduler)
+_COLLECTIONS = (list, tuple, dict, deque)
+_REMOVED = {"kind": "removed", "value": None}
 _MOST_OBJECTS = 100_000
 _MODULE_INTERNALS = frozenset(vars(torch.nn.Module())) - {"training"}
 _WRAPPERS = ("torch.nn.parallel", "torch.distributed", "torch.jit", "torch.fx", "torch._dynamo")
@@ -77,6 +81,14 @@ class _Leaf:
         else:
             setattr(self.holder, name, value)
 
+    def remove(self) -> None:
+        """Leave its place empty. Raises LookupError, AttributeError, TypeError."""
+        kind, name = self.step
+        if kind == "item":
+            del self.holder[name]
+        else:
+            delattr(self.holder, name)
+
 
 class TrackedAttributes:
     """What a run follows besides the parts of its model, in one process.
@@ -91,28 +103,55 @@ class TrackedAttributes:
         """What samples are read with in this process, by a name for people; followed for generators only."""
         self._before: dict[ValuePath, Any] = {}
         self._holders: set[ValuePath] = set()
+        self._gaps: list[str] = []
+        self._told: set[str] = set()
         self._changed: set[ValuePath] = set()
 
     def mark(self) -> None:
         """Remember how everything is: training is about to begin."""
         walk = self._walk()
         self._before = {place: leaf.mark for place, leaf in walk.found.items()}
-        self._holders = walk.holders
+        self._holders = set(walk.holders)
 
     def take(self) -> "list[Any]":
         """What has changed since `mark`, as pairs of place and value that a checkpoint may hold."""
-        found, memo = [], dict[int, Any]()
-        for place, leaf in self._find_changed(self._walk().found):
-            if place[:-1] in self._holders:
-                with suppress(NotSavable):
-                    found.append([[list(step) for step in place], encode(leaf.value, memo)])
+        found, gaps, memo, walk = [], list[str](), dict[int, Any](), self._walk()
+        for place, leaf in self._find_changed(walk.found):
+            if place[:-1] not in self._holders:
+                gaps += self._find_late(place, walk)
+                continue
+            try:
+                found.append([[list(step) for step in place], encode(leaf.value, memo)])
+            except NotSavable as problem:
+                gaps.append(
+                    f"{self._show(place)} has changed since training began and is {problem}, which no checkpoint "
+                    "holds; save what matters of it in a state_dict of the model, or name it in transient if "
+                    "nothing depends on it"
+                )
+        found += [[[list(step) for step in place], _REMOVED] for place in self._find_removed(walk)]
+        for place, leaf in walk.found.items():
+            if isinstance(leaf.value, (_BaseDataLoaderIter, Iterator)):
+                gaps.append(
+                    f"{self._show(place)} is an iterator, whose position no checkpoint holds; give the data to the "
+                    "DataModule, or make a new iterator for each pass"
+                )
+        self._gaps = gaps
         return found
+
+    def find_gaps(self) -> "list[str]":
+        """A clause for everything that `take` could not save as it was, and that was in no such list before."""
+        gaps = [gap for gap in dict.fromkeys(self._gaps) if gap not in self._told]
+        self._told.update(gaps)
+        return gaps
 
     def restore(self, saved: "Sequence[Any]") -> "list[str]":
         """Take over what `take` returned, and return clauses about what could not be."""
-        leaves, memo, gaps = self._walk().found, dict[int, Any](), []
+        leaves, memo, gaps, removed = self._walk().found, dict[int, Any](), list[str](), list[ValuePath]()
         for steps, encoded in saved:
             place = tuple((str(kind), key) for kind, key in steps)
+            if encoded == _REMOVED:
+                removed.append(place)
+                continue
             self._changed.add(place)
             try:
                 leaf = leaves.get(place) or self._find_holder(place)
@@ -120,38 +159,32 @@ class TrackedAttributes:
             except Exception as problem:  # objects of the user may refuse in any way
                 why = str(problem) or type(problem).__name__
                 gaps.append(f"{self._show(place)} could not be given back its value: {why}")
+        for place in reversed(removed) if self._holders else ():  # before `mark` a hook may still need it
+            with suppress(LookupError, AttributeError, TypeError):
+                self._find_holder(place).remove()
         return gaps
 
-    def find_gaps(self) -> "list[str]":
-        """A clause for everything that a resumed run would not have as it is now."""
-        leaves, gaps = self._walk().found, []
-        for place, leaf in self._find_changed(leaves):
-            if place[:-1] in self._holders:
-                try:
-                    encode(leaf.value, {})
-                except NotSavable as problem:
-                    gaps.append(
-                        f"{self._show(place)} has changed since training began and is {problem}, which no checkpoint "
-                        "holds; save what matters of it in a state_dict of the model, or name it in transient if "
-                        "nothing depends on it"
-                    )
-            elif not isinstance(leaf.holder, torch.nn.Module):  # the model has checked its networks itself
-                gaps.append(
-                    f"{self._show(place[:-1])} was made after training had begun, so a resumed run has none to give "
-                    "its values back to; make it in setup or on_training_start, or save it in a state_dict of the model"
-                )
-        for place, leaf in leaves.items():
-            if isinstance(leaf.value, (_BaseDataLoaderIter, Iterator)):
-                gaps.append(
-                    f"{self._show(place)} is an iterator, whose position no checkpoint holds; give the data to the "
-                    "DataModule, or make a new iterator for each pass"
-                )
-        return list(dict.fromkeys(gaps))
+    def _find_removed(self, walk: "_Walk") -> "list[ValuePath]":
+        """Where something was when training began and nothing is now; the items of a list in their order."""
+        before, now = self._before.keys() | self._holders, walk.found.keys() | walk.holders.keys()
+        gone = [place for place in before - now if place[-1][0] in ("attribute", "item") and place[:-1] in walk.holders]
+        gone = [place for place in gone if not _has(walk.holders[place[:-1]], place[-1])]
+        return sorted(gone, key=lambda place: place[-1][1] if isinstance(place[-1][1], int) else 0)
+
+    def _find_late(self, place: ValuePath, walk: "_Walk") -> "list[str]":
+        """A clause about a value in what was made since `mark`; none in a network, which the model has checked itself."""
+        late = next(place[:end] for end in range(1, len(place)) if place[:end] not in self._holders)
+        if isinstance(walk.holders[late], torch.nn.Module):
+            return []
+        return [
+            f"{self._show(late)} was made after training had begun, so a resumed run has none to give its values back "
+            "to; make it in setup or on_training_start, or save it in a state_dict of the model"
+        ]
 
     def _walk(self) -> "_Walk":
         walk = _Walk(_find_saved_memory(self._model))
         start: ValuePath = (("root", MODEL),)
-        walk.holders |= {start, ()}
+        walk.holders |= {start: self._model, (): None}
         for name, value in vars(self._model).items():
             if name not in self._left_out and (isinstance(value, torch.nn.Module) or not has_state(value)):
                 walk.follow(self._model, ("attribute", name), value, start)
@@ -194,6 +227,23 @@ def has_state(part: Any) -> bool:
     return callable(part.state_dict) and callable(getattr(part, "load_state_dict", None))
 
 
+def find_parts(root: Any, seen: "set[int]") -> "Iterator[Any]":
+    """The networks, parameters, optimizers and schedulers that a value is, or holds in collections and the user's objects.
+
+    :param seen: the ids of objects that are not looked into; those that were are added.
+    """
+    todo = [root]
+    while todo and len(seen) < _MOST_OBJECTS:
+        value = todo.pop()
+        if isinstance(value, _PARTS):
+            yield value
+        elif not isinstance(value, (*SCALARS, type)) and id(value) not in seen and _is_looked_into(value):
+            seen.add(id(value))  # a list may hold itself
+            if isinstance(value, _COLLECTIONS):
+                todo.extend(value.values() if isinstance(value, dict) else value)
+            todo.extend(item for _, item in _open_attributes(value))
+
+
 class _Walk:
     """One pass over what is followed; `found` has what it came to, `holders` where objects are that hold something.
 
@@ -202,7 +252,7 @@ class _Walk:
 
     def __init__(self, saved: "frozenset[int]" = frozenset()) -> None:
         self.found: dict[ValuePath, _Leaf] = {}
-        self.holders: set[ValuePath] = set()
+        self.holders: dict[ValuePath, Any] = {}
         self._saved = saved
         self._seen = _find_streams()
 
@@ -217,14 +267,14 @@ class _Walk:
             is_network = whole and isinstance(value, torch.nn.Module)
             if is_generator(value) or (whole and not is_network):
                 mark = _mark(value)
-                whole = mark is None and (isinstance(value, (list, tuple, dict)) or _is_users(type(value)))  # type: ignore[arg-type]
+                whole = mark is None and _is_looked_into(value)
                 if not whole and not self._is_saved(value):
                     self.found[place] = _Leaf(holder, step, value, mark or id(value))
                 if mark is not None:
                     continue
             if id(value) not in self._seen and not isinstance(value, (*SCALARS, torch.Tensor)):
                 self._seen.add(id(value))
-                self.holders.add(place)
+                self.holders[place] = value
                 held = list(_open_network(value) if is_network else _open(value))
                 todo.extend((value, below, item, place, whole) for below, item in reversed(held))
 
@@ -242,7 +292,7 @@ def _mark(value: Any) -> Any:
 
 def _open(value: Any) -> "Iterator[tuple[PathStep, Any]]":
     """What an object holds, in the order of its items or attributes."""
-    if isinstance(value, (dict, list, tuple)) and len(value) <= COMPARED_ITEMS:
+    if isinstance(value, _COLLECTIONS) and len(value) <= COMPARED_ITEMS:
         items = value.items() if isinstance(value, dict) else enumerate(value)
         yield from ((("item", key), item) for key, item in items if type(key) in (str, int))
     elif isinstance(value, types.MethodType):
@@ -253,7 +303,21 @@ def _open(value: Any) -> "Iterator[tuple[PathStep, Any]]":
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
             with suppress(ValueError):  # it is empty
                 yield ("attribute", name), cell.cell_contents
-    yield from ((("attribute", name), item) for name, item in list(getattr(value, "__dict__", {}).items()))
+    yield from ((("attribute", name), item) for name, item in _open_attributes(value))
+
+
+def _open_attributes(value: Any) -> "list[tuple[str, Any]]":
+    found = list(getattr(value, "__dict__", {}).items())
+    return found + [(name, getattr(value, name)) for name in _find_slots(type(value)) if hasattr(value, name)]
+
+
+@cache
+def _find_slots(kind: type) -> "tuple[str, ...]":
+    """The attributes of the user's classes that are in no `__dict__`."""
+    users = [base for base in kind.__mro__ if "__slots__" in vars(base) and _is_users(base)]
+    return tuple(
+        name for base in users for name, slot in vars(base).items() if isinstance(slot, types.MemberDescriptorType)
+    )
 
 
 def _open_network(module: torch.nn.Module) -> "Iterator[tuple[PathStep, Any]]":
@@ -270,6 +334,22 @@ def _open_network(module: torch.nn.Module) -> "Iterator[tuple[PathStep, Any]]":
             if parameter is not None:
                 yield ("requires_grad", name), parameter.requires_grad
     yield from ((("attribute", name), child) for name, child in module._modules.items() if child is not None)
+
+
+def _has(holder: Any, step: PathStep) -> bool:
+    """Whether a place that a walk has once come to is still there."""
+    kind, name = step
+    if kind == "item":
+        return name in holder if isinstance(holder, dict) else not isinstance(name, int) or name < len(holder)
+    if isinstance(holder, torch.nn.Module):
+        return any(name in held for held in (vars(holder), holder._modules, holder._buffers, holder._parameters))
+    is_callable = isinstance(holder, (types.FunctionType, types.MethodType, partial))  # it cannot lose anything
+    return is_callable or any(name == found for found, _ in _open_attributes(holder))
+
+
+def _is_looked_into(value: Any) -> bool:
+    """Whether what a value holds is followed whole."""
+    return isinstance(value, _COLLECTIONS) or _is_users(type(value))  # type: ignore[arg-type]
 
 
 @cache

@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import pickle
 import random
 import warnings
 from collections import Counter, OrderedDict, defaultdict, deque
@@ -105,8 +106,14 @@ def fit(root: Path, data: "DataModule | None" = None, *, stop_after: "int | None
     make = options.pop("model", Ordinary)
     hooks = {name: options.pop(name) for name in list(options) if callable(options[name])}
     model = make(stop_after, **hooks)
-    common = {"total_steps": EPOCHS * 3, "train_unit": "iteration", "valid_frequency": 2, "chkpt_frequency": 1}
-    trainer = Trainer("run", chkpt_root=root, use_cpu=True, **{**common, **options})  # type: ignore[arg-type]
+    common = {
+        "chkpt_root": root,
+        "total_steps": EPOCHS * 3,
+        "train_unit": "iteration",
+        "valid_frequency": 2,
+        "chkpt_frequency": 1,
+    }
+    trainer = Trainer("run", use_cpu=True, **{**common, **options})  # type: ignore[arg-type]
     try:
         trainer.fit(model, data or Data())
     except KeyboardInterrupt:
@@ -275,6 +282,158 @@ def test_a_model_that_extends_state_dict_is_refused_at_the_first_save_too(tmp_pa
     check_exact(tmp_path / "alias", lambda model: hasattr(model, "head"), model=Extending, train_step=make_alias)
 
 
+def make_two(model: Any) -> None:
+    model.other, model.active = copy.deepcopy(model.network), model.network
+    model.layers = nn.ModuleList([nn.Linear(1, 1), nn.Linear(1, 1)])
+    model.losses = nn.ModuleList([nn.MSELoss(), nn.L1Loss()])
+    model.layer, model.loss = model.layers[0], model.losses[0]
+
+
+def alternate(model: Any) -> None:
+    model.active = model.other if model.active is model.network else model.network
+
+
+def swap(model: Any) -> None:
+    model.network, model.other = model.other, model.network
+
+
+def separate(model: Any) -> None:
+    model.active = copy.deepcopy(model.network)
+
+
+def move_on(model: Any) -> None:
+    model.layer = model.layers[1]
+
+
+def change_loss(model: Any) -> None:
+    model.loss = model.losses[1]
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "other"),
+    [
+        (alternate, "active", "network"),
+        (swap, "network", "other"),
+        (separate, "active", "network"),
+        (move_on, "layer", "layers"),
+        (change_loss, "loss", "losses"),
+    ],
+)
+def test_a_name_that_is_bound_to_the_object_of_another_one_is_refused(
+    tmp_path: Path, change: Any, name: str, other: str
+) -> None:
+    message = rf"Ordinary\.{name} was bound to another object .* that of Ordinary\.{other}, so a resumed run"
+    with pytest.raises(ConfigurationError, match=message):
+        fit(tmp_path, setup=make_two, train_step=change, chkpt_frequency=1)
+    assert list((tmp_path / "run").glob("*.pth")) == []
+
+
+def test_parts_may_be_made_anew_while_training(tmp_path: Path) -> None:
+    def make(model: Any) -> None:
+        model.wrapper, model.loss = nn.DataParallel(model.network), nn.MSELoss()
+        model.second = torch.optim.SGD(model.network.parameters(), lr=0.1)
+
+    def remake(model: Any) -> None:
+        model.wrapper, model.loss = nn.DataParallel(model.network), nn.MSELoss()
+        for name in ("optimizer", "second"):
+            setattr(model, name, torch.optim.SGD(model.network.parameters(), lr=0.1))
+
+    assert pickle.loads(pickle.dumps(fit(tmp_path / "once"))).network is not None
+    check_exact(tmp_path, lambda model: model.wrapper.module is model.network, setup=make, train_step=remake)
+
+
+class ClearedAverages:
+    """Means by name, whose state is empty at first."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, float] = {}
+
+    def state_dict(self) -> "dict[str, float]":
+        return dict(self.values)
+
+    def load_state_dict(self, state: "dict[str, float]") -> None:
+        self.values = dict(state)
+
+
+def test_the_state_of_an_object_may_become_empty_after_a_resume(tmp_path: Path) -> None:
+    def make(model: Any) -> None:
+        model.means = ClearedAverages()
+
+    def count(model: Any) -> None:
+        step = model.trainer.state.global_iteration
+        model.means.values = {"step": model.means.values.get("step", 0.0) + step} if step % 3 else {}
+
+    check_exact(tmp_path, lambda model: model.means.values, setup=make, train_step=count)
+
+
+class Shadow:
+    """An average of a network, without a state of its own."""
+
+    def __init__(self, network: nn.Module) -> None:
+        self.networks = {"shadow": copy.deepcopy(network)}
+
+
+class Stepper:
+    """A helper around an optimizer."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self.optimizer = optimizer
+
+
+class SavedShadow(Shadow):
+    """The same with a state."""
+
+    def state_dict(self) -> "dict[str, Any]":
+        return self.networks["shadow"].state_dict()
+
+    def load_state_dict(self, state: "dict[str, Any]") -> None:
+        self.networks["shadow"].load_state_dict(state)
+
+
+def hold(make: "Callable[[Any], Any]") -> "Callable[[Any], None]":
+    def setup(model: Any) -> None:
+        model.helper = make(model)
+
+    return setup
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda model: Shadow(model.network),
+        lambda model: Stepper(torch.optim.Adam(model.network.parameters())),
+        lambda model: [Stepper(torch.optim.lr_scheduler.StepLR(model.optimizer, 2))],
+        lambda model: Stepper(nn.Parameter(torch.zeros(1))),
+        lambda model: Stepper(SavedShadow(model.network)),
+    ],
+    ids=["network", "optimizer", "scheduler", "parameter", "state of an object in an object"],
+)
+def test_parts_inside_objects_without_a_state_are_refused_before_the_first_batch(
+    tmp_path: Path, make: "Callable[[Any], Any]"
+) -> None:
+    with pytest.raises(ConfigurationError, match=r"Ordinary\.helper holds parameters, networks or optimizers"):
+        fit(tmp_path, setup=hold(make), train_step=lambda _: pytest.fail("a batch was trained on"))
+    fit(tmp_path / "unsaved", setup=hold(make), chkpt_root=None, chkpt_frequency=None)
+
+
+def test_objects_may_hold_parts_that_are_saved_elsewhere(tmp_path: Path) -> None:
+    def make(model: Any) -> None:
+        model.shadow = SavedShadow(model.network)
+        model.helper = Stepper([model, model.optimizer, model.network[0], list(model.network.parameters())])
+        model.other = Stepper(model.shadow.networks["shadow"])
+
+    fit(tmp_path, setup=make)
+
+
+def test_objects_named_as_transient_may_hold_parts(tmp_path: Path) -> None:
+    class Frozen(Ordinary):
+        """Judges by a network that never changes."""
+
+        transient = ("helper",)
+
+    fit(tmp_path, model=Frozen, setup=hold(lambda model: Shadow(model.network)))
+
+
 # -- plain attributes --------------------------------------------------------------------------------------------------
 
 
@@ -308,6 +467,63 @@ def test_plain_attributes_and_those_of_plain_objects_go_on(tmp_path: Path) -> No
     *_, seen, memory, _, _ = check_exact(tmp_path, show, setup=make, train_step=count)
     assert (seen, memory) == (EPOCHS * 3, [36.0, 36.0])
     check_exact(tmp_path / "started", show, on_training_start=make, train_step=count)
+
+
+@dataclass(slots=True)
+class SlotMeter:
+    """A plain object without a `__dict__`."""
+
+    total: float = 0.0
+
+
+class InheritingMeter(SlotMeter):
+    """The same, with a private slot more and a `__dict__`."""
+
+    __slots__ = ("__seen",)
+
+    def count(self) -> int:
+        self.__seen = getattr(self, "_InheritingMeter__seen", 0) + 1
+        return self.__seen
+
+
+def test_objects_with_slots_and_objects_in_a_deque_go_on(tmp_path: Path) -> None:
+    def make(model: Any) -> None:
+        model.meter, model.inheriting, model.recent = SlotMeter(), InheritingMeter(), deque([Meter(), SlotMeter()])
+        model.counted = 0
+
+    def count(model: Any) -> None:
+        model.meter.total += 1
+        model.counted = model.inheriting.count()
+        for meter in model.recent:
+            meter.total += 2
+
+    def show(model: Any) -> Any:
+        return model.meter.total, model.counted, [meter.total for meter in model.recent]
+
+    assert check_exact(tmp_path, show, setup=make, train_step=count) == (9.0, 9, [18.0, 18.0])
+
+
+def test_what_is_removed_while_training_stays_removed(tmp_path: Path) -> None:
+    def make(model: Any) -> None:
+        model.warm, model.meter, model.loss, model.slots = True, Meter(), nn.MSELoss(), SlotMeter()
+        model.meters, model.nested = [Meter() for _ in range(12)], {"a": Meter(), "b": lambda: None}
+
+    def use(model: Any) -> None:
+        assert model.warm
+
+    def remove(model: Any) -> None:
+        if model.trainer.state.global_iteration == 3:
+            del model.warm, model.meter.total, model.loss, model.slots.total, model.nested["a"], model.nested["b"]
+            del model.meters[1:]
+        if model.trainer.state.global_iteration == 6:
+            del model.meter
+
+    def show(model: Any) -> Any:
+        names = ("warm", "meter", "loss", "slots", "meters")
+        return [hasattr(model, name) for name in names], hasattr(model.slots, "total"), len(model.meters), model.nested
+
+    hooks: Any = {"setup": make, "on_training_start": use, "train_step": remove}
+    assert check_exact(tmp_path, show, **hooks) == ([False, False, False, True, True], False, 1, {})
 
 
 def test_a_run_that_its_model_stops_by_a_plain_counter_stops_at_the_same_batch(tmp_path: Path) -> None:
@@ -462,6 +678,35 @@ def test_what_changes_and_cannot_be_saved_is_told(tmp_path: Path) -> None:
     [text] = reported(tmp_path, setup=replace, train_step=replace)
     assert "Ordinary.function has changed since training began and is a function" in text
     assert "transient" in text
+
+
+def test_what_cannot_be_saved_after_a_later_batch_is_told_once_at_the_save_behind_it(tmp_path: Path) -> None:
+    def replace(model: Any) -> None:
+        if model.trainer.state.global_iteration == 5:
+            model.function = lambda: None
+
+    def setup(model: Any) -> None:
+        model.function = len
+
+    [text] = reported(tmp_path, setup=setup, train_step=replace)
+    assert "Ordinary.function has changed since training began" in text
+    assert len(list((tmp_path / "strict" / "run").glob("*_iter_4.pth"))) == 1
+    assert list((tmp_path / "strict" / "run").glob("*_iter_5.pth")) == []
+
+
+class Metric(nn.Module):
+    """A module without a state that keeps plain values and functions in collections."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total, self.reductions = 0.0, {"total": lambda: None}
+
+
+def test_what_a_late_module_without_state_keeps_is_not_told(tmp_path: Path) -> None:
+    def make(model: Any) -> None:
+        model.metric = Metric()
+
+    check_exact(tmp_path, lambda model: type(model.metric), on_validation_start=make, strict_resume=True)
 
 
 def test_an_object_that_is_made_late_is_told(tmp_path: Path) -> None:
