@@ -44,7 +44,7 @@ def choose_progress(settings: Settings, stream: "TextIO | None") -> "Callback | 
 
 
 def _has_width(terminal: TextIO) -> bool:
-    """Whether a bar has room; a terminal that was made by a program may be one of 0 columns, where tqdm draws nothing."""
+    """Whether a bar has room; a program may have made a terminal of 0 columns, on which tqdm draws nothing."""
     with suppress(OSError, ValueError):
         return os.get_terminal_size(terminal.fileno()).columns > 0
     return True
