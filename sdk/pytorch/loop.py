@@ -16,6 +16,7 @@ Validations and tests judge the model on data, without gradients, by the same st
 
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
@@ -31,7 +32,7 @@ from proctor.sdk.pytorch.checkpoints.history import History
 from proctor.sdk.pytorch.checkpoints.serialization import check_content
 from proctor.sdk.pytorch.config import Phase, Settings, StopReason
 from proctor.sdk.pytorch.data.loaders import EpochLoader
-from proctor.sdk.pytorch.errors import ConfigurationError
+from proctor.sdk.pytorch.errors import CheckpointWarning, ConfigurationError
 from proctor.sdk.pytorch.model import Averages, Model, overrides, refuse_metrics
 from proctor.sdk.pytorch.reproducibility.fingerprint import compare_on_ranks
 from proctor.sdk.pytorch.reproducibility.kernels import kernel_switches, report_gaps, without_benchmark
@@ -78,10 +79,25 @@ def test(run: Run, ckpt_path: "str | os.PathLike[str] | None") -> Outcome:
             run.model.finish_loading(run.model.get_parts(), may_lack=True)
             snapshots.restore_training(run, content)
             snapshots.restore_attributes(run, content)
+            if run.ranks.is_main:
+                _miss_callbacks(run, content)
         seed_rank(run.settings.seed, run.ranks.rank)
         run.model._log = run.log
         evaluate(run, Phase.TESTING)
         return run.finish(None)
+
+
+def _miss_callbacks(run: Run, content: "dict[str, Any]") -> None:
+    """Warn of callbacks that the checkpoint has a state of and this test has not; `EMA` changes what is judged."""
+    own = {callback.state_key for callback in run.callbacks.own}
+    saved = content.get("plugins") or {}
+    if missing := [repr(name) for name, state in saved.items() if state and name not in own]:
+        text = (
+            f"the tested checkpoint {run.resumed_from} has a state of the callback {', '.join(missing)}, which this "
+            "trainer does not have; one that averages weights, as EMA does, was part of what validations judged. Give "
+            "Trainer the callbacks that the training had."
+        )
+        warnings.warn(CheckpointWarning(text), stacklevel=2)
 
 
 @contextmanager
