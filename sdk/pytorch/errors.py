@@ -50,7 +50,8 @@ class NotExactWarning(UserWarning):
 
 
 class CheckpointWarning(UserWarning):
-    """A damaged checkpoint was passed over, or one could not be stored while training continues."""
+    """A damaged checkpoint was passed over, or one could not be stored while training continues, or a tested one
+    has the state of a callback that the test does not have."""
 
 
 class LogWarning(UserWarning):

@@ -21,7 +21,7 @@ from typing import Any
 
 from proctor.sdk.files import remove_file, sync_file
 from proctor.sdk.pytorch.checkpoints.filesystem import store_file
-from proctor.sdk.pytorch.checkpoints.pointer import Entry
+from proctor.sdk.pytorch.checkpoints.pointer import Entry, read_pointer
 from proctor.sdk.pytorch.checkpoints.registration import register_links
 from proctor.sdk.pytorch.distributed.ranks import get_ranks
 from proctor.sdk.pytorch.errors import ConfigurationError, UnreadableCheckpointError
@@ -31,7 +31,7 @@ from proctor.sdk.pytorch.reproducibility.fingerprint import (
     gather_devices,
     take_fingerprint,
 )
-from proctor.sdk.pytorch.trial import choose_folder, find_registered, report_values, should_stop
+from proctor.sdk.pytorch.trial import choose_folder, find_registered, is_copy_from, report_values, should_stop
 
 try:
     from transformers import TrainerCallback
@@ -69,9 +69,10 @@ class ProctorCallback(TrainerCallback):
         self._wants_stop = self._is_leaving = self._is_postponed = False
 
     def find_checkpoint(self) -> "str | None":
-        """Return this run's newest whole checkpoint for `resume_from_checkpoint`, the trial's first; None if it is new.
+        """Return this run's newest whole checkpoint for `resume_from_checkpoint`; None if it is new.
 
-        If it is new although the trial was handed something, a `CheckpointWarning` says so.
+        The one that the trial was handed comes first, unless it is a copy from this folder, which has a newer one. If
+        it is new although the trial was handed something, a `CheckpointWarning` says so.
 
         :raises UnreadableCheckpointError: the trial's checkpoint of this name is of a run of another kind.
         """
@@ -82,7 +83,7 @@ class ProctorCallback(TrainerCallback):
                 f"the checkpoint {found} of run {self._run_name!r} should have the mark {MARK}; found none. Give runs "
                 "of different kinds a run_name each."
             )
-        if found is None and own is not None:
+        if own is not None and (found is None or (is_copy_from(found, self.folder) and own[0] > _read_step(found))):
             found = own[1]
         self._loaded = None if found is None else json.loads((found / MARK).read_text())
         return None if found is None else str(found)
@@ -146,6 +147,10 @@ class ProctorCallback(TrainerCallback):
     def _list(self) -> "list[tuple[int, Path]]":
         found = [(_CHECKPOINT.fullmatch(path.name), path) for path in self.folder.glob("checkpoint-*")]
         return [(int(match[1]), path) for match, path in found if match]
+
+
+def _read_step(registered: Path) -> int:
+    return max((entry.iteration for entry in read_pointer(registered) or []), default=0)
 
 
 def _describe(args: Any, state: Any, devices: "Sequence[Fingerprint]", *, keeps_position: bool = True) -> Fingerprint:

@@ -35,7 +35,7 @@ from proctor.sdk.pytorch.reproducibility.fingerprint import (
     gather_devices,
     take_fingerprint,
 )
-from proctor.sdk.pytorch.trial import choose_folder, find_registered, report_values, should_stop
+from proctor.sdk.pytorch.trial import choose_folder, find_registered, is_copy_from, report_values, should_stop
 
 try:
     from lightning.pytorch import Callback
@@ -87,8 +87,9 @@ class ProctorCallback(Callback):
         self._loaded: list[Any] = []
 
     def find_checkpoint(self) -> "str | None":
-        """Return this run's newest whole checkpoint for `ckpt_path`, the trial's first; None if the run is new.
+        """Return this run's newest whole checkpoint for `ckpt_path`; None if the run is new.
 
+        The one that the trial was handed comes first, unless it is a copy from this folder, which may have a newer one.
         If it is new although the trial was handed something, a `CheckpointWarning` says so.
 
         :raises UnreadableCheckpointError: there are checkpoints and none is whole, or the pointer is damaged.
@@ -97,7 +98,11 @@ class ProctorCallback(Callback):
         registered = find_registered(self._run_name, is_new=not own)
         places = [(self._folder, entry) for entry in own]
         if registered is not None:
-            places = [*((registered, entry) for entry in read_pointer(registered) or []), *places]
+            copies = [(registered, entry) for entry in read_pointer(registered) or []]
+            known = {entry.sha256 for _, entry in copies}
+            newer = next((number for number, entry in enumerate(own) if entry.sha256 in known), len(own))
+            newer = newer if is_copy_from(registered, self._folder) else 0  # how many of its own come first
+            places[newer:newer] = copies
         for folder, entry in places:
             if is_whole(folder, entry):
                 return str(folder / entry.name)

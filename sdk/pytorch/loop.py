@@ -16,7 +16,8 @@ Validations and tests judge the model on data, without gradients, by the same st
 
 import os
 import sys
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -31,12 +32,12 @@ from proctor.sdk.pytorch.checkpoints.history import History
 from proctor.sdk.pytorch.checkpoints.serialization import check_content
 from proctor.sdk.pytorch.config import Phase, Settings, StopReason
 from proctor.sdk.pytorch.data.loaders import EpochLoader
-from proctor.sdk.pytorch.errors import ConfigurationError
+from proctor.sdk.pytorch.errors import CheckpointWarning, ConfigurationError
 from proctor.sdk.pytorch.model import Averages, Model, overrides, refuse_metrics
 from proctor.sdk.pytorch.reproducibility.fingerprint import compare_on_ranks
 from proctor.sdk.pytorch.reproducibility.kernels import kernel_switches, report_gaps, without_benchmark
 from proctor.sdk.pytorch.reproducibility.seeding import seed_rank, seed_rngs
-from proctor.sdk.pytorch.run import Outcome, Run, announce, compare_settings, read_rates
+from proctor.sdk.pytorch.run import LOGGER, Outcome, Run, announce, compare_settings, read_rates
 from proctor.sdk.trial import is_in_trial
 
 
@@ -78,10 +79,25 @@ def test(run: Run, ckpt_path: "str | os.PathLike[str] | None") -> Outcome:
             run.model.finish_loading(run.model.get_parts(), may_lack=True)
             snapshots.restore_training(run, content)
             snapshots.restore_attributes(run, content)
+            if run.ranks.is_main:
+                _miss_callbacks(run, content)
         seed_rank(run.settings.seed, run.ranks.rank)
         run.model._log = run.log
         evaluate(run, Phase.TESTING)
         return run.finish(None)
+
+
+def _miss_callbacks(run: Run, content: "dict[str, Any]") -> None:
+    """Warn of callbacks that the checkpoint has a state of and this test has not; `EMA` changes what is judged."""
+    own = {callback.state_key for callback in run.callbacks.own}
+    saved = content.get("plugins") or {}
+    if missing := [repr(name) for name, state in saved.items() if state and name not in own]:
+        text = (
+            f"the tested checkpoint {run.resumed_from} has a state of the callback {', '.join(missing)}, which this "
+            "trainer does not have; one that averages weights, as EMA does, was part of what validations judged. Give "
+            "Trainer the callbacks that the training had."
+        )
+        warnings.warn(CheckpointWarning(text), stacklevel=2)
 
 
 @contextmanager
@@ -98,10 +114,9 @@ def opening(run: Run, *, writes: bool = True) -> "Iterator[None]":
     ):
         stack.callback(setattr, model, "_log", refuse_metrics)
         if run.storage is not None and run.ranks.is_main:
-            stack.callback(run.storage.close)
-        stack.callback(run.callbacks.close)
+            _close_at_end(stack, run.storage.close)
+        _close_at_end(stack, run.callbacks.close)
         stack.callback(run.datamodule.unbind)
-        stack.callback(run.datamodule.teardown)
         try:
             seed_rngs(settings.seed)
             model.device, model.ranks, model.datamodule, model.queue = run.device, run.ranks, run.datamodule, run.queue
@@ -110,6 +125,7 @@ def opening(run: Run, *, writes: bool = True) -> "Iterator[None]":
             if writes and run.storage is not None and run.ranks.is_main:
                 run.storage.open(anew=not settings.resume)
             run.datamodule.bind(settings.seed, run.ranks)
+            _close_at_end(stack, run.datamodule.teardown)
             run.datamodule.setup()
             run.attributes.data = run.datamodule.get_read_here()
             model.reset_parts()
@@ -118,6 +134,21 @@ def opening(run: Run, *, writes: bool = True) -> "Iterator[None]":
         except BaseException as problem:
             run.callbacks.call("on_exception", problem)
             raise
+
+
+def _close_at_end(stack: ExitStack, close: "Callable[[], None]") -> None:
+    """Close a part at the end; what that raises after the run has failed is logged and does not hide the failure."""
+
+    def leave(kind: Any, problem: "BaseException | None", trace: Any) -> None:
+        try:
+            close()
+        except Exception as later:
+            if problem is None:
+                raise
+            name = getattr(close, "__qualname__", "closing")
+            LOGGER.error("%s failed too: %s: %s", name, type(later).__name__, later, exc_info=later)
+
+    stack.push(leave)
 
 
 def _check_run(run: Run) -> None:

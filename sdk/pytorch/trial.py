@@ -127,6 +127,12 @@ def find_registered(run_name: str, *, is_new: bool) -> "Path | None":
     return found
 
 
+def is_copy_from(registered: Path, folder: Path) -> bool:
+    """Whether what `find_registered` returned was copied from a folder of this trial, which may have gone on since."""
+    origin = find_origin(registered, sdk.get_trial_id())
+    return origin is not None and folder.exists() and origin.samefile(folder)
+
+
 def adopt_checkpoint(storage: CheckpointFolder) -> None:
     """Take over the run's own checkpoint that the trial is to continue from, unless the folder has it already, and what
     the attempt before has saved since then on this machine."""

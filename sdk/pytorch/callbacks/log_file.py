@@ -177,12 +177,18 @@ class NonBlockingFile:
     def write(self, piece: "bytes | str") -> None:
         """Add a piece, which is written whole, at once or when it is due."""
         data = piece.encode(errors="backslashreplace") if isinstance(piece, str) else piece
-        if len(self._waiting) + len(data) > WAITING_BYTES:
-            self._has_lost = True
-        else:
-            self._waiting += data
-        if self._clock() >= self._due:
+        is_too_much = len(self._waiting) + len(data) > WAITING_BYTES
+        if is_too_much and (not self._has_warned or self._clock() >= self._due):  # it may only have waited for company
             self.flush()
+        if self._waiting and len(self._waiting) + len(data) > WAITING_BYTES:
+            self._lose(data)
+            return
+        self._waiting += data
+        if is_too_much or self._clock() >= self._due:
+            self.flush()
+        if len(self._waiting) > WAITING_BYTES:  # this piece alone
+            self._waiting.clear()
+            self._lose(data)
 
     def flush(self) -> bool:
         """Write what waits, and return whether every piece is in the file."""
@@ -222,6 +228,15 @@ class NonBlockingFile:
         if descriptor >= 0:
             with suppress(OSError):  # a network file system may refuse even that
                 os.close(descriptor)
+
+    def _lose(self, piece: bytes) -> None:
+        if not self._has_lost:
+            self._has_lost = True
+            text = (
+                f"the {self._what}{'' if self.path is None else f' {self.path}'} lacks {len(piece)} bytes from now on: "
+            )
+            text += f"what waits for the disk may take {WAITING_BYTES >> 20} MiB of memory. More may follow; make room."
+            warnings.warn(LogWarning(text), stacklevel=3)
 
     def _warn(self, problem: OSError) -> None:
         if self._has_warned:

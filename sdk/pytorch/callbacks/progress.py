@@ -1,13 +1,14 @@
 """Progress on standard error: bars on a terminal, lines elsewhere; never in the log file.
 
 There are bars for epochs and an epoch's batches, one for iterations, one for an evaluation. They are drawn by tqdm;
-without it there are lines on a terminal, too. No thread is started, because loaders fork.
+without it, and on one of 0 columns, there are lines on a terminal, too. No thread is started, because loaders fork.
 
 Lines are for logs: at the end of an epoch, at most one every few seconds, within a long epoch every half minute, and
 ever fewer as the run continues; one says how it has ended.
 """
 
 import math
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
@@ -37,9 +38,16 @@ def choose_progress(settings: Settings, stream: "TextIO | None") -> "Callback | 
     wanted = settings.enable_progress_bar
     if stream is None or wanted is False or (wanted is None and is_in_trial()):
         return None
-    if stream.isatty() and find_spec("tqdm") is not None:
+    if stream.isatty() and _has_width(stream) and find_spec("tqdm") is not None:
         return Progress(lambda title, total, start: TqdmBar(title, total, start=start, terminal=stream))
     return ProgressLines(settings, stream)
+
+
+def _has_width(terminal: TextIO) -> bool:
+    """Whether a bar has room; a program may have made a terminal of 0 columns, on which tqdm draws nothing."""
+    with suppress(OSError, ValueError):
+        return os.get_terminal_size(terminal.fileno()).columns > 0
+    return True
 
 
 class TqdmBar:
@@ -174,9 +182,10 @@ class ProgressLines(Callback):
         self._model = model
 
     def on_training_start(self) -> None:
-        """Count the batches of this start."""
+        """Count the batches of this start, and the time since the last line, from here."""
         self._state = self._model.trainer.state
-        self._written_batches = self._state.global_iteration
+        self._written, self._written_batches = self._clock(), self._state.global_iteration
+        self._due_within = self._written + WITHIN_SECONDS
 
     def on_training_epoch_start(self, state: TrainingState, batches: int) -> None:
         """Write a line about the epoch before, which is validated by now, if it is time for one."""

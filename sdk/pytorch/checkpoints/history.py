@@ -120,8 +120,12 @@ class History:
         """
         with self._lock:
             self._write()
-            if self._descriptor >= 0:
-                sync_file(self._descriptor)
+            descriptor = os.dup(self._descriptor) if self._descriptor >= 0 else -1
+        if descriptor >= 0:  # outside of the lock, so that training does not wait for a slow disk to add a row
+            try:
+                sync_file(descriptor)
+            finally:
+                os.close(descriptor)
 
     def close(self) -> None:
         """Write what waits and release the file; a later row opens it again.

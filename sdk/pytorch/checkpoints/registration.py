@@ -22,7 +22,7 @@ from proctor.sdk import trial as sdk
 from proctor.sdk.checkpoints import list_checkpoints
 from proctor.sdk.files import UNFINISHED_PREFIX, discard, lock_file, unlock_file
 from proctor.sdk.protocol import CHECKPOINT_FOLDER, ENV_JOB_DIRECTORY, ENV_RESUME_CHECKPOINT
-from proctor.sdk.pytorch.checkpoints.pointer import POINTER_FILE, Entry, Pointer, read_pointer
+from proctor.sdk.pytorch.checkpoints.pointer import POINTER_FILE, Entry, Origin, Pointer, read_pointer
 from proctor.sdk.pytorch.errors import CheckpointWarning, UnreadableCheckpointError
 
 TYPE_CHECKING = False
@@ -201,7 +201,7 @@ def register_links(run_name: str, entry: Entry, paths: "Iterable[Path]", *, plac
     """Register, in a trial, a checkpoint that another trainer has written, by links to its files.
 
     :param entry: of the file that tells whether it is whole.
-    :param place: where a folder for the links may be made.
+    :param place: the folder of the run's checkpoints, where a folder for the links may be made.
     """
     if not sdk.is_in_trial():
         return
@@ -209,7 +209,7 @@ def register_links(run_name: str, entry: Entry, paths: "Iterable[Path]", *, plac
     def export(target: Path) -> None:
         for path in paths:
             os.symlink(path.resolve(), target / path.name)
-        Pointer(run_name, [entry], sdk.get_trial_id()).write(target)
+        Pointer(run_name, [entry], sdk.get_trial_id(), Origin.of(place)).write(target)
 
     register(run_name, export, place=place)
 

@@ -199,10 +199,14 @@ def _check(dataset: Any) -> None:
 def move_to(batch: Any, device: Any) -> Any:
     """Return the batch with every tensor on the device; what is no tensor stays as it is.
 
-    A batch is a tree of tensors: dictionaries, lists, tuples (named ones too), dataclasses.
+    A batch is a tree of tensors: dictionaries, lists, tuples (named ones too), dataclasses. An object of a class with a
+    method `to`, such as a `PackedSequence`, moves itself.
     """
     if isinstance(batch, torch.Tensor):
         return batch.to(device, non_blocking=True)
+    if callable(getattr(type(batch), "to", None)) and not isinstance(batch, type):
+        moved = batch.to(device)
+        return batch if moved is None else moved  # one that moves in place
     if isinstance(batch, dict):
         return {key: move_to(value, device) for key, value in batch.items()}
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):

@@ -65,7 +65,7 @@ class DataModule:
         """Make the datasets and name them; called in each process."""
 
     def teardown(self) -> None:
-        """Close what `setup` opened; called however the run ended."""
+        """Close what `setup` opened; called however the run ended, also if `setup` has failed in its middle."""
 
     def add_train_phase(self, dataset: Any, params: "DataLoaderParams | None" = None) -> None:
         """Name the data to train on; called again, the data of the next phase of the training."""

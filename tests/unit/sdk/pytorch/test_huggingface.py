@@ -21,7 +21,7 @@ from proctor.sdk.pytorch import (
     NotExactWarning,
     seed_rngs,
 )
-from proctor.sdk.pytorch.checkpoints.pointer import read_pointer
+from proctor.sdk.pytorch.checkpoints.pointer import Entry, read_pointer
 from proctor.sdk.pytorch.checkpoints.registration import list_registered_runs
 from proctor.sdk.pytorch.config import Phase
 from proctor.sdk.pytorch.distributed.ranks import Ranks
@@ -170,3 +170,28 @@ def test_without_transformers_the_error_says_what_to_install(monkeypatch: pytest
     monkeypatch.delitem(sys.modules, OURS, raising=False)
     with pytest.raises(ImportError, match=r"pip install 'proctor\[huggingface\]'"):
         __import__(OURS)
+
+
+def test_a_kill_before_the_newest_checkpoint_is_registered_loses_no_steps(
+    ours: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = fit(ours, tmp_path / "whole")
+    begin_attempt(monkeypatch, tmp_path / "job")
+    register_links = ours.register_links
+
+    def register(run_name: str, entry: Entry, paths: Any, *, place: Path) -> None:
+        if entry.iteration > 2:
+            raise Killed
+        register_links(run_name, entry, paths, place=place)
+
+    monkeypatch.setattr(ours, "register_links", register)
+    with pytest.raises(Killed):
+        fit(ours, tmp_path / "cut")
+    monkeypatch.setattr(ours, "register_links", register_links)
+    registered = find_newest_checkpoint(str(tmp_path / "job"))
+    begin_attempt(monkeypatch, tmp_path / "retry", resume=registered)
+    resumed = fit(ours, tmp_path / "cut")
+    assert len(resumed.samples) == 8
+    assert resumed.hash() == whole.hash()
+    begin_attempt(monkeypatch, tmp_path / "other", resume=registered, trial="other")
+    assert len(fit(ours, tmp_path / "cut").samples) == 10  # another trial continues from what it was handed

@@ -6,7 +6,14 @@ from typing import Any
 import pytest
 from fakes.recording_model import RangeData, RecordingModel
 
-from proctor.sdk.pytorch import CheckpointFolder, ConfigurationError, Trainer, UnreadableCheckpointError
+from proctor.sdk.pytorch import (
+    CheckpointFolder,
+    CheckpointWarning,
+    ConfigurationError,
+    Plugin,
+    Trainer,
+    UnreadableCheckpointError,
+)
 from proctor.sdk.pytorch.checkpoints.pointer import Retention
 
 SCORES = (1.0, 5.0, 3.0, 2.0)
@@ -88,3 +95,18 @@ def test_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     (tmp_path / "weights.pth").write_bytes(b"nothing")
     with pytest.raises(UnreadableCheckpointError, match=r"weights\.pth"):
         make_trainer(tmp_path).test(Scored(), RangeData(2), ckpt_path=tmp_path / "weights.pth")
+
+
+class Counting(Plugin):
+    """Has a state."""
+
+    def state_dict(self) -> "dict[str, Any]":
+        return {"count": 1}
+
+
+def test_a_callback_that_the_checkpoint_has_a_state_of_is_missed(tmp_path: Path) -> None:
+    both = [Counting("averaging"), Plugin("watching")]
+    make_trainer(tmp_path, callbacks=both).fit(Scored(), RangeData(2))
+    assert examine(make_trainer(tmp_path, callbacks=both), "best") == 4
+    with pytest.warns(CheckpointWarning, match=r"run_epoch_2_iter_4\.pth has a state of the callback 'averaging'"):
+        assert examine(make_trainer(tmp_path), "best") == 4

@@ -95,11 +95,31 @@ def test_what_finds_no_place_in_memory_either_is_lost_and_known_to_be(
 ) -> None:
     monkeypatch.setattr(log_file, "WAITING_BYTES", 5)
     disk.room = 0
-    with pytest.warns(LogWarning):
-        append(file, clock, b"abc", b"def", b"gh")
+    with pytest.warns(LogWarning) as reported:
+        append(file, clock, b"abc", b"def", b"gh", b"ijk")
+    assert [" lacks 3 bytes " in str(each.message) for each in reported] == [False, True]
     disk.room = None
     assert not file.flush()
     assert (tmp_path / "log").read_bytes() == b"abcgh"
+    file.close()
+
+
+def test_what_is_larger_than_memory_may_hold_is_written_directly_and_lost_only_where_there_is_no_room(
+    tmp_path: Path, clock: Clock, disk: FullDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_file, "WAITING_BYTES", 5)
+    file = NonBlockingFile("log file", lambda: tmp_path / "log", interval_seconds=5.0, clock=clock)
+    for piece in (b"a", b"bc", b"defg", b"h", b"a large piece", b"i"):  # within the interval
+        file.write(piece)
+    assert file.flush()
+    assert (tmp_path / "log").read_bytes() == b"abcdefgha large piecei"
+    disk.room = 0
+    with pytest.warns(LogWarning, match="lacks 13 bytes"), pytest.warns(LogWarning, match="could not be written"):
+        file.write(b"a large piece")
+    file.write(b"j")
+    disk.room = None
+    assert not file.flush()
+    assert (tmp_path / "log").read_bytes() == b"abcdefgha large pieceij"
     file.close()
 
 

@@ -1,7 +1,12 @@
 """The bars of a run (row X13)."""
 
+import fcntl
 import io
+import os
+import pty
+import struct
 import sys
+import termios
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +149,15 @@ def test_a_terminal_without_anything_that_draws_gets_lines(monkeypatch: pytest.M
     assert type(choose_progress(make_settings("run", {}), Terminal())) is ProgressLines
 
 
+def test_a_terminal_that_does_not_know_its_width_gets_lines() -> None:
+    for columns, kind in ((0, ProgressLines), (80, Progress)):
+        master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 0, columns, 0, 0))
+        with open(slave, "w") as terminal:
+            assert type(choose_progress(make_settings("run", {}), terminal)) is kind
+        os.close(master)
+
+
 class Clocked:
     """Lines of a run whose batches and validation batches take a time that is given.
 
@@ -208,6 +222,25 @@ def test_short_epochs_have_no_line_each_and_long_ones_some_within(monkeypatch: p
         "epoch 1 of 1, batch 2 of 3, 0.05 batches/s",
         "validation, batch 1 of 2, 0.025 batches/s",
         "completed: epoch 1 of 1, in 100 s; accuracy 0.5, loss 0.3333",
+    ]
+
+
+def test_a_slow_start_does_not_count_as_time_since_the_last_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Slow(Passing):
+        """Takes a minute to be set up."""
+
+        transient = ("clocked",)
+
+        def setup(self) -> None:
+            self.clocked.now += 60.0
+
+    monkeypatch.setattr(sys.modules[__name__], "Passing", Slow)
+    options: dict[str, Any] = {"chkpt_root": tmp_path, "chkpt_frequency": 1}
+    Clocked(1.0).fit(monkeypatch, total_steps=1, **options)
+    assert Clocked(1.0).fit(monkeypatch, total_steps=3, **options) == [
+        "completed: epoch 3 of 3, in 66 s, 1 batches/s",
     ]
 
 

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import threading
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -255,3 +256,26 @@ def test_what_is_logged_before_a_run_has_begun_is_refused_and_the_history_stays(
     assert history.read_bytes() == before
     Trainer("run", total_steps=total_steps, **options).fit(DigitsModel(), DigitsData())
     assert history.read_bytes().startswith(before)
+
+
+def test_a_row_is_added_while_the_disk_is_being_synced(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    history = History(path)
+    add(history, 1)
+    syncing, added = threading.Event(), threading.Event()
+    is_added: list[bool] = []
+
+    def sync(descriptor: int) -> None:
+        syncing.set()
+        is_added.append(added.wait(10))
+        os.fsync(descriptor)
+
+    monkeypatch.setattr("proctor.sdk.pytorch.checkpoints.history.sync_file", sync)
+    storing = threading.Thread(target=history.sync)
+    storing.start()
+    assert syncing.wait(10)
+    add(history, 2)
+    added.set()
+    storing.join()
+    assert is_added == [True]
+    assert steps(path) == [1, 2]
+    history.close()

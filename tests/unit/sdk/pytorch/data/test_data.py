@@ -1,12 +1,15 @@
 """Data modules: which sampler is chosen, when their methods are called, which seed decides."""
 
 from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 from fakes.recording_model import RangeData, RecordingModel
 
 from proctor.sdk.pytorch import (
+    CheckpointFolder,
     ConfigurationError,
     DataLoaderParams,
     DataModule,
@@ -16,7 +19,9 @@ from proctor.sdk.pytorch import (
     ResumableSampler,
     ResumableSequentialSampler,
     Trainer,
+    TrainerError,
 )
+from proctor.sdk.pytorch.checkpoints.filesystem import FolderLock
 from proctor.sdk.pytorch.distributed.ranks import Ranks
 
 
@@ -181,6 +186,43 @@ def test_D17_tearing_down_happens_when_the_run_fails(where: str) -> None:
     with pytest.raises(RuntimeError, match="OSError: no"):
         Trainer("run", total_steps=1, use_cpu=True).fit(Failing(on_batch=fail), data)
     assert data.calls == ["prepare_data", "setup", "teardown"]
+
+
+class _Broken(RangeData):
+    """Closes what a `setup` that failed has not opened."""
+
+    def setup(self) -> None:
+        raise FileNotFoundError("no data here")
+
+    def teardown(self) -> None:
+        raise AttributeError("no file to close")
+
+
+def test_D17_what_tearing_down_raises_does_not_hide_why_the_run_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("proctor.sdk.pytorch.checkpoints.folder.FolderLock", partial(FolderLock, patience_seconds=0.0))
+    with pytest.raises(RuntimeError, match="FileNotFoundError: no data here"):
+        Trainer("run", total_steps=1, use_cpu=True).fit(RecordingModel(), _Broken(2))
+    assert "AttributeError: no file to close" in caplog.text
+    caplog.clear()
+    storage = CheckpointFolder(tmp_path, "run")
+    storage.open()
+    with pytest.raises(TrainerError, match="another run"):
+        Trainer("run", total_steps=1, use_cpu=True, chkpt_root=tmp_path).fit(RecordingModel(), _Broken(2))
+    storage.close()
+    assert not caplog.text  # nothing was set up
+
+
+def test_D17_what_tearing_down_raises_after_all_went_well_is_an_error() -> None:
+    class Failing(RangeData):
+        """Fails at its end."""
+
+        def teardown(self) -> None:
+            raise OSError("no")
+
+    with pytest.raises(RuntimeError, match="OSError: no"):
+        Trainer("run", total_steps=1, use_cpu=True).fit(RecordingModel(), Failing(2))
 
 
 def test_D17_tearing_down_happens_at_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
