@@ -15,9 +15,10 @@
 on_testing_batch_start, test_step, on_testing_batch_end, and at the end on_testing_end.
 
 A model is refused if it has parts that no checkpoint would hold: networks in a list, bare parameters, optimizers in a
-dictionary or in an object of the user's that has no `state_dict`. What is only another name for something that is saved is not such a part: `list(network.parameters())`, a
-layer of a network, a list of optimizers that are attributes too. Refused at a save are parts that no resumed run would
-have: those that `setup` and `on_training_start` make, and no others, are there to take over a state.
+dictionary or in an object of the user's that has no `state_dict`. What is only another name for something that is saved
+is not such a part: `list(network.parameters())`, a layer of a network, a list of optimizers that are attributes too.
+Refused at a save are parts that no resumed run would have: those that `setup` and `on_training_start` make, and no
+others, are there to take over a state; and names that have got each other's objects.
 """
 
 import weakref
@@ -465,8 +466,9 @@ class Model:
             raise ConfigurationError(
                 f"{type(self).__name__}.{name} holds parameters, networks or optimizers that no checkpoint would hold: "
                 "only attributes that have state_dict and load_state_dict are saved. Make it an attribute of its own "
-                "or part of a network (nn.ModuleList, nn.ModuleDict, nn.ParameterList), give the object that holds it both "
-                "methods, name the attribute in transient if it never changes, or override state_dict and load_state_dict."
+                "or part of a network (nn.ModuleList, nn.ModuleDict, nn.ParameterList), give the object that holds it "
+                "both methods, name the attribute in transient if it never changes, or override state_dict and "
+                "load_state_dict."
             )
 
     def _check_started(self, started: "Mapping[str, _Fit]", attributes: "Mapping[str, Any]") -> None:

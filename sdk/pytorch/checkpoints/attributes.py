@@ -3,6 +3,7 @@
 Followed are, from the model down:
 
 * plain attributes (numbers, texts, tensors, arrays, collections of them), those of objects of the user's classes too;
+* that such an attribute, or an item of a collection of such objects, was removed;
 * of networks: such attributes (a dropout rate, the mode), buffers that are not persistent, and `requires_grad`;
 * random generators wherever they are, also those of datasets and collate functions that this process reads with.
 
@@ -308,7 +309,8 @@ def _open(value: Any) -> "Iterator[tuple[PathStep, Any]]":
 
 def _open_attributes(value: Any) -> "list[tuple[str, Any]]":
     found = list(getattr(value, "__dict__", {}).items())
-    return found + [(name, getattr(value, name)) for name in _find_slots(type(value)) if hasattr(value, name)]
+    slots = _find_slots(type(value))  # type: ignore[arg-type]
+    return found + [(name, getattr(value, name)) for name in slots if hasattr(value, name)]
 
 
 @cache
