@@ -173,7 +173,7 @@ class TrackedAttributes:
         return sorted(gone, key=lambda place: place[-1][1] if isinstance(place[-1][1], int) else 0)
 
     def _find_late(self, place: ValuePath, walk: "_Walk") -> "list[str]":
-        """A clause about a value in what was made since `mark`; none in a network, which the model has checked itself."""
+        """A clause about a value in what was made since `mark`; none in a network, which the model has checked."""
         late = next(place[:end] for end in range(1, len(place)) if place[:end] not in self._holders)
         if isinstance(walk.holders[late], torch.nn.Module):
             return []
@@ -229,7 +229,7 @@ def has_state(part: Any) -> bool:
 
 
 def find_parts(root: Any, seen: "set[int]") -> "Iterator[Any]":
-    """The networks, parameters, optimizers and schedulers that a value is, or holds in collections and the user's objects.
+    """The networks, parameters, optimizers and schedulers that a value is, or holds in collections and users' objects.
 
     :param seen: the ids of objects that are not looked into; those that were are added.
     """
