@@ -243,6 +243,20 @@ _BY_NAME: "dict[str, _Rule]" = {
 }
 
 
+_OF_OTHERS = {  # options of Lightning, by what they are called here
+    "max_epochs": "total_steps",
+    "max_steps": "total_steps with train_unit='iteration'",
+    "check_val_every_n_epoch": "valid_frequency",
+    "val_check_interval": "valid_frequency with train_unit='iteration'",
+    "log_every_n_steps": "print_frequency",
+    "accumulate_grad_batches": "accumulation_steps",
+    "devices": "gpus",
+    "deterministic": "enable_deterministic",
+    "benchmark": "enable_cudnn_benchmark",
+    "default_root_dir": "chkpt_root",
+}
+
+
 def make_settings(run_name: str, options: "dict[str, Any]") -> Settings:
     """Return the settings made of the arguments of `Trainer`.
 
@@ -250,9 +264,8 @@ def make_settings(run_name: str, options: "dict[str, Any]") -> Settings:
     """
     known = {option.name for option in OPTIONS}
     if unknown := sorted(set(options) - known):
-        raise ConfigurationError(
-            f"Trainer has no option {', '.join(unknown)}; its options are {', '.join(sorted(known))}."
-        )
+        named = ", ".join(f"{name} (here {_OF_OTHERS[name]})" if name in _OF_OTHERS else name for name in unknown)
+        raise ConfigurationError(f"Trainer has no option {named}; its options are {', '.join(sorted(known))}.")
     return Settings(run_name, **options)
 
 

@@ -297,7 +297,7 @@ class TrainingLoop:
 
     def __init__(self, run: Run) -> None:
         settings = run.settings
-        self.run_parts = run
+        self._run = run
         self.state = run.state
         self._settings = settings
         self._by_epoch = settings.is_by_epoch
@@ -320,7 +320,7 @@ class TrainingLoop:
 
     def _leave_finished_epoch(self) -> "StopReason | None":
         """Go behind an epoch that has no batch left: another trainer's checkpoint, or data that has become shorter."""
-        loader = self.run_parts.datamodule.open(Phase.TRAINING, self.state.phase)
+        loader = self._run.datamodule.open(Phase.TRAINING, self.state.phase)
         loader.set_epoch(self.state.epoch, self.state.batch)  # epochs of batch samplers may differ in length
         if self.state.batch < loader.epoch_length:
             return None
@@ -330,7 +330,7 @@ class TrainingLoop:
     def _run_epoch(self) -> "StopReason | None":
         loader = self._enter_epoch()
         length = loader.epoch_length
-        for batch in loader:
+        for batch in self._run.read(loader):
             is_last = self.state.batch + 1 == length
             self._run_batch(batch, is_last)
             if self.state.window == 0:
@@ -340,7 +340,7 @@ class TrainingLoop:
         return None
 
     def _enter_epoch(self) -> EpochLoader:
-        run, state = self.run_parts, self.state
+        run, state = self._run, self.state
         loader = run.datamodule.open(Phase.TRAINING, state.phase)
         if state.batch == 0:
             state.global_epoch += 1
@@ -350,7 +350,7 @@ class TrainingLoop:
         return loader
 
     def _run_batch(self, batch: Any, is_last: bool) -> None:
-        run, state, model = self.run_parts, self.state, self.run_parts.model
+        run, state, model = self._run, self.state, self._run.model
         ends_window = state.window + 1 == self._settings.accumulation_steps or (is_last and self._flush)
         state.begin_batch(ends_window, self._by_epoch)
         model.on_training_batch_start(state)
@@ -370,12 +370,12 @@ class TrainingLoop:
             self._end_epoch()
 
     def _end_epoch(self) -> None:
-        self.run_parts.model.on_training_epoch_end(self.state.epoch)
-        self.run_parts.callbacks.call("on_training_epoch_end", self.state)
+        self._run.model.on_training_epoch_end(self.state.epoch)
+        self._run.callbacks.call("on_training_epoch_end", self.state)
         self.state.end_epoch()
 
     def _pass_boundary(self, ends_epoch: bool) -> "StopReason | None":
-        run, settings = self.run_parts, self._settings
+        run, settings = self._run, self._settings
         done = self.state.epoch if self._by_epoch else self.state.current_iteration
         is_due = ends_epoch or not self._by_epoch
         is_validated = bool(is_due and settings.valid_frequency and done % settings.valid_frequency == 0)
@@ -392,14 +392,14 @@ class TrainingLoop:
         return reason
 
     def _is_save_due(self, done: int) -> bool:
-        frequency, run = self._settings.chkpt_frequency, self.run_parts
+        frequency, run = self._settings.chkpt_frequency, self._run
         if frequency is None or done % frequency != 0:
             return False
         return bool(run.ranks.broadcast(bool(run.model.should_save_checkpoint())))
 
     def _decide(self, done: int) -> "StopReason | None":
         """Whether and why to stop; what one rank knows alone, all agree on."""
-        settings, ranks = self._settings, self.run_parts.ranks
+        settings, ranks = self._settings, self._run.ranks
         if done >= settings.total_steps:
             return StopReason.COMPLETED
         if settings.early_stop_cycles is not None and self.state.early_stop_count >= settings.early_stop_cycles:
@@ -410,7 +410,7 @@ class TrainingLoop:
 
     def _advance_phase(self) -> bool:
         """Go to the next phase of the data if the model wants to, and say whether the epoch has ended for it."""
-        run, state = self.run_parts, self.state
+        run, state = self._run, self.state
         may_ask = not self._by_epoch or state.batch == 0
         if not may_ask or state.phase + 1 >= run.datamodule.train_phases:
             return False
@@ -448,7 +448,7 @@ def evaluate(run: Run, phase: Phase) -> None:
     model.eval()
     with torch.no_grad(), without_benchmark():
         getattr(model, f"on_{name}_start")(*arguments)
-        for step, batch in enumerate(loader):
+        for step, batch in enumerate(run.read(loader)):
             getattr(model, f"on_{name}_batch_start")(step)
             if moves:
                 batch = model.batch_to_device(batch, phase)

@@ -6,8 +6,8 @@ Within one process it excludes no other run, and is lost as soon as the file is 
 runs of a process have a table besides.
 
 One piece of storing is under way at a time. To start the next one, or to be sure that the last one is done, one waits
-at the barrier. A thread lives only as long as its work, so a process that forks loader workers between two saves has no
-extra thread.
+at the barrier. A thread lives only as long as its work, and a run waits for it before it forks loader workers, see
+`Run.read`: a process that forks must have no other thread.
 """
 
 import errno

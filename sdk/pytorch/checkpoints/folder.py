@@ -142,6 +142,10 @@ class CheckpointFolder:
         """
         self._storage.wait()
 
+    def settle(self) -> None:
+        """Return when nothing is being stored; what failed is raised by the next save or `wait`."""
+        self._storage.settle()
+
     def save(self, content: "dict[str, Any]", *, metadata: "str | None" = None, score: "float | None" = None) -> Path:
         """Store a checkpoint and return the path that it will have once it is whole.
 

@@ -94,6 +94,13 @@ class EpochLoader:
                 f"drop_last={params.drop_last}; make batch_size smaller or the dataset larger."
             )
         self._loader = _make_loader(dataset, params, batches=self._batches, generator=self._generator)
+        self._has_persistent = False  # workers, which were started
+
+    @property
+    def will_fork(self) -> bool:
+        """Whether the next iteration forks this process, to start workers."""
+        has_new = self.params.num_workers > 0 and not self._has_persistent
+        return has_new and self._loader.multiprocessing_context.get_start_method() == "fork"
 
     @property
     def epoch_length(self) -> int:
@@ -119,6 +126,7 @@ class EpochLoader:
 
     def __iter__(self) -> "Iterator[Any]":
         """:raises ConfigurationError: the sampler gives an index that the dataset does not have."""
+        self._has_persistent = self.params.persistent_workers
         try:
             yield from self._loader
         except IndexError as error:

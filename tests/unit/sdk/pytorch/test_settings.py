@@ -83,7 +83,8 @@ def test_C1_saving_without_a_folder_is_refused_before_training_starts() -> None:
         ({"enable_file_logging": True}, "log_path"),
         ({"enable_tensorboard": True}, "run_path"),
         ({"accumulation_steps": 0}, "accumulation_steps"),
-        ({"epochs": 3}, "no option epochs"),
+        ({"epochs": 3}, "no option epochs;"),
+        ({"max_epochs": 3}, r"no option max_epochs \(here total_steps\); its options are "),
     ],
 )
 def test_what_contradicts_itself_is_refused(options: "dict[str, Any]", told: str) -> None:

@@ -6,13 +6,17 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import pytest
 from fakes.checkpoint_writer import CheckpointWriter
+from fakes.trained_models import DigitsData, DigitsModel, Recipe
 
-from proctor.sdk.pytorch.checkpoints.filesystem import FolderLock
+from proctor.sdk.pytorch import Trainer
+from proctor.sdk.pytorch.checkpoints.filesystem import FolderLock, store_file
 from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
 from proctor.sdk.pytorch.checkpoints.pointer import POINTER_FILE
 from proctor.sdk.pytorch.errors import CheckpointWarning, ConfigurationError, TrainerError
@@ -166,3 +170,27 @@ def _take_when_told(pipe: "Any", folder: Path) -> None:
     pipe.recv()
     lock.acquire()
     pipe.send("taken")
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+def test_no_thread_stores_a_checkpoint_when_loader_workers_are_forked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[list[str]] = []
+    fork = os.fork
+
+    def note_threads() -> int:
+        threads.append([thread.name for thread in threading.enumerate() if "proctor-store" in thread.name])
+        return fork()
+
+    def store_slowly(path: Path, data: Any, *, place: str) -> None:
+        sleep(0.2)
+        store_file(path, data, place=place)
+
+    monkeypatch.setattr(os, "fork", note_threads)
+    monkeypatch.setattr("proctor.sdk.pytorch.checkpoints.folder.store_file", store_slowly)
+    recipe = Recipe(workers=1)
+    data = DigitsData(recipe)
+    options: dict[str, Any] = {"chkpt_root": tmp_path, "chkpt_frequency": 1, "valid_frequency": 1, "use_cpu": True}
+    Trainer("run", total_steps=3, **options).fit(DigitsModel(recipe), data)
+    assert threads == [[]] * 6

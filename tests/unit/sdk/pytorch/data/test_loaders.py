@@ -215,3 +215,14 @@ def test_data_that_gives_no_batch_is_refused(length: int, drop_last: bool) -> No
     params = DataLoaderParams(batch_size=4, drop_last=drop_last)
     with pytest.raises(ConfigurationError, match="gives no batch of 4"):
         EpochLoader(dataset, params, sampler=ResumableSequentialSampler(dataset), seed=0)
+
+
+def test_only_starting_workers_by_a_fork_forks() -> None:
+    found = []
+    for workers, persistent, method in ((0, False, None), (1, False, "fork"), (1, True, "fork"), (1, False, "spawn")):
+        loader = make_loader(num_workers=workers, persistent_workers=persistent, multiprocessing_context=method)
+        found.append(loader.will_fork)
+        if method != "spawn":
+            next(iter(loader))
+            found.append(loader.will_fork)
+    assert found == [False, False, True, True, True, False, False]
