@@ -150,7 +150,7 @@ async def test_a_folder_is_mirrored_and_then_removed_from_the_node(end: End) -> 
         await end.hub.list_files(NODE, FOLDER)
     with pytest.raises(FileNotFoundError, match=FOLDER):
         await end.hub.read_file(NODE, FOLDER, "stdout", 0, 10)
-    with pytest.raises(TrainingServiceError, match="does not lie below"):
+    with pytest.raises(TrainingServiceError, match="is not in the keeper's directory"):
         await end.hub.remove_folder(NODE, str(end.here))
 
 

@@ -71,7 +71,7 @@ def test_a_plug_in_that_cannot_be_imported_is_loud(context: ServiceContext, monk
 
 @pytest.mark.parametrize(
     ("factory", "sentence"),
-    [(broken, "bad settings"), (wrong, "made a str"), ("not callable", "is not callable")],
+    [(broken, "bad settings"), (wrong, "returned a str"), ("not callable", "is not callable")],
 )
 def test_a_plug_in_that_makes_no_service_is_loud(
     context: ServiceContext, monkeypatch: pytest.MonkeyPatch, factory: object, sentence: str
