@@ -43,9 +43,8 @@ if TYPE_CHECKING:
     from proctor.sdk.pytorch.data.module import DataModule
     from proctor.sdk.pytorch.distributed.processes import HandoverQueue
 
-_Fit = tuple[
-    type, bool, Any
-]  # of a part: its class, whether it may have a state, and what must be the same for it to fit
+_Fit = tuple[type, bool, Any]
+"""Of a part: its class, whether it may have a state, and what must be the same for it to fit."""
 _OWN_PARTS = ("amp_scaler", "averages")  # what the checkpoint keeps beside the model's own state
 _KEPT_BY_THE_TRAINER = ("_log", "_started", "_bound", "_pending", "_is_base_used")
 GIVEN = (

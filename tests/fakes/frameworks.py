@@ -6,17 +6,21 @@ with the real ones.
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
+from fakes.attempts import begin_attempt
 from fakes.trained_models import DigitsModel, hash_state
 
+from proctor.sdk.checkpoints import find_newest_checkpoint
 from proctor.sdk.protocol import JOURNAL_FILE
+from proctor.sdk.pytorch.checkpoints.pointer import Entry
 from proctor.sdk.pytorch.distributed.ranks import Ranks
 
 
@@ -30,6 +34,25 @@ def read_reports(job: Path) -> "list[tuple[int, list[str]]]":
 
 class Killed(Exception):
     """As if the process had been killed."""
+
+
+def cut_before_registration(
+    ours: Any, fit: "Callable[[Any, Path], object]", folder: Path, *, job: Path, monkeypatch: pytest.MonkeyPatch
+) -> "str | None":
+    """Have an attempt killed when a checkpoint later than step 2 is in its folder and not yet registered; returns what
+    is registered."""
+    register_links = ours.register_links
+
+    def register(run_name: str, entry: Entry, paths: Any, *, place: Path) -> None:
+        if entry.iteration > 2:
+            raise Killed
+        register_links(run_name, entry, paths, place=place)
+
+    begin_attempt(monkeypatch, job)
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(ours, "register_links", register)
+        fit(ours, folder)
+    return find_newest_checkpoint(str(job))
 
 
 class Callback:

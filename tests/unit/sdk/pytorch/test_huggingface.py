@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from fakes.attempts import begin_attempt
-from fakes.frameworks import Killed, Training, TransformersTrainer, imported_with, read_reports
+from fakes.frameworks import Killed, Training, TransformersTrainer, cut_before_registration, imported_with, read_reports
 from fakes.trained_models import DisturbedDigits
 
 from proctor.sdk import trial as sdk
@@ -21,7 +21,7 @@ from proctor.sdk.pytorch import (
     NotExactWarning,
     seed_rngs,
 )
-from proctor.sdk.pytorch.checkpoints.pointer import Entry, read_pointer
+from proctor.sdk.pytorch.checkpoints.pointer import read_pointer
 from proctor.sdk.pytorch.checkpoints.registration import list_registered_runs
 from proctor.sdk.pytorch.config import Phase
 from proctor.sdk.pytorch.distributed.ranks import Ranks
@@ -176,19 +176,7 @@ def test_a_kill_before_the_newest_checkpoint_is_registered_loses_no_steps(
     ours: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = fit(ours, tmp_path / "whole")
-    begin_attempt(monkeypatch, tmp_path / "job")
-    register_links = ours.register_links
-
-    def register(run_name: str, entry: Entry, paths: Any, *, place: Path) -> None:
-        if entry.iteration > 2:
-            raise Killed
-        register_links(run_name, entry, paths, place=place)
-
-    monkeypatch.setattr(ours, "register_links", register)
-    with pytest.raises(Killed):
-        fit(ours, tmp_path / "cut")
-    monkeypatch.setattr(ours, "register_links", register_links)
-    registered = find_newest_checkpoint(str(tmp_path / "job"))
+    registered = cut_before_registration(ours, fit, tmp_path / "cut", job=tmp_path / "job", monkeypatch=monkeypatch)
     begin_attempt(monkeypatch, tmp_path / "retry", resume=registered)
     resumed = fit(ours, tmp_path / "cut")
     assert len(resumed.samples) == 8
