@@ -482,19 +482,6 @@ class CheckStep(Resource):
     """What to do about it."""
 
 
-class Event(Resource):
-    """Something has changed."""
-
-    id: int
-    time: Time
-    experiment_id: str | None = None
-    trial_id: str | None = None
-    job_id: str | None = None
-    kind: str = Field(examples=["trial.status"])
-    """experiment.status, trial.status, job.status, metrics, limits, notice or node."""
-    data: JsonObject
-
-
 class FileEntry(Resource):
     """A file of a job."""
 

@@ -13,7 +13,7 @@ from proctor.manager.config.objective import MAXIMIZE, METRIC, stored_direction
 from proctor.manager.engine.feasibility import Outlook
 from proctor.manager.lifecycle.experiment_failures import most_frequent
 from proctor.manager.lifecycle.states import TrialStatus
-from proctor.manager.store.rows import EventRow, ExperimentRow, MetricRow, TrialJobRow, TrialRow
+from proctor.manager.store.rows import ExperimentRow, MetricRow, TrialJobRow, TrialRow
 from proctor.manager.store.tables import events, trials
 from proctor.sdk.metrics import JSON_WORDS
 from proctor.training_services.nodes.pool import Node, NodePool, Reservation
@@ -268,19 +268,6 @@ def check_resource(step: CheckStep) -> models.CheckStep:
     """One hop on the way to a machine."""
     return models.CheckStep(
         machine=step.machine, name=step.name, verdict=step.verdict, found=step.found, advice=step.advice
-    )
-
-
-def event_resource(row: EventRow) -> models.Event:
-    """A change."""
-    return models.Event(
-        id=row.id,
-        time=utc(row.time),
-        experiment_id=row.experiment_id,
-        trial_id=row.trial_id,
-        job_id=row.job_id,
-        kind=row.kind,
-        data=row.data,
     )
 
 

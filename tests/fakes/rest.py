@@ -16,6 +16,7 @@ from fakes.rest_nodes import NOW, Answer, NodesOfRest, Row
 
 from proctor.manager.api import models
 from proctor.manager.api.errors import Problem
+from proctor.manager.api.json_types import rfc3339
 from proctor.manager.process.instance import ManagerAddress, write_address
 from proctor.manager.settings import Home
 from proctor.sdk.client.logs import LogPiece
@@ -158,8 +159,9 @@ class FakeRest(NodesOfRest):
     def emit(self, kind: str, *, data: Row | None = None, **ids: Any) -> None:
         """A change, to every stream."""
         with self._changed:
-            event = models.Event(id=len(self._events) + 1, time=NOW, kind=kind, data=data or {}, **ids)
-            self._events.append(event.model_dump(mode="json"))
+            row = {"experiment_id": None, "trial_id": None, "job_id": None, **ids}
+            time = rfc3339(NOW)
+            self._events.append({"id": len(self._events) + 1, "time": time, "kind": kind, "data": data or {}, **row})
             self._changed.notify_all()
 
     def requests(self, method: str) -> list[tuple[str, Any]]:
