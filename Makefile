@@ -34,16 +34,26 @@ check: setup  ## linters, types and import contracts
 	$(BIN)/mypy
 	PYTHONPATH=src $(BIN)/lint-imports
 
-DEMO := PROCTOR_HOME="$(CURDIR)/demo-home" PATH="$(CURDIR)/$(BIN):$$PATH"
-demo: setup  ## set up and run the main job: 24 PyTorch trials, in demo-home/
-	$(DEMO) proctor create --config examples/digits/config.yml --foreground
-	@echo
-	@echo 'The page stays up. To look from the terminal: export PROCTOR_HOME="$(CURDIR)/demo-home"; $(BIN)/proctor trial ls'
-	@echo 'To stop everything: make demo-stop'
+# An environment of its own: Proctor and what the trials import, without the tests' packages.
+DEMO := .venv-demo
+$(DEMO)/ready: pyproject.toml constraints.txt
+	@echo 'Setting up $(DEMO): Proctor, PyTorch and scikit-learn (once)'
+	$(PYTHON) -m venv $(DEMO)
+	$(DEMO)/bin/pip install --quiet --upgrade 'pip>=25.1'
+	$(DEMO)/bin/pip install --quiet -c constraints.txt -e . torch scikit-learn
+	touch $@
 
-demo-stop:  ## stop the demo's experiments and its manager; demo-home/ stays
-	$(DEMO) proctor stop --all
-	$(DEMO) proctor manager stop
+IN_DEMO := PROCTOR_HOME="$(CURDIR)/demo-home" PATH="$(CURDIR)/$(DEMO)/bin:$$PATH"
+demo: $(DEMO)/ready  ## set up and run the main job: 24 PyTorch trials, in demo-home/
+	$(IN_DEMO) proctor create --config examples/digits/config.yml --foreground
+	@echo
+	@echo 'See the trials:   export PROCTOR_HOME="$(CURDIR)/demo-home"; $(DEMO)/bin/proctor trial ls'
+	@echo 'Tune your script: "Your own project" in README.md'
+	@echo 'Stop the demo:    make demo-stop'
+
+demo-stop: $(DEMO)/ready  ## stop the demo's experiments and its manager; demo-home/ stays
+	$(IN_DEMO) proctor stop --all
+	$(IN_DEMO) proctor manager stop
 
 bench: setup  ## measure; one table (about 15 minutes on an idle machine)
 	$(BIN)/python -m benchmarks $(ARGS)
