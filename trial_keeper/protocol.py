@@ -41,6 +41,8 @@ class EndReason(str, Enum):
     CANCELED = "CANCELED"  # stopped on the manager's command; the manager knows why and replaces it by one of these:
     EARLY_STOPPED = "EARLY_STOPPED"  # … the assessor or trial scheduler
     USER_CANCELED = "USER_CANCELED"  # … the user
+    PAUSED = "PAUSED"  # … its trial was paused; runs again when it is resumed
+    CLONED = "CLONED"  # … its trial continues from another trial's checkpoint, as its next job
     EXPERIMENT_STOPPED = "EXPERIMENT_STOPPED"  # … the experiment was stopped; runs again when it is resumed
     LAUNCH_FAILED = "LAUNCH_FAILED"  # could not be started: missing directory, unreadable environment
     EXIT_UNKNOWN = "EXIT_UNKNOWN"  # neither its process nor its exit record is there

@@ -28,7 +28,7 @@ from proctor.manager.errors import BadRequest, Conflict, ManagerError, NotFound,
 from proctor.manager.events import ChangeFeed
 from proctor.manager.lifecycle.experiment import EXPERIMENT, ExperimentEvent
 from proctor.manager.lifecycle.experiment_failures import NO_ENDS
-from proctor.manager.lifecycle.states import ExperimentStatus
+from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.settings import Home
 from proctor.manager.store.database import Database
 from proctor.manager.store.errors import DatabaseUnusable, RowNotFound
@@ -253,18 +253,23 @@ class Manager:
             await self.stop_experiment(row.id)
         return [row.id for row in rows]
 
-    async def resume_experiment(self, experiment_id: str) -> None:
+    async def resume_experiment(self, experiment_id: str, *, trials: bool = False) -> None:
         """Start a STOPPED or failed experiment again, continue a PAUSED one, or load one that is not loaded now.
-        Raises Unavailable with what is in the way; then the experiment is where it was."""
+        Raises Unavailable with what is in the way; then the experiment is where it was.
+
+        :param trials: resume its PAUSED trials, too; also of an experiment that is running.
+        """
         row = await self.experiment(experiment_id)
         is_loaded = not self._supervisor.not_loaded(row)
         if not is_loaded:
             await self._supervisor.load_now(experiment_id)
             row = await self.experiment(experiment_id)
-        if row.status is ExperimentStatus.PAUSED:
-            await self._supervisor.ask(experiment_id, m.Continue())
-        elif EXPERIMENT.allows(row.status, ExperimentEvent.RESUME):
+        if EXPERIMENT.allows(row.status, ExperimentEvent.RESUME):
             await self._start_again(row)
+            if trials:
+                await self._supervisor.ask(experiment_id, m.Continue(trials=True))
+        elif trials or row.status is ExperimentStatus.PAUSED:
+            await self._supervisor.ask(experiment_id, m.Continue(trials))
         elif is_loaded:
             raise Conflict(f"experiment {experiment_id} is {row.status}; only a stopped or failed one can be resumed")
 
@@ -294,10 +299,13 @@ class Manager:
             raise Conflict(f"experiment {experiment_id} is {row.status}; only a stopped one can be opened for viewing")
         await self._move(row, ExperimentEvent.VIEW)
 
-    async def pause_experiment(self, experiment_id: str) -> None:
-        """Create no new trials; running ones keep running."""
+    async def pause_experiment(self, experiment_id: str, *, trials: bool = False) -> None:
+        """Create no new trials; running ones keep running.
+
+        :param trials: pause the live trials, too; they may save first.
+        """
         await self.experiment(experiment_id)
-        await self._supervisor.ask(experiment_id, m.Pause())
+        await self._supervisor.ask(experiment_id, m.Pause(trials))
 
     async def delete_experiment(self, experiment_id: str) -> None:
         """Remove everything of a stopped experiment: its rows and its folder."""
@@ -387,6 +395,22 @@ class Manager:
         if row.status.is_terminal:
             raise Conflict(f"trial {trial_id} is {row.status} already; there is nothing to kill")
         await self._supervisor.ask(row.experiment_id, m.CancelTrial(trial_id))
+
+    async def pause_trial(self, trial_id: str) -> None:
+        """Stop a live trial, which may save first, and keep it PAUSED, without a place, until it is resumed. Returns
+        when this is written down. Idempotent."""
+        row = await self.trial(trial_id)
+        if row.status.is_terminal:
+            raise Conflict(f"trial {trial_id} is {row.status}; only a WAITING or RUNNING trial can be paused")
+        if row.status is not TrialStatus.PAUSED:
+            await self._supervisor.ask(row.experiment_id, m.PauseTrial(trial_id))
+
+    async def resume_trial(self, trial_id: str) -> None:
+        """Have a PAUSED trial run again, from its newest checkpoint if it has one, when there is a place."""
+        row = await self.trial(trial_id)
+        if row.status is not TrialStatus.PAUSED:
+            raise Conflict(f"trial {trial_id} is {row.status}; only a PAUSED trial can be resumed")
+        await self._supervisor.ask(row.experiment_id, m.ResumeTrial(trial_id))
 
     async def retry_trial(self, trial_id: str) -> TrialRow:
         """Run an ended trial's parameters again, as a new trial. Returns it."""

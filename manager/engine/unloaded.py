@@ -24,14 +24,14 @@ from proctor.manager.engine.loop import messages as m
 from proctor.manager.engine.loop import tuning, user_commands
 from proctor.manager.engine.loop.loop import ExperimentLoop
 from proctor.manager.engine.loop.recovery import read_state
-from proctor.manager.engine.loop.state import ExperimentState, Turn
+from proctor.manager.engine.loop.state import ExperimentState, LiveTrial, Turn
 from proctor.manager.engine.loop.stopping import save_time, soft_stop
 from proctor.manager.engine.transient_errors import error_clause, is_transient, retry_clause
 from proctor.manager.errors import NotFound, Unavailable
 from proctor.manager.lifecycle.experiment import ExperimentEvent
 from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.store.errors import RowNotFound
-from proctor.manager.store.tables import experiments
+from proctor.manager.store.tables import experiments, trials
 from proctor.training_services.base import TrainingService
 from proctor.trial_keeper.linux.backoff import growing_pause
 
@@ -248,6 +248,8 @@ class Unloaded:
             case m.StopExperiment():
                 user_commands.stop(state, turn, save_seconds=save_time(_configured_save_seconds(state)))
             case m.CancelTrial(trial_id):
+                for row in await self._context.control.read(lambda c: trials.paused(c, experiment_id, [trial_id])):
+                    state.bring_back(LiveTrial(row))
                 user_commands.cancel_trial(state, turn, trial_id)
             case m.ChangeLimits():
                 answer = user_commands.change_limits(state, turn, command)

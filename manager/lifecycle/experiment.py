@@ -70,6 +70,7 @@ class ExperimentProgress:
     exhausted: bool  # the tuner's last word was "no more"
     ends: TrialEnds = NO_ENDS
     max_failed: int | None = None
+    paused: int = 0  # trials that are PAUSED: they hold no place, but the experiment is not done without them
 
 
 def spent_limit(progress: ExperimentProgress) -> str:
@@ -85,7 +86,8 @@ def next_event(progress: ExperimentProgress) -> tuple[ExperimentEvent, str] | No
     """The move that the experiment makes by itself now, with its reason; None to stay."""
     limit = spent_limit(progress)
     status = progress.status
-    is_over = status in {Status.NO_MORE_TRIAL, Status.TUNER_NO_MORE_TRIAL} and not progress.live + progress.requested
+    unfinished = progress.live + progress.requested + progress.paused
+    is_over = status in {Status.NO_MORE_TRIAL, Status.TUNER_NO_MORE_TRIAL} and not unfinished
     failures = fatal_failures(progress.ends, progress.max_failed, is_over=is_over)
     if failures and EXPERIMENT.allows(status, ExperimentEvent.FAIL):
         return ExperimentEvent.FAIL, failures

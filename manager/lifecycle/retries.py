@@ -14,6 +14,7 @@ class Charge(StrEnum):
     TRIAL = "TRIAL"  # maxTrialRetries
     INFRASTRUCTURE = "INFRASTRUCTURE"  # maxInfrastructureRetries
     FREE = "FREE"  # none: it runs again however often this happens
+    PAUSE = "PAUSE"  # none: it runs again when it is resumed
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,8 @@ MEANINGS: dict[EndReason, Meaning] = {
     EndReason.EARLY_STOPPED: Meaning(TrialStatus.EARLY_STOPPED, Charge.FINAL, with_final=TrialStatus.EARLY_STOPPED),
     EndReason.USER_CANCELED: Meaning(TrialStatus.USER_CANCELED, Charge.FINAL, with_final=TrialStatus.USER_CANCELED),
     EndReason.EXPERIMENT_STOPPED: Meaning(TrialStatus.SYS_CANCELED, Charge.FREE),
+    EndReason.PAUSED: Meaning(TrialStatus.PAUSED, Charge.PAUSE),
+    EndReason.CLONED: Meaning(TrialStatus.SYS_CANCELED, Charge.FREE),
     EndReason.LAUNCH_FAILED: Meaning(TrialStatus.FAILED, Charge.TRIAL),
     EndReason.EXIT_UNKNOWN: Meaning(TrialStatus.SYS_CANCELED, Charge.INFRASTRUCTURE),
     EndReason.NODE_LOST: Meaning(TrialStatus.SYS_CANCELED, Charge.INFRASTRUCTURE),
@@ -47,9 +50,9 @@ MEANINGS: dict[EndReason, Meaning] = {
     EndReason.INFRASTRUCTURE: Meaning(TrialStatus.SYS_CANCELED, Charge.INFRASTRUCTURE),
 }
 
-_DECISIONS = frozenset(
-    {EndReason.DEADLINE, EndReason.EARLY_STOPPED, EndReason.USER_CANCELED, EndReason.EXPERIMENT_STOPPED}
-)
+_INTERRUPTIONS = frozenset({EndReason.EXPERIMENT_STOPPED, EndReason.PAUSED, EndReason.CLONED})
+"""Decisions after which the trial is meant to run again."""
+_DECISIONS = _INTERRUPTIONS | {EndReason.DEADLINE, EndReason.EARLY_STOPPED, EndReason.USER_CANCELED}
 """Reasons that say who decided to end a job, rather than how it left."""
 
 _MOST_DOUBLINGS = 64
@@ -72,7 +75,7 @@ class RetryPolicy:
 
 @dataclass(frozen=True)
 class RetryDecision:
-    """What becomes of the trial. `retry_after_seconds` is None when `status` is terminal."""
+    """What becomes of the trial. `retry_after_seconds` is None unless `status` is WAITING."""
 
     status: TrialStatus
     failures: int
@@ -86,14 +89,14 @@ def settled_reason(
     """Why a job ended, given who had asked it to stop: a stop that was committed first wins over how the job left, so
     that a trial the user has canceled does not run again because its node was lost meanwhile.
 
-    Except that a trial which finished its work while the experiment was being stopped has simply finished. One that
-    has reported its final metric in vain has not.
+    Except that a trial which finished its work while it was to be interrupted has simply finished. One that has
+    reported its final metric in vain has not.
     """
     if end is EndReason.EXITED_OK and final_lost and not has_final:
         end = EndReason.RESULT_LOST
     if stop_reason is None or end in _DECISIONS:
         return end
-    if end is EndReason.EXITED_OK and has_final and stop_reason is EndReason.EXPERIMENT_STOPPED:
+    if end is EndReason.EXITED_OK and has_final and stop_reason in _INTERRUPTIONS:
         return end
     return stop_reason
 
@@ -107,7 +110,7 @@ def judge(
     fruitless_jobs: int = 1,
     has_final: bool = False,
 ) -> RetryDecision:
-    """Apply the table: end the trial, or send it back to WAITING and charge the budget it says.
+    """Apply the table: end the trial, keep it PAUSED, or send it back to WAITING and charge the budget it says.
 
     :param fruitless_jobs: how many of its newest jobs, this one included, have ended without a report or a checkpoint.
     :param has_final: the trial's final metric is stored. It is the trial's result, so nothing runs again.

@@ -94,8 +94,12 @@ WHERE experiment_id = :experiment_id AND status = :status AND final_value IS NUL
 ORDER BY sequence_id;
 
 -- name: trials.live
-SELECT * FROM trials WHERE experiment_id = :experiment_id AND status IN ('WAITING', 'RUNNING', 'PAUSED')
+SELECT * FROM trials WHERE experiment_id = :experiment_id AND status IN ('WAITING', 'RUNNING')
 ORDER BY sequence_id;
+
+-- name: trials.paused
+SELECT * FROM trials WHERE experiment_id = :experiment_id AND status = 'PAUSED'
+  AND (:ids IS NULL OR id IN (SELECT value FROM json_each(:ids))) ORDER BY sequence_id;
 
 -- name: trials.counts
 SELECT status, trials FROM trial_counts WHERE experiment_id = :experiment_id;

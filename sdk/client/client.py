@@ -210,13 +210,13 @@ class Client:
         """End its trials and the experiment; it can be resumed."""
         return self._post(_path("experiments", experiment_id, "stop"))
 
-    def resume_experiment(self, experiment_id: str) -> JsonObject:
-        """Go on with a stopped experiment."""
-        return self._post(_path("experiments", experiment_id, "resume"))
+    def resume_experiment(self, experiment_id: str, *, trials: bool = False) -> JsonObject:
+        """Resume a stopped, failed or paused experiment; `trials`: its PAUSED trials, too, even if it is running."""
+        return self._post(_path("experiments", experiment_id, "resume"), query=_with_trials(trials))
 
-    def pause_experiment(self, experiment_id: str) -> JsonObject:
-        """Create no new trials; running ones continue."""
-        return self._post(_path("experiments", experiment_id, "pause"))
+    def pause_experiment(self, experiment_id: str, *, trials: bool = False) -> JsonObject:
+        """Create no new trials; running ones continue, unless `trials` pauses them, too."""
+        return self._post(_path("experiments", experiment_id, "pause"), query=_with_trials(trials))
 
     def view_experiment(self, experiment_id: str) -> JsonObject:
         """Open a stopped experiment for reading only."""
@@ -291,6 +291,14 @@ class Client:
         """End a trial."""
         return self._post(_path("trials", trial_id, "kill"))
 
+    def pause_trial(self, trial_id: str) -> JsonObject:
+        """Stop a trial, which may save first, and keep it PAUSED until it is resumed."""
+        return self._post(_path("trials", trial_id, "pause"))
+
+    def resume_trial(self, trial_id: str) -> JsonObject:
+        """Have a PAUSED trial run again, from its newest checkpoint."""
+        return self._post(_path("trials", trial_id, "resume"))
+
     def retry_trial(self, trial_id: str) -> JsonObject:
         """Run the parameters of an ended trial again."""
         return self._post(_path("trials", trial_id, "retry"))
@@ -352,8 +360,8 @@ class Client:
         found: JsonObject = self._transport.request("GET", path)
         return found
 
-    def _post(self, path: str, body: Any = None) -> JsonObject:
-        found: JsonObject = self._transport.request("POST", path, body=body)
+    def _post(self, path: str, body: Any = None, query: "Query | None" = None) -> JsonObject:
+        found: JsonObject = self._transport.request("POST", path, body=body, query=query)
         return found
 
     def _ask_machines(
@@ -375,6 +383,10 @@ class Client:
     def _log(self, path: str, query: Query) -> LogPiece:
         data, headers = self._transport.fetch(path, query=query)
         return LogPiece(data, int(headers["X-Next-Offset"]))
+
+
+def _with_trials(trials: bool) -> Query:
+    return {"trials": "true" if trials else None}
 
 
 def _path(*parts: str) -> str:

@@ -249,6 +249,14 @@ class Experiment:
         """End a trial."""
         self.client.kill_trial(trial_job_id)
 
+    def pause_trial(self, trial_id: str) -> None:
+        """Stop a trial, which may save first, and keep it PAUSED until it is resumed."""
+        self.client.pause_trial(trial_id)
+
+    def resume_trial(self, trial_id: str) -> None:
+        """Have a PAUSED trial run again, from its newest checkpoint."""
+        self.client.resume_trial(trial_id)
+
     def retry_trial_job(self, trial_job_id: str) -> None:
         """Run the parameters of an ended trial again."""
         self.client.retry_trial(trial_job_id)

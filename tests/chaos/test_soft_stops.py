@@ -7,6 +7,7 @@ import pytest
 from chaos import audit, places
 from chaos.harness import EXPERIMENT_ID, House, house
 from chaos.places import listed
+from chaos.processes import Kind, find
 
 pytestmark = pytest.mark.slow
 
@@ -49,6 +50,35 @@ def test_a_stopped_trial_saves_and_goes_on_from_there(place: str, tmp_path: Path
     assert (tmp_path / "ledger").read_text().split() == [*saved, "begin", saved[3]]
     ending = audit.Ending.read(built.home, tmp_path / "ledgers")
     assert [job["end_reason"] for job in ending.jobs.values()] == ["EXPERIMENT_STOPPED", "EXITED_OK"]
+    (trial,) = ending.trials.values()
+    assert (trial["status"], trial["final_value"]) == ("SUCCEEDED", float(saved[3]))
+    audit.check_nothing_left(ending)
+
+
+@pytest.mark.parametrize("place", ["", "manager.cancel.before", "manager.cancel.after", *listed(places.OF_A_SOFT_STOP)])
+def test_a_paused_trial_saves_and_continues_from_there_when_it_is_resumed(place: str, tmp_path: Path) -> None:
+    dying = {"PROCTOR_FAILPOINT": place, "PROCTOR_FAILPOINT_COUNTER": str(tmp_path / "counter")}
+    with house(tmp_path, dying if place else {}) as built:
+        create(built, tmp_path)
+        (trial_id,) = built.ask(lambda client: [row["id"] for row in client.trials(EXPERIMENT_ID)])
+        built.ask(lambda client: client.pause_trial(trial_id))
+
+        def is_paused() -> bool | None:
+            return True if built.ask(lambda client: client.trial(trial_id)["status"]) == "PAUSED" else None
+
+        built.wait_for(is_paused, "the trial to be PAUSED")
+        assert built.status() == "NO_MORE_TRIAL"
+        saved = (tmp_path / "ledger").read_text().split()
+        assert saved[:3] == ["begin", "0", "saved"]
+        assert find(Kind.TRIAL, built.home, built.tag) == []
+        (tmp_path / "finish").touch()
+        built.ask(lambda client: client.resume_trial(trial_id))
+        built.wait_until_done()
+        built.shut_down()
+    assert (tmp_path / "counter").exists() == bool(place), f"nobody came to {place}"
+    assert (tmp_path / "ledger").read_text().split() == [*saved, "begin", saved[3]]
+    ending = audit.Ending.read(built.home, tmp_path / "ledgers")
+    assert [job["end_reason"] for job in ending.jobs.values()] == ["PAUSED", "EXITED_OK"]
     (trial,) = ending.trials.values()
     assert (trial["status"], trial["final_value"]) == ("SUCCEEDED", float(saved[3]))
     audit.check_nothing_left(ending)

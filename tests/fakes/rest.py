@@ -44,6 +44,7 @@ class FakeRest(NodesOfRest):
         self.log_bytes = 0
         """How much of all logs was asked for."""
         self.asked: list[tuple[str, str, Any]] = []
+        self.queries: list[dict[str, str]] = []  # of what was posted
         self.on_ask: dict[tuple[str, str], Any] = {}
         self.machines: Row | None = None
         """Of the experiments that are added from now on."""
@@ -249,6 +250,10 @@ class FakeRest(NodesOfRest):
             case "POST", name, "kill":
                 self.set_status(self._trial(name)["id"], "USER_CANCELED")
                 return self._trial(name)
+            case "POST", name, ("pause" | "resume") as verb:
+                changes = {"reason": ""} if verb == "pause" else {"reason": "waiting: resumed by the user"}
+                self.set_status(self._trial(name)["id"], "PAUSED" if verb == "pause" else "WAITING", **changes)
+                return self._trial(name)
             case "POST", name, "retry":
                 old = self._trial(name)
                 return self.add_trial(old["experiment_id"], f"again{name}", status="WAITING", final_value=None)
@@ -367,6 +372,8 @@ class _Handler(BaseHTTPRequestHandler):
         length = int(self.headers.get("Content-Length") or 0)
         body = json.loads(self.rfile.read(length)) if length else None
         self.rest.asked.append((self.command, path, body))
+        if self.command == "POST":
+            self.rest.queries.append(query)
         try:
             if path != "/health" and self.headers.get("Authorization") != f"Bearer {TOKEN}":
                 raise Answer(401, "a token is needed")

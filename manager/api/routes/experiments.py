@@ -118,16 +118,24 @@ async def stop_experiment(context: Context, experiment_id: str) -> models.Experi
 
 
 @router.post("/{experiment_id}/resume", status_code=202, summary="Resume a stopped, failed or paused experiment")
-async def resume_experiment(context: Context, experiment_id: str) -> models.Experiment:
+async def resume_experiment(
+    context: Context,
+    experiment_id: str,
+    trials: Annotated[bool, Query(description="Resume its PAUSED trials, too, also of a running experiment.")] = False,
+) -> models.Experiment:
     """The request is committed when this answers; the status says how far it is."""
-    await context.manager.resume_experiment(experiment_id)
+    await context.manager.resume_experiment(experiment_id, trials=trials)
     return await _resource(context, await context.manager.experiment(experiment_id))
 
 
 @router.post("/{experiment_id}/pause", status_code=202, summary="Create no new trials of an experiment")
-async def pause_experiment(context: Context, experiment_id: str) -> models.Experiment:
-    """Running trials continue."""
-    await context.manager.pause_experiment(experiment_id)
+async def pause_experiment(
+    context: Context,
+    experiment_id: str,
+    trials: Annotated[bool, Query(description="Pause its trials, too; those that can save may do so first.")] = False,
+) -> models.Experiment:
+    """Running trials continue, unless `trials` is set."""
+    await context.manager.pause_experiment(experiment_id, trials=trials)
     return await _resource(context, await context.manager.experiment(experiment_id))
 
 

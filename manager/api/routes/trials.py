@@ -91,6 +91,21 @@ async def kill_trial(context: Context, trial_id: str) -> models.Trial:
     return await _read_resource(context, await context.manager.trial(trial_id))
 
 
+@router.post("/trials/{trial_id}/pause", status_code=202, summary="Pause a trial")
+async def pause_trial(context: Context, trial_id: str) -> models.Trial:
+    """It is stopped, may save first (`saveSeconds`), and is kept without a place or GPUs until it is resumed. The
+    request is stored when this returns; the trial is PAUSED when its job has ended."""
+    await context.manager.pause_trial(trial_id)
+    return await _read_resource(context, await context.manager.trial(trial_id))
+
+
+@router.post("/trials/{trial_id}/resume", status_code=202, summary="Resume a paused trial")
+async def resume_trial(context: Context, trial_id: str) -> models.Trial:
+    """It waits for a place, which may be on another node, and continues from its newest checkpoint."""
+    await context.manager.resume_trial(trial_id)
+    return await _read_resource(context, await context.manager.trial(trial_id))
+
+
 @router.post("/trials/{trial_id}/retry", status_code=201, summary="Run an ended trial's parameters again")
 async def retry_trial(context: Context, trial_id: str) -> models.Trial:
     """Answers with the new trial."""

@@ -14,8 +14,9 @@ from proctor.manager.cli.session import CliSession, with_session
 @experiment_argument
 @click.option("-p", "--port", type=click.IntRange(0, 65535), help="Port to use if a manager has to be started.")
 @click.option("-f", "--foreground", is_flag=True, help="Watch it until it ends.")
+@click.option("--trials", is_flag=True, help="Resume its paused trials, too; also of a running experiment.")
 @with_session
-def resume(session: CliSession, experiment: str | None, port: int | None, foreground: bool) -> int:
+def resume(session: CliSession, experiment: str | None, port: int | None, foreground: bool, trials: bool) -> int:
     """Resume a stopped, paused or failed experiment. Trials that still run are not started again."""
     client = session.ensure_client(port=port)
     found = (
@@ -23,7 +24,7 @@ def resume(session: CliSession, experiment: str | None, port: int | None, foregr
         if experiment
         else _only(client, {"STOPPED", "PAUSED", "VIEWED", "ERROR"}, "resumed")
     )
-    client.resume_experiment(found["id"])
+    client.resume_experiment(found["id"], trials=trials)
     session.report(f"Experiment {found['id']} resumed.")
     if not foreground:
         return ExitCode.OK
@@ -34,12 +35,18 @@ def resume(session: CliSession, experiment: str | None, port: int | None, foregr
 
 @click.command()
 @experiment_argument
+@click.option("--trials", is_flag=True, help="Pause its trials, too; those that can save may do so first.")
 @with_session
-def pause(session: CliSession, experiment: str | None) -> None:
-    """Create no new trials; running ones continue. `proctor resume` resumes the experiment."""
+def pause(session: CliSession, experiment: str | None, trials: bool) -> None:
+    """Create no new trials; running ones continue. `proctor resume` resumes the experiment.
+
+    With `--trials` its trials are paused, too, and `proctor resume --trials` resumes all of them.
+    """
     found = find_experiment(session.client, experiment)
-    session.client.pause_experiment(found["id"])
-    session.report(f"Experiment {found['id']} creates no new trials; `proctor resume {found['id']}` resumes it.")
+    session.client.pause_experiment(found["id"], trials=trials)
+    what = "creates no new trials and its trials are being paused" if trials else "creates no new trials"
+    again = f"proctor resume {found['id']}{' --trials' if trials else ''}"
+    session.report(f"Experiment {found['id']} {what}; `{again}` resumes it.")
 
 
 @click.command()

@@ -1,4 +1,4 @@
-"""`proctor trial`: list, show, kill, retry, add, logs and files.
+"""`proctor trial`: list, show, pause, resume, kill, retry, add, logs and files.
 
 Files are read through the manager, wherever the trial runs or ran.
 """
@@ -36,7 +36,7 @@ FILES = (
 
 @click.group()
 def trial() -> None:
-    """Trials: list, show, kill, retry, add; read logs and files."""
+    """Trials: list, show, pause, resume, kill, retry, add; read logs and files."""
 
 
 @trial.command()
@@ -129,6 +129,33 @@ def kill(session: CliSession, words: Sequence[str], trial: str | None, experimen
     found = named_trial(session.client, words, trial, experiment)
     session.client.kill_trial(found["id"])
     session.report(f"Trial {found['sequence_id']} ({found['id']}) is being stopped.")
+
+
+@trial.command()
+@trial_argument
+@with_session
+def pause(session: CliSession, words: Sequence[str], trial: str | None, experiment: str | None) -> None:
+    """Stop a trial and keep it without a place or GPUs until it is resumed.
+
+    A trial that can save may do so first (`saveSeconds`). It continues from its newest checkpoint, or from the start
+    if it has registered none.
+    """
+    found = named_trial(session.client, words, trial, experiment)
+    paused = session.client.pause_trial(found["id"])
+    said = "is PAUSED" if paused["status"] == TrialStatus.PAUSED else "is being paused"
+    again = f"`proctor trial resume {found['id']}` resumes it"
+    session.report(f"Trial {found['sequence_id']} ({found['id']}) {said}; {again}.")
+
+
+@trial.command()
+@trial_argument
+@with_session
+def resume(session: CliSession, words: Sequence[str], trial: str | None, experiment: str | None) -> None:
+    """Resume a paused trial, on this or another machine."""
+    found = named_trial(session.client, words, trial, experiment)
+    resumed = session.client.resume_trial(found["id"])
+    why = f" ({resumed['reason']})" if resumed["reason"] else ""
+    session.report(f"Trial {found['sequence_id']} ({found['id']}) is resumed{why}.")
 
 
 @trial.command()

@@ -26,12 +26,12 @@ from proctor.manager.engine.loop.effects import Effects
 from proctor.manager.engine.loop.listeners import ServiceListener
 from proctor.manager.engine.loop.messages import Envelope, Inbox
 from proctor.manager.engine.loop.placing import place_waiting
-from proctor.manager.engine.loop.recovery import InputLog, read_state, save_columns
-from proctor.manager.engine.loop.state import ExperimentState, Snapshot, Turn
+from proctor.manager.engine.loop.recovery import InputLog, bring_back, read_state, save_columns
+from proctor.manager.engine.loop.state import ExperimentState, LiveTrial, Snapshot, Turn
 from proctor.manager.engine.transient_errors import error_clause, is_transient
 from proctor.manager.errors import BadRequest, Conflict, ManagerError, Unavailable
 from proctor.manager.lifecycle.experiment import EXPERIMENT, ExperimentEvent
-from proctor.manager.lifecycle.states import ExperimentStatus
+from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.store.errors import StoreError, ValueRefused
 from proctor.manager.store.tables import experiments, jobs
 from proctor.manager.store.tables import metrics as metric_store
@@ -125,7 +125,7 @@ class ExperimentLoop:
         await self._replay_metrics()
 
     def _wake_waiting(self) -> None:
-        if any(trial.job is None for trial in self.state.trials.values()):
+        if self.state.jobless:
             self.inbox.post(m.Wake())
 
     async def _replay_metrics(self) -> None:
@@ -165,12 +165,16 @@ class ExperimentLoop:
         """Handle messages in one turn. Raises ValueRefused; then nothing of it is done or answered, but the state is to
         be taken back."""
         turn = self._new_turn()
+        brought_back = await self._bring_back(turn, envelopes)
         answers: list[tuple[Envelope, Any]] = []
         for envelope in envelopes:
             try:
                 answers.append((envelope, self._handle(turn, envelope.message)))
             except ManagerError as error:  # a command that cannot be carried out
                 envelope.refuse(error)
+        for trial in brought_back:
+            if trial.row.status is TrialStatus.PAUSED:
+                self.state.set_aside(trial)
         await self._move_on(turn)
         try:
             await self._commit(turn)
@@ -183,6 +187,20 @@ class ExperimentLoop:
             envelope.resolve(value)
         self._dispatcher.send(turn.inputs)
         await self._effects.carry_out(turn)
+
+    async def _bring_back(self, turn: Turn, envelopes: Sequence[Envelope]) -> list[LiveTrial]:
+        """The PAUSED trials that the messages are about."""
+        wanted: set[str] = set()
+        for envelope in envelopes:
+            match envelope.message:
+                case m.ResumeTrial(trial_id) | m.CancelTrial(trial_id):
+                    wanted.add(trial_id)
+                case m.Continue(trials=True):
+                    return await bring_back(self.state, turn, self.context.control, self.context.metrics, None)
+        wanted -= self.state.trials.keys()
+        if not wanted or not self.state.paused:
+            return []
+        return await bring_back(self.state, turn, self.context.control, self.context.metrics, wanted)
 
     def _new_turn(self) -> Turn:
         return Turn(self.state.row.id, self.context.clock.now(), self.context.clock.monotonic())
@@ -226,16 +244,21 @@ class ExperimentLoop:
                 turn.add_notice(text)
             case m.CancelTrial(trial_id):
                 user_commands.cancel_trial(state, turn, trial_id)
+            case m.PauseTrial(trial_id):
+                user_commands.pause_trial(state, turn, trial_id, save_seconds=self.context.save_seconds)
+            case m.ResumeTrial(trial_id):
+                user_commands.resume_trial(state, turn, trial_id)
             case m.AddTrial():
                 return user_commands.add_trial(state, turn, message)
             case m.ImportRows():
                 user_commands.import_rows(state, turn, message)
             case m.ChangeLimits():
                 user_commands.change_limits(state, turn, message)
-            case m.Pause():
-                user_commands.pause(state, turn)
-            case m.Continue():
-                user_commands.proceed(state, turn)
+            case m.Pause(with_trials):
+                save_seconds = self.context.save_seconds if with_trials else None
+                user_commands.pause(state, turn, trials_save_seconds=save_seconds)
+            case m.Continue(with_trials):
+                user_commands.proceed(state, turn, with_trials=with_trials)
             case m.StopExperiment():
                 user_commands.stop(state, turn, save_seconds=self.context.save_seconds)
         return None
@@ -266,7 +289,7 @@ class ExperimentLoop:
     def _until_deadline(self) -> float | None:
         """Seconds until something is due without a message; None: nothing is."""
         monotonic = self.context.clock.monotonic()
-        retries = [trial.retry_at for trial in self.state.trials.values() if trial.retry_at is not None]
+        retries = [trial.retry_at for trial in self.state.jobless.values() if trial.retry_at is not None]
         due = [at - monotonic for at in retries if at > monotonic]  # the others wait for a place, which wakes the loop
         if self._effects.due is not None:
             due.append(self._effects.due - monotonic)

@@ -107,6 +107,20 @@ class CancelTrial:
 
 
 @dataclass(frozen=True)
+class PauseTrial:
+    """Keep a live trial without a place until it is resumed."""
+
+    trial_id: str
+
+
+@dataclass(frozen=True)
+class ResumeTrial:
+    """Have a PAUSED trial run again."""
+
+    trial_id: str
+
+
+@dataclass(frozen=True)
 class AddTrial:
     """Run a trial with these parameters, which no tuner has suggested."""
 
@@ -132,10 +146,14 @@ class ChangeLimits:
 class Pause:
     """Create no new trials."""
 
+    trials: bool = False  # and pause the live ones
+
 
 @dataclass(frozen=True)
 class Continue:
     """Create trials again."""
+
+    trials: bool = False  # and resume those that are PAUSED
 
 
 @dataclass(frozen=True)
@@ -157,6 +175,8 @@ LoopMessage = (
     | DispatcherLeft
     | Wake
     | CancelTrial
+    | PauseTrial
+    | ResumeTrial
     | AddTrial
     | ImportRows
     | ChangeLimits
@@ -238,7 +258,9 @@ class Inbox:
 
 # ---- values that the store refuses -----------------------------------------------------------------------------------
 
-_REQUESTS = CancelTrial | AddTrial | ImportRows | ChangeLimits | Pause | Continue | StopExperiment
+_REQUESTS = (
+    CancelTrial | PauseTrial | ResumeTrial | AddTrial | ImportRows | ChangeLimits | Pause | Continue | StopExperiment
+)
 
 
 def is_request(message: LoopMessage) -> bool:

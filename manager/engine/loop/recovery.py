@@ -3,7 +3,7 @@
 import asyncio
 import json
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from proctor.manager.engine.loop import tuning
 from proctor.manager.engine.loop.messages import MetricsRefused
 from proctor.manager.engine.loop.state import ExperimentState, LiveTrial, Turn
 from proctor.manager.engine.transient_errors import error_clause
+from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.store.database import Database
 from proctor.manager.store.errors import ValueRefused
 from proctor.manager.store.rows import ExperimentRow, InputRow, MetricRow
@@ -31,16 +32,28 @@ async def load_state(control: Database, metrics: Database, experiment_id: str) -
     return state
 
 
+async def bring_back(
+    state: ExperimentState, turn: Turn, control: Database, metrics: Database, trial_ids: Collection[str] | None
+) -> list[LiveTrial]:
+    """Bring PAUSED trials back into the state, with what the metrics database knows better; None: all of them."""
+    rows = await control.read(lambda c: trials.paused(c, state.row.id, trial_ids))
+    found = [LiveTrial(row) for row in rows]
+    for trial in found:
+        state.bring_back(trial)
+        if columns := await _refresh(metrics, trial, state.row.report_from):
+            turn.write(lambda c, key=trial.row.id, new=columns: trials.update(c, key, **new))  # type: ignore[misc]
+    return found
+
+
 def read_state(connection: sqlite3.Connection, experiment_id: str) -> ExperimentState:
     """The experiment as the control database alone has it. Raises RowNotFound."""
     row = experiments.get(connection, experiment_id)
-    state = ExperimentState(row, created=sum(trials.counts(connection, experiment_id).values()))
+    counts = trials.counts(connection, experiment_id)
+    state = ExperimentState(row, created=sum(counts.values()), paused=counts.get(TrialStatus.PAUSED, 0))
     for trial_row in trials.live(connection, experiment_id):
-        state.trials[trial_row.id] = LiveTrial(trial_row)
+        state.add(LiveTrial(trial_row))
     for job in jobs.live(connection, experiment_id):
-        trial = state.trials[job.trial_id]
-        trial.job = job
-        state.by_job[job.id] = trial
+        state.set_job(state.trials[job.trial_id], job)
     answered = trials.parameter_ids(connection, experiment_id)
     state.requested = dispatcher_inputs.requested(connection, experiment_id) - answered
     return state

@@ -1,7 +1,8 @@
 """What one experiment's loop holds in memory, and what one turn of it changes.
 
-`ExperimentState` is the experiment's row and its live trials, never the finished ones. A `Turn` gathers what one turn
-commits, and what is done once it is committed.
+`ExperimentState` is the row of the experiment and its trials that are WAITING or RUNNING. Those that have ended or are
+PAUSED are in the store alone, so that a turn costs the same however many there are; a turn that is about a PAUSED one
+brings it back. A `Turn` gathers what one turn commits, and what is done once it is committed.
 """
 
 import logging
@@ -58,7 +59,9 @@ class ExperimentState:
     row: ExperimentRow
     created: int = 0
     trials: dict[str, LiveTrial] = field(default_factory=dict)
-    by_job: dict[str, LiveTrial] = field(default_factory=dict)
+    by_job: dict[str, LiveTrial] = field(default_factory=dict)  # those with a live job
+    jobless: dict[str, LiveTrial] = field(default_factory=dict)  # the others, by their own ids
+    paused: int = 0  # how many trials are PAUSED, and only in the store
     requested: set[int] = field(default_factory=set)  # parameter ids that the tuner owes
     declined: set[int] = field(default_factory=set)  # ids for which it had nothing; it may come back to them
     exhausted: bool = False
@@ -77,7 +80,7 @@ class ExperimentState:
     def snapshot(self) -> "Snapshot":
         """What `roll_back` needs besides the stored trials and jobs."""
         kept = (self.row, self.created, self.exhausted, self.active_since, self.replayed_to, self.code_fingerprint)
-        return Snapshot(*kept, frozenset(self.requested), frozenset(self.declined))
+        return Snapshot(*kept, self.paused, frozenset(self.requested), frozenset(self.declined))
 
     def roll_back(self, before: "Snapshot", stored: "ExperimentState") -> None:
         """Discard what a turn has changed that was not committed.
@@ -87,14 +90,44 @@ class ExperimentState:
         """
         self.row, self.created, self.exhausted = before.row, before.created, before.exhausted
         self.active_since, self.replayed_to = before.active_since, before.replayed_to
-        self.code_fingerprint = before.code_fingerprint
+        self.code_fingerprint, self.paused = before.code_fingerprint, before.paused
         self.requested, self.declined = set(before.requested), set(before.declined)
         for trial_id, trial in stored.trials.items():
             if (known := self.trials.get(trial_id)) is not None:
                 trial.latest, trial.has_latest = known.latest, known.has_latest
                 trial.waiting_since, trial.other_final = known.waiting_since, known.other_final
                 trial.has_progress = known.has_progress
-        self.trials, self.by_job = stored.trials, stored.by_job
+        self.trials, self.by_job, self.jobless = stored.trials, stored.by_job, stored.jobless
+
+    def add(self, trial: LiveTrial) -> None:
+        """One more trial; all of them have a job or wait for one."""
+        self.trials[trial.row.id] = trial
+        self.set_job(trial, trial.job)
+
+    def set_job(self, trial: LiveTrial, job: TrialJobRow | None) -> None:
+        """The trial's live job, or None when it has none any longer."""
+        if trial.job is not None:
+            self.by_job.pop(trial.job.id, None)
+        trial.job = job
+        if job is None:
+            self.jobless[trial.row.id] = trial
+        else:
+            self.jobless.pop(trial.row.id, None)
+            self.by_job[job.id] = trial
+
+    def remove(self, trial: LiveTrial) -> None:
+        """A trial without a job has ended, or is PAUSED."""
+        del self.trials[trial.row.id], self.jobless[trial.row.id]
+
+    def bring_back(self, trial: LiveTrial) -> None:
+        """A PAUSED trial that this turn is about; `set_aside` is the inverse."""
+        self.add(trial)
+        self.paused -= 1
+
+    def set_aside(self, trial: LiveTrial) -> None:
+        """The trial is PAUSED: from now on it is in the store alone."""
+        self.remove(trial)
+        self.paused += 1
 
     def take_position(self) -> int:
         """The next place in the dispatcher's input log."""
@@ -137,8 +170,9 @@ class ExperimentState:
             max_trials=self.row.max_trial_number,
             active_seconds=self.active_seconds(monotonic),
             max_seconds=self.row.max_experiment_seconds,
-            live=sum(trial.row.status is not TrialStatus.PAUSED for trial in self.trials.values()),
+            live=len(self.trials),
             requested=len(self.requested),
+            paused=self.paused,
             exhausted=self.exhausted,
             ends=self.row.trial_ends,
             max_failed=self.row.max_failed_trials,
@@ -151,7 +185,7 @@ class ExperimentState:
 
     def waiting(self) -> Iterator[LiveTrial]:
         """Trials without a job that wait for a place, in the order of their numbers."""
-        candidates = [t for t in self.trials.values() if t.job is None and t.row.status is TrialStatus.WAITING]
+        candidates = [trial for trial in self.jobless.values() if trial.row.status is TrialStatus.WAITING]
         return iter(sorted(candidates, key=lambda trial: trial.row.sequence_id))
 
     def placed(self) -> int:
@@ -169,6 +203,7 @@ class Snapshot:
     active_since: float | None
     replayed_to: int
     code_fingerprint: str | None
+    paused: int
     requested: frozenset[int]
     declined: frozenset[int]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from proctor.manager.dispatcher.client.client import FINISH_SECONDS
 from proctor.manager.engine.loop.state import ExperimentState, LiveTrial
 from proctor.manager.lifecycle.states import ExperimentStatus
-from proctor.training_services.base import SoftStop
+from proctor.training_services.base import EndReason, SoftStop
 from proctor.training_services.nodes.pool import NodePool
 
 DEFAULT_SAVE_SECONDS = 30.0
@@ -64,7 +64,8 @@ def soft_stop(trial: LiveTrial, configured: float | None, now: float) -> SoftSto
     seconds = _save_until(trial) - now
     if trial.job is None or seconds <= 0:
         return None
-    return SoftStop(trial.job.detail, seconds, only_if_able=configured is None)
+    request = "pause" if trial.job.stop_reason is EndReason.PAUSED else "stop"
+    return SoftStop(trial.job.detail, seconds, only_if_able=configured is None, request=request)
 
 
 def _save_until(trial: LiveTrial) -> float:
@@ -99,4 +100,13 @@ def held_up(state: ExperimentState, pool: NodePool) -> str:
         f"no reports from {'1 trial' if number == 1 else f'{number} trials'}: {pool.absence(node_id)}"
         for node_id, number in numbers.items()
     ]
-    return "; ".join([*stopped, *absent])
+    return "; ".join([*stopped, *absent, *_paused_clause(state)])
+
+
+def _paused_clause(state: ExperimentState) -> list[str]:
+    """Where nothing else is left, what the experiment waits for."""
+    ends_with_trials = state.row.status in {ExperimentStatus.NO_MORE_TRIAL, ExperimentStatus.TUNER_NO_MORE_TRIAL}
+    if not state.paused or state.trials or not ends_with_trials:
+        return []
+    those, them = ("1 trial is", "it") if state.paused == 1 else (f"{state.paused} trials are", "them")
+    return [f"{those} PAUSED: resume or kill {them} to finish the experiment"]

@@ -56,7 +56,7 @@ def create_trial(
         created_at=turn.now,
     )
     trial = LiveTrial(row)
-    state.trials[row.id] = trial
+    state.add(trial)
     state.created += 1
     turn.write(lambda c: trials.insert(c, row))
     return trial
@@ -96,9 +96,9 @@ def create_job(
         submitted_at=turn.now,
         resumes=state.row.resumes,
     )
-    trial.job, trial.has_progress = job, False
+    state.set_job(trial, job)
+    trial.has_progress = False
     trial.row, trial.retry_at = replace(trial.row, jobs=number, not_before=None), None
-    state.by_job[job.id] = trial
     turn.write(lambda c: jobs.insert(c, job))
     turn.write(lambda c: trials.update(c, job.trial_id, jobs=number, not_before=None))
     if number > 1:
@@ -159,7 +159,7 @@ def end_trial(
     :param cause: why it has failed, if that counts as a failure of the experiment's trials (`cause_of_failure`).
     """
     _move(turn, trial, ENDS[status], reason, ended_at=turn.now)
-    del state.trials[trial.row.id]
+    state.remove(trial)
     state.count_end(status, cause, has_final=trial.has_final)
     state.exhausted = False  # a tuner that had nothing to suggest may have learned something
     value, has_value = outcome(trial, status, counts_intermediate=state.counts_intermediate_results)
@@ -176,6 +176,17 @@ def end_trial(
     turn.send_input(message, message_payload(message))
 
 
+def pause_trial(state: ExperimentState, turn: Turn, trial: LiveTrial, reason: str) -> None:
+    """Keep a trial that has no job without a place, until it is resumed."""
+    _move(turn, trial, TrialEvent.PAUSE, reason, not_before=None)
+    state.set_aside(trial)
+
+
+def resume_trial(turn: Turn, trial: LiveTrial, why: str) -> None:
+    """Have a PAUSED trial run again when there is a place."""
+    _move(turn, trial, TrialEvent.RESUME, f"waiting: {why}")
+
+
 def accept_final(state: ExperimentState, turn: Turn, trial: LiveTrial, how: str) -> None:
     """The trial has succeeded by its stored final metric, although its job did not end well; a notice says so.
 
@@ -189,9 +200,8 @@ def accept_final(state: ExperimentState, turn: Turn, trial: LiveTrial, how: str)
 def end_waiting_with_final(state: ExperimentState, turn: Turn) -> None:
     """Trials that were sent back to WAITING before their final metric was stored, or before it was known that a final
     metric is the end, do not run again."""
-    for trial in [trial for trial in state.trials.values() if trial.job is None and trial.has_final]:
-        if trial.row.status is TrialStatus.WAITING:
-            accept_final(state, turn, trial, "its last job did not end well")
+    for trial in [trial for trial in state.jobless.values() if trial.has_final]:
+        accept_final(state, turn, trial, "its last job did not end well")
 
 
 def outcome(trial: LiveTrial, status: TrialStatus, *, counts_intermediate: bool) -> tuple[Any, bool]:
@@ -329,6 +339,8 @@ def end_job(state: ExperimentState, turn: Turn, trial: LiveTrial, exit: Exit, po
     )
     if decision.status is TrialStatus.WAITING:
         _retry(turn, trial, decision, reason, detail)
+    elif decision.status is TrialStatus.PAUSED:
+        pause_trial(state, turn, trial, detail)
     elif decision.status is not TrialStatus.SUCCEEDED:
         is_new = job.resumes == state.row.resumes
         cause = cause_of_failure(decision.status, reason, detail) if is_new else ""
@@ -369,8 +381,7 @@ def _close_job(
         "started_at": job.started_at or exit.started_at or None,
         "ended_at": exit.ended_at,
     }
-    trial.job = None
-    del state.by_job[job.id]
+    state.set_job(trial, None)
     turn.write(
         lambda c: jobs.move(c, job.id, token=job.token, expected=expected, status=status, time=turn.now, **columns)
     )
@@ -419,7 +430,7 @@ def on_delayed(state: ExperimentState, turn: Turn, message: Delayed) -> None:
 def restore_retry_times(state: ExperimentState, policy: RetryPolicy, *, now: float, monotonic: float) -> None:
     """After a restart: what is left of the delays of waiting trials, by the stored Unix time. The machine's clock may
     have been set meanwhile, so none waits longer than the delay that it was given."""
-    for trial in state.trials.values():
+    for trial in state.jobless.values():
         if trial.row.not_before is not None:
             longest = max(retry_delay(trial.row.fruitless_jobs, policy), policy.no_room_seconds)
             trial.retry_at = monotonic + min(max(trial.row.not_before - now, 0.0), longest)

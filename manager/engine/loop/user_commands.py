@@ -7,13 +7,19 @@ from typing import Any
 from proctor.manager.dispatcher import protocol
 from proctor.manager.engine.loop import transitions, tuning
 from proctor.manager.engine.loop.messages import AddTrial, ChangeLimits, ImportRows
-from proctor.manager.engine.loop.state import ExperimentState, Turn
+from proctor.manager.engine.loop.state import ExperimentState, LiveTrial, Turn
 from proctor.manager.errors import Conflict
 from proctor.manager.lifecycle.experiment import EXPERIMENT, ExperimentEvent, spent_limit
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.store.rows import TrialRow
 from proctor.manager.store.tables import experiments
 from proctor.training_services.base import EndReason, TrialJobStatus
+
+_WITHOUT_NEW_TRIALS = {
+    ExperimentStatus.PAUSED,
+    ExperimentStatus.NO_MORE_TRIAL,
+    ExperimentStatus.TUNER_NO_MORE_TRIAL,
+}
 
 
 def cancel_trial(state: ExperimentState, turn: Turn, trial_id: str) -> None:
@@ -27,6 +33,50 @@ def cancel_trial(state: ExperimentState, turn: Turn, trial_id: str) -> None:
     else:
         transitions.end_saving(turn, trial)
         transitions.request_stop(state, turn, trial, EndReason.USER_CANCELED, "canceled by the user")
+
+
+def pause_trial(state: ExperimentState, turn: Turn, trial_id: str, *, save_seconds: float) -> None:
+    """Keep a trial without a place until it is resumed. One that runs may save first.
+
+    :param save_seconds: how long it may save before it is signaled.
+    """
+    trial = state.trials.get(trial_id)
+    if trial is None:
+        raise Conflict(f"trial {trial_id} has ended or is PAUSED already; only a live trial can be paused")
+    if trial.job is not None and trial.job.stop_reason not in (None, EndReason.PAUSED):
+        raise Conflict(f"trial {trial_id} is being stopped already ({trial.job.detail})")
+    _pause(turn, state, trial, "paused by the user", save_seconds)
+
+
+def resume_trial(state: ExperimentState, turn: Turn, trial_id: str) -> None:
+    """Have a PAUSED trial run again, from its newest checkpoint."""
+    _require_active(state, "resume trials")
+    trial = state.trials.get(trial_id)
+    if trial is None or trial.row.status is not TrialStatus.PAUSED:
+        status = "no longer PAUSED" if trial is None else trial.row.status
+        raise Conflict(f"trial {trial_id} is {status}; only a PAUSED trial can be resumed")
+    _resume(state, turn, trial)
+
+
+def _pause(turn: Turn, state: ExperimentState, trial: LiveTrial, reason: str, save_seconds: float) -> None:
+    if trial.job is None:
+        transitions.pause_trial(state, turn, trial, reason)
+    else:
+        _stop_softly(state, turn, trial, EndReason.PAUSED, reason, save_seconds)
+
+
+def _resume(state: ExperimentState, turn: Turn, trial: LiveTrial) -> None:
+    held = state.row.status is ExperimentStatus.PAUSED
+    transitions.resume_trial(turn, trial, "the experiment is paused; resume it, too" if held else "resumed by the user")
+
+
+def _stop_softly(
+    state: ExperimentState, turn: Turn, trial: LiveTrial, reason: EndReason, detail: str, save_seconds: float
+) -> None:
+    """Stop the trial's job; one whose process runs may save first."""
+    runs = trial.job is not None and trial.job.status is TrialJobStatus.RUNNING
+    save_until = turn.now + save_seconds if runs and save_seconds > 0 else None
+    transitions.request_stop(state, turn, trial, reason, detail, save_until=save_until)
 
 
 def add_trial(state: ExperimentState, turn: Turn, command: AddTrial) -> TrialRow:
@@ -80,16 +130,31 @@ def _update_spent_limit(state: ExperimentState, turn: Turn) -> None:
         )
 
 
-def pause(state: ExperimentState, turn: Turn) -> None:
-    """Create no new trials; running ones keep running."""
-    _allowed(state, ExperimentEvent.PAUSE, "pause")
-    tuning.move_experiment(state, turn, ExperimentEvent.PAUSE, "paused by the user")
+def pause(state: ExperimentState, turn: Turn, *, trials_save_seconds: float | None = None) -> None:
+    """Create no new trials; running ones keep running, unless they are to be paused, too.
+
+    :param trials_save_seconds: pause the live trials, too; how long each may save before it is signaled.
+    """
+    if trials_save_seconds is None or state.row.status not in _WITHOUT_NEW_TRIALS:
+        _allowed(state, ExperimentEvent.PAUSE, "pause")
+        tuning.move_experiment(state, turn, ExperimentEvent.PAUSE, "paused by the user")
+    if trials_save_seconds is not None:
+        for trial in list(state.trials.values()):
+            _pause(turn, state, trial, "paused with its experiment", trials_save_seconds)
 
 
-def proceed(state: ExperimentState, turn: Turn) -> None:
-    """Create trials again."""
-    _allowed(state, ExperimentEvent.CONTINUE, "continue")
-    tuning.move_experiment(state, turn, ExperimentEvent.CONTINUE, "")
+def proceed(state: ExperimentState, turn: Turn, *, with_trials: bool = False) -> None:
+    """Create trials again.
+
+    :param with_trials: resume those that are PAUSED, too.
+    """
+    if not with_trials or state.row.status is ExperimentStatus.PAUSED:
+        _allowed(state, ExperimentEvent.CONTINUE, "continue")
+        tuning.move_experiment(state, turn, ExperimentEvent.CONTINUE, "")
+    if with_trials:
+        _require_active(state, "resume trials")
+        for trial in [trial for trial in state.jobless.values() if trial.row.status is TrialStatus.PAUSED]:
+            _resume(state, turn, trial)
 
 
 def stop(state: ExperimentState, turn: Turn, *, save_seconds: float) -> None:
@@ -105,10 +170,8 @@ def stop(state: ExperimentState, turn: Turn, *, save_seconds: float) -> None:
     tuning.move_experiment(state, turn, ExperimentEvent.STOP, "stopped by the user")
     for trial in list(state.trials.values()):
         if trial.job is not None:
-            runs = trial.job.status is TrialJobStatus.RUNNING
-            save_until = turn.now + save_seconds if runs and save_seconds > 0 else None
-            reason, detail = EndReason.EXPERIMENT_STOPPED, "the experiment was stopped"
-            transitions.request_stop(state, turn, trial, reason, detail, save_until=save_until)
+            detail = "the experiment was stopped"
+            _stop_softly(state, turn, trial, EndReason.EXPERIMENT_STOPPED, detail, save_seconds)
         else:
             transitions.set_reason(turn, trial, "waiting: the experiment is stopped; resume runs it")
 

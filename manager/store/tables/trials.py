@@ -72,8 +72,16 @@ def find_by_prefix(connection: sqlite3.Connection, prefix: str, *, limit: int = 
 
 
 def live(connection: sqlite3.Connection, experiment_id: str) -> list[TrialRow]:
-    """The trials that have not ended, by sequence id."""
+    """The trials that are WAITING or RUNNING, by sequence id."""
     return _select(connection, "trials.live", experiment_id=experiment_id)
+
+
+def paused(
+    connection: sqlite3.Connection, experiment_id: str, trial_ids: Collection[str] | None = None
+) -> list[TrialRow]:
+    """The trials that are PAUSED, of these or of all, by sequence id."""
+    ids = None if trial_ids is None else json.dumps(list(trial_ids))
+    return _select(connection, "trials.paused", experiment_id=experiment_id, ids=ids)
 
 
 def counts(connection: sqlite3.Connection, experiment_id: str) -> dict[TrialStatus, int]:

@@ -315,6 +315,26 @@ async def test_an_ended_trial_is_run_again_as_a_new_one(api: Any) -> None:
     assert (await api.client.post(f"/api/v1/trials/{trial['id']}/kill")).status_code == 409
 
 
+async def test_a_trial_is_paused_and_resumed(api: Any) -> None:
+    created = await api.create(max_trial_number=1)
+    experiment = f"/api/v1/experiments/{created['id']}"
+    await api.client.post(f"{experiment}/pause")
+    added = (await api.client.post(f"{experiment}/trials", json={"parameters": {"x": 0.5}})).json()
+    trial = f"/api/v1/trials/{added['id']}"
+    paused = await api.client.post(f"{trial}/pause")
+    assert (paused.status_code, paused.json()["status"]) == (202, "PAUSED")
+    resumed = await api.client.post(f"{trial}/resume")
+    assert (resumed.status_code, resumed.json()["status"]) == (202, "WAITING")
+    again = await api.client.post(f"{trial}/resume")
+    assert (again.status_code, again.json()["title"]) == (409, "Conflict")
+    assert "is WAITING; only a PAUSED trial can be resumed" in again.json()["detail"]
+    await api.client.post(f"{trial}/pause")
+    assert (await api.client.post(f"{experiment}/resume?trials=true")).status_code == 202
+    await api.ended(created["id"])
+    assert (await api.client.get(trial)).json()["status"] == "SUCCEEDED"
+    assert (await api.client.post(f"{trial}/pause")).status_code == 409
+
+
 async def test_a_word_stands_for_a_number_that_is_not_finite(api: Any) -> None:
     created = await api.create()
     await api.ended(created["id"])

@@ -63,6 +63,18 @@ def test_parameters_of_any_kind_are_shown(running: FakeRest, invoke) -> None:
     assert '[1, "two"]' in invoke("trial", "show", "t9").stdout
 
 
+def test_trials_are_paused_and_resumed(running: FakeRest, invoke) -> None:
+    assert "Trial 0 (t0) is PAUSED; `proctor trial resume t0` resumes it." in invoke("trial", "pause", "t0").stderr
+    assert "Trial 0 (t0) is resumed (waiting: resumed by the user)." in invoke("trial", "resume", "0").stderr
+    assert running.requests("POST") == [("/trials/t0/pause", None), ("/trials/t0/resume", None)]
+
+
+def test_an_experiment_is_paused_and_resumed_with_its_trials(running: FakeRest, invoke) -> None:
+    assert "its trials are being paused; `proctor resume e --trials` resumes" in invoke("pause", "--trials").stderr
+    assert invoke("resume", "e", "--trials").exit_code == 0
+    assert running.queries == [{"trials": "true"}, {"trials": "true"}]
+
+
 def test_trials_are_killed_retried_and_added(running: FakeRest, invoke) -> None:
     assert invoke("trial", "kill", "t0").exit_code == 0
     assert invoke("trial", "retry", "1").stdout == "againt1\n"

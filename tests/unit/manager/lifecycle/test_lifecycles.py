@@ -77,7 +77,9 @@ def test_the_diagram_in_the_docs_is_the_table(machine: object) -> None:
 
 def test_every_end_reason_has_a_meaning() -> None:
     assert set(MEANINGS) == set(EndReason)
-    assert all(meaning.status.is_terminal for meaning in MEANINGS.values())
+    kept = {end for end, meaning in MEANINGS.items() if not meaning.status.is_terminal}
+    assert kept == {EndReason.PAUSED}
+    assert MEANINGS[EndReason.PAUSED].status is TrialStatus.PAUSED
 
 
 def test_the_reason_table_in_the_docs_is_the_table() -> None:
@@ -93,13 +95,13 @@ def test_the_reason_table_in_the_docs_is_the_table() -> None:
     trial_budget=st.integers(0, 5),
     infrastructure_budget=st.integers(0, 5),
 )
-def test_a_verdict_is_either_terminal_or_a_retry_within_budget(
+def test_a_verdict_is_terminal_or_a_pause_or_a_retry_within_budget(
     end: EndReason, failures: int, infrastructure: int, trial_budget: int, infrastructure_budget: int
 ) -> None:
     policy = RetryPolicy(max_trial_retries=trial_budget, max_infrastructure_retries=infrastructure_budget)
     verdict = judge(end, failures=failures, infrastructure_failures=infrastructure, policy=policy)
     if verdict.retry_after_seconds is None:
-        assert verdict.status.is_terminal
+        assert verdict.status.is_terminal or (end, verdict.status) == (EndReason.PAUSED, TrialStatus.PAUSED)
         assert (verdict.failures, verdict.infrastructure_failures) == (failures, infrastructure)
         return
     assert verdict.status is TrialStatus.WAITING
@@ -142,7 +144,10 @@ def test_a_failing_command_is_not_retried_by_default_and_infrastructure_is_with_
     assert late.retry_after_seconds == 60
 
 
-@pytest.mark.parametrize("end", [end for end, meaning in MEANINGS.items() if meaning.charge is not Charge.FINAL])
+_NOT_RETRIED = {Charge.FINAL, Charge.PAUSE}
+
+
+@pytest.mark.parametrize("end", [end for end, meaning in MEANINGS.items() if meaning.charge not in _NOT_RETRIED])
 def test_a_trial_runs_again_at_once_after_a_job_that_has_got_on_and_else_after_growing_pauses(end: EndReason) -> None:
     policy = RetryPolicy(max_trial_retries=100, max_infrastructure_retries=100)
     found = [
@@ -159,8 +164,8 @@ def test_a_written_wish_to_stop_wins_over_how_the_job_left() -> None:
     assert settled_reason(EndReason.DEADLINE, EndReason.USER_CANCELED, has_final=False) is EndReason.DEADLINE
 
 
-def test_a_trial_that_finishes_while_its_experiment_is_stopped_has_finished() -> None:
-    stop = EndReason.EXPERIMENT_STOPPED
+@pytest.mark.parametrize("stop", [EndReason.EXPERIMENT_STOPPED, EndReason.PAUSED, EndReason.CLONED])
+def test_a_trial_that_finishes_while_it_is_to_be_interrupted_has_finished(stop: EndReason) -> None:
     assert settled_reason(EndReason.EXITED_OK, stop, has_final=True) is EndReason.EXITED_OK
     assert settled_reason(EndReason.EXITED_OK, stop, has_final=False) is stop
 

@@ -87,11 +87,15 @@ def test_an_update_needs_its_trial_and_leaves_the_status_alone(
         trials.update(control, "trial0000", status=TrialStatus.FAILED)
 
 
-def test_the_live_ones_are_those_that_have_not_ended(control: sqlite3.Connection, make_trial: MakeTrial) -> None:
+def test_the_live_ones_have_neither_ended_nor_been_paused(control: sqlite3.Connection, make_trial: MakeTrial) -> None:
     for number, status in enumerate(TrialStatus):
         trials.insert(control, make_trial(number, status=status))
     found = [row.status for row in trials.live(control, E)]
-    assert found == [status for status in TrialStatus if not status.is_terminal]
+    assert found == [TrialStatus.WAITING, TrialStatus.RUNNING]
+    (paused,) = trials.paused(control, E)
+    assert paused.status is TrialStatus.PAUSED
+    assert trials.paused(control, E, [paused.id, "trial0000"]) == [paused]
+    assert trials.paused(control, E, ["trial0000"]) == []
 
 
 def test_ids_are_found_by_prefix(control: sqlite3.Connection, make_trial: MakeTrial) -> None:

@@ -1,0 +1,271 @@
+"""Trials that are paused: what they hold, what is shown, how they come back, also after a restart of the manager."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proctor.manager.engine.manager import Manager
+from proctor.manager.errors import Conflict
+from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
+from proctor.manager.settings import Home
+from proctor.manager.simulation.simulation import Simulation
+from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
+from proctor.manager.store.rows import ExperimentRow, TrialJobRow, TrialRow
+from proctor.manager.store.tables import dispatcher_inputs, experiments, jobs, metrics, trials
+from proctor.training_services.base import EndReason, SupportsCheckpoints, TrainingService, TrialJobForm
+from proctor.training_services.in_memory.scripts import Final, Raw, ScriptedExit, ScriptedReport, Step
+from proctor.training_services.in_memory.service import InMemoryPlatform, InMemoryTrainingService
+from proctor.training_services.registry import ServiceContext
+
+Scenario = Callable[["Platform", Manager], Awaitable[None]]
+
+
+class Service(InMemoryTrainingService, SupportsCheckpoints):
+    """Is given checkpoints wherever they lie."""
+
+
+class Platform(Simulation):
+    """Its trials report 0, 1, 2, … 9, one a minute, and register a checkpoint with each."""
+
+    def _create_service(self, platform: str, context: ServiceContext) -> TrainingService:
+        played = self.platforms.setdefault(context.experiment_id, InMemoryPlatform(self.clock.now))
+        return Service(self._script, platform=played, now=self.clock.now)
+
+
+def ten_minutes(form: TrialJobForm) -> Iterable[Step]:
+    begin = 0 if form.resume_checkpoint is None else int(form.resume_checkpoint.rpartition("/")[2])
+    for step in range(begin, 10):
+        yield ScriptedReport(60.0, step)
+        record = {"kind": "checkpoint", "path": f"output/checkpoints/{step + 1}", "step": step, "time": 1.0}
+        yield Raw(0.0, json.dumps(record).encode() + b"\n")
+    yield Final(1.0, form.sequence_id)
+    yield ScriptedExit(30.0)
+
+
+def play(tmp_path: Path, *scenarios: Scenario) -> None:
+    """Each scenario with a manager of its own, on one home: between them the manager is restarted."""
+
+    async def main(loop: VirtualTimeLoop) -> None:
+        platform = Platform(Home(tmp_path / "home"), loop, script=ten_minutes)
+        for scenario in scenarios:
+            async with platform.manager() as manager:
+                await scenario(platform, manager)
+
+    run_virtual(main)
+
+
+async def create(manager: Manager, tmp_path: Path, **changes: Any) -> str:
+    """An experiment of two trials, one at a time, 90 s after its beginning."""
+    config = {
+        "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}},
+        "trialCommand": "python trial.py",
+        "trialConcurrency": 1,
+        "maxTrialNumber": 2,
+        "objective": {"direction": "maximize"},
+        "tuner": {"name": "Random"},
+        "trainingService": {"platform": "local"},
+        **changes,
+    }
+    row = await manager.create_experiment(config=config, directory=str(tmp_path))
+    await asyncio.sleep(90.0)
+    return row.id
+
+
+async def experiment(manager: Manager) -> ExperimentRow:
+    (found,) = (await manager.control.read(experiments.page)).items
+    return found
+
+
+async def trial(manager: Manager, number: int = 0) -> TrialRow:
+    experiment_id = (await experiment(manager)).id
+    page = await manager.control.read(lambda c: trials.page(c, experiment_id, limit=100))
+    (found,) = [row for row in page.items if row.sequence_id == number]
+    return found
+
+
+async def attempts(manager: Manager, number: int = 0) -> list[TrialJobRow]:
+    row = await trial(manager, number)
+    return await manager.control.read(lambda c: jobs.of_trial(c, row.id))
+
+
+async def curve(manager: Manager, number: int = 0) -> list[float]:
+    """The trial's visible curve."""
+    row = await trial(manager, number)
+    database = await manager.metrics(row.experiment_id)
+    return [point.reported for point in await database.read(lambda c: metrics.curve(c, row.id))]
+
+
+async def pause(manager: Manager, number: int = 0) -> TrialRow:
+    """Pause a trial and wait until it is PAUSED."""
+    await manager.pause_trial((await trial(manager, number)).id)
+    await asyncio.sleep(1.0)
+    row = await trial(manager, number)
+    assert row.status is TrialStatus.PAUSED
+    return row
+
+
+async def until_done(manager: Manager) -> None:
+    await asyncio.sleep(3600.0)
+    assert (await experiment(manager)).status is ExperimentStatus.DONE
+
+
+def test_a_paused_trial_gives_up_its_place_and_continues_from_its_checkpoint(tmp_path: Path) -> None:
+    async def scenario(platform: Platform, manager: Manager) -> None:
+        await create(manager, tmp_path)
+        assert (await pause(manager)).reason == "paused by the user"
+        assert (await trial(manager, 1)).status is TrialStatus.RUNNING
+        await manager.resume_trial((await trial(manager)).id)
+        assert (await trial(manager)).reason == "waiting: trialConcurrency 1 is used up"
+        await until_done(manager)
+        assert [row.end_reason for row in await attempts(manager)] == [EndReason.PAUSED, EndReason.EXITED_OK]
+        first, second = await attempts(manager)
+        assert (first.detail, second.start_reason) == ("paused by the user", "from checkpoint 1 of job 1")
+        assert await curve(manager) == list(range(10))
+        assert (await trial(manager)).final_data == 0
+
+    play(tmp_path, scenario)
+
+
+def test_an_experiment_with_nothing_but_paused_trials_is_not_done_and_says_why(tmp_path: Path) -> None:
+    async def scenario(platform: Platform, manager: Manager) -> None:
+        await create(manager, tmp_path, maxTrialNumber=1)
+        row = await pause(manager)
+        await asyncio.sleep(3600.0)
+        assert (await experiment(manager)).status is ExperimentStatus.NO_MORE_TRIAL
+        clause = "1 trial is PAUSED: resume or kill it to finish the experiment"
+        assert manager.held_up(await experiment(manager)) == clause
+        await manager.resume_trial(row.id)
+        assert manager.held_up(await experiment(manager)) == ""
+        await until_done(manager)
+
+    play(tmp_path, scenario)
+
+
+def test_a_trial_that_waits_is_paused_at_once(tmp_path: Path) -> None:
+    async def scenario(platform: Platform, manager: Manager) -> None:
+        experiment_id = await create(manager, tmp_path, maxTrialNumber=1)
+        waiting = await manager.add_trial(experiment_id, {"x": 0.5})
+        await manager.pause_trial(waiting.id)
+        assert (await trial(manager, 1)).status is TrialStatus.PAUSED
+        await asyncio.sleep(3600.0)
+        assert (await attempts(manager, 1)) == []
+        await manager.resume_trial(waiting.id)
+        await until_done(manager)
+
+    play(tmp_path, scenario)
+
+
+def test_a_paused_trial_can_be_killed_and_its_tuner_gets_its_end(tmp_path: Path) -> None:
+    async def scenario(platform: Platform, manager: Manager) -> None:
+        experiment_id = await create(manager, tmp_path, maxTrialNumber=1)
+        row = await pause(manager)
+        await manager.kill_trial(row.id)
+        await until_done(manager)
+        assert (await trial(manager)).status is TrialStatus.USER_CANCELED
+        inputs = await manager.control.read(lambda c: dispatcher_inputs.after(c, experiment_id, 0, 100))
+        assert [one.kind for one in inputs] == ["RequestTrialJobs", "TrialEnd"]
+
+    play(tmp_path, scenario)
+
+
+def test_what_cannot_be_paused_or_resumed_is_refused_with_its_status(tmp_path: Path) -> None:
+    async def scenario(platform: Platform, manager: Manager) -> None:
+        await create(manager, tmp_path, maxTrialNumber=1)
+        row = await trial(manager)
+        with pytest.raises(Conflict, match="is RUNNING; only a PAUSED trial can be resumed"):
+            await manager.resume_trial(row.id)
+        await asyncio.gather(manager.pause_trial(row.id), manager.pause_trial(row.id))
+        await pause(manager)  # idempotent
+        await manager.kill_trial(row.id)
+        with pytest.raises(Conflict, match="is USER_CANCELED; only a WAITING or RUNNING trial can be paused"):
+            await manager.pause_trial(row.id)
+        with pytest.raises(Conflict, match="is USER_CANCELED; only a PAUSED trial can be resumed"):
+            await manager.resume_trial(row.id)
+
+    play(tmp_path, scenario)
+
+
+def test_a_trial_that_is_being_stopped_is_not_paused(tmp_path: Path) -> None:
+    async def scenario(platform: Platform, manager: Manager) -> None:
+        await create(manager, tmp_path)
+        row = await trial(manager)
+        answers = await asyncio.gather(manager.kill_trial(row.id), manager.pause_trial(row.id), return_exceptions=True)
+        assert str(answers[1]) == f"trial {row.id} is being stopped already (canceled by the user)"
+
+    play(tmp_path, scenario)
+
+
+def test_a_trial_with_a_final_metric_is_not_kept_but_has_succeeded(tmp_path: Path) -> None:
+    async def scenario(platform: Platform, manager: Manager) -> None:
+        await create(manager, tmp_path)
+        await asyncio.sleep(520.0)
+        row = await trial(manager)
+        assert (row.status, row.final_data) == (TrialStatus.RUNNING, 0)
+        await manager.pause_trial(row.id)
+        await until_done(manager)
+        row = await trial(manager)
+        assert row.status is TrialStatus.SUCCEEDED
+        assert row.reason == "its final metric is stored; its job ended afterwards as PAUSED (paused by the user)"
+
+    play(tmp_path, scenario)
+
+
+def test_it_stays_paused_when_the_manager_is_restarted_or_the_experiment_is_stopped(tmp_path: Path) -> None:
+    async def paused(platform: Platform, manager: Manager) -> None:
+        await create(manager, tmp_path)
+        await pause(manager)
+
+    async def stopped(platform: Platform, manager: Manager) -> None:
+        row = await experiment(manager)
+        await manager.stop_experiment(row.id)
+        await asyncio.sleep(60.0)
+        assert (await trial(manager)).status is TrialStatus.PAUSED
+        with pytest.raises(Conflict, match="is not running; resume it first"):
+            await manager.resume_trial((await trial(manager)).id)
+
+    async def resumed(platform: Platform, manager: Manager) -> None:
+        row = await experiment(manager)
+        await manager.resume_experiment(row.id)
+        await asyncio.sleep(3600.0)
+        assert (await trial(manager)).status is TrialStatus.PAUSED
+        assert (await experiment(manager)).status is ExperimentStatus.NO_MORE_TRIAL
+        await manager.resume_trial((await trial(manager)).id)
+        await until_done(manager)
+        assert await curve(manager) == list(range(10))
+
+    play(tmp_path, paused, stopped, resumed)
+
+
+def test_an_experiment_is_paused_and_resumed_with_its_trials(tmp_path: Path) -> None:
+    async def scenario(platform: Platform, manager: Manager) -> None:
+        experiment_id = await create(manager, tmp_path, trialConcurrency=2, maxTrialNumber=3)
+        await manager.pause_experiment(experiment_id, trials=True)
+        await asyncio.sleep(600.0)
+        both = [await trial(manager, number) for number in (0, 1)]
+        assert [(row.status, row.reason) for row in both] == [(TrialStatus.PAUSED, "paused with its experiment")] * 2
+        await manager.resume_experiment(experiment_id)
+        await asyncio.sleep(60.0)
+        assert (await trial(manager, 2)).status is TrialStatus.RUNNING
+        assert (await trial(manager)).status is TrialStatus.PAUSED
+        await manager.resume_experiment(experiment_id, trials=True)
+        await until_done(manager)
+        assert [row.end_reason for row in await attempts(manager, 1)] == [EndReason.PAUSED, EndReason.EXITED_OK]
+
+    play(tmp_path, scenario)
+
+
+def test_a_trial_that_is_resumed_in_a_paused_experiment_says_what_it_waits_for(tmp_path: Path) -> None:
+    async def scenario(platform: Platform, manager: Manager) -> None:
+        experiment_id = await create(manager, tmp_path)
+        await manager.pause_experiment(experiment_id, trials=True)
+        await asyncio.sleep(60.0)
+        await manager.resume_trial((await trial(manager)).id)
+        assert (await trial(manager)).reason == "waiting: the experiment is paused; resume it, too"
+        await manager.resume_experiment(experiment_id)
+        await until_done(manager)
+
+    play(tmp_path, scenario)
