@@ -3,15 +3,17 @@
 import os
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import IO, Any, cast
+from typing import IO, Any, TypeVar, cast
 
 import click
 
 from proctor.manager.cli.exits import ExitCode, describe_error
 from proctor.manager.cli.output import CleanFile, echo
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,7 @@ class Lazy:
     location: str
     summary: str
     section: str = "Commands"
+    hidden: bool = False
 
 
 class LazyGroup(click.Group):
@@ -33,8 +36,8 @@ class LazyGroup(click.Group):
         self._aliases = aliases
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All names, in the order of the sections."""
-        return list(self._lazy)
+        """The names that are listed, in the order of the sections."""
+        return [name for name, found in self._lazy.items() if not found.hidden]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import one command."""
@@ -52,14 +55,15 @@ class LazyGroup(click.Group):
         if args and args[0] not in self._lazy and args[0] not in self._aliases and not args[0].startswith("-"):
             from difflib import get_close_matches
 
-            near = get_close_matches(args[0], [*self._lazy, *self._aliases], n=1)
+            near = get_close_matches(args[0], [*self.list_commands(ctx), *self._aliases], n=1)
             ctx.fail(f"No such command {args[0]!r}." + (f" Did you mean {near[0]!r}?" if near else ""))
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The commands by section."""
-        for section in dict.fromkeys(command.section for command in self._lazy.values()):
-            rows = [(name, found.summary) for name, found in self._lazy.items() if found.section == section]
+        listed = {name: self._lazy[name] for name in self.list_commands(ctx)}
+        for section in dict.fromkeys(command.section for command in listed.values()):
+            rows = [(name, found.summary) for name, found in listed.items() if found.section == section]
             with formatter.section(section):
                 formatter.write_dl(rows)
 
@@ -103,6 +107,17 @@ def _report_error(error: Exception, *, debug: bool) -> int:
     text, code = found
     echo(f"Error: {text}", err=True)
     return code
+
+
+def ignored_option(*names: str, because: str, **settings: Any) -> Callable[[F], F]:
+    """Adds an option of nnictl that has no meaning here: it is accepted, and one sentence on stderr says why it has no
+    effect. It is not listed, and the function does not get it."""
+
+    def explain(context: click.Context, parameter: click.Parameter, value: object) -> None:
+        if value and not context.resilient_parsing:
+            echo(f"{max(names, key=len)} has no effect: {because}", err=True)
+
+    return click.option(*names, expose_value=False, hidden=True, callback=explain, **settings)
 
 
 def alias(group: click.Group, name: str, command: click.Command) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from proctor.manager.cli.config_file import load_checked
+from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.identifiers import experiment_argument, find_experiment
 from proctor.manager.cli.output import Format, echo, print_one
 from proctor.manager.cli.session import CliSession, with_session
@@ -15,7 +16,7 @@ CONFIG_PATH = click.Path(path_type=Path)
 
 @click.group()
 def config() -> None:
-    """Check a configuration, or show an experiment's."""
+    """Check or convert a configuration, or show an experiment's."""
 
 
 @config.command()
@@ -53,6 +54,28 @@ def check(session: CliSession, file: Path | None, named: Path | None) -> None:
         raise click.UsageError("give the FILE to check")
     loaded = load_checked(session, path)
     session.report(f"{path}: valid. {describe_plan(loaded.config)}")
+
+
+@config.command()
+@click.argument("file", type=CONFIG_PATH)
+@with_session
+def convert(session: CliSession, file: Path) -> None:
+    """Print a file of NNI's first format (v1) with the present keys, as YAML; its comments are lost.
+
+    What was converted is listed on stderr. Save the output in the same folder: relative paths start there.
+    """
+    from proctor.manager.config.errors import ConfigError, describe_problems
+    from proctor.manager.config.loading import convert_file
+
+    try:
+        converted, notices = convert_file(file)
+    except ConfigError as error:
+        raise CommandError(f"{file} cannot be converted:\n{describe_problems(error)}", ExitCode.USAGE) from error
+    for notice in notices:
+        session.report(str(notice))
+    if not notices:
+        session.report(f"{file}: has no key of NNI's first format (v1); nothing to convert")
+    print_one(converted, (), Format.YAML)
 
 
 @config.command()
