@@ -149,6 +149,12 @@ class AddTrial(RequestBody):
     """An object; for a tuner of the user's any JSON value."""
 
 
+class CloneTrial(RequestBody):
+    """Parameters that a clone has instead of those of the trial that it continues."""
+
+    parameters: JsonObject = Field(default_factory=dict, examples=[{"lr": 0.003}])
+
+
 class ImportRow(_Cleaned):
     """An imported result. Rows written by `export` are accepted as they are."""
 
@@ -297,7 +303,11 @@ class Trial(Resource):
     """An object; a tuner of the user's may propose any other JSON value."""
     parameter_id: int = Field(examples=[17])
     source: str = Field(examples=["algorithm"])
-    """Where it comes from: algorithm, customized (a user) or retry."""
+    """Where it comes from: algorithm, customized (a user), retry or clone."""
+    origin_trial_id: str | None = None
+    """The trial that it was cloned or retried from."""
+    origin_job_id: str | None = None
+    """The job whose checkpoint it began with, if it did."""
     jobs: int = Field(examples=[1])
     """How often it was started."""
     node_id: str | None = Field(default=None, examples=["local"])

@@ -124,6 +124,8 @@ def trial_resource(
         parameters=row.parameters,
         parameter_id=row.parameter_id,
         source=row.source,
+        origin_trial_id=row.origin_trial,
+        origin_job_id=row.origin_job,
         jobs=row.jobs,
         node_id=node_id,
         final_value=shown_number(row.final_value, row.final_data),

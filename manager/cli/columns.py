@@ -194,6 +194,7 @@ TRIAL = (
     Column("reason", lambda row: row["reason"]),
     Column("parameters", parameters),
     Column("source", lambda row: row["source"]),
+    Column("origin", lambda row: row.get("origin_job_id") or row.get("origin_trial_id") or "-"),
     Column("final metric", lambda row: number(row["final_value"])),
     Column("latest metric", lambda row: number(row["latest_value"])),
     Column("reports", lambda row: str(row["intermediate_count"])),

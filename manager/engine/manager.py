@@ -18,22 +18,23 @@ from proctor.manager.engine.archive.importing import Loading
 from proctor.manager.engine.context import DispatcherFactory, EngineContext, ServiceFactory, already
 from proctor.manager.engine.creation import remove_leftovers
 from proctor.manager.engine.feasibility import Outlook
-from proctor.manager.engine.imported_data import Import, read_import, read_parameters
+from proctor.manager.engine.imported_data import Import, read_import
 from proctor.manager.engine.job_files import TrialFiles
 from proctor.manager.engine.loop import messages as m
 from proctor.manager.engine.nodes import NodeRecords
 from proctor.manager.engine.platforms import Platforms
 from proctor.manager.engine.supervisor import ExperimentSupervisor
+from proctor.manager.engine.trials import Trials
 from proctor.manager.errors import BadRequest, Conflict, ManagerError, NotFound, Unavailable
 from proctor.manager.events import ChangeFeed
 from proctor.manager.lifecycle.experiment import EXPERIMENT, ExperimentEvent
 from proctor.manager.lifecycle.experiment_failures import NO_ENDS
-from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
+from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.settings import Home
 from proctor.manager.store.database import Database
-from proctor.manager.store.errors import DatabaseUnusable, RowNotFound
+from proctor.manager.store.errors import DatabaseUnusable
 from proctor.manager.store.rows import ExperimentRow, TrialRow, trial_end_columns
-from proctor.manager.store.tables import experiments, jobs, trials
+from proctor.manager.store.tables import experiments, jobs
 from proctor.sdk.disk_errors import explain
 from proctor.sdk.failpoints import failpoint
 from proctor.sdk.space import SearchSpaceError
@@ -99,6 +100,7 @@ class Manager:
             )
         )
         self.platforms = Platforms(home, providers, self._supervisor)
+        self.trials = Trials(self._supervisor, control)
         self._files = TrialFiles(control, self._supervisor)
         control.on_health_change(lambda health: self.feed.notify())
 
@@ -387,45 +389,6 @@ class Manager:
             await self._supervisor.ask(experiment_id, m.ImportRows(found.rows))
         return found
 
-    # ---- trials
-
-    async def kill_trial(self, trial_id: str) -> None:
-        """End a live trial by the user's command. Returns when its stop is written down."""
-        row = await self.trial(trial_id)
-        if row.status.is_terminal:
-            raise Conflict(f"trial {trial_id} is {row.status} already; there is nothing to kill")
-        await self._supervisor.ask(row.experiment_id, m.CancelTrial(trial_id))
-
-    async def pause_trial(self, trial_id: str) -> None:
-        """Stop a live trial, which may save first, and keep it PAUSED, without a place, until it is resumed. Returns
-        when this is written down. Idempotent."""
-        row = await self.trial(trial_id)
-        if row.status.is_terminal:
-            raise Conflict(f"trial {trial_id} is {row.status}; only a WAITING or RUNNING trial can be paused")
-        if row.status is not TrialStatus.PAUSED:
-            await self._supervisor.ask(row.experiment_id, m.PauseTrial(trial_id))
-
-    async def resume_trial(self, trial_id: str) -> None:
-        """Have a PAUSED trial run again, from its newest checkpoint if it has one, when there is a place."""
-        row = await self.trial(trial_id)
-        if row.status is not TrialStatus.PAUSED:
-            raise Conflict(f"trial {trial_id} is {row.status}; only a PAUSED trial can be resumed")
-        await self._supervisor.ask(row.experiment_id, m.ResumeTrial(trial_id))
-
-    async def retry_trial(self, trial_id: str) -> TrialRow:
-        """Run an ended trial's parameters again, as a new trial. Returns it."""
-        row = await self.trial(trial_id)
-        if not row.status.is_terminal:
-            raise Conflict(f"trial {trial_id} is {row.status}; only an ended trial can be run again")
-        command = m.AddTrial(row.parameters, source="retry")
-        return await self._supervisor.ask(row.experiment_id, command)  # type: ignore[no-any-return]
-
-    async def add_trial(self, experiment_id: str, parameters: Any) -> TrialRow:
-        """Run a trial with the user's own parameters. Returns it. Raises BadRequest where they are outside of the
-        search space; a tuner of the user's takes everything."""
-        command = m.AddTrial(read_parameters(await self.experiment(experiment_id), parameters))
-        return await self._supervisor.ask(experiment_id, command)  # type: ignore[no-any-return]
-
     # ---- nodes
 
     def check_node(self, node_id: str) -> Node:
@@ -487,24 +450,17 @@ class Manager:
         """One experiment's row. Raises NotFound."""
         return await self._supervisor.experiment(experiment_id)
 
-    async def trial(self, trial_id: str) -> TrialRow:
-        """One trial's row. Raises NotFound."""
-        try:
-            return await self.control.read(lambda c: trials.get(c, trial_id))
-        except RowNotFound:
-            raise NotFound(f"there is no trial {trial_id!r}") from None
-
     async def metrics(self, experiment_id: str) -> Database:
         """The experiment's metrics database, which holds its file open only while it is used. Raises NotFound."""
         return await self._supervisor.metrics(experiment_id)
 
     async def read_job_file(self, trial_id: str, job_number: int | None, path: str, offset: int, limit: int) -> bytes:
         """Part of a file of a trial's job (None: its newest). Raises NotFound."""
-        return await self._files.read(await self.trial(trial_id), job_number, path, offset, limit)
+        return await self._files.read(await self.trials.get(trial_id), job_number, path, offset, limit)
 
     async def list_job_files(self, trial_id: str, job_number: int | None = None) -> list[tuple[str, int]]:
         """(relative path, size) of the files of a trial's job (None: its newest)."""
-        return await self._files.list(await self.trial(trial_id), job_number)
+        return await self._files.list(await self.trials.get(trial_id), job_number)
 
     @property
     def problem(self) -> str:

@@ -180,6 +180,11 @@ class TrialRow(Row):
     ended_at: float | None = None
     fruitless_jobs: int = 0
     """How many of its newest jobs have ended without a report or a checkpoint."""
+    origin_trial: str | None = None
+    """The trial that it was cloned or retried from."""
+    origin_job: str | None = None
+    """The job whose checkpoint it begins with, if it does."""
+    origin_checkpoint: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

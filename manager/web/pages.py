@@ -97,7 +97,7 @@ async def show_experiment(
 async def show_trial(context: Context, trial_id: str, job: Annotated[int | None, Query(ge=1)] = None) -> HTMLResponse:
     """One trial: parameters, curve, jobs, the end of its output."""
     try:
-        trial = await context.manager.trial(trial_id)
+        trial = await context.manager.trials.get(trial_id)
         experiment = await context.manager.experiment(trial.experiment_id)
         tails = {name: await _tail(context, trial_id, job, name) for name in ("stdout", "stderr")}
     except ManagerError as error:

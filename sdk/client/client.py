@@ -299,9 +299,14 @@ class Client:
         """Have a PAUSED trial run again, from its newest checkpoint."""
         return self._post(_path("trials", trial_id, "resume"))
 
-    def retry_trial(self, trial_id: str) -> JsonObject:
-        """Run the parameters of an ended trial again."""
-        return self._post(_path("trials", trial_id, "retry"))
+    def retry_trial(self, trial_id: str, *, from_checkpoint: bool = False) -> JsonObject:
+        """Run the parameters of an ended trial again, from the start or from its newest checkpoint."""
+        query: Query = {"from_checkpoint": "true" if from_checkpoint else None}
+        return self._post(_path("trials", trial_id, "retry"), query=query)
+
+    def clone_trial(self, trial_id: str, parameters: Mapping[str, Any]) -> JsonObject:
+        """Continue from a trial's newest checkpoint, as a new trial with these values in place of some of its own."""
+        return self._post(_path("trials", trial_id, "clone"), {"parameters": dict(parameters)})
 
     def jobs(self, trial_id: str) -> Iterator[JsonObject]:
         """The attempts to run a trial, oldest first."""

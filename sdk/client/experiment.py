@@ -279,6 +279,11 @@ class Experiment:
         """Have a PAUSED trial run again, from its newest checkpoint."""
         self.client.resume_trial(trial_id)
 
+    def clone_trial(self, trial_id: str, parameters: Mapping[str, Any]) -> str:
+        """Continue from a trial's newest checkpoint, as a new trial with these values in place of some of its own;
+        returns its id."""
+        return str(self.client.clone_trial(trial_id, parameters)["id"])
+
     def retry_trial_job(self, trial_job_id: str) -> None:
         """Run the parameters of an ended trial again."""
         self.client.retry_trial(trial_job_id)

@@ -256,6 +256,9 @@ class FakeRest(NodesOfRest):
                 changes = {"reason": ""} if verb == "pause" else {"reason": "waiting: resumed by the user"}
                 self.set_status(self._trial(name)["id"], "PAUSED" if verb == "pause" else "WAITING", **changes)
                 return self._trial(name)
+            case "POST", name, "clone":
+                old = self._trial(name)
+                return self.add_trial(old["experiment_id"], f"clone{name}", status="WAITING", final_value=None)
             case "POST", name, "retry":
                 old = self._trial(name)
                 return self.add_trial(old["experiment_id"], f"again{name}", status="WAITING", final_value=None)

@@ -18,7 +18,7 @@ from proctor.manager.api.dependencies import (
     Offset,
     read_row_id,
 )
-from proctor.manager.api.models import AddTrial
+from proctor.manager.api.models import AddTrial, CloneTrial
 from proctor.manager.api.resources import is_maximized, job_resource, metric_resource, trial_resource
 from proctor.manager.api.text import NEXT_OFFSET, begin_of, text_part
 from proctor.manager.errors import NotFound
@@ -61,7 +61,7 @@ async def list_trials(
 @router.post("/experiments/{experiment_id}/trials", status_code=201, summary="Add a trial by hand")
 async def add_trial(context: Context, experiment_id: str, body: AddTrial) -> models.Trial:
     """A trial with parameters that no tuner has suggested; the tuner receives its result."""
-    return await _read_resource(context, await context.manager.add_trial(experiment_id, body.parameters))
+    return await _read_resource(context, await context.manager.trials.add(experiment_id, body.parameters))
 
 
 @router.get("/trials", summary="Find trials by the beginning of their id")
@@ -81,41 +81,52 @@ async def find_trials(
 @router.get("/trials/{trial_id}", summary="Read a trial")
 async def get_trial(context: Context, trial_id: str) -> models.Trial:
     """One trial."""
-    return await _read_resource(context, await context.manager.trial(trial_id))
+    return await _read_resource(context, await context.manager.trials.get(trial_id))
 
 
 @router.post("/trials/{trial_id}/kill", status_code=202, summary="End a trial")
 async def kill_trial(context: Context, trial_id: str) -> models.Trial:
     """The request is stored when this returns."""
-    await context.manager.kill_trial(trial_id)
-    return await _read_resource(context, await context.manager.trial(trial_id))
+    await context.manager.trials.kill(trial_id)
+    return await _read_resource(context, await context.manager.trials.get(trial_id))
 
 
 @router.post("/trials/{trial_id}/pause", status_code=202, summary="Pause a trial")
 async def pause_trial(context: Context, trial_id: str) -> models.Trial:
     """It is stopped, may save first (`saveSeconds`), and is kept without a place or GPUs until it is resumed. The
     request is stored when this returns; the trial is PAUSED when its job has ended."""
-    await context.manager.pause_trial(trial_id)
-    return await _read_resource(context, await context.manager.trial(trial_id))
+    await context.manager.trials.pause(trial_id)
+    return await _read_resource(context, await context.manager.trials.get(trial_id))
 
 
 @router.post("/trials/{trial_id}/resume", status_code=202, summary="Resume a paused trial")
 async def resume_trial(context: Context, trial_id: str) -> models.Trial:
     """It waits for a place, which may be on another node, and continues from its newest checkpoint."""
-    await context.manager.resume_trial(trial_id)
-    return await _read_resource(context, await context.manager.trial(trial_id))
+    await context.manager.trials.resume(trial_id)
+    return await _read_resource(context, await context.manager.trials.get(trial_id))
 
 
 @router.post("/trials/{trial_id}/retry", status_code=201, summary="Run an ended trial's parameters again")
-async def retry_trial(context: Context, trial_id: str) -> models.Trial:
+async def retry_trial(
+    context: Context,
+    trial_id: str,
+    from_checkpoint: Annotated[bool, Query(description="From its newest checkpoint, not from the start.")] = False,
+) -> models.Trial:
     """Answers with the new trial."""
-    return await _read_resource(context, await context.manager.retry_trial(trial_id))
+    return await _read_resource(context, await context.manager.trials.retry(trial_id, from_checkpoint=from_checkpoint))
+
+
+@router.post("/trials/{trial_id}/clone", status_code=201, summary="Continue a trial with other parameters")
+async def clone_trial(context: Context, trial_id: str, body: CloneTrial) -> models.Trial:
+    """A new trial that begins with the newest checkpoint of this one, which may be running. Answers with the new
+    trial."""
+    return await _read_resource(context, await context.manager.trials.clone(trial_id, body.parameters))
 
 
 @router.get("/trials/{trial_id}/jobs", summary="A trial's jobs")
 async def list_jobs(context: Context, trial_id: str) -> models.Page[models.Job]:
     """Every attempt to run it, the first one first."""
-    await context.manager.trial(trial_id)
+    await context.manager.trials.get(trial_id)
     rows = await context.manager.control.read(lambda c: jobs.of_trial(c, trial_id))
     return models.Page(items=[job_resource(row) for row in rows])
 
@@ -131,7 +142,7 @@ async def list_metrics(
     limit: MetricLimit = 1000,
 ) -> models.Page[models.Metric]:
     """In the order of storing, of all jobs. `cursor` and `after` say the same; `cursor` wins."""
-    trial = await context.manager.trial(trial_id)
+    trial = await context.manager.trials.get(trial_id)
     after_id = after if cursor is None else read_row_id(cursor)
     database = await context.manager.metrics(trial.experiment_id)
     experiment = await context.manager.experiment(trial.experiment_id)
@@ -154,7 +165,7 @@ async def get_trial_curve(
 ) -> models.Page[models.Metric]:
     """The intermediate metrics of its newest job, and before the point at which that job resumed those of the jobs
     before it. `sequence` counts the points from 0."""
-    trial = await context.manager.trial(trial_id)
+    trial = await context.manager.trials.get(trial_id)
     after_id = 0 if cursor is None else read_row_id(cursor)
     database = await context.manager.metrics(trial.experiment_id)
     report_from = (await context.manager.experiment(trial.experiment_id)).report_from
@@ -203,7 +214,7 @@ async def read_job_part(
     context: ApiContext, trial_id: str, job: int | None, path: str, offset: int, limit: int
 ) -> tuple[bytes, int]:
     """Part of a file of a job and where it begins; a file that is not there yet is empty."""
-    await context.manager.trial(trial_id)
+    await context.manager.trials.get(trial_id)
     try:
         begin = await _begin(context, trial_id, job, path, offset)
         return await context.manager.read_job_file(trial_id, job, path, begin, limit), begin

@@ -1,4 +1,4 @@
-"""`proctor trial`: list, show, pause, resume, kill, retry, add, logs and files.
+"""`proctor trial`: list, show, pause, resume, clone, kill, retry, add, logs and files.
 
 Files are read through the manager, wherever the trial runs or ran.
 """
@@ -36,7 +36,7 @@ FILES = (
 
 @click.group()
 def trial() -> None:
-    """Trials: list, show, pause, resume, kill, retry, add; read logs and files."""
+    """Trials: list, show, pause, resume, clone, kill, retry, add; read logs and files."""
 
 
 @trial.command()
@@ -160,11 +160,51 @@ def resume(session: CliSession, words: Sequence[str], trial: str | None, experim
 
 @trial.command()
 @trial_argument
+@click.option(
+    "--set",
+    "changes",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A parameter that the clone changes; may be repeated. VALUE is JSON, or else a text.",
+)
 @with_session
-def retry(session: CliSession, words: Sequence[str], trial: str | None, experiment: str | None) -> None:
+def clone(
+    session: CliSession, words: Sequence[str], trial: str | None, experiment: str | None, changes: Sequence[str]
+) -> None:
+    """Continue from a trial's newest checkpoint, as a new trial with other parameters. Its id goes to stdout.
+
+    The trial itself is left as it is; it may be running.
+    """
+    found = named_trial(session.client, words, trial, experiment)
+    made = session.client.clone_trial(found["id"], read_changes(changes))
+    echo(made["id"])
+    session.report(f"Trial {made['sequence_id']} continues from the newest checkpoint of trial {found['sequence_id']}.")
+
+
+def read_changes(changes: Iterable[str]) -> dict[str, Any]:
+    """What `--set` was given, by name. Raises UsageError."""
+    found: dict[str, Any] = {}
+    for change in changes:
+        name, sign, text = change.partition("=")
+        if not name or not sign:
+            raise click.UsageError(f"--set expects NAME=VALUE, as in lr=0.01; found {change!r}")
+        try:
+            found[name] = json.loads(text)
+        except ValueError:
+            found[name] = text
+    return found
+
+
+@trial.command()
+@trial_argument
+@click.option("--from-checkpoint", is_flag=True, help="Continue from its newest checkpoint, not from the start.")
+@with_session
+def retry(
+    session: CliSession, words: Sequence[str], trial: str | None, experiment: str | None, from_checkpoint: bool
+) -> None:
     """Run the parameters of an ended trial again, as a new trial. Its id goes to stdout."""
     found = named_trial(session.client, words, trial, experiment)
-    made = session.client.retry_trial(found["id"])
+    made = session.client.retry_trial(found["id"], from_checkpoint=from_checkpoint)
     echo(made["id"])
     session.report(f"The parameters of trial {found['sequence_id']} run again as trial {made['sequence_id']}.")
 

@@ -186,9 +186,10 @@ def _trial(trial: SavedTrial, experiment_id: str) -> TrialRow:
     )
     if trial.status.is_terminal:
         return row
-    return replace(
-        row, status=TrialStatus.WAITING, source="customized", reason=f"waiting: {_CUT_OFF}; resume runs it again"
-    )
+    row = replace(row, source="customized")  # to the new dispatcher
+    if trial.status is TrialStatus.PAUSED:
+        return row
+    return replace(row, status=TrialStatus.WAITING, reason=f"waiting: {_CUT_OFF}; resume runs it again")
 
 
 def _job(job: SavedJob, experiment_id: str, now: float) -> TrialJobRow:

@@ -249,7 +249,7 @@ class ExperimentLoop:
             case m.ResumeTrial(trial_id):
                 user_commands.resume_trial(state, turn, trial_id)
             case m.AddTrial():
-                return user_commands.add_trial(state, turn, message)
+                return user_commands.add_trial(state, turn, message, self.context.forms)
             case m.ImportRows():
                 user_commands.import_rows(state, turn, message)
             case m.ChangeLimits():

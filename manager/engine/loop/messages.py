@@ -14,6 +14,7 @@ from typing import Any
 from proctor.manager.dispatcher import protocol
 from proctor.manager.dispatcher.client.client import DispatcherRestarted, DispatcherSilent
 from proctor.manager.dispatcher.protocol import Error, Initialized, KillTrial, NewTrial, NoMoreTrials
+from proctor.manager.store.rows import CheckpointRow, TrialRow
 from proctor.manager.store.tables.metrics import StoredChunk
 from proctor.training_services.base import EndReason, Exit, StatusChange
 
@@ -121,11 +122,20 @@ class ResumeTrial:
 
 
 @dataclass(frozen=True)
+class TrialOrigin:
+    """What a new trial is cloned or retried from; with a checkpoint, it begins with that."""
+
+    trial: TrialRow
+    checkpoint: CheckpointRow | None = None
+
+
+@dataclass(frozen=True)
 class AddTrial:
     """Run a trial with these parameters, which no tuner has suggested."""
 
     parameters: Any
     source: str = "customized"
+    origin: TrialOrigin | None = None
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Which waiting trial gets a job now."""
 
 import secrets
+from pathlib import Path
 
 from proctor.manager.engine.loop import transitions, tuning
 from proctor.manager.engine.loop.context import LoopContext
@@ -88,19 +89,20 @@ async def _place(
 
 
 async def _checkpoint(context: LoopContext, trial: LiveTrial, report_from: int) -> Checkpoint | None:
-    """The newest registered checkpoint of a trial that has run before. If its folder is not on this machine: only for
-    a service that finds it elsewhere."""
-    if trial.row.jobs == 0:
+    """What the trial's next job continues from: the newest checkpoint that it has registered, else the one that it was
+    cloned from, before which its own curve has no points. If its folder is not on this machine: only for a service that
+    finds it elsewhere."""
+    trial_id, job_id, path, sequence = trial.row.id, trial.row.origin_job, trial.row.origin_checkpoint, 0
+    if trial.row.jobs > 0:
+        row = await context.metrics.read(
+            lambda connection: metric_store.latest_checkpoint(connection, trial_id, member=report_from)
+        )
+        if row is not None:
+            job_id, sequence = f"{trial_id}.{row.job}", row.sequence
+            path = str(context.forms.job_directory(trial.row, row.job) / row.path)
+    if job_id is None or path is None:
         return None
-    trial_id = trial.row.id
-    row = await context.metrics.read(
-        lambda connection: metric_store.latest_checkpoint(connection, trial_id, member=report_from)
-    )
-    if row is None:
-        return None
-    job_id = f"{trial_id}.{row.job}"
-    path = context.forms.job_directory(trial.row, row.job) / row.path
     if isinstance(context.service, SupportsCheckpoints):
         saved = await context.control.read(lambda connection: jobs.get(connection, job_id))
-        return Checkpoint(job_id, row.sequence, str(path), saved.node_id)
-    return Checkpoint(job_id, row.sequence, str(path)) if path.is_dir() else None
+        return Checkpoint(job_id, sequence, path, saved.node_id)
+    return Checkpoint(job_id, sequence, path) if Path(path).is_dir() else None

@@ -40,8 +40,14 @@ def create_trial(
     source: str,
     position: int | None = None,
     algorithm_state: Any = None,
+    origin_trial: str | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> LiveTrial:
-    """Add a new trial to the state and the store."""
+    """Add a new trial to the state and the store.
+
+    :param origin_trial: what it was cloned or retried from.
+    :param checkpoint: that trial's, which it begins with.
+    """
     row = TrialRow(
         id=new_id(),
         experiment_id=state.row.id,
@@ -54,6 +60,9 @@ def create_trial(
         position=position,
         source=source,
         created_at=turn.now,
+        origin_trial=origin_trial,
+        origin_job=None if checkpoint is None else checkpoint.job_id,
+        origin_checkpoint=None if checkpoint is None else checkpoint.path,
     )
     trial = LiveTrial(row)
     state.add(trial)
@@ -89,7 +98,7 @@ def create_job(
         resumed_from_step=None if checkpoint is None else checkpoint.sequence,
         resume_checkpoint=None if checkpoint is None else checkpoint.path,
         resume_node_id=None if checkpoint is None else checkpoint.node_id,
-        start_reason=_first_reason(number, checkpoint),
+        start_reason=_first_reason(trial.row, number, checkpoint),
         placement=None if placement is None else placement.to_json(),
         node_id=None if placement is None else placement.node_id,
         code_fingerprint=code_fingerprint,
@@ -127,13 +136,15 @@ def record_start(
         _send_restart(state, turn, trial, job.number, 0)
 
 
-def _first_reason(number: int, checkpoint: Checkpoint | None) -> str:
+def _first_reason(trial: TrialRow, number: int, checkpoint: Checkpoint | None) -> str:
     """What is known of a job's beginning before its service has seen it."""
-    if number == 1:
-        return ""
-    if checkpoint is None:
-        return "from the start: the trial has no checkpoint that can be read"
-    return f"from checkpoint {checkpoint.path.rpartition('/')[2]} of job {checkpoint.job_id.rpartition('.')[2]}"
+    if checkpoint is not None:
+        owner, _, job = checkpoint.job_id.rpartition(".")
+        whose = "" if owner == trial.id else f" of trial {owner}"
+        return f"from checkpoint {checkpoint.path.rpartition('/')[2]} of job {job}{whose}"
+    if trial.origin_checkpoint is not None:
+        return f"from the start: the checkpoint of trial {trial.origin_trial} can no longer be read"
+    return "" if number == 1 else "from the start: the trial has no checkpoint that can be read"
 
 
 def _send_restart(state: ExperimentState, turn: Turn, trial: LiveTrial, number: int, first: int) -> None:

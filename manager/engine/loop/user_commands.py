@@ -6,8 +6,9 @@ from typing import Any
 
 from proctor.manager.dispatcher import protocol
 from proctor.manager.engine.loop import transitions, tuning
+from proctor.manager.engine.loop.context import JobFormBuilder
 from proctor.manager.engine.loop.messages import AddTrial, ChangeLimits, ImportRows
-from proctor.manager.engine.loop.state import ExperimentState, LiveTrial, Turn
+from proctor.manager.engine.loop.state import Checkpoint, ExperimentState, LiveTrial, Turn
 from proctor.manager.errors import Conflict
 from proctor.manager.lifecycle.experiment import EXPERIMENT, ExperimentEvent, spent_limit
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
@@ -79,14 +80,25 @@ def _stop_softly(
     transitions.request_stop(state, turn, trial, reason, detail, save_until=save_until)
 
 
-def add_trial(state: ExperimentState, turn: Turn, command: AddTrial) -> TrialRow:
+def add_trial(state: ExperimentState, turn: Turn, command: AddTrial, forms: JobFormBuilder) -> TrialRow:
     """A trial with the user's own parameters; the tuner is notified of it and of its result."""
     _require_active(state, "take a trial")
     (parameter_id,) = state.take_parameter_ids(1)
     message = protocol.AddCustomizedTrial(state.take_position(), parameter_id, command.parameters)
     turn.send_input(message, transitions.message_payload(message))
+    donor, saved = (command.origin.trial, command.origin.checkpoint) if command.origin is not None else (None, None)
+    checkpoint = None
+    if donor is not None and saved is not None:
+        path = forms.job_directory(donor, saved.job) / saved.path
+        checkpoint = Checkpoint(f"{donor.id}.{saved.job}", 0, str(path))
     trial = transitions.create_trial(
-        state, turn, parameter_id=parameter_id, parameters=command.parameters, source=command.source
+        state,
+        turn,
+        parameter_id=parameter_id,
+        parameters=command.parameters,
+        source=command.source,
+        origin_trial=None if donor is None else donor.id,
+        checkpoint=checkpoint,
     )
     return trial.row
 

@@ -69,6 +69,25 @@ def test_trials_are_paused_and_resumed(running: FakeRest, invoke) -> None:
     assert running.requests("POST") == [("/trials/t0/pause", None), ("/trials/t0/resume", None)]
 
 
+def test_a_trial_is_cloned_with_other_parameters(running: FakeRest, invoke) -> None:
+    result = invoke("trial", "clone", "t0", "--set", "lr=0.01", "--set", "kind=adam", "--set", 'net={"depth": 3}')
+    assert result.stdout == "clonet0\n"
+    assert "continues from the newest checkpoint of trial 0." in result.stderr
+    parameters = {"lr": 0.01, "kind": "adam", "net": {"depth": 3}}
+    assert running.requests("POST") == [("/trials/t0/clone", {"parameters": parameters})]
+
+
+def test_a_change_without_a_name_or_a_value_is_refused(running: FakeRest, invoke) -> None:
+    result = invoke("trial", "clone", "t0", "--set", "0.01")
+    assert result.exit_code == 2
+    assert "--set expects NAME=VALUE, as in lr=0.01; found '0.01'" in result.stderr
+
+
+def test_a_trial_is_retried_from_its_checkpoint(running: FakeRest, invoke) -> None:
+    assert invoke("trial", "retry", "t1", "--from-checkpoint").exit_code == 0
+    assert running.queries == [{"from_checkpoint": "true"}]
+
+
 def test_an_experiment_is_paused_and_resumed_with_its_trials(running: FakeRest, invoke) -> None:
     assert "its trials are being paused; `proctor resume e --trials` resumes" in invoke("pause", "--trials").stderr
     assert invoke("resume", "e", "--trials").exit_code == 0

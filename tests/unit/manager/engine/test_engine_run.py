@@ -351,15 +351,15 @@ def test_a_killed_trial_is_canceled_by_the_user_and_can_be_run_again_as_a_new_on
         experiment_id = await create(manager, tmp_path)
         await asyncio.sleep(1.5)
         first = (await all_trials(manager, experiment_id))[0]
-        await manager.kill_trial(first.id)
+        await manager.trials.kill(first.id)
         await simulation.ended(manager, experiment_id)
-        killed = await manager.trial(first.id)
+        killed = await manager.trials.get(first.id)
         assert (killed.status, killed.reason) == (TrialStatus.USER_CANCELED, "canceled by the user")
         with pytest.raises(Conflict, match="is USER_CANCELED already"):
-            await manager.kill_trial(first.id)
-        again = await manager.retry_trial(first.id)
+            await manager.trials.kill(first.id)
+        again = await manager.trials.retry(first.id)
         await asyncio.sleep(60.0)
-        again = await manager.trial(again.id)
+        again = await manager.trials.get(again.id)
         assert (again.status, again.parameters) == (TrialStatus.SUCCEEDED, first.parameters)
 
     play(tmp_path, scenario)
@@ -368,9 +368,9 @@ def test_a_killed_trial_is_canceled_by_the_user_and_can_be_run_again_as_a_new_on
 def test_a_customized_trial_is_told_to_the_tuner_with_its_result(tmp_path: Path) -> None:
     async def scenario(simulation: Simulation, manager: Manager) -> None:
         experiment_id = await create(manager, tmp_path)
-        added = await manager.add_trial(experiment_id, {"x": 0.25, "n": 2})
+        added = await manager.trials.add(experiment_id, {"x": 0.25, "n": 2})
         await simulation.ended(manager, experiment_id)
-        assert (await manager.trial(added.id)).status is TrialStatus.SUCCEEDED
+        assert (await manager.trials.get(added.id)).status is TrialStatus.SUCCEEDED
         log = await manager.control.read(lambda c: dispatcher_inputs.after(c, experiment_id, 0, 1000))
         assert [row.payload["parameters"] for row in log if row.kind == "AddCustomizedTrial"] == [{"x": 0.25, "n": 2}]
         (end,) = [row.payload for row in log if row.kind == "TrialEnd" and row.payload["customized"]]

@@ -126,7 +126,7 @@ def test_a_job_that_waits_for_its_service_can_be_stopped(tmp_path: Path, whole: 
                 await manager.stop_experiment("exp")
                 assert (await scene.ended(manager, "exp")).status is ExperimentStatus.STOPPED
             else:
-                await manager.kill_trial(first.id)
+                await manager.trials.kill(first.id)
                 await asyncio.sleep(1.0)
             (job,) = await scene.jobs(manager, first)
             assert job.end_reason is (EndReason.EXPERIMENT_STOPPED if whole else EndReason.USER_CANCELED)
@@ -200,7 +200,7 @@ def test_a_cancellation_that_fails_is_noticed_and_not_forgotten(tmp_path: Path, 
             await scene.create(manager)
             await asyncio.sleep(5.0)
             first = (await scene.trials(manager))[0]
-            await manager.kill_trial(first.id)
+            await manager.trials.kill(first.id)
             await asyncio.sleep(200.0)
             first = (await scene.trials(manager))[0]
             text = f"platform local cannot stop it: {error}; tried again in 60 s"

@@ -114,7 +114,7 @@ def test_trials_that_the_user_kills_are_no_failures(tmp_path: Path) -> None:
             rows = await all_trials(manager, experiment_id)
             assert rows[number].status is TrialStatus.RUNNING
             assert (await manager.experiment(experiment_id)).status is not ERROR
-            await manager.kill_trial(rows[number].id)
+            await manager.trials.kill(rows[number].id)
         row = await simulation.ended(manager, experiment_id)
         assert row.status is ERROR  # its other nine trials have failed, and no more come
         assert row.reason.startswith("all 9 trials that have ended failed with one cause")

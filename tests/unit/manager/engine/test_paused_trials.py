@@ -101,7 +101,7 @@ async def curve(manager: Manager, number: int = 0) -> list[float]:
 
 async def pause(manager: Manager, number: int = 0) -> TrialRow:
     """Pause a trial and wait until it is PAUSED."""
-    await manager.pause_trial((await trial(manager, number)).id)
+    await manager.trials.pause((await trial(manager, number)).id)
     await asyncio.sleep(1.0)
     row = await trial(manager, number)
     assert row.status is TrialStatus.PAUSED
@@ -118,7 +118,7 @@ def test_a_paused_trial_gives_up_its_place_and_continues_from_its_checkpoint(tmp
         await create(manager, tmp_path)
         assert (await pause(manager)).reason == "paused by the user"
         assert (await trial(manager, 1)).status is TrialStatus.RUNNING
-        await manager.resume_trial((await trial(manager)).id)
+        await manager.trials.resume((await trial(manager)).id)
         assert (await trial(manager)).reason == "waiting: trialConcurrency 1 is used up"
         await until_done(manager)
         assert [row.end_reason for row in await attempts(manager)] == [EndReason.PAUSED, EndReason.EXITED_OK]
@@ -138,7 +138,7 @@ def test_an_experiment_with_nothing_but_paused_trials_is_not_done_and_says_why(t
         assert (await experiment(manager)).status is ExperimentStatus.NO_MORE_TRIAL
         clause = "1 trial is PAUSED: resume or kill it to finish the experiment"
         assert manager.held_up(await experiment(manager)) == clause
-        await manager.resume_trial(row.id)
+        await manager.trials.resume(row.id)
         assert manager.held_up(await experiment(manager)) == ""
         await until_done(manager)
 
@@ -148,12 +148,12 @@ def test_an_experiment_with_nothing_but_paused_trials_is_not_done_and_says_why(t
 def test_a_trial_that_waits_is_paused_at_once(tmp_path: Path) -> None:
     async def scenario(platform: Platform, manager: Manager) -> None:
         experiment_id = await create(manager, tmp_path, maxTrialNumber=1)
-        waiting = await manager.add_trial(experiment_id, {"x": 0.5})
-        await manager.pause_trial(waiting.id)
+        waiting = await manager.trials.add(experiment_id, {"x": 0.5})
+        await manager.trials.pause(waiting.id)
         assert (await trial(manager, 1)).status is TrialStatus.PAUSED
         await asyncio.sleep(3600.0)
         assert (await attempts(manager, 1)) == []
-        await manager.resume_trial(waiting.id)
+        await manager.trials.resume(waiting.id)
         await until_done(manager)
 
     play(tmp_path, scenario)
@@ -163,7 +163,7 @@ def test_a_paused_trial_can_be_killed_and_its_tuner_gets_its_end(tmp_path: Path)
     async def scenario(platform: Platform, manager: Manager) -> None:
         experiment_id = await create(manager, tmp_path, maxTrialNumber=1)
         row = await pause(manager)
-        await manager.kill_trial(row.id)
+        await manager.trials.kill(row.id)
         await until_done(manager)
         assert (await trial(manager)).status is TrialStatus.USER_CANCELED
         inputs = await manager.control.read(lambda c: dispatcher_inputs.after(c, experiment_id, 0, 100))
@@ -177,14 +177,14 @@ def test_what_cannot_be_paused_or_resumed_is_refused_with_its_status(tmp_path: P
         await create(manager, tmp_path, maxTrialNumber=1)
         row = await trial(manager)
         with pytest.raises(Conflict, match="is RUNNING; only a PAUSED trial can be resumed"):
-            await manager.resume_trial(row.id)
-        await asyncio.gather(manager.pause_trial(row.id), manager.pause_trial(row.id))
+            await manager.trials.resume(row.id)
+        await asyncio.gather(manager.trials.pause(row.id), manager.trials.pause(row.id))
         await pause(manager)  # idempotent
-        await manager.kill_trial(row.id)
+        await manager.trials.kill(row.id)
         with pytest.raises(Conflict, match="is USER_CANCELED; only a WAITING or RUNNING trial can be paused"):
-            await manager.pause_trial(row.id)
+            await manager.trials.pause(row.id)
         with pytest.raises(Conflict, match="is USER_CANCELED; only a PAUSED trial can be resumed"):
-            await manager.resume_trial(row.id)
+            await manager.trials.resume(row.id)
 
     play(tmp_path, scenario)
 
@@ -193,7 +193,8 @@ def test_a_trial_that_is_being_stopped_is_not_paused(tmp_path: Path) -> None:
     async def scenario(platform: Platform, manager: Manager) -> None:
         await create(manager, tmp_path)
         row = await trial(manager)
-        answers = await asyncio.gather(manager.kill_trial(row.id), manager.pause_trial(row.id), return_exceptions=True)
+        kill, pause = manager.trials.kill(row.id), manager.trials.pause(row.id)
+        answers = await asyncio.gather(kill, pause, return_exceptions=True)
         assert str(answers[1]) == f"trial {row.id} is being stopped already (canceled by the user)"
 
     play(tmp_path, scenario)
@@ -205,7 +206,7 @@ def test_a_trial_with_a_final_metric_is_not_kept_but_has_succeeded(tmp_path: Pat
         await asyncio.sleep(520.0)
         row = await trial(manager)
         assert (row.status, row.final_data) == (TrialStatus.RUNNING, 0)
-        await manager.pause_trial(row.id)
+        await manager.trials.pause(row.id)
         await until_done(manager)
         row = await trial(manager)
         assert row.status is TrialStatus.SUCCEEDED
@@ -225,7 +226,7 @@ def test_it_stays_paused_when_the_manager_is_restarted_or_the_experiment_is_stop
         await asyncio.sleep(60.0)
         assert (await trial(manager)).status is TrialStatus.PAUSED
         with pytest.raises(Conflict, match="is not running; resume it first"):
-            await manager.resume_trial((await trial(manager)).id)
+            await manager.trials.resume((await trial(manager)).id)
 
     async def resumed(platform: Platform, manager: Manager) -> None:
         row = await experiment(manager)
@@ -233,7 +234,7 @@ def test_it_stays_paused_when_the_manager_is_restarted_or_the_experiment_is_stop
         await asyncio.sleep(3600.0)
         assert (await trial(manager)).status is TrialStatus.PAUSED
         assert (await experiment(manager)).status is ExperimentStatus.NO_MORE_TRIAL
-        await manager.resume_trial((await trial(manager)).id)
+        await manager.trials.resume((await trial(manager)).id)
         await until_done(manager)
         assert await curve(manager) == list(range(10))
 
@@ -263,7 +264,7 @@ def test_a_trial_that_is_resumed_in_a_paused_experiment_says_what_it_waits_for(t
         experiment_id = await create(manager, tmp_path)
         await manager.pause_experiment(experiment_id, trials=True)
         await asyncio.sleep(60.0)
-        await manager.resume_trial((await trial(manager)).id)
+        await manager.trials.resume((await trial(manager)).id)
         assert (await trial(manager)).reason == "waiting: the experiment is paused; resume it, too"
         await manager.resume_experiment(experiment_id)
         await until_done(manager)

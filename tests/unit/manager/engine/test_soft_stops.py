@@ -184,7 +184,7 @@ def test_killing_a_trial_ends_its_time_to_save_and_the_stop_stays_its_reason(tmp
             page = await manager.control.read(lambda c: trials.page(c, experiment_id, limit=10))
             (second,) = [trial.id for trial in page.items if trial.sequence_id == 1]
             await manager.stop_experiment(experiment_id)
-            await manager.kill_trial(second)
+            await manager.trials.kill(second)
             await asyncio.sleep(1.0)
             assert await printed(manager, experiment_id) == "waits for trial 0 to save, at most 29 s"
             assert (await trials_by_number(manager, experiment_id))[1] == STOPPED
@@ -198,7 +198,7 @@ def test_a_trial_that_is_killed_has_no_time_to_save(tmp_path: Path) -> None:
             experiment_id = await create(manager, tmp_path, saveSeconds=600)
             page = await manager.control.read(lambda c: trials.page(c, experiment_id, limit=10))
             for trial in page.items:
-                await manager.kill_trial(trial.id)
+                await manager.trials.kill(trial.id)
             assert [stop for _, stop in simulation.platform(experiment_id).asked] == [None] * 3
 
     play(tmp_path, scenario)

@@ -112,7 +112,7 @@ def test_an_experiment_whose_disk_is_away_keeps_its_status_and_goes_on_when_the_
             assert why.endswith("; its trials keep running; tried again in 1 s")
             assert manager.problem == f"experiment {row.id} is {why}"
             with pytest.raises(Unavailable, match=r"is not loaded: .*No such file"):
-                await manager.add_trial(row.id, {"x": 0.5})
+                await manager.trials.add(row.id, {"x": 0.5})
             other = await manager.create_experiment(config=CONFIG, directory=str(scene.folder))
             assert (await scene.ended(manager, other.id)).status is ExperimentStatus.DONE
             scene.mount()
@@ -168,7 +168,7 @@ def test_kills_stops_and_limits_are_written_down_and_hold_when_the_experiment_is
         scene.unmount()
         async with scene.manager() as manager:
             first, second = await scene.trials(manager)
-            await manager.kill_trial(first.id)
+            await manager.trials.kill(first.id)
             row = await manager.update_experiment(scene.id, trial_concurrency=1, max_trial_number=3)
             assert (row.trial_concurrency, row.max_trial_number) == (1, 3)
             live = await manager.control.read(lambda c: jobs.live(c, scene.id))
@@ -281,7 +281,7 @@ def test_a_trial_of_a_failed_engine_can_be_killed_and_the_experiment_stopped(tmp
             await scene.create(manager)
             await asyncio.sleep(6.0)
             first, second = await scene.trials(manager)
-            await manager.kill_trial(first.id)
+            await manager.trials.kill(first.id)
             await manager.stop_experiment(scene.id)
             assert (await scene.ended(manager, scene.id)).status is ExperimentStatus.STOPPED
             live = await manager.control.read(lambda c: jobs.live(c, scene.id))

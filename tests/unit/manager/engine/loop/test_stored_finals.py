@@ -106,7 +106,7 @@ def test_a_trial_that_the_user_cancels_after_its_final_metric_is_canceled(tmp_pa
     async def scenario(simulation: Simulation, manager: Manager, experiment_id: str) -> None:
         await asyncio.sleep(10.0)
         row, _ = await the_trial(manager, experiment_id)
-        await manager.kill_trial(row.id)
+        await manager.trials.kill(row.id)
         await simulation.ended(manager, experiment_id)
         row, _ = await the_trial(manager, experiment_id)
         assert (row.status, row.final_value) == (TrialStatus.USER_CANCELED, 0.5)

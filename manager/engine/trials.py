@@ -1,0 +1,100 @@
+"""What a user does with single trials: add, pause, resume, kill, retry and clone them.
+
+Each is checked here, with the trial's status in the error; what changes is done by the experiment's loop.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from proctor.manager.engine.imported_data import read_parameters
+from proctor.manager.engine.loop import messages as m
+from proctor.manager.engine.supervisor import ExperimentSupervisor
+from proctor.manager.errors import BadRequest, Conflict, NotFound
+from proctor.manager.lifecycle.states import TrialStatus
+from proctor.manager.store.database import Database
+from proctor.manager.store.errors import RowNotFound
+from proctor.manager.store.rows import CheckpointRow, TrialRow
+from proctor.manager.store.tables import metrics, trials
+
+
+class Trials:
+    """The trials of all experiments."""
+
+    def __init__(self, supervisor: ExperimentSupervisor, control: Database) -> None:
+        self._supervisor = supervisor
+        self._control = control
+
+    async def get(self, trial_id: str) -> TrialRow:
+        """One trial's row. Raises NotFound."""
+        try:
+            return await self._control.read(lambda c: trials.get(c, trial_id))
+        except RowNotFound:
+            raise NotFound(f"there is no trial {trial_id!r}") from None
+
+    async def kill(self, trial_id: str) -> None:
+        """End a live trial by the user's command. Returns when its stop is written down."""
+        row = await self.get(trial_id)
+        if row.status.is_terminal:
+            raise Conflict(f"trial {trial_id} is {row.status} already; there is nothing to kill")
+        await self._supervisor.ask(row.experiment_id, m.CancelTrial(trial_id))
+
+    async def pause(self, trial_id: str) -> None:
+        """Stop a live trial, which may save first, and keep it PAUSED, without a place, until it is resumed. Returns
+        when this is written down. Idempotent."""
+        row = await self.get(trial_id)
+        if row.status.is_terminal:
+            raise Conflict(f"trial {trial_id} is {row.status}; only a WAITING or RUNNING trial can be paused")
+        if row.status is not TrialStatus.PAUSED:
+            await self._supervisor.ask(row.experiment_id, m.PauseTrial(trial_id))
+
+    async def resume(self, trial_id: str) -> None:
+        """Have a PAUSED trial run again, from its newest checkpoint if it has one, when there is a place."""
+        row = await self.get(trial_id)
+        if row.status is not TrialStatus.PAUSED:
+            raise Conflict(f"trial {trial_id} is {row.status}; only a PAUSED trial can be resumed")
+        await self._supervisor.ask(row.experiment_id, m.ResumeTrial(trial_id))
+
+    async def retry(self, trial_id: str, *, from_checkpoint: bool = False) -> TrialRow:
+        """Run an ended trial's parameters again, as a new trial. Returns it.
+
+        :param from_checkpoint: from the trial's newest checkpoint instead of from the start. Raises Conflict if it has
+            registered none.
+        """
+        row = await self.get(trial_id)
+        if not row.status.is_terminal:
+            raise Conflict(f"trial {trial_id} is {row.status}; only an ended trial can be run again")
+        checkpoint = await self._newest_checkpoint(row) if from_checkpoint else None
+        command = m.AddTrial(row.parameters, source="retry", origin=m.TrialOrigin(row, checkpoint))
+        return await self._supervisor.ask(row.experiment_id, command)  # type: ignore[no-any-return]
+
+    async def clone(self, trial_id: str, changes: Mapping[str, Any]) -> TrialRow:
+        """Continue from a trial's newest checkpoint, as a new trial with some other parameters. Returns it. Raises
+        Conflict if it has registered none, BadRequest where the parameters are outside of the search space.
+
+        :param changes: the new values by name; the other parameters are those of the trial.
+        """
+        row = await self.get(trial_id)
+        if not isinstance(row.parameters, Mapping):
+            raise Conflict(f"the parameters of trial {trial_id} have no names, so none of them can be changed")
+        if unknown := sorted(changes.keys() - row.parameters.keys()):
+            known = ", ".join(sorted(row.parameters))
+            raise BadRequest(f"trial {trial_id} has no parameter {', '.join(unknown)}; its parameters are {known}")
+        experiment = await self._supervisor.experiment(row.experiment_id)
+        parameters = read_parameters(experiment, {**row.parameters, **changes})
+        origin = m.TrialOrigin(row, await self._newest_checkpoint(row))
+        command = m.AddTrial(parameters, source="clone", origin=origin)
+        return await self._supervisor.ask(row.experiment_id, command)  # type: ignore[no-any-return]
+
+    async def _newest_checkpoint(self, trial: TrialRow) -> CheckpointRow:
+        database = await self._supervisor.metrics(trial.experiment_id)
+        rank = (await self._supervisor.experiment(trial.experiment_id)).report_from
+        found = await database.read(lambda c: metrics.latest_checkpoint(c, trial.id, member=rank))
+        if found is None:
+            raise Conflict(f"trial {trial.id} has registered no checkpoint to continue from")
+        return found
+
+    async def add(self, experiment_id: str, parameters: Any) -> TrialRow:
+        """Run a trial with the user's own parameters. Returns it. Raises BadRequest where they are outside of the
+        search space; a tuner of the user's takes everything."""
+        command = m.AddTrial(read_parameters(await self._supervisor.experiment(experiment_id), parameters))
+        return await self._supervisor.ask(experiment_id, command)  # type: ignore[no-any-return]
