@@ -13,6 +13,7 @@ from fakes.frameworks import read_reports
 from fakes.recording_model import RangeData, RecordingModel
 from fakes.trained_models import DigitsData, DigitsModel, Recipe, hash_state
 
+from proctor.sdk.files import hash_file
 from proctor.sdk.pytorch import (
     ConfigurationError,
     DataModule,
@@ -266,7 +267,9 @@ class OneOf(Ranks):
         self, rank: int, world_size: int, streams: "list[Any] | None" = None, checkpoint: "Path | None" = None
     ) -> None:
         self.rank, self.world_size, self.streams = rank, world_size, streams
-        self.told = [] if checkpoint is None else [checkpoint]  # what the main rank says
+        self.told: list[Any] = []  # what the main rank says, the first last
+        if checkpoint is not None:
+            self.told = [(checkpoint.stat().st_size, hash_file(checkpoint)), checkpoint]
 
     def gather(self, value: Any) -> "list[Any] | None":
         if not self.is_main:
