@@ -86,8 +86,8 @@ class EpochLoader:
         self._has_batches = isinstance(sampler, ResumableBatchSampler)  # whose items are batches already
         size, drop_last = (1, False) if self._has_batches else (params.batch_size, params.drop_last)
         sampler.batch_size = size
-        self._batches = EpochBatchSampler(sampler, size, drop_last=drop_last, seed=seed)
-        self._batches.keyed = params.num_workers > 0
+        keyed = params.num_workers > 0
+        self._batches = EpochBatchSampler(sampler, size, drop_last=drop_last, seed=seed, keyed=keyed)
         if self._batches.epoch_length == 0:
             raise ConfigurationError(
                 f"a dataset of {len(dataset)} samples gives no batch of {params.batch_size} with "

@@ -11,7 +11,6 @@ from proctor.sdk.pytorch.checkpoints.attributes import find_generators
 from proctor.sdk.pytorch.config import Phase
 from proctor.sdk.pytorch.data.loaders import DataLoaderParams, EpochLoader
 from proctor.sdk.pytorch.data.samplers import (
-    SAMPLER_NAMES,
     ResumableBatchSampler,
     ResumableDistributedSampler,
     ResumableRandomSampler,
@@ -214,7 +213,8 @@ class DataModule:
                 sampler = self.make_sampler(part.dataset, params, phase=part.phase, seed=seed, ranks=self._ranks)
             if not isinstance(sampler, ResumableSampler):
                 raise TypeError(
-                    f"a sampler must be a {SAMPLER_NAMES}; found {type(sampler).__name__}. Derive it from one."
+                    "a sampler must be a ResumableSampler (such as ResumableRandomSampler, ResumableSequentialSampler, "
+                    f"or one of yours that derives from it); found {type(sampler).__name__}."
                 )
             if isinstance(sampler, ResumableBatchSampler) != (params.batch_sampler is not None):
                 raise ConfigurationError(
