@@ -47,15 +47,14 @@ def fit(run: Run) -> Outcome:
         _check_run(run)
         content = resume(run)
         if content is not None and (reason := find_end(run)) is not None:
-            run.model.finish_loading(run.model.get_parts(), may_lack=True)
+            run.parts.finish_loading(may_lack=True)
             snapshots.restore_streams(run, content)  # what is drawn after `fit` is what would have been drawn then
             if run.ranks.is_main:
                 announce(run, reason)
             return run.finish(reason)
         begin(run, content)
-        loaded = run.model.get_parts()
         run.model.on_training_start()
-        run.model.finish_loading(loaded)
+        run.parts.finish_loading()
         run.model.train()
         finish_start(run, content)
         reason = TrainingLoop(run).run()
@@ -76,7 +75,7 @@ def test(run: Run, ckpt_path: "str | os.PathLike[str] | None") -> Outcome:
             run.model.load_for_testing()
         else:
             snapshots.restore_model(run, content)
-            run.model.finish_loading(run.model.get_parts(), may_lack=True)
+            run.parts.finish_loading(may_lack=True)
             snapshots.restore_training(run, content)
             snapshots.restore_attributes(run, content)
             if run.ranks.is_main:
@@ -121,6 +120,7 @@ def opening(run: Run, *, writes: bool = True) -> "Iterator[None]":
             seed_rngs(settings.seed)
             model.device, model.ranks, model.datamodule, model.queue = run.device, run.ranks, run.datamodule, run.queue
             model.trainer, model.averages, model._log = run.view, Averages(), refuse_metrics
+            model._parts = run.parts
             run.callbacks.call("setup", model)
             if writes and run.storage is not None and run.ranks.is_main:
                 run.storage.open(anew=not settings.resume)
@@ -128,7 +128,6 @@ def opening(run: Run, *, writes: bool = True) -> "Iterator[None]":
             _close_at_end(stack, run.datamodule.teardown)
             run.datamodule.setup()
             run.attributes.data = run.datamodule.get_read_here()
-            model.reset_parts()
             model.setup()
             yield
         except BaseException as problem:
@@ -249,7 +248,7 @@ def _check_state(run: Run) -> None:
     :raises ConfigurationError: the model has parts that nothing would save.
     :raises TypeError: a state holds what could not be loaded again safely; the text says where.
     """
-    run.model.check_parts()
+    run.parts.check()
     found: dict[str, Any] = {}
     with suppress(Exception):  # a state that comes with the training is asked for again at the first save
         found["model"] = run.model.state_dict()
@@ -263,7 +262,7 @@ def finish_start(run: Run, content: "dict[str, Any] | None") -> None:
 
     It comes after the hooks, which a fresh run has behind it at this point too.
     """
-    run.model.note_parts()
+    run.parts.note()
     run.attributes.mark()
     if content is not None:
         gaps = snapshots.restore_attributes(run, content)

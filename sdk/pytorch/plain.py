@@ -43,7 +43,7 @@ from proctor.sdk.pytorch.run import Place, Run
 from proctor.sdk.pytorch.snapshots import save_checkpoint
 from proctor.sdk.pytorch.trainer import choose_device
 
-Parts = Callable[[], "dict[str, Any]"]
+MakeParts = Callable[[], "dict[str, Any]"]
 _DECIDED_BY_THE_LOOP = {
     "train_unit": "it counts batches",
     "total_steps": "the run ends where the loop does",
@@ -76,7 +76,7 @@ class OpenRun(Run):
 @contextmanager
 def open_run(
     run_name: str,
-    make_parts: Parts,
+    make_parts: MakeParts,
     *,
     dataset: Any,
     params: "DataLoaderParams | None" = None,
@@ -106,7 +106,7 @@ def open_run(
     with trial.deferring_termination(), on_device(run.device), opening(run):
         content = resume(run)
         run.saved_at = run.state.global_iteration
-        run.model.finish_loading(run.model.get_parts())
+        run.parts.finish_loading()
         begin(run, content)
         finish_start(run, content)
         yield run
@@ -154,7 +154,7 @@ def save_if_due(run: OpenRun) -> bool:
 class PartsModel(Model):
     """The parts as attributes, which a model saves and restores."""
 
-    def __init__(self, make_parts: Parts) -> None:
+    def __init__(self, make_parts: MakeParts) -> None:
         self._make_parts = make_parts
 
     def setup(self) -> None:

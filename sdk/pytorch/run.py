@@ -28,7 +28,7 @@ from proctor.sdk.pytorch.data.loaders import EpochLoader
 from proctor.sdk.pytorch.data.module import DataModule
 from proctor.sdk.pytorch.distributed.processes import HandoverQueue
 from proctor.sdk.pytorch.distributed.ranks import Ranks
-from proctor.sdk.pytorch.model import GIVEN, Model, Record, RunView, TrainingState, overrides
+from proctor.sdk.pytorch.model import GIVEN, Model, Parts, Record, RunView, TrainingState, overrides
 from proctor.sdk.trial import is_in_trial
 
 LOGGER = logging.getLogger("proctor.sdk.pytorch")
@@ -76,6 +76,7 @@ class Run:
         self.state = TrainingState()
         self.storage = _make_storage(settings, model, place.ranks)
         self.history = self.storage.history if self.storage and place.ranks.is_main else History(None)
+        self.parts = Parts(model)
         self.attributes = TrackedAttributes(model, left_out=(*GIVEN, *model.transient))
         self.metrics: dict[str, float] = {}  # the last value of each metric; always this very object
         self.view = RunView(settings, self.state, self.metrics, self.storage.path if self.storage else None)

@@ -37,10 +37,7 @@ from proctor.sdk.pytorch.run import Outcome, Place, Run
 from proctor.sdk.pytorch.snapshots import check_tested
 
 # What a model's or a plug-in's own code calls, or the trainer only as it is here.
-_NO_HOOKS = re.compile(
-    "_.*|log|average|read_averages|create_scaler|autocast|clip_gradients|reset_parts|finish_loading|get_parts|"
-    "note_parts|check_parts|describe_precision"
-)
+_NO_HOOKS = re.compile("_.*|log|average|read_averages|create_scaler|autocast|clip_gradients|describe_precision")
 _DATA_HOOKS = ("prepare_data", "setup", "teardown", "make_sampler")
 _BY_THE_MODEL = ("", "plug-ins have on_evaluation_start(phase) and on_evaluation_end(phase); or do it in the model's")
 # Hooks of Helios that are not called here: by name, the hook to use, and what to do.
