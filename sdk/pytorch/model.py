@@ -184,8 +184,74 @@ class RunView:
     checkpoint_folder: "Path | None"
 
 
-class Model:
-    """The base of every model; only `train_step` must be written.
+class ModelTools:
+    """What a model may call; these are no hooks."""
+
+    device: Any = None
+    ranks: "Ranks"
+    averages: Averages
+    amp_scaler: Any = None
+    _amp_dtype: Any = None
+    _log: "Callable[[Mapping[str, Any]], None] | None" = None
+
+    def log(self, metrics: "Mapping[str, Any]") -> None:
+        """Record metrics of the present step: in the run's history, the logs, and the trial's reports.
+
+        Each value is a number or a tensor of one element. Only the main rank's are kept.
+
+        :raises ConfigurationError: the run has not begun yet, or is over: in `setup`, or after `fit`.
+        """
+        if self._log is not None:
+            self._log(metrics)
+
+    def average(self, values: "Mapping[str, Any]", weight: float = 1.0) -> None:
+        """Add values of this batch to running means; unlike `log`, it does not wait for the device.
+
+        :param weight: such as the samples of the batch. The names must be the same on all ranks.
+        """
+        self.averages.add(values, weight)
+
+    def read_averages(self) -> "dict[str, float]":
+        """Return the means over all ranks since the last reading, and start over (collective)."""
+        return self.averages.read(self.ranks, self.device)
+
+    def create_scaler(self, dtype: Any = torch.float16) -> Any:
+        """Turn on mixed precision and return the gradient scaler (one that does nothing unless for float16).
+
+        :raises ValueError: on the CPU, a type other than bfloat16.
+        """
+        kind = torch.device(self.device or "cpu").type
+        if kind == "cpu" and dtype is not torch.bfloat16:
+            raise ConfigurationError(f"on the CPU mixed precision works with torch.bfloat16 only; found {dtype}.")
+        self._amp_dtype = dtype
+        self.amp_scaler = torch.amp.GradScaler(kind, enabled=dtype is torch.float16)
+        return self.amp_scaler
+
+    def autocast(self) -> "AbstractContextManager[Any]":
+        """The context for a forward pass: mixed precision if `create_scaler` turned it on."""
+        kind = torch.device(self.device or "cpu").type
+        context: AbstractContextManager[Any] = torch.autocast(
+            kind, dtype=self._amp_dtype, enabled=self._amp_dtype is not None
+        )
+        return context
+
+    def clip_gradients(self, parameters: Any, optimizer: Any, max_norm: float) -> Any:
+        """Clip the gradients to a norm, unscaled before if need be, and return the norm that they had."""
+        if self.amp_scaler is not None:
+            self.amp_scaler.unscale_(optimizer)
+        return torch.nn.utils.clip_grad_norm_(parameters, max_norm)
+
+    def describe_precision(self) -> "dict[str, Fact]":
+        """Return the facts of mixed precision, for the fingerprint of a run."""
+        scaler = self.amp_scaler
+        return {
+            "mixed precision": None if self._amp_dtype is None else str(self._amp_dtype),
+            "gradient scaler": None if scaler is None else f"enabled={scaler.is_enabled()}",
+        }
+
+
+class Model(ModelTools):
+    """The base of every model; only `train_step` must be written. Its methods are what the trainer calls.
 
     Attributes that have `state_dict` and `load_state_dict` (networks, optimizers, schedulers) are saved by themselves,
     and so is what changes of the others while training, as far as it is plain values; see `attributes`. `transient`
@@ -196,18 +262,12 @@ class Model:
     graphs and hyper-parameters, from `on_training_start` on; None on other ranks and if TensorBoard is off.
     """
 
-    device: Any = None
-    ranks: "Ranks"
     queue: "HandoverQueue"
     datamodule: "DataModule"
     trainer: RunView
     tensorboard: Any = None
-    amp_scaler: Any = None
-    averages: Averages
     transient: "Sequence[str]" = ()
-    _amp_dtype: Any = None
     _parts: "Parts | None" = None
-    _log: "Callable[[Mapping[str, Any]], None] | None" = None
 
     # -- set-up and state ---------------------------------------------------------------------------------------------
 
@@ -333,65 +393,6 @@ class Model:
 
     def on_testing_end(self) -> None:
         """Called after a test."""
-
-    # -- what a model may call ----------------------------------------------------------------------------------------
-
-    def log(self, metrics: "Mapping[str, Any]") -> None:
-        """Record metrics of the present step: in the run's history, the logs, and the trial's reports.
-
-        Each value is a number or a tensor of one element. Only the main rank's are kept.
-
-        :raises ConfigurationError: the run has not begun yet, or is over: in `setup`, or after `fit`.
-        """
-        if self._log is not None:
-            self._log(metrics)
-
-    def average(self, values: "Mapping[str, Any]", weight: float = 1.0) -> None:
-        """Add values of this batch to running means; unlike `log`, it does not wait for the device.
-
-        :param weight: such as the samples of the batch. The names must be the same on all ranks.
-        """
-        self.averages.add(values, weight)
-
-    def read_averages(self) -> "dict[str, float]":
-        """Return the means over all ranks since the last reading, and start over (collective)."""
-        return self.averages.read(self.ranks, self.device)
-
-    def create_scaler(self, dtype: Any = torch.float16) -> Any:
-        """Turn on mixed precision and return the gradient scaler (one that does nothing unless for float16).
-
-        :raises ValueError: on the CPU, a type other than bfloat16.
-        """
-        kind = torch.device(self.device or "cpu").type
-        if kind == "cpu" and dtype is not torch.bfloat16:
-            raise ConfigurationError(f"on the CPU mixed precision works with torch.bfloat16 only; found {dtype}.")
-        self._amp_dtype = dtype
-        self.amp_scaler = torch.amp.GradScaler(kind, enabled=dtype is torch.float16)
-        return self.amp_scaler
-
-    def autocast(self) -> "AbstractContextManager[Any]":
-        """The context for a forward pass: mixed precision if `create_scaler` turned it on."""
-        kind = torch.device(self.device or "cpu").type
-        context: AbstractContextManager[Any] = torch.autocast(
-            kind, dtype=self._amp_dtype, enabled=self._amp_dtype is not None
-        )
-        return context
-
-    def clip_gradients(self, parameters: Any, optimizer: Any, max_norm: float) -> Any:
-        """Clip the gradients to a norm, unscaled before if need be, and return the norm that they had."""
-        if self.amp_scaler is not None:
-            self.amp_scaler.unscale_(optimizer)
-        return torch.nn.utils.clip_grad_norm_(parameters, max_norm)
-
-    # -- what the trainer calls ---------------------------------------------------------------------------------------
-
-    def describe_precision(self) -> "dict[str, Fact]":
-        """Return the facts of mixed precision, for the fingerprint of a run."""
-        scaler = self.amp_scaler
-        return {
-            "mixed precision": None if self._amp_dtype is None else str(self._amp_dtype),
-            "gradient scaler": None if scaler is None else f"enabled={scaler.is_enabled()}",
-        }
 
     def _networks(self) -> "list[torch.nn.Module]":
         return [part for part in vars(self).values() if isinstance(part, torch.nn.Module)]
