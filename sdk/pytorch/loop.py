@@ -104,6 +104,7 @@ def opening(run: Run, *, writes: bool = True) -> "Iterator[None]":
     """Set a run up: seed the streams and make everything that it works with; close it, however it ends.
 
     :param writes: whether it makes checkpoints.
+    :raises ConfigurationError: it makes some and has no place for them.
     """
     settings, model = run.settings, run.model
     benchmark = settings.enable_cudnn_benchmark and writes
@@ -117,6 +118,8 @@ def opening(run: Run, *, writes: bool = True) -> "Iterator[None]":
         _close_at_end(stack, run.callbacks.close)
         stack.callback(run.datamodule.unbind)
         try:
+            if writes and settings.chkpt_frequency is not None and run.storage is None:
+                raise ConfigurationError("chkpt_frequency needs chkpt_root, the folder of the checkpoints.")
             seed_rngs(settings.seed)
             model.device, model.ranks, model.datamodule, model.queue = run.device, run.ranks, run.datamodule, run.queue
             model.trainer, model.averages, model._log = run.view, Averages(), refuse_metrics
@@ -159,7 +162,6 @@ def _check_run(run: Run) -> None:
     settings, data, model = run.settings, run.datamodule, type(run.model).__name__
     if settings.total_steps == 0:
         raise ConfigurationError("total_steps must be at least 1 to train; found 0. Say how many epochs or iterations.")
-    check_storage(run)
     has_rule = type(run.model).should_training_stop is not Model.should_training_stop or is_in_trial()
     claimed = run.callbacks.claims(Override.SHOULD_TRAINING_STOP)
     if settings.total_steps == float("inf") and not (has_rule or settings.early_stop_cycles or claimed):
@@ -182,12 +184,6 @@ def _check_run(run: Run) -> None:
         data.open(Phase.VALIDATION)
     for number in reversed(range(max(1, data.train_phases))):  # the first one last: it is the one in use
         data.open(Phase.TRAINING, number)
-
-
-def check_storage(run: Run) -> None:
-    """:raises ConfigurationError: checkpoints are wanted and have no place."""
-    if run.settings.chkpt_frequency is not None and run.storage is None:
-        raise ConfigurationError("chkpt_frequency needs chkpt_root, the folder of the checkpoints.")
 
 
 def resume(run: Run) -> "dict[str, Any] | None":

@@ -152,22 +152,13 @@ def launch(task: Task, queue: HandoverQueue) -> Outcome:
         begin = trial.defer_termination
         outcome: Outcome = spawn_ranks(task.execute, devices=devices, options=options, queue=queue, initializer=begin)
         return outcome
-    device = devices[0] if place is None else choose_local_device(place, devices)
+    device = choose_local_device(place, devices)
     ranks = Ranks() if place is None else join_torchrun(device, options)
     if ranks.local_rank == 0:
         task.datamodule.prepare_data()
     ranks.barrier()
     with on_device(device):
         return task.execute(ranks, device, queue)
-
-
-def choose_device(settings: Settings) -> torch.device:
-    """Return the device of this process where no others are started: its own under torchrun, else the first.
-
-    :raises ConfigurationError: there is none for it, or options contradict each other.
-    """
-    devices, place = choose_devices(settings), find_torchrun()
-    return devices[0] if place is None else choose_local_device(place, devices)
 
 
 def _check_kind(what: str, found: Any, expected: type) -> None:
