@@ -22,7 +22,6 @@ from typing import Any
 from proctor.sdk.files import remove_file, sync_file
 from proctor.sdk.pytorch.checkpoints.filesystem import store_file
 from proctor.sdk.pytorch.checkpoints.pointer import Entry, read_pointer
-from proctor.sdk.pytorch.checkpoints.registration import register_links
 from proctor.sdk.pytorch.distributed.ranks import get_ranks
 from proctor.sdk.pytorch.errors import ConfigurationError, UnreadableCheckpointError
 from proctor.sdk.pytorch.reproducibility.fingerprint import (
@@ -31,7 +30,14 @@ from proctor.sdk.pytorch.reproducibility.fingerprint import (
     gather_devices,
     take_fingerprint,
 )
-from proctor.sdk.pytorch.trial import choose_folder, find_registered, is_copy_from, report_values, should_stop
+from proctor.sdk.pytorch.trial import (
+    choose_folder,
+    find_registered,
+    is_copy_from,
+    register_links,
+    report_values,
+    should_stop,
+)
 
 try:
     from transformers import TrainerCallback

@@ -25,7 +25,6 @@ from proctor.sdk.files import (
     sync_folder,
 )
 from proctor.sdk.pytorch.checkpoints.pointer import Entry, Pointer, is_whole, read_pointer
-from proctor.sdk.pytorch.checkpoints.registration import register_links
 from proctor.sdk.pytorch.data.module import ResumableLoader, describe_loaders
 from proctor.sdk.pytorch.distributed.ranks import get_ranks
 from proctor.sdk.pytorch.errors import ConfigurationError, UnreadableCheckpointError
@@ -35,7 +34,14 @@ from proctor.sdk.pytorch.reproducibility.fingerprint import (
     gather_devices,
     take_fingerprint,
 )
-from proctor.sdk.pytorch.trial import choose_folder, find_registered, is_copy_from, report_values, should_stop
+from proctor.sdk.pytorch.trial import (
+    choose_folder,
+    find_registered,
+    is_copy_from,
+    register_links,
+    report_values,
+    should_stop,
+)
 
 try:
     from lightning.pytorch import Callback

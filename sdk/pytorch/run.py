@@ -22,7 +22,6 @@ from proctor.sdk.pytorch.checkpoints.attributes import TrackedAttributes
 from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
 from proctor.sdk.pytorch.checkpoints.history import History
 from proctor.sdk.pytorch.checkpoints.pointer import Retention
-from proctor.sdk.pytorch.checkpoints.registration import Registrar
 from proctor.sdk.pytorch.config import Settings, StopReason
 from proctor.sdk.pytorch.data.loaders import EpochLoader
 from proctor.sdk.pytorch.data.module import DataModule
@@ -178,7 +177,7 @@ def _make_storage(settings: Settings, model: Model, ranks: Ranks) -> "Checkpoint
         retention=Retention(settings.keep_last, settings.keep_best, settings.best_mode),
         in_background=settings.background_writes,
         safe_types=model.types_for_safe_load(),
-        registrar=Registrar() if is_in_trial() else None,
+        registrar=trial.Registrar() if is_in_trial() else None,
     )
 
 

@@ -30,7 +30,6 @@ from proctor.sdk.pytorch.checkpoints.pointer import (
     is_whole,
     read_pointer,
 )
-from proctor.sdk.pytorch.checkpoints.registration import Registrar
 from proctor.sdk.pytorch.checkpoints.serialization import copy_content, load_upgraded, write_content
 from proctor.sdk.pytorch.errors import (
     CheckpointWarning,
@@ -38,6 +37,10 @@ from proctor.sdk.pytorch.errors import (
     TrainerError,
     UnreadableCheckpointError,
 )
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from proctor.sdk.pytorch.trial import Registrar
 
 SUFFIX = ".pth"
 _METADATA = re.compile(r"[A-Za-z0-9._+=-]*")
