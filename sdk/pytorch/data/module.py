@@ -9,7 +9,7 @@ from typing import Any
 
 from proctor.sdk.pytorch.checkpoints.attributes import find_generators
 from proctor.sdk.pytorch.config import Phase
-from proctor.sdk.pytorch.data.loaders import DataLoaderParams, EpochLoader
+from proctor.sdk.pytorch.data.loaders import DataLoaderParams, EpochLoader, describe_loader
 from proctor.sdk.pytorch.data.samplers import (
     ResumableBatchSampler,
     ResumableDistributedSampler,
@@ -19,7 +19,7 @@ from proctor.sdk.pytorch.data.samplers import (
 )
 from proctor.sdk.pytorch.distributed.ranks import Ranks, get_ranks
 from proctor.sdk.pytorch.errors import ConfigurationError
-from proctor.sdk.pytorch.reproducibility.fingerprint import Fact, describe_loader
+from proctor.sdk.pytorch.reproducibility.fingerprint import Fact
 from proctor.sdk.pytorch.reproducibility.seeding import (
     derive_seed,
     get_default_seed,
@@ -159,17 +159,7 @@ class DataModule:
     def describe(self) -> "dict[str, dict[str, Fact]]":
         """What decides which samples a batch holds and how it is made, for the fingerprint of a run."""
         return {
-            str(part): describe_loader(
-                part.dataset,
-                batch_size=part.params.batch_size,
-                workers=min(part.params.num_workers, 1),  # how many there are changes nothing; whether there are does
-                shuffle=part.params.shuffle,
-                drop_last=part.params.drop_last,
-                collate=part.params.collate_fn,
-                sampler=self._find_own_sampler(part),
-                random_seed=part.params.random_seed,
-                is_distributed=part.params.is_distributed,
-            )
+            str(part): describe_loader(part.dataset, part.params, self._find_own_sampler(part))
             for part in self._require_parts().values()
         }
 

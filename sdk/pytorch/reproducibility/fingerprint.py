@@ -6,7 +6,6 @@ that is reported, one difference at a time, or refused with `strict_resume`; it 
 
 import os
 import platform
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -16,8 +15,7 @@ import torch
 import torch.distributed as dist
 
 from proctor.sdk.pytorch.distributed.ranks import Ranks, has_group
-from proctor.sdk.pytorch.errors import NotExactError, NotExactWarning
-from proctor.sdk.pytorch.reproducibility.kernels import read_precisions
+from proctor.sdk.pytorch.reproducibility.kernels import read_precisions, report_gaps
 
 Fact = Union[str, int, float, bool, None]
 Fingerprint = dict[str, Fact]
@@ -37,7 +35,7 @@ def take_fingerprint(
 
     :param devices: what `describe_device` returned on each rank, in their order; empty is this process alone.
     :param settings: options of the run that change its numbers, such as the seed and the accumulation steps.
-    :param loaders: what `describe_loader` returned for each loader, by a name such as "training phase 0".
+    :param loaders: the facts of each loader, by a name such as "training phase 0".
     """
     own = _join_ranks(devices or [describe_device(device)])
     found: Fingerprint = {**own, **_switches(), "world size": world_size}
@@ -49,67 +47,19 @@ def take_fingerprint(
     return found
 
 
-def describe_loader(
-    dataset: Any,
-    *,
-    batch_size: int,
-    workers: int,
-    shuffle: bool,
-    drop_last: bool,
-    collate: Any = None,
-    sampler: Any = None,
-    random_seed: "int | None" = None,
-    is_distributed: "bool | None" = None,
-) -> "dict[str, Fact]":
-    """Return the facts of one loader: a dataset that only streams has the length None.
-
-    :param sampler: one of the user's own; if it has `describe`, that returns what decides its order, as plain values.
-    """
-    describe = getattr(sampler, "describe", None)
-    own = describe() if callable(describe) else {}
-    return {
-        **{f"sampler's {name}": value for name, value in own.items()},
-        "dataset length": len(dataset) if hasattr(dataset, "__len__") else None,
-        "batch size": batch_size,
-        "workers": workers,
-        "shuffle": shuffle,
-        "drop_last": drop_last,
-        "collate function": _name_of(collate),
-        "sampler": _name_of(sampler),
-        "random_seed": random_seed,
-        "is_distributed": is_distributed,
-    }
-
-
-def find_differences(saved: "Mapping[str, Fact]", now: "Mapping[str, Fact]") -> "list[str]":
-    """Return one sentence for each fact that is not as it was, in the order of the facts' names."""
+def find_differences(saved: "Mapping[str, Fact] | None", now: "Mapping[str, Fact]") -> "list[str]":
+    """Return a clause for each fact that is not as it was, in the order of the facts' names."""
+    if not saved:
+        return ["the checkpoint has no fingerprint of its run"]
 
     def word(facts: "Mapping[str, Fact]", name: str) -> str:
         return repr(facts[name]) if name in facts else "not there"
 
     return [
-        f"not exact: {name} was {word(saved, name)}, is {word(now, name)}"
+        f"{name} was {word(saved, name)}, is {word(now, name)}"
         for name in sorted(set(saved) | set(now))
         if name not in saved or name not in now or saved[name] != now[name]
     ]
-
-
-def compare_fingerprints(
-    saved: "Mapping[str, Fact] | None", now: "Mapping[str, Fact]", *, strict: bool = False
-) -> "list[str]":
-    """Report every difference by a `NotExactWarning` of its own, and return them.
-
-    :raises NotExactError: `strict` is set and there is a difference.
-    """
-    differences = find_differences(saved, now) if saved else ["not exact: the checkpoint has no fingerprint of its run"]
-    if differences and strict:
-        raise NotExactError(
-            f"strict_resume forbids a resume that cannot be bit-exact. {'; '.join(differences)}. Restore what was, or "
-            "resume with strict_resume=False."
-        )
-    for difference in differences:
-        warnings.warn(NotExactWarning(difference), stacklevel=2)
-    return differences
 
 
 def gather_devices(ranks: "Ranks", device: "torch.device | str") -> "list[Fingerprint] | None":
@@ -125,20 +75,13 @@ def compare_on_ranks(
     device: "torch.device | str",
     strict: bool,
 ) -> None:
-    """Compare on the main rank, and refuse on all alike (collective).
+    """Compare on the main rank, and report each difference, or refuse, on all alike (collective).
 
     :param describe: takes what `gather_devices` returned and returns the fingerprint as it is now.
     :raises NotExactError: `strict` is set and there is a difference.
     """
-    problem = None
     devices = gather_devices(ranks, device)
-    if devices is not None:
-        try:
-            compare_fingerprints(saved, describe(devices), strict=strict)
-        except NotExactError as error:
-            problem = str(error)
-    if (found := ranks.broadcast(problem)) is not None:
-        raise NotExactError(found)
+    report_gaps([] if devices is None else find_differences(saved, describe(devices)), ranks=ranks, strict=strict)
 
 
 def describe_device(device: "torch.device | str") -> Fingerprint:
@@ -201,7 +144,7 @@ def _cpu_model() -> str:
     return platform.machine()
 
 
-def _name_of(thing: Any) -> "str | None":
+def name_kind(thing: Any) -> "str | None":
     """A function's or class's own name, an object's class; two closures of one function have the same."""
     if thing is None:
         return None

@@ -39,7 +39,7 @@ def kernel_switches(device: torch.device, *, deterministic: bool, benchmark: boo
 
 
 def report_gaps(gaps: "Sequence[str]", *, ranks: Ranks, strict: bool) -> None:
-    """Report what the switches leave open on any rank, each once, by a `NotExactWarning` on the main rank (collective).
+    """Report what is not exact on any rank, each clause once, by a `NotExactWarning` on the main rank (collective).
 
     :raises NotExactError: `strict` is set and there is something; on all ranks alike.
     """
@@ -47,8 +47,8 @@ def report_gaps(gaps: "Sequence[str]", *, ranks: Ranks, strict: bool) -> None:
     reported: list[str] = ranks.broadcast(list(dict.fromkeys(found)))
     if reported and strict:
         raise NotExactError(
-            f"strict_resume forbids a run that no resume could repeat bit for bit: {'; '.join(reported)}. Do that, or "
-            "run with strict_resume=False."
+            "strict_resume forbids a resume that is not exact, and a run that no resume could repeat bit for bit: "
+            f"{'; '.join(reported)}. Change that, or run with strict_resume=False."
         )
     if ranks.is_main:
         for gap in reported:
