@@ -21,7 +21,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from time import monotonic, sleep, time
+from time import monotonic, time
 from typing import Any
 
 from proctor.sdk import trial as sdk
@@ -36,8 +36,6 @@ from proctor.sdk.trial import is_in_trial
 
 _DEFAULT_FOLDER = "trainer"  # in the trial's output folder; not `checkpoints`, which is the SDK's own
 RUNS_FOLDER = "runs"
-_PATIENCE_SECONDS = 60.0
-_RETRY_SECONDS = 0.25
 INTERVAL_SECONDS = 5.0
 KEPT_SECONDS = 60.0
 KEPT_COUNT = 2
@@ -242,18 +240,14 @@ def carry_others(target: Path, run_name: str) -> None:
 
 @contextmanager
 def registering(job_directory: str) -> "Iterator[None]":
-    """Let one run of the trial register at a time, so that the newest folder has the newest of all of them.
-
-    After a minute, or where the file system knows no locks, it continues without.
-    """
+    """Let one run of the trial register at a time, so that the newest folder has the newest of all of them; where the
+    file system knows no locks, it continues without."""
     folder = f"{job_directory}/{CHECKPOINT_FOLDER}"
     os.makedirs(folder, exist_ok=True)
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        deadline = monotonic() + _PATIENCE_SECONDS
         with suppress(OSError):
-            while not lock_file(descriptor) and monotonic() < deadline:
-                sleep(_RETRY_SECONDS)
+            lock_file(descriptor, waits=True)
         yield
     finally:
         with suppress(OSError):  # explicitly, because a worker that was forked meanwhile holds the folder open too
