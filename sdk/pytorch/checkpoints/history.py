@@ -98,19 +98,18 @@ class History:
     def cut(self, position: HistoryPosition) -> None:
         """Drop what was written after `position`; a file that is shorter gives a warning and is continued as it is."""
         self.close()
-        found = self._size()
-        if found > position.size:
-            assert self._path is not None
-            os.truncate(self._path, position.size)
-        elif found < position.size and self._path is not None:
+        found = size = self._size()
+        if found < position.size and self._path is not None:
             warnings.warn(
                 f"the history {self._path} has {found} bytes where the checkpoint knows of {position.size}: the first "
                 "rows are missing or it was recreated. The metrics themselves continue exactly.",
                 CheckpointWarning,
                 stacklevel=2,
             )
-            self._end_torn_row(found)
-        self._written = min(self._size(), position.size)
+            size = self._path.read_bytes().rfind(b"\n") + 1 if found else 0  # its last row may be torn
+        self._written = min(size, position.size)
+        if found > self._written and self._path is not None:
+            os.truncate(self._path, self._written)
         self._position = HistoryPosition(position.rows, self._written, position.digest)
 
     def sync(self) -> None:
@@ -188,13 +187,6 @@ class History:
             return 0 if self._path is None else os.stat(self._path).st_size
         except FileNotFoundError:
             return 0
-
-    def _end_torn_row(self, size: int) -> None:
-        """Drop the beginning of a row at the end of a file that is shorter than expected."""
-        assert self._path is not None
-        if size:
-            kept = self._path.read_bytes().rfind(b"\n") + 1
-            os.truncate(self._path, kept)
 
 
 def read_history(path: Path) -> "Iterator[dict[str, Any]]":
