@@ -77,15 +77,13 @@ class History:
         """A hash of all rows without their wall times, equal for runs that measured the same."""
         return self._position.digest
 
-    def append(self, metrics: "Mapping[str, Any]", *, step: int, iteration: int, epoch: int) -> None:
+    def append(self, metrics: "Mapping[str, float]", *, step: int, iteration: int, epoch: int) -> None:
         """Add a row.
 
-        :param metrics: names with numbers, texts, or tensors of one element.
         :param step: the `current_iteration`, `iteration` the `global_iteration`, `epoch` the `global_epoch`.
-        :raises TypeError: a value is none of these.
         :raises OSError: the disk refuses for another reason than room.
         """
-        values = {name: _plain(name, value) for name, value in metrics.items()}
+        values = {name: to_json_word(value) for name, value in metrics.items()}  # JSON has no NaN or infinity
         row = {"step": step, "iteration": iteration, "epoch": epoch, "metrics": values}
         text = _encode(row)
         digest = hashlib.sha256((self._position.digest + text).encode("ascii")).hexdigest()
@@ -195,14 +193,3 @@ def read_history(path: Path) -> "Iterator[dict[str, Any]]":
         for line in reader:
             if line.endswith(b"\n"):
                 yield json.loads(line)
-
-
-def _plain(name: str, value: Any) -> Any:
-    """JSON has no NaN or infinity: they are kept as texts."""
-    if isinstance(value, (bool, str)) or value is None:
-        return value
-    if not isinstance(value, (int, float)):
-        if not hasattr(value, "item"):
-            raise TypeError(f"metric {name!r} must be a number, a text or a tensor of one element; found {value!r}")
-        value = value.item()
-    return to_json_word(value)

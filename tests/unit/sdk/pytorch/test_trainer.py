@@ -23,6 +23,7 @@ from proctor.sdk.pytorch import (
     StopReason,
     Trainer,
     get_default_numpy_rng,
+    read_history,
     seed_rngs,
 )
 from proctor.sdk.pytorch.callbacks.base import Callbacks
@@ -228,7 +229,7 @@ def test_metrics_come_back_and_outlast_a_resume(tmp_path: Path) -> None:
         ([1], r"\[1\]"),
     ],
 )
-def test_a_metric_that_is_no_number_is_named(value: Any, found: str) -> None:
+def test_a_metric_that_is_no_number_is_named_and_leaves_no_row(value: Any, found: str, tmp_path: Path) -> None:
     class Logging(RecordingModel):
         """Logs a number and something else."""
 
@@ -237,7 +238,20 @@ def test_a_metric_that_is_no_number_is_named(value: Any, found: str) -> None:
 
     told = f"metric 'odd' must be a number or a tensor of one element; found {found}"
     with pytest.raises(RuntimeError, match=told):
-        Trainer("run", total_steps=1, use_cpu=True).fit(Logging(), RangeData(1))
+        Trainer("run", total_steps=1, chkpt_root=tmp_path, use_cpu=True).fit(Logging(), RangeData(1))
+    assert not (tmp_path / "run" / "history.jsonl").exists()
+
+
+def test_a_tensor_of_one_element_is_kept_to_the_last_bit(tmp_path: Path) -> None:
+    class Logging(RecordingModel):
+        """Logs a tensor."""
+
+        def train_step(self, batch: Any, state: Any) -> None:
+            self.log({"tensor": torch.tensor([0.1]), "flag": True})
+
+    Trainer("run", total_steps=1, chkpt_root=tmp_path, use_cpu=True).fit(Logging(), RangeData(1))
+    (row,) = read_history(tmp_path / "run" / "history.jsonl")
+    assert row["metrics"] == {"tensor": torch.tensor(0.1).item(), "flag": 1.0}
 
 
 def test_what_a_test_measures_is_in_its_outcome_and_not_reported(
