@@ -34,8 +34,12 @@ from proctor.sdk.pytorch.config import Phase, Settings, StopReason
 from proctor.sdk.pytorch.data.loaders import EpochLoader
 from proctor.sdk.pytorch.errors import CheckpointWarning, ConfigurationError
 from proctor.sdk.pytorch.model import Averages, Model, overrides, refuse_metrics
-from proctor.sdk.pytorch.reproducibility.fingerprint import compare_on_ranks
-from proctor.sdk.pytorch.reproducibility.kernels import kernel_switches, report_gaps, without_benchmark
+from proctor.sdk.pytorch.reproducibility.fingerprint import (
+    compare_on_ranks,
+    kernel_switches,
+    report_gaps,
+    without_benchmark,
+)
 from proctor.sdk.pytorch.reproducibility.seeding import seed_rank, seed_rngs
 from proctor.sdk.pytorch.run import LOGGER, Outcome, Run, announce, compare_settings, read_rates
 from proctor.sdk.trial import is_in_trial

@@ -37,8 +37,12 @@ from proctor.sdk.pytorch.checkpoints.serialization import FORMAT, load, load_upg
 from proctor.sdk.pytorch.config import Settings, TrainUnit
 from proctor.sdk.pytorch.distributed.ranks import Ranks
 from proctor.sdk.pytorch.errors import ConfigurationError, UnreadableCheckpointError
-from proctor.sdk.pytorch.reproducibility.fingerprint import Fingerprint, describe_device, take_fingerprint
-from proctor.sdk.pytorch.reproducibility.kernels import report_gaps
+from proctor.sdk.pytorch.reproducibility.fingerprint import (
+    Fingerprint,
+    describe_device,
+    report_gaps,
+    take_fingerprint,
+)
 from proctor.sdk.pytorch.reproducibility.seeding import get_rng_state_dict, load_rng_state_dict
 from proctor.sdk.pytorch.run import Run, describe_settings
 from proctor.sdk.trial import is_in_trial

@@ -17,9 +17,9 @@ from proctor.sdk.pytorch.reproducibility import fingerprint as fingerprints
 from proctor.sdk.pytorch.reproducibility.fingerprint import (
     describe_device,
     find_differences,
+    report_gaps,
     take_fingerprint,
 )
-from proctor.sdk.pytorch.reproducibility.kernels import report_gaps
 
 DEVICE = describe_device("cpu")
 

@@ -12,12 +12,13 @@ from fakes.recording_model import RangeData, RecordingModel
 from fakes.thread_ranks import call_on_ranks
 
 from proctor.sdk.pytorch import NotExactError, NotExactWarning, Trainer
-from proctor.sdk.pytorch.reproducibility.fingerprint import find_differences, take_fingerprint
-from proctor.sdk.pytorch.reproducibility.kernels import (
+from proctor.sdk.pytorch.reproducibility.fingerprint import (
+    find_differences,
     kernel_switches,
     read_precisions,
     report_gaps,
     restore_precisions,
+    take_fingerprint,
 )
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
