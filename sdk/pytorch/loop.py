@@ -433,14 +433,11 @@ def validate(run: Run) -> None:
 
 def evaluate(run: Run, phase: Phase) -> None:
     """Run one pass over the data of a phase."""
-    model, callbacks = run.model, run.callbacks
+    model, callbacks, name = run.model, run.callbacks, phase.value  # of which the names of the hooks are made
     is_test = phase is Phase.TESTING
     cycle = 0 if is_test else run.state.validation_cycles
-    name, process, override = ("validation", "process_validation_batch", Override.VALIDATION_BATCH)
-    arguments: tuple[int, ...] = (cycle,)
-    if is_test:
-        name, process, override, arguments = ("testing", "process_testing_batch", Override.TESTING_BATCH, ())
-    moves = callbacks.claims(override) is None
+    arguments = () if is_test else (cycle,)
+    moves = callbacks.claims(Override(f"{name}_batch")) is None
     loader = run.datamodule.open(phase)
     loader.set_epoch(cycle)
     callbacks.call("on_evaluation_start", phase)
@@ -451,7 +448,7 @@ def evaluate(run: Run, phase: Phase) -> None:
             getattr(model, f"on_{name}_batch_start")(step)
             if moves:
                 batch = model.batch_to_device(batch, phase)
-            for method in callbacks.find(process):
+            for method in callbacks.find(f"process_{name}_batch"):
                 batch = method(batch, step)
             (model.test_step if is_test else model.valid_step)(batch, step)
             getattr(model, f"on_{name}_batch_end")(step)

@@ -20,6 +20,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from time import monotonic, time
 from typing import Any
@@ -286,15 +287,11 @@ class Registrar:
 
         :raises CheckpointError: it can no longer be read.
         """
-        if not self._is_behind:
-            return
-
-        def export(target: Path) -> None:
-            storage.export(target, trial=sdk.get_trial_id())
-
-        register(storage.run_name, export, place=storage.path, kept_seconds=self._kept_seconds)
-        self._is_behind = False
-        self._due = self._clock() + self._interval_seconds
+        if self._is_behind:
+            export = partial(storage.export, trial=sdk.get_trial_id())
+            register(storage.run_name, export, place=storage.path, kept_seconds=self._kept_seconds)
+            self._is_behind = False
+            self._due = self._clock() + self._interval_seconds
 
 
 def register(

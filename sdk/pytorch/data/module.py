@@ -78,11 +78,7 @@ class DataModule:
         """Name the data that `Trainer.test` reads."""
         self._add(Phase.TESTING, dataset, params)
 
-    _add_train_phase, _add_valid_dataset, _add_test_dataset = (
-        add_train_phase,
-        set_validation,
-        set_testing,
-    )  # Helios 2
+    _add_train_phase, _add_valid_dataset, _add_test_dataset = add_train_phase, set_validation, set_testing  # Helios 2
 
     def make_sampler(
         self, dataset: Sized, params: DataLoaderParams, *, phase: Phase, seed: int, ranks: Ranks
