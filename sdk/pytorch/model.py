@@ -502,8 +502,8 @@ class Parts:
                 )
         for name, before in started.items():
             now = _describe_structure(parts[name]) if name in parts else None
-            if before is not None and now != before:
-                what = "is no longer there" if now is None else "has another structure than when training began"
+            if now != before:
+                what = "has another structure than when training began" if name in parts else "is no longer there"
                 yield (
                     f"{name} {what}, so a resumed run could not load its state. Make it in setup as it is later "
                     "(freeze layers with requires_grad_, put all parameters into the optimizer from the start)"

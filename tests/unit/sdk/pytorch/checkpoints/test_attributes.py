@@ -267,6 +267,18 @@ def test_what_no_resumed_run_could_load_is_refused_at_the_first_save(
     assert list((tmp_path / "run").glob("*.pth")) == []
 
 
+def test_a_loss_that_gets_a_state_while_training_is_refused(tmp_path: Path) -> None:
+    def make(model: Any) -> None:
+        model.loss = nn.CrossEntropyLoss()
+
+    def weigh(model: Any) -> None:
+        model.loss = nn.CrossEntropyLoss(weight=torch.ones(2))
+
+    with pytest.raises(ConfigurationError, match=r"Ordinary\.loss has another structure than when training began"):
+        fit(tmp_path, setup=make, train_step=weigh, chkpt_frequency=2)
+    assert list((tmp_path / "run").glob("*.pth")) == []
+
+
 def test_a_model_that_extends_state_dict_is_refused_at_the_first_save_too(tmp_path: Path) -> None:
     class Extending(Ordinary):
         """Saves something more."""
