@@ -29,8 +29,7 @@ from proctor.sdk.pytorch import (
     Trainer,
     TrainingState,
 )
-from proctor.sdk.pytorch.checkpoints.attributes import TrackedAttributes
-from proctor.sdk.pytorch.checkpoints.values import decode, encode
+from proctor.sdk.pytorch.checkpoints.attributes import TrackedAttributes, decode, encode
 
 SAMPLES, BATCH, EPOCHS = 12, 4, 3
 
@@ -730,7 +729,7 @@ def test_an_object_that_is_made_late_is_told(tmp_path: Path) -> None:
 
 
 def test_a_value_that_is_too_large_is_told_and_not_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proctor.sdk.pytorch.checkpoints.values._LARGEST_BYTES", 1 << 20)
+    monkeypatch.setattr("proctor.sdk.pytorch.checkpoints.attributes._LARGEST_BYTES", 1 << 20)
 
     def grow(model: Any) -> None:
         model.features = torch.zeros(1 << 19)
