@@ -66,7 +66,7 @@ class Settings:
     :param accumulation_steps: batches in one optimizer window.
     :param flush_at_epoch_end: in the unit ITERATION, end the window with the epoch instead of running on.
     :param enable_cudnn_benchmark: let cuDNN choose kernels by timing (never exact; off while validating).
-    :param enable_deterministic: deterministic kernels everywhere; see `kernels`.
+    :param enable_deterministic: deterministic kernels everywhere; see `fingerprint`.
     :param early_stop_cycles: stop after so many validations in a row without an improvement.
     :param use_cpu: train on the CPU although there is a GPU.
     :param gpus: the ids of the GPUs to use; several start one process each.

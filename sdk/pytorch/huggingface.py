@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from proctor.sdk.files import remove_file, sync_file
+from proctor.sdk.pytorch import trial
 from proctor.sdk.pytorch.checkpoints.filesystem import store_file
 from proctor.sdk.pytorch.checkpoints.pointer import Entry, read_pointer
-from proctor.sdk.pytorch.checkpoints.registration import register_links
 from proctor.sdk.pytorch.distributed.ranks import get_ranks
 from proctor.sdk.pytorch.errors import ConfigurationError, UnreadableCheckpointError
 from proctor.sdk.pytorch.reproducibility.fingerprint import (
@@ -31,7 +31,6 @@ from proctor.sdk.pytorch.reproducibility.fingerprint import (
     gather_devices,
     take_fingerprint,
 )
-from proctor.sdk.pytorch.trial import choose_folder, find_registered, is_copy_from, report_values, should_stop
 
 try:
     from transformers import TrainerCallback
@@ -61,7 +60,7 @@ class ProctorCallback(TrainerCallback):
         metric: "str | None" = None,
         strict_resume: bool = False,
     ) -> None:
-        self.folder = choose_folder(os.path.expanduser(folder), run_name)
+        self.folder = trial.choose_folder(os.path.expanduser(folder), run_name)
         self._run_name = run_name
         self._metric = metric
         self._strict_resume = strict_resume
@@ -77,13 +76,15 @@ class ProctorCallback(TrainerCallback):
         :raises UnreadableCheckpointError: the trial's checkpoint of this name is of a run of another kind.
         """
         own = max(((step, path) for step, path in self._list() if (path / MARK).is_file()), default=None)
-        found = find_registered(self._run_name, is_new=own is None)
+        found = trial.find_registered(self._run_name, is_new=own is None)
         if found is not None and not (found / MARK).is_file():
             raise UnreadableCheckpointError(
                 f"the checkpoint {found} of run {self._run_name!r} should have the mark {MARK}; found none. Give runs "
                 "of different kinds a run_name each."
             )
-        if own is not None and (found is None or (is_copy_from(found, self.folder) and own[0] > _read_step(found))):
+        if own is not None and (
+            found is None or (trial.is_copy_from(found, self.folder) and own[0] > _read_step(found))
+        ):
             found = own[1]
         self._loaded = None if found is None else json.loads((found / MARK).read_text())
         return None if found is None else str(found)
@@ -107,7 +108,7 @@ class ProctorCallback(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Save and end if the manager wants that; the Trainer's steps are whole optimizer windows (collective)."""
-        if get_ranks().any(should_stop()):
+        if get_ranks().any(trial.should_stop()):
             self._wants_stop = control.should_save = control.should_training_stop = True
         self._is_postponed = control.should_save and float(state.epoch).is_integer()
         if self._is_postponed:  # until the evaluation at the epoch's end, which is not made up for
@@ -131,7 +132,7 @@ class ProctorCallback(TrainerCallback):
         """Report the numbers that the Trainer logs."""
         metrics = {name: float(value) for name, value in (logs or {}).items() if isinstance(value, (int, float))}
         if metrics and state.is_world_process_zero and not self._is_leaving:
-            report_values(metrics, default=self._metric, step=state.global_step)
+            trial.report_values(metrics, default=self._metric, step=state.global_step)
 
     def _mark_whole(self, step: int, fingerprint: Fingerprint) -> None:
         """Call a checkpoint whole once it is on the disk, and hand a copy to the trial. Raises OSError."""
@@ -142,7 +143,7 @@ class ProctorCallback(TrainerCallback):
         mark = json.dumps(fingerprint).encode()
         store_file(folder / MARK, mark, place="trainer.mark")
         entry = Entry(MARK, sha256(mark).hexdigest(), len(mark), epoch=0, iteration=step)
-        register_links(self._run_name, entry, folder.iterdir(), place=self.folder)
+        trial.register_links(self._run_name, entry, folder.iterdir(), place=self.folder)
 
     def _list(self) -> "list[tuple[int, Path]]":
         found = [(_CHECKPOINT.fullmatch(path.name), path) for path in self.folder.glob("checkpoint-*")]

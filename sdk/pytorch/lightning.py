@@ -15,17 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from proctor.sdk.files import (
-    UNFINISHED_PREFIX,
-    hash_file,
-    put_in_place,
-    remove_file,
-    remove_unfinished,
-    sync_file,
-    sync_folder,
-)
+from proctor.sdk import files
+from proctor.sdk.pytorch import trial
 from proctor.sdk.pytorch.checkpoints.pointer import Entry, Pointer, is_whole, read_pointer
-from proctor.sdk.pytorch.checkpoints.registration import register_links
 from proctor.sdk.pytorch.data.module import ResumableLoader, describe_loaders
 from proctor.sdk.pytorch.distributed.ranks import get_ranks
 from proctor.sdk.pytorch.errors import ConfigurationError, UnreadableCheckpointError
@@ -35,7 +27,6 @@ from proctor.sdk.pytorch.reproducibility.fingerprint import (
     gather_devices,
     take_fingerprint,
 )
-from proctor.sdk.pytorch.trial import choose_folder, find_registered, is_copy_from, report_values, should_stop
 
 try:
     from lightning.pytorch import Callback
@@ -75,7 +66,7 @@ class ProctorCallback(Callback):
             raise ConfigurationError(f"every_n_steps must be at least 1; found {every_n_steps}.")
         if keep_last < 1:
             raise ConfigurationError(f"keep_last must be at least 1, for a run to continue from; found {keep_last}.")
-        self._folder = choose_folder(folder, run_name)
+        self._folder = trial.choose_folder(folder, run_name)
         self._run_name = run_name
         self._keep_last = keep_last
         self._every_n_steps = every_n_steps
@@ -95,13 +86,13 @@ class ProctorCallback(Callback):
         :raises UnreadableCheckpointError: there are checkpoints and none is whole, or the pointer is damaged.
         """
         own = read_pointer(self._folder) or []
-        registered = find_registered(self._run_name, is_new=not own)
+        registered = trial.find_registered(self._run_name, is_new=not own)
         places = [(self._folder, entry) for entry in own]
         if registered is not None:
             copies = [(registered, entry) for entry in read_pointer(registered) or []]
             known = {entry.sha256 for _, entry in copies}
             newer = next((number for number, entry in enumerate(own) if entry.sha256 in known), len(own))
-            newer = newer if is_copy_from(registered, self._folder) else 0  # how many of its own come first
+            newer = newer if trial.is_copy_from(registered, self._folder) else 0  # how many of its own come first
             places[newer:newer] = copies
         for folder, entry in places:
             if is_whole(folder, entry):
@@ -136,7 +127,7 @@ class ProctorCallback(Callback):
         is_inside_window, self._step = trainer.global_step == self._step, trainer.global_step
         if is_inside_window or trainer.is_last_batch:
             return
-        wants_stop = get_ranks().any(should_stop())
+        wants_stop = get_ranks().any(trial.should_stop())
         if not (wants_stop or self._step - self._saved_step >= self._every_n_steps):
             return
         self._is_postponed = not self._is_postponed and _validates(trainer, batch_idx)  # once: it may come at each step
@@ -152,7 +143,7 @@ class ProctorCallback(Callback):
         done = {self._left_step, self._reported_step}
         if metrics and trainer.is_global_zero and not trainer.sanity_checking and trainer.global_step not in done:
             self._reported_step = trainer.global_step
-            report_values(metrics, default=self._metric, step=trainer.global_step)
+            trial.report_values(metrics, default=self._metric, step=trainer.global_step)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Report those of an epoch without a validation."""
@@ -162,26 +153,26 @@ class ProctorCallback(Callback):
         """Write a checkpoint, and make it the newest one, here and of the trial, once it is on the disk."""
         self._saved_step = self._step
         path = self._folder / f"step-{self._step}.ckpt"
-        unfinished = self._folder / f"{UNFINISHED_PREFIX}{path.name}"  # the same on all ranks
+        unfinished = self._folder / f"{files.UNFINISHED_PREFIX}{path.name}"  # the same on all ranks
         self._folder.mkdir(parents=True, exist_ok=True)
         trainer.save_checkpoint(unfinished, weights_only=False)
         if trainer.is_global_zero:
             self._commit(unfinished, path)
 
     def _commit(self, unfinished: Path, path: Path) -> None:
-        sync_file(unfinished)
-        entry = Entry(path.name, hash_file(unfinished), unfinished.stat().st_size, epoch=0, iteration=self._step)
-        put_in_place(unfinished, path)
-        sync_folder(self._folder)
+        files.sync_file(unfinished)
+        entry = Entry(path.name, files.hash_file(unfinished), unfinished.stat().st_size, epoch=0, iteration=self._step)
+        files.put_in_place(unfinished, path)
+        files.sync_folder(self._folder)
         others = [other for other in read_pointer(self._folder) or [] if other.name != entry.name]
         kept = [entry, *others][: self._keep_last]
         Pointer(self._run_name, kept).write(self._folder)
-        remove_unfinished(self._folder, is_only_writer=True)
+        files.remove_unfinished(self._folder, is_only_writer=True)
         names = {other.name for other in kept}
         for other_path in self._folder.glob("step-*.ckpt"):
             if other_path.name not in names:  # superseded, or left by a kill
-                remove_file(other_path)
-        register_links(self._run_name, entry, [path], place=self._folder)
+                files.remove_file(other_path)
+        trial.register_links(self._run_name, entry, [path], place=self._folder)
 
 
 def _validates(trainer: Any, batch_idx: int) -> bool:

@@ -34,8 +34,12 @@ from proctor.sdk.pytorch.config import Phase, Settings, StopReason
 from proctor.sdk.pytorch.data.loaders import EpochLoader
 from proctor.sdk.pytorch.errors import CheckpointWarning, ConfigurationError
 from proctor.sdk.pytorch.model import Averages, Model, overrides, refuse_metrics
-from proctor.sdk.pytorch.reproducibility.fingerprint import compare_on_ranks
-from proctor.sdk.pytorch.reproducibility.kernels import kernel_switches, report_gaps, without_benchmark
+from proctor.sdk.pytorch.reproducibility.fingerprint import (
+    compare_on_ranks,
+    kernel_switches,
+    report_gaps,
+    without_benchmark,
+)
 from proctor.sdk.pytorch.reproducibility.seeding import seed_rank, seed_rngs
 from proctor.sdk.pytorch.run import LOGGER, Outcome, Run, announce, compare_settings, read_rates
 from proctor.sdk.trial import is_in_trial
@@ -47,15 +51,14 @@ def fit(run: Run) -> Outcome:
         _check_run(run)
         content = resume(run)
         if content is not None and (reason := find_end(run)) is not None:
-            run.model.finish_loading(run.model.get_parts(), may_lack=True)
+            run.parts.finish_loading(may_lack=True)
             snapshots.restore_streams(run, content)  # what is drawn after `fit` is what would have been drawn then
             if run.ranks.is_main:
                 announce(run, reason)
             return run.finish(reason)
         begin(run, content)
-        loaded = run.model.get_parts()
         run.model.on_training_start()
-        run.model.finish_loading(loaded)
+        run.parts.finish_loading()
         run.model.train()
         finish_start(run, content)
         reason = TrainingLoop(run).run()
@@ -76,7 +79,7 @@ def test(run: Run, ckpt_path: "str | os.PathLike[str] | None") -> Outcome:
             run.model.load_for_testing()
         else:
             snapshots.restore_model(run, content)
-            run.model.finish_loading(run.model.get_parts(), may_lack=True)
+            run.parts.finish_loading(may_lack=True)
             snapshots.restore_training(run, content)
             snapshots.restore_attributes(run, content)
             if run.ranks.is_main:
@@ -105,6 +108,7 @@ def opening(run: Run, *, writes: bool = True) -> "Iterator[None]":
     """Set a run up: seed the streams and make everything that it works with; close it, however it ends.
 
     :param writes: whether it makes checkpoints.
+    :raises ConfigurationError: it makes some and has no place for them.
     """
     settings, model = run.settings, run.model
     benchmark = settings.enable_cudnn_benchmark and writes
@@ -118,9 +122,12 @@ def opening(run: Run, *, writes: bool = True) -> "Iterator[None]":
         _close_at_end(stack, run.callbacks.close)
         stack.callback(run.datamodule.unbind)
         try:
+            if writes and settings.chkpt_frequency is not None and run.storage is None:
+                raise ConfigurationError("chkpt_frequency needs chkpt_root, the folder of the checkpoints.")
             seed_rngs(settings.seed)
             model.device, model.ranks, model.datamodule, model.queue = run.device, run.ranks, run.datamodule, run.queue
             model.trainer, model.averages, model._log = run.view, Averages(), refuse_metrics
+            model._parts = run.parts
             run.callbacks.call("setup", model)
             if writes and run.storage is not None and run.ranks.is_main:
                 run.storage.open(anew=not settings.resume)
@@ -128,7 +135,6 @@ def opening(run: Run, *, writes: bool = True) -> "Iterator[None]":
             _close_at_end(stack, run.datamodule.teardown)
             run.datamodule.setup()
             run.attributes.data = run.datamodule.get_read_here()
-            model.reset_parts()
             model.setup()
             yield
         except BaseException as problem:
@@ -160,7 +166,6 @@ def _check_run(run: Run) -> None:
     settings, data, model = run.settings, run.datamodule, type(run.model).__name__
     if settings.total_steps == 0:
         raise ConfigurationError("total_steps must be at least 1 to train; found 0. Say how many epochs or iterations.")
-    check_storage(run)
     has_rule = type(run.model).should_training_stop is not Model.should_training_stop or is_in_trial()
     claimed = run.callbacks.claims(Override.SHOULD_TRAINING_STOP)
     if settings.total_steps == float("inf") and not (has_rule or settings.early_stop_cycles or claimed):
@@ -183,12 +188,6 @@ def _check_run(run: Run) -> None:
         data.open(Phase.VALIDATION)
     for number in reversed(range(max(1, data.train_phases))):  # the first one last: it is the one in use
         data.open(Phase.TRAINING, number)
-
-
-def check_storage(run: Run) -> None:
-    """:raises ConfigurationError: checkpoints are wanted and have no place."""
-    if run.settings.chkpt_frequency is not None and run.storage is None:
-        raise ConfigurationError("chkpt_frequency needs chkpt_root, the folder of the checkpoints.")
 
 
 def resume(run: Run) -> "dict[str, Any] | None":
@@ -249,7 +248,7 @@ def _check_state(run: Run) -> None:
     :raises ConfigurationError: the model has parts that nothing would save.
     :raises TypeError: a state holds what could not be loaded again safely; the text says where.
     """
-    run.model.check_parts()
+    run.parts.check()
     found: dict[str, Any] = {}
     with suppress(Exception):  # a state that comes with the training is asked for again at the first save
         found["model"] = run.model.state_dict()
@@ -263,7 +262,7 @@ def finish_start(run: Run, content: "dict[str, Any] | None") -> None:
 
     It comes after the hooks, which a fresh run has behind it at this point too.
     """
-    run.model.note_parts()
+    run.parts.note()
     run.attributes.mark()
     if content is not None:
         gaps = snapshots.restore_attributes(run, content)
@@ -434,14 +433,11 @@ def validate(run: Run) -> None:
 
 def evaluate(run: Run, phase: Phase) -> None:
     """Run one pass over the data of a phase."""
-    model, callbacks = run.model, run.callbacks
+    model, callbacks, name = run.model, run.callbacks, phase.value  # of which the names of the hooks are made
     is_test = phase is Phase.TESTING
     cycle = 0 if is_test else run.state.validation_cycles
-    name, process, override = ("validation", "process_validation_batch", Override.VALIDATION_BATCH)
-    arguments: tuple[int, ...] = (cycle,)
-    if is_test:
-        name, process, override, arguments = ("testing", "process_testing_batch", Override.TESTING_BATCH, ())
-    moves = callbacks.claims(override) is None
+    arguments = () if is_test else (cycle,)
+    moves = callbacks.claims(Override(f"{name}_batch")) is None
     loader = run.datamodule.open(phase)
     loader.set_epoch(cycle)
     callbacks.call("on_evaluation_start", phase)
@@ -452,7 +448,7 @@ def evaluate(run: Run, phase: Phase) -> None:
             getattr(model, f"on_{name}_batch_start")(step)
             if moves:
                 batch = model.batch_to_device(batch, phase)
-            for method in callbacks.find(process):
+            for method in callbacks.find(f"process_{name}_batch"):
                 batch = method(batch, step)
             (model.test_step if is_test else model.valid_step)(batch, step)
             getattr(model, f"on_{name}_batch_end")(step)

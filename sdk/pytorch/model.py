@@ -22,7 +22,7 @@ others, are there to take over a state; and names that have got each other's obj
 """
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -43,21 +43,8 @@ if TYPE_CHECKING:
     from proctor.sdk.pytorch.data.module import DataModule
     from proctor.sdk.pytorch.distributed.processes import HandoverQueue
 
-_Fit = tuple[type, bool, Any]
-"""Of a part: its class, whether it may have a state, and what must be the same for it to fit."""
-_OWN_PARTS = ("amp_scaler", "averages")  # what the checkpoint keeps beside the model's own state
-_KEPT_BY_THE_TRAINER = ("_log", "_started", "_bound", "_pending", "_is_base_used")
-GIVEN = (
-    *_OWN_PARTS,
-    *_KEPT_BY_THE_TRAINER,
-    "device",
-    "ranks",
-    "queue",
-    "datamodule",
-    "trainer",
-    "tensorboard",
-    "transient",
-)
+_KEPT = ("amp_scaler", "averages", "_log", "_parts")
+GIVEN = (*_KEPT, "device", "ranks", "queue", "datamodule", "trainer", "tensorboard", "transient")
 """Attributes that the trainer sets, or that are its own."""
 
 
@@ -197,8 +184,74 @@ class RunView:
     checkpoint_folder: "Path | None"
 
 
-class Model:
-    """The base of every model; only `train_step` must be written.
+class ModelTools:
+    """What a model may call; these are no hooks."""
+
+    device: Any = None
+    ranks: "Ranks"
+    averages: Averages
+    amp_scaler: Any = None
+    _amp_dtype: Any = None
+    _log: "Callable[[Mapping[str, Any]], None] | None" = None
+
+    def log(self, metrics: "Mapping[str, Any]") -> None:
+        """Record metrics of the present step: in the run's history, the logs, and the trial's reports.
+
+        Each value is a number or a tensor of one element. Only the main rank's are kept.
+
+        :raises ConfigurationError: the run has not begun yet, or is over: in `setup`, or after `fit`.
+        """
+        if self._log is not None:
+            self._log(metrics)
+
+    def average(self, values: "Mapping[str, Any]", weight: float = 1.0) -> None:
+        """Add values of this batch to running means; unlike `log`, it does not wait for the device.
+
+        :param weight: such as the samples of the batch. The names must be the same on all ranks.
+        """
+        self.averages.add(values, weight)
+
+    def read_averages(self) -> "dict[str, float]":
+        """Return the means over all ranks since the last reading, and start over (collective)."""
+        return self.averages.read(self.ranks, self.device)
+
+    def create_scaler(self, dtype: Any = torch.float16) -> Any:
+        """Turn on mixed precision and return the gradient scaler (one that does nothing unless for float16).
+
+        :raises ValueError: on the CPU, a type other than bfloat16.
+        """
+        kind = torch.device(self.device or "cpu").type
+        if kind == "cpu" and dtype is not torch.bfloat16:
+            raise ConfigurationError(f"on the CPU mixed precision works with torch.bfloat16 only; found {dtype}.")
+        self._amp_dtype = dtype
+        self.amp_scaler = torch.amp.GradScaler(kind, enabled=dtype is torch.float16)
+        return self.amp_scaler
+
+    def autocast(self) -> "AbstractContextManager[Any]":
+        """The context for a forward pass: mixed precision if `create_scaler` turned it on."""
+        kind = torch.device(self.device or "cpu").type
+        context: AbstractContextManager[Any] = torch.autocast(
+            kind, dtype=self._amp_dtype, enabled=self._amp_dtype is not None
+        )
+        return context
+
+    def clip_gradients(self, parameters: Any, optimizer: Any, max_norm: float) -> Any:
+        """Clip the gradients to a norm, unscaled before if need be, and return the norm that they had."""
+        if self.amp_scaler is not None:
+            self.amp_scaler.unscale_(optimizer)
+        return torch.nn.utils.clip_grad_norm_(parameters, max_norm)
+
+    def describe_precision(self) -> "dict[str, Fact]":
+        """Return the facts of mixed precision, for the fingerprint of a run."""
+        scaler = self.amp_scaler
+        return {
+            "mixed precision": None if self._amp_dtype is None else str(self._amp_dtype),
+            "gradient scaler": None if scaler is None else f"enabled={scaler.is_enabled()}",
+        }
+
+
+class Model(ModelTools):
+    """The base of every model; only `train_step` must be written. Its methods are what the trainer calls.
 
     Attributes that have `state_dict` and `load_state_dict` (networks, optimizers, schedulers) are saved by themselves,
     and so is what changes of the others while training, as far as it is plain values; see `attributes`. `transient`
@@ -209,21 +262,12 @@ class Model:
     graphs and hyper-parameters, from `on_training_start` on; None on other ranks and if TensorBoard is off.
     """
 
-    device: Any = None
-    ranks: "Ranks"
     queue: "HandoverQueue"
     datamodule: "DataModule"
     trainer: RunView
     tensorboard: Any = None
-    amp_scaler: Any = None
-    averages: Averages
     transient: "Sequence[str]" = ()
-    _amp_dtype: Any = None
-    _started: "dict[str, _Fit] | None" = None
-    _bound: "dict[str, _Bound]"
-    _pending: "dict[str, Any] | None" = None
-    _is_base_used = False
-    _log: "Callable[[Mapping[str, Any]], None] | None" = None
+    _parts: "Parts | None" = None
 
     # -- set-up and state ---------------------------------------------------------------------------------------------
 
@@ -232,20 +276,14 @@ class Model:
 
     def state_dict(self) -> "dict[str, Any]":
         """What a checkpoint keeps: by default, each attribute that has a state, under its name."""
-        self._is_base_used, started = True, self._started
-        return {
-            name: part.state_dict() for name, part in self.get_parts().items() if started is None or name in started
-        }
+        return (self._parts or Parts(self)).take()
 
     def load_state_dict(self, state: "dict[str, Any]") -> None:
         """Take over what `state_dict` returned; what `on_training_start` is still to make gets its state after it.
 
         :raises ConfigurationError: other parts have been made than those of the checkpoint.
         """
-        parts = self.get_parts()
-        for name in parts.keys() & state.keys():
-            parts[name].load_state_dict(state[name])
-        self._pending = dict(state)
+        (self._parts or Parts(self)).load(state)
 
     def types_for_safe_load(self) -> "Sequence[Any]":
         """Further types that `state_dict` may hold; everything else than tensors and plain values is refused."""
@@ -356,214 +394,179 @@ class Model:
     def on_testing_end(self) -> None:
         """Called after a test."""
 
-    # -- what a model may call ----------------------------------------------------------------------------------------
+    def _networks(self) -> "list[torch.nn.Module]":
+        return [part for part in vars(self).values() if isinstance(part, torch.nn.Module)]
 
-    def log(self, metrics: "Mapping[str, Any]") -> None:
-        """Record metrics of the present step: in the run's history, the logs, and the trial's reports.
 
-        Each value is a number or a tensor of one element. Only the main rank's are kept.
+class Parts:
+    """A model's attributes with a state of their own, from the start of a run to its end.
 
-        :raises ConfigurationError: the run has not begun yet, or is over: in `setup`, or after `fit`.
-        """
-        if self._log is not None:
-            self._log(metrics)
+    What `setup` and `on_training_start` make, a resumed run makes again and gives the states of a checkpoint to, by
+    their names. So these, of the same structure and bound to the same objects, are what every save must find.
+    """
 
-    def average(self, values: "Mapping[str, Any]", weight: float = 1.0) -> None:
-        """Add values of this batch to running means; unlike `log`, it does not wait for the device.
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        # Until every part that is to be made is there: the states of all, and the parts that were given theirs.
+        self._pending: dict[str, Any] | None = None
+        self._loaded: dict[str, Any] = {}
+        self._started: dict[str, Any] | None = None  # the structures of the parts that were there as training began
+        self._objects: dict[int, tuple[Callable[[], Any], set[str]]] = {}  # what these consist of, and whose it is
+        self._is_used = False  # whether the checkpoint holds what `take` returns
 
-        :param weight: such as the samples of the batch. The names must be the same on all ranks.
-        """
-        self.averages.add(values, weight)
+    def __reduce__(self) -> "tuple[type[Parts], tuple[Model]]":
+        """A copy of the model is at no run's start."""
+        return Parts, (self._model,)
 
-    def read_averages(self) -> "dict[str, float]":
-        """Return the means over all ranks since the last reading, and start over (collective)."""
-        return self.averages.read(self.ranks, self.device)
+    def find(self) -> "dict[str, Any]":
+        """The parts that there are now, by name."""
+        return {
+            name: part
+            for name, part in vars(self._model).items()
+            if name not in GIVEN and has_state(part) and not isinstance(part, TrainingState)  # that is the trainer's
+        }
 
-    def create_scaler(self, dtype: Any = torch.float16) -> Any:
-        """Turn on mixed precision and return the gradient scaler (one that does nothing unless for float16).
+    def take(self) -> "dict[str, Any]":
+        """The states of the parts that a resumed run will have, by name."""
+        self._is_used, started = True, self._started
+        return {name: part.state_dict() for name, part in self.find().items() if started is None or name in started}
 
-        :raises ValueError: on the CPU, a type other than bfloat16.
-        """
-        kind = torch.device(self.device or "cpu").type
-        if kind == "cpu" and dtype is not torch.bfloat16:
-            raise ConfigurationError(f"on the CPU mixed precision works with torch.bfloat16 only; found {dtype}.")
-        self._amp_dtype = dtype
-        self.amp_scaler = torch.amp.GradScaler(kind, enabled=dtype is torch.float16)
-        return self.amp_scaler
+    def load(self, state: "Mapping[str, Any]") -> None:
+        """Give the parts their states, and those that are still to be made by `finish_loading`."""
+        self._pending = dict(state)
+        self._loaded = {name: part for name, part in self.find().items() if name in state}
+        for name, part in self._loaded.items():
+            part.load_state_dict(state[name])
 
-    def autocast(self) -> "AbstractContextManager[Any]":
-        """The context for a forward pass: mixed precision if `create_scaler` turned it on."""
-        kind = torch.device(self.device or "cpu").type
-        context: AbstractContextManager[Any] = torch.autocast(
-            kind, dtype=self._amp_dtype, enabled=self._amp_dtype is not None
-        )
-        return context
+    def finish_loading(self, *, may_lack: bool = False) -> None:
+        """Give parts that were made since `load` their states, or find that some are missing.
 
-    def clip_gradients(self, parameters: Any, optimizer: Any, max_norm: float) -> Any:
-        """Clip the gradients to a norm, unscaled before if need be, and return the norm that they had."""
-        if self.amp_scaler is not None:
-            self.amp_scaler.unscale_(optimizer)
-        return torch.nn.utils.clip_grad_norm_(parameters, max_norm)
-
-    # -- what the trainer calls ---------------------------------------------------------------------------------------
-
-    def reset_parts(self) -> None:
-        """Forget the parts of an earlier run; `setup` is about to make those of another one."""
-        self._started = self._pending = None
-        self._is_base_used = False
-
-    def finish_loading(self, loaded: "Mapping[str, Any]", *, may_lack: bool = False) -> None:
-        """Give parts that were made since `load_state_dict` their states, or find that some are missing.
-
-        :param loaded: the parts that were there then, by name.
         :param may_lack: `on_training_start`, which may make some, is not called.
         :raises ConfigurationError: other parts have been made than those of the checkpoint.
         """
-        state, parts = self._pending, self.get_parts()
+        state, parts = self._pending, self.find()
         if state is None:
             return
         lacking = [name for name in state.keys() - parts.keys() if state[name] and not may_lack]
         surplus = [name for name in parts.keys() - state.keys() if parts[name].state_dict()]
         if lacking or surplus:
             raise ConfigurationError(
-                f"{type(self).__name__} makes {sorted(parts)} in setup and on_training_start, the checkpoint holds "
-                f"{sorted(state)}; resume with the model that was saved, or override load_state_dict."
+                f"{type(self._model).__name__} makes {sorted(parts)} in setup and on_training_start, the checkpoint "
+                f"holds {sorted(state)}; resume with the model that was saved, or override load_state_dict."
             )
-        for name in parts.keys() & state.keys():
-            if parts[name] is not loaded.get(name):
-                parts[name].load_state_dict(state[name])
-        self._pending = None
+        for name, part in parts.items():
+            if name in state and part is not self._loaded.get(name):
+                part.load_state_dict(state[name])
+        self._pending, self._loaded = None, {}
 
-    def get_parts(self) -> "dict[str, Any]":
-        """The parts that a checkpoint would hold now, by name."""
-        return {
-            name: part
-            for name, part in vars(self).items()
-            if name not in GIVEN and has_state(part) and not isinstance(part, TrainingState)  # that is the trainer's
-        }
+    def note(self) -> None:
+        """Remember the parts: training is about to begin."""
+        parts = self.find()
+        self._started = {name: _describe_structure(part) for name, part in parts.items()}
+        self._objects = {}
+        for name, part in parts.items():
+            for thing in _list_objects(part):
+                self._objects.setdefault(id(thing), (_refer(thing), set()))[1].add(name)
 
-    def note_parts(self) -> None:
-        """Remember which parts a start makes: no others can be given back their states when the run is resumed."""
-        parts = self.get_parts()
-        self._started = {name: _describe_part(part) for name, part in parts.items()}
-        self._bound = {name: _Bound(part) for name, part in parts.items()}
-
-    def check_parts(self) -> None:
-        """Find what looks like a part of the model and would be in no checkpoint, or could not be given back.
+    def check(self) -> None:
+        """Refuse what looks like a part and would be in no checkpoint, or could not be given back.
 
         :raises ConfigurationError: an attribute is such a part; a model with a `state_dict` of its own knows better.
         """
-        attributes = {name: value for name, value in vars(self).items() if name not in GIVEN}
-        saved = set(self.get_parts())
-        if self._started is not None and self._is_base_used:
-            self._check_started(self._started, attributes)
-            saved &= self._started.keys()
-        if type(self).state_dict is not Model.state_dict:
-            return
-        left_out = [self, *(value for name, value in vars(self).items() if name in (*GIVEN, *self.transient))]
-        if (name := find_unsaved(attributes, saved, left_out=left_out)) is not None:
-            raise ConfigurationError(
-                f"{type(self).__name__}.{name} holds parameters, networks or optimizers that no checkpoint would hold: "
-                "only attributes that have state_dict and load_state_dict are saved. Make it an attribute of its own "
-                "or part of a network (nn.ModuleList, nn.ModuleDict, nn.ParameterList), give the object that holds it "
-                "both methods, name the attribute in transient if it never changes, or override state_dict and "
-                "load_state_dict."
+        if (problem := next(self._find_problems(), None)) is not None:
+            model = type(self._model).__name__
+            raise ConfigurationError(f"{model}.{problem}, or override state_dict and load_state_dict.")
+
+    def _find_problems(self) -> "Iterator[str]":
+        """Each begins with the name of an attribute."""
+        model, saved = self._model, self.find()
+        if self._started is not None and self._is_used:
+            yield from self._find_changes(self._started, saved)
+            saved = {name: part for name, part in saved.items() if name in self._started}
+        if type(model).state_dict is Model.state_dict and (name := _find_unsaved(model, saved)) is not None:
+            yield (
+                f"{name} holds parameters, networks or optimizers that no checkpoint would hold: only attributes that "
+                "have state_dict and load_state_dict are saved. Make it an attribute of its own or part of a network "
+                "(nn.ModuleList, nn.ModuleDict, nn.ParameterList), give the object that holds it both methods, name "
+                "the attribute in transient if it never changes"
             )
 
-    def _check_started(self, started: "Mapping[str, _Fit]", attributes: "Mapping[str, Any]") -> None:
-        """Raises ConfigurationError if the parts are not those that a start makes."""
-        parts = self.get_parts()
-        known = {key for name in parts.keys() & started.keys() for key in _identify(attributes[name])}
+    def _find_changes(self, started: "Mapping[str, Any]", parts: "Mapping[str, Any]") -> "Iterator[str]":
+        """What is not as a start makes it."""
+        known = {key for name, part in parts.items() if name in started for key in _identify(part)}
         for name, part in parts.items():
             if name not in started and part.state_dict() and not (_identify(part) <= known):
-                raise ConfigurationError(
-                    f"{type(self).__name__}.{name} was made after training had begun, so a resumed run has nothing to "
-                    "load its state into. Make it in setup or on_training_start, even if it is used later, or override "
-                    "state_dict and load_state_dict."
+                yield (
+                    f"{name} was made after training had begun, so a resumed run has nothing to load its state into. "
+                    "Make it in setup or on_training_start, even if it is used later"
                 )
         for name, before in started.items():
-            now = _describe_part(parts[name]) if name in parts else None
-            if before[1] and now != before:
-                what = "is no longer there" if now is None else "has another structure than when training began"
-                raise ConfigurationError(
-                    f"{type(self).__name__}.{name} {what}, so a resumed run could not load its state. Make it in setup "
-                    "as it is later (freeze layers with requires_grad_, put all parameters into the optimizer from the "
-                    "start), or override state_dict and load_state_dict."
+            now = _describe_structure(parts[name]) if name in parts else None
+            if now != before:
+                what = "has another structure than when training began" if name in parts else "is no longer there"
+                yield (
+                    f"{name} {what}, so a resumed run could not load its state. Make it in setup as it is later "
+                    "(freeze layers with requires_grad_, put all parameters into the optimizer from the start)"
                 )
-
+        owners = {key: names for key, (find, names) in self._objects.items() if find() is not None}
         for name in sorted(parts.keys() & started.keys()):
-            if (other := _find_exchanged(name, parts[name], self._bound)) is not None:
-                raise ConfigurationError(
-                    f"{type(self).__name__}.{name} was bound to another object after training had begun, and it or the "
-                    f"one before is that of {type(self).__name__}.{other}, so a resumed run would load the states into "
-                    "the wrong objects. Keep the names as they are and save which one is in use as a plain attribute "
-                    "(such as an index), copy values with load_state_dict, or override state_dict and load_state_dict."
+            if others := _find_exchanged(name, parts[name], owners):
+                other = next(other for other in started if other in others)
+                yield (
+                    f"{name} was bound to another object after training had begun, and it or the one before is that of "
+                    f"{type(self._model).__name__}.{other}, so a resumed run would load the states into the wrong "
+                    "objects. Keep the names as they are and save which one is in use as a plain attribute (such as an "
+                    "index), copy values with load_state_dict"
                 )
 
-    def describe_precision(self) -> "dict[str, Fact]":
-        """Return the facts of mixed precision, for the fingerprint of a run."""
-        scaler = self.amp_scaler
-        return {
-            "mixed precision": None if self._amp_dtype is None else str(self._amp_dtype),
-            "gradient scaler": None if scaler is None else f"enabled={scaler.is_enabled()}",
-        }
 
-    def _networks(self) -> "list[torch.nn.Module]":
-        return [part for part in vars(self).values() if isinstance(part, torch.nn.Module)]
+def _find_exchanged(name: str, part: Any, owners: "Mapping[int, Set[str]]") -> "set[str]":
+    """Return the other names whose objects share what `name` has now and did not before, or no longer has.
 
-
-def _describe_part(part: Any) -> _Fit:
-    if isinstance(part, Optimizer):
-        return type(part), True, tuple(len(group["params"]) for group in part.param_groups)
-    if not isinstance(part, torch.nn.Module):
-        return type(part), True, None  # its state may be empty at times
-    state = part.state_dict()
-    return type(part), bool(state), tuple(state)
-
-
-class _Bound:
-    """The object that a name had when training began, which is not kept alive, and what it consists of."""
-
-    def __init__(self, part: Any) -> None:
-        self.ids = _identify_all(part)
-        try:
-            self._find: Callable[[], Any] = weakref.ref(part)
-        except TypeError:  # its class has slots
-            self._find = lambda: part
-
-    def __getstate__(self) -> "dict[str, Any]":
-        return {}  # a copy of the model is at no run's start
-
-    def find(self) -> Any:
-        """The object, if there still is one."""
-        return self._find()
-
-
-def _identify_all(part: Any) -> "set[int]":
-    networks = part.modules() if isinstance(part, torch.nn.Module) else ()
-    return {id(part), *map(id, networks), *_identify(part)}
-
-
-def _find_exchanged(name: str, part: Any, bound: "Mapping[str, _Bound]") -> "str | None":
-    """Return another name whose object shares something with what `name` has now and did not before, or no longer."""
-    if bound[name].find() is part:
-        return None
-    ids = _identify_all(part)
-    for other, start in bound.items():
-        is_comparable = other != name and start.find() is not None  # else its ids may be those of newer objects
-        if is_comparable and ids & start.ids != bound[name].ids & start.ids:
-            return other
-    return None
-
-
-def find_unsaved(attributes: "Mapping[str, Any]", saved: "Set[str]", *, left_out: "Sequence[Any]" = ()) -> "str | None":
-    """Return the first attribute with a part that has state and is in none of the attributes that are saved.
-
-    :param attributes: by name, those that are saved included.
-    :param left_out: objects that are not looked into.
+    :param owners: by the ids of what the parts consisted of as training began, their names.
     """
+    if name in owners.get(id(part), ()):
+        return set()
+    now = {(key, other) for key in map(id, _list_objects(part)) for other in owners.get(key, ())}
+    then = {(key, other) for key, names in owners.items() if name in names for other in names}
+    return {other for _, other in now ^ then} - {name}
+
+
+def _refer(thing: Any) -> "Callable[[], Any]":
+    """Return what finds an object without keeping it alive."""
+    try:
+        return weakref.ref(thing)
+    except TypeError:  # its class has slots
+        return lambda: thing
+
+
+def _describe_structure(part: Any) -> Any:
+    """What must be the same for a state to fit; None for a network without state, such as a loss."""
+    if isinstance(part, Optimizer):
+        return type(part), tuple(len(group["params"]) for group in part.param_groups)
+    if not isinstance(part, torch.nn.Module):
+        return type(part), None  # its state may be empty at times
+    state = part.state_dict()
+    return (type(part), tuple(state)) if state else None
+
+
+def _list_objects(part: Any) -> "list[Any]":
+    """What a part consists of."""
+    is_network = isinstance(part, torch.nn.Module)
+    return [*part.modules(), *part.parameters(), *part.buffers()] if is_network else [part]
+
+
+def _identify(part: Any) -> "set[int]":
+    """The objects whose values a part saves; none for a network without state."""
+    return {id(thing) for thing in _list_objects(part) if not isinstance(thing, torch.nn.Module)}
+
+
+def _find_unsaved(model: Model, saved: "Collection[str]") -> "str | None":
+    """Return the first attribute with a part that has state and is in none of the attributes that are saved."""
+    attributes = {name: value for name, value in vars(model).items() if name not in GIVEN}
+    left_out = (*GIVEN, *model.transient)
+    seen = {id(model), *(id(value) for name, value in vars(model).items() if name in left_out)}
     known: set[int] = set()
-    seen = {id(value) for value in left_out}
     for name in saved:
         for part in (attributes[name], *find_parts(attributes[name], seen)):
             known.update(_identify(part))
@@ -571,13 +574,6 @@ def find_unsaved(attributes: "Mapping[str, Any]", saved: "Set[str]", *, left_out
         if name not in saved and any(not _identify(part) <= known for part in find_parts(value, seen)):
             return name
     return None
-
-
-def _identify(part: Any) -> "set[int]":
-    """The objects whose values a part saves; none for a network without state, such as a loss."""
-    if isinstance(part, torch.nn.Module):
-        return {id(tensor) for tensor in [*part.parameters(), *part.buffers()]}
-    return {id(part)}
 
 
 def refuse_metrics(metrics: "Mapping[str, Any]") -> None:

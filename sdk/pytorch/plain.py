@@ -34,16 +34,15 @@ from proctor.sdk.pytorch.checkpoints.attributes import has_state
 from proctor.sdk.pytorch.config import Phase, TrainUnit, make_settings, show_options
 from proctor.sdk.pytorch.data.loaders import DataLoaderParams
 from proctor.sdk.pytorch.data.module import DataModule
-from proctor.sdk.pytorch.distributed.launch import on_device
+from proctor.sdk.pytorch.distributed.launch import choose_devices, choose_local_device, find_torchrun, on_device
 from proctor.sdk.pytorch.distributed.ranks import get_ranks
 from proctor.sdk.pytorch.errors import ConfigurationError
-from proctor.sdk.pytorch.loop import begin, check_storage, finish_start, make_callbacks, opening, resume
+from proctor.sdk.pytorch.loop import begin, finish_start, make_callbacks, opening, resume
 from proctor.sdk.pytorch.model import Model
 from proctor.sdk.pytorch.run import Place, Run
 from proctor.sdk.pytorch.snapshots import save_checkpoint
-from proctor.sdk.pytorch.trainer import choose_device
 
-Parts = Callable[[], "dict[str, Any]"]
+MakeParts = Callable[[], "dict[str, Any]"]
 _DECIDED_BY_THE_LOOP = {
     "train_unit": "it counts batches",
     "total_steps": "the run ends where the loop does",
@@ -76,7 +75,7 @@ class OpenRun(Run):
 @contextmanager
 def open_run(
     run_name: str,
-    make_parts: Parts,
+    make_parts: MakeParts,
     *,
     dataset: Any,
     params: "DataLoaderParams | None" = None,
@@ -98,15 +97,14 @@ def open_run(
     decided = {"train_unit": TrainUnit.ITERATION, "total_steps": inf}
     progress = options.get("enable_progress_bar") or False  # what the loop prints is the caller's business
     settings = make_settings(run_name, {**options, **decided, "enable_progress_bar": progress})
-    place = Place(device=choose_device(settings), ranks=get_ranks())
+    place = Place(device=choose_local_device(find_torchrun(), choose_devices(settings)), ranks=get_ranks())
     model, data = PartsModel(make_parts), OneDataset(dataset, params)
     callbacks = make_callbacks(settings, Callbacks(), is_main=place.ranks.is_main)
     run = OpenRun(settings, model, datamodule=data, callbacks=callbacks, place=place)
-    check_storage(run)
     with trial.deferring_termination(), on_device(run.device), opening(run):
         content = resume(run)
         run.saved_at = run.state.global_iteration
-        run.model.finish_loading(run.model.get_parts())
+        run.parts.finish_loading()
         begin(run, content)
         finish_start(run, content)
         yield run
@@ -154,7 +152,7 @@ def save_if_due(run: OpenRun) -> bool:
 class PartsModel(Model):
     """The parts as attributes, which a model saves and restores."""
 
-    def __init__(self, make_parts: Parts) -> None:
+    def __init__(self, make_parts: MakeParts) -> None:
         self._make_parts = make_parts
 
     def setup(self) -> None:

@@ -22,13 +22,12 @@ from proctor.sdk.pytorch.checkpoints.attributes import TrackedAttributes
 from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
 from proctor.sdk.pytorch.checkpoints.history import History
 from proctor.sdk.pytorch.checkpoints.pointer import Retention
-from proctor.sdk.pytorch.checkpoints.registration import Registrar
 from proctor.sdk.pytorch.config import Settings, StopReason
 from proctor.sdk.pytorch.data.loaders import EpochLoader
 from proctor.sdk.pytorch.data.module import DataModule
 from proctor.sdk.pytorch.distributed.processes import HandoverQueue
 from proctor.sdk.pytorch.distributed.ranks import Ranks
-from proctor.sdk.pytorch.model import GIVEN, Model, Record, RunView, TrainingState, overrides
+from proctor.sdk.pytorch.model import GIVEN, Model, Parts, Record, RunView, TrainingState, overrides
 from proctor.sdk.trial import is_in_trial
 
 LOGGER = logging.getLogger("proctor.sdk.pytorch")
@@ -76,6 +75,7 @@ class Run:
         self.state = TrainingState()
         self.storage = _make_storage(settings, model, place.ranks)
         self.history = self.storage.history if self.storage and place.ranks.is_main else History(None)
+        self.parts = Parts(model)
         self.attributes = TrackedAttributes(model, left_out=(*GIVEN, *model.transient))
         self.metrics: dict[str, float] = {}  # the last value of each metric; always this very object
         self.view = RunView(settings, self.state, self.metrics, self.storage.path if self.storage else None)
@@ -177,7 +177,7 @@ def _make_storage(settings: Settings, model: Model, ranks: Ranks) -> "Checkpoint
         retention=Retention(settings.keep_last, settings.keep_best, settings.best_mode),
         in_background=settings.background_writes,
         safe_types=model.types_for_safe_load(),
-        registrar=Registrar() if is_in_trial() else None,
+        registrar=trial.Registrar() if is_in_trial() else None,
     )
 
 

@@ -15,31 +15,34 @@ log_path, run_path   the folders that the run was started with
 settings             the options and the learning rates that the run had
 fingerprint          what must be the same for an exact resume
 
-Only the main rank needs the folder of the checkpoints. A rank that can open the very same file (the same inode of the
-same running kernel, not merely the same path) reads it. All others, on other machines or in other containers, get its
-bytes through the process group in blocks, into a nameless temporary file. So no process has more than a block of them
-in memory, and no rank reads another file that happens to have that name.
+Only the main rank needs the folder of the checkpoints. A rank that has the same bytes at the same path, as their hash
+tells, reads them. All others, on other machines or in other containers, get them through the process group in blocks,
+into a nameless temporary file. So no process has more than a few blocks in memory, and no rank reads another file that
+happens to have that name.
 """
 
 import os
 import platform
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile, gettempdir
 from typing import Any, BinaryIO
 
-import torch
-
 from proctor import __version__
+from proctor.sdk.files import hash_file
 from proctor.sdk.pytorch import trial
 from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
 from proctor.sdk.pytorch.checkpoints.serialization import FORMAT, load, load_upgraded, upgrade
 from proctor.sdk.pytorch.config import Settings, TrainUnit
 from proctor.sdk.pytorch.distributed.ranks import Ranks
 from proctor.sdk.pytorch.errors import ConfigurationError, UnreadableCheckpointError
-from proctor.sdk.pytorch.reproducibility.fingerprint import Fingerprint, describe_device, take_fingerprint
-from proctor.sdk.pytorch.reproducibility.kernels import report_gaps
+from proctor.sdk.pytorch.reproducibility.fingerprint import (
+    Fingerprint,
+    describe_device,
+    report_gaps,
+    take_fingerprint,
+)
 from proctor.sdk.pytorch.reproducibility.seeding import get_rng_state_dict, load_rng_state_dict
 from proctor.sdk.pytorch.run import Run, describe_settings
 from proctor.sdk.trial import is_in_trial
@@ -47,7 +50,6 @@ from proctor.sdk.trial import is_in_trial
 LAST, BEST = "last", "best"
 """What `ckpt_path` of a test may be besides a path."""
 BLOCK_BYTES = 16 << 20
-_BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
 
 
 def save_checkpoint(run: Run) -> None:
@@ -57,7 +59,7 @@ def save_checkpoint(run: Run) -> None:
     :raises NotExactError: `strict_resume` is set, and something that has changed cannot be saved.
     """
     content = take_snapshot(run)
-    run.model.check_parts()  # what the hooks have made since the run began was there for no check
+    run.parts.check()  # what the hooks have made since the run began was there for no check
     gaps = [*run.attributes.find_gaps(), *([] if run.has_saved else run.datamodule.find_gaps())]
     report_gaps(gaps, ranks=run.ranks, strict=run.settings.strict_resume)
     run.has_saved = True
@@ -236,24 +238,32 @@ def deliver(path: Path, ranks: Ranks) -> "Iterator[BinaryIO]":
     :raises OSError: the main rank cannot read it.
     :raises UnreadableCheckpointError: this machine has no room for a copy.
     """
-    with ExitStack() as stack:
-        file: BinaryIO | None = None
-        try:
-            file = stack.enter_context(open(path, "rb"))
-        except OSError:
-            if ranks.is_main:
-                raise
-        own = None if file is None else _identify(file)
-        wanted = ranks.broadcast(own)
-        is_missing = not ranks.is_main and (own != wanted or not wanted[0])
-        if is_missing:
-            file = stack.enter_context(TemporaryFile(prefix="proctor-checkpoint-"))
-        assert file is not None
-        if ranks.any(is_missing):
-            source, target = (file if ranks.is_main else None), (file if is_missing else None)
-            _send(source, target, size=wanted[1], ranks=ranks)
+    size, digest = ranks.broadcast((path.stat().st_size, hash_file(path)) if ranks.is_main else None)
+    is_missing = not ranks.is_main and not _has_bytes(path, size, digest)
+    with TemporaryFile(prefix="proctor-checkpoint-") if is_missing else open(path, "rb") as file:
+        for _ in range(0, size if ranks.any(is_missing) else 0, BLOCK_BYTES):
+            block = ranks.broadcast(file.read(BLOCK_BYTES) if ranks.is_main else None)
+            if is_missing:
+                _store(block, file, size=size)
         file.seek(0)
         yield file
+
+
+def _has_bytes(path: Path, size: int, digest: str) -> bool:
+    try:
+        return path.stat().st_size == size and hash_file(path) == digest
+    except OSError:
+        return False
+
+
+def _store(block: bytes, target: BinaryIO, *, size: int) -> None:
+    try:
+        target.write(block)
+    except OSError as problem:
+        raise UnreadableCheckpointError(
+            f"{platform.node()} cannot see the main rank's checkpoint and gets a copy of its {size} bytes, for which "
+            f"{gettempdir()} has no room: {problem}. Make room, or set TMPDIR to another folder."
+        ) from problem
 
 
 def refuse_to_leave_behind(storage: CheckpointFolder, ranks: Ranks) -> None:
@@ -271,36 +281,3 @@ def refuse_to_leave_behind(storage: CheckpointFolder, ranks: Ranks) -> None:
             "the ranks so that the main one is where it was, give all machines one shared chkpt_root, or start over "
             "with resume=False."
         )
-
-
-def _identify(file: BinaryIO) -> "tuple[str, int, int, int, int]":
-    """What two openings of one file have in common, and openings of two files never; where the system does not say
-    which kernel runs (the first part is empty), nothing is the same. The second part is the size."""
-    boot_id = ""
-    with suppress(OSError), open(_BOOT_ID_FILE) as lines:
-        boot_id = lines.read().strip()
-    found = os.fstat(file.fileno())
-    return boot_id, found.st_size, found.st_dev, found.st_ino, found.st_mtime_ns
-
-
-def _send(source: "BinaryIO | None", target: "BinaryIO | None", *, size: int, ranks: Ranks) -> None:
-    """Bring the bytes from the rank that has a source to those that have a target; all ranks take part."""
-    block = bytearray(min(BLOCK_BYTES, max(1, size)))
-    tensor = torch.frombuffer(block, dtype=torch.uint8)
-    for begin in range(0, size, len(block)):
-        part = memoryview(block)[: size - begin]
-        if source is not None and source.readinto(part) < len(part):  # type: ignore[attr-defined]
-            raise UnreadableCheckpointError(f"{source.name} became shorter while it was sent to the other ranks.")
-        ranks.broadcast_tensor(tensor[: len(part)])
-        if target is not None:
-            _store(part, target, size=size)
-
-
-def _store(part: memoryview, target: BinaryIO, *, size: int) -> None:
-    try:
-        target.write(part)
-    except OSError as problem:
-        raise UnreadableCheckpointError(
-            f"{platform.node()} cannot see the main rank's checkpoint and gets a copy of its {size} bytes, for which "
-            f"{gettempdir()} has no room: {problem}. Make room, or set TMPDIR to another folder."
-        ) from problem

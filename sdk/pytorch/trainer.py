@@ -8,7 +8,6 @@ validation or checkpoint; one of another trainer's name would never be called, a
 
 import inspect
 import os
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -36,11 +35,6 @@ from proctor.sdk.pytorch.model import Model, overrides
 from proctor.sdk.pytorch.run import Outcome, Place, Run
 from proctor.sdk.pytorch.snapshots import check_tested
 
-# What a model's or a plug-in's own code calls, or the trainer only as it is here.
-_NO_HOOKS = re.compile(
-    "_.*|log|average|read_averages|create_scaler|autocast|clip_gradients|reset_parts|finish_loading|get_parts|"
-    "note_parts|check_parts|describe_precision"
-)
 _DATA_HOOKS = ("prepare_data", "setup", "teardown", "make_sampler")
 _BY_THE_MODEL = ("", "plug-ins have on_evaluation_start(phase) and on_evaluation_end(phase); or do it in the model's")
 # Hooks of Helios that are not called here: by name, the hook to use, and what to do.
@@ -158,22 +152,13 @@ def launch(task: Task, queue: HandoverQueue) -> Outcome:
         begin = trial.defer_termination
         outcome: Outcome = spawn_ranks(task.execute, devices=devices, options=options, queue=queue, initializer=begin)
         return outcome
-    device = devices[0] if place is None else choose_local_device(place, devices)
+    device = choose_local_device(place, devices)
     ranks = Ranks() if place is None else join_torchrun(device, options)
     if ranks.local_rank == 0:
         task.datamodule.prepare_data()
     ranks.barrier()
     with on_device(device):
         return task.execute(ranks, device, queue)
-
-
-def choose_device(settings: Settings) -> torch.device:
-    """Return the device of this process where no others are started: its own under torchrun, else the first.
-
-    :raises ConfigurationError: there is none for it, or options contradict each other.
-    """
-    devices, place = choose_devices(settings), find_torchrun()
-    return devices[0] if place is None else choose_local_device(place, devices)
 
 
 def _check_kind(what: str, found: Any, expected: type) -> None:
@@ -194,7 +179,7 @@ def check_hooks(model: Model, datamodule: DataModule, callbacks: "Iterable[Callb
     for part, base in [(model, Model), (datamodule, DataModule), *((callback, Callback) for callback in callbacks)]:
         own = f"{type(part).__name__}."
         for name, expected in vars(base).items():
-            is_hook = name in _DATA_HOOKS if base is DataModule else not _NO_HOOKS.fullmatch(name)
+            is_hook = name in _DATA_HOOKS if base is DataModule else not name.startswith("_")
             if is_hook and inspect.isfunction(expected) and overrides(part, expected):
                 _check_hook(own + name, getattr(part, name), expected)
         for name, (own_name, advice) in _HELIOS.get(base, {}).items():

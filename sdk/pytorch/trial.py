@@ -2,30 +2,46 @@
 
 Outside an experiment nothing here does anything. Inside, a retried trial finds the checkpoint of the attempt before
 through the SDK, wherever that attempt ran, and the trainer continues from it without a line of the user's code.
+
+A trial hands its next attempt one folder, with a checkpoint of every run that the trial has made. The run that
+registered the folder is at its top; those that the trial trained before or beside it are under `runs/<run name>`. A run
+takes over only what bears its own name: the folds of a cross-validation never mix.
+
+Registering copies the checkpoint into the job's own folder. A run that saves all the time registers the newest one
+every few seconds and when it ends. The copies that it has superseded are removed, but only after a while, because a
+trial that is just starting may continue from one of them. An attempt on another machine continues from the copy; one on
+the same machine from what was saved last in the folder from which the copy was made.
 """
 
 import os
 import signal
+import tempfile
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from time import monotonic, time
 from typing import Any
 
 from proctor.sdk import trial as sdk
-from proctor.sdk.protocol import ENV_JOB_DIRECTORY, ENV_OUTPUT_DIRECTORY
+from proctor.sdk.checkpoints import list_checkpoints
+from proctor.sdk.files import UNFINISHED_PREFIX, discard, lock_file, unlock_file
+from proctor.sdk.protocol import CHECKPOINT_FOLDER, ENV_JOB_DIRECTORY, ENV_OUTPUT_DIRECTORY, ENV_RESUME_CHECKPOINT
 from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
-from proctor.sdk.pytorch.checkpoints.registration import (
-    find_origin,
-    find_refusal,
-    find_registered_runs,
-)
+from proctor.sdk.pytorch.checkpoints.pointer import POINTER_FILE, Entry, Origin, Pointer, read_pointer
 from proctor.sdk.pytorch.config import Settings, check_name
-from proctor.sdk.pytorch.errors import CheckpointWarning
+from proctor.sdk.pytorch.errors import CheckpointWarning, UnreadableCheckpointError
 from proctor.sdk.trial import is_in_trial
 
 _DEFAULT_FOLDER = "trainer"  # in the trial's output folder; not `checkpoints`, which is the SDK's own
+RUNS_FOLDER = "runs"
+INTERVAL_SECONDS = 5.0
+KEPT_SECONDS = 60.0
+KEPT_COUNT = 2
+_made_at: "dict[str, float]" = {}
+"""By path of a registered copy: when it was made, in this process's monotonic time."""
 
 
 def choose_root(settings: Settings) -> "Path | None":
@@ -122,14 +138,14 @@ def find_registered(run_name: str, *, is_new: bool) -> "Path | None":
     if not is_in_trial():
         return None
     found = find_registered_runs().get(run_name)
-    if found is None and is_new and (refusal := find_refusal(run_name, sdk.get_trial_id())) is not None:
+    if found is None and is_new and (refusal := find_refusal(run_name)) is not None:
         warnings.warn(CheckpointWarning(refusal), stacklevel=3)
     return found
 
 
 def is_copy_from(registered: Path, folder: Path) -> bool:
     """Whether what `find_registered` returned was copied from a folder of this trial, which may have gone on since."""
-    origin = find_origin(registered, sdk.get_trial_id())
+    origin = find_origin(registered)
     return origin is not None and folder.exists() and origin.samefile(folder)
 
 
@@ -139,8 +155,195 @@ def adopt_checkpoint(storage: CheckpointFolder) -> None:
     found = find_registered(storage.run_name, is_new=storage.is_empty())
     if found is None:
         return
-    origin = find_origin(found, sdk.get_trial_id())
-    is_own = origin is not None and storage.path.exists() and origin.samefile(storage.path)
+    is_own = is_copy_from(found, storage.path)
     storage.adopt(found, behind=is_own)
-    if origin is not None and not is_own:
+    if not is_own and (origin := find_origin(found)) is not None:
         storage.catch_up(origin)
+
+
+# -- the checkpoints that a trial hands to its next attempt -----------------------------------------------------------
+
+
+def list_registered_runs(folder: Path) -> "dict[str, Path]":
+    """Return where in a registered folder each run's checkpoint is; nothing if the trainer did not make it."""
+    found: dict[str, Path] = {}
+    for place in [folder, *sorted(folder.glob(f"{RUNS_FOLDER}/*"))]:
+        try:
+            pointer = Pointer.read(place)
+        except UnreadableCheckpointError as problem:
+            warnings.warn(CheckpointWarning(f"passed over: {problem}"), stacklevel=3)
+            continue
+        if pointer is not None:
+            found.setdefault(pointer.run, place)
+    return found
+
+
+def find_registered_runs() -> "dict[str, Path]":
+    """Return the newest checkpoint of each run of this trial: registered by this job, else handed to it."""
+    found: dict[str, Path] = {}
+    for folder in [*reversed(list_checkpoints(os.environ[ENV_JOB_DIRECTORY])), os.environ.get(ENV_RESUME_CHECKPOINT)]:
+        if folder:
+            found = {**list_registered_runs(Path(folder)), **found}
+    return found
+
+
+def find_refusal(run_name: str) -> "str | None":
+    """Return why nothing can be continued though the trial was handed a checkpoint; None if nothing is wrong.
+
+    A retried trial may well have a run that its earlier attempts did not reach.
+    """
+    handed = os.environ.get(ENV_RESUME_CHECKPOINT)
+    if not handed:
+        return None
+    runs = list_registered_runs(Path(handed))
+    beginning = f"the trial was handed the checkpoint {handed} to continue from"
+    if not runs:
+        return (
+            f"{beginning}, which neither the trainer nor a callback of it made; run {run_name!r} starts over. "
+            "Load it in your own code."
+        )
+    pointers = [Pointer.read(place) for place in runs.values()]
+    if any(pointer is not None and pointer.trial == sdk.get_trial_id() for pointer in pointers):
+        return None
+    return (
+        f"{beginning}, which is another trial's and holds the runs {sorted(runs)} and none named {run_name!r}; "
+        "this one starts over. Give runs that continue each other the same run_name."
+    )
+
+
+def find_origin(registered: Path) -> "Path | None":
+    """Return the folder from which a registered checkpoint was copied, which may have gone on since; None if it is not
+    here, if it is another trial's, or if the trial was handed an older copy than it has registered.
+
+    :param registered: from `find_registered_runs`.
+    """
+    pointer = Pointer.read(registered)
+    if pointer is None or pointer.trial != sdk.get_trial_id() or pointer.origin is None:
+        return None
+    copy = registered.parent.parent if registered.parent.name == RUNS_FOLDER else registered
+    numbers = [int(path.parent.name) for path in copy.parent.glob(f"*/{POINTER_FILE}") if path.parent.name.isdigit()]
+    if copy.name.isdigit() and max(numbers, default=0) > int(copy.name):
+        return None
+    return pointer.origin.find()
+
+
+def carry_others(target: Path, run_name: str) -> None:
+    """Put what is known of the trial's other runs into a folder that is about to be registered, as links."""
+    for name, place in find_registered_runs().items():
+        if name == run_name:
+            continue
+        folder = target / RUNS_FOLDER / name
+        folder.mkdir(parents=True)
+        for path in place.iterdir():
+            if path.name != RUNS_FOLDER:  # other runs', which stand for themselves
+                os.symlink(path.resolve(), folder / path.name)
+
+
+@contextmanager
+def registering(job_directory: str) -> "Iterator[None]":
+    """Let one run of the trial register at a time, so that the newest folder has the newest of all of them; where the
+    file system knows no locks, it continues without."""
+    folder = f"{job_directory}/{CHECKPOINT_FOLDER}"
+    os.makedirs(folder, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with suppress(OSError):
+            lock_file(descriptor, waits=True)
+        yield
+    finally:
+        with suppress(OSError):  # explicitly, because a worker that was forked meanwhile holds the folder open too
+            unlock_file(descriptor)
+        os.close(descriptor)
+
+
+class Registrar:
+    """Registers the checkpoints of one folder with the trial that this process belongs to.
+
+    :param interval_seconds: how far apart two registrations are at least, the one at the end excepted.
+    :param kept_seconds: how long a superseded copy stays at least.
+    """
+
+    def __init__(
+        self,
+        *,
+        interval_seconds: float = INTERVAL_SECONDS,
+        kept_seconds: float = KEPT_SECONDS,
+        clock: "Callable[[], float]" = monotonic,
+    ) -> None:
+        self._interval_seconds = interval_seconds
+        self._kept_seconds = kept_seconds
+        self._clock = clock
+        self._due = clock()  # the first one at once
+        self._is_behind = False
+
+    def on_stored(self, storage: CheckpointFolder) -> None:
+        """Called when a checkpoint has become the folder's newest."""
+        self._is_behind = True
+        if self._clock() >= self._due:
+            self.register_newest(storage)
+
+    def register_newest(self, storage: CheckpointFolder) -> None:
+        """Register the newest checkpoint unless it is, with its history, the best, the pinned and the other runs'.
+
+        :raises CheckpointError: it can no longer be read.
+        """
+        if self._is_behind:
+            export = partial(storage.export, trial=sdk.get_trial_id())
+            register(storage.run_name, export, place=storage.path, kept_seconds=self._kept_seconds)
+            self._is_behind = False
+            self._due = self._clock() + self._interval_seconds
+
+
+def register(
+    run_name: str, export: "Callable[[Path], None]", *, place: Path, kept_seconds: float = KEPT_SECONDS
+) -> None:
+    """Register a run's checkpoint as its trial's newest, beside the newest of the trial's other runs.
+
+    :param export: makes an empty folder hold the checkpoint, links to it too, and a pointer that names run and trial.
+    :param place: where that folder may be made.
+    :param kept_seconds: how long a superseded copy stays at least.
+    :raises CheckpointError: the checkpoint can no longer be read.
+    """
+    job_directory = os.environ[ENV_JOB_DIRECTORY]
+    with registering(job_directory):
+        with tempfile.TemporaryDirectory(prefix=f"{UNFINISHED_PREFIX}export-", dir=place) as folder:
+            export(Path(folder))
+            carry_others(Path(folder), run_name)
+            newest = (read_pointer(Path(folder)) or [])[0]
+            sdk.save_checkpoint(folder, step=newest.iteration)
+        remove_superseded(job_directory, older_than_seconds=kept_seconds)
+
+
+def register_links(run_name: str, entry: Entry, paths: "Iterable[Path]", *, place: Path) -> None:
+    """Register, in a trial, a checkpoint that another trainer has written, by links to its files.
+
+    :param entry: of the file that tells whether it is whole.
+    :param place: the folder of the run's checkpoints, where a folder for the links may be made.
+    """
+    if not is_in_trial():
+        return
+
+    def export(target: Path) -> None:
+        for path in paths:
+            os.symlink(path.resolve(), target / path.name)
+        Pointer(run_name, [entry], sdk.get_trial_id(), Origin.of(place)).write(target)
+
+    register(run_name, export, place=place)
+
+
+def remove_superseded(job_directory: str, *, older_than_seconds: float) -> None:
+    """Remove the trainer's registered copies but the newest ones and the young ones; the user's own all stay."""
+    ours = [path for path in list_checkpoints(job_directory) if os.path.exists(f"{path}/{POINTER_FILE}")]
+    ages = {path: _age(path) for path in ours}
+    for path in ours[:-KEPT_COUNT]:
+        if ages[path] > older_than_seconds:
+            del _made_at[path]
+            discard(path)
+
+
+def _age(path: str) -> float:
+    """How many seconds ago the copy was made. The file's time counts only when this process sees the copy first: were
+    it read again after the clock was set, copies would go too early, or fill the disk while the clock catches up."""
+    if path not in _made_at:
+        _made_at[path] = monotonic() - max(0.0, time() - os.stat(path).st_mtime)
+    return monotonic() - _made_at[path]

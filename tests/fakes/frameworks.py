@@ -20,6 +20,7 @@ from fakes.trained_models import DigitsModel, hash_state
 
 from proctor.sdk.checkpoints import find_newest_checkpoint
 from proctor.sdk.protocol import JOURNAL_FILE
+from proctor.sdk.pytorch import trial
 from proctor.sdk.pytorch.checkpoints.pointer import Entry
 from proctor.sdk.pytorch.distributed.ranks import Ranks
 
@@ -41,7 +42,7 @@ def cut_before_registration(
 ) -> "str | None":
     """Have an attempt killed when a checkpoint later than step 2 is in its folder and not yet registered; returns what
     is registered."""
-    register_links = ours.register_links
+    register_links = trial.register_links
 
     def register(run_name: str, entry: Entry, paths: Any, *, place: Path) -> None:
         if entry.iteration > 2:
@@ -50,7 +51,7 @@ def cut_before_registration(
 
     begin_attempt(monkeypatch, job)
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(ours, "register_links", register)
+        patch.setattr(trial, "register_links", register)
         fit(ours, folder)
     return find_newest_checkpoint(str(job))
 

@@ -177,17 +177,12 @@ class NonBlockingFile:
     def write(self, piece: "bytes | str") -> None:
         """Add a piece, which is written whole, at once or when it is due."""
         data = piece.encode(errors="backslashreplace") if isinstance(piece, str) else piece
-        is_too_much = len(self._waiting) + len(data) > WAITING_BYTES
-        if is_too_much and (not self._has_warned or self._clock() >= self._due):  # it may only have waited for company
-            self.flush()
-        if self._waiting and len(self._waiting) + len(data) > WAITING_BYTES:
-            self._lose(data)
-            return
         self._waiting += data
-        if is_too_much or self._clock() >= self._due:
+        is_too_much = len(self._waiting) > WAITING_BYTES
+        if self._clock() >= self._due or (is_too_much and not self._has_warned):  # it may only have waited for company
             self.flush()
-        if len(self._waiting) > WAITING_BYTES:  # this piece alone
-            self._waiting.clear()
+        if len(self._waiting) > WAITING_BYTES:
+            del self._waiting[-len(data) :]
             self._lose(data)
 
     def flush(self) -> bool:

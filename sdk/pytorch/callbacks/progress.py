@@ -11,6 +11,7 @@ import math
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from importlib.util import find_spec
 from time import monotonic
 from typing import Any, TextIO
@@ -39,7 +40,7 @@ def choose_progress(settings: Settings, stream: "TextIO | None") -> "Callback | 
     if stream is None or wanted is False or (wanted is None and is_in_trial()):
         return None
     if stream.isatty() and _has_width(stream) and find_spec("tqdm") is not None:
-        return Progress(lambda title, total, start: TqdmBar(title, total, start=start, terminal=stream))
+        return Progress(partial(make_bar, stream))
     return ProgressLines(settings, stream)
 
 
@@ -50,42 +51,34 @@ def _has_width(terminal: TextIO) -> bool:
     return True
 
 
-class TqdmBar:
-    """One bar, which is moved when it is due."""
+def make_bar(terminal: TextIO, title: str, total: "int | None", place: int) -> Any:
+    """Return a bar of tqdm's, which draws itself at most once every `REDRAW_SECONDS`.
 
-    def __init__(self, title: str, total: "int | None", *, start: int, terminal: TextIO) -> None:
-        from tqdm import tqdm
+    :param place: where it begins, counted from 0; its method `move` takes it to another.
+    """
+    from tqdm import tqdm
 
-        class WithoutThread(tqdm):
-            """Without the thread that redraws bars which do not move."""
+    class Bar(tqdm):
+        """Without the thread that redraws bars which do not move."""
 
-            monitor_interval = 0
+        monitor_interval = 0
 
-        leaves = title in _STAYING
-        self._bar = WithoutThread(
-            desc=title, total=total, initial=start, file=terminal, leave=leaves, dynamic_ncols=True
-        )
-        self.close = self._bar.close  # which leaves it or takes it away
+        def move(self, place: int) -> None:
+            self.update(place - self.n)
 
-    def move(self, place: int) -> None:
-        """Draw it at a place, counted from 0."""
-        self._bar.n = place
-        self._bar.refresh()
+    options = {"mininterval": REDRAW_SECONDS, "miniters": 1, "dynamic_ncols": True}
+    return Bar(desc=title, total=total, initial=place, file=terminal, leave=title in _STAYING, **options)
 
 
 class Progress(Callback):
-    """Moves the bars, at most once every `REDRAW_SECONDS`: a small model's step is shorter than a drawing.
+    """Moves the bars.
 
-    :param make_bar: draws; a bar has `move(place)` and `close()`.
-    :param clock: seconds, for the time between two drawings.
+    :param make_bar: draws; a bar has `move(place)`, which costs little, and `close()`.
     """
 
-    def __init__(self, make_bar: BarFactory, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(self, make_bar: BarFactory) -> None:
         self._make_bar = make_bar
-        self._clock = clock
-        self._drawn_at = -math.inf
         self._bars: dict[str, Any] = {}  # "run", "epoch", "evaluation"
-        self._evaluated = 0
 
     def setup(self, model: Model) -> None:
         self._model = model
@@ -95,68 +88,43 @@ class Progress(Callback):
         run = self._model.trainer
         self._by_epoch = run.settings.is_by_epoch
         total = None if math.isinf(run.settings.total_steps) else int(run.settings.total_steps)
-        title = "epochs" if self._by_epoch else "iterations"
-        self._bars["run"] = self._make_bar(
-            title, total, run.state.epoch if self._by_epoch else run.state.current_iteration
-        )
+        title, place = ("epochs", run.state.epoch) if self._by_epoch else ("iterations", run.state.current_iteration)
+        self._bars["run"] = self._make_bar(title, total, place)
 
     def on_training_epoch_start(self, state: TrainingState, batches: int) -> None:
         """Draw the bar of an epoch, at the place where it is entered."""
         if self._by_epoch:
-            self._end("epoch")
             self._bars["epoch"] = self._make_bar(f"epoch {state.global_epoch}", batches, state.batch)
 
     def on_training_batch_end(self, state: TrainingState) -> None:
         """Move the bar that counts batches or iterations."""
-        if self._is_due():
-            if self._by_epoch:
-                self._bars["epoch"].move(state.batch + 1)
-            else:
-                self._bars["run"].move(state.current_iteration)
+        if self._by_epoch:
+            self._bars["epoch"].move(state.batch + 1)
+        else:
+            self._bars["run"].move(state.current_iteration)
 
     def on_training_epoch_end(self, state: TrainingState) -> None:
-        """Complete an epoch's bar and count the epoch."""
+        """Take an epoch's bar away and count the epoch."""
         if self._by_epoch:
-            self._end("epoch", state.batch)
+            self._bars.pop("epoch").close()
             self._bars["run"].move(state.epoch + 1)
 
     def on_evaluation_start(self, phase: Phase) -> None:
         """Draw the bar of a validation or a test."""
-        self._evaluated = 0
         self._bars["evaluation"] = self._make_bar(phase.value, len(self._model.datamodule.open(phase)), 0)
 
     def on_evaluation_batch_end(self, step: int) -> None:
         """Move it."""
-        self._evaluated = step + 1
-        if self._is_due():
-            self._bars["evaluation"].move(self._evaluated)
+        self._bars["evaluation"].move(step + 1)
 
     def on_evaluation_end(self, phase: Phase) -> None:
-        """Complete it and take it away."""
-        self._end("evaluation", self._evaluated)
-
-    def on_fit_end(self, reason: "StopReason | None") -> None:
-        """Bring the bar up to date."""
-        if not self._by_epoch:
-            self._bars["run"].move(self._model.trainer.state.current_iteration)
+        """Take it away."""
+        self._bars.pop("evaluation").close()
 
     def close(self) -> None:
-        """End all bars."""
-        for name in ("evaluation", "epoch", "run"):
-            self._end(name)
-
-    def _end(self, name: str, place: "int | None" = None) -> None:
-        if (bar := self._bars.pop(name, None)) is not None:
-            if place is not None:
-                bar.move(place)
-            bar.close()
-
-    def _is_due(self) -> bool:
-        now = self._clock()
-        if now - self._drawn_at < REDRAW_SECONDS:
-            return False
-        self._drawn_at = now
-        return True
+        """End all bars, the last one first."""
+        while self._bars:
+            self._bars.popitem()[1].close()
 
 
 class ProgressLines(Callback):

@@ -1,5 +1,5 @@
-"""Checkpoints on disk: written whole, found again, pruned, registered with the trial.
+"""Checkpoints on disk: written whole, found again, pruned.
 
 Entry: `folder.CheckpointFolder`. Reading order: folder, pointer (the `latest` pointer and retention), serialization,
-filesystem, history, attributes (what is saved besides parts) with values (their form), registration (with the trial).
+filesystem, history, attributes (what is saved besides parts).
 """

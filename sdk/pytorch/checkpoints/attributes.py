@@ -17,11 +17,15 @@ import random
 import sys
 import sysconfig
 import types
-from collections import deque
-from collections.abc import Iterator, Sequence
+import weakref
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import Enum
 from functools import cache, partial
+from hashlib import blake2b
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -30,17 +34,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from proctor.sdk.pytorch.checkpoints.values import (
-    COMPARED_ITEMS,
-    SCALARS,
-    NotSavable,
-    compare_by,
-    decode,
-    encode,
-    is_generator,
-    set_generator_state,
-)
-from proctor.sdk.pytorch.reproducibility.seeding import get_default_numpy_rng
+from proctor.sdk.pytorch.reproducibility.seeding import DefaultNumpyRNG, get_default_numpy_rng
 
 PathStep = tuple[str, Any]
 """One step down: ("attribute", name), ("item", key or index), ("buffer", name) or ("requires_grad", name)."""
@@ -49,7 +43,16 @@ ValuePath = tuple[PathStep, ...]
 
 MODEL = "model"
 _PARTS = (torch.nn.Parameter, torch.nn.Module, Optimizer, LRScheduler)
-_COLLECTIONS = (list, tuple, dict, deque)
+_LOOKED_INTO = (list, tuple, dict, deque)
+SCALARS = (type(None), bool, int, float, complex, str, bytes, torch.Size, torch.dtype, torch.device)
+COMPARED_ITEMS = 10_000
+"""Of longer collections only the length and both ends are compared."""
+_COLLECTIONS: "dict[str, Any]" = {kind.__name__: kind for kind in (list, tuple, set, frozenset, deque)}
+_MAPPINGS: "dict[str, Any]" = {kind.__name__: kind for kind in (dict, OrderedDict, Counter, defaultdict)}
+_FACTORIES: "dict[str, Any]" = {kind.__name__: kind for kind in (int, float, str, list, dict, set)}
+_COMPARED_BYTES = 1 << 20
+_LARGEST_BYTES = 64 << 20
+"""Larger values are not saved, but reported."""
 _REMOVED = {"kind": "removed", "value": None}
 _MOST_OBJECTS = 100_000
 _MODULE_INTERNALS = frozenset(vars(torch.nn.Module())) - {"training"}
@@ -240,7 +243,7 @@ def find_parts(root: Any, seen: "set[int]") -> "Iterator[Any]":
             yield value
         elif not isinstance(value, (*SCALARS, type)) and id(value) not in seen and _is_looked_into(value):
             seen.add(id(value))  # a list may hold itself
-            if isinstance(value, _COLLECTIONS):
+            if isinstance(value, _LOOKED_INTO):
                 todo.extend(value.values() if isinstance(value, dict) else value)
             todo.extend(item for _, item in _open_attributes(value))
 
@@ -293,7 +296,7 @@ def _mark(value: Any) -> Any:
 
 def _open(value: Any) -> "Iterator[tuple[PathStep, Any]]":
     """What an object holds, in the order of its items or attributes."""
-    if isinstance(value, _COLLECTIONS) and len(value) <= COMPARED_ITEMS:
+    if isinstance(value, _LOOKED_INTO) and len(value) <= COMPARED_ITEMS:
         items = value.items() if isinstance(value, dict) else enumerate(value)
         yield from ((("item", key), item) for key, item in items if type(key) in (str, int))
     elif isinstance(value, types.MethodType):
@@ -351,7 +354,7 @@ def _has(holder: Any, step: PathStep) -> bool:
 
 def _is_looked_into(value: Any) -> bool:
     """Whether what a value holds is followed whole."""
-    return isinstance(value, _COLLECTIONS) or _is_users(type(value))  # type: ignore[arg-type]
+    return isinstance(value, _LOOKED_INTO) or _is_users(type(value))  # type: ignore[arg-type]
 
 
 @cache
@@ -391,3 +394,163 @@ def _locate(tensor: torch.Tensor) -> int:
         return tensor.untyped_storage().data_ptr() or id(tensor)
     except (NotImplementedError, RuntimeError):  # sparse, or not made yet
         return id(tensor)
+
+
+# -- values: what tells whether one has changed, and its form in a checkpoint ------------------------------------------
+
+
+class NotSavable(Exception):
+    """A value has no form that a checkpoint could hold; the text says what it is."""
+
+
+@dataclass(frozen=True, eq=False)
+class _TensorVersion:
+    """A tensor as it was: the same object, and not written to since."""
+
+    tensor: "weakref.ref[torch.Tensor]"
+    version: int
+
+    def __eq__(self, other: object) -> bool:
+        is_same = isinstance(other, _TensorVersion) and self.version == other.version
+        return is_same and self.tensor() is other.tensor() is not None  # type: ignore[attr-defined]
+
+
+def compare_by(value: Any, above: "frozenset[int]" = frozenset()) -> Any:
+    """Something that is equal for equal values, and cheap to make.
+
+    :param above: the ids of the collections that hold it.
+    :raises NotSavable: it is, or holds, an object that is not compared by its value.
+    """
+    kind = type(value).__name__
+    if isinstance(value, float):
+        return kind, value.hex()  # NaN is equal to itself
+    if isinstance(value, (*SCALARS, Path, Enum)):
+        return kind, value
+    if isinstance(value, torch.Tensor):
+        if value.is_inference():
+            return kind, blake2b(value.cpu().contiguous().view(torch.uint8).numpy()).digest()
+        return _TensorVersion(weakref.ref(value), value._version)
+    if is_generator(value) and not above:
+        return object()  # always saved: another start may seed it differently
+    if _is_array(value):
+        flat = value.reshape(-1)
+        flat = flat[:: max(1, flat.nbytes // _COMPARED_BYTES)]
+        return kind, value.shape, blake2b(flat.tobytes()).digest()
+    if isinstance(value, (set, frozenset)):
+        return kind, frozenset(value)
+    if not isinstance(value, (list, tuple, deque, dict)) or id(value) in above:
+        raise _refuse(value)
+    items: Iterable[Any] = value.items() if isinstance(value, dict) else value
+    if len(value) > COMPARED_ITEMS:
+        items = [*islice(items, 100), *islice(reversed(items), 100)]  # type: ignore[call-overload]
+    above |= {id(value)}
+    return kind, len(value), tuple([compare_by(item, above) for item in items])
+
+
+def encode(value: Any, memo: "dict[int, Any]") -> Any:
+    """A value in plain values and tensors. What is shared stays shared: `memo` is that of one checkpoint.
+
+    :raises NotSavable: there is no such form.
+    """
+    if type(value) in SCALARS:
+        return value
+    if id(value) not in memo:
+        memo[id(value)] = _encode(value, memo), value  # the value is kept, lest another one get its id
+    return memo[id(value)][0]
+
+
+def _encode(value: Any, memo: "dict[int, Any]") -> "dict[str, Any]":
+    kind = type(value)
+    if (kind in (torch.Tensor, torch.nn.Parameter) or _is_array(value)) and value.nbytes > _LARGEST_BYTES:
+        raise NotSavable(f"a tensor or array of {value.nbytes >> 20} MiB")
+    if kind in (torch.Tensor, torch.nn.Parameter):
+        return {"kind": "tensor", "value": value.detach().cpu(), "on_device": value.device.type != "cpu"}
+    if _is_array(value):
+        form = {
+            "dtype": value.dtype.str,
+            "shape": list(value.shape),
+            "is_scalar": isinstance(value, sys.modules["numpy"].generic),
+        }
+        return {"kind": "array", "value": value.tobytes(), **form}
+    if is_generator(value):
+        return {"kind": "generator", "value": encode(get_generator_state(value), memo)}
+    if isinstance(value, Path):
+        return {"kind": "path", "value": str(value)}
+    factory = getattr(value.default_factory, "__name__", None) if kind is defaultdict else ""
+    if kind in _MAPPINGS.values() and (not factory or _FACTORIES.get(factory) is value.default_factory):
+        pairs = [[encode(key, memo), encode(item, memo)] for key, item in value.items()]
+        return {"kind": kind.__name__, "value": pairs, "factory": factory}
+    if kind in _COLLECTIONS.values():
+        extra = {"maxlen": value.maxlen} if kind is deque else {}
+        return {"kind": kind.__name__, "value": [encode(item, memo) for item in value], **extra}
+    raise _refuse(value)
+
+
+def decode(value: Any, memo: "dict[int, Any]", device: Any) -> Any:
+    """What `encode` was given, its tensors on the device if they were on one. Raises ValueError, KeyError."""
+    if not isinstance(value, dict):
+        return value
+    if id(value) not in memo:
+        memo[id(value)] = _decode(value, memo, device), value
+    return memo[id(value)][0]
+
+
+def _decode(value: "dict[str, Any]", memo: "dict[int, Any]", device: Any) -> Any:
+    kind, content = value["kind"], value["value"]
+    if kind == "tensor":
+        return content.to(device) if value["on_device"] else content.clone()
+    if kind == "array":
+        import numpy
+
+        array = numpy.frombuffer(content, dtype=value["dtype"]).reshape(value["shape"])
+        return array[()] if value["is_scalar"] else array.copy()
+    if kind == "generator":
+        return decode(content, memo, device)
+    if kind == "path":
+        return Path(content)
+    if kind in _MAPPINGS:
+        pairs = {decode(key, memo, device): decode(item, memo, device) for key, item in content}
+        return defaultdict(_FACTORIES[value["factory"]], pairs) if kind == "defaultdict" else _MAPPINGS[kind](pairs)
+    items = [decode(item, memo, device) for item in content]
+    return deque(items, value["maxlen"]) if kind == "deque" else _COLLECTIONS[kind](items)
+
+
+def _refuse(value: Any) -> NotSavable:
+    name = type(value).__qualname__
+    return NotSavable(f"{'an' if name[:1].upper() in 'AEIOU' else 'a'} {name}")
+
+
+def _is_array(value: Any) -> bool:
+    """Whether it is an array or a number of NumPy whose bytes say all."""
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)) and not value.dtype.hasobject
+
+
+# -- random generators -------------------------------------------------------------------------------------------------
+
+
+def is_generator(value: Any) -> bool:
+    """Whether a value is a random generator whose state can be saved."""
+    kinds: tuple[type, ...] = (torch.Generator, random.Random, DefaultNumpyRNG)
+    if (numpy := sys.modules.get("numpy.random")) is not None:  # none of its generators exists before
+        kinds += (numpy.Generator, numpy.RandomState, numpy.BitGenerator)
+    return isinstance(value, kinds) and not isinstance(value, random.SystemRandom)
+
+
+def get_generator_state(generator: Any) -> Any:
+    """The state of a random generator, of plain values, tensors and arrays."""
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    if hasattr(generator, "get_state"):
+        return generator.get_state() if isinstance(generator, torch.Generator) else generator.get_state(legacy=False)
+    return getattr(generator, "bit_generator", generator).state
+
+
+def set_generator_state(generator: Any, state: Any) -> None:
+    """Let a generator continue from a state. Raises ValueError, TypeError: it is that of another kind."""
+    if isinstance(generator, random.Random):
+        generator.setstate(state)
+    elif hasattr(generator, "set_state"):
+        generator.set_state(state)
+    else:
+        getattr(generator, "bit_generator", generator).state = state

@@ -30,7 +30,6 @@ from proctor.sdk.pytorch.checkpoints.pointer import (
     is_whole,
     read_pointer,
 )
-from proctor.sdk.pytorch.checkpoints.registration import Registrar
 from proctor.sdk.pytorch.checkpoints.serialization import copy_content, load_upgraded, write_content
 from proctor.sdk.pytorch.errors import (
     CheckpointWarning,
@@ -38,6 +37,10 @@ from proctor.sdk.pytorch.errors import (
     TrainerError,
     UnreadableCheckpointError,
 )
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from proctor.sdk.pytorch.trial import Registrar
 
 SUFFIX = ".pth"
 _METADATA = re.compile(r"[A-Za-z0-9._+=-]*")
@@ -116,7 +119,7 @@ class CheckpointFolder:
             ) from problem
         self._lock.acquire()
         remove_unfinished(str(self.path), is_only_writer=True)
-        self._superseded = self._find_superseded()
+        self._superseded = self._read_pointer(warns=False).superseded
         if anew:
             self._supersede()
 
@@ -190,19 +193,17 @@ class CheckpointFolder:
             by a newer version or by something else, or the disk does not let it be read.
         """
         pointer = self._read_pointer()
-        named = [] if pointer is None else pointer.entries
-        for place, entry in enumerate(named):
+        for place, entry in enumerate(pointer.entries):
             if is_whole(self.path, entry):
                 loaded = self._load(entry, device)
-                self._entries = named[place:]
+                self._entries = pointer.entries[place:]
                 if self._lock.is_held:  # what a kill has left takes up room, and a file that was put back is not needed
-                    self._remove_unnamed(named)
+                    self._remove_unnamed(pointer.entries)
                 return loaded
-        superseded = self._find_superseded()
-        self._entries = self._read_entries(but={*(entry.name for entry in named), *superseded})
+        self._entries = self._read_entries(but={*(entry.name for entry in pointer.entries), *pointer.superseded})
         if self._entries:
             return self._load(self._entries[0], device)
-        if named or any(path.name not in superseded for path in self._list_own()):
+        if pointer.entries or any(path.name not in pointer.superseded for path in self._list_own()):
             raise UnreadableCheckpointError(
                 f"none of the checkpoints in {self.path} can be used (warnings say why); the run would start from its "
                 "beginning. Bring one back, or start over with resume=False or another run_name."
@@ -233,7 +234,7 @@ class CheckpointFolder:
 
     def is_empty(self) -> bool:
         """Whether there is no checkpoint at all, whole or torn, named or not; an earlier run's do not count."""
-        superseded = self._find_superseded()
+        superseded = self._read_pointer(warns=False).superseded
         return all(path.name in superseded for path in self.path.glob(f"*{SUFFIX}"))
 
     def export(self, target: Path, *, trial: str = "") -> None:
@@ -264,7 +265,7 @@ class CheckpointFolder:
         :param behind: it came from this very folder, which may have gone on since and have removed it; so it becomes
             the oldest, in case nothing else is whole.
         """
-        given, superseded = Pointer.read(source), self._find_superseded()
+        given, superseded = Pointer.read(source), self._read_pointer(warns=False).superseded
         if given is None or given.run != self.run_name or not (entries := given.entries):
             return False
         if entries[0].sha256 in superseded.values():
@@ -330,8 +331,7 @@ class CheckpointFolder:
 
         A disk without room is no reason not to train; then the first checkpoint says that the run is a new one.
         """
-        pointer = self._read_pointer(warns=False)
-        named = {} if pointer is None else {entry.name: entry.sha256 for entry in pointer.entries}
+        named = {entry.name: entry.sha256 for entry in self._read_pointer(warns=False).entries}
         found = {path.name: named.get(path.name, "") for path in self.path.glob(f"*{SUFFIX}")}
         if not found and not (self.path / POINTER_FILE).exists():
             return
@@ -347,18 +347,16 @@ class CheckpointFolder:
             text += "checkpoint is stored, a start that resumes would continue the run before it; make room."
             warnings.warn(CheckpointWarning(text), stacklevel=4)
 
-    def _find_superseded(self) -> "Mapping[str, str]":
-        found = self._read_pointer(warns=False)
-        return {} if found is None else found.superseded
-
-    def _read_pointer(self, *, warns: bool = True) -> "Pointer | None":
+    def _read_pointer(self, *, warns: bool = True) -> Pointer:
+        """What the pointer says; one that names nothing where there is none, or it is damaged."""
         try:
-            return Pointer.read(self.path)
+            found = Pointer.read(self.path)
         except UnreadableCheckpointError as problem:
             if warns:
                 text = f"{problem} The checkpoints themselves are looked through."
                 warnings.warn(CheckpointWarning(text), stacklevel=4)
-            return None
+            found = None
+        return found or Pointer(self.run_name, [])
 
     def _mend(self, entry: Entry, copy: Path) -> bool:
         """Replace a checkpoint by a copy of it unless it is whole, and return whether that was done."""
@@ -391,9 +389,9 @@ class CheckpointFolder:
         return {path.name[: -len(PIN_SUFFIX)] for path in self.path.glob(f"*{PIN_SUFFIX}")}
 
     def _find_entries(self) -> "list[Entry]":
-        """What the pointer names; without a readable pointer, what the files themselves say."""
+        """What the pointer names or, if that is nothing, what the files themselves say."""
         found = self._read_pointer()
-        return self._read_entries() if found is None else found.entries
+        return found.entries or self._read_entries(but=found.superseded)
 
     def _read_entries(self, *, but: "Collection[str]" = ()) -> "list[Entry]":
         """What the files say, the furthest first.

@@ -77,15 +77,13 @@ class History:
         """A hash of all rows without their wall times, equal for runs that measured the same."""
         return self._position.digest
 
-    def append(self, metrics: "Mapping[str, Any]", *, step: int, iteration: int, epoch: int) -> None:
+    def append(self, metrics: "Mapping[str, float]", *, step: int, iteration: int, epoch: int) -> None:
         """Add a row.
 
-        :param metrics: names with numbers, texts, or tensors of one element.
         :param step: the `current_iteration`, `iteration` the `global_iteration`, `epoch` the `global_epoch`.
-        :raises TypeError: a value is none of these.
         :raises OSError: the disk refuses for another reason than room.
         """
-        values = {name: _plain(name, value) for name, value in metrics.items()}
+        values = {name: to_json_word(value) for name, value in metrics.items()}  # JSON has no NaN or infinity
         row = {"step": step, "iteration": iteration, "epoch": epoch, "metrics": values}
         text = _encode(row)
         digest = hashlib.sha256((self._position.digest + text).encode("ascii")).hexdigest()
@@ -98,19 +96,18 @@ class History:
     def cut(self, position: HistoryPosition) -> None:
         """Drop what was written after `position`; a file that is shorter gives a warning and is continued as it is."""
         self.close()
-        found = self._size()
-        if found > position.size:
-            assert self._path is not None
-            os.truncate(self._path, position.size)
-        elif found < position.size and self._path is not None:
+        found = size = self._size()
+        if found < position.size and self._path is not None:
             warnings.warn(
                 f"the history {self._path} has {found} bytes where the checkpoint knows of {position.size}: the first "
                 "rows are missing or it was recreated. The metrics themselves continue exactly.",
                 CheckpointWarning,
                 stacklevel=2,
             )
-            self._end_torn_row(found)
-        self._written = min(self._size(), position.size)
+            size = self._path.read_bytes().rfind(b"\n") + 1 if found else 0  # its last row may be torn
+        self._written = min(size, position.size)
+        if found > self._written and self._path is not None:
+            os.truncate(self._path, self._written)
         self._position = HistoryPosition(position.rows, self._written, position.digest)
 
     def sync(self) -> None:
@@ -189,13 +186,6 @@ class History:
         except FileNotFoundError:
             return 0
 
-    def _end_torn_row(self, size: int) -> None:
-        """Drop the beginning of a row at the end of a file that is shorter than expected."""
-        assert self._path is not None
-        if size:
-            kept = self._path.read_bytes().rfind(b"\n") + 1
-            os.truncate(self._path, kept)
-
 
 def read_history(path: Path) -> "Iterator[dict[str, Any]]":
     """Yield the rows of a history file in order; a last row that a kill has torn is left out."""
@@ -203,14 +193,3 @@ def read_history(path: Path) -> "Iterator[dict[str, Any]]":
         for line in reader:
             if line.endswith(b"\n"):
                 yield json.loads(line)
-
-
-def _plain(name: str, value: Any) -> Any:
-    """JSON has no NaN or infinity: they are kept as texts."""
-    if isinstance(value, (bool, str)) or value is None:
-        return value
-    if not isinstance(value, (int, float)):
-        if not hasattr(value, "item"):
-            raise TypeError(f"metric {name!r} must be a number, a text or a tensor of one element; found {value!r}")
-        value = value.item()
-    return to_json_word(value)

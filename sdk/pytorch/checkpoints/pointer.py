@@ -77,11 +77,8 @@ class Retention:
 
     def is_among_best(self, score: float, entries: "Sequence[Entry]") -> bool:
         """Whether a checkpoint of this score would be kept as one of the best, beside those that there are."""
-        if not math.isfinite(score):
-            return False
-        is_max = self.best_mode == "max"
-        scores = [entry.score or 0.0 for entry in self.rank(entries)]
-        return sum(other >= score if is_max else other <= score for other in scores) < self.keep_best
+        new = Entry("", "", size=0, epoch=0, iteration=0, score=score)
+        return new in self.rank([*entries, new])[: self.keep_best]  # behind those of the same score
 
     def rank(self, entries: "Sequence[Entry]") -> "list[Entry]":
         """Return the entries that have a finite score, the best first and of equal ones the newest first."""

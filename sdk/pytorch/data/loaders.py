@@ -31,6 +31,7 @@ from proctor.sdk.pytorch.data.samplers import (
 )
 from proctor.sdk.pytorch.distributed.processes import choose_context, die_with_parent
 from proctor.sdk.pytorch.errors import ConfigurationError
+from proctor.sdk.pytorch.reproducibility.fingerprint import Fact, name_kind
 from proctor.sdk.pytorch.reproducibility.seeding import derive_seed, seed_worker
 
 
@@ -86,8 +87,8 @@ class EpochLoader:
         self._has_batches = isinstance(sampler, ResumableBatchSampler)  # whose items are batches already
         size, drop_last = (1, False) if self._has_batches else (params.batch_size, params.drop_last)
         sampler.batch_size = size
-        self._batches = EpochBatchSampler(sampler, size, drop_last=drop_last, seed=seed)
-        self._batches.keyed = params.num_workers > 0
+        keyed = params.num_workers > 0
+        self._batches = EpochBatchSampler(sampler, size, drop_last=drop_last, seed=seed, keyed=keyed)
         if self._batches.epoch_length == 0:
             raise ConfigurationError(
                 f"a dataset of {len(dataset)} samples gives no batch of {params.batch_size} with "
@@ -165,6 +166,28 @@ class BatchReader:
         fetch_all = getattr(self.dataset, "__getitems__", None)
         found: list[Any] = fetch_all(list(indices)) if fetch_all else [self.dataset[index] for index in indices]
         return found
+
+
+def describe_loader(
+    dataset: Any, params: DataLoaderParams, sampler: "ResumableSampler | None" = None
+) -> "dict[str, Fact]":
+    """What decides which samples a batch holds and how it is made, for the fingerprint of a run.
+
+    :param sampler: one of the user's own, whose `describe` returns what decides its order.
+    """
+    own = {} if sampler is None else sampler.describe()
+    return {
+        **{f"sampler's {name}": value for name, value in own.items()},
+        "dataset length": len(dataset),
+        "batch size": params.batch_size,
+        "workers": min(params.num_workers, 1),  # how many there are changes nothing; whether there are does
+        "shuffle": params.shuffle,
+        "drop_last": params.drop_last,
+        "collate function": name_kind(params.collate_fn),
+        "sampler": name_kind(sampler),
+        "random_seed": params.random_seed,
+        "is_distributed": params.is_distributed,
+    }
 
 
 def _make_loader(dataset: Any, params: DataLoaderParams, *, batches: EpochBatchSampler, generator: Any) -> Any:

@@ -9,9 +9,8 @@ from typing import Any
 
 from proctor.sdk.pytorch.checkpoints.attributes import find_generators
 from proctor.sdk.pytorch.config import Phase
-from proctor.sdk.pytorch.data.loaders import DataLoaderParams, EpochLoader
+from proctor.sdk.pytorch.data.loaders import DataLoaderParams, EpochLoader, describe_loader
 from proctor.sdk.pytorch.data.samplers import (
-    SAMPLER_NAMES,
     ResumableBatchSampler,
     ResumableDistributedSampler,
     ResumableRandomSampler,
@@ -20,7 +19,7 @@ from proctor.sdk.pytorch.data.samplers import (
 )
 from proctor.sdk.pytorch.distributed.ranks import Ranks, get_ranks
 from proctor.sdk.pytorch.errors import ConfigurationError
-from proctor.sdk.pytorch.reproducibility.fingerprint import Fact, describe_loader
+from proctor.sdk.pytorch.reproducibility.fingerprint import Fact
 from proctor.sdk.pytorch.reproducibility.seeding import (
     derive_seed,
     get_default_seed,
@@ -79,11 +78,7 @@ class DataModule:
         """Name the data that `Trainer.test` reads."""
         self._add(Phase.TESTING, dataset, params)
 
-    _add_train_phase, _add_valid_dataset, _add_test_dataset = (
-        add_train_phase,
-        set_validation,
-        set_testing,
-    )  # Helios 2
+    _add_train_phase, _add_valid_dataset, _add_test_dataset = add_train_phase, set_validation, set_testing  # Helios 2
 
     def make_sampler(
         self, dataset: Sized, params: DataLoaderParams, *, phase: Phase, seed: int, ranks: Ranks
@@ -160,17 +155,7 @@ class DataModule:
     def describe(self) -> "dict[str, dict[str, Fact]]":
         """What decides which samples a batch holds and how it is made, for the fingerprint of a run."""
         return {
-            str(part): describe_loader(
-                part.dataset,
-                batch_size=part.params.batch_size,
-                workers=min(part.params.num_workers, 1),  # how many there are changes nothing; whether there are does
-                shuffle=part.params.shuffle,
-                drop_last=part.params.drop_last,
-                collate=part.params.collate_fn,
-                sampler=self._find_own_sampler(part),
-                random_seed=part.params.random_seed,
-                is_distributed=part.params.is_distributed,
-            )
+            str(part): describe_loader(part.dataset, part.params, self._find_own_sampler(part))
             for part in self._require_parts().values()
         }
 
@@ -214,7 +199,8 @@ class DataModule:
                 sampler = self.make_sampler(part.dataset, params, phase=part.phase, seed=seed, ranks=self._ranks)
             if not isinstance(sampler, ResumableSampler):
                 raise TypeError(
-                    f"a sampler must be a {SAMPLER_NAMES}; found {type(sampler).__name__}. Derive it from one."
+                    "a sampler must be a ResumableSampler (such as ResumableRandomSampler, ResumableSequentialSampler, "
+                    f"or one of yours that derives from it); found {type(sampler).__name__}."
                 )
             if isinstance(sampler, ResumableBatchSampler) != (params.batch_sampler is not None):
                 raise ConfigurationError(

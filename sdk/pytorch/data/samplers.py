@@ -24,6 +24,10 @@ class ResumableSampler(Sampler):
     :param batch_size: how many indices make one batch; `start_iter` is in batches.
     """
 
+    seed: "int | None" = None  # follows the data module's
+    _bound_seed = 0
+    _ranks = Ranks()
+
     def __init__(self, data: Sized, batch_size: int = 1) -> None:
         if batch_size < 1:
             raise ConfigurationError(f"batch_size must be at least 1; found {batch_size}.")
@@ -39,6 +43,12 @@ class ResumableSampler(Sampler):
 
     def bind(self, data: Sized, *, seed: int, ranks: Ranks) -> None:
         """Called before the first epoch with the dataset, the seed of its order, and the ranks that share it."""
+        self._bound_seed, self._ranks = seed, ranks
+
+    def make_generator(self) -> torch.Generator:
+        """Return a generator of the seed and the epoch."""
+        seed = self._bound_seed if self.seed is None else self.seed
+        return torch.Generator().manual_seed(derive_seed(seed, "shuffle", self.epoch))
 
     def order(self) -> "Sequence[int]":
         """The indices of the whole epoch `self.epoch` for this rank; a pure function of the sampler's arguments."""
@@ -88,7 +98,7 @@ class ResumableRandomSampler(ResumableSampler):
         self.seed = seed
 
     def order(self) -> "Sequence[int]":
-        return permute(len(self.data), self.seed, self.epoch)
+        return permute(len(self.data), self.make_generator())
 
     def describe(self) -> "dict[str, str | int | float | bool | None]":
         return {"seed": self.seed}
@@ -136,7 +146,7 @@ class ResumableDistributedSampler(ResumableSampler):
 
     def order(self) -> "Sequence[int]":
         length = len(self.data)
-        whole = permute(length, self.seed, self.epoch) if self.shuffle else range(length)
+        whole = permute(length, self.make_generator()) if self.shuffle else range(length)
         return take_share(whole, self.num_replicas, rank=self.rank, drop_last=self.drop_last)
 
 
@@ -163,8 +173,6 @@ class ResumableWeightedSampler(ResumableSampler):
         super().__init__(self.weights, batch_size)
         self.replacement = replacement
         self.seed = seed
-        self._bound_seed = 0
-        self._ranks = Ranks()
         is_list = self.weights.dim() == 1 and bool(torch.isfinite(self.weights).all() and (self.weights >= 0).all())
         if not is_list or not bool(self.weights.any()):
             raise ConfigurationError(
@@ -182,7 +190,7 @@ class ResumableWeightedSampler(ResumableSampler):
             raise ConfigurationError(
                 f"weights must be as many as the dataset has samples, {len(data)}; found {len(self.weights)}."
             )
-        self._bound_seed, self._ranks = seed, ranks
+        super().bind(data, seed=seed, ranks=ranks)
 
     def describe(self) -> "dict[str, str | int | float | bool | None]":
         weights = sha256(self.weights.numpy().tobytes()).hexdigest()[:16]
@@ -198,8 +206,7 @@ class ResumableWeightedSampler(ResumableSampler):
         return count_repeats(self.num_samples, self._ranks.world_size, rank=self._ranks.rank)
 
     def order(self) -> "Sequence[int]":
-        generator = make_generator(self._bound_seed if self.seed is None else self.seed, self.epoch)
-        drawn = torch.multinomial(self.weights, self.num_samples, self.replacement, generator=generator)
+        drawn = torch.multinomial(self.weights, self.num_samples, self.replacement, generator=self.make_generator())
         return take_share(drawn.tolist(), self._ranks.world_size, rank=self._ranks.rank)
 
 
@@ -216,8 +223,6 @@ class ResumableBatchSampler(ResumableSampler):
     def __init__(self, data: Sized, seed: "int | None" = None) -> None:
         super().__init__(data)
         self.seed = seed
-        self._bound_seed = 0
-        self._ranks = Ranks()
         self._dealt: tuple[int, list[Any]] | None = None  # the epoch, and its batches for this rank
         self._repeats = 0
 
@@ -228,12 +233,9 @@ class ResumableBatchSampler(ResumableSampler):
         """
         raise NotImplementedError(f"{type(self).__name__} must return the epoch's batches from batches()")
 
-    def make_generator(self) -> torch.Generator:
-        """Return a generator of the seed and the epoch."""
-        return make_generator(self._bound_seed if self.seed is None else self.seed, self.epoch)
-
     def bind(self, data: Sized, *, seed: int, ranks: Ranks) -> None:
-        self._bound_seed, self._ranks, self._dealt = seed, ranks, None
+        super().bind(data, seed=seed, ranks=ranks)
+        self._dealt = None
 
     def describe(self) -> "dict[str, str | int | float | bool | None]":
         return {"seed": self.seed}
@@ -271,23 +273,10 @@ class ResumableBatchSampler(ResumableSampler):
         return self._dealt[1]
 
 
-SAMPLER_NAMES = (
-    "ResumableSampler (ResumableRandomSampler, ResumableSequentialSampler, ResumableDistributedSampler, "
-    "ResumableWeightedSampler)"
-)
-
-
-def permute(length: int, seed: int, epoch: int) -> "list[int]":
-    """The shuffled epoch: 0 to length - 1, from a private stream of (seed, epoch)."""
-    order: list[int] = torch.randperm(length, generator=make_generator(seed, epoch)).tolist()
+def permute(length: int, generator: torch.Generator) -> "list[int]":
+    """The numbers from 0 to length - 1, shuffled."""
+    order: list[int] = torch.randperm(length, generator=generator).tolist()
     return order
-
-
-def make_generator(seed: int, epoch: int) -> torch.Generator:
-    """A private stream of (seed, epoch)."""
-    generator = torch.Generator()
-    generator.manual_seed(derive_seed(seed, "shuffle", epoch))
-    return generator
 
 
 def count_share(length: int, count: int, *, drop_last: bool = False) -> int:
@@ -307,25 +296,27 @@ def count_repeats(length: int, count: int, *, rank: int) -> int:
 
 
 class BatchKey(list):  # type: ignore[type-arg]
-    """The indices of one batch, and which batch it is; the fetch in a worker is keyed by it."""
+    """The indices of one batch, and the seed with which a worker is to fetch it."""
 
-    def __init__(self, indices: "Sequence[int]" = (), seed: int = 0) -> None:
+    def __init__(self, indices: "Sequence[int]", seed: int) -> None:
         super().__init__(indices)
         self.seed = seed
 
-    def __reduce__(self) -> "tuple[type[BatchKey], tuple[list[int], int]]":
-        return BatchKey, (list(self), self.seed)
-
 
 class EpochBatchSampler(Sampler):
-    """The batches of an epoch from `start` on, each with the seed that its worker is to use."""
+    """The batches of an epoch from `start_iter` on.
 
-    def __init__(self, sampler: ResumableSampler, batch_size: int, *, drop_last: bool, seed: int) -> None:
+    :param keyed: whether they are fetched in workers, which need a seed for each.
+    """
+
+    def __init__(
+        self, sampler: ResumableSampler, batch_size: int, *, drop_last: bool, seed: int, keyed: bool = True
+    ) -> None:
         self.sampler = sampler
         self.batch_size = batch_size
         self.drop_last = drop_last
         self.seed = seed
-        self.keyed = True  # whether the batches are fetched in workers, which need their seeds
+        self.keyed = keyed
 
     @property
     def epoch_length(self) -> int:

@@ -148,12 +148,13 @@ def find_torchrun(environment: "Mapping[str, str] | None" = None) -> "TorchrunPl
         raise ConfigurationError(f"torchrun sets {', '.join(names)} to integers; found {problem}.") from None
 
 
-def choose_local_device(place: TorchrunPlace, devices: "tuple[torch.device, ...]") -> torch.device:
+def choose_local_device(place: "TorchrunPlace | None", devices: "tuple[torch.device, ...]") -> torch.device:
     """Return the device of this process: the local rank picks among the machine's GPUs; the CPU is shared.
 
+    :param place: None if no others are started, then it is the first one.
     :raises ConfigurationError: there are fewer GPUs than processes.
     """
-    if devices[0].type == "cpu":
+    if place is None or devices[0].type == "cpu":
         return devices[0]
     if place.local_world_size > len(devices):
         raise ConfigurationError(

@@ -1,5 +1,5 @@
 """What makes two runs equal bit for bit.
 
-Entry: `seeding.seed_rngs`. Reading order: seeding (random streams), kernels (deterministic switches, precision),
-fingerprint (what else bits depend on).
+Entry: `seeding.seed_rngs`. Reading order: seeding (random streams), fingerprint (what else bits depend on, such as the
+deterministic switches).
 """

@@ -22,10 +22,10 @@ from proctor.sdk.pytorch import (
     seed_rngs,
 )
 from proctor.sdk.pytorch.checkpoints.pointer import read_pointer
-from proctor.sdk.pytorch.checkpoints.registration import list_registered_runs
 from proctor.sdk.pytorch.config import Phase
 from proctor.sdk.pytorch.distributed.ranks import Ranks
 from proctor.sdk.pytorch.errors import UnreadableCheckpointError
+from proctor.sdk.pytorch.trial import list_registered_runs
 
 OURS = "proctor.sdk.pytorch.huggingface"
 

@@ -23,8 +23,8 @@ from proctor.sdk.pytorch import (
     seed_rngs,
 )
 from proctor.sdk.pytorch.checkpoints.pointer import read_pointer
-from proctor.sdk.pytorch.checkpoints.registration import list_registered_runs
 from proctor.sdk.pytorch.errors import UnreadableCheckpointError
+from proctor.sdk.pytorch.trial import list_registered_runs
 
 OURS = "proctor.sdk.pytorch.lightning"
 
@@ -162,7 +162,7 @@ def test_what_another_run_of_the_trial_has_registered_is_left_alone(
 
 def test_superseded_copies_do_not_fill_the_disk(ours: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begin_attempt(monkeypatch, tmp_path / "job")
-    monkeypatch.setattr("proctor.sdk.pytorch.checkpoints.registration.time", lambda: 1e12)
+    monkeypatch.setattr("proctor.sdk.pytorch.trial.time", lambda: 1e12)
     fit(ours, tmp_path / "root")
     assert [steps(Path(path)) for path in list_checkpoints(str(tmp_path / "job"))] == [[15], [17]]
 

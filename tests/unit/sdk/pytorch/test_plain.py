@@ -52,7 +52,7 @@ def test_a_loop_works_on_its_own_gpu_whose_stream_is_then_the_one_that_is_saved(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     gpus = (torch.device("cuda", 0), torch.device("cuda", 1))
-    monkeypatch.setattr("proctor.sdk.pytorch.trainer.choose_devices", lambda settings: gpus)
+    monkeypatch.setattr("proctor.sdk.pytorch.plain.choose_devices", lambda settings: gpus)
     monkeypatch.setattr("proctor.sdk.pytorch.plain.on_device", on_device)
     with open_run("run", read_state, dataset=range(3)) as run:
         assert run.device == current[0]

@@ -13,6 +13,7 @@ from fakes.frameworks import read_reports
 from fakes.recording_model import RangeData, RecordingModel
 from fakes.trained_models import DigitsData, DigitsModel, Recipe, hash_state
 
+from proctor.sdk.files import hash_file
 from proctor.sdk.pytorch import (
     ConfigurationError,
     DataModule,
@@ -22,6 +23,7 @@ from proctor.sdk.pytorch import (
     StopReason,
     Trainer,
     get_default_numpy_rng,
+    read_history,
     seed_rngs,
 )
 from proctor.sdk.pytorch.callbacks.base import Callbacks
@@ -227,7 +229,7 @@ def test_metrics_come_back_and_outlast_a_resume(tmp_path: Path) -> None:
         ([1], r"\[1\]"),
     ],
 )
-def test_a_metric_that_is_no_number_is_named(value: Any, found: str) -> None:
+def test_a_metric_that_is_no_number_is_named_and_leaves_no_row(value: Any, found: str, tmp_path: Path) -> None:
     class Logging(RecordingModel):
         """Logs a number and something else."""
 
@@ -236,7 +238,20 @@ def test_a_metric_that_is_no_number_is_named(value: Any, found: str) -> None:
 
     told = f"metric 'odd' must be a number or a tensor of one element; found {found}"
     with pytest.raises(RuntimeError, match=told):
-        Trainer("run", total_steps=1, use_cpu=True).fit(Logging(), RangeData(1))
+        Trainer("run", total_steps=1, chkpt_root=tmp_path, use_cpu=True).fit(Logging(), RangeData(1))
+    assert not (tmp_path / "run" / "history.jsonl").exists()
+
+
+def test_a_tensor_of_one_element_is_kept_to_the_last_bit(tmp_path: Path) -> None:
+    class Logging(RecordingModel):
+        """Logs a tensor."""
+
+        def train_step(self, batch: Any, state: Any) -> None:
+            self.log({"tensor": torch.tensor([0.1]), "flag": True})
+
+    Trainer("run", total_steps=1, chkpt_root=tmp_path, use_cpu=True).fit(Logging(), RangeData(1))
+    (row,) = read_history(tmp_path / "run" / "history.jsonl")
+    assert row["metrics"] == {"tensor": torch.tensor(0.1).item(), "flag": 1.0}
 
 
 def test_what_a_test_measures_is_in_its_outcome_and_not_reported(
@@ -266,7 +281,9 @@ class OneOf(Ranks):
         self, rank: int, world_size: int, streams: "list[Any] | None" = None, checkpoint: "Path | None" = None
     ) -> None:
         self.rank, self.world_size, self.streams = rank, world_size, streams
-        self.told = [] if checkpoint is None else [checkpoint]  # what the main rank says
+        self.told: list[Any] = []  # what the main rank says, the first last
+        if checkpoint is not None:
+            self.told = [(checkpoint.stat().st_size, hash_file(checkpoint)), checkpoint]
 
     def gather(self, value: Any) -> "list[Any] | None":
         if not self.is_main:

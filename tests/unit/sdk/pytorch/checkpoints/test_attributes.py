@@ -29,8 +29,7 @@ from proctor.sdk.pytorch import (
     Trainer,
     TrainingState,
 )
-from proctor.sdk.pytorch.checkpoints.attributes import TrackedAttributes
-from proctor.sdk.pytorch.checkpoints.values import decode, encode
+from proctor.sdk.pytorch.checkpoints.attributes import TrackedAttributes, decode, encode
 
 SAMPLES, BATCH, EPOCHS = 12, 4, 3
 
@@ -264,6 +263,18 @@ def test_what_no_resumed_run_could_load_is_refused_at_the_first_save(
 ) -> None:
     with pytest.raises(ConfigurationError, match=message):
         fit(tmp_path, **{hook: change}, chkpt_frequency=2)
+    assert list((tmp_path / "run").glob("*.pth")) == []
+
+
+def test_a_loss_that_gets_a_state_while_training_is_refused(tmp_path: Path) -> None:
+    def make(model: Any) -> None:
+        model.loss = nn.CrossEntropyLoss()
+
+    def weigh(model: Any) -> None:
+        model.loss = nn.CrossEntropyLoss(weight=torch.ones(2))
+
+    with pytest.raises(ConfigurationError, match=r"Ordinary\.loss has another structure than when training began"):
+        fit(tmp_path, setup=make, train_step=weigh, chkpt_frequency=2)
     assert list((tmp_path / "run").glob("*.pth")) == []
 
 
@@ -718,7 +729,7 @@ def test_an_object_that_is_made_late_is_told(tmp_path: Path) -> None:
 
 
 def test_a_value_that_is_too_large_is_told_and_not_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proctor.sdk.pytorch.checkpoints.values._LARGEST_BYTES", 1 << 20)
+    monkeypatch.setattr("proctor.sdk.pytorch.checkpoints.attributes._LARGEST_BYTES", 1 << 20)
 
     def grow(model: Any) -> None:
         model.features = torch.zeros(1 << 19)

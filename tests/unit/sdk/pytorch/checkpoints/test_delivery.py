@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from fakes.checkpoint_writer import CheckpointWriter, write_checkpoint
-from fakes.thread_ranks import call_on_ranks
+from fakes.thread_ranks import ThreadRanks, call_on_ranks
 
 from proctor.sdk.pytorch import UnreadableCheckpointError, snapshots
 from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
@@ -31,14 +31,15 @@ def path(tmp_path: Path) -> Path:
 def sent(monkeypatch: pytest.MonkeyPatch) -> "list[int]":
     """The size of each block that was sent, to each rank."""
     sizes: list[int] = []
-    send = snapshots._send
+    broadcast = ThreadRanks.broadcast
 
-    def record(source: Any, target: Any, *, size: int, ranks: Ranks) -> None:
-        spread = ranks.broadcast_tensor
-        ranks.broadcast_tensor = lambda tensor: (sizes.append(len(tensor)), spread(tensor))[1]  # type: ignore[method-assign]
-        send(source, target, size=size, ranks=ranks)
+    def record(ranks: ThreadRanks, value: Any) -> Any:
+        value = broadcast(ranks, value)
+        if isinstance(value, bytes):
+            sizes.append(len(value))
+        return value
 
-    monkeypatch.setattr(snapshots, "_send", record)
+    monkeypatch.setattr(ThreadRanks, "broadcast", record)
     monkeypatch.setattr(snapshots, "BLOCK_BYTES", 3_000)
     return sizes
 
@@ -70,12 +71,11 @@ def test_a_rank_that_sees_another_file_of_that_name_is_sent_the_right_bytes(path
     assert call_on_ranks(read_from([path, other])) == [DATA] * 2
 
 
-def test_where_the_system_does_not_say_which_kernel_runs_every_rank_is_sent_the_bytes(
-    path: Path, sent: "list[int]", monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(snapshots, "_BOOT_ID_FILE", "/nowhere")
-    assert call_on_ranks(read_from([path, path])) == [DATA] * 2
-    assert sum(sent) == 2 * len(DATA)
+def test_a_rank_that_sees_a_copy_of_the_file_reads_that(path: Path, tmp_path: Path, sent: "list[int]") -> None:
+    copy = tmp_path / "copy.pth"
+    copy.write_bytes(DATA)
+    assert call_on_ranks(read_from([path, copy])) == [DATA] * 2
+    assert sent == []
 
 
 def test_a_checkpoint_that_was_sent_is_loaded_as_the_file_itself(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from proctor.sdk.protocol import CHECKPOINT_FOLDER
 from proctor.sdk.pytorch import CheckpointWarning, Model, Outcome, Trainer
 from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
 from proctor.sdk.pytorch.checkpoints.pointer import POINTER_FILE, read_pointer
-from proctor.sdk.pytorch.checkpoints.registration import find_registered_runs, list_registered_runs, registering
+from proctor.sdk.pytorch.trial import find_registered_runs, list_registered_runs, registering
 
 Attempt = Callable[..., None]
 

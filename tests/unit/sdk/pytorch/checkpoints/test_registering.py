@@ -12,12 +12,11 @@ from proctor.sdk import trial as sdk
 from proctor.sdk.checkpoints import list_checkpoints, save_checkpoint
 from proctor.sdk.protocol import ENV_JOB_DIRECTORY, ENV_RESUME_CHECKPOINT
 from proctor.sdk.pytorch import CheckpointWarning, TrainingState
-from proctor.sdk.pytorch.checkpoints import registration
+from proctor.sdk.pytorch import trial as pytorch_trial
 from proctor.sdk.pytorch.checkpoints.filesystem import FolderLock
 from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
 from proctor.sdk.pytorch.checkpoints.pointer import read_pointer
-from proctor.sdk.pytorch.checkpoints.registration import Registrar, remove_superseded
-from proctor.sdk.pytorch.trial import adopt_checkpoint
+from proctor.sdk.pytorch.trial import Registrar, adopt_checkpoint, remove_superseded
 
 
 @pytest.fixture
@@ -147,12 +146,12 @@ def test_superseded_copies_go_after_a_while_and_the_users_own_stay(
     storage.close()
     paths = list_checkpoints(job)
     assert len(paths) == 5
-    monkeypatch.setattr(registration, "time", lambda: time() + 3600.0)  # the clock is set
+    monkeypatch.setattr(pytorch_trial, "time", lambda: time() + 3600.0)  # the clock is set
     remove_superseded(job, older_than_seconds=60.0)
     assert list_checkpoints(job) == paths
-    monkeypatch.setattr(registration, "time", lambda: time() - 3600.0)
+    monkeypatch.setattr(pytorch_trial, "time", lambda: time() - 3600.0)
     later = monotonic() + 61.0
-    monkeypatch.setattr(registration, "monotonic", lambda: later)
+    monkeypatch.setattr(pytorch_trial, "monotonic", lambda: later)
     remove_superseded(job, older_than_seconds=60.0)
     assert list_checkpoints(job) == [paths[0], *paths[3:]]
     remove_superseded(job, older_than_seconds=-1.0)
@@ -169,10 +168,10 @@ def test_superseded_copies_of_an_earlier_process_go_by_the_time_of_their_files(
         save(storage, number)
     storage.close()
     paths = list_checkpoints(job)
-    monkeypatch.setattr(registration, "_made_at", {})
+    monkeypatch.setattr(pytorch_trial, "_made_at", {})
     remove_superseded(job, older_than_seconds=60.0)
     assert list_checkpoints(job) == paths
-    monkeypatch.setattr(registration, "_made_at", {})
+    monkeypatch.setattr(pytorch_trial, "_made_at", {})
     os.utime(paths[0], (0.0, 0.0))
     remove_superseded(job, older_than_seconds=60.0)
     assert list_checkpoints(job) == paths[1:]

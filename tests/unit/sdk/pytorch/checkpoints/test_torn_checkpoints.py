@@ -17,13 +17,13 @@ from proctor.sdk.pytorch.checkpoints import folder as folders
 from proctor.sdk.pytorch.checkpoints import pointer as pointers
 from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
 from proctor.sdk.pytorch.checkpoints.pointer import POINTER_FILE, Retention
-from proctor.sdk.pytorch.checkpoints.registration import Registrar
 from proctor.sdk.pytorch.errors import (
     CheckpointNotStoredError,
     CheckpointWarning,
     TrainerError,
     UnreadableCheckpointError,
 )
+from proctor.sdk.pytorch.trial import Registrar
 
 
 def tear(path: Path) -> None:
