@@ -172,6 +172,8 @@ def write_csv(rows: Sequence[TableRow], file: Any) -> None:
     file = CleanFile(file) if file.isatty() else file
     flat = [flatten(row) for row in rows]
     names = list(dict.fromkeys(name for row in flat for name in row))
+    fields = list(dict.fromkeys(name.partition(".")[0] for name in names))
+    names.sort(key=lambda name: fields.index(name.partition(".")[0]))  # those of one field stand together
     writer = csv.DictWriter(file, names, lineterminator="\n")
     writer.writeheader()
     for row in flat:

@@ -23,6 +23,7 @@ LEAST_BESIDE = 36
 """With so many cells right of the other columns, text continues there; with fewer, below its row."""
 UNLIMITED = 100_000
 _WORDS = re.compile(r"(?:`[^`]*`|\S)+")
+_COMMAND = re.compile(r"`([^` ]+ [^`]+)`[.,;:]?")
 
 
 def show(rows: Sequence[TableRow], columns: Sequence[Column], *, header: bool = True, wide: bool = False) -> None:
@@ -42,7 +43,7 @@ class Listing:
 
     If the whole table does not fit, columns that wrap come out of it: their text stands beside the others or below its
     row, broken between words only. A word or a command in backticks that is longer than a line is left to the terminal
-    to wrap, so that it can be copied.
+    to wrap, so that it can be copied whole.
     """
 
     def __init__(self, rows: Sequence[TableRow], columns: Sequence[Column], *, header: bool = True) -> None:
@@ -117,19 +118,29 @@ class Listing:
 
 
 def wrap(text: str, width: int) -> Iterator[str]:
-    """Lines of at most so many cells; a longer word, command in backticks, or indented line is not broken."""
+    """Lines of at most so many cells; a longer word, command in backticks, or indented line is not broken.
+
+    A command that does not fit beside other words stands in a line of its own, and that without backticks.
+    """
     for paragraph in text.splitlines():
         if paragraph.startswith(" "):
             yield paragraph
             continue
         line = ""
-        for word in _WORDS.findall(paragraph):
-            if line and cell_len(line) + 1 + cell_len(word) > width:
+        words: list[str] = _WORDS.findall(paragraph)
+        for word in words:
+            longer = f"{line} {word}" if line else word
+            command = _COMMAND.fullmatch(word)
+            if command and (len(words) == 1 or cell_len(longer) > width):
+                yield from filter(None, (line, command[1]))
+                line = ""
+            elif line and cell_len(longer) > width:
                 yield line
                 line = word
             else:
-                line = f"{line} {word}" if line else word
-        yield line
+                line = longer
+        if line or not words:
+            yield line
 
 
 def _clean(column: Column, row: TableRow) -> str:

@@ -93,7 +93,9 @@ def test_what_gives_way_is_cut_to_one_line_and_what_wraps_is_shown_in_full() -> 
 
 def test_words_and_commands_are_never_broken_and_what_fits_stays_in_its_row() -> None:
     text = f"no agent answers: run {COMMAND}, then try again"
-    assert list(wrap(text, 30)) == ["no agent answers: run", f"{COMMAND},", "then try again"]
+    assert list(wrap(text, 30)) == ["no agent answers: run", COMMAND.strip("`"), "then try again"]
+    assert list(wrap(text, 200)) == [text]
+    assert list(wrap(COMMAND, 200)) == [COMMAND.strip("`")]
     assert list(wrap("/a/very/long/path and 日本語 日本語", 10)) == ["/a/very/long/path", "and 日本語", "日本語"]
     assert list(wrap("Traceback:\n  a line of some code\nlast words", 9)) == [
         "Traceback:",

@@ -208,9 +208,9 @@ def _fill_digits(rest: FakeRest) -> None:
         {
             "name": "host key",
             "verdict": "fail",
-            "found": "the machine has sent another key than the one in /home/ada/.ssh/known_hosts, line 12",
-            "advice": "if it was installed anew: "
-            "`ssh-keygen -R '[gpu-3.lab.example.org]:2222' -f /home/ada/.ssh/known_hosts`",
+            "found": "its host key is not known: gpu-3.lab.example.org:2222 shows the ssh-ed25519 key SHA256:5T9sKf2a",
+            "advice": "compare it with the machine's own and add this line to ~/.ssh/known_hosts, or set "
+            f"trustOnFirstUse: `[gpu-3.lab.example.org]:2222 ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI{'J9kdX0' * 8}`",
         },
         {"name": "login", "verdict": "skipped", "found": "no connection"},
         {"name": "home", "verdict": "skipped", "found": "no connection"},
