@@ -22,6 +22,7 @@ LEAST_CUT = 12
 LEAST_BESIDE = 36
 """With so many cells right of the other columns, text continues there; with fewer, below its row."""
 UNLIMITED = 100_000
+_LINES, _ONE_LINE = str.maketrans("\t", " "), str.maketrans("\n\t", "  ")
 _WORDS = re.compile(r"(?:`[^`]*`|\S)+")
 _COMMAND = re.compile(r"`([^` ]+ [^`]+)`[.,;:]?")
 
@@ -52,13 +53,18 @@ class Listing:
         self._rows = rows
         self._columns = columns
         self._header = header
+        self._texts: dict[Column, list[str]] = {}
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        wrapping = [column for column in self._columns if column.wraps and any(map(column.text, self._rows))]
+        self._texts = {
+            column: [clean(column.text(row)).translate(_LINES if column.wraps else _ONE_LINE) for row in self._rows]
+            for column in self._columns
+        }
+        wrapping = [column for column in self._columns if column.wraps and any(self._texts[column])]
         columns = [column for column in self._columns if not column.wraps]
         width = options.max_width
         is_whole = self._width([*columns, *wrapping]) <= width
-        if is_whole and not any("\n" in column.text(row) for column in wrapping for row in self._rows):
+        if is_whole and not any("\n" in text for column in wrapping for text in self._texts[column]):
             yield from _lines(console.render_lines(self._grid([*columns, *wrapping]), options, pad=False))
             return
         self._leave_out(columns, width)
@@ -70,8 +76,8 @@ class Listing:
         if self._header:
             titles = " / ".join(column.title for column in wrapping) if beside else ""
             yield from _joined(grid.pop(0), beside, Text(titles, style="bold"))
-        for line, row in zip(grid, self._rows, strict=True):
-            texts = list(self._wrapped(wrapping, row, width - (beside or INDENT)))
+        for number, line in enumerate(grid):
+            texts = list(self._wrapped(wrapping, number, width - (beside or INDENT)))
             first = texts.pop(0) if beside and texts else Text()
             yield from _joined(line, beside, first)
             for text in texts:
@@ -82,7 +88,7 @@ class Listing:
         """The cells that columns need."""
         widths = []
         for column in columns:
-            needed = max(cell_len(text) for text in (column.title, *(_clean(column, row) for row in self._rows)))
+            needed = max(map(cell_len, (column.title, *self._texts[column])))
             widths.append(min(needed, LEAST_CUT) if is_cut and column.gives_way else needed)
         return sum(widths) + GAP * (len(widths) - 1)
 
@@ -99,22 +105,29 @@ class Listing:
         made = Table(box=None, pad_edge=False, show_header=self._header, header_style="bold")
         for column in columns:
             # Rich narrows only columns that may wrap; that their text does not is said of each cell.
+            needed = self._width([column])
             made.add_column(
                 Text(clean(column.title), no_wrap=True),
                 justify="right" if column.right else "left",
                 no_wrap=not column.gives_way,
                 overflow="ellipsis",
-                min_width=min(self._width([column]), LEAST_CUT) if column.gives_way else None,
+                width=None if column.gives_way else needed,
+                min_width=min(needed, LEAST_CUT) if column.gives_way else None,
             )
-        for row in self._rows:
-            cells = (Text(_clean(column, row), _style(column, row), no_wrap=True) for column in columns)
-            made.add_row(*cells)
+        for number in range(len(self._rows)):
+            made.add_row(*(self._cell(column, number) for column in columns))
         return made
 
-    def _wrapped(self, columns: Iterable[Column], row: TableRow, width: int) -> Iterator[Text]:
+    def _cell(self, column: Column, number: int) -> Text:
+        return Text(self._texts[column][number], self._style(column, number), no_wrap=True)
+
+    def _style(self, column: Column, number: int) -> str:
+        return column.style(self._rows[number]) if column.style else ""
+
+    def _wrapped(self, columns: Iterable[Column], number: int, width: int) -> Iterator[Text]:
         for column in columns:
-            for line in wrap(clean(column.text(row)), width):
-                yield Text(line, _style(column, row), no_wrap=True, overflow="ignore")
+            for line in wrap(self._texts[column][number], width):
+                yield Text(line, self._style(column, number), no_wrap=True, overflow="ignore")
 
 
 def wrap(text: str, width: int) -> Iterator[str]:
@@ -141,14 +154,6 @@ def wrap(text: str, width: int) -> Iterator[str]:
                 line = longer
         if line or not words:
             yield line
-
-
-def _clean(column: Column, row: TableRow) -> str:
-    return clean(column.text(row)).replace("\n", " ")
-
-
-def _style(column: Column, row: TableRow) -> str:
-    return column.style(row) if column.style else ""
 
 
 def _lines(lines: Iterable[list[Segment]]) -> Iterator[Segment]:
