@@ -188,9 +188,18 @@ def best_value(experiment: TableRow) -> str:
 
 def trial_value(trial: TableRow) -> str:
     """The final metric; while there is none, the latest intermediate one, marked with `~`."""
-    if trial["final_value"] is not None or trial["latest_value"] is None:
-        return number(trial["final_value"])
+    if trial["final_value"] is not None or trial["final_data"] is not None or trial["latest_value"] is None:
+        return metric(trial["final_value"], trial["final_data"])
     return f"~{number(trial['latest_value'])}"
+
+
+def metric(value: Any, reported: Any, digits: int = IN_TABLES) -> str:
+    """The number of a report; of one that is not a finite number (NaN, lost, unreadable) what is known instead."""
+    if value is None and reported is not None:
+        from proctor.sdk.client.results import metric_fields
+
+        value = metric_fields(reported)["value"]
+    return number(value, digits)
 
 
 def _status_style(row: TableRow) -> str:
@@ -264,7 +273,7 @@ TRIAL = (
     Column("reason", lambda row: row["reason"]),
     Column("parameters", lambda row: parameters(row, IN_FULL)),
     Column("source", lambda row: row["source"]),
-    Column("final metric", lambda row: number(row["final_value"], IN_FULL)),
+    Column("final metric", lambda row: metric(row["final_value"], row["final_data"], IN_FULL)),
     Column("other metrics", lambda row: other_metrics(row["final_data"])),
     Column("latest metric", lambda row: number(row["latest_value"], IN_FULL)),
     Column("reports", lambda row: str(row["intermediate_count"])),
@@ -339,11 +348,6 @@ def _others(reported: Any) -> dict[str, Any]:
     return {name.removeprefix("value."): value for name, value in fields.items() if name != "value"}
 
 
-def _reported(row: TableRow) -> str:
-    """The number of a report; of one without a number (lost, unreadable) what is known instead."""
-    return number(row["value"]) if row["value"] is not None or row["data"] is None else _value(row["data"])
-
-
 METRICS = (
     Column("TIME", lambda row: local_time(row["time"]), left_out=3),
     Column("JOB", lambda row: str(row["job"]), right=True, left_out=1),
@@ -351,7 +355,7 @@ METRICS = (
     Column("KIND", lambda row: row["kind"]),
     Column("NO.", lambda row: str(row["sequence"]), right=True),
     Column("STEP", lambda row: "-" if row["step"] is None else str(row["step"]), right=True),
-    Column("VALUE", _reported, right=True, gives_way=True),
+    Column("VALUE", lambda row: metric(row["value"], row["data"]), right=True, gives_way=True),
 )
 
 

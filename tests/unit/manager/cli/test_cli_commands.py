@@ -498,6 +498,18 @@ def test_all_keys_of_a_metric_are_shown(running: FakeRest, invoke) -> None:
     ]
 
 
+def test_a_metric_that_is_no_finite_number_is_shown_as_it_was_reported(running: FakeRest, invoke) -> None:
+    data = {"default": "NaN", "loss": "Infinity"}
+    running.add_trial("e", "t2", final_value=None, final_data=data, latest_value=0.5)
+    running.add_metric("t2", "intermediate", 0.1)
+    running.add_metric("t2", "final", None, data=data)
+    assert invoke("trial", "ls", "--tail", "3").stdout.splitlines()[-1].split()[3] == "NaN"
+    shown = invoke("trial", "show", "t2").stdout
+    assert re.search(r"^final metric +NaN\nother metrics +loss=Infinity$", shown, re.MULTILINE)
+    lines = invoke("trial", "show", "t2", "--metrics").stdout.splitlines()
+    assert [line.split()[-2:] for line in lines] == [["VALUE", "loss"], ["0.1", "-"], ["NaN", "Infinity"]]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
