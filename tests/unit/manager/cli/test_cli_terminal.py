@@ -50,7 +50,11 @@ COMMANDS = {
     "foreground": "resume digits01 --foreground",
     "outcome": "resume digits03 --foreground",
 }
-KEYS = {"top": ("q quits", "q"), "top_of_one": ("q quits", "q"), "foreground": ("Ctrl-C stops watching", "\x03")}
+KEYS = {
+    "top": ("q quits; everything keeps running.", "q"),
+    "top_of_one": ("q quits; everything keeps running.", "q"),
+    "foreground": ("Ctrl-C stops watching; the experiment keeps running.", "\x03"),
+}
 """Of screens that stay until a key is pressed: the last thing they show, and the key."""
 CHILD = """
 import sys
@@ -296,7 +300,7 @@ def _read_and_type(fd: int) -> dict[str, str]:
         *_, name, shown = ["", *data.decode(errors="ignore").split("\x1e")]
         last, key = KEYS.get(name, ("", ""))
         if key and name not in found and last in shown:
-            found[name] = shown
+            found[name] = shown.partition(last)[0] + last  # what follows may be half of the next picture
             os.write(fd, key.encode())
     else:
         raise AssertionError(f"the last screen has not ended; shown was {data[-2000:]!r}")
