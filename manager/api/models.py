@@ -418,6 +418,8 @@ class ExportRow(Resource):
     """The number of its last intermediate metric."""
     intermediate: list[Json] | None = None
     """The intermediate metrics, when they were asked for."""
+    intermediate_steps: list[int | None] | None = None
+    """The step that each of them named; null: it named none."""
 
 
 class Imported(Resource):

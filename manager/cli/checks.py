@@ -86,7 +86,7 @@ def check_home(home: Home) -> Check:
 def _check_who_may_enter(path: Path) -> Check | None:
     """What is wrong with the permissions of the home: who may write it can replace the token and the trial side."""
     if danger := open_to_others(path):
-        return Check("home", CheckResult.FAIL, danger[0], danger[1])
+        return Check("home", CheckResult.FAIL, danger[0], f"`{danger[1]}`")
     facts = path.stat()
     mode = stat.S_IMODE(facts.st_mode)
     if facts.st_uid != os.geteuid():
@@ -95,7 +95,7 @@ def _check_who_may_enter(path: Path) -> Check | None:
         )
     if mode & 0o077:
         found = f"{path} may be entered by others (mode {mode:o})"
-        return Check("home", CheckResult.NOTE, found, f"chmod go= {path}")
+        return Check("home", CheckResult.NOTE, found, f"`chmod go= {path}`")
     return None
 
 
@@ -155,7 +155,7 @@ def check_secrets(home: Home) -> Check:
     open_ones = [path for path in there if stat.S_IMODE(path.stat().st_mode) & 0o077]
     if open_ones:
         names = ", ".join(path.name for path in open_ones)
-        advice = f"chmod go= {' '.join(str(path) for path in open_ones)}"
+        advice = f"`chmod go= {' '.join(str(path) for path in open_ones)}`"
         return Check("secrets", CheckResult.FAIL, f"others may read {names}", advice)
     return Check("secrets", CheckResult.OK, "only you may read them" if there else "none yet: made at the first start")
 
@@ -176,7 +176,7 @@ def check_manager(home: Home) -> Check:
             health, running = client.health(), client.version()
     except ClientError as error:
         return Check(
-            "manager", CheckResult.FAIL, f"{address.url} (pid {address.pid}): {error}", "proctor manager start"
+            "manager", CheckResult.FAIL, f"{address.url} (pid {address.pid}): {error}", "run `proctor manager start`"
         )
     if health["status"] != "ok":
         return Check("manager", CheckResult.FAIL, f"{address.url}: {health['status']}", str(health["reason"]))

@@ -1,12 +1,16 @@
 """Which fields of a resource people see, and how numbers, times and statuses read."""
 
 import json
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from proctor.manager.cli.output import Column, TableRow
-from proctor.manager.lifecycle.states import TrialStatus
+from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 
+IN_TABLES, IN_FULL = 4, 6
+"""Significant digits of a number: among others in a table, and where one thing is shown."""
 _LIVE = frozenset(status for status in TrialStatus if not status.is_terminal)
 STYLES = {
     "RUNNING": "cyan",
@@ -30,11 +34,14 @@ STYLES = {
 }
 
 
-def number(value: Any) -> str:
-    """A metric with six significant digits; `-` for none."""
+def number(value: Any, digits: int = IN_TABLES) -> str:
+    """A number with so many significant digits, and all those before the decimal point; `-` for none."""
     if value is None:
         return "-"
-    return f"{value:.6g}" if isinstance(value, (int, float)) else str(value)
+    if not isinstance(value, float):
+        return str(value)
+    has_more = 10**digits - 0.5 <= abs(value) < 1e15
+    return f"{value:.0f}" if has_more else f"{value:.{digits}g}"
 
 
 def duration(seconds: float | None) -> str:
@@ -64,21 +71,39 @@ def local_time(text: str | None) -> str:
     return "-" if found is None else found.astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
+def now() -> datetime:
+    """The time."""
+    return datetime.now(UTC)
+
+
 def elapsed(row: TableRow) -> float | None:
     """Seconds from its start to its end, or until now; None for what has not begun."""
     began = moment(row.get("started_at"))
     if began is None:
         return None
-    ended = moment(row.get("ended_at")) or datetime.now(UTC)
+    ended = moment(row.get("ended_at")) or now()
     return (ended - began).total_seconds()
 
 
-def parameters(row: TableRow) -> str:
-    """`lr=0.001 units=64`; JSON for what is no mapping: a tuner of the user's may propose anything."""
+def parameters(row: TableRow, digits: int = IN_TABLES) -> str:
+    """`lr=0.001 units=64`, and of a nested choice `model=mlp model.units=64`; JSON for what is no mapping: a tuner of
+    the user's may propose anything."""
     found = row["parameters"]
-    if not isinstance(found, dict):
-        return json.dumps(found, ensure_ascii=False)
-    return " ".join(f"{name}={number(value) if isinstance(value, float) else value}" for name, value in found.items())
+    return _named(found, digits) if isinstance(found, dict) else json.dumps(found, ensure_ascii=False)
+
+
+def _named(values: dict[str, Any], digits: int) -> str:
+    from proctor.sdk.client.results import flatten
+
+    return " ".join(f"{name}={_value(value, digits)}" for name, value in flatten(values).items())
+
+
+def _value(value: Any, digits: int = IN_TABLES) -> str:
+    """A text as it is where it is one word, anything else as JSON."""
+    if isinstance(value, float):
+        return number(value, digits)
+    is_word = isinstance(value, str) and value and not any(letter.isspace() for letter in value)
+    return value if is_word else json.dumps(value, ensure_ascii=False)
 
 
 def progress(experiment: TableRow) -> str:
@@ -87,6 +112,35 @@ def progress(experiment: TableRow) -> str:
     ended = sum(count for status, count in counts.items() if status not in _LIVE)
     limit = experiment["max_trial_number"]
     return f"{ended}/{limit}" if limit is not None else str(ended)
+
+
+def remaining(experiment: TableRow, active_seconds: float) -> float | None:
+    """The seconds until an experiment ends, if trials end as often as they have so far; None where nothing tells, or
+    where it should have ended.
+
+    :param active_seconds: how long it has run by now.
+    """
+    status, limit = ExperimentStatus(experiment["status"]), experiment["max_trial_number"]
+    if not status.counts_time:
+        return None
+    counted = experiment["trial_counts"]
+    live = sum(counted.get(each, 0) for each in _LIVE)
+    ended = sum(counted.values()) - live
+    left = None if limit is None else max(limit - ended, 0)
+    found: list[float] = []
+    if not status.creates_trials:
+        left = live
+    elif experiment["max_experiment_duration_seconds"] is not None:
+        found = [max(experiment["max_experiment_duration_seconds"] - active_seconds, 0.0)]
+    if ended and left is not None:
+        found.append(left * active_seconds / ended)
+    return min(found, default=None) or None
+
+
+def eta(experiment: TableRow, active_seconds: float) -> str:
+    """`~12m 05s`: the time that remains; `-` where that is not known."""
+    seconds = remaining(experiment, active_seconds)
+    return "-" if seconds is None else f"~{duration(seconds)}"
 
 
 def outcome(experiment: TableRow) -> str:
@@ -112,7 +166,13 @@ def best(experiment: TableRow) -> str:
     found = experiment["best"]
     if found is None:
         return "-"
-    return f"{number(found['value'])} (trial {found['sequence_id']}, {experiment['objective']['direction']})"
+    return f"{number(found['value'], IN_FULL)} (trial {found['sequence_id']}, {experiment['objective']['direction']})"
+
+
+def best_trial(experiment: TableRow) -> str:
+    """`best 0.98 max, trial 17: lr=0.001`; empty for none."""
+    found = experiment["best"]
+    return f"best {best_value(experiment)}, trial {found['sequence_id']}: {parameters(found)}" if found else ""
 
 
 def _best_or_why_not(experiment: TableRow) -> str:
@@ -128,9 +188,18 @@ def best_value(experiment: TableRow) -> str:
 
 def trial_value(trial: TableRow) -> str:
     """The final metric; while there is none, the latest intermediate one, marked with `~`."""
-    if trial["final_value"] is not None or trial["latest_value"] is None:
-        return number(trial["final_value"])
+    if trial["final_value"] is not None or trial["final_data"] is not None or trial["latest_value"] is None:
+        return metric(trial["final_value"], trial["final_data"])
     return f"~{number(trial['latest_value'])}"
+
+
+def metric(value: Any, reported: Any, digits: int = IN_TABLES) -> str:
+    """The number of a report; of one that is not a finite number (NaN, lost, unreadable) what is known instead."""
+    if value is None and reported is not None:
+        from proctor.sdk.client.results import metric_fields
+
+        value = metric_fields(reported)["value"]
+    return number(value, digits)
 
 
 def _status_style(row: TableRow) -> str:
@@ -147,19 +216,27 @@ EXPERIMENTS = (
     Column("STATUS", lambda row: row["status"], _status_style),
     Column("TRIALS", outcome, _failure_style, right=True),
     Column("BEST", best_value, right=True),
-    Column("CREATED", lambda row: local_time(row["created_at"])[:16]),
-    Column("REASON", reason, _failure_style, gives_way=True),
+    Column("CREATED", lambda row: local_time(row["created_at"])[:16], left_out=1),
+    Column("REASON", reason, _failure_style, wraps=True),
+)
+
+EXPERIMENTS_IN_TOP = (
+    *EXPERIMENTS[:4],
+    Column("TIME", lambda row: duration(row["active_seconds"]), right=True, left_out=1),
+    Column("ETA", lambda row: eta(row, row["active_seconds"]), right=True),
+    Column("BEST", best_trial, wraps=True),
+    EXPERIMENTS[-1],
 )
 
 EXPERIMENT = (
     Column("id", lambda row: row["id"]),
     Column("name", lambda row: row["name"]),
-    Column("status", lambda row: row["status"]),
+    Column("status", lambda row: row["status"], _status_style),
     Column("reason", lambda row: row["reason"]),
-    Column("failure", lambda row: row.get("failure") or ""),
+    Column("failure", lambda row: row.get("failure") or "", _failure_style),
     Column("trials", lambda row: f"{progress(row)} ended" + (f" ({counts(row)})" if counts(row) else "")),
     Column("best", _best_or_why_not),
-    Column("best parameters", lambda row: parameters(row["best"]) if row["best"] else ""),
+    Column("best parameters", lambda row: parameters(row["best"], IN_FULL) if row["best"] else ""),
     Column("objective", lambda row: row["objective"]["direction"]),
     Column("trial concurrency", lambda row: str(row["trial_concurrency"])),
     Column("max trial number", lambda row: str(row["max_trial_number"] or "no limit")),
@@ -168,7 +245,8 @@ EXPERIMENT = (
     Column("created", lambda row: local_time(row["created_at"])),
     Column("started", lambda row: local_time(row["started_at"])),
     Column("ended", lambda row: local_time(row["ended_at"])),
-    Column("has run for", lambda row: duration(row["active_seconds"])),
+    Column("elapsed", lambda row: duration(row["active_seconds"])),
+    Column("remaining", lambda row: eta(row, row["active_seconds"]).strip("-")),
     Column("files", lambda row: row["directory"]),
     Column("page", lambda row: row["url"]),
     Column("notices", lambda row: "\n".join(row["notices"])),
@@ -180,23 +258,25 @@ TRIALS = (
     Column("ID", lambda row: row["id"]),
     Column("STATUS", lambda row: row["status"], _status_style),
     Column("VALUE", trial_value, right=True),
-    Column("REPORTS", lambda row: str(row["intermediate_count"]), right=True),
-    Column("TIME", lambda row: duration(elapsed(row)), right=True),
+    Column("REPORTS", lambda row: str(row["intermediate_count"]), right=True, left_out=3),
+    Column("TIME", lambda row: duration(elapsed(row)), right=True, left_out=1),
+    Column("NODE", lambda row: row["node_id"] or "-", left_out=2),
     Column("PARAMETERS", parameters, gives_way=True),
-    Column("REASON", lambda row: row["reason"], gives_way=True),
+    Column("REASON", lambda row: row["reason"], wraps=True),
 )
 
 TRIAL = (
     Column("id", lambda row: row["id"]),
     Column("experiment", lambda row: row["experiment_id"]),
     Column("number", lambda row: str(row["sequence_id"])),
-    Column("status", lambda row: row["status"]),
+    Column("status", lambda row: row["status"], _status_style),
     Column("reason", lambda row: row["reason"]),
-    Column("parameters", parameters),
+    Column("parameters", lambda row: parameters(row, IN_FULL)),
     Column("source", lambda row: row["source"]),
     Column("origin", lambda row: row.get("origin_job_id") or row.get("origin_trial_id") or "-"),
-    Column("final metric", lambda row: number(row["final_value"])),
-    Column("latest metric", lambda row: number(row["latest_value"])),
+    Column("final metric", lambda row: metric(row["final_value"], row["final_data"], IN_FULL)),
+    Column("other metrics", lambda row: other_metrics(row["final_data"])),
+    Column("latest metric", lambda row: number(row["latest_value"], IN_FULL)),
     Column("reports", lambda row: str(row["intermediate_count"])),
     Column("jobs", lambda row: str(row["jobs"])),
     Column("node", lambda row: row["node_id"] or "-"),
@@ -214,7 +294,7 @@ JOBS = (
     Column("EXIT", lambda row: f"signal {row['signal']}" if row["signal"] else number(row["exit_code"])),
     Column("NODE", lambda row: row["node_id"] or "-"),
     Column("TIME", lambda row: duration(elapsed(row)), right=True),
-    Column("START", lambda row: row.get("start_reason") or "-", wraps=True),
+    Column("START", lambda row: row.get("start_reason") or "", wraps=True),
     Column("DETAIL", lambda row: row["detail"], wraps=True),
 )
 
@@ -227,14 +307,23 @@ def gpus_in_use(node: TableRow) -> str:
 
 NODES = (
     Column("ID", lambda row: row["id"]),
-    Column("KIND", lambda row: row["kind"]),
+    Column("KIND", lambda row: row["kind"], left_out=2),
     Column("STATUS", lambda row: row["status"], _status_style),
     Column("ADDRESS", lambda row: row["address"] or str(row["facts"].get("hostname") or "-"), gives_way=True),
     Column("JOBS", lambda row: str(len(row["reservations"])), right=True),
     Column("GPUS", gpus_in_use, right=True),
-    Column("SEEN", lambda row: local_time(row["seen_at"])),
-    Column("HOLD", lambda row: row["hold"] or "-", lambda row: "yellow" if row["hold"] else "", wraps=True),
+    Column("SEEN", lambda row: local_time(row["seen_at"]), left_out=1),
+    Column("HOLD", lambda row: row["hold"], lambda row: "yellow", wraps=True),
     Column("REASON", lambda row: row["reason"] or str(row["facts"].get("driver_note", "")), wraps=True),
+)
+
+DEVICES = (
+    Column("NODE", lambda row: row["node"]),
+    Column("GPU", lambda row: str(row["index"]), right=True),
+    Column("NAME", lambda row: row["name"], gives_way=True),
+    Column("MIB USED", lambda row: f"{row['memory_used_mb']} of {row['memory_total_mb']}", right=True),
+    Column("BUSY", lambda row: f"{row['utilization']} %", right=True),
+    Column("HELD BY", lambda row: ", ".join(row["held_by"]), wraps=True),
 )
 
 
@@ -247,12 +336,78 @@ def loss(row: TableRow) -> str:
     return str(row["data"]) if row["value"] is None else f"{row['value']:.0f} reports lost: the trial's disk was full"
 
 
+def other_metrics(reported: Any) -> str:
+    """`loss=0.31 accuracy=0.97`: what a report has beside its number; empty for none."""
+    return _named(_others(reported), IN_FULL)
+
+
+def _others(reported: Any) -> dict[str, Any]:
+    """By dotted name; none for a report that is a number, or that is lost or unreadable."""
+    from proctor.sdk.client.results import metric_fields
+
+    fields = metric_fields(reported) if isinstance(reported, dict) else {}
+    return {name.removeprefix("value."): value for name, value in fields.items() if name != "value"}
+
+
 METRICS = (
-    Column("TIME", lambda row: local_time(row["time"])),
-    Column("JOB", lambda row: str(row["job"]), right=True),
-    Column("RANK", lambda row: str(row["member"]), right=True),
+    Column("TIME", lambda row: local_time(row["time"]), left_out=3),
+    Column("JOB", lambda row: str(row["job"]), right=True, left_out=1),
+    Column("RANK", lambda row: str(row["member"]), right=True, left_out=2),
     Column("KIND", lambda row: row["kind"]),
     Column("NO.", lambda row: str(row["sequence"]), right=True),
     Column("STEP", lambda row: "-" if row["step"] is None else str(row["step"]), right=True),
-    Column("VALUE", lambda row: number(row["value"]) if row["data"] is None else str(row["data"]), gives_way=True),
+    Column("VALUE", lambda row: metric(row["value"], row["data"]), right=True, gives_way=True),
 )
+
+
+def metrics_columns(rows: Iterable[TableRow]) -> tuple[Column, ...]:
+    """The columns of reports; each further key that one of them has is a column of its own."""
+    keys = dict.fromkeys(name for row in rows for name in _others(row["data"]))
+    return (*METRICS, *(_metric_column(key, "data") for key in keys))
+
+
+def _metric_column(key: str, data: str) -> Column:
+    return Column(key, lambda row: _cell(_others(row[data]).get(key)), right=True)
+
+
+def _parameter_column(name: str) -> Column:
+    return Column(name, lambda row: _cell(_flat_parameters(row).get(name)))
+
+
+def _cell(value: Any) -> str:
+    return "-" if value is None else _value(value)
+
+
+def _flat_parameters(row: TableRow) -> dict[str, Any]:
+    from proctor.sdk.client.results import flatten
+
+    return flatten(row["parameters"]) if isinstance(row["parameters"], dict) else {}
+
+
+FURTHER_TRIAL_COLUMNS = (
+    Column("CREATED", lambda row: local_time(row["created_at"])),
+    Column("STARTED", lambda row: local_time(row["started_at"])),
+    Column("ENDED", lambda row: local_time(row["ended_at"])),
+    Column("SOURCE", lambda row: row["source"]),
+    Column("JOBS", lambda row: str(row["jobs"]), right=True),
+    Column("FILES", lambda row: row["directory"]),
+)
+"""What `trial ls --columns` may name beside TRIALS."""
+
+
+def trial_columns(names: Sequence[str], trials: Sequence[TableRow]) -> tuple[Column, ...]:
+    """The columns with these names, as they were typed: `no`, `id`, `value`, …, `parameter.lr`, `value.loss`.
+
+    Raises ValueError for a name that is none; for a parameter or key of a metric, if no trial has it.
+    """
+    known = {column.title.lower().rstrip("."): column for column in (*TRIALS, *FURTHER_TRIAL_COLUMNS)}
+    named = {f"parameter.{name}": _parameter_column(name) for row in trials for name in _flat_parameters(row)}
+    named |= {f"value.{key}": _metric_column(key, "final_data") for row in trials for key in _others(row["final_data"])}
+    chosen = []
+    for name in names:
+        column = named.get(name) or known.get(name.lower())
+        if column is None and (trials or not name.startswith(("parameter.", "value."))):
+            raise ValueError(f"expected some of {', '.join([*known, *sorted(named)])}; found {name!r}")
+        if column is not None:
+            chosen.append(replace(column, left_out=0))
+    return tuple(chosen)

@@ -1,6 +1,6 @@
 """From what a person types to an experiment or a trial: whole ids, unique prefixes, names, numbers, or nothing.
 
-Also the ids that the completion of a shell offers.
+Also the ids that the completion of a shell offers, and options that take one of a few words.
 """
 
 import re
@@ -31,6 +31,20 @@ CAP_SECONDS = 0.3
 """A shell must not hang: what has not come by then is not offered."""
 MOST_OFFERED = 20
 _IDENTIFIER = re.compile(r"[A-Za-z0-9_-]+")
+
+
+class OneOf(click.Choice[str]):
+    """An option that takes one of a few words."""
+
+    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
+        """What was expected, what was found, and the most similar word."""
+        from difflib import get_close_matches
+
+        *most, last = self.choices
+        words = {self.normalize_choice(word, ctx): word for word in self.choices}
+        near = get_close_matches(self.normalize_choice(value, ctx), words, n=1)
+        hint = f" Did you mean {words[near[0]]}?" if near else ""
+        return f"expected {', '.join(most)} or {last}; found {value!r}.{hint}"
 
 
 def find_experiment(client: "Client", text: str | None, *, ended_too: bool = False) -> "JsonObject":

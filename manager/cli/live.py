@@ -11,7 +11,7 @@ from rich.text import Text
 
 from proctor.manager.cli import columns
 from proctor.manager.cli.output import Column, TableRow
-from proctor.manager.cli.screen import table
+from proctor.manager.cli.screen import Listing
 from proctor.manager.control_characters import clean
 
 if TYPE_CHECKING:
@@ -21,11 +21,13 @@ RUNNING = (
     Column("NO.", lambda row: str(row["sequence_id"]), right=True),
     Column("TRIAL", lambda row: row["id"]),
     Column("LATEST", lambda row: columns.number(row["latest_value"]), right=True),
-    Column("REPORTS", lambda row: str(row["intermediate_count"]), right=True),
-    Column("TIME", lambda row: columns.duration(columns.elapsed(row)), right=True),
-    Column("NODE", lambda row: row["node_id"] or "-"),
+    Column("REPORTS", lambda row: str(row["intermediate_count"]), right=True, left_out=3),
+    Column("TIME", lambda row: columns.duration(columns.elapsed(row)), right=True, left_out=1),
+    Column("NODE", lambda row: row["node_id"] or "-", left_out=2),
     Column("PARAMETERS", columns.parameters, gives_way=True),
 )
+OF_SEVERAL = (*RUNNING[:2], Column("EXPERIMENT", lambda row: row["experiment_id"]), *RUNNING[2:])
+"""Where trials of several experiments may be shown."""
 
 
 def show_live(seen: "Iterator[WatchedExperiment]") -> "WatchedExperiment":
@@ -46,18 +48,15 @@ def show_live(seen: "Iterator[WatchedExperiment]") -> "WatchedExperiment":
 def overview(experiments: list[TableRow], running: list[TableRow], hidden: int, note: str) -> RenderableType:
     """The screen of `top`: experiments, then running trials."""
     parts: list[RenderableType] = (
-        [table(experiments, columns.EXPERIMENTS)] if experiments else [Text("No experiments.")]
+        [Listing(experiments, columns.EXPERIMENTS_IN_TOP)] if experiments else [Text("No experiments.")]
     )
     if running:
-        parts += [Text(), table(running, (*RUNNING[:2], _EXPERIMENT_OF, *RUNNING[2:]))]
+        parts += [Text(), Listing(running, RUNNING if len(experiments) == 1 else OF_SEVERAL)]
     if hidden:
         parts.append(Text(f"… and {hidden} more running trials", style="dim"))
     if note:
         parts += [Text(), Text(clean(note), style="dim")]
     return Group(*parts)
-
-
-_EXPERIMENT_OF = Column("EXPERIMENT", lambda row: row["experiment_id"])
 
 
 def experiment_screen(watched: "WatchedExperiment | None") -> RenderableType:
@@ -71,7 +70,7 @@ def experiment_screen(watched: "WatchedExperiment | None") -> RenderableType:
         parameters = clean(columns.parameters(best))
         parts.append(Text.assemble("best ", (clean(columns.best(experiment)), "bold green"), f"  {parameters}"))
     if watched.running:
-        parts += [Text(), table(watched.running, RUNNING)]
+        parts += [Text(), Listing(watched.running, RUNNING)]
     if experiment.get("failure"):
         parts.append(Text(clean(experiment["failure"]), style="bold red"))
     if watched.why:
@@ -83,11 +82,13 @@ def experiment_screen(watched: "WatchedExperiment | None") -> RenderableType:
 def _headline(watched: "WatchedExperiment") -> Text:
     experiment = watched.experiment
     status = experiment["status"]
+    remaining = columns.eta(experiment, watched.active_seconds)
     return Text.assemble(
         (f"{clean(experiment['name'])} ", "bold"),
         f"{experiment['id']}  ",
         (status, columns.STYLES.get(status, "")),
         f"  {columns.duration(watched.active_seconds)}",
+        f"  {remaining} remaining" if remaining != "-" else "",
     )
 
 

@@ -4,18 +4,20 @@ Passwords and passphrases are looked up here, once, and handed to the manager be
 """
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from proctor.manager.cli.config_file import posted_mapping
 from proctor.manager.cli.exits import CommandError, ExitCode
-from proctor.manager.cli.output import Column, TableRow
+from proctor.manager.cli.output import Column, Format, TableRow, echo, print_list, print_table
 
 if TYPE_CHECKING:
     from proctor.sdk.client.client import Client
@@ -31,7 +33,8 @@ COLUMNS = (
     Column("MACHINE", lambda row: row["machine"] or "here"),
     Column("CHECK", lambda row: row["name"]),
     Column("", lambda row: row["verdict"], lambda row: STYLES[row["verdict"]]),
-    Column("FOUND", lambda row: row["found"] + (f"; {row['advice']}" if row["advice"] else ""), wraps=True),
+    Column("FOUND", lambda row: row["found"], wraps=True),
+    Column("ADVICE", lambda row: row["advice"], wraps=True),
 )
 
 RunChecks = Callable[..., list[TableRow]]
@@ -144,6 +147,19 @@ def settled(rows: Sequence[TableRow]) -> list[TableRow]:
         {**row, "verdict": "note"} if able and row["name"] == "trials" and row["verdict"] == "fail" else row
         for row in rows
     ]
+
+
+def print_steps(rows: Sequence[TableRow], output: str) -> None:
+    """Print the steps of this and other machines; on a terminal each machine has a table of its own."""
+    shown = folded(rows) if output == Format.TABLE else rows
+    if output == Format.TABLE and sys.stdout.isatty():
+        for machine, steps in groupby(shown, key=lambda row: str(row["machine"])):
+            if machine:
+                echo(f"\nMachine {machine}")
+            print_table(list(steps), COLUMNS[1:])
+        return
+    columns = COLUMNS if any(row["machine"] for row in rows) else COLUMNS[1:]
+    print_list(shown, columns, output, empty="")
 
 
 def folded(rows: Sequence[TableRow]) -> list[TableRow]:

@@ -8,13 +8,14 @@ import csv
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import IO, Any, TypeVar
 
 import click
 
+from proctor.manager.cli.identifiers import OneOf
 from proctor.manager.control_characters import clean, clean_json, is_clean
 
 TableRow = dict[str, Any]
@@ -35,8 +36,9 @@ class Format(StrEnum):
 class Column:
     """One column of a table: its title, the text of a row, and optionally the color of that text.
 
-    Where the terminal is too narrow, columns with `gives_way` are cut, columns with `wraps` continue in the next line,
-    and the others (ids, statuses, numbers) are shown whole.
+    Where the terminal is too narrow, columns with `gives_way` are cut, and those with `wraps`, which come last,
+    continue in further lines, by whole words. The others (ids, statuses, numbers) are shown whole; those with
+    `left_out` are left out if there is still no room, the greatest number first.
     """
 
     title: str
@@ -45,6 +47,14 @@ class Column:
     right: bool = False
     gives_way: bool = False
     wraps: bool = False
+    left_out: int = 0
+
+
+FIELDS = (
+    Column("", lambda line: line["name"]),
+    Column("", lambda line: line["text"], lambda line: line["style"], wraps=True),
+)
+"""The lines that one object is shown in."""
 
 
 class CleanFile:
@@ -87,7 +97,7 @@ def output_option(function: F) -> F:
         "-o",
         "--output",
         "output",
-        type=click.Choice([item.value for item in Format]),
+        type=OneOf([item.value for item in Format]),
         default=Format.TABLE.value,
         show_default=True,
         help="How to print it.",
@@ -99,16 +109,19 @@ def shows_a_screen(stream: IO[str]) -> bool:
     return stream.isatty() and os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
 
 
-def print_list(rows: Iterable[TableRow], columns: Sequence[Column], output: str, *, empty: str) -> None:
+def print_list(
+    rows: Iterable[TableRow], columns: Sequence[Column], output: str, *, empty: str, wide: bool = False
+) -> None:
     """Print rows. JSON and YAML are a list of the API's objects; CSV has every field, nested ones with dotted names.
 
     :param empty: the message on stderr when there are no rows, for the format of people.
+    :param wide: as for `print_table`.
     """
     found = list(rows)
     if output != Format.TABLE:
         _print_data(found, found, output)
     elif found:
-        print_table(found, columns)
+        print_table(found, columns, wide=wide)
     else:
         echo(empty, err=True)
 
@@ -118,12 +131,19 @@ def print_one(row: TableRow, columns: Sequence[Column], output: str) -> None:
     if output != Format.TABLE:
         _print_data(row, [row], output)
         return
-    lines = [{"name": column.title, "text": column.text(row)} for column in columns]
-    width = max(len(line["name"]) for line in lines)
+    lines = [
+        {"name": column.title, "text": text.rstrip(), "style": column.style(row) if column.style else ""}
+        for column in columns
+        if (text := column.text(row))
+    ]
+    if sys.stdout.isatty():
+        from proctor.manager.cli.screen import show
+
+        show(lines, FIELDS, header=False)
+        return
+    width = max(len(column.title) for column in columns)
     for line in lines:
-        if line["text"]:
-            indented = line["text"].rstrip().replace("\n", "\n" + " " * (width + 2))
-            echo(f"{line['name']:<{width}}  {indented}")
+        echo(f"{line['name']:<{width}}  " + line["text"].replace("\n", "\n" + " " * (width + 2)))
 
 
 def _print_data(value: Any, rows: Sequence[TableRow], output: str) -> None:
@@ -150,34 +170,41 @@ def write_csv(rows: Sequence[TableRow], file: Any) -> None:
     from proctor.sdk.client.results import flatten
 
     file = CleanFile(file) if file.isatty() else file
-    flat = [flatten(row, "") for row in rows]
+    flat = [flatten(row) for row in rows]
     names = list(dict.fromkeys(name for row in flat for name in row))
+    fields = list(dict.fromkeys(name.partition(".")[0] for name in names))
+    names.sort(key=lambda name: fields.index(name.partition(".")[0]))  # those of one field stand together
     writer = csv.DictWriter(file, names, lineterminator="\n")
     writer.writeheader()
     for row in flat:
         writer.writerow({name: json.dumps(item) if isinstance(item, list) else item for name, item in row.items()})
 
 
-def print_table(rows: Sequence[TableRow], columns: Sequence[Column]) -> None:
-    """A table: colored and fitted to the terminal, or plain columns of full width where there is none."""
-    if sys.stdout.isatty():
-        from proctor.manager.cli.screen import table
+def print_table(rows: Sequence[TableRow], columns: Sequence[Column], *, wide: bool = False) -> None:
+    """A table: colored and fitted to the terminal, or plain columns of full width where there is none.
 
-        table_console().print(table(rows, columns))
+    :param wide: on a terminal, too, in full width.
+    """
+    if sys.stdout.isatty():
+        from proctor.manager.cli.screen import show
+
+        show(rows, columns, wide=wide)
         return
-    texts = [[clean(column.text(row)).replace("\n", " ") for column in columns] for row in rows]
-    titles = [column.title for column in columns]
-    widths = [max(len(line[index]) for line in (titles, *texts)) for index in range(len(columns))]
-    for line in (titles, *texts):
-        cells = (
-            f"{text:>{width}}" if column.right else f"{text:<{width}}"
-            for text, width, column in zip(line, widths, columns, strict=True)
-        )
+    from rich.cells import cell_len
+
+    texts = [[clean(text).replace("\n", " ") for text in line] for line in _texts(rows, columns)]
+    widths = [max(cell_len(line[index]) for line in texts) for index in range(len(columns))]
+    for line in texts:
+        cells = []
+        for text, width, column in zip(line, widths, columns, strict=True):
+            space = " " * (width - cell_len(text))
+            cells.append(space + text if column.right else text + space)
         echo("  ".join(cells).rstrip())
 
 
-def table_console() -> Any:
-    """The console for stdout; rich itself obeys NO_COLOR and TERM=dumb."""
-    from rich.console import Console
-
-    return Console(highlight=False)
+def _texts(rows: Sequence[TableRow], columns: Sequence[Column]) -> Iterator[list[str]]:
+    """The titles, then the cells of each row. Only the last one may be empty: programs count words."""
+    yield [column.title for column in columns]
+    for row in rows:
+        *texts, last = (column.text(row) for column in columns)
+        yield [*(text or "-" for text in texts), last]

@@ -119,8 +119,8 @@ def print_outcome(session: CliSession, experiment: dict[str, Any]) -> None:
         _report_failures(session, experiment)
     else:
         echo(f"Best trial:  {best['sequence_id']} ({best['trial_id']})")
-        echo(f"Metric:      {columns.number(best['value'])} ({experiment['objective']['direction']})")
-        echo(f"Parameters:  {columns.parameters(best)}")
+        echo(f"Metric:      {columns.number(best['value'], columns.IN_FULL)} ({experiment['objective']['direction']})")
+        echo(f"Parameters:  {columns.parameters(best, columns.IN_FULL)}")
         echo(f"Files:       {session.client.trial(best['trial_id'])['directory']}")
     echo(f"Page:        {session.client.page_url('/experiments/' + experiment['id'])}")
     machines = machines_kept(session.client, {experiment["id"]}).get(experiment["id"])

@@ -27,8 +27,6 @@ FAILURES = frozenset(
 """The end reasons of last jobs by which a trial has failed for a cause that further trials may share. All others are
 the doing of the user, of an algorithm or of the infrastructure."""
 
-_WORKED = frozenset({TrialStatus.SUCCEEDED, TrialStatus.EARLY_STOPPED})
-
 _PATH = re.compile(r"(?<![\w.~])(?:[A-Za-z]:\\|~?/|\.{1,2}/)[^\s'\":,;()<>\[\]]+")
 _HEX = re.compile(r"\b(?:0[xX][0-9a-fA-F]+|(?=[0-9a-fA-F]*\d)(?=[0-9a-fA-F]*[a-fA-F])[0-9a-fA-F]{8,})\b")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
@@ -54,7 +52,7 @@ NO_ENDS = TrialEnds()
 
 def cause_of_failure(status: TrialStatus, end: EndReason, detail: str) -> str:
     """Why a trial has failed, if its end counts as a failure of its experiment's trials; else ""."""
-    if status in _WORKED or end not in FAILURES:
+    if status.has_result or end not in FAILURES:
         return ""
     return f"{end.value} ({detail})" if detail else end.value
 
@@ -64,7 +62,7 @@ def count_end(ends: TrialEnds, status: TrialStatus, cause: str, *, has_final: bo
 
     :param cause: from `cause_of_failure`.
     """
-    if status in _WORKED:
+    if status.has_result:
         missing = status is TrialStatus.SUCCEEDED and not has_final
         return replace(ends, ended=ends.ended + 1, without_final=ends.without_final + missing)
     if not cause:

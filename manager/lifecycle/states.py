@@ -75,3 +75,8 @@ class TrialStatus(StrEnum):
     def is_terminal(self) -> bool:
         """Nothing leaves a terminal status."""
         return self not in {TrialStatus.WAITING, TrialStatus.RUNNING, TrialStatus.PAUSED}
+
+    @property
+    def has_result(self) -> bool:
+        """Whether it ran as it should, so that its final metric counts and may be the best."""
+        return self in {TrialStatus.SUCCEEDED, TrialStatus.EARLY_STOPPED}

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
 from proctor.sdk.client.transport import JsonObject
-from proctor.sdk.metrics import from_json_word
+from proctor.sdk.metrics import DEFAULT_KEY, from_json_word
 from proctor.sdk.protocol import STDERR_FILE
 
 if TYPE_CHECKING:
@@ -199,7 +199,8 @@ class Results:
         return [(point["sequence_id"], cast(float, numbers(point["best"]))) for point in points]
 
     def to_dataframe(self) -> Any:
-        """A pandas DataFrame: one row a trial, parameters as columns named `parameter.<name>`.
+        """A pandas DataFrame: one row a trial, parameters as columns named `parameter.<name>`. The final metric is
+        `value`; the other keys of a metric that is a dictionary are `value.<key>`.
 
         Raises ImportError where pandas is not installed.
         """
@@ -227,20 +228,36 @@ def _outcome(trial: dict[str, Any]) -> TrialOutcome:
 
 def _point(metric: dict[str, Any]) -> tuple[int, float]:
     value = reported(metric)
-    number = value.get("default", float("nan")) if isinstance(value, dict) else value
+    number = value.get(DEFAULT_KEY, float("nan")) if isinstance(value, dict) else value
     return (metric["sequence"] if metric["step"] is None else metric["step"], float(number))
 
 
 def _row(trial: TrialOutcome) -> dict[str, Any]:
     """One flat row; nested parameters by dotted names, what is no dictionary as `parameter`."""
     row = {name: getattr(trial, name) for name in ("sequence_id", "trial_id", "status", "value", "duration_seconds")}
-    return {**row, **flatten({"parameter": trial.parameters}, "")}
+    reported = {} if trial.data is None else metric_fields(trial.data)
+    return {**row, **flatten({"parameter": trial.parameters}), **reported}
 
 
-def flatten(value: dict[str, Any], prefix: str) -> dict[str, Any]:
-    """Nested mappings as one level: `{"a": {"b": 1}}` is `{"<prefix>.a.b": 1}`."""
+def metric_fields(reported: Any) -> dict[str, Any]:
+    """A metric as it was reported: its number as `value`, the other keys of a dictionary as `value.<key>`."""
+    if not isinstance(reported, dict):
+        return {"value": reported}
+    others = {key: item for key, item in reported.items() if key != DEFAULT_KEY}
+    return {"value": reported.get(DEFAULT_KEY), **flatten(others, "value")}
+
+
+def flatten(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as one level: `{"a": {"b": 1}}` is `{"<prefix>.a.b": 1}`. The branch of a nested choice has the
+    name of the choice: `{"model": {"_name": "mlp", "lr": 0.1}}` is `{"model": "mlp", "model.lr": 0.1}`."""
     flat: dict[str, Any] = {}
     for key, item in value.items():
         name = f"{prefix}.{key}" if prefix else str(key)
-        flat.update(flatten(item, name) if isinstance(item, dict) else {name: item})
+        if isinstance(item, dict) and item:
+            inner = dict(item)
+            if "_name" in inner:
+                flat[name] = inner.pop("_name")
+            flat.update(flatten(inner, name))
+        else:
+            flat[name] = item
     return flat

@@ -20,6 +20,7 @@ from proctor.manager.api.json_types import rfc3339
 from proctor.manager.process.instance import ManagerAddress, write_address
 from proctor.manager.settings import Home
 from proctor.sdk.client.logs import LogPiece
+from proctor.sdk.client.results import reported
 
 TOKEN = "a-token-for-tests"
 ENDED = {"SUCCEEDED", "FAILED", "EARLY_STOPPED", "USER_CANCELED", "SYS_CANCELED"}
@@ -225,7 +226,8 @@ class FakeRest(NodesOfRest):
             case "GET", name, "export":
                 wanted = {query["status"]} if "status" in query else ENDED
                 rows = [row for row in self.trials.values() if row["experiment_id"] == name]
-                return self._page([self._export_row(row) for row in rows if row["status"] in wanted], query)
+                exported = [self._export_row(row, "intermediate" in query) for row in rows if row["status"] in wanted]
+                return self._page(exported, query)
             case "POST", name, "import":
                 known = [row for row in body if row["value"] is not None]
                 outside = [row for row in known if "outside" in row["parameter"]] if "skip_outside" in query else []
@@ -342,16 +344,18 @@ class FakeRest(NodesOfRest):
         end = begin + min(self.page, int(query.get("limit", self.page)))
         return {"items": rows[begin:end], "next_cursor": str(end) if end < len(rows) else None}
 
-    @staticmethod
-    def _export_row(row: Row) -> Row:
+    def _export_row(self, row: Row, with_curve: bool) -> Row:
+        curve = _visible(self.metrics.get(row["id"], [])) if with_curve else None
         made = models.ExportRow(
             parameter=row["parameters"],
-            value=row["final_value"],
+            value=row["final_value"] if row["final_data"] is None else row["final_data"],
             trial_id=row["id"],
             sequence_id=row["sequence_id"],
             status=row["status"],
             reason=row["reason"],
             latest_value=row["latest_value"],
+            intermediate=None if curve is None else [reported(point) for point in curve],
+            intermediate_steps=None if curve is None else [point["step"] for point in curve],
         )
         return made.model_dump(mode="json")
 

@@ -73,12 +73,12 @@ class KnownHost:
             return HostKeyRefused(
                 f"ITS HOST KEY HAS CHANGED: {place} shows the {kind} key {mark}, but {others[0].place} knows another "
                 f"one; someone may be intercepting the connection, or the machine was reinstalled: find out, then "
-                f"remove that line and add: {line}",
+                f"remove that line and add: `{line}`",
                 line,
             )
         return HostKeyRefused(
             f"its host key is not known: {place} shows the {kind} key {mark}; compare it with the machine's own and "
-            f"add this line to ~/.ssh/known_hosts, or set trustOnFirstUse: {line}",
+            f"add this line to ~/.ssh/known_hosts, or set trustOnFirstUse: `{line}`",
             line,
         )
 

@@ -22,7 +22,7 @@ from proctor.manager.api.text import read_part, text_part
 from proctor.manager.dispatcher.client.process import earlier_log
 from proctor.manager.errors import NotFound
 from proctor.manager.lifecycle.states import TrialStatus
-from proctor.manager.store.rows import TrialRow
+from proctor.manager.store.rows import MetricRow, TrialRow
 from proctor.manager.store.tables import metrics, trials
 
 router = APIRouter(prefix="/experiments/{experiment_id}", tags=["results"])
@@ -115,11 +115,10 @@ async def export_results(
     database = await context.manager.metrics(experiment_id) if intermediate else context.manager.control
 
     def read(connection: sqlite3.Connection) -> bytes:
-        curves: dict[str, list[object]] = {}
-        for row in page.items if intermediate else ():
-            curve = metrics.curve(connection, row.id, member=report_from)
-            curves[row.id] = [point.reported for point in curve]
-        items = [_export_row(row, curves.get(row.id)) for row in page.items]
+        items = []
+        for row in page.items:
+            curve = metrics.curve(connection, row.id, member=report_from) if intermediate else None
+            items.append(_export_row(row, curve))
         return models.Page(items=items, next_cursor=page.next_cursor).model_dump_json().encode()
 
     return await json_while_connected(request, database.read(read))
@@ -161,7 +160,7 @@ def curve_point(point: trials.CurvePoint) -> models.CurvePoint:
     return models.CurvePoint(sequence_id=point.sequence_id, ended_at=ended_at, value=point.value, best=point.best)
 
 
-def _export_row(row: TrialRow, intermediate: list[object] | None) -> models.ExportRow:
+def _export_row(row: TrialRow, curve: list[MetricRow] | None) -> models.ExportRow:
     return models.ExportRow(
         parameter=row.parameters,
         value=row.final_value if row.final_data is None else row.final_data,
@@ -170,5 +169,6 @@ def _export_row(row: TrialRow, intermediate: list[object] | None) -> models.Expo
         status=row.status,
         reason=row.reason,
         latest_value=row.latest_value,
-        intermediate=intermediate,
+        intermediate=None if curve is None else [point.reported for point in curve],
+        intermediate_steps=None if curve is None else [point.step for point in curve],
     )

@@ -3,11 +3,12 @@
 import click
 from click.shell_completion import get_completion_class
 
+from proctor.manager.cli.identifiers import OneOf
 from proctor.manager.cli.output import echo
 
 
 @click.command()
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.argument("shell", type=OneOf(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
     """Print the completion script for your shell.

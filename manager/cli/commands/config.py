@@ -7,7 +7,7 @@ import click
 
 from proctor.manager.cli.config_file import load_checked
 from proctor.manager.cli.exits import CommandError, ExitCode
-from proctor.manager.cli.identifiers import experiment_argument, find_experiment
+from proctor.manager.cli.identifiers import OneOf, experiment_argument, find_experiment
 from proctor.manager.cli.output import Format, echo, print_one
 from proctor.manager.cli.session import CliSession, with_session
 
@@ -24,7 +24,7 @@ def config() -> None:
 @click.option(
     "-o",
     "--output",
-    type=click.Choice([Format.YAML.value, Format.JSON.value]),
+    type=OneOf([Format.YAML.value, Format.JSON.value]),
     default=Format.YAML.value,
     show_default=True,
 )

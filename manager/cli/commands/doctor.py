@@ -14,9 +14,8 @@ from proctor.manager.cli.checks import CHECKS, Check, CheckResult
 from proctor.manager.cli.commands.config import CONFIG_PATH
 from proctor.manager.cli.config_file import load_checked
 from proctor.manager.cli.exits import CommandError, ExitCode
-from proctor.manager.cli.machines import COLUMNS as MACHINE_COLUMNS
-from proctor.manager.cli.machines import MachineLines, find_logins, folded
-from proctor.manager.cli.output import Format, TableRow, output_option, print_list
+from proctor.manager.cli.machines import MachineLines, find_logins, print_steps
+from proctor.manager.cli.output import TableRow, output_option
 from proctor.manager.cli.session import CliSession, with_session
 
 SHELL_WORDS = frozenset(
@@ -38,8 +37,7 @@ def doctor(session: CliSession, file: Path | None, output: str) -> int:
     rows = _rows(check(session.home) for check in CHECKS)
     if file is not None:
         rows += check_config(session, file)
-    columns = MACHINE_COLUMNS if any(row["machine"] for row in rows) else MACHINE_COLUMNS[1:]
-    print_list(folded(rows) if output == Format.TABLE else rows, columns, output, empty="")
+    print_steps(rows, output)
     failed = [
         f"{row['name']} of {row['machine']}" if row["machine"] else str(row["name"])
         for row in rows
@@ -159,7 +157,7 @@ def clean(session: CliSession, file: Path, output: str) -> int:
     logins = find_logins(loaded.config.canonical(), loaded.secrets)
     client = session.ensure_client()
     steps = MachineLines(client, loaded, file, logins).ask(client.clean_platform, session.report)
-    print_list(steps, MACHINE_COLUMNS, output, empty="")
+    print_steps(steps, output)
     failed = dict.fromkeys(step["machine"] for step in steps if step["verdict"] == "fail")
     if failed:
         session.report(f"Not clean: {', '.join(failed)}.")

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import click
 
 from proctor.manager.cli.columns import EXPERIMENT, EXPERIMENTS, counts
 from proctor.manager.cli.exits import CommandError, ExitCode
-from proctor.manager.cli.identifiers import experiment_argument, find_experiment, is_running
+from proctor.manager.cli.identifiers import OneOf, experiment_argument, find_experiment, is_running
 from proctor.manager.cli.lazy import alias, ignored_option
 from proctor.manager.cli.output import (
     Column,
@@ -24,6 +25,11 @@ from proctor.manager.cli.output import (
     write_csv,
 )
 from proctor.manager.cli.session import CliSession, with_session
+from proctor.manager.lifecycle.states import ExperimentStatus
+
+CURVE = ("intermediate", "intermediate_steps")
+"""What an exported trial has only with `--intermediate`."""
+STATUSES = tuple(status.value for status in ExperimentStatus)
 
 
 @click.group()
@@ -36,13 +42,13 @@ def experiment() -> None:
     "-a", "--all", "every", is_flag=True, help="As it is; nnictl listed only running ones without it.", hidden=True
 )
 @click.option("--running", is_flag=True, help="Only experiments that are still active.")
-@click.option("--status", metavar="STATUS", help="Filter by status.")
+@click.option("--status", type=OneOf(STATUSES, case_sensitive=False), metavar="STATUS", help="Filter by status.")
 @click.option("--name", metavar="NAME", help="Filter by name.")
 @output_option
 @with_session
 def list_(session: CliSession, every: bool, running: bool, status: str | None, name: str | None, output: str) -> None:
     """All experiments."""
-    found = session.client.experiments(status=status.upper() if status else None, name=name)
+    found = session.client.experiments(status=status, name=name)
     rows = [row for row in found if not running or is_running(row)]
     print_list(rows, EXPERIMENTS, output, empty="no experiments; `proctor create --config FILE` starts one")
 
@@ -105,25 +111,38 @@ def delete(session: CliSession, experiment: str | None, yes: bool, every: bool) 
 @experiment.command()
 @experiment_argument
 @click.option("-f", "--filename", type=click.Path(path_type=Path), help="Where to write; stdout if not given.")
-@click.option("-t", "--type", "kind", type=click.Choice(["json", "csv"]), default="json", show_default=True)
-@click.option("-o", "--output", "kind", type=click.Choice(["json", "csv"]), hidden=True)
-@click.option("-i", "--intermediate", is_flag=True, help="The intermediate metrics as well.")
+@click.option("-t", "--type", "kind", type=OneOf(["json", "csv"]), default="json", show_default=True)
+@click.option("-o", "--output", "kind", type=OneOf(["json", "csv"]), hidden=True)
+@click.option(
+    "-i",
+    "--intermediate",
+    is_flag=True,
+    help="The intermediate metrics as well; in CSV a line for each, and no others.",
+)
 @click.option("--succeeded", is_flag=True, help="Only trials that succeeded, as nnictl gives them.")
 @with_session
 def export(
     session: CliSession, experiment: str | None, filename: Path | None, kind: str, intermediate: bool, succeeded: bool
 ) -> None:
-    """Parameters, metrics and status of all trials that have ended. `import` takes the JSON form."""
+    """Parameters, metrics and status of all trials that have ended. `import` takes the JSON form.
+
+    In CSV each parameter is a column `parameter.NAME`, and each further key of a metric that is a dictionary a column
+    `value.KEY`.
+    """
     found = find_experiment(session.client, experiment, ended_too=True)
     status = "SUCCEEDED" if succeeded else None
     rows = list(session.client.export(found["id"], status=status, intermediate=intermediate))
+    lines = rows
+    if kind == Format.CSV:
+        lines = [line for row in rows for line in (_curve_lines(row) if intermediate else [_csv_line(row)])]
     if filename is None:
-        _write_rows(rows, kind, sys.stdout)
+        _write_rows(lines, kind, sys.stdout)
     else:
         with filename.open("w", encoding="utf-8", newline="") as file:
-            _write_rows(rows, kind, file)
+            _write_rows(lines, kind, file)
         counted = counts({"trial_counts": Counter(row["status"] for row in rows)})
-        written = f"Written to {filename}: {_numbered(len(rows), 'trial')} of experiment {found['id']}"
+        metrics = f"{_numbered(len(lines), 'intermediate metric')} of " if lines is not rows and intermediate else ""
+        written = f"Written to {filename}: {metrics}{_numbered(len(rows), 'trial')} of experiment {found['id']}"
         session.report(written + (f" ({counted})." if counted else "."))
     others = sum(found["trial_counts"].values()) - len(rows)
     if others > 0:
@@ -236,6 +255,24 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 def _numbered(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _csv_line(row: dict[str, Any]) -> dict[str, Any]:
+    """A trial, with its final metric as a number and further keys."""
+    from proctor.sdk.client.results import metric_fields
+
+    others = {name: item for name, item in row.items() if name not in ("parameter", "value", *CURVE)}
+    return {"parameter": row["parameter"], **metric_fields(row["value"]), **others}
+
+
+def _curve_lines(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A trial's intermediate metrics, one after the other; none for a trial without one."""
+    from proctor.sdk.client.results import metric_fields
+
+    trial = {name: row[name] for name in ("sequence_id", "trial_id", "status", "parameter")}
+    points = zip(*(row[name] or () for name in CURVE), strict=True)
+    for sequence, (reported, step) in enumerate(points):
+        yield {**trial, "sequence": sequence, "step": step, **metric_fields(reported)}
 
 
 def _write_rows(rows: list[dict[str, Any]], kind: str, file: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from proctor.manager.cli.exits import CommandError, ExitCode
-from proctor.manager.cli.identifiers import experiment_argument, find_experiment
+from proctor.manager.cli.identifiers import OneOf, experiment_argument, find_experiment
 from proctor.manager.cli.output import Column, echo, output_option, print_one
 from proctor.manager.cli.session import CliSession, ensure_running, with_session
 
@@ -37,8 +37,8 @@ def manager() -> None:
 @click.option("--allowed-host", multiple=True, metavar="NAME", help="Another host name to accept requests for.")
 @click.option("--url-prefix", metavar="PATH", help="Path prefix of all URLs behind a reverse proxy.")
 @click.option("--accept-database", is_flag=True, help=ACCEPT_HELP)
-@click.option("--log-format", type=click.Choice(["text", "json"]), help="Format of the log on stderr.")
-@click.option("--log-level", type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False))
+@click.option("--log-format", type=OneOf(["text", "json"]), help="Format of the log on stderr.")
+@click.option("--log-level", type=OneOf(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False))
 @with_session
 def run(
     session: CliSession,

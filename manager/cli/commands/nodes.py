@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from proctor.manager.cli.columns import NODES
+from proctor.manager.cli.columns import DEVICES, NODES
 from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.identifiers import find_experiment
-from proctor.manager.cli.output import Format, TableRow, confirm, echo, output_option, print_list
+from proctor.manager.cli.output import Format, TableRow, confirm, echo, output_option, print_list, print_table
 from proctor.manager.cli.session import CliSession, with_session
 
 if TYPE_CHECKING:
@@ -36,9 +36,10 @@ def nodes(context: click.Context, output: str) -> None:
     print_list(found, NODES, output, empty="no node has registered yet")
     if output != Format.TABLE:
         return
-    for node in found:
-        for device in node["facts"].get("devices") or ():
-            echo(f"  {node['id']} GPU {device['index']}: {_describe(device)}")
+    devices = [{**device, "node": node["id"]} for node in found for device in node["facts"].get("devices") or ()]
+    if devices:
+        echo()
+        print_table(devices, DEVICES)
 
 
 @nodes.command()
@@ -173,10 +174,3 @@ def _progress(state: TableRow) -> str:
 def _state(node: TableRow) -> str:
     reasons = [node["reason"], f"it gets no new jobs: {node['hold']}" if node["hold"] else ""]
     return "; ".join([str(node["status"]), *filter(None, reasons)])
-
-
-def _describe(device: TableRow) -> str:
-    used, total = device["memory_used_mb"], device["memory_total_mb"]
-    held_by = ", ".join(device["held_by"])
-    state = f"held by {held_by}" if held_by else "free"
-    return f"{device['name']}, {used} of {total} MiB used, {device['utilization']} % busy; {state}"

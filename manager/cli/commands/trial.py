@@ -5,17 +5,23 @@ Files are read through the manager, wherever the trial runs or ran.
 
 import json
 from collections.abc import Iterable, Sequence
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from proctor.manager.cli.columns import JOBS, TRIAL, TRIALS, loss
+from proctor.manager.cli.columns import JOBS, TRIAL, TRIALS, loss, trial_columns
 from proctor.manager.cli.commands.log import trial_log
 from proctor.manager.cli.commands.update import read_document_file
 from proctor.manager.cli.exits import CommandError, ExitCode
-from proctor.manager.cli.identifiers import experiment_argument, find_experiment, named_trial, trial_argument
+from proctor.manager.cli.identifiers import (
+    OneOf,
+    experiment_argument,
+    find_experiment,
+    named_trial,
+    trial_argument,
+)
 from proctor.manager.cli.lazy import alias
 from proctor.manager.cli.output import Column, Format, TableRow, echo, output_option, print_list, print_one, print_table
 from proctor.manager.cli.session import CliSession, with_session
@@ -41,14 +47,22 @@ def trial() -> None:
 
 @trial.command()
 @experiment_argument
-@click.option("-s", "--status", type=click.Choice(STATUSES, case_sensitive=False), help="Only these.")
+@click.option("-s", "--status", type=OneOf(STATUSES, case_sensitive=False), metavar="STATUS", help="Only these.")
 @click.option(
     "--sort",
-    type=click.Choice(SORTS),
+    type=OneOf(SORTS),
     help="By number or metric (`-`: the largest first), or the best (`-`: the worst) first.",
 )
-@click.option("--head", type=click.IntRange(1), metavar="N", help="The first N; without --sort, the highest metrics.")
-@click.option("--tail", type=click.IntRange(1), metavar="N", help="The last N; without --sort, the lowest metrics.")
+@click.option("--head", type=click.IntRange(1), metavar="N", help="The first N; without --sort, the best first.")
+@click.option("--tail", type=click.IntRange(1), metavar="N", help="The last N; without --sort, the worst last.")
+@click.option("--best", type=click.IntRange(1), metavar="N", help="The N best of those that have ended with a metric.")
+@click.option("--wide", is_flag=True, help="Show everything in full, however wide the terminal is.")
+@click.option(
+    "--columns",
+    "names",
+    metavar="NAMES",
+    help="Show these columns, as in id,value,node,parameter.lr,value.loss; an unknown name lists them all.",
+)
 @output_option
 @with_session
 def ls(
@@ -58,14 +72,31 @@ def ls(
     sort: str | None,
     head: int | None,
     tail: int | None,
+    best: int | None,
+    wide: bool,
+    names: str | None,
     output: str,
 ) -> None:
-    """List the trials of an experiment. `~` marks an intermediate metric: there is no final one yet."""
-    if head is not None and tail is not None:
-        raise click.UsageError("give --head or --tail, not both")
+    """List the trials of an experiment. `~` marks an intermediate metric: there is no final one yet.
+
+    Trials without a metric come last in every order by metric. -o json and -o csv have every field in full.
+    """
+    if sum(each is not None for each in (head, tail, best)) > 1:
+        raise click.UsageError("give one of --head, --tail and --best")
+    if best is not None and sort is not None:
+        raise click.UsageError("--best has an order of its own; give --sort with --head")
+    if output != Format.TABLE and (wide or names is not None):
+        raise click.UsageError(f"--wide and --columns are for tables; -o {output} has every field in full")
     found = find_experiment(session.client, experiment, ended_too=True)
-    rows = select(session.client, found["id"], status=status, sort=sort, head=head, tail=tail)
-    print_list(rows, TRIALS, output, empty=f"experiment {found['id']} has no such trials")
+    if best is None:
+        rows = select(session.client, found["id"], status=status, sort=sort, head=head, tail=tail)
+    else:
+        rows = select_best(session.client, found["id"], best, status=status)
+    try:
+        columns = TRIALS if names is None else trial_columns([name.strip() for name in names.split(",")], rows)
+    except ValueError as error:
+        raise click.UsageError(f"--columns: {error}") from error
+    print_list(rows, columns, output, empty=f"experiment {found['id']} has no such trials", wide=wide)
 
 
 def select(
@@ -75,12 +106,23 @@ def select(
     count = head or tail
     if count is None:
         return list(client.trials(experiment_id, status=status, sort=sort))
-    order = sort or "-value"
+    order = sort or "best"
     opposite = order[1:] if order.startswith("-") else f"-{order}"
     asked = order if head is not None else opposite
-    page_size = min(count, 500)
-    rows = list(islice(client.trials(experiment_id, status=status, sort=asked, page_size=page_size), count))
-    return rows if head is not None else rows[::-1]
+    rows = list(islice(client.trials(experiment_id, status=status, sort=asked, page_size=min(count, 500)), count))
+    if head is not None:
+        return rows
+    if order.endswith("sequence_id"):
+        return rows[::-1]
+    valued = [row for row in rows if row["final_value"] is not None]
+    return valued[::-1] + rows[len(valued) :]
+
+
+def select_best(client: "Client", experiment_id: str, count: int, *, status: str | None = None) -> list[dict[str, Any]]:
+    """The trials whose final metrics are the best, best first. Of those that did not run as they should none counts."""
+    rows = client.trials(experiment_id, status=status, sort="best", page_size=min(count, 500))
+    valued = takewhile(lambda row: row["final_value"] is not None, rows)
+    return list(islice((row for row in valued if TrialStatus(row["status"]).has_result), count))
 
 
 @trial.command()
@@ -108,10 +150,10 @@ def show(
     client = session.client
     found = named_trial(client, words, trial, experiment)
     if metrics or curve:
-        from proctor.manager.cli.columns import METRICS
+        from proctor.manager.cli.columns import metrics_columns
 
-        rows = client.metrics(found["id"]) if metrics else client.trial_curve(found["id"])
-        print_list(rows, METRICS, output, empty=f"trial {found['id']} has reported nothing yet")
+        rows = list(client.metrics(found["id"]) if metrics else client.trial_curve(found["id"]))
+        print_list(rows, metrics_columns(rows), output, empty=f"trial {found['id']} has reported nothing yet")
         return
     print_one(found, TRIAL, output)
     if output == Format.TABLE and found["jobs"]:

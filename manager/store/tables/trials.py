@@ -37,7 +37,7 @@ T = TypeVar("T")
 SortKey = tuple[str | int | float | None, ...]
 
 _TABLE = "trials"
-RANKED = (TrialStatus.SUCCEEDED, TrialStatus.EARLY_STOPPED)  # whose final metric may be the best
+RANKED = tuple(status for status in TrialStatus if status.has_result)
 SORTS = ("sequence_id", "-sequence_id", "value", "-value")
 _INFINITY = float("inf")
 _LAST = 2**62

@@ -284,6 +284,24 @@ async def test_a_trials_curve_continues_over_its_jobs_page_by_page(api: Any) -> 
     assert (await api.client.get(f"/api/v1/trials/{trial['id']}/curve?cursor=x")).status_code == 422
 
 
+async def test_an_export_has_the_steps_of_intermediate_metrics_where_they_are_asked_for(api: Any) -> None:
+    created = await api.create(max_trial_number=1)
+    await api.ended(created["id"])
+    path = f"/api/v1/experiments/{created['id']}"
+    [trial] = (await api.client.get(f"{path}/trials")).json()["items"]
+    database = await api.manager.metrics(created["id"])
+    data = (
+        b'{"kind":"intermediate","value":0.5,"step":10,"time":1.0}\n'
+        b'{"kind":"intermediate","value":{"default":0.75,"loss":2},"time":1.0}\n'
+    )
+    chunk = {"trial_id": trial["id"], "job": 2, "member": 0, "offset": 0, "data": data, "first_sequence": 0}
+    await database.write(lambda c: metrics.store_chunk(c, **chunk))
+    [row] = (await api.client.get(f"{path}/export?intermediate=true")).json()["items"]
+    assert (row["intermediate"], row["intermediate_steps"]) == ([0.5, {"default": 0.75, "loss": 2}], [10, None])
+    [row] = (await api.client.get(f"{path}/export")).json()["items"]
+    assert (row["intermediate"], row["intermediate_steps"]) == (None, None)
+
+
 async def test_reports_of_every_rank_are_read_and_those_that_count_are_marked(api: Any) -> None:
     created = await api.create(report_from=1)
     await api.ended(created["id"])

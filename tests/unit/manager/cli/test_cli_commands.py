@@ -1,5 +1,7 @@
 """The remaining verbs: what they ask the manager, and what they say."""
 
+import csv
+import io
 import json
 import re
 from pathlib import Path
@@ -212,8 +214,39 @@ def test_export_gives_what_import_takes(running: FakeRest, invoke, tmp_path: Pat
 def test_export_as_csv_has_a_column_for_each_parameter(running: FakeRest, invoke) -> None:
     lines = invoke("experiment", "export", "-t", "csv").stdout.splitlines()
     assert lines[0].startswith("parameter.lr,parameter.layer.units,value,trial_id")
-    assert lines[0].endswith("status,reason,latest_value,intermediate")
+    assert lines[0].endswith("status,reason,latest_value")
     assert len(lines) == 2
+
+
+def test_export_as_csv_has_a_column_for_each_key_of_a_metric(running: FakeRest, invoke) -> None:
+    data = {"default": 0.75, "loss": 0.5, "accuracy": {"top5": 0.9}}
+    running.add_trial("e", "t2", final_value=0.75, final_data=data)
+    rows = list(csv.DictReader(io.StringIO(invoke("experiment", "export", "-t", "csv").stdout)))
+    keys = ("value", "value.loss", "value.accuracy.top5")
+    assert [[row[key] for key in keys] for row in rows] == [["0.5", "", ""], ["0.75", "0.5", "0.9"]]
+
+
+def test_intermediate_metrics_are_exported_as_csv_with_a_line_for_each(
+    running: FakeRest, invoke, tmp_path: Path
+) -> None:
+    running.add_metric("t1", "intermediate", 0.1, step=10)
+    running.add_metric("t1", "intermediate", 0.2, step=20, data={"default": 0.2, "loss": 3.0})
+    running.add_trial("e", "t2", parameters={"lr": 1.0, "model": {"_name": "mlp", "units": 8}})
+    running.add_metric("t2", "intermediate", 0.3)
+    running.add_trial("e", "t3")
+    file = tmp_path / "curves.csv"
+    result = invoke("experiment", "export", "--intermediate", "-t", "csv", "-f", str(file))
+    assert f"Written to {file}: 3 intermediate metrics of 3 trials of experiment e" in result.stderr
+    assert file.read_text().splitlines() == [
+        "sequence_id,trial_id,status,parameter.lr,parameter.layer.units,parameter.model,parameter.model.units,sequence,step,"
+        "value,value.loss",
+        "1,t1,SUCCEEDED,0.25,8,,,0,10,0.1,",
+        "1,t1,SUCCEEDED,0.25,8,,,1,20,0.2,3.0",
+        "2,t2,SUCCEEDED,1.0,,mlp,8,0,,0.3,",
+    ]
+    rows = json.loads(invoke("experiment", "export", "--intermediate").stdout)
+    assert [row["intermediate"] for row in rows] == [[0.1, {"default": 0.2, "loss": 3.0}], [0.3], []]
+    assert [row["intermediate_steps"] for row in rows] == [[10, 20], [None], []]
 
 
 def test_an_export_leaves_nothing_out_without_saying_so(running: FakeRest, invoke, tmp_path: Path) -> None:
@@ -319,7 +352,10 @@ def test_nodes_show_their_gpus(rest: FakeRest, invoke) -> None:
     rest.add_node("local", kind="local", facts={"hostname": "gpu-3", "devices": [device, {**device, "held_by": []}]})
     output = invoke("nodes").stdout
     assert "gpu-3       0   1/2" in output
-    assert "GPU 0: H200, 5 of 100 MiB used, 3 % busy; held by trial 3, trial 4" in output
+    assert output.splitlines()[-2:] == [
+        "local    0  H200  5 of 100   3 %  trial 3, trial 4",
+        "local    0  H200  5 of 100   3 %",
+    ]
 
 
 def test_top_without_a_terminal_is_one_screen(running: FakeRest, invoke) -> None:
@@ -382,7 +418,7 @@ def test_manager_status_tells_where_it_is(rest: FakeRest, invoke) -> None:
         ("minimize", ("--sort", "best", "--head", "2"), ["a", "b"]),
         ("minimize", ("--sort", "best", "--tail", "2"), ["b", "c"]),
         ("minimize", ("--sort", "-best", "--head", "1"), ["c"]),
-        ("minimize", ("--head", "1"), ["c"]),
+        ("minimize", ("--head", "1"), ["a"]),
     ],
 )
 def test_trials_are_listed_by_how_good_they_are(
@@ -393,6 +429,131 @@ def test_trials_are_listed_by_how_good_they_are(
         rest.add_trial("e", identifier)
     result = invoke("trial", "ls", "e", *arguments, "-o", "json")
     assert [row["id"] for row in json.loads(result.stdout)] == expected
+
+
+@pytest.mark.parametrize(
+    ("direction", "arguments", "expected"),
+    [
+        ("maximize", ("--sort", "best"), ["failed", "c", "b", "a", "running", "lost"]),
+        ("minimize", ("--sort", "value"), ["a", "b", "c", "failed", "running", "lost"]),
+        ("maximize", ("--sort", "value", "--tail", "5"), ["a", "b", "c", "failed", "running"]),
+        ("maximize", ("--head", "1"), ["failed"]),
+        ("minimize", ("--tail", "3"), ["b", "c", "failed"]),
+        ("minimize", ("--tail", "5"), ["a", "b", "c", "failed", "running"]),
+        ("minimize", ("--best", "2"), ["a", "b"]),
+        ("maximize", ("--best", "2"), ["c", "b"]),
+        ("maximize", ("--best", "9"), ["c", "b", "a"]),
+        ("maximize", ("--best", "9", "--status", "early_stopped"), ["b"]),
+        ("maximize", ("--best", "9", "--status", "failed"), []),
+    ],
+)
+def test_trials_without_a_value_come_last_and_only_those_that_may_be_the_best_are_among_them(
+    rest: FakeRest, invoke, direction: str, arguments: tuple[str, ...], expected: list[str]
+) -> None:
+    rest.add_experiment("e", objective={"metric": "default", "direction": direction})
+    for identifier, status in {"running": "RUNNING", "lost": "SYS_CANCELED"}.items():
+        rest.add_trial("e", identifier, status=status, final_value=None)
+    for identifier, status in {"a": "SUCCEEDED", "b": "EARLY_STOPPED", "c": "SUCCEEDED", "failed": "FAILED"}.items():
+        rest.add_trial("e", identifier, status=status)
+    result = invoke("trial", "ls", "e", *arguments, "-o", "json")
+    assert [row["id"] for row in json.loads(result.stdout)] == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--best", "3", "--head", "2"), "one of --head, --tail and --best"),
+        (("--best", "3", "--sort", "value"), "--best has an order of its own"),
+        (("--wide", "-o", "json"), "-o json has every field in full"),
+        (("--columns", "id", "-o", "csv"), "-o csv has every field in full"),
+        (("--columns", "id,lr"), "expected some of no, id, status, value, reports, time, node, parameters, reason"),
+        (("--columns", "parameter.rl"), "parameter.layer.units, parameter.lr; found 'parameter.rl'"),
+    ],
+)
+def test_options_of_a_list_of_trials_that_contradict_each_other_are_refused(
+    running: FakeRest, invoke, arguments: tuple[str, ...], words: str
+) -> None:
+    result = invoke("trial", "ls", *arguments)
+    assert result.exit_code == 2
+    assert words in result.stderr
+
+
+def test_the_columns_of_a_list_of_trials_are_chosen(running: FakeRest, invoke) -> None:
+    nested = {"lr": 0.012648573, "model": {"_name": "mlp", "units": 64}}
+    running.add_trial("e", "t2", parameters=nested, final_value=1.0, final_data={"default": 1.0, "loss": 2.0}, jobs=3)
+    lines = invoke("trial", "ls", "--columns", "NO,parameter.lr, parameter.model.units,value.loss,jobs").stdout
+    assert [line.split() for line in lines.splitlines()] == [
+        ["NO.", "lr", "model.units", "loss", "JOBS"],
+        ["0", "0.25", "-", "-", "1"],
+        ["1", "0.25", "-", "-", "1"],
+        ["2", "0.01265", "64", "2", "3"],
+    ]
+    running.trials.clear()
+    assert invoke("trial", "ls", "--columns", "id,parameter.lr").exit_code == 0
+
+
+def test_nested_choices_are_shown_by_the_name_of_the_choice(running: FakeRest, invoke) -> None:
+    model = {"_name": "mlp", "lr": 0.012648573920184, "act": {"_name": "relu"}}
+    parameters = {"model": model, "words": "a b", "none": None, "fast": True, "sizes": [1, 2], "empty": {}}
+    running.add_trial("e", "t2", parameters=parameters)
+    rest = 'model.act=relu words="a b" none=null fast=true sizes=[1, 2] empty={}'
+    assert f"model=mlp model.lr=0.01265 {rest}\n" in invoke("trial", "ls").stdout
+    assert f"model=mlp model.lr=0.0126486 {rest}\n" in invoke("trial", "show", "t2").stdout
+
+
+def test_all_keys_of_a_metric_are_shown(running: FakeRest, invoke) -> None:
+    data = {"default": 0.123456789, "loss": 0.5, "accuracy": {"top5": 0.9}}
+    running.add_trial("e", "t2", final_value=0.123456789, final_data=data)
+    running.add_metric("t2", "intermediate", 0.1, data={"default": 0.1, "loss": 0.7})
+    running.add_metric("t2", "final", 0.123456789, data=data)
+    shown = invoke("trial", "show", "t2").stdout
+    assert re.search(r"^final metric +0\.123457$", shown, re.MULTILINE)
+    assert re.search(r"^other metrics +loss=0\.5 accuracy\.top5=0\.9$", shown, re.MULTILINE)
+    lines = invoke("trial", "show", "t2", "--metrics").stdout.splitlines()
+    assert [line.split()[-3:] for line in lines] == [
+        ["VALUE", "loss", "accuracy.top5"],
+        ["0.1", "0.7", "-"],
+        ["0.1235", "0.5", "0.9"],
+    ]
+
+
+def test_a_metric_that_is_no_finite_number_is_shown_as_it_was_reported(running: FakeRest, invoke) -> None:
+    data = {"default": "NaN", "loss": "Infinity"}
+    running.add_trial("e", "t2", final_value=None, final_data=data, latest_value=0.5)
+    running.add_metric("t2", "intermediate", 0.1)
+    running.add_metric("t2", "final", None, data=data)
+    assert invoke("trial", "ls", "--tail", "3").stdout.splitlines()[-1].split()[3] == "NaN"
+    shown = invoke("trial", "show", "t2").stdout
+    assert re.search(r"^final metric +NaN\nother metrics +loss=Infinity$", shown, re.MULTILINE)
+    lines = invoke("trial", "show", "t2", "--metrics").stdout.splitlines()
+    assert [line.split()[-2:] for line in lines] == [["VALUE", "loss"], ["0.1", "-"], ["NaN", "Infinity"]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("experiment", "list", "--status", "finished"), "expected INITIALIZED, RUNNING, PAUSED, NO_MORE_TRIAL, "),
+        (("trial", "ls", "--status", "succeded"), "found 'succeded'. Did you mean SUCCEEDED?"),
+        (("trial", "ls", "--sort", "-vlue"), "'--sort': expected sequence_id, -sequence_id, value, -value, best or"),
+        (("nodes", "-o", "jsn"), "expected table, json, yaml or csv; found 'jsn'. Did you mean json?"),
+        (("experiment", "export", "-t", "xml"), "expected json or csv; found 'xml'."),
+        (("completion", "tcsh"), "expected bash, zsh or fish; found 'tcsh'."),
+    ],
+)
+def test_a_word_that_is_none_of_a_list_is_answered_with_the_list(
+    running: FakeRest, invoke, arguments: tuple[str, ...], words: str
+) -> None:
+    result = invoke(*arguments)
+    assert result.exit_code == 2
+    assert words in result.stderr
+    assert not running.asked
+
+
+def test_statuses_are_written_in_any_case(running: FakeRest, invoke) -> None:
+    running.add_experiment("f", status="DONE")
+    assert [row["id"] for row in json.loads(invoke("experiment", "list", "--status", "done", "-o", "json").stdout)] == [
+        "f"
+    ]
 
 
 @pytest.mark.parametrize(("direction", "short"), [("maximize", "0.5 max"), ("minimize", "0.5 min")])

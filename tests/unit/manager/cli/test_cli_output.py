@@ -108,6 +108,55 @@ def test_durations_read_well(seconds: float | None, text: str) -> None:
     assert columns.duration(seconds) == text
 
 
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "-"),
+        (0.0126485739, "0.01265"),
+        (-1.0, "-1"),
+        (9999.4, "9999"),
+        (9999.6, "10000"),
+        (1234567.89, "1234568"),
+        (1.5e20, "1.5e+20"),
+        (1.23456e-7, "1.235e-07"),
+        (1234567, "1234567"),
+        ("NaN", "NaN"),
+    ],
+)
+def test_numbers_in_tables_have_four_significant_digits(value: float | str | None, text: str) -> None:
+    assert columns.number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("changes", "seconds"),
+    [
+        ({}, 60.0),
+        ({"trial_counts": {"RUNNING": 2}}, None),
+        ({"max_trial_number": None}, None),
+        ({"status": "PAUSED"}, None),
+        ({"status": "DONE"}, None),
+        ({"max_experiment_duration_seconds": 50.0}, 20.0),
+        ({"max_experiment_duration_seconds": 10.0}, None),
+        ({"max_trial_number": None, "max_experiment_duration_seconds": 50.0}, 20.0),
+        ({"status": "NO_MORE_TRIAL", "max_experiment_duration_seconds": 10.0}, 20.0),
+        ({"status": "TUNER_NO_MORE_TRIAL", "max_trial_number": None}, 20.0),
+        ({"max_trial_number": 2}, None),
+    ],
+)
+def test_the_time_that_remains_follows_from_the_trials_that_have_ended(changes, seconds: float | None) -> None:
+    counts = {"SUCCEEDED": 2, "FAILED": 1, "RUNNING": 1, "WAITING": 1}
+    experiment = {"status": "RUNNING", "max_trial_number": 9, "trial_counts": counts}
+    assert columns.remaining({**experiment, "max_experiment_duration_seconds": None, **changes}, 30.0) == seconds
+
+
+def test_wide_characters_do_not_shift_the_columns_of_a_file(rest: FakeRest, invoke) -> None:
+    rest.add_experiment("a", name="数字")
+    rest.add_experiment("b", name="digits!")
+    lines = invoke("experiment", "list").stdout.splitlines()
+    assert {line.index("STATUS") for line in lines[:1]} == {lines[1].index("RUNNING")}
+    assert lines[2].index("RUNNING") == lines[1].index("RUNNING") - 2  # each of the two is as wide as two
+
+
 def test_a_job_that_was_killed_shows_its_signal(rest: FakeRest, invoke) -> None:
     rest.add_experiment("e")
     rest.add_trial("e", "t")

@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 from fakes.rest import FakeRest
+from fakes.terminal import on_terminal
 from rich.console import Console
 
 from proctor.manager.cli import columns
 from proctor.manager.cli.live import experiment_screen, overview
 from proctor.manager.cli.output import Column, TableRow
-from proctor.manager.cli.screen import table
+from proctor.manager.cli.screen import Listing, wrap
 from proctor.manager.cli.watching import WatchedExperiment
 
 EXPERIMENT: TableRow = {
@@ -29,6 +30,8 @@ EXPERIMENT: TableRow = {
     "objective": {"metric": "default", "direction": "minimize"},
     "best": {"value": 0.000123456, "sequence_id": 3, "parameters": {}},
     "created_at": "2026-11-21T05:23:37.000Z",
+    "active_seconds": 60.0,
+    "max_experiment_duration_seconds": None,
     "reason": "the search space is used up: " + "all values " * 20,
 }
 TRIAL: TableRow = {
@@ -46,7 +49,7 @@ TRIAL: TableRow = {
 
 def lines(shown: object, width: int) -> list[str]:
     file = io.StringIO()
-    Console(file=file, width=width).print(shown)
+    Console(file=file, width=width).print(shown, crop=False)
     return file.getvalue().splitlines()
 
 
@@ -56,9 +59,10 @@ def test_ids_statuses_and_numbers_are_whole_on_every_terminal(width: int) -> Non
     assert max(map(len, shown)) <= width
     assert "Ab3dE5f7" in shown[1]
     assert "TUNER_NO_MORE_TRIAL" in shown[1]
-    assert "118/200  0.000123456 min  2026-11-21" in shown[1]
+    assert "118/200" in shown[1]
+    assert "best 0.0001235 min, trial 3" in "".join(shown)
     running = next(line for line in shown if "tRiAl123" in line)
-    assert running.split()[:7] == ["17", "tRiAl123", "Ab3dE5f7", "0.123456", "1234", "1m", "05s"]
+    assert running.split()[:3] == ["17", "tRiAl123", "0.1235"]
 
 
 def test_the_foreground_shows_the_time_that_it_runs_pauses_left_out() -> None:
@@ -69,12 +73,52 @@ def test_the_foreground_shows_the_time_that_it_runs_pauses_left_out() -> None:
         assert lines(experiment_screen(watched), 100)[0].split()[-2:] == shown
 
 
-def test_what_gives_way_is_cut_to_one_line_and_what_wraps_is_told_in_full() -> None:
-    cut = Column("TEXT", lambda row: row["text"], gives_way=True)
-    wrapped = Column("TEXT", lambda row: row["text"], wraps=True)
-    rows = [{"text": " ".join(f"word{n}" for n in range(40))}]
-    assert len(lines(table(rows, [cut]), 60)) == 2
-    assert " ".join(line.strip() for line in lines(table(rows, [wrapped]), 60)[1:]) == rows[0]["text"]
+WORDS = " ".join(f"word{n}" for n in range(40))
+COMMAND = "`ssh-keygen -R gpu-3.lab.example.org -f /home/ada/.ssh/known_hosts`"
+ID = Column("ID", lambda row: row["id"])
+CUT = Column("TEXT", lambda row: row["text"], gives_way=True)
+WRAPPED = Column("TEXT", lambda row: row["text"], wraps=True)
+
+
+def test_what_gives_way_is_cut_to_one_line_and_what_wraps_is_shown_in_full() -> None:
+    rows = [{"id": "a", "text": WORDS}]
+    assert len(lines(Listing(rows, [CUT]), 60)) == 2
+    beside = lines(Listing(rows, [ID, WRAPPED]), 60)
+    assert beside[:2] == ["ID  TEXT", f"a   {' '.join(WORDS.split()[:9])}"]
+    assert " ".join(line.strip() for line in beside[1:]) == f"a   {WORDS}"
+    below = lines(Listing([{**rows[0], "id": "a" * 30}], [ID, WRAPPED]), 60)
+    assert below[:3] == ["ID", "a" * 30, f"    {' '.join(WORDS.split()[:9])}"]
+    assert " ".join(line.strip() for line in below[2:]) == WORDS
+
+
+def test_words_and_commands_are_never_broken_and_what_fits_stays_in_its_row() -> None:
+    text = f"no agent answers: run {COMMAND}, then try again"
+    assert list(wrap(text, 30)) == ["no agent answers: run", COMMAND.strip("`"), "then try again"]
+    assert list(wrap(text, 200)) == [text]
+    assert list(wrap(COMMAND, 200)) == [COMMAND.strip("`")]
+    assert list(wrap("/a/very/long/path and 日本語 日本語", 10)) == ["/a/very/long/path", "and 日本語", "日本語"]
+    assert list(wrap("Traceback:\n  a line of some code\nlast words", 9)) == [
+        "Traceback:",
+        "  a line of some code",
+        "last",
+        "words",
+    ]
+    assert lines(Listing([{"id": "a", "text": "b c"}], [ID, WRAPPED]), 60) == ["ID  TEXT", "a   b c"]
+
+
+def test_a_narrow_terminal_gets_fewer_columns_and_is_told() -> None:
+    columns = [ID, *(Column(f"C{n}", lambda row: "x" * 20, left_out=n) for n in (1, 2)), CUT]
+    listing = Listing([{"id": "a", "text": WORDS}], columns)
+    assert lines(listing, 60)[0].split() == ["ID", "C1", "C2", "TEXT"]
+    assert lines(listing, 40)[0].split() == ["ID", "C1", "TEXT"]
+    assert listing.left_out == ["C2"]
+    assert lines(listing, 20)[0].split() == ["ID", "TEXT"]
+
+
+def test_wide_characters_are_as_wide_as_a_terminal_shows_them() -> None:
+    rows = [{"id": "数字", "text": "x"}, {"id": "digits", "text": "数字" * 40}]
+    shown = lines(Listing(rows, [ID, CUT]), 40)
+    assert shown[1:] == ["数字    x", f"digits  {'数字' * 7}数 …"]
 
 
 def test_a_field_of_an_experiment_is_shown_once() -> None:
@@ -99,6 +143,18 @@ def run_on_a_terminal(home: Path, *arguments: str, environment: Mapping[str, str
         except OSError:  # how Linux says that nobody has the other end open any more
             pass
     return text.decode()
+
+
+def test_q_leaves_top_and_the_terminal_as_it_was(rest: FakeRest, home: Path) -> None:
+    rest.add_experiment("e")
+    script = '"$@" >/dev/tty; code=$?; stty -a; exit $code'
+    top = [sys.executable, "-m", "proctor.manager.cli.main", "--home", str(home), "top", "-t", "60"]
+    with on_terminal(["sh", "-c", script, "sh", *top], {**os.environ, "TERM": "xterm-256color"}) as terminal:
+        terminal.until_asked("q quits")
+        terminal.type("q")
+        code, settings = terminal.until_ended()
+    assert code == 0
+    assert {"icanon", "echo"} <= set(settings.split())
 
 
 def test_a_terminal_that_only_prints_lines_gets_one_plain_screen_of_top(rest: FakeRest, home: Path) -> None:

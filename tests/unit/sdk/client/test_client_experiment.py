@@ -266,6 +266,30 @@ def test_a_data_frame_needs_pandas_and_says_so(rest: FakeRest, monkeypatch) -> N
         Experiment.connect(id="e", home=rest.home).results().to_dataframe()
 
 
+def test_a_data_frame_has_all_parameters_and_all_keys_of_metrics(rest: FakeRest, monkeypatch) -> None:
+    import sys
+    from types import SimpleNamespace
+
+    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=list))
+    rest.add_experiment("e")
+    model = {"_name": "mlp", "units": 8}
+    data = {"default": "NaN", "loss": 0.5, "accuracy": {"top5": 1.0}}
+    rest.add_trial("e", "a", parameters={"lr": 0.1, "model": model}, final_value=None, final_data=data)
+    rest.add_trial("e", "b", final_value=2.0, final_data=2.0)
+    rest.add_trial("e", "c", status="RUNNING", final_value=None, ended_at=None)
+    a, b, c = Experiment.connect(id="e", home=rest.home).results().to_dataframe()
+    assert {name: a[name] for name in a if "." in name} == {
+        "parameter.lr": 0.1,
+        "parameter.model": "mlp",
+        "parameter.model.units": 8,
+        "value.loss": 0.5,
+        "value.accuracy.top5": 1.0,
+    }
+    assert math.isnan(a["value"])
+    assert (b["value"], c["value"]) == (2.0, None)
+    assert not any(name.startswith("value.") for name in (*b, *c))
+
+
 def test_configurations_leave_out_what_was_not_set() -> None:
     machine = RemoteMachineConfig(host="h", user="u", ssh_key_file=Path("/key"))
     config = ExperimentConfig(

@@ -225,7 +225,7 @@ async def test_an_unknown_host_key_is_refused_with_the_line_that_would_add_it(ho
         with pytest.raises(HostKeyRefused, match="its host key is not known") as caught:
             await enter(machine_at(server), Login(password=SECRET))
         assert caught.value.line == server.line
-        assert str(caught.value).endswith(server.line)
+        assert str(caught.value).endswith(f": `{server.line}`")
         assert server.tried == []
         (home / ".ssh" / "known_hosts").write_text(caught.value.line + "\n")
         await enter(machine_at(server), Login(password=SECRET))

@@ -154,7 +154,7 @@ def test_a_home_that_others_may_enter_or_write_is_told(
     home.chmod(mode)
     found = checks.check_home(Home(home))
     assert found.verdict is verdict, found
-    assert found.advice == (f"{advice} {home}" if advice else "")
+    assert found.advice == (f"`{advice} {home}`" if advice else "")
 
 
 def test_a_home_in_a_folder_that_everybody_may_write_fails_unless_that_is_sticky(tmp_path: Path) -> None:
@@ -162,6 +162,6 @@ def test_a_home_in_a_folder_that_everybody_may_write_fails_unless_that_is_sticky
     (folder / "home").mkdir(mode=0o700, parents=True)
     folder.chmod(0o777)
     found = checks.check_home(Home(folder / "home"))
-    assert (found.verdict, found.advice) == (CheckResult.FAIL, f"chmod o-w {folder}")
+    assert (found.verdict, found.advice) == (CheckResult.FAIL, f"`chmod o-w {folder}`")
     folder.chmod(0o1777)
     assert checks.check_home(Home(folder / "home")).verdict is CheckResult.OK

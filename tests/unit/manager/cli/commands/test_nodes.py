@@ -188,7 +188,7 @@ def test_doctor_prints_every_hop_of_every_machine_in_one_table(rest: FakeRest, i
     result = invoke("doctor", "--config", str(file))
     assert result.exit_code == 1
     lines = result.stdout.splitlines()
-    assert lines[0].split() == ["MACHINE", "CHECK", "FOUND"]
+    assert lines[0].split() == ["MACHINE", "CHECK", "FOUND", "ADVICE"]
     assert lines[1].split()[:2] == ["here", "python"]
     assert [line.split()[:3] for line in lines[-4:]] == [
         ["gpu-1", "check", "ok"],
