@@ -220,8 +220,15 @@ def test_debug_reaches_the_configuration(rest: FakeRest, typed, words: dict[str,
     assert [(key, value) for key, value in body["config"].items() if key.lower() == "debug"] == [("debug", True)]
 
 
-def test_a_url_prefix_comes_too_late_for_a_manager_that_runs(rest: FakeRest, typed) -> None:
-    assert f"--url-prefix has no effect: a manager already runs, at {rest.url}" in typed("create -c CONFIG -u x").stderr
+@pytest.mark.parametrize("line", ["create -c CONFIG", "resume sT0pPed1", "view sT0pPed1"])
+def test_a_port_or_prefix_that_comes_too_late_is_named_once(
+    rest: FakeRest, typed, words: dict[str, str], line: str
+) -> None:
+    where = f"has no effect: the manager, which serves all experiments, runs at {rest.url}"
+    assert typed(f"{line} -p 8081").stderr.count(f"--port 8081 {where}\n") == 1
+    rest.experiments["sT0pPed1"]["status"] = "STOPPED"
+    assert "has no effect" not in typed(f"{line} -p PORT").stderr
+    assert f"--url-prefix {where}\n" in typed("create -c CONFIG -u x").stderr
 
 
 def test_options_without_effect_say_so_once(typed) -> None:
