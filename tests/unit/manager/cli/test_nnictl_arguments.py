@@ -1,5 +1,6 @@
 """What users of nnictl type: every argument list of NNI 3.0 is carried out, or answered with what to do instead."""
 
+import re
 import subprocess
 import sys
 import zipfile
@@ -117,6 +118,8 @@ algo list
 top -t 3
 top --time 3
 """
+
+GROUPS = ("update", "trial", "experiment", "platform", "webui", "config", "log", "algo", "trainingservice")
 
 ANSWERED = {
     "hello": "examples/nni-unchanged",
@@ -331,6 +334,27 @@ def test_tensorboard_that_is_not_installed_says_how_to_install_it(
     assert result.exit_code == 1
     assert "`pip install tensorboard`" in result.stderr
     assert f"--logdir {rest.experiments['aB3dE5f7']['directory']}" in result.stderr
+
+
+def test_the_documentation_has_every_verb_and_option(request: pytest.FixtureRequest) -> None:
+    text = (request.config.rootpath / "docs" / "coming-from-nni.md").read_text()
+    in_line = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    quoted = set(re.findall(r"[\w-]+", " ".join(re.findall(r"`([^`]+)`", in_line))))
+    for line in [*CARRIED_OUT.splitlines(), *ANSWERED]:
+        options = [word for word in line.split() if word.startswith("-") and not line.startswith("package")]
+        verb = line.split()[: 2 if line.split()[0] in GROUPS else 1]
+        assert {*options, *verb} <= quoted, line
+        assert " ".join(verb) in text
+
+
+def test_how_a_script_finds_nni_is_among_the_first_lines(request: pytest.FixtureRequest) -> None:
+    command = "export PYTHONPATH=$(python3 -c 'import proctor.sdk.compat as c; print(c.__path__[0])'):$PYTHONPATH"
+    lines = (request.config.rootpath / "docs" / "coming-from-nni.md").read_text().splitlines()
+    assert command in lines[:20]
+    assert command in (request.config.rootpath / "README.md").read_text()
+    program = "import proctor.sdk.compat as c; print(c.__path__[0])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert (Path(done.stdout.strip()) / "nni" / "experiment" / "__init__.py").is_file()
 
 
 def test_help_of_an_answered_verb_starts_fast() -> None:
