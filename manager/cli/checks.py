@@ -2,6 +2,7 @@
 
 import os
 import platform
+import shlex
 import shutil
 import socket
 import sqlite3
@@ -13,8 +14,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from importlib.util import find_spec
 from pathlib import Path
 
+import proctor.sdk.compat
 from proctor.manager.settings import DEFAULT_HOST, DEFAULT_PORT, Home, open_to_others
 
 GIBIBYTE = 1 << 30
@@ -247,6 +250,19 @@ def check_cgroup(home: Home, root: Path = Path("/sys/fs/cgroup")) -> Check:
     )
 
 
+def check_nni(home: Home) -> Check:
+    """What `import nni` finds in a script that is run by hand, such as one that starts experiments."""
+    ours = next(iter(proctor.sdk.compat.__path__))
+    spec = find_spec("nni")
+    if spec is not None and spec.origin is not None and Path(spec.origin).is_relative_to(ours):
+        return Check("import nni", CheckResult.OK, "Proctor's, in trials and in scripts run by hand")
+    advice = f"to have Proctor's there: export PYTHONPATH={shlex.quote(ours)}:$PYTHONPATH"
+    if spec is None:
+        return Check("import nni", CheckResult.OK, "Proctor's in trials, nothing in scripts run by hand", advice)
+    found = f"Proctor's in trials, NNI's own in scripts run by hand ({spec.origin})"
+    return Check("import nni", CheckResult.NOTE, found, advice)
+
+
 CHECKS: tuple[Callable[[Home], Check], ...] = (
     check_python,
     check_sqlite,
@@ -259,6 +275,7 @@ CHECKS: tuple[Callable[[Home], Check], ...] = (
     check_port,
     check_gpus,
     check_cgroup,
+    check_nni,
 )
 
 

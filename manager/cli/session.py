@@ -2,12 +2,13 @@
 
 import os
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import click
 
 from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.output import echo
-from proctor.manager.settings import Home
+from proctor.manager.settings import Home, read_prefix
 from proctor.sdk.client.home import ENV_URL
 
 if TYPE_CHECKING:
@@ -33,9 +34,17 @@ class CliSession:
         return self._client
 
     def ensure_client(self, *, port: int | None = None, url_prefix: str | None = None) -> "Client":
-        """The manager; the home's own one is started in the background if it does not run."""
+        """The manager; the home's own one is started in the background if it does not run.
+
+        Says so on stderr if one runs already, with another port or URL prefix than these.
+        """
         if self._client is None and self.url is None:
             ensure_running(self.home, port=port, url_prefix=url_prefix)
+        url = self.client.url
+        if port and urlsplit(url).port != port:
+            self.report(f"--port {port} has no effect: the manager, which serves all experiments, runs at {url}")
+        if url_prefix is not None and not url.endswith(read_prefix(url_prefix, "--url-prefix")):
+            self.report(f"--url-prefix has no effect: the manager, which serves all experiments, runs at {url}")
         return self.client
 
     def close(self) -> None:

@@ -292,7 +292,8 @@ class ExperimentConfig:
 
 
 def _section(cls: type[Any], mapping: Mapping[str, Any], folder: Path, where: str) -> Any:
-    """A configuration object of a mapping in a file; what was given as null is not given."""
+    """A configuration object of a mapping in a file; what was given as null is not given. Code is in the file's folder
+    unless another one is named."""
     names = {_folded(item.name): item.name for item in fields(cls)}
     given: dict[str, Any] = {}
     for key, value in mapping.items():
@@ -302,6 +303,8 @@ def _section(cls: type[Any], mapping: Mapping[str, Any], folder: Path, where: st
             raise ValueError(f"{where}: {_no_such_field(cls, str(key), names)}{hint}")
         if value is not None:
             given[name] = _value(name, value, folder, f"{where}: {key}")
+    for name in {"trial_code_directory", "code_directory"} & set(names.values()):
+        given.setdefault(name, str(folder))
     try:
         return cls(**given)
     except TypeError as error:

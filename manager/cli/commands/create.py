@@ -17,7 +17,6 @@ from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.machines import Logins, find_logins, handover_file
 from proctor.manager.cli.output import echo
 from proctor.manager.cli.session import CliSession, with_session
-from proctor.manager.settings import read_prefix
 
 if TYPE_CHECKING:
     from proctor.manager.config.experiment import ExperimentConfig
@@ -135,8 +134,6 @@ def create(
         return ExitCode.OK
     logins = find_logins(loaded.config.canonical(), loaded.secrets)
     client = session.ensure_client(port=port, url_prefix=url_prefix)
-    if url_prefix is not None and not client.url.endswith(read_prefix(url_prefix, "--url-prefix")):
-        session.report(f"--url-prefix has no effect: a manager already runs, at {client.url}")
     if debug:
         others = {key: value for key, value in loaded.mapping.items() if key.lower() != "debug"}
         loaded = replace(loaded, mapping={**others, "debug": True})

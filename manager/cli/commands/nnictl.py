@@ -20,7 +20,9 @@ def _answering(name: str, sentence: str) -> click.Command:
     def answer() -> None:
         raise CommandError(f"there is no `proctor {name}`: {sentence}", ExitCode.USAGE)
 
-    return click.Command(name, callback=answer, help=sentence, context_settings=ANY_ARGUMENTS, hidden=True)
+    return click.Command(
+        name, callback=answer, help=f"{sentence[0].upper()}{sentence[1:]}.", context_settings=ANY_ARGUMENTS, hidden=True
+    )
 
 
 hello = _answering(

@@ -1,5 +1,6 @@
 """What users of nnictl type: every argument list of NNI 3.0 is carried out, or answered with what to do instead."""
 
+import re
 import subprocess
 import sys
 import zipfile
@@ -118,6 +119,8 @@ top -t 3
 top --time 3
 """
 
+GROUPS = ("update", "trial", "experiment", "platform", "webui", "config", "log", "algo", "trainingservice")
+
 ANSWERED = {
     "hello": "examples/nni-unchanged",
     "ss_gen -t python3_mnist.py -d . -f space.json": "write searchSpace in the YAML file",
@@ -220,8 +223,15 @@ def test_debug_reaches_the_configuration(rest: FakeRest, typed, words: dict[str,
     assert [(key, value) for key, value in body["config"].items() if key.lower() == "debug"] == [("debug", True)]
 
 
-def test_a_url_prefix_comes_too_late_for_a_manager_that_runs(rest: FakeRest, typed) -> None:
-    assert f"--url-prefix has no effect: a manager already runs, at {rest.url}" in typed("create -c CONFIG -u x").stderr
+@pytest.mark.parametrize("line", ["create -c CONFIG", "resume sT0pPed1", "view sT0pPed1"])
+def test_a_port_or_prefix_that_comes_too_late_is_named_once(
+    rest: FakeRest, typed, words: dict[str, str], line: str
+) -> None:
+    where = f"has no effect: the manager, which serves all experiments, runs at {rest.url}"
+    assert typed(f"{line} -p 8081").stderr.count(f"--port 8081 {where}\n") == 1
+    rest.experiments["sT0pPed1"]["status"] = "STOPPED"
+    assert "has no effect" not in typed(f"{line} -p PORT").stderr
+    assert f"--url-prefix {where}\n" in typed("create -c CONFIG -u x").stderr
 
 
 def test_options_without_effect_say_so_once(typed) -> None:
@@ -324,6 +334,27 @@ def test_tensorboard_that_is_not_installed_says_how_to_install_it(
     assert result.exit_code == 1
     assert "`pip install tensorboard`" in result.stderr
     assert f"--logdir {rest.experiments['aB3dE5f7']['directory']}" in result.stderr
+
+
+def test_the_documentation_has_every_verb_and_option(request: pytest.FixtureRequest) -> None:
+    text = (request.config.rootpath / "docs" / "coming-from-nni.md").read_text()
+    in_line = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    quoted = set(re.findall(r"[\w-]+", " ".join(re.findall(r"`([^`]+)`", in_line))))
+    for line in [*CARRIED_OUT.splitlines(), *ANSWERED]:
+        options = [word for word in line.split() if word.startswith("-") and not line.startswith("package")]
+        verb = line.split()[: 2 if line.split()[0] in GROUPS else 1]
+        assert {*options, *verb} <= quoted, line
+        assert " ".join(verb) in text
+
+
+def test_how_a_script_finds_nni_is_among_the_first_lines(request: pytest.FixtureRequest) -> None:
+    command = "export PYTHONPATH=$(python3 -c 'import proctor.sdk.compat as c; print(c.__path__[0])'):$PYTHONPATH"
+    lines = (request.config.rootpath / "docs" / "coming-from-nni.md").read_text().splitlines()
+    assert command in lines[:20]
+    assert command in (request.config.rootpath / "README.md").read_text()
+    program = "import proctor.sdk.compat as c; print(c.__path__[0])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert (Path(done.stdout.strip()) / "nni" / "experiment" / "__init__.py").is_file()
 
 
 def test_help_of_an_answered_verb_starts_fast() -> None:

@@ -120,6 +120,12 @@ def test_a_file_is_loaded_with_its_own_paths(folder: Path) -> None:
     )
 
 
+def test_code_is_in_the_folder_of_the_file_unless_another_one_is_named(tmp_path: Path) -> None:
+    (tmp_path / "e.yml").write_text("tuner: {className: mine.Tuner}\n")
+    config = ExperimentConfig.load(tmp_path / "e.yml")
+    assert (config.trial_code_directory, config.tuner.code_directory) == (str(tmp_path), str(tmp_path))  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from fakes.rest import FakeRest
 
+import proctor.sdk.compat
 from proctor.manager.cli import checks
 from proctor.manager.cli.checks import CheckResult
 from proctor.manager.settings import Home
@@ -165,3 +166,19 @@ def test_a_home_in_a_folder_that_everybody_may_write_fails_unless_that_is_sticky
     assert (found.verdict, found.advice) == (CheckResult.FAIL, f"`chmod o-w {folder}`")
     folder.chmod(0o1777)
     assert checks.check_home(Home(folder / "home")).verdict is CheckResult.OK
+
+
+def test_a_script_run_by_hand_is_told_how_to_find_proctors_nni(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = next(iter(proctor.sdk.compat.__path__))
+    advice = f"to have Proctor's there: export PYTHONPATH={ours}:$PYTHONPATH"
+    found = checks.check_nni(Home(tmp_path))
+    assert (found.verdict, found.advice) == (CheckResult.OK, advice)
+    assert found.found == "Proctor's in trials, nothing in scripts run by hand"
+    (tmp_path / "nni").mkdir()
+    (tmp_path / "nni" / "__init__.py").write_text("raise RuntimeError('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    found = checks.check_nni(Home(tmp_path))
+    assert (found.verdict, found.advice) == (CheckResult.NOTE, advice)
+    assert f"NNI's own in scripts run by hand ({tmp_path}/nni/__init__.py)" in found.found
+    monkeypatch.syspath_prepend(ours)
+    assert checks.check_nni(Home(tmp_path)).found == "Proctor's, in trials and in scripts run by hand"
