@@ -159,7 +159,7 @@ def _only_running(client: "Client", *, ended_too: bool) -> "JsonObject":
         raise CommandError("no experiment is running; name one by its id:\n" + _describe(newest), ExitCode.NOT_FOUND)
     return _single(
         running,
-        "there are no experiments; `proctor create --config FILE` starts one",
+        "there are no experiments; `proctor create FILE` starts one",
         "several experiments are running; name one by its id",
     )
 

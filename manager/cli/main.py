@@ -11,7 +11,7 @@ EXPERIMENTS, TRIALS, MANAGER, TOOLS = "Experiments", "Watching", "Manager", "Too
 COMMANDS = {
     "create": Lazy("create:create", "Start an experiment from a YAML file.", EXPERIMENTS),
     "resume": Lazy("lifecycle:resume", "Resume a stopped or paused experiment.", EXPERIMENTS),
-    "pause": Lazy("lifecycle:pause", "Create no new trials; running ones continue.", EXPERIMENTS),
+    "pause": Lazy("lifecycle:pause", "Stop starting new trials; running trials finish.", EXPERIMENTS),
     "view": Lazy("lifecycle:view", "Open an experiment for viewing.", EXPERIMENTS),
     "stop": Lazy("lifecycle:stop", "Stop an experiment and its trials.", EXPERIMENTS),
     "update": Lazy("update:update", "Change an experiment's limits or search space.", EXPERIMENTS),
@@ -24,7 +24,7 @@ COMMANDS = {
     "manager": Lazy("manager:manager", "Run, start or stop the manager, or show its status.", MANAGER),
     "platform": Lazy("doctor:platform", "Clean the machines of a configuration.", MANAGER),
     "doctor": Lazy("doctor:doctor", "Check this machine, a configuration and its machines.", MANAGER),
-    "config": Lazy("config:config", "Check a configuration, or show an experiment's.", TOOLS),
+    "config": Lazy("config:config", "Write, check or show a configuration.", TOOLS),
     "algo": Lazy("algo:algo", "List built-in algorithms; register your own.", TOOLS),
     "completion": Lazy("completion:completion", "Print the completion script for your shell.", TOOLS),
     "version": Lazy("manager:version", "Print the version of the command line and the manager.", TOOLS),

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from proctor.manager.cli.commands.config import CONFIG_PATH, describe_plan
-from proctor.manager.cli.config_file import load_checked, posted_mapping
+from proctor.manager.cli.commands.config import describe_plan
+from proctor.manager.cli.config_file import config_file_argument, load_checked, posted_mapping
 from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.machines import Logins, find_logins, handover_file
 from proctor.manager.cli.output import echo
@@ -100,7 +100,7 @@ def report_machines(session: CliSession, experiment: dict[str, Any]) -> ExitCode
 
 
 @click.command()
-@click.option("-c", "--config", "file", required=True, type=CONFIG_PATH, help="The experiment's YAML or JSON file.")
+@config_file_argument()
 @click.option("-f", "--foreground", is_flag=True, help="Watch it until it ends. Ctrl-C only stops watching.")
 @click.option("--dry-run", is_flag=True, help="Check everything without starting anything.")
 @click.option("-p", "--port", type=click.IntRange(0, 65535), help="Port to use if a manager has to be started.")
@@ -109,7 +109,7 @@ def report_machines(session: CliSession, experiment: dict[str, Any]) -> ExitCode
 def create(
     session: CliSession, file: Path, foreground: bool, dry_run: bool, port: int | None, identifier: str | None
 ) -> int:
-    """Start an experiment from a YAML file; NNI's v2 files are valid as they are.
+    """Start an experiment from a YAML or JSON file; NNI's v2 files are valid as they are.
 
     The manager is started in the background if none runs. Trials run with this shell's environment. The new
     experiment's id goes to stdout, everything else to stderr.

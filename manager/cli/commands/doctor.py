@@ -11,8 +11,7 @@ from typing import Any
 import click
 
 from proctor.manager.cli.checks import CHECKS, Check, CheckResult
-from proctor.manager.cli.commands.config import CONFIG_PATH
-from proctor.manager.cli.config_file import load_checked
+from proctor.manager.cli.config_file import config_file_argument, load_checked
 from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.machines import COLUMNS as MACHINE_COLUMNS
 from proctor.manager.cli.machines import MachineLines, find_logins, folded
@@ -25,12 +24,12 @@ SHELL_WORDS = frozenset(
 
 
 @click.command()
-@click.option("-c", "--config", "file", type=CONFIG_PATH, help="Also check a configuration and everything it needs.")
+@config_file_argument(required=False)
 @output_option
 @with_session
 def doctor(session: CliSession, file: Path | None, output: str) -> int:
-    """Check this machine and the home; with --config also an experiment's command and code, and every hop to every
-    machine of platform remote. Nothing is changed.
+    """Check this machine and the home; with the FILE of an experiment also its command and code, and every hop to
+    every machine of platform remote. Nothing is changed.
 
     The manager is started in the background if machines have to be reached and none runs. The exit code is 1 if a
     check fails.
@@ -143,7 +142,7 @@ def platform() -> None:
 
 
 @platform.command()
-@click.option("-c", "--config", "file", required=True, type=CONFIG_PATH, help="The experiment's YAML or JSON file.")
+@config_file_argument()
 @output_option
 @with_session
 def clean(session: CliSession, file: Path, output: str) -> int:

@@ -44,7 +44,7 @@ def list_(session: CliSession, every: bool, running: bool, status: str | None, n
     """All experiments."""
     found = session.client.experiments(status=status.upper() if status else None, name=name)
     rows = [row for row in found if not running or is_running(row)]
-    print_list(rows, EXPERIMENTS, output, empty="no experiments; `proctor create --config FILE` starts one")
+    print_list(rows, EXPERIMENTS, output, empty="no experiments; `proctor create FILE` starts one")
 
 
 @experiment.command()
@@ -174,8 +174,8 @@ def save(session: CliSession, experiment: str | None, path: Path, code: bool, ye
     session.report(f"Saving {contents.describe()}.")
     for sentence in contents.left_out:
         session.report(sentence)
-    if contents.is_large and not yes:
-        _confirm_large(size_text(contents.size))
+    if contents.is_large and not yes and not confirm(f"Save {size_text(contents.size)}, before compression?"):
+        raise CommandError("nothing was saved; .proctorignore in the code directory leaves files out")
     with show_progress(contents.size) as saved:
         write_archive(session.client, found, contents, target, saved)
     echo(str(target))
@@ -195,19 +195,6 @@ def load(session: CliSession, path: Path, code: Path | None, identifier: str | N
     loaded = load_archive(session.ensure_client(), path, code_directory=code, identifier=identifier)
     echo(loaded["id"])
     session.report(f"Experiment {loaded['id']} ({loaded['name']}) is here, {loaded['status']}.")
-
-
-def _confirm_large(size: str) -> None:
-    """Ask. Where there is no terminal to ask on, only `--yes` will do."""
-    question = f"That is {size} before it is compressed. Save it? (--yes does not ask)"
-    try:
-        confirmed = confirm(question)
-    except click.Abort:
-        if sys.stdin.isatty():
-            raise
-        raise CommandError(f"nothing was saved: {size} need a confirmation, or --yes", ExitCode.USAGE) from None
-    if not confirmed:
-        raise CommandError("nothing was saved; .proctorignore in the code directory leaves files out")
 
 
 def _settle(session: CliSession, experiment: dict[str, Any]) -> None:

@@ -140,7 +140,7 @@ async def test_what_is_not_there_is_said_on_a_page(api: Any, path: str) -> None:
 
 async def test_an_empty_manager_says_how_to_begin(api: Any) -> None:
     text, _ = await visit(api, "/")
-    assert "proctor create --config" in text
+    assert "proctor create experiment.yml" in text
     text, _ = await visit(api, "/nodes")
     assert "No nodes yet" in text
 

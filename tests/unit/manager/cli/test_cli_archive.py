@@ -332,7 +332,7 @@ def test_a_large_one_needs_a_confirmation(rest: FakeRest, invoke, project: Path,
     save = ("experiment", "save", "e", "-s", "-p", str(tmp_path))
     silent = invoke(*save)
     assert silent.exit_code == 2
-    assert "--yes" in silent.stderr
+    assert silent.stderr.endswith("Error: not confirmed: there is no terminal to ask on; use -y\n")
     assert invoke(*save, input="n\n").exit_code == 1
     assert not list(tmp_path.glob("*.zip*"))
     if what == "bytes":

@@ -252,6 +252,16 @@ def test_delete_asks_first(rest: FakeRest, invoke) -> None:
     assert "e" not in rest.experiments
 
 
+@pytest.mark.parametrize("command", [("experiment", "delete", "e"), ("nodes", "forget", "gpu")])
+def test_without_a_terminal_and_an_answer_the_option_is_named(rest: FakeRest, invoke, command: tuple[str, ...]) -> None:
+    rest.add_experiment("e", status="STOPPED")
+    rest.add_node("gpu", status="RELEASED")
+    result = invoke(*command, input="")
+    assert result.exit_code == 2
+    assert result.stderr.splitlines()[-1] == "Error: not confirmed: there is no terminal to ask on; use -y"
+    assert not rest.requests("DELETE") + rest.requests("POST")
+
+
 def test_delete_stops_what_is_done_and_leaves_what_runs(rest: FakeRest, invoke) -> None:
     rest.add_experiment("done", status="DONE")
     rest.add_experiment("runs")

@@ -1,5 +1,6 @@
 """`proctor create` against the fake manager."""
 
+import importlib.util
 import json
 import os
 from pathlib import Path
@@ -43,6 +44,29 @@ def test_it_posts_the_configuration_as_written_and_prints_the_id(rest: FakeRest,
     assert f"{rest.url}/experiments/mine?token=" in result.stderr
     assert "proctor stop mine" in result.stderr
     assert result.stderr.endswith("Experiment mine has started.\n")
+
+
+def test_the_file_is_an_argument_or_an_option_but_not_both(rest: FakeRest, invoke, file: Path) -> None:
+    for words in ((str(file),), ("-c", str(file)), ("--config", str(file))):
+        assert invoke("create", *words).exit_code == 0
+    assert len(rest.requests("POST")) == 3
+    assert "give one FILE" in invoke("create", str(file), "--config", str(file)).stderr
+    assert "give the FILE of an experiment" in invoke("create").stderr
+    assert len(rest.requests("POST")) == 3
+
+
+@pytest.mark.parametrize("words", [("create",), ("config", "check"), ("create", "--dry-run"), ("doctor",)])
+def test_a_missing_package_is_all_that_is_said(rest: FakeRest, invoke, file: Path, words, monkeypatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, package=None: None)
+    text = CONFIG.replace("platform: local", "platform: remote, machineLst: [{host: a}]").replace("TPE", "TPF")
+    file.write_text(text)
+    result = invoke(*words, str(file))
+    if words == ("doctor",):
+        assert "platform remote needs asyncssh: pip install 'proctor[remote]'" in result.stdout
+    else:
+        assert result.stderr == "Error: platform remote needs asyncssh: pip install 'proctor[remote]'\n"
+        assert result.exit_code == 2
+    assert not rest.requests("POST")
 
 
 def test_the_environment_goes_through_a_private_file(rest: FakeRest, invoke, file: Path, monkeypatch) -> None:

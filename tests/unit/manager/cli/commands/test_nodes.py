@@ -1,4 +1,4 @@
-"""`proctor nodes`, `platform` and `doctor --config` against the fake manager."""
+"""`proctor nodes`, `platform` and `doctor FILE` against the fake manager."""
 
 import json
 import threading

@@ -18,7 +18,7 @@ from proctor.training_services.ssh.errors import HostKeyRefused, KeyUnusable, Lo
 NODE = "gpu-1"
 SETTINGS = {"machine_list": [{"host": NODE}]}
 FORGET = f"`proctor nodes forget {NODE}`"
-CLEAN = "`proctor platform clean --config FILE`"
+CLEAN = "`proctor platform clean FILE`"
 
 
 async def is_forgotten(scene: Scene) -> None:
