@@ -133,7 +133,7 @@ def _report_failures(session: CliSession, experiment: dict[str, Any]) -> None:
     if failed:
         trial = failed[0]
         session.report(f"Trial {trial['sequence_id']} failed: {trial['reason']}")
-        session.report(f"  its output: proctor trial log {trial['id']} --stderr")
+        session.report(f"  its output: proctor trial log {trial['id']}")
 
 
 def _print_lines(session: CliSession, seen: Iterator[WatchedExperiment]) -> WatchedExperiment:

@@ -58,7 +58,8 @@ def dispatcher(session: CliSession, experiment: str | None, follow: bool, tail: 
 @click.command()
 @trial_argument
 @click.option("-f", "--follow", is_flag=True, help="Follow until the trial ends.")
-@click.option("--stderr", is_flag=True, help="Print stderr instead of stdout.")
+@click.option("--stdout", is_flag=True, help="Print stdout only.")
+@click.option("--stderr", is_flag=True, help="Print stderr only.")
 @click.option("-j", "--job", type=click.IntRange(1), metavar="N", help="Print the Nth attempt instead of the newest.")
 @length_options
 @with_session
@@ -68,36 +69,40 @@ def trial_log(
     trial: str | None,
     experiment: str | None,
     follow: bool,
+    stdout: bool,
     stderr: bool,
     job: int | None,
     tail: int | None,
     head: int | None,
 ) -> None:
-    """Print the output of a trial."""
+    """Print the output of a trial: stdout, then stderr under its name; with --follow as it comes.
+
+    With --tail and --head so many lines of each. The files of the two hold no times, so their lines cannot be put in
+    one order later.
+    """
     from proctor.manager.cli import logs
 
-    _refuse_both(follow, tail, head)
+    _refuse_both(follow, head)
     found = named_trial(session.client, words, trial, experiment)
-    stream = "stderr" if stderr else "stdout"
+    streams = [logs.STDOUT] * (stdout or not stderr) + [logs.STDERR] * (stderr or not stdout)
     if follow:
-        logs.follow_trial(session, found, stream, job=job)
+        logs.follow_trial(session, found, streams, job=job, tail=tail)
     else:
-        logs.print_log(logs.trial_log(session, found["id"], stream, job), tail=tail, head=head)
+        logs.print_trial(session, found, streams, job=job, tail=tail, head=head)
 
 
 def _print(growing: "GrowingLog", follow: bool, tail: int | None, head: int | None) -> None:
     from proctor.manager.cli import logs
 
-    if follow and head:
-        _refuse_both(follow, tail, head)
+    _refuse_both(follow, head)
     logs.print_log(growing, tail=tail, head=head)
     if follow:
         logs.follow(growing)
 
 
-def _refuse_both(follow: bool, tail: int | None, head: int | None) -> None:
-    if follow and (tail or head):
-        raise click.UsageError("--follow prints everything from the beginning; leave --head and --tail out")
+def _refuse_both(follow: bool, head: int | None) -> None:
+    if follow and head:
+        raise click.UsageError("give --follow or --head, not both")
 
 
 def _manager_log(session: CliSession) -> "GrowingLog":

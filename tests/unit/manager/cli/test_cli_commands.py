@@ -95,6 +95,53 @@ def test_a_log_is_printed_byte_by_byte_as_it_is(running: FakeRest, invoke) -> No
     assert invoke("log", "trial", "t1", "--stderr").stdout_bytes == b""
 
 
+def test_both_streams_of_a_trial_are_printed(running: FakeRest, invoke) -> None:
+    running.logs["t1", "stdout", 1] = b"one\ntwo"
+    assert invoke("trial", "log", "t1").stderr == ""
+    running.logs["t1", "stderr", 1] = b"a warning\nan error\n"
+    both = invoke("trial", "log", "t1")
+    assert both.stdout == "one\ntwo\na warning\nan error\n"
+    assert both.stderr == "==> stdout <==\n==> stderr <==\n"
+    assert both.output.startswith("==> stdout <==\none\ntwo\n==> stderr <==\na warning\n")
+    assert invoke("trial", "log", "t1", "--stdout").stdout == "one\ntwo"
+    assert invoke("trial", "log", "t1", "--stdout", "--stderr").stdout == both.stdout
+    assert invoke("trial", "log", "t1", "--stderr").output == "a warning\nan error\n"
+    assert invoke("trial", "log", "t1", "-n", "1").stdout == "two\nan error\n"
+    assert invoke("trial", "log", "t1", "--head", "1").stdout == "one\na warning\n"
+
+
+def test_the_stderr_of_a_failed_trial_is_never_hidden(running: FakeRest, invoke) -> None:
+    running.logs["t1", "stdout", 1] = b"one\n"
+    running.logs["t1", "stderr", 1] = b"Traceback\n"
+    assert invoke("trial", "log", "t1", "--stdout").stderr == ""
+    running.set_status("t1", "FAILED")
+    for words in ((), ("-f",), ("--tail", "1"), ("-f", "--tail", "1")):
+        assert "Traceback" in invoke("trial", "log", "t1", *words).stdout
+        hidden = invoke("trial", "log", "t1", "--stdout", *words)
+        assert hidden.stdout == "one\n"
+        assert hidden.stderr == "It failed and wrote to stderr, too: proctor trial log t1 --stderr\n"
+
+
+def test_a_trial_that_has_printed_nothing_says_so(running: FakeRest, invoke) -> None:
+    assert invoke("trial", "log", "t1").stderr == "Trial t1 has printed nothing yet.\n"
+    running.logs["t1", "stdout", 1] = b"one\n"
+    assert invoke("trial", "log", "t1", "--stderr").stderr == "Trial t1 has printed nothing to stderr yet.\n"
+
+
+def test_a_followed_log_may_begin_with_its_last_lines(running: FakeRest, invoke) -> None:
+    running.logs["t0", "stdout", 1] = b"one\ntwo\nthree\n"
+    running.logs["t0", "stderr", 1] = b"a\nb\n"
+
+    def add() -> None:
+        running.logs["t0", "stdout", 1] += b"four\n"
+        running.logs["t0", "stderr", 1] += b"c\n"
+        running.set_status("t0", "SUCCEEDED")
+
+    running.on_ask["GET", "/trials/t0"] = lambda: running.on_ask.update({("GET", "/trials/t0"): add})
+    result = invoke("trial", "log", "t0", "-f", "--tail", "1")
+    assert result.output == ("==> stdout <==\nthree\n==> stderr <==\nb\n==> following both <==\nfour\nc\n")
+
+
 def test_a_followed_log_goes_on_until_the_trial_has_ended(running: FakeRest, invoke) -> None:
     running.logs["t0", "stdout", 1] = b"one\n"
 

@@ -43,7 +43,7 @@ def test_debug_shows_the_traceback(invoke, rest: FakeRest) -> None:
         ("trial", "add", "-p", ""),
         ("trial", "add", "-p", "{"),
         ("trial", "ls", "--head", "1", "--tail", "1"),
-        ("trial", "log", "a", "-f", "--tail", "3"),
+        ("trial", "log", "a", "-f", "--head", "3"),
         ("stop", "x", "--all"),
         ("experiment", "delete"),
         ("experiment", "import", "-f", "nowhere.json"),

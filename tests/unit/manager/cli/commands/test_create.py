@@ -261,7 +261,7 @@ def test_why_no_trial_succeeded_is_told(rest: FakeRest, invoke, file: Path) -> N
     result = invoke("create", "--config", str(file), "--id", "mine", "--foreground")
     assert result.exit_code == 100
     assert "Trial 0 failed: exit code 3" in result.stderr
-    assert "proctor trial log t0 --stderr" in result.stderr
+    assert "proctor trial log t0\n" in result.stderr
 
 
 def test_secrets_are_handed_over_and_not_posted(rest: FakeRest, home: Path, tmp_path: Path) -> None:
