@@ -15,7 +15,7 @@ COMMANDS = {
     "view": Lazy("lifecycle:view", "Open an experiment for viewing.", EXPERIMENTS),
     "stop": Lazy("lifecycle:stop", "Stop an experiment and its trials.", EXPERIMENTS),
     "update": Lazy("update:update", "Change an experiment's limits or search space.", EXPERIMENTS),
-    "experiment": Lazy("experiment:experiment", "List, show, delete, export, import, save, load.", EXPERIMENTS),
+    "experiment": Lazy("experiment:experiment", "List, show, wait, delete, export, import, save, load.", EXPERIMENTS),
     "trial": Lazy("trial:trial", "List, show, pause, resume, kill, retry, add; read logs.", EXPERIMENTS),
     "top": Lazy("top:top", "Watch experiments and running trials.", TRIALS),
     "log": Lazy("log:log", "Print the log of the manager, a dispatcher or a trial.", TRIALS),

@@ -1,7 +1,8 @@
-"""`proctor experiment`: list, show, status, delete, export, import, save, load."""
+"""`proctor experiment`: list, show, status, wait, delete, export, import, save, load."""
 
 import json
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from proctor.manager.cli.session import CliSession, with_session
 
 @click.group()
 def experiment() -> None:
-    """Experiments: list, show, status, delete, export, import, save, load."""
+    """Experiments: list, show, status, wait, delete, export, import, save, load."""
 
 
 @experiment.command("list")
@@ -58,29 +59,33 @@ def show(session: CliSession, experiment: str | None, output: str) -> None:
 
 @experiment.command()
 @experiment_argument
-@click.option("--wait", is_flag=True, help="Wait until it ends; the exit code says how: 0, 100, 103.")
-@click.option("--timeout", metavar="DURATION", help="Wait no longer than 90s, 10m, 2h; then exit code 101.")
 @output_option
 @with_session
-def status(session: CliSession, experiment: str | None, wait: bool, timeout: str | None, output: str) -> int:
+def status(session: CliSession, experiment: str | None, output: str) -> None:
     """The status of an experiment, and why it is in it."""
-    found = find_experiment(session.client, experiment, ended_too=True)
-    if wait or timeout is not None:
-        from proctor.manager.cli.watching import wait_for_end
-
-        found = wait_for_end(session.client, found["id"], timeout)
     fields = (
         Column("status", lambda row: row["status"]),
         Column("reason", lambda row: row["reason"]),
         Column("failure", lambda row: row.get("failure") or ""),
         Column("error", lambda row: row["error"]),
     )
-    print_one(found, fields, output)
-    if not wait and timeout is None:
-        return ExitCode.OK
-    from proctor.manager.cli.watching import outcome_code
+    print_one(find_experiment(session.client, experiment, ended_too=True), fields, output)
 
-    return outcome_code(found)
+
+@experiment.command()
+@experiment_argument
+@click.option("--timeout", metavar="DURATION", help="Wait no longer than 90s, 10m, 2h; then exit code 101.")
+@with_session
+def wait(session: CliSession, experiment: str | None, timeout: str | None) -> int:
+    """Wait until an experiment ends, with its progress on stderr, then print its best trial.
+
+    The exit code says how it ended: 0 with a result, 100 in ERROR or without one trial that succeeded, 103 stopped.
+    Ctrl-C only stops waiting.
+    """
+    from proctor.manager.cli.watching import watch_to_the_end
+
+    found = find_experiment(session.client, experiment, ended_too=True)
+    return watch_to_the_end(session, found["id"], timeout=timeout)
 
 
 @experiment.command()
@@ -200,9 +205,10 @@ def load(session: CliSession, path: Path, code: Path | None, identifier: str | N
 def _settle(session: CliSession, experiment: dict[str, Any]) -> None:
     """An experiment that is DONE or in ERROR still has a loop; stop it, so that it can be deleted."""
     if experiment["status"] in ("DONE", "ERROR"):
-        from proctor.manager.cli.watching import stop_and_wait
+        from proctor.manager.cli.watching import STOP_SECONDS, wait_until_stopped
 
-        stop_and_wait(session.client, experiment["id"])
+        session.client.stop_experiment(experiment["id"])
+        wait_until_stopped(session, [experiment["id"]], time.monotonic() + STOP_SECONDS)
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:

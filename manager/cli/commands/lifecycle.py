@@ -38,13 +38,13 @@ def resume(session: CliSession, experiment: str | None, port: int | None, foregr
 @click.option("--trials", is_flag=True, help="Pause its trials, too; those that can save may do so first.")
 @with_session
 def pause(session: CliSession, experiment: str | None, trials: bool) -> None:
-    """Create no new trials; running ones continue. `proctor resume` resumes the experiment.
+    """Stop starting new trials; running trials finish. `proctor resume` resumes the experiment.
 
     With `--trials` its trials are paused, too, and `proctor resume --trials` resumes all of them.
     """
     found = find_experiment(session.client, experiment)
     session.client.pause_experiment(found["id"], trials=trials)
-    what = "creates no new trials and its trials are being paused" if trials else "creates no new trials"
+    what = "starts no new trials and its trials are being paused" if trials else "starts no new trials"
     again = f"proctor resume {found['id']}{' --trials' if trials else ''}"
     session.report(f"Experiment {found['id']} {what}; `{again}` resumes it.")
 
@@ -69,24 +69,35 @@ def view(session: CliSession, experiment: str | None, port: int | None) -> None:
 @click.command()
 @experiment_argument
 @click.option("-a", "--all", "every", is_flag=True, help="Stop all experiments.")
+@click.option("--wait", is_flag=True, help="Wait until it is STOPPED, and report what it is waiting for.")
+@click.option("--timeout", metavar="DURATION", help="Wait no longer than 90s, 10m, 2h; then exit code 101.")
 @with_session
-def stop(session: CliSession, experiment: str | None, every: bool) -> None:
+def stop(session: CliSession, experiment: str | None, every: bool, wait: bool, timeout: str | None) -> None:
     """Stop an experiment and its trials; it can be resumed. The manager keeps running.
 
     An ID that ends in `*` stops all experiments whose ids begin like that. Trials that can save may do so first
     (`saveSeconds`); stopping the experiment again ends them at once.
     """
-    client = session.client
+    from proctor.manager.cli.watching import deadline_of, wait_until_stopped
+
+    client, deadline = session.client, deadline_of(timeout)
     if every:
         if experiment is not None:
             raise click.UsageError("give an ID or --all, not both")
+        stopping = [row["id"] for row in client.experiments() if is_running(row)]
         client.stop_all()
         session.report("All experiments are being stopped.")
-        return
-    for found in _to_stop(client, experiment):
-        stopping = client.stop_experiment(found["id"])
-        waits = f" ({stopping['reason']})" if stopping["status"] == "STOPPING" and stopping["reason"] else ""
-        session.report(f"Experiment {found['id']} is being stopped{waits}; `proctor resume {found['id']}` resumes it.")
+    else:
+        stopping = [_stop_one(session, found["id"]) for found in _to_stop(client, experiment)]
+    if stopping and (wait or timeout is not None):
+        wait_until_stopped(session, stopping, deadline)
+
+
+def _stop_one(session: CliSession, identifier: str) -> str:
+    stopping = session.client.stop_experiment(identifier)
+    waits = f" ({stopping['reason']})" if stopping["status"] == "STOPPING" and stopping["reason"] else ""
+    session.report(f"Experiment {identifier} is being stopped{waits}; `proctor resume {identifier}` resumes it.")
+    return identifier
 
 
 def _to_stop(client: Any, experiment: str | None) -> list[dict[str, Any]]:

@@ -131,7 +131,7 @@ def _update_spent_limit(state: ExperimentState, turn: Turn) -> None:
 
 
 def pause(state: ExperimentState, turn: Turn, *, trials_save_seconds: float | None = None) -> None:
-    """Create no new trials; running ones keep running, unless they are to be paused, too.
+    """Stop starting new trials; running trials finish, unless they are to be paused, too.
 
     :param trials_save_seconds: pause the live trials, too; how long each may save before it is signaled.
     """

@@ -11,7 +11,7 @@ from proctor.manager.cli.main import cli
 VERBS = """
 create; resume; view; stop; update searchspace; update concurrency; update duration; update trialnum;
 trial ls; trial show; trial kill; trial retry; trial add; trial log; experiment list; experiment show;
-experiment status;
+experiment status; experiment wait; config init;
 experiment delete; experiment export; experiment import; experiment save; experiment load; nodes; top; log manager;
 log dispatcher; log trial; config show; config check; algo register; algo list; algo show; algo unregister; webui url;
 manager run; manager start; manager stop; manager status; doctor; version; completion
