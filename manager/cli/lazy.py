@@ -3,15 +3,18 @@
 import os
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from importlib import import_module
-from typing import IO, Any, cast
+from typing import IO, Any, TypeVar, cast
 
 import click
 
 from proctor.manager.cli.exits import ExitCode, describe_error
 from proctor.manager.cli.output import CleanFile, echo
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,37 @@ def _report_error(error: Exception, *, debug: bool) -> int:
     text, code = found
     echo(f"Error: {text}", err=True)
     return code
+
+
+class UnlistedSpellings(click.Option):
+    """An option with spellings that its help does not list.
+
+    Each short option that is listed has one meaning in all commands; nnictl's, where they differ, are accepted too.
+    """
+
+    def __init__(self, *arguments: Any, unlisted: Sequence[str], **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.unlisted = frozenset(unlisted)
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """As click does, without what is not listed."""
+        listed = copy(self)
+        listed.opts = [spelling for spelling in self.opts if spelling not in self.unlisted]
+        return click.Option.get_help_record(listed, ctx)
+
+    def get_error_hint(self, ctx: click.Context | None) -> str:
+        """As click does, without what is not listed."""
+        return " / ".join(f"'{spelling}'" for spelling in self.opts if spelling not in self.unlisted)
+
+
+def nnictl_option(*listed: str, nnictl: Sequence[str], **settings: Any) -> Callable[[F], F]:
+    """As `click.option`, with nnictl's spellings of it, which the help does not list."""
+    return click.option(*listed, *nnictl, cls=UnlistedSpellings, unlisted=nnictl, **settings)
+
+
+def examples(*lines: str) -> str:
+    """The epilog of a command: command lines as a user types them, some with a comment."""
+    return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
 
 
 def alias(group: click.Group, name: str, command: click.Command) -> None:

@@ -2,7 +2,7 @@
 
 import click
 
-from proctor.manager.cli.lazy import Lazy, RootGroup
+from proctor.manager.cli.lazy import Lazy, RootGroup, examples, nnictl_option
 from proctor.manager.cli.output import echo
 from proctor.manager.cli.session import CliSession
 
@@ -46,13 +46,27 @@ def _print_version(context: click.Context, parameter: click.Parameter, wanted: b
     lazy=COMMANDS,
     aliases=ALIASES,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Exit codes: 0 done, 1 failed, 2 wrong input, 3 not found, 4 not authorized, 5 conflict or ambiguous, "
+    epilog=examples(
+        "proctor config init train.py         # write experiment.yml for a script",
+        "proctor create experiment.yml        # start the experiment",
+        "proctor top                          # watch it",
+        "proctor trial ls --sort best         # its results",
+    )
+    + "\n\nExit codes: 0 done, 1 failed, 2 wrong input, 3 not found, 4 not authorized, 5 conflict or ambiguous, "
     "6 no manager; when waiting for an experiment: 100 it failed, 101 still running, 103 it was stopped; 130 Ctrl-C.",
 )
 @click.option("--home", metavar="DIR", help="Folder of the manager's state  [env: PROCTOR_HOME]")
 @click.option("--url", metavar="URL", help="URL of a manager on another host  [env: PROCTOR_URL, PROCTOR_TOKEN]")
 @click.option("--debug", is_flag=True, help="Show tracebacks of errors.")
-@click.option("-v", "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version)
+@nnictl_option(
+    "--version",
+    nnictl=["-v"],
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_print_version,
+    help="Print the version of the command line.",
+)
 @click.pass_context
 def cli(context: click.Context, home: str | None, url: str | None, debug: bool) -> None:
     """Proctor runs machine-learning experiments: one YAML file in, the best trial out.

@@ -10,6 +10,7 @@ import click
 from proctor.manager.cli.config_file import CONFIG_PATH, config_file_argument, load_checked
 from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.identifiers import experiment_argument, find_experiment
+from proctor.manager.cli.lazy import examples
 from proctor.manager.cli.output import Format, echo, print_one
 from proctor.manager.cli.session import CliSession, with_session
 
@@ -17,12 +18,12 @@ if TYPE_CHECKING:
     from proctor.manager.cli.draft import ScriptFacts
 
 
-@click.group()
+@click.group(epilog=examples("proctor config init train.py", "proctor config check experiment.yml"))
 def config() -> None:
     """Write a first configuration, check one, or show an experiment's."""
 
 
-@config.command()
+@config.command(epilog=examples("proctor config show", "proctor config show k3x9 > again.yml"))
 @experiment_argument
 @click.option(
     "-o",
@@ -43,7 +44,7 @@ def show(session: CliSession, experiment: str | None, output: str) -> None:
     )
 
 
-@config.command()
+@config.command(epilog=examples("proctor config check experiment.yml"))
 @config_file_argument()
 @with_session
 def check(session: CliSession, file: Path) -> None:
@@ -55,7 +56,7 @@ def check(session: CliSession, file: Path) -> None:
     session.report(f"{file}: valid. {describe_plan(loaded.config)}")
 
 
-@config.command()
+@config.command(epilog=examples("proctor config init train.py", "proctor config init src/train.py search.yml"))
 @click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("file", default="experiment.yml", type=CONFIG_PATH)
 @click.option("--overwrite", is_flag=True, help="Replace FILE if it exists.")
@@ -99,7 +100,7 @@ def _missing_calls(script: Path, facts: "ScriptFacts") -> Iterator[str]:
         yield f"{script} does not call proctor.report_final_result(value), so no trial would have a result."
 
 
-@config.command()
+@config.command(epilog=examples("proctor config schema > experiment.schema.json"))
 def schema() -> None:
     """The JSON Schema of configurations."""
     from proctor.manager.config.reference import render_json_schema

@@ -13,6 +13,7 @@ import click
 from proctor.manager.cli.commands.config import describe_plan
 from proctor.manager.cli.config_file import config_file_argument, load_checked, posted_mapping
 from proctor.manager.cli.exits import CommandError, ExitCode
+from proctor.manager.cli.lazy import examples, nnictl_option
 from proctor.manager.cli.machines import Logins, find_logins, handover_file
 from proctor.manager.cli.output import echo
 from proctor.manager.cli.session import CliSession, with_session
@@ -99,9 +100,15 @@ def report_machines(session: CliSession, experiment: dict[str, Any]) -> ExitCode
     return ExitCode.EXPERIMENT_FAILED
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "proctor create experiment.yml",
+        "proctor create experiment.yml --foreground    # watch it until it ends",
+        "proctor create experiment.yml --dry-run       # only check whether it would start",
+    )
+)
 @config_file_argument()
-@click.option("-f", "--foreground", is_flag=True, help="Watch it until it ends. Ctrl-C only stops watching.")
+@nnictl_option("--foreground", nnictl=["-f"], is_flag=True, help="Watch it until it ends. Ctrl-C only stops watching.")
 @click.option("--dry-run", is_flag=True, help="Check everything without starting anything.")
 @click.option("-p", "--port", type=click.IntRange(0, 65535), help="Port to use if a manager has to be started.")
 @click.option("--id", "identifier", metavar="ID", help="Use this id for the experiment.")

@@ -13,6 +13,7 @@ import click
 from proctor.manager.cli.checks import CHECKS, Check, CheckResult
 from proctor.manager.cli.config_file import config_file_argument, load_checked
 from proctor.manager.cli.exits import CommandError, ExitCode
+from proctor.manager.cli.lazy import examples
 from proctor.manager.cli.machines import COLUMNS as MACHINE_COLUMNS
 from proctor.manager.cli.machines import MachineLines, find_logins, folded
 from proctor.manager.cli.output import Format, TableRow, output_option, print_list
@@ -23,7 +24,7 @@ SHELL_WORDS = frozenset(
 )
 
 
-@click.command()
+@click.command(epilog=examples("proctor doctor", "proctor doctor experiment.yml"))
 @config_file_argument(required=False)
 @output_option
 @with_session
@@ -136,12 +137,12 @@ def _walk(directory: Path, most: int = 10_000) -> list[Path]:
     return found
 
 
-@click.group()
+@click.group(epilog=examples("proctor platform clean experiment.yml"))
 def platform() -> None:
     """Clean the machines of a configuration."""
 
 
-@platform.command()
+@platform.command(epilog=examples("proctor platform clean experiment.yml"))
 @config_file_argument()
 @output_option
 @with_session

@@ -12,7 +12,7 @@ import click
 from proctor.manager.cli.columns import EXPERIMENT, EXPERIMENTS, counts
 from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.identifiers import experiment_argument, find_experiment, is_running
-from proctor.manager.cli.lazy import alias
+from proctor.manager.cli.lazy import alias, examples, nnictl_option
 from proctor.manager.cli.output import (
     Column,
     Format,
@@ -27,12 +27,14 @@ from proctor.manager.cli.output import (
 from proctor.manager.cli.session import CliSession, with_session
 
 
-@click.group()
+@click.group(
+    epilog=examples("proctor experiment list", "proctor experiment export k3x9 --type csv --filename results.csv")
+)
 def experiment() -> None:
     """Experiments: list, show, status, wait, delete, export, import, save, load."""
 
 
-@experiment.command("list")
+@experiment.command("list", epilog=examples("proctor experiment list --running", "proctor experiment list -o json"))
 @click.option(
     "-a", "--all", "every", is_flag=True, help="As it is; nnictl listed only running ones without it.", hidden=True
 )
@@ -48,7 +50,7 @@ def list_(session: CliSession, every: bool, running: bool, status: str | None, n
     print_list(rows, EXPERIMENTS, output, empty="no experiments; `proctor create FILE` starts one")
 
 
-@experiment.command()
+@experiment.command(epilog=examples("proctor experiment show", "proctor experiment show k3x9 -o yaml"))
 @experiment_argument
 @output_option
 @with_session
@@ -57,7 +59,7 @@ def show(session: CliSession, experiment: str | None, output: str) -> None:
     print_one(find_experiment(session.client, experiment, ended_too=True), EXPERIMENT, output)
 
 
-@experiment.command()
+@experiment.command(epilog=examples("proctor experiment status k3x9"))
 @experiment_argument
 @output_option
 @with_session
@@ -72,7 +74,12 @@ def status(session: CliSession, experiment: str | None, output: str) -> None:
     print_one(find_experiment(session.client, experiment, ended_too=True), fields, output)
 
 
-@experiment.command()
+@experiment.command(
+    epilog=examples(
+        "proctor experiment wait",
+        "proctor experiment wait k3x9 --timeout 2h",
+    )
+)
 @experiment_argument
 @click.option("--timeout", metavar="DURATION", help="Wait no longer than 90s, 10m, 2h; then exit code 101.")
 @with_session
@@ -88,7 +95,7 @@ def wait(session: CliSession, experiment: str | None, timeout: str | None) -> in
     return watch_to_the_end(session, found["id"], timeout=timeout)
 
 
-@experiment.command()
+@experiment.command(epilog=examples("proctor experiment delete k3x9", "proctor experiment delete --all -y"))
 @experiment_argument
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option("-a", "--all", "every", is_flag=True, help="Delete all experiments that do not run.")
@@ -107,9 +114,16 @@ def delete(session: CliSession, experiment: str | None, yes: bool, every: bool) 
             session.report(f"Experiment {row['id']} is deleted.")
 
 
-@experiment.command()
+@experiment.command(
+    epilog=examples(
+        "proctor experiment export --filename results.json",
+        "proctor experiment export k3x9 --type csv --intermediate > results.csv",
+    )
+)
 @experiment_argument
-@click.option("-f", "--filename", type=click.Path(path_type=Path), help="Where to write; stdout if not given.")
+@nnictl_option(
+    "--filename", nnictl=["-f"], type=click.Path(path_type=Path), help="Where to write; stdout if not given."
+)
 @click.option("-t", "--type", "kind", type=click.Choice(["json", "csv"]), default="json", show_default=True)
 @click.option("-o", "--output", "kind", type=click.Choice(["json", "csv"]), hidden=True)
 @click.option("-i", "--intermediate", is_flag=True, help="The intermediate metrics as well.")
@@ -136,9 +150,15 @@ def export(
         session.report(f"Left out, as {why}: {_numbered(others, 'trial')} of experiment {found['id']}.")
 
 
-@experiment.command("import")
+@experiment.command("import", epilog=examples("proctor experiment import k3x9 --filename results.json"))
 @experiment_argument
-@click.option("-f", "--filename", required=True, type=click.Path(path_type=Path), help='JSON: [{"parameter", "value"}]')
+@nnictl_option(
+    "--filename",
+    nnictl=["-f"],
+    required=True,
+    type=click.Path(path_type=Path),
+    help='JSON: [{"parameter", "value"}]',
+)
 @click.option("--skip-outside", is_flag=True, help="Skip rows outside the search space instead of refusing the file.")
 @with_session
 def import_(session: CliSession, experiment: str | None, filename: Path, skip_outside: bool) -> None:
@@ -157,12 +177,18 @@ def import_(session: CliSession, experiment: str | None, filename: Path, skip_ou
     session.report(f"The tuner of experiment {found['id']} received {received}{skipped}.")
 
 
-@experiment.command()
-@experiment_argument
-@click.option(
-    "-p", "--path", type=click.Path(path_type=Path), default=Path(), help="A folder, or the file name of the zip."
+@experiment.command(
+    epilog=examples("proctor experiment save k3x9", "proctor experiment save k3x9 --code --path /backup")
 )
-@click.option("-s", "--saveCodeDir", "--code", "code", is_flag=True, help="Include the code directory.")
+@experiment_argument
+@nnictl_option(
+    "--path",
+    nnictl=["-p"],
+    type=click.Path(path_type=Path),
+    default=Path(),
+    help="A folder, or the file name of the zip.",
+)
+@nnictl_option("-s", "--code", nnictl=["--saveCodeDir"], is_flag=True, help="Include the code directory.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @with_session
 def save(session: CliSession, experiment: str | None, path: Path, code: bool, yes: bool) -> None:
@@ -187,9 +213,19 @@ def save(session: CliSession, experiment: str | None, path: Path, code: bool, ye
     session.report(f"Experiment {found['id']} is saved: {size_text(target.stat().st_size)}.")
 
 
-@experiment.command()
-@click.option("-p", "--path", required=True, type=click.Path(path_type=Path), help="A zip created by `save`.")
-@click.option("-c", "--codeDir", "code", type=click.Path(path_type=Path), help="Where to unpack the saved code.")
+@experiment.command(
+    epilog=examples(
+        "proctor experiment load --path k3x9.zip", "proctor experiment load --path k3x9.zip --code-directory project"
+    )
+)
+@nnictl_option("--path", nnictl=["-p"], required=True, type=click.Path(path_type=Path), help="A zip created by `save`.")
+@nnictl_option(
+    "--code-directory",
+    "code",
+    nnictl=["-c", "--codeDir"],
+    type=click.Path(path_type=Path),
+    help="Where to unpack the saved code.",
+)
 @click.option("--id", "identifier", metavar="ID", help="Give it a different id.")
 @with_session
 def load(session: CliSession, path: Path, code: Path | None, identifier: str | None) -> None:

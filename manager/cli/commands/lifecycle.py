@@ -6,14 +6,19 @@ import click
 
 from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.identifiers import experiment_argument, find_experiment, is_running, machines_kept
+from proctor.manager.cli.lazy import examples, nnictl_option
 from proctor.manager.cli.output import echo
 from proctor.manager.cli.session import CliSession, with_session
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "proctor resume                  # the only one that can be resumed", "proctor resume k3x9 --foreground"
+    )
+)
 @experiment_argument
 @click.option("-p", "--port", type=click.IntRange(0, 65535), help="Port to use if a manager has to be started.")
-@click.option("-f", "--foreground", is_flag=True, help="Watch it until it ends.")
+@nnictl_option("--foreground", nnictl=["-f"], is_flag=True, help="Watch it until it ends.")
 @click.option("--trials", is_flag=True, help="Resume its paused trials, too; also of a running experiment.")
 @with_session
 def resume(session: CliSession, experiment: str | None, port: int | None, foreground: bool, trials: bool) -> int:
@@ -33,7 +38,7 @@ def resume(session: CliSession, experiment: str | None, port: int | None, foregr
     return watch_to_the_end(session, found["id"])
 
 
-@click.command()
+@click.command(epilog=examples("proctor pause", "proctor pause k3x9 --trials"))
 @experiment_argument
 @click.option("--trials", is_flag=True, help="Pause its trials, too; those that can save may do so first.")
 @with_session
@@ -49,7 +54,7 @@ def pause(session: CliSession, experiment: str | None, trials: bool) -> None:
     session.report(f"Experiment {found['id']} {what}; `{again}` resumes it.")
 
 
-@click.command()
+@click.command(epilog=examples("proctor view k3x9"))
 @experiment_argument
 @click.option("-p", "--port", type=click.IntRange(0, 65535), help="Port to use if a manager has to be started.")
 @with_session
@@ -66,7 +71,11 @@ def view(session: CliSession, experiment: str | None, port: int | None) -> None:
     echo(client.page_url(f"/experiments/{found['id']}"))
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "proctor stop                    # the only one that runs", "proctor stop k3x9 --wait", "proctor stop --all"
+    )
+)
 @experiment_argument
 @click.option("-a", "--all", "every", is_flag=True, help="Stop all experiments.")
 @click.option("--wait", is_flag=True, help="Wait until it is STOPPED, and report what it is waiting for.")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from proctor.manager.cli.identifiers import experiment_argument, find_experiment, named_trial, trial_argument
-from proctor.manager.cli.lazy import alias
+from proctor.manager.cli.lazy import alias, examples
 from proctor.manager.cli.session import CliSession, with_session
 
 if TYPE_CHECKING:
@@ -26,12 +26,12 @@ def length_options(function: F) -> F:
     return function
 
 
-@click.group()
+@click.group(epilog=examples("proctor log manager -n 50", "proctor log dispatcher k3x9 -f"))
 def log() -> None:
     """Print the log of the manager, a dispatcher or a trial."""
 
 
-@log.command()
+@log.command(epilog=examples("proctor log manager -f", "proctor log manager -n 50"))
 @click.option("-f", "--follow", is_flag=True, help="Keep printing new lines until Ctrl-C.")
 @length_options
 @with_session
@@ -40,7 +40,7 @@ def manager(session: CliSession, follow: bool, tail: int | None, head: int | Non
     _print(_manager_log(session), follow, tail, head)
 
 
-@log.command()
+@log.command(epilog=examples("proctor log dispatcher", "proctor log dispatcher k3x9 -f -n 20"))
 @experiment_argument
 @click.option("-f", "--follow", is_flag=True, help="Keep printing new lines until Ctrl-C.")
 @length_options
@@ -55,7 +55,11 @@ def dispatcher(session: CliSession, experiment: str | None, follow: bool, tail: 
     _print(growing, follow, tail, head)
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "proctor trial log 7", "proctor trial log 7 -f --tail 20", "proctor trial log 7 --stderr > errors.txt"
+    )
+)
 @trial_argument
 @click.option("-f", "--follow", is_flag=True, help="Follow until the trial ends.")
 @click.option("--stdout", is_flag=True, help="Print stdout only.")

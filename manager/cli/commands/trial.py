@@ -16,7 +16,7 @@ from proctor.manager.cli.commands.log import trial_log
 from proctor.manager.cli.commands.update import read_document_file
 from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.identifiers import experiment_argument, find_experiment, named_trial, trial_argument
-from proctor.manager.cli.lazy import alias
+from proctor.manager.cli.lazy import alias, examples
 from proctor.manager.cli.output import Column, Format, TableRow, echo, output_option, print_list, print_one, print_table
 from proctor.manager.cli.session import CliSession, with_session
 from proctor.manager.lifecycle.states import TrialStatus
@@ -34,14 +34,18 @@ FILES = (
 )
 
 
-@click.group()
+@click.group(epilog=examples("proctor trial ls", "proctor trial log 7 -f"))
 def trial() -> None:
     """Trials: list, show, pause, resume, kill, retry, add; read logs and files."""
 
 
-@trial.command()
+@trial.command(
+    epilog=examples(
+        "proctor trial ls", "proctor trial ls --sort best --head 5", "proctor trial ls k3x9 --status FAILED"
+    )
+)
 @experiment_argument
-@click.option("-s", "--status", type=click.Choice(STATUSES, case_sensitive=False), help="Only these.")
+@click.option("--status", type=click.Choice(STATUSES, case_sensitive=False), help="Only these.")
 @click.option(
     "--sort",
     type=click.Choice(SORTS),
@@ -83,7 +87,7 @@ def select(
     return rows if head is not None else rows[::-1]
 
 
-@trial.command()
+@trial.command(epilog=examples("proctor trial show 7", "proctor trial show 7 -e k3x9 --metrics -o csv"))
 @trial_argument
 @click.option("--metrics", is_flag=True, help="Show everything it reported instead.")
 @click.option(
@@ -121,7 +125,7 @@ def show(
             echo(f"job {row['job']}: {loss(row)}")
 
 
-@trial.command()
+@trial.command(epilog=examples("proctor trial kill 7"))
 @trial_argument
 @with_session
 def kill(session: CliSession, words: Sequence[str], trial: str | None, experiment: str | None) -> None:
@@ -131,7 +135,7 @@ def kill(session: CliSession, words: Sequence[str], trial: str | None, experimen
     session.report(f"Trial {found['sequence_id']} ({found['id']}) is being stopped.")
 
 
-@trial.command()
+@trial.command(epilog=examples("proctor trial retry 7"))
 @trial_argument
 @with_session
 def pause(session: CliSession, words: Sequence[str], trial: str | None, experiment: str | None) -> None:
@@ -147,7 +151,7 @@ def pause(session: CliSession, words: Sequence[str], trial: str | None, experime
     session.report(f"Trial {found['sequence_id']} ({found['id']}) {said}; {again}.")
 
 
-@trial.command()
+@trial.command(epilog=examples("proctor trial resume 7"))
 @trial_argument
 @with_session
 def resume(session: CliSession, words: Sequence[str], trial: str | None, experiment: str | None) -> None:
@@ -169,10 +173,15 @@ def retry(session: CliSession, words: Sequence[str], trial: str | None, experime
     session.report(f"The parameters of trial {found['sequence_id']} run again as trial {made['sequence_id']}.")
 
 
-@trial.command()
+@trial.command(
+    epilog=examples(
+        'proctor trial add --parameters \'{"lr": 0.01, "units": 64}\'',
+        "proctor trial add k3x9 --filename parameters.json",
+    )
+)
 @experiment_argument
-@click.option("-p", "--parameters", metavar="JSON", help='As in {"lr": 0.01, "units": 64}.')
-@click.option("-f", "--filename", type=click.Path(path_type=Path), help="A JSON or YAML file with the parameters.")
+@click.option("--parameters", metavar="JSON", help='As in {"lr": 0.01, "units": 64}.')
+@click.option("--filename", type=click.Path(path_type=Path), help="A JSON or YAML file with the parameters.")
 @with_session
 def add(session: CliSession, experiment: str | None, parameters: str | None, filename: Path | None) -> None:
     """Run a trial with your own parameters, which must be in the search space. Its id goes to stdout.
@@ -196,7 +205,7 @@ def read_parameters(text: str) -> Any:
         raise CommandError(f"--parameters is not JSON: {error}", ExitCode.USAGE) from error
 
 
-@trial.command("files")
+@trial.command("files", epilog=examples("proctor trial files 7"))
 @trial_argument
 @output_option
 @with_session
@@ -208,9 +217,11 @@ def trial_files(
     print_list(session.client.files(found["id"]), FILES, output, empty=f"trial {found['id']} has no files yet")
 
 
-@trial.command("download")
+@trial.command(
+    "download", epilog=examples("proctor trial download 7", "proctor trial download 7 --path output/model.pt -d models")
+)
 @trial_argument
-@click.option("-p", "--path", "paths", multiple=True, metavar="PATH", help="Only this file or folder; may be repeated.")
+@click.option("--path", "paths", multiple=True, metavar="PATH", help="Only this file or folder; may be repeated.")
 @click.option(
     "-d",
     "--directory",

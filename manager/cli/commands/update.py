@@ -9,6 +9,7 @@ import click
 
 from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.identifiers import experiment_argument, find_experiment
+from proctor.manager.cli.lazy import examples, nnictl_option
 from proctor.manager.cli.session import CliSession, with_session
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -44,23 +45,33 @@ def _read_count(text: str) -> int:
     return int(text)
 
 
-@click.group()
+@click.group(epilog=examples("proctor update trialnum --value 100", "proctor update concurrency k3x9 --value 4"))
 def update() -> None:
     """Change a running experiment. The change is stored and stays in effect after a resume."""
 
 
-@update.command()
+@update.command(epilog=examples("proctor update concurrency --value 4", "proctor update concurrency k3x9 --value 1"))
 @experiment_argument
-@click.option("-v", "--value", required=True, type=click.IntRange(1, 1000), help="How many trials run at a time.")
+@nnictl_option(
+    "--value", nnictl=["-v"], required=True, type=click.IntRange(1, 1000), help="How many trials run at a time."
+)
 @with_session
 def concurrency(session: CliSession, experiment: str | None, value: int) -> None:
     """Change how many trials run at a time. Lowering it does not end running trials."""
     _change(session, experiment, {"trial_concurrency": value}, f"runs {value} trial{'s' * (value != 1)} at a time")
 
 
-@update.command()
+@update.command(
+    epilog=examples(
+        "proctor update duration --value 12h",
+        "proctor update duration --value none",
+        "proctor update duration --value 30m --trial    # of each trial",
+    )
+)
 @experiment_argument
-@click.option("-v", "--value", required=True, type=_LimitValue(_read_seconds), help="90s, 10m, 1.5h, 2d, or none.")
+@nnictl_option(
+    "--value", nnictl=["-v"], required=True, type=_LimitValue(_read_seconds), help="90s, 10m, 1.5h, 2d, or none."
+)
 @click.option("--trial", is_flag=True, help="Limit the time of each trial, not of the experiment.")
 @with_session
 def duration(session: CliSession, experiment: str | None, value: float | str, trial: bool) -> None:
@@ -71,9 +82,11 @@ def duration(session: CliSession, experiment: str | None, value: float | str, tr
     _change(session, experiment, {key: limit}, f"now {outcome}" + (" for each trial" if trial else ""))
 
 
-@update.command()
+@update.command(epilog=examples("proctor update trialnum --value 100", "proctor update trialnum k3x9 --value none"))
 @experiment_argument
-@click.option("-v", "--value", required=True, type=_LimitValue(_read_count), help="A number, or none for no limit.")
+@nnictl_option(
+    "--value", nnictl=["-v"], required=True, type=_LimitValue(_read_count), help="A number, or none for no limit."
+)
 @with_session
 def trialnum(session: CliSession, experiment: str | None, value: int | str) -> None:
     """Change how many trials are created. A DONE experiment resumes when the limit is raised."""
@@ -82,10 +95,14 @@ def trialnum(session: CliSession, experiment: str | None, value: int | str) -> N
     _change(session, experiment, {"max_trial_number": limit}, outcome)
 
 
-@update.command()
+@update.command(epilog=examples("proctor update searchspace --filename search_space.json"))
 @experiment_argument
-@click.option(
-    "-f", "--filename", "--file", required=True, type=click.Path(path_type=Path), help="JSON or YAML, as in the config."
+@nnictl_option(
+    "--filename",
+    nnictl=["-f", "--file"],
+    required=True,
+    type=click.Path(path_type=Path),
+    help="JSON or YAML, as in the config.",
 )
 @with_session
 def searchspace(session: CliSession, experiment: str | None, filename: Path) -> None:

@@ -52,8 +52,8 @@ def test_update_reads_a_search_space_of_any_kind(running: FakeRest, invoke, tmp_
 @pytest.mark.parametrize("parameters", [[1, {"x": 2}], "a text", 3, None])
 def test_a_trial_is_added_with_parameters_of_any_kind(running: FakeRest, invoke, tmp_path: Path, parameters) -> None:
     (tmp_path / "parameters.json").write_text(json.dumps(parameters))
-    assert invoke("trial", "add", "-p", json.dumps(parameters)).exit_code == 0
-    assert invoke("trial", "add", "-f", str(tmp_path / "parameters.json")).exit_code == 0
+    assert invoke("trial", "add", "--parameters", json.dumps(parameters)).exit_code == 0
+    assert invoke("trial", "add", "--filename", str(tmp_path / "parameters.json")).exit_code == 0
     assert running.requests("POST") == [("/experiments/e/trials", {"parameters": parameters})] * 2
 
 
@@ -78,7 +78,7 @@ def test_an_experiment_is_paused_and_resumed_with_its_trials(running: FakeRest, 
 def test_trials_are_killed_retried_and_added(running: FakeRest, invoke) -> None:
     assert invoke("trial", "kill", "t0").exit_code == 0
     assert invoke("trial", "retry", "1").stdout == "againt1\n"
-    assert invoke("trial", "add", "-p", '{"lr": 0.1}').stdout == "new3\n"
+    assert invoke("trial", "add", "--parameters", '{"lr": 0.1}').stdout == "new3\n"
     assert running.requests("POST") == [
         ("/trials/t0/kill", None),
         ("/trials/t1/retry", None),
