@@ -96,7 +96,8 @@ class Hop:
     def known_hosts(self) -> list[Path]:
         """The known_hosts files, the user's first."""
         files = self.config.get("UserKnownHostsFile", _KNOWN_HOSTS)
-        return [_path(item) for item in (*files, *self.config.get("GlobalKnownHostsFile", _SYSTEM_KNOWN_HOSTS))]
+        every = (*files, *self.config.get("GlobalKnownHostsFile", _SYSTEM_KNOWN_HOSTS))
+        return [_path(item) for item in every if item.lower() != "none"]
 
     @property
     def key_files(self) -> list[Path]:
@@ -261,7 +262,7 @@ class LoginClient(asyncssh.SSHClient):  # type: ignore[misc]
             return self._too_late()
         if isinstance(error, asyncssh.HostKeyNotVerifiable):
             if self._unknown is None:
-                return HostKeyRefused(f"its host key was refused ({said}); see known_hosts")
+                return HostKeyRefused(f"its host key was refused ({said}); see {self._known.file or 'known_hosts'}")
             return self._known.refusal(place, self._unknown)
         if isinstance(error, asyncssh.PermissionDenied):
             return self._refused("")
