@@ -168,7 +168,7 @@ EXPERIMENT = (
     Column("created", lambda row: local_time(row["created_at"])),
     Column("started", lambda row: local_time(row["started_at"])),
     Column("ended", lambda row: local_time(row["ended_at"])),
-    Column("has run for", lambda row: duration(row["active_seconds"])),
+    Column("elapsed", lambda row: duration(row["active_seconds"])),
     Column("files", lambda row: row["directory"]),
     Column("page", lambda row: row["url"]),
     Column("notices", lambda row: "\n".join(row["notices"])),

@@ -114,4 +114,6 @@ def describe_plan(config: Any) -> str:
     trials = "trials without limit" if config.max_trial_number is None else f"{config.max_trial_number} trials"
     assessor = f", {config.assessor.name or config.assessor.class_name}" if config.assessor else ""
     goal, where = config.objective.direction, config.training_service.platform
-    return f"{trials}, {config.trial_concurrency} at a time, {tuner}{assessor}, {goal}, {where}: {config.trial_command}"
+    return (
+        f"{trials}, concurrency {config.trial_concurrency}, {tuner}{assessor}, {goal}, {where}: {config.trial_command}"
+    )

@@ -173,8 +173,7 @@ def import_(session: CliSession, experiment: str | None, filename: Path, skip_ou
     skipped = f"; skipped {_numbered(answer['skipped'], 'row')} without a value" if answer["skipped"] else ""
     if answer.get("outside"):
         skipped += f"; skipped {_numbered(answer['outside'], 'row')} outside of the search space"
-    received = _numbered(answer["imported"], "result")
-    session.report(f"The tuner of experiment {found['id']} received {received}{skipped}.")
+    session.report(f"Imported {_numbered(answer['imported'], 'result')} into {found['id']}{skipped}.")
 
 
 @experiment.command(

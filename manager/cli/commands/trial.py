@@ -69,7 +69,12 @@ def ls(
         raise click.UsageError("give --head or --tail, not both")
     found = find_experiment(session.client, experiment, ended_too=True)
     rows = select(session.client, found["id"], status=status, sort=sort, head=head, tail=tail)
-    print_list(rows, TRIALS, output, empty=f"experiment {found['id']} has no such trials")
+    print_list(
+        rows,
+        TRIALS,
+        output,
+        empty=f"No {f'{status.lower()} '.replace('_', ' ') if status else ''}trials in {found['id']}.",
+    )
 
 
 def select(

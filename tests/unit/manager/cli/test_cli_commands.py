@@ -20,24 +20,39 @@ def running(rest: FakeRest) -> FakeRest:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "changes"),
+    ("arguments", "changes", "said"),
     [
-        (("concurrency", "-v", "5"), {"trial_concurrency": 5}),
-        (("trialnum", "-v", "99"), {"max_trial_number": 99}),
-        (("trialnum", "--value", "none"), {"max_trial_number": None}),
-        (("duration", "-v", "1.5h"), {"max_experiment_duration_seconds": 5400.0}),
-        (("duration", "-v", "none"), {"max_experiment_duration_seconds": None}),
-        (("duration", "-v", "30s", "--trial"), {"max_trial_duration_seconds": 30.0}),
+        (("concurrency", "-v", "5"), {"trial_concurrency": 5}, "Concurrency of e is now 5 (was 2)."),
+        (("trialnum", "-v", "99"), {"max_trial_number": 99}, "Trial limit of e is now 99 (was 30)."),
+        (("trialnum", "--value", "none"), {"max_trial_number": None}, "Trial limit of e is now none (was 30)."),
+        (
+            ("duration", "-v", "1.5h"),
+            {"max_experiment_duration_seconds": 5400.0},
+            "Time limit of e is now 1h 30m (was none).",
+        ),
+        (
+            ("duration", "-v", "none"),
+            {"max_experiment_duration_seconds": None},
+            "Time limit of e is now none (was none).",
+        ),
+        (
+            ("duration", "-v", "30s", "--trial"),
+            {"max_trial_duration_seconds": 30.0},
+            "Time limit of each trial of e is now 30s (was none).",
+        ),
     ],
 )
-def test_update_changes_one_limit(running: FakeRest, invoke, arguments, changes) -> None:
-    assert invoke("update", arguments[0], "e", *arguments[1:]).exit_code == 0
+def test_update_changes_one_limit(running: FakeRest, invoke, arguments, changes, said: str) -> None:
+    running.experiments["e"].update(trial_concurrency=2, max_trial_number=30)
+    result = invoke("update", arguments[0], "e", *arguments[1:])
+    assert (result.exit_code, result.stderr) == (0, f"{said}\n")
     assert running.requests("PATCH") == [("/experiments/e", changes)]
 
 
 def test_update_reads_a_search_space_from_a_file(running: FakeRest, invoke, tmp_path: Path) -> None:
     (tmp_path / "space.json").write_text('{"lr": {"_type": "uniform", "_value": [1e-4, 1]}}')
-    assert invoke("update", "searchspace", "-f", str(tmp_path / "space.json")).exit_code == 0
+    result = invoke("update", "searchspace", "-f", str(tmp_path / "space.json"))
+    assert (result.exit_code, result.stderr) == (0, "Changed the search space of e: lr.\n")
     [(_, body)] = running.requests("PATCH")
     assert body == {"search_space": {"lr": {"_type": "uniform", "_value": [0.0001, 1]}}}
 
@@ -73,6 +88,12 @@ def test_an_experiment_is_paused_and_resumed_with_its_trials(running: FakeRest, 
     assert "its trials are being paused; `proctor resume e --trials` resumes" in invoke("pause", "--trials").stderr
     assert invoke("resume", "e", "--trials").exit_code == 0
     assert running.queries == [{"trials": "true"}, {"trials": "true"}]
+
+
+def test_a_list_without_trials_names_what_was_asked_for(running: FakeRest, invoke) -> None:
+    assert invoke("trial", "ls", "e", "--status", "early_stopped").stderr == "No early stopped trials in e.\n"
+    running.add_experiment("empty")
+    assert invoke("trial", "ls", "empty").stderr == "No trials in empty.\n"
 
 
 def test_trials_are_killed_retried_and_added(running: FakeRest, invoke) -> None:
@@ -258,7 +279,7 @@ def test_an_export_leaves_nothing_out_without_saying_so(running: FakeRest, invok
         "Left out, as not ended yet: 2 trials of experiment e.",
     ]
     assert invoke("experiment", "import", "-f", str(file)).stderr == (
-        "The tuner of experiment e received 1 result; skipped 2 rows without a value.\n"
+        "Imported 1 result into e; skipped 2 rows without a value.\n"
     )
     succeeded = invoke("experiment", "export", "--succeeded")
     assert [row["trial_id"] for row in json.loads(succeeded.stdout)] == ["t1"]
@@ -270,9 +291,7 @@ def test_import_skips_rows_outside_of_the_space_where_that_is_asked_for(
 ) -> None:
     (tmp_path / "rows.json").write_text('[{"parameter": {"outside": 1}, "value": 1}, {"parameter": {}, "value": 2}]')
     result = invoke("experiment", "import", "-f", str(tmp_path / "rows.json"), "--skip-outside")
-    assert result.stderr == (
-        "The tuner of experiment e received 1 result; skipped 1 row outside of the search space.\n"
-    )
+    assert result.stderr == ("Imported 1 result into e; skipped 1 row outside of the search space.\n")
 
 
 def test_import_takes_nan_as_python_writes_it(running: FakeRest, invoke, tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def test_a_dry_run_starts_nothing(invoke, file: Path, home: Path) -> None:
     result = invoke("create", "--config", str(file), "--dry-run")
     assert result.exit_code == 0
     assert not result.stdout
-    assert "4 trials, 2 at a time, TPE" in result.stderr
+    assert "4 trials, concurrency 2, TPE" in result.stderr
     assert not home.exists()
 
 
