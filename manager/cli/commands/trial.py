@@ -140,7 +140,7 @@ def kill(session: CliSession, words: Sequence[str], trial: str | None, experimen
     session.report(f"Trial {found['sequence_id']} ({found['id']}) is being stopped.")
 
 
-@trial.command(epilog=examples("proctor trial retry 7"))
+@trial.command(epilog=examples("proctor trial pause 7"))
 @trial_argument
 @with_session
 def pause(session: CliSession, words: Sequence[str], trial: str | None, experiment: str | None) -> None:
@@ -167,7 +167,7 @@ def resume(session: CliSession, words: Sequence[str], trial: str | None, experim
     session.report(f"Trial {found['sequence_id']} ({found['id']}) is resumed{why}.")
 
 
-@trial.command()
+@trial.command(epilog=examples("proctor trial retry 7"))
 @trial_argument
 @with_session
 def retry(session: CliSession, words: Sequence[str], trial: str | None, experiment: str | None) -> None:
