@@ -247,7 +247,7 @@ class SubprocessTrainingService(TrainingService, SupportsEvents, SupportsLogs):
             await asyncio.sleep(RETRY_SECONDS)
         job.exit = describe_exit(job.form, returncode, job.started_at, stop=job.stop)
 
-    # ---- what the engine is told
+    # ---- what the engine receives
 
     async def _deliver(self, job: Job) -> bool:
         """Hand on what is new in the journal; whether all of it is stored."""
