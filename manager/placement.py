@@ -25,8 +25,8 @@ order:
    for GPUs for `HOLD_AFTER_SECONDS` places are held (`hold_gpus`), the trial that has waited longest first. They are on
    the ready node that lacks least, and stay there: as many GPUs as the trial needs, free ones first, then those with
    the fewest trials. A held GPU has no room for a trial that has waited less. It only gets emptier, so the trial's turn
-   comes when the jobs on that node have ended. Nothing is held where that may never be: on a GPU on which processes of
-   others run.
+   comes when the jobs on that node have ended. Nothing is held where that may never be: on a GPU that other processes
+   use.
 """
 
 import math

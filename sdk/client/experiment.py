@@ -92,7 +92,7 @@ class Experiment:
         return self._wait_or_stop()
 
     def resume(self, port: int | None = None, wait_completion: bool = True, debug: bool = False) -> bool | None:
-        """Go on with the stopped experiment `id`; the rest is as in `run`."""
+        """Resume the stopped experiment `id`; the rest is as in `run`."""
         identifier = self._need_id()
         self._open(port).resume_experiment(identifier)
         if not wait_completion:

@@ -1,7 +1,7 @@
 """One login to one SSH server: what ~/.ssh/config says about it, the keys to offer, and what the server said.
 
 asyncssh reads the configuration, the key files and the agent's answers, and its defaults hold. Keys are handed to it
-one after the other, so that people can be told what was tried. $HOME of the manager's process is what counts for every
+one after the other, so that a message can say what was tried. $HOME of the manager's process is what counts for every
 `~`.
 """
 

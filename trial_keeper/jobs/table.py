@@ -108,7 +108,7 @@ class JobTable:
         return [job for job in self._jobs.values() if job.exit is None]
 
     async def adopt(self) -> None:
-        """Go on with what an earlier keeper has left."""
+        """Take over the jobs that an earlier keeper has left."""
         records, problems = await asyncio.to_thread(self._folder.read_all)
         for problem in problems:
             log.error(problem)
@@ -359,7 +359,7 @@ class JobTable:
         await self._settle(job, end)
 
     async def _find_out(self, job: Job) -> None:
-        """Who runs this job? Go on with it, end it, or start it."""
+        """Find the process that runs this job, and continue, end or start it."""
         pauses = iter(_CLAIM_PAUSES)
         while not await self._recognize(job):
             pause = next(pauses, None)
