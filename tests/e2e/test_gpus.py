@@ -244,7 +244,7 @@ def test_another_manager_waits_for_leased_gpus_and_says_who_has_them_since_when(
 
 
 def test_two_managers_that_race_for_the_same_gpus_run_all_their_trials(machine: Machine, neighbor: Machine) -> None:
-    """Whoever is told by the machine that the other one was faster, tries again, at nobody's charge."""
+    """The manager that loses the race for a GPU tries again, and no retry is charged."""
     machine.release_trials()
     neighbor.release_trials()
     both = [(each, each.create(trialGpuNumber=2, maxTrialNumber=6)) for each in (machine, neighbor)]

@@ -347,7 +347,7 @@ def test_stop_without_an_id_names_what_has_ended_and_keeps_machines(rest: FakeRe
     assert "ended experiments keep their machines until they are stopped" in result.stderr
     assert "proctor stop there    # DONE, gpu-1, gpu-2" in result.stderr
     assert "proctor stop here" not in result.stderr
-    assert rest.experiments["there"]["status"] == "DONE"  # nothing is stopped that nobody has named
+    assert rest.experiments["there"]["status"] == "DONE"  # only what was named is stopped
 
 
 def test_pause_resume_and_view(running: FakeRest, invoke) -> None:

@@ -160,8 +160,8 @@ def test_it_is_said_where_there_is_nothing_to_collect(fleet: FakeRest, invoke) -
     assert (one.exit_code, every.exit_code) == (0, 0)
     assert one.stderr == "Node gpu-1 has no files that were not collected.\n"
     assert every.stderr == "No node has files that were not collected.\n"
-    assert invoke("nodes", "collect", "nobody").exit_code == 3
-    assert invoke("nodes", "collect", "gpu-1", "--experiment", "nobody").exit_code == 3
+    assert invoke("nodes", "collect", "unknown").exit_code == 3
+    assert invoke("nodes", "collect", "gpu-1", "--experiment", "unknown").exit_code == 3
 
 
 def test_a_node_is_forgotten_once_that_is_confirmed(fleet: FakeRest, invoke) -> None:
