@@ -164,7 +164,11 @@ def read_archive(path: Path) -> dict[str, Any]:
     except FileNotFoundError as error:
         raise CommandError(f"{path}: there is no such file", ExitCode.USAGE) from error
     except (KeyError, TypeError) as error:
-        raise CommandError(f"{path} is not an experiment saved by `proctor experiment save`", ExitCode.USAGE) from error
+        raise CommandError(
+            f"{path} is not an experiment saved by `proctor experiment save`. One that nnictl saved cannot be loaded: "
+            "create it from its configuration, and import what `nnictl experiment export` wrote",
+            ExitCode.USAGE,
+        ) from error
     if found != FORMAT:
         raise CommandError(f"{path} has format {found}; this version reads format {FORMAT}", ExitCode.USAGE)
     experiment = head.get("experiment")

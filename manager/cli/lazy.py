@@ -24,6 +24,7 @@ class Lazy:
     location: str
     summary: str
     section: str = "Commands"
+    hidden: bool = False
 
 
 class LazyGroup(click.Group):
@@ -36,8 +37,8 @@ class LazyGroup(click.Group):
         self._aliases = aliases
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All names, in the order of the sections."""
-        return list(self._lazy)
+        """The names that are listed, in the order of the sections."""
+        return [name for name, found in self._lazy.items() if not found.hidden]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import one command."""
@@ -55,14 +56,15 @@ class LazyGroup(click.Group):
         if args and args[0] not in self._lazy and args[0] not in self._aliases and not args[0].startswith("-"):
             from difflib import get_close_matches
 
-            near = get_close_matches(args[0], [*self._lazy, *self._aliases], n=1)
+            near = get_close_matches(args[0], [*self.list_commands(ctx), *self._aliases], n=1)
             ctx.fail(f"No such command {args[0]!r}." + (f" Did you mean {near[0]!r}?" if near else ""))
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The commands by section."""
-        for section in dict.fromkeys(command.section for command in self._lazy.values()):
-            rows = [(name, found.summary) for name, found in self._lazy.items() if found.section == section]
+        listed = {name: self._lazy[name] for name in self.list_commands(ctx)}
+        for section in dict.fromkeys(command.section for command in listed.values()):
+            rows = [(name, found.summary) for name, found in listed.items() if found.section == section]
             with formatter.section(section):
                 formatter.write_dl(rows)
 
@@ -137,6 +139,17 @@ def nnictl_option(*listed: str, nnictl: Sequence[str], **settings: Any) -> Calla
 def examples(*lines: str) -> str:
     """The epilog of a command: command lines as a user types them, some with a comment."""
     return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
+
+
+def ignored_option(*names: str, because: str, **settings: Any) -> Callable[[F], F]:
+    """Adds an option of nnictl that has no meaning here: it is accepted, and one sentence on stderr says why it has no
+    effect. It is not listed, and the function does not get it."""
+
+    def explain(context: click.Context, parameter: click.Parameter, value: object) -> None:
+        if value and not context.resilient_parsing:
+            echo(f"{max(names, key=len)} has no effect: {because}", err=True)
+
+    return click.option(*names, expose_value=False, hidden=True, callback=explain, **settings)
 
 
 def alias(group: click.Group, name: str, command: click.Command) -> None:

@@ -21,13 +21,19 @@ COMMANDS = {
     "log": Lazy("log:log", "Print the log of the manager, a dispatcher or a trial.", TRIALS),
     "nodes": Lazy("nodes:nodes", "List the machines trials run on; check, drain, resume.", TRIALS),
     "webui": Lazy("manager:webui", "Print the URL of the web UI.", TRIALS),
+    "tensorboard": Lazy("nnictl:tensorboard", "Start TensorBoard on the files of an experiment's trials.", TRIALS),
     "manager": Lazy("manager:manager", "Run, start or stop the manager, or show its status.", MANAGER),
     "platform": Lazy("doctor:platform", "Clean the machines of a configuration.", MANAGER),
     "doctor": Lazy("doctor:doctor", "Check this machine, a configuration and its machines.", MANAGER),
-    "config": Lazy("config:config", "Write, check or show a configuration.", TOOLS),
+    "config": Lazy("config:config", "Write, check, convert or show a configuration.", TOOLS),
     "algo": Lazy("algo:algo", "List built-in algorithms; register your own.", TOOLS),
     "completion": Lazy("completion:completion", "Print the completion script for your shell.", TOOLS),
     "version": Lazy("manager:version", "Print the version of the command line and the manager.", TOOLS),
+    "hello": Lazy("nnictl:hello", "", hidden=True),
+    "ss_gen": Lazy("nnictl:ss_gen", "", hidden=True),
+    "package": Lazy("nnictl:package", "", hidden=True),
+    "trainingservice": Lazy("nnictl:trainingservice", "", hidden=True),
+    "jupyter-extension": Lazy("nnictl:jupyter_extension", "", hidden=True),
 }
 
 ALIASES = {"experiments": "experiment", "trials": "trial", "logs": "log", "node": "nodes", "algorithm": "algo"}

@@ -32,10 +32,10 @@ class CliSession:
             self._client = Client(self.url, home=self.home.path)
         return self._client
 
-    def ensure_client(self, *, port: int | None = None) -> "Client":
+    def ensure_client(self, *, port: int | None = None, url_prefix: str | None = None) -> "Client":
         """The manager; the home's own one is started in the background if it does not run."""
         if self._client is None and self.url is None:
-            ensure_running(self.home, port=port)
+            ensure_running(self.home, port=port, url_prefix=url_prefix)
         return self.client
 
     def close(self) -> None:
@@ -54,12 +54,14 @@ with_session = click.make_pass_decorator(CliSession, ensure=True)
 """Gives a command's function the session as its first argument."""
 
 
-def ensure_running(home: Home, *, port: int | None = None, accept_database: bool = False) -> str:
+def ensure_running(
+    home: Home, *, port: int | None = None, url_prefix: str | None = None, accept_database: bool = False
+) -> str:
     """Start the home's manager in the background if none runs; its URL. Raises CommandError with the reason."""
     from proctor.manager.process.daemon import ensure_manager
     from proctor.manager.process.instance import StartError
 
     try:
-        return ensure_manager(home, port=port, accept_database=accept_database).url
+        return ensure_manager(home, port=port, url_prefix=url_prefix, accept_database=accept_database).url
     except StartError as error:
         raise CommandError(f"the manager could not be started: {error}", ExitCode.UNREACHABLE) from error

@@ -10,6 +10,7 @@ from proctor.manager.config.document import parse, read_text
 from proctor.manager.config.errors import ConfigError, ConfigReport, KeyPath, Notice, SourcePosition
 from proctor.manager.config.experiment import AlgorithmConfig, ExperimentConfig, TunerConfig
 from proctor.manager.config.fields import expanded
+from proctor.manager.config.key_names import folded
 from proctor.manager.config.keys import KEYS, advisor_as_tuner, apply_treatments, as_truth, without_nulls
 from proctor.manager.config.matching import match_keys
 from proctor.manager.config.objective import settle_objective
@@ -27,7 +28,7 @@ from proctor.manager.config.sections import (
 )
 from proctor.manager.config.tree import Member, TreeNode, describe, find, from_plain, plain
 from proctor.manager.config.validation import validate
-from proctor.manager.config.version1 import OLD_KEYS, convert_version1
+from proctor.manager.config.version1 import OLD_KEYS, convert_all, convert_version1
 
 _KNOWN_BESIDES = tuple(
     dict.fromkeys(
@@ -85,6 +86,25 @@ def load_experiment_mapping(
         report.problem(SourcePosition(), (), message=str(error))
         raise ConfigError(report.problems) from error
     return _load(root, Path(directory).absolute(), report, registered, refusal)
+
+
+def convert_file(path: str | Path) -> tuple[dict[str, Any], tuple[Notice, ...]]:
+    """A file of NNI's first format (v1) with the present keys, in the order of the reference, and a notice for each
+    key that was converted. A file that has none comes back as it is. Raises ConfigError for what cannot be read.
+    """
+    report = ConfigReport()
+    text = read_text(Path(path), report)
+    root = parse(text, str(path), report) if text is not None else None
+    if root is not None and not isinstance(root.value, dict):
+        report.problem(root.place, (), expected="a mapping of keys", found=describe(plain(root)))
+    report.raise_if_any()
+    assert root is not None, "a document that could not be read was not reported"
+    converted = cast(dict[str, Any], plain(convert_all(without_nulls(root), report)))
+    report.raise_if_any()
+    places = [folded(row.path) for row in KEYS if "." not in row.path]
+    order = {name: place for place, name in enumerate(dict.fromkeys(places))}
+    ordered = sorted(converted, key=lambda name: order.get(folded(name), len(order)))
+    return {name: converted[name] for name in ordered}, tuple(report.notices)
 
 
 def _load(

@@ -6,7 +6,7 @@ mix both, as many do, are read as they were meant.
 
 from dataclasses import dataclass, replace
 
-from proctor.manager.config.errors import ConfigReport
+from proctor.manager.config.errors import ConfigReport, Notice
 from proctor.manager.config.key_names import folded, nearest
 from proctor.manager.config.platforms import Availability, find_platform
 from proctor.manager.config.tree import Member, TreeNode, describe, plain
@@ -26,9 +26,12 @@ class OldKey:
         """What the user reads."""
         if self.sentence:
             return self.sentence
-        return f"is NNI's old name of {self.new}; read as such" if self.new else "no longer has any effect; ignored"
+        return f"is NNI's old name of {self.new}; read as such" if self.new else DROPPED
 
 
+DROPPED = "no longer has any effect; ignored"
+MOST_NOTICES = 3
+"""So many old keys have a notice each."""
 MULTI_PHASE = "multiPhase"
 
 
@@ -87,7 +90,19 @@ _NO_MULTI_PHASE = "several parameters in one trial are not offered (nor by NNI 2
 
 
 def convert_version1(root: TreeNode, report: ConfigReport) -> TreeNode:
-    """The tree with every old key replaced by the new one, or dropped; a notice for each."""
+    """The tree with every old key replaced by the new one, or dropped.
+
+    There is a notice for each, or, where there are many, as in a whole file of that format, one for all of them.
+    """
+    before = len(report.notices)
+    root = convert_all(root, report)
+    if len(report.notices) - before > MOST_NOTICES:
+        report.notices[before:] = [_summary(report.notices[before:])]
+    return root
+
+
+def convert_all(root: TreeNode, report: ConfigReport) -> TreeNode:
+    """As `convert_version1`, with a notice for each old key, however many there are."""
     root = _refuse_multi_phase(root, report)
     for kind in ("tuner", "assessor", "advisor"):
         root = _join_class_file(root, kind, report)
@@ -95,6 +110,18 @@ def convert_version1(root: TreeNode, report: ConfigReport) -> TreeNode:
         root = _convert(root, old, report)
     root = _rename_machine_keys(root, report)
     return _drop_old_sections(root, report)
+
+
+def _summary(notices: list[Notice]) -> Notice:
+    dropped = [notice.key for notice in notices if notice.message == DROPPED]
+    ignored = f", {', '.join(dropped)} ignored" if dropped else ""
+    first = min((notice.place for notice in notices), key=lambda place: (place.line or 0, place.column or 0))
+    return Notice(
+        first,
+        "",
+        f"{len(notices)} keys are of NNI's first format (v1) and read as what they are called now{ignored}; "
+        "`proctor config convert FILE` prints the file with the present names",
+    )
 
 
 def _convert(root: TreeNode, old: OldKey, report: ConfigReport) -> TreeNode:

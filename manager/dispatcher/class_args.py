@@ -1,8 +1,8 @@
-"""Asks the validator of a registered algorithm about its `classArgs`.
+"""Asks the validator of a registered algorithm about its `classArgs`, and a class whether it can be registered.
 
-A validator is the user's code, so it runs in a process of its own, as the algorithm itself will: in the interpreter,
-the environment and the directory of the caller who creates the experiment, with `proctor` and the `nni` shim first on
-its path. This module is both sides: `refusal` starts the process, which runs the module again.
+Both are the user's code, so they run in a process of their own, as the algorithm itself will: in the interpreter, the
+environment and the directory of the caller who creates the experiment, with `proctor` and the `nni` shim first on
+its path. This module is both sides: `refusal` and `class_problem` start the process, which runs the module again.
 """
 
 import importlib
@@ -66,19 +66,37 @@ def refusal(algorithm: Validated, class_args: Mapping[str, Any], caller: Caller)
     if algorithm.class_args_validator is None:
         return ""
     name = algorithm.class_args_validator
+    question = {"validator": name, "code_directory": algorithm.code_directory, "class_args": dict(class_args)}
+    answer, problem = _answer(question, caller)
+    if problem:
+        return f"{name}, which checks them, could not be asked: {problem}"
+    return answer and f"{name} refuses them: {answer}"
+
+
+def class_problem(kind: str, class_name: str, code_directory: str, caller: Caller) -> str:
+    """Why `module.Class` is no tuner or assessor (`kind`) that can be used, in a sentence; "" where it is one.
+
+    The module is imported from the folder. Takes TIME_LIMIT_SECONDS at most. Never raises for what the user's code
+    does.
+    """
+    question = {"class": class_name, "kind": kind, "code_directory": code_directory}
+    answer, problem = _answer(question, caller)
+    return f"{class_name} could not be checked: {problem}" if problem else answer
+
+
+def _answer(question: Mapping[str, Any], caller: Caller) -> tuple[str, str]:
+    """What the other side of this module answers, and why there is no answer: one of them is empty."""
     with tempfile.TemporaryDirectory(prefix="proctor-class-args-") as folder:
         path = Path(folder)
         package = Path(next(iter(proctor.__path__))).resolve()
         (path / "proctor").symlink_to(package)
         (path / "nni").symlink_to(package / "sdk" / "compat" / "nni")
-        question = {"validator": name, "code_directory": algorithm.code_directory, "class_args": dict(class_args)}
         (path / "question.json").write_text(json.dumps(question))
         problem = _run(path, caller)
         try:
-            answer = str(json.loads((path / "answer.json").read_text())["refusal"])
+            return str(json.loads((path / "answer.json").read_text())["refusal"]), ""
         except (OSError, ValueError, KeyError, TypeError):
-            return f"{name}, which checks them, could not be asked: {problem or 'it gave no answer'}"
-    return answer and f"{name} refuses them: {answer}"
+            return "", problem or "it gave no answer"
 
 
 def _run(folder: Path, caller: Caller) -> str:
@@ -116,15 +134,40 @@ def main(folder: Path) -> None:
     """Answer the question in a folder, as a process of its own."""
     question = json.loads((folder / "question.json").read_text())
     try:
-        answer = _ask(question["validator"], question["code_directory"], question["class_args"])
+        sys.path.insert(0, question["code_directory"])
+        if "class" in question:
+            answer = _look_at(question["class"], question["kind"])
+        else:
+            answer = _ask(question["validator"], question["class_args"])
     except BaseException as error:  # the user's code may raise SystemExit and the like, too
         answer = f"{type(error).__name__}: {error}"
     replace_file(folder / "answer.json", json.dumps({"refusal": answer[:MOST_CHARACTERS]}).encode(), durable=False)
 
 
-def _ask(validator: str, code_directory: str, class_args: dict[str, Any]) -> str:
+def _look_at(class_name: str, kind: str) -> str:
+    from proctor.sdk.assessor import Assessor
+    from proctor.sdk.tuner import Tuner
+
+    module_name, _, name = class_name.rpartition(".")
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:
+        return f"{module_name} cannot be imported: {type(error).__name__}: {error}"
+    found = getattr(module, name, None)
+    if not isinstance(found, type):
+        return f"{module.__file__} has no class {name}"
+    bases: dict[str, type[Any]] = {"tuner": Tuner, "assessor": Assessor}
+    if issubclass(found, bases[kind]):
+        return ""
+    other = next((word for word, base in bases.items() if issubclass(found, base)), None)
+    if other is not None:
+        return f"{class_name} is derived from {bases[other].__name__}: set algoType to {other}"
+    base = bases[kind]
+    return f"{class_name} must be derived from nni.{kind}.{base.__name__} or {base.__module__}.{base.__name__}"
+
+
+def _ask(validator: str, class_args: dict[str, Any]) -> str:
     module_name, _, name = validator.rpartition(".")
-    sys.path.insert(0, code_directory)
     check = getattr(importlib.import_module(module_name), name)().validate_class_args
     try:
         check(**class_args)

@@ -48,16 +48,19 @@ def ensure_manager(
     home: Home,
     *,
     port: int | None = None,
+    url_prefix: str | None = None,
     accept_database: bool = False,
     timeout_seconds: float = START_SECONDS,
 ) -> RunningManager:
     """The home's manager; started in the background if none runs. Returns when it serves.
 
     :param port: for a manager that must be started; None: 8080 or the next free one.
+    :param url_prefix: for a manager that must be started; None: what the environment says.
     :param accept_database: for a manager that must be started: see `Settings.accept_database`.
     :raises ManagerNotStarted: with what the manager printed.
     """
     options = [] if port is None else ["--port", str(port)]
+    options += [] if url_prefix is None else ["--url-prefix", url_prefix]
     options += ["--accept-database"] if accept_database else []
     address = read_address(home) or _start(home, options, timeout_seconds)
     return RunningManager(address, home.token_file.read_text(encoding="utf-8").strip())

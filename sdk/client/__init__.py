@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from proctor.sdk.client.config import RunMode as RunMode
     from proctor.sdk.client.experiment import Experiment as Experiment
     from proctor.sdk.client.results import Results as Results
+    from proctor.sdk.client.results import TrialHyperParameters as TrialHyperParameters
+    from proctor.sdk.client.results import TrialJob as TrialJob
+    from proctor.sdk.client.results import TrialMetricData as TrialMetricData
+    from proctor.sdk.client.results import TrialResult as TrialResult
 
 _HOMES = {
     "Client": "client",
@@ -36,6 +40,10 @@ _HOMES = {
     "RemoteConfig": "config",
     "RemoteMachineConfig": "config",
     "RunMode": "config",
+    "TrialHyperParameters": "results",
+    "TrialJob": "results",
+    "TrialMetricData": "results",
+    "TrialResult": "results",
 }
 
 __all__ = [
@@ -51,6 +59,10 @@ __all__ = [
     "RemoteMachineConfig",
     "Results",
     "RunMode",
+    "TrialHyperParameters",
+    "TrialJob",
+    "TrialMetricData",
+    "TrialResult",
 ]
 
 

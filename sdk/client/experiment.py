@@ -5,14 +5,14 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from proctor.sdk.client.client import Client
-from proctor.sdk.client.config import ExperimentConfig, RunMode, read_duration, read_mapping
+from proctor.sdk.client.config import COMMAND_LINE, ExperimentConfig, RunMode, read_duration, read_mapping
 from proctor.sdk.client.credentials import (
     caller_environment,
     find_secrets,
@@ -30,11 +30,15 @@ FINISHED = frozenset({"DONE", "ERROR", "STOPPED", "VIEWED"})
 """Statuses in which an experiment is no longer active."""
 RECHECK_SECONDS = 10.0
 """How long a wait trusts that nothing has changed when no change was reported."""
+PROGRESS_SECONDS = 10.0
+"""No progress is printed more often than this, unless the status has changed."""
 Source = ExperimentConfig | Mapping[str, Any] | str | os.PathLike[str] | Sequence[str]
 
 
 class Experiment:
     """One experiment: to be started from a configuration, or there already and named by its id.
+
+    What is started or resumed is printed on stderr with its page; while a call waits for its end, so is progress.
 
     `config` is an ExperimentConfig, a mapping with the keys of the YAML, the path of a YAML file, or the name of a
     platform ("local"), which gives an empty `config` to fill in.
@@ -72,6 +76,7 @@ class Experiment:
         with caller_environment(client.home, secret_values=secret_values, without=secret_variables(mapping)) as name:
             created = client.create_experiment(clean, directory=self._directory, handover=name, experiment_id=self.id)
         self.id = created["id"]
+        self._announce()
         self._leave_at_exit(run_mode)
 
     def run(
@@ -92,9 +97,11 @@ class Experiment:
         return self._wait_or_stop()
 
     def resume(self, port: int | None = None, wait_completion: bool = True, debug: bool = False) -> bool | None:
-        """Resume the stopped experiment `id`; the rest is as in `run`."""
-        identifier = self._need_id()
-        self._open(port).resume_experiment(identifier)
+        """Resume the stopped experiment `id`; one that is being stopped is waited for. The rest is as in `run`."""
+        identifier, client = self._need_id(), self._open(port)
+        wait_while_stopping(client, identifier, self._report_stopping)
+        client.resume_experiment(identifier)
+        self._announce()
         if not wait_completion:
             return None
         self._leave_at_exit(RunMode.Background)
@@ -109,10 +116,16 @@ class Experiment:
         return self.run(port, wait_completion, debug)
 
     def view(self, port: int | None = None, non_blocking: bool = False) -> "Experiment":
-        """Open the experiment `id` for reading; the manager shows it whether it runs or not."""
-        self._open(port).experiment(self._need_id())
+        """Open the experiment `id` for reading: a stopped one is VIEWED until it is stopped or resumed.
+
+        Returns at once; the manager keeps serving its page.
+        :param non_blocking: do not print the page's address.
+        """
+        identifier, client = self._need_id(), self._open(port)
+        if wait_while_stopping(client, identifier, self._report_stopping)["status"] == "STOPPED":
+            client.view_experiment(identifier)
         if not non_blocking:
-            print(f"Experiment {self.id}: {self.url}")
+            print(f"Experiment {identifier}: {self.url}")
         return self
 
     @classmethod
@@ -139,15 +152,24 @@ class Experiment:
 
     def stop(self) -> None:
         """Stop the experiment; it can be resumed. Nothing happens when it has ended already."""
-        if self.id is not None and self.get_status() not in FINISHED:
+        if self.id is not None and self.get_status() not in FINISHED - {"VIEWED"}:
             self.client.stop_experiment(self.id)
 
-    def wait(self, timeout_seconds: float | None = None) -> bool:
-        """Wait until it is no longer active. Returns True for DONE; raises TimeoutError when the time is over."""
+    def wait(self, timeout_seconds: float | None = None, on_change: Callable[[JsonObject], None] | None = None) -> bool:
+        """Wait until it is no longer active. Returns True for DONE; raises TimeoutError when the time is over.
+
+        :param on_change: called with the experiment, as the REST API gives it, at first and after every change.
+        """
         identifier = self._need_id()
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         with Watch(self.client.events(experiment_id=identifier)) as watch:
-            while (status := self.get_status()) not in FINISHED:
+            while True:
+                experiment = self.get_experiment_profile()
+                status = str(experiment["status"])
+                if on_change is not None:
+                    on_change(experiment)
+                if status in FINISHED:
+                    break
                 rest = RECHECK_SECONDS if deadline is None else deadline - time.monotonic()
                 if rest <= 0:
                     raise TimeoutError(f"experiment {identifier} is still {status} after {timeout_seconds} s")
@@ -285,6 +307,14 @@ class Experiment:
             return read_mapping(path)
         return ExperimentConfig(source)
 
+    def _announce(self) -> None:
+        print(f"Experiment {self.id}: {self.url}", file=sys.stderr)
+
+    @staticmethod
+    def _report_stopping(experiment: JsonObject) -> None:
+        why = f" ({experiment['reason']})" if experiment["reason"] else ""
+        print(f"Experiment {experiment['id']} is still being stopped{why}; waiting", file=sys.stderr)
+
     def _leave_at_exit(self, mode: RunMode) -> None:
         self._mode = mode
         if mode is not RunMode.Detach:
@@ -296,12 +326,55 @@ class Experiment:
 
     def _wait_or_stop(self) -> bool:
         try:
-            return self.wait()
+            return self.wait(None, ProgressReport())
         except KeyboardInterrupt:
             self._stop_quietly()
             raise
         finally:
             atexit.unregister(self._stop_quietly)
+
+
+class ProgressReport:
+    """Prints an experiment's progress on stderr, a line at a time, when it has changed."""
+
+    def __init__(self) -> None:
+        self._line, self._status = "", ""
+        self._printed_at = float("-inf")
+
+    def __call__(self, experiment: JsonObject) -> None:
+        """Print where the experiment is, unless a line was printed a moment ago."""
+        status, now = experiment["status"], time.monotonic()
+        line = _progress(experiment)
+        if line == self._line or (status == self._status and now - self._printed_at < PROGRESS_SECONDS):
+            return
+        self._line, self._status, self._printed_at = line, status, now
+        print(line, file=sys.stderr)
+
+
+def _progress(experiment: JsonObject) -> str:
+    counts, limit, best = experiment["trial_counts"], experiment["max_trial_number"], experiment["best"]
+    total = sum(counts.values())
+    described = ", ".join(f"{number} {status.lower()}" for status, number in counts.items() if number)
+    number_of_trials = f"{total} trial{'s' * (total != 1)}" if limit is None else f"{total} of {limit} trials"
+    trials = number_of_trials + (f" ({described})" if described else "")
+    found = "" if best is None else f"; best {numbers(best['value']):.6g} (trial {best['sequence_id']})"
+    why = f"; {experiment['reason']}" if experiment["reason"] else ""
+    return f"Experiment {experiment['id']} is {experiment['status']}: {trials}{found}{why}"
+
+
+def wait_while_stopping(client: Client, experiment_id: str, report: Callable[[JsonObject], None]) -> JsonObject:
+    """Wait until an experiment that is being stopped has stopped; returns it as it is then.
+
+    :param report: called once if there is something to wait for.
+    """
+    experiment = client.experiment(experiment_id)
+    if experiment["status"] != "STOPPING":
+        return experiment
+    report(experiment)
+    with Watch(client.events(experiment_id=experiment_id)) as watch:
+        while (experiment := client.experiment(experiment_id))["status"] == "STOPPING":
+            watch.wait(RECHECK_SECONDS)
+    return experiment
 
 
 def _first_final(client: Client, trial_id: str) -> list[JsonObject]:
@@ -329,7 +402,7 @@ def connect_or_start(home: Path, *, port: int | None = None) -> Client:
 
 def start_manager(home: Path, *, port: int | None = None) -> None:
     """Run `proctor manager start` with this interpreter and wait until the manager answers."""
-    command = [sys.executable, "-P", "-m", "proctor.manager.cli.main", "manager", "start"]
+    command = [*COMMAND_LINE, "manager", "start"]
     command += [] if port is None else ["--port", str(port)]
     try:
         done = subprocess.run(

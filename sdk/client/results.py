@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from proctor.sdk.client.transport import JsonObject
 from proctor.sdk.metrics import from_json_word
+from proctor.sdk.protocol import STDERR_FILE
 
 if TYPE_CHECKING:
     from proctor.sdk.client.client import Client
@@ -23,6 +24,8 @@ class TrialHyperParameters:
     parameters: Any
     parameter_id: int
     parameter_source: str
+    parameter_index: int = 0
+    """NNI's; a trial has one set of parameters."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,8 @@ class TrialJob:
     startTime: int | None = None
     endTime: int | None = None
     finalMetricData: list[TrialMetricData] = field(default_factory=list)
+    stderrPath: str = ""
+    """Of its newest attempt; where the file lies on another machine, it is collected when the trial has ended."""
     reason: str = ""
 
     @classmethod
@@ -79,6 +84,7 @@ class TrialJob:
             startTime=milliseconds(trial["started_at"]),
             endTime=ended,
             finalMetricData=finals,
+            stderrPath=f"{trial['directory']}/jobs/{trial['jobs']}/{STDERR_FILE}" if trial["jobs"] else "",
             reason=trial["reason"],
         )
 

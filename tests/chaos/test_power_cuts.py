@@ -102,7 +102,7 @@ def reports_of(client: Client, trial_id: str) -> Values:
 
 
 def check_after(folder: Path, disk: Disk, cut: Cut) -> None:
-    """Start a manager on what is left: it comes up, and all that was acknowledged is there and every experiment runs to its end."""
+    """Start a manager on what is left: it comes up, what was acknowledged is there, and every experiment ends."""
     disk.image = cut.image
     disk.mount()
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""An experiment saved in one home continues in another one: real managers, keepers, trials, a tuner of the user's own."""
+"""An experiment saved in one home continues in another: real managers, keepers, trials, a tuner of the user's own."""
 
 import sys
 from pathlib import Path

@@ -236,6 +236,8 @@ class FakeRest(NodesOfRest):
             case "GET", name, "logs":
                 return part_of(self.dispatcher_log, query, usual=100)
             case "POST", name, ("stop" | "resume" | "pause" | "view") as verb:
+                if self._experiment(name)["status"] == "STOPPING" and verb != "stop":
+                    raise Answer(409, f"experiment {name} is STOPPING; only a stopped or failed one can be resumed")
                 self.set_status(self._experiment(name)["id"], STATUS_AFTER[verb])
                 return self._experiment(name)
         raise Answer(405, f"no route {method} {parts}")

@@ -53,6 +53,8 @@ def list_(session: CliSession, output: str) -> None:
 @with_session
 def show(session: CliSession, name: str, output: str) -> None:
     """One algorithm and its classArgs."""
+    from proctor.manager.config.keys import KEYS
+
     wanted = name.lower()
     for row in every_algorithm(session):
         if wanted in (row["name"].lower(), *(other.lower() for other in row["aliases"])):
@@ -61,18 +63,24 @@ def show(session: CliSession, name: str, output: str) -> None:
                 echo()
                 print_table(row["class_args"], ARGUMENTS)
             return
-    raise CommandError(f"there is no algorithm {name!r}; `proctor algo list` shows all", ExitCode.NOT_FOUND)
+    advice = next((row.sentence for row in KEYS if row.path == "advisor.name" and wanted == str(row.value).lower()), "")
+    message = advice or f"there is no algorithm {name!r}; `proctor algo list` shows all"
+    raise CommandError(message, ExitCode.NOT_FOUND)
 
 
 @algo.command(epilog=examples("proctor algo register --meta my_tuner.yml"))
 @click.option("-m", "--meta", "--meta_path", "meta", required=True, type=click.Path(path_type=Path))
 @with_session
 def register(session: CliSession, meta: Path) -> None:
-    """Give a class of your own a name, from a YAML file with algoType, builtinName and className."""
+    """Give a class of your own a name, from a YAML file with algoType, builtinName and className.
+
+    The class is imported, in a process of its own, and must be derived from Tuner or Assessor.
+    """
     from proctor.manager.cli.commands.update import read_mapping_file
     from proctor.manager.dispatcher.algorithms.registered import RegistrationError, read_meta
     from proctor.manager.dispatcher.algorithms.registered import register as register_algorithm
     from proctor.manager.dispatcher.algorithms.registry import find_builtin
+    from proctor.manager.dispatcher.class_args import Caller, class_problem
 
     try:
         algorithm = read_meta(read_mapping_file(meta), meta.parent)
@@ -80,6 +88,9 @@ def register(session: CliSession, meta: Path) -> None:
         raise CommandError(f"{meta}: {error}", ExitCode.USAGE) from error
     if find_builtin(algorithm.kind, algorithm.name) is not None:
         raise CommandError(f"{algorithm.name} is a built-in {algorithm.kind}; choose another name", ExitCode.CONFLICT)
+    caller = Caller.captured({})
+    if problem := class_problem(algorithm.kind, algorithm.class_name, algorithm.code_directory, caller):
+        raise CommandError(f"{meta}: className: {problem}", ExitCode.USAGE)
     register_algorithm(session.home.path, algorithm)
     where = algorithm.code_directory
     session.report(f"{algorithm.kind} {algorithm.name} is {algorithm.class_name}, imported from {where}.")

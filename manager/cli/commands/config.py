@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @click.group(epilog=examples("proctor config init train.py", "proctor config check experiment.yml"))
 def config() -> None:
-    """Write a first configuration, check one, or show an experiment's."""
+    """Write, check or convert a configuration, or show an experiment's."""
 
 
 @config.command(epilog=examples("proctor config show", "proctor config show k3x9 > again.yml"))
@@ -98,6 +98,28 @@ def _missing_calls(script: Path, facts: "ScriptFacts") -> Iterator[str]:
         yield f"{script} does not call proctor.get_next_parameter(), so all trials would run with the same parameters."
     if not facts.reports:
         yield f"{script} does not call proctor.report_final_result(value), so no trial would have a result."
+
+
+@config.command(epilog=examples("proctor config convert old.yml > experiment.yml"))
+@config_file_argument()
+@with_session
+def convert(session: CliSession, file: Path) -> None:
+    """Print a file of NNI's first format (v1) with the present keys, as YAML; its comments are lost.
+
+    What was converted is listed on stderr. Save the output in the same folder: relative paths start there.
+    """
+    from proctor.manager.config.errors import ConfigError, describe_problems
+    from proctor.manager.config.loading import convert_file
+
+    try:
+        converted, notices = convert_file(file)
+    except ConfigError as error:
+        raise CommandError(f"{file} cannot be converted:\n{describe_problems(error)}", ExitCode.USAGE) from error
+    for notice in notices:
+        session.report(str(notice))
+    if not notices:
+        session.report(f"{file}: has no key of NNI's first format (v1); nothing to convert")
+    print_one(converted, (), Format.YAML)
 
 
 @config.command(epilog=examples("proctor config schema > experiment.schema.json"))

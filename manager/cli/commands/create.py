@@ -5,6 +5,7 @@ Whether its trials can run is checked as far as it is known before the start; af
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from proctor.manager.cli.lazy import examples, nnictl_option
 from proctor.manager.cli.machines import Logins, find_logins, handover_file
 from proctor.manager.cli.output import echo
 from proctor.manager.cli.session import CliSession, with_session
+from proctor.manager.settings import read_prefix
 
 if TYPE_CHECKING:
     from proctor.manager.config.experiment import ExperimentConfig
@@ -112,9 +114,18 @@ def report_machines(session: CliSession, experiment: dict[str, Any]) -> ExitCode
 @click.option("--dry-run", is_flag=True, help="Check everything without starting anything.")
 @click.option("-p", "--port", type=click.IntRange(0, 65535), help="Port to use if a manager has to be started.")
 @click.option("--id", "identifier", metavar="ID", help="Use this id for the experiment.")
+@nnictl_option("--debug", nnictl=["-d"], is_flag=True, help="Set `debug: true` in the configuration.")
+@click.option("-u", "--url-prefix", "--url_prefix", metavar="PATH", help="URL prefix if a manager has to be started.")
 @with_session
 def create(
-    session: CliSession, file: Path, foreground: bool, dry_run: bool, port: int | None, identifier: str | None
+    session: CliSession,
+    file: Path,
+    foreground: bool,
+    dry_run: bool,
+    port: int | None,
+    identifier: str | None,
+    debug: bool,
+    url_prefix: str | None,
 ) -> int:
     """Start an experiment from a YAML or JSON file; NNI's v2 files are valid as they are.
 
@@ -130,7 +141,12 @@ def create(
         session.report(f"{file}: valid; nothing was started. It would run {describe_plan(loaded.config)}")
         return ExitCode.OK
     logins = find_logins(loaded.config.canonical(), loaded.secrets)
-    client = session.ensure_client(port=port)
+    client = session.ensure_client(port=port, url_prefix=url_prefix)
+    if url_prefix is not None and not client.url.endswith(read_prefix(url_prefix, "--url-prefix")):
+        session.report(f"--url-prefix has no effect: a manager already runs, at {client.url}")
+    if debug:
+        others = {key: value for key, value in loaded.mapping.items() if key.lower() != "debug"}
+        loaded = replace(loaded, mapping={**others, "debug": True})
     created = submit(client, loaded, file, identifier=identifier, logins=logins)
     echo(created["id"])
     _report_next_steps(session, created, foreground)

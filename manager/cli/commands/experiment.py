@@ -12,7 +12,7 @@ import click
 from proctor.manager.cli.columns import EXPERIMENT, EXPERIMENTS, counts
 from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.identifiers import experiment_argument, find_experiment, is_running
-from proctor.manager.cli.lazy import alias, examples, nnictl_option
+from proctor.manager.cli.lazy import alias, examples, ignored_option, nnictl_option
 from proctor.manager.cli.output import (
     Column,
     Format,
@@ -226,6 +226,8 @@ def save(session: CliSession, experiment: str | None, path: Path, code: bool, ye
     help="Where to unpack the saved code.",
 )
 @click.option("--id", "identifier", metavar="ID", help="Give it a different id.")
+@ignored_option("-l", "--logDir", metavar="DIR", because="a loaded experiment gets its folder in this home")
+@ignored_option("-s", "--searchSpacePath", metavar="FILE", because="the search space is part of what was saved")
 @with_session
 def load(session: CliSession, path: Path, code: Path | None, identifier: str | None) -> None:
     """Import a saved experiment; its status is STOPPED. Its id goes to stdout."""

@@ -1,14 +1,28 @@
 """`proctor resume`, `pause`, `view` and `stop`."""
 
-from typing import Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 
 import click
 
 from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.identifiers import experiment_argument, find_experiment, is_running, machines_kept
-from proctor.manager.cli.lazy import examples, nnictl_option
+from proctor.manager.cli.lazy import examples, ignored_option, nnictl_option
 from proctor.manager.cli.output import echo
 from proctor.manager.cli.session import CliSession, with_session
+
+if TYPE_CHECKING:
+    from proctor.sdk.client.client import Client
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def folder_option(function: F) -> F:
+    """Adds nnictl's `-e/--experiment_dir`; the function gets it as `folder`, for `_require_folder`."""
+    names = ("-e", "--experiment_dir", "--experiment-dir", "folder")
+    return click.option(*names, metavar="DIR", type=click.Path(path_type=Path), hidden=True)(function)
 
 
 @click.command(
@@ -20,15 +34,28 @@ from proctor.manager.cli.session import CliSession, with_session
 @click.option("-p", "--port", type=click.IntRange(0, 65535), help="Port to use if a manager has to be started.")
 @nnictl_option("--foreground", nnictl=["-f"], is_flag=True, help="Watch it until it ends.")
 @click.option("--trials", is_flag=True, help="Resume its paused trials, too; also of a running experiment.")
+@folder_option
+@ignored_option("-d", "--debug", is_flag=True, because="an experiment keeps the logLevel that it was created with")
 @with_session
-def resume(session: CliSession, experiment: str | None, port: int | None, foreground: bool, trials: bool) -> int:
-    """Resume a stopped, paused or failed experiment. Trials that still run are not started again."""
+def resume(
+    session: CliSession,
+    experiment: str | None,
+    port: int | None,
+    foreground: bool,
+    trials: bool,
+    folder: Path | None,
+) -> int:
+    """Resume a stopped, paused or failed experiment. Trials that still run are not started again.
+
+    An experiment that is still being stopped is waited for.
+    """
     client = session.ensure_client(port=port)
     found = (
-        find_experiment(client, experiment)
-        if experiment
-        else _only(client, {"STOPPED", "PAUSED", "VIEWED", "ERROR"}, "resumed")
+        _find(client, experiment, folder)
+        if experiment or folder
+        else _only(client, {"STOPPED", "STOPPING", "PAUSED", "VIEWED", "ERROR"}, "resumed")
     )
+    _wait_while_stopping(session, client, found)
     client.resume_experiment(found["id"], trials=trials)
     session.report(f"Experiment {found['id']} resumed.")
     if not foreground:
@@ -57,14 +84,15 @@ def pause(session: CliSession, experiment: str | None, trials: bool) -> None:
 @click.command(epilog=examples("proctor view k3x9"))
 @experiment_argument
 @click.option("-p", "--port", type=click.IntRange(0, 65535), help="Port to use if a manager has to be started.")
+@folder_option
 @with_session
-def view(session: CliSession, experiment: str | None, port: int | None) -> None:
+def view(session: CliSession, experiment: str | None, port: int | None, folder: Path | None) -> None:
     """Open an experiment for viewing: start the manager if necessary and print the URL of the page.
 
     The experiment itself is not started; a stopped one is VIEWED until it is resumed or stopped.
     """
     client = session.ensure_client(port=port)
-    found = find_experiment(client, experiment, ended_too=True)
+    found = _wait_while_stopping(session, client, _find(client, experiment, folder))
     if found["status"] == "STOPPED":
         found = client.view_experiment(found["id"])
     session.report(f"Experiment {found['id']} is {found['status']}. Its page (the link holds your token):")
@@ -80,8 +108,11 @@ def view(session: CliSession, experiment: str | None, port: int | None) -> None:
 @click.option("-a", "--all", "every", is_flag=True, help="Stop all experiments.")
 @click.option("--wait", is_flag=True, help="Wait until it is STOPPED, and report what it is waiting for.")
 @click.option("--timeout", metavar="DURATION", help="Wait no longer than 90s, 10m, 2h; then exit code 101.")
+@click.option("-p", "--port", type=int, hidden=True)
 @with_session
-def stop(session: CliSession, experiment: str | None, every: bool, wait: bool, timeout: str | None) -> None:
+def stop(
+    session: CliSession, experiment: str | None, every: bool, wait: bool, timeout: str | None, port: int | None
+) -> None:
     """Stop an experiment and its trials; it can be resumed. The manager keeps running.
 
     An ID that ends in `*` stops all experiments whose ids begin like that. Trials that can save may do so first
@@ -90,6 +121,12 @@ def stop(session: CliSession, experiment: str | None, every: bool, wait: bool, t
     from proctor.manager.cli.watching import deadline_of, wait_until_stopped
 
     client, deadline = session.client, deadline_of(timeout)
+    if port is not None and urlsplit(client.url).port != port:  # nnictl's: one experiment has the port there
+        raise CommandError(
+            f"no manager of this home listens on port {port}; the one at {client.url} serves all experiments of the "
+            "home: stop one by its id (`proctor experiment list` shows all)",
+            ExitCode.NOT_FOUND,
+        )
     if every:
         if experiment is not None:
             raise click.UsageError("give an ID or --all, not both")
@@ -107,6 +144,43 @@ def _stop_one(session: CliSession, identifier: str) -> str:
     waits = f" ({stopping['reason']})" if stopping["status"] == "STOPPING" and stopping["reason"] else ""
     session.report(f"Experiment {identifier} is being stopped{waits}; `proctor resume {identifier}` resumes it.")
     return identifier
+
+
+def _find(client: "Client", experiment: str | None, folder: Path | None) -> dict[str, Any]:
+    """The experiment that is named. nnictl's folder of an experiment must be its own: it is not looked for there.
+
+    Raises CommandError.
+    """
+    if folder is None:
+        return find_experiment(client, experiment, ended_too=True)
+    place = folder.expanduser().resolve()
+    try:
+        found = find_experiment(client, experiment or place.name, ended_too=True)
+    except CommandError as error:
+        if error.code is not ExitCode.NOT_FOUND:
+            raise
+        found = None
+    if found is not None:
+        own = Path(found["directory"]).resolve()
+        if place in (own, own.parent):
+            return found
+    raise CommandError(
+        f"no experiment of this home has its folder in {folder}. One that was saved is imported by `proctor experiment "
+        "load`, one of another home is resumed by `proctor --home DIR`. An experiment of NNI cannot be resumed: create "
+        "it again, and import what `nnictl experiment export` wrote by `proctor experiment import`",
+        ExitCode.NOT_FOUND,
+    )
+
+
+def _wait_while_stopping(session: CliSession, client: "Client", experiment: dict[str, Any]) -> dict[str, Any]:
+    """The experiment; one that is being stopped when it is STOPPED. Ctrl-C ends the waiting."""
+    from proctor.sdk.client.experiment import wait_while_stopping
+
+    def report(found: dict[str, Any]) -> None:
+        why = f" ({found['reason']})" if found["reason"] else ""
+        session.report(f"Experiment {found['id']} is still being stopped{why}; waiting. Ctrl-C ends the waiting.")
+
+    return wait_while_stopping(client, experiment["id"], report)
 
 
 def _to_stop(client: Any, experiment: str | None) -> list[dict[str, Any]]:

@@ -1,13 +1,18 @@
 """`proctor log`: what the manager, a dispatcher or a trial has printed."""
 
+import json
 import os
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from proctor.manager.cli.identifiers import experiment_argument, find_experiment, named_trial, trial_argument
-from proctor.manager.cli.lazy import alias, examples
+from proctor.manager.cli.lazy import examples
+from proctor.manager.cli.output import echo
 from proctor.manager.cli.session import CliSession, with_session
 
 if TYPE_CHECKING:
@@ -47,12 +52,51 @@ def manager(session: CliSession, follow: bool, tail: int | None, head: int | Non
 @with_session
 def dispatcher(session: CliSession, experiment: str | None, follow: bool, tail: int | None, head: int | None) -> None:
     """Print the output of an experiment's tuner and assessor."""
-    from proctor.manager.cli.logs import GrowingLog
+    found = find_experiment(session.client, experiment, ended_too=True)
+    _print(_dispatcher_log(session, found), follow, tail, head)
 
-    client = session.client
-    identifier = find_experiment(client, experiment, ended_too=True)["id"]
-    growing = GrowingLog(lambda start, limit: client.dispatcher_log(identifier, offset=start, limit=limit))
-    _print(growing, follow, tail, head)
+
+def nnictl_options(function: F) -> F:
+    """Adds the options of nnictl's `log stdout` and `log stderr`."""
+    for option in (
+        click.option("-H", "--head", type=click.IntRange(1), metavar="N", help="Only the first N lines."),
+        click.option("-T", "-n", "--tail", type=click.IntRange(1), metavar="N", help="Only the last N lines."),
+        click.option("--path", is_flag=True, help="Print the path of the file instead."),
+    ):
+        function = option(function)
+    return function
+
+
+@log.command(hidden=True)
+@experiment_argument
+@nnictl_options
+@with_session
+def stdout(session: CliSession, experiment: str | None, path: bool, tail: int | None, head: int | None) -> None:
+    """Print the manager's log; with an ID, its lines about that experiment. The name is nnictl's."""
+    if path:
+        echo(str(session.home.manager_log))
+    elif experiment is None:
+        _print(_manager_log(session), False, tail, head)
+    else:
+        from proctor.manager.cli.logs import write
+
+        identifier = find_experiment(session.client, experiment, ended_too=True)["id"]
+        lines = islice(_lines_about(_manager_log(session), identifier), head)
+        for line in lines if tail is None else deque(lines, tail):
+            write(line)
+
+
+@log.command(hidden=True)
+@experiment_argument
+@nnictl_options
+@with_session
+def stderr(session: CliSession, experiment: str | None, path: bool, tail: int | None, head: int | None) -> None:
+    """Print the manager's log; with an ID, what that experiment's tuner and assessor printed. The name is nnictl's."""
+    found = None if experiment is None else find_experiment(session.client, experiment, ended_too=True)
+    if path:
+        echo(str(session.home.manager_log if found is None else Path(found["directory"]) / "log" / "dispatcher.log"))
+    else:
+        _print(_manager_log(session) if found is None else _dispatcher_log(session, found), False, tail, head)
 
 
 @click.command(
@@ -109,6 +153,24 @@ def _refuse_both(follow: bool, head: int | None) -> None:
         raise click.UsageError("give --follow or --head, not both")
 
 
+def _lines_about(growing: "GrowingLog", experiment: str) -> Iterator[bytes]:
+    """The lines of the manager's log that name an experiment."""
+    for line in growing.lines():
+        try:
+            named = json.loads(line).get("experiment_id")
+        except (ValueError, AttributeError):  # what was printed before the log was set up
+            continue
+        if named == experiment:
+            yield line
+
+
+def _dispatcher_log(session: CliSession, experiment: dict[str, Any]) -> "GrowingLog":
+    from proctor.manager.cli.logs import GrowingLog
+
+    client, identifier = session.client, experiment["id"]
+    return GrowingLog(lambda start, limit: client.dispatcher_log(identifier, offset=start, limit=limit))
+
+
 def _manager_log(session: CliSession) -> "GrowingLog":
     """From the manager itself where it is elsewhere, else from its file."""
     from proctor.manager.cli.logs import GrowingLog
@@ -130,5 +192,3 @@ def _manager_log(session: CliSession) -> "GrowingLog":
 
 
 log.add_command(trial_log, "trial")
-for _name in ("stdout", "stderr"):
-    alias(log, _name, manager)

@@ -69,11 +69,12 @@ def run(
 @click.option(
     "-p", "--port", type=click.IntRange(0, 65535), help="Port to listen on.  [default: 8080 or the next free]"
 )
+@click.option("--url-prefix", metavar="PATH", help="Path prefix of all URLs behind a reverse proxy.")
 @click.option("--accept-database", is_flag=True, help=ACCEPT_HELP)
 @with_session
-def start(session: CliSession, port: int | None, accept_database: bool) -> None:
+def start(session: CliSession, port: int | None, url_prefix: str | None, accept_database: bool) -> None:
     """Start the manager in the background; does nothing if it is already running. Its URL goes to stdout."""
-    echo(ensure_running(session.home, port=port, accept_database=accept_database))
+    echo(ensure_running(session.home, port=port, url_prefix=url_prefix, accept_database=accept_database))
 
 
 @manager.command(epilog=examples("proctor manager stop"))

@@ -13,7 +13,9 @@ from typing import Any
 from proctor.sdk.files import make_folder, name_beside, replace_file
 
 FILE = "algorithms.json"
-KINDS = ("tuner", "assessor", "advisor")
+KINDS = ("tuner", "assessor")
+ADVISOR = "advisor"
+"""NNI's word for a tuner that also judges."""
 
 
 class RegistrationError(ValueError):
@@ -26,7 +28,7 @@ class RegisteredAlgorithm:
 
     name: str
     kind: str
-    """tuner, assessor or advisor (NNI's word for a tuner that also judges)."""
+    """tuner or assessor; advisor (read as tuner) if an earlier version registered it."""
     class_name: str
     """`module.Class`."""
     code_directory: str
@@ -75,8 +77,13 @@ def read_meta(mapping: Mapping[str, Any], directory: Path) -> RegisteredAlgorith
         raise RegistrationError(f"unknown key {unknown[0]!r}; expected algoType, builtinName, className")
     kind, name = _text(given, "algotype", "algoType").lower(), _text(given, "builtinname", "builtinName")
     class_name = _text(given, "classname", "className")
+    if kind == ADVISOR:
+        raise RegistrationError(
+            f"algoType: advisor {name} is not offered: write a Tuner (and an Assessor that stops trials) and register "
+            "those. Instead of Hyperband use tuner Random with assessor Medianstop, instead of BOHB TPE with Medianstop"
+        )
     if kind not in KINDS:
-        raise RegistrationError(f"algoType: expected tuner, assessor or advisor, found {kind!r}")
+        raise RegistrationError(f"algoType: expected tuner or assessor, found {kind!r}")
     if "." not in class_name:
         raise RegistrationError(f"className: expected module.Class, found {class_name!r}")
     validator = _text(given, "classargsvalidator", "classArgsValidator") if given.get("classargsvalidator") else None

@@ -45,6 +45,7 @@ _OFFERED = (
 )
 _HOME_OF = {
     "ClassArgsValidator": "nni.utils",
+    "Experiment": "nni.experiment",
     "dump": "nni.documents",
     "load": "nni.documents",
     "trace": "nni.documents",
@@ -71,6 +72,13 @@ class _RefusingFinder:
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> None:
         """Answer for names under `nni.` only."""
+        if name == "nni.runtime" or name.startswith("nni.runtime."):
+            raise ImportError(
+                f"{name} is not offered: it is the inside of NNI. Custom advisors, which need it, are not offered "
+                "either: write a Tuner (and an Assessor that stops trials) and name them under tuner "
+                "and assessor.",
+                name=name,
+            )
         if name.startswith("nni."):
             raise ImportError(
                 f"{name} is not offered: {_OFFERED}. For the rest of NNI (architecture search, compression, its own "

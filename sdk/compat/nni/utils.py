@@ -51,18 +51,21 @@ def merge_parameter(base_params: Any, override_params: "dict[str, Any] | None") 
 
     :param base_params: an argparse namespace (or any object with attributes), or a dictionary.
     :param override_params: what `get_next_parameter` returned; None changes nothing.
-    :raises ValueError: a parameter has no default of its name.
-    :raises TypeError: a parameter is not of its default's type. An integer is taken where a float is expected, and
-        anything where the default is None.
+    :raises ValueError: a parameter has no default of its name, or is not of its default's type. As in NNI, an integer
+        is accepted where a float is expected, and anything where the default is None.
     """
-    values = base_params if isinstance(base_params, dict) else vars(base_params)
+    is_dictionary = isinstance(base_params, dict)
     for name, value in (override_params or {}).items():
-        if name not in values:
+        if not (name in base_params if is_dictionary else hasattr(base_params, name)):
+            known = ", ".join(sorted(base_params if is_dictionary else getattr(base_params, "__dict__", ())))
             raise ValueError(
-                f"the tuner proposes {name!r}, not one of the trial's parameters ({', '.join(sorted(values))}); "
-                "make the search space and the trial agree"
+                f"the tuner proposes {name!r}, not one of the trial's parameters ({known}); make the search space and "
+                "the trial agree"
             )
-        values[name] = _fit(name, value, values[name])
+        if is_dictionary:
+            base_params[name] = _fit(name, value, base_params[name])
+        else:
+            setattr(base_params, name, _fit(name, value, getattr(base_params, name)))
     return base_params
 
 
@@ -83,11 +86,11 @@ def extract_scalar_history(trial_history: "list[Any]", scalar_key: str = "defaul
 
 
 def _fit(name: str, value: Any, default: Any) -> Any:
-    if default is None or type(value) is type(default):
+    if default is None or isinstance(value, type(default)):
         return value
-    if type(default) is float and type(value) is int:
+    if isinstance(default, float) and isinstance(value, int):
         return float(value)
-    raise TypeError(
+    raise ValueError(
         f"the parameter {name!r} is of type {type(default).__name__} by default ({default!r}); the tuner proposes "
         f"{value!r}, of type {type(value).__name__}. Change the default or the search space."
     )

@@ -1,6 +1,7 @@
 """`nni.experiment`: NNI's way to start experiments from Python, answered by Proctor's control side.
 
-Entry: `import nni.experiment`; every name is that of `proctor.sdk.client`, and there is no other module.
+Entry: `import nni.experiment`; every name is that of `proctor.sdk.client`. `config` has the same names again, where NNI
+has its configuration classes.
 """
 
 from typing import Any

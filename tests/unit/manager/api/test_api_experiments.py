@@ -318,7 +318,10 @@ async def test_an_ended_trial_is_run_again_as_a_new_one(api: Any) -> None:
 async def test_a_trial_is_paused_and_resumed(api: Any) -> None:
     created = await api.create(max_trial_number=1)
     experiment = f"/api/v1/experiments/{created['id']}"
-    await api.client.post(f"{experiment}/pause")
+    bell = api.manager.feed.next_change()
+    while (await api.client.post(f"{experiment}/pause")).status_code == 409:  # it is INITIALIZED
+        await bell.wait()
+        bell = api.manager.feed.next_change()
     added = (await api.client.post(f"{experiment}/trials", json={"parameters": {"x": 0.5}})).json()
     trial = f"/api/v1/trials/{added['id']}"
     paused = await api.client.post(f"{trial}/pause")

@@ -537,3 +537,39 @@ def test_a_configuration_written_by_nni_with_all_its_empty_keys_is_accepted(invo
     )  # fmt: skip
     result = invoke("config", "check", str(tmp_path / "nni.json"))
     assert result.exit_code == 0, result.stderr
+
+
+def test_an_old_file_is_printed_with_the_present_keys(invoke, tmp_path: Path) -> None:
+    old = tmp_path / "old.yml"
+    old.write_text(
+        "authorName: me\nmaxTrialNum: 3\ntrainingServicePlatform: local\nsearchSpacePath: space.json\n"
+        "trialConcurrency: 1\ntrial: {command: python3 t.py, codeDir: .}\ntuner: {builtinTunerName: TPE}\n"
+    )
+    (tmp_path / "space.json").write_text('{"x": {"_type": "uniform", "_value": [0, 1e-3]}}')
+    checked = invoke("config", "check", str(old))
+    assert (checked.exit_code, checked.stderr.count("old name of")) == (0, 0)
+    assert "7 keys are of NNI's first format (v1)" in checked.stderr
+    result = invoke("config", "convert", str(old))
+    assert result.exit_code == 0
+    assert result.stdout == (
+        "searchSpaceFile: space.json\ntrialCommand: python3 t.py\ntrialCodeDirectory: .\ntrialConcurrency: 1\n"
+        "maxTrialNumber: 3\ntuner:\n  name: TPE\ntrainingService:\n  platform: local\n"
+    )
+    assert f"{old}:2:1: maxTrialNum: is NNI's old name of maxTrialNumber; read as such" in result.stderr.splitlines()
+    new = tmp_path / "new.yml"
+    new.write_text(result.stdout)
+    assert "first format" not in invoke("config", "check", str(new)).stderr
+    again = invoke("config", "convert", str(new))
+    assert (again.stdout, again.stderr) == (
+        result.stdout,
+        f"{new}: has no key of NNI's first format (v1); nothing to convert\n",
+    )
+
+
+def test_a_file_that_cannot_be_converted_is_refused(invoke, tmp_path: Path) -> None:
+    (tmp_path / "old.yml").write_text("maxTrialNum: 3\nmaxTrialNumber: 4\n")
+    result = invoke("config", "convert", str(tmp_path / "old.yml"))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"{tmp_path / 'old.yml'} cannot be converted:" in result.stderr
+    assert "remove maxTrialNum" in result.stderr
+    assert invoke("config", "convert", str(tmp_path / "nowhere.yml")).exit_code == 2

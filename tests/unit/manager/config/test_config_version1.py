@@ -1,4 +1,5 @@
 import copy
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -6,7 +7,7 @@ from typing import Any
 import pytest
 
 from proctor.manager.config.errors import ConfigError, ConfigProblem, Notice
-from proctor.manager.config.loading import LoadedExperiment, load_experiment_mapping
+from proctor.manager.config.loading import LoadedExperiment, convert_file, load_experiment_mapping
 from proctor.manager.config.platforms import PLATFORMS
 from proctor.manager.config.secrets import REDACTED
 from proctor.manager.config.services import RemoteConfig, RemoteMachineConfig
@@ -60,15 +61,54 @@ def test_an_old_file_is_read_as_it_was_meant(load: Callable[[str], LoadedExperim
         "gpu_indices": None,
     }
     assert [notice.key for notice in loaded.notices if notice.place.line is None] == []
-    assert {notice.key for notice in loaded.notices} == {
+    assert [notice.key for notice in loaded.notices] == [
+        "",  # one for all old keys
+        "useAnnotation",
+        "tuner",  # a class of the user's own, which is not given the assessor's direction
+    ]
+    assert str(loaded.notices[0]) == (
+        f"{directory / 'experiment.yml'}:1:1: 16 keys are of NNI's first format (v1) and read as what they are called "
+        "now, authorName, multiPhase ignored; `proctor config convert FILE` prints the file with the present names"
+    )
+    assert config.objective.direction == "maximize"
+
+
+def test_a_converted_file_means_the_same_and_has_no_old_key(
+    load: Callable[[str], LoadedExperiment], directory: Path
+) -> None:
+    before = load(OLD).config
+    converted, notices = convert_file(directory / "experiment.yml")
+    assert {notice.key for notice in notices} == {
         *("authorName", "maxExecDuration", "maxTrialNum", "trainingServicePlatform", "searchSpacePath"),
-        *("useAnnotation", "logDir", "multiPhase", "tuner.codeDir", "tuner.classFileName", "tuner.gpuIndices"),
+        *("logDir", "multiPhase", "tuner.codeDir", "tuner.classFileName", "tuner.gpuIndices"),
         *("assessor.builtinAssessorName", "trial.command", "trial.codeDir", "trial.gpuNum"),
         *("localConfig.useActiveGpu", "localConfig.maxTrialNumPerGpu"),
-        "tuner",  # a class of the user's own, which is not given the assessor's direction
     }
-    assert config.objective.direction == "maximize"
-    assert len(loaded.notices) == 18
+    assert list(converted)[:4] == ["experimentName", "searchSpaceFile", "trialCommand", "trialCodeDirectory"]
+    after = load(json.dumps(converted))
+    assert after.config == before
+    assert [notice.key for notice in after.notices] == ["useAnnotation", "tuner"]
+    again, nothing = convert_file(directory / "experiment.yml")
+    assert (again, nothing) == (converted, ())
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("maxTrialNumber: 3\nmaxTrialNum: 4\n", "remove maxTrialNum"), ("[1]", "a mapping of keys"), ("a: [", "YAML")],
+)
+def test_a_file_that_cannot_be_converted_says_why(directory: Path, text: str, words: str) -> None:
+    (directory / "old.yml").write_text(text)
+    with pytest.raises(ConfigError, match=words):
+        convert_file(directory / "old.yml")
+
+
+@pytest.mark.parametrize(("count", "notices"), [(3, 3), (4, 1)])
+def test_a_few_old_keys_have_a_notice_each(
+    small_mapping: dict[str, Any], directory: Path, count: int, notices: int
+) -> None:
+    old = {"authorName": "me", "maxTrialNum": 3, "versionCheck": True, "maxExecDuration": "1h"}
+    mapping = {**small_mapping, **dict(list(old.items())[:count])}
+    assert len(load_experiment_mapping(mapping, directory).notices) == notices
 
 
 @pytest.mark.parametrize("old", OLD_KEYS, ids=lambda old: old.path)
@@ -148,7 +188,11 @@ def test_an_old_list_of_machines_gets_the_new_names(directory: Path, small_mappi
         "training_service.machine_list.0.ssh_passphrase": "y",
     }
     reported = {notice.key for notice in loaded.notices}
-    assert {f"machineList[0].{name}" for name in OLD_MACHINE_KEYS} <= reported
+    assert "" in reported  # one for all of them
+    assert not {"machineList", "machineList[0].ip", "trainingServicePlatform"} & reported
+    (directory / "old.json").write_text(json.dumps(small_mapping))
+    keys = {notice.key for notice in convert_file(directory / "old.json")[1]}
+    assert {f"machineList[0].{name}" for name in OLD_MACHINE_KEYS} <= keys
 
 
 def test_an_old_and_a_new_key_for_one_thing_are_told(

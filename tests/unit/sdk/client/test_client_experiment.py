@@ -20,6 +20,7 @@ from proctor.sdk.client import (
 from proctor.sdk.client.config import read_duration
 from proctor.sdk.client.credentials import take_secrets
 from proctor.sdk.client.errors import BadInput, Conflict
+from proctor.sdk.client.experiment import ProgressReport
 
 
 @pytest.fixture
@@ -102,6 +103,8 @@ def test_questions_have_nnis_answers(rest: FakeRest) -> None:
     assert (job.status, job.sequenceId, job.hyperParameters[0].parameters["lr"]) == ("SUCCEEDED", 1, 0.25)
     assert math.isnan(job.finalMetricData[0].data)
     assert job.startTime == 1767323045000
+    assert job.stderrPath == f"{job.logPath}/jobs/1/stderr"
+    assert job.hyperParameters[0].parameter_index == 0
     assert [trial.trialJobId for trial in experiment.list_trial_jobs()] == ["a", "b", "c"]
     metrics = experiment.get_job_metrics()
     assert metrics["a"] == []
@@ -136,6 +139,70 @@ def test_stop_leaves_an_ended_experiment_alone(rest: FakeRest) -> None:
     rest.add_experiment("e", status="DONE")
     Experiment(None, "e", home=rest.home).stop()
     assert not rest.requests("POST")
+
+
+def test_resume_waits_for_the_end_of_a_stop(rest: FakeRest, capsys: pytest.CaptureFixture[str]) -> None:
+    rest.add_experiment("e", status="STOPPING", reason="waits for trial 3 to save")
+    rest.on_ask["GET", "/experiments/e"] = lambda: rest.set_status("e", "STOPPED", reason="")
+    experiment = Experiment(None, "e", home=rest.home)
+    assert experiment.resume(wait_completion=False) is None
+    assert rest.experiments["e"]["status"] == "RUNNING"
+    waiting, resumed = capsys.readouterr().err.splitlines()
+    assert waiting == "Experiment e is still being stopped (waits for trial 3 to save); waiting"
+    assert resumed == f"Experiment e: {rest.url}/experiments/e?token=a-token-for-tests"
+
+
+@pytest.mark.parametrize("status", ["STOPPED", "STOPPING"])
+def test_a_stopped_experiment_is_viewed_until_it_is_stopped_again(rest: FakeRest, status: str) -> None:
+    rest.add_experiment("e", status=status)
+    if status == "STOPPING":
+        rest.on_ask["GET", "/experiments/e"] = lambda: rest.set_status("e", "STOPPED")
+    experiment = Experiment(None, "e", home=rest.home)
+    assert experiment.view(non_blocking=True) is experiment
+    assert experiment.get_status() == "VIEWED"
+    experiment.stop()
+    assert experiment.get_status() == "STOPPED"
+
+
+def test_viewing_a_running_experiment_leaves_it_running(rest: FakeRest, capsys: pytest.CaptureFixture[str]) -> None:
+    rest.add_experiment("e")
+    experiment = Experiment(None, "e", home=rest.home).view()
+    assert experiment.get_status() == "RUNNING"
+    assert capsys.readouterr().out == f"Experiment e: {experiment.url}\n"
+
+
+def test_run_prints_the_page_and_its_progress(
+    rest: FakeRest, experiment: Experiment, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def finish() -> None:
+        rest.add_trial("e", "t", final_value=0.5)
+        rest.experiments["e"]["best"] = {"trial_id": "t", "sequence_id": 0, "value": 0.5, "parameters": {}}
+        rest.set_status("e", "DONE", reason="maxTrialNumber 1 is reached")
+
+    rest.on_ask["GET", "/experiments/e"] = finish
+    assert experiment.run() is True
+    printed = capsys.readouterr()
+    assert printed.err.splitlines() == [
+        f"Experiment e: {rest.url}/experiments/e?token=a-token-for-tests",
+        "Experiment e is RUNNING: 0 of 10 trials",
+        "Experiment e is DONE: 1 of 10 trials (1 succeeded); best 0.5 (trial 0); maxTrialNumber 1 is reached",
+    ]
+    assert printed.out == ""
+
+
+def test_progress_that_changes_often_is_printed_now_and_then(
+    rest: FakeRest, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = iter([0.0, 9.0, 11.0, 12.0])
+    monkeypatch.setattr("proctor.sdk.client.experiment.time.monotonic", lambda: next(times))
+    show = ProgressReport()
+    resource = rest.add_experiment("e", max_trial_number=None)
+    for counts in ({"RUNNING": 1}, {"RUNNING": 2}, {"RUNNING": 3}, {"RUNNING": 3}):
+        show({**resource, "trial_counts": counts})
+    assert capsys.readouterr().err.splitlines() == [
+        "Experiment e is RUNNING: 1 trial (1 running)",
+        "Experiment e is RUNNING: 3 trials (3 running)",
+    ]
 
 
 def test_connect_names_the_running_experiments(rest: FakeRest) -> None:

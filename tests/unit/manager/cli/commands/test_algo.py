@@ -13,7 +13,7 @@ META = "algoType: tuner\nbuiltinName: demotuner\nclassName: demo.tuner.DemoTuner
 @pytest.fixture
 def meta(tmp_path: Path) -> Path:
     (tmp_path / "demo").mkdir()
-    (tmp_path / "demo" / "tuner.py").write_text("")
+    (tmp_path / "demo" / "tuner.py").write_text("from nni.tuner import Tuner\n\nclass DemoTuner(Tuner): ...\n")
     path = tmp_path / "meta.yml"
     path.write_text(META)
     return path
@@ -64,7 +64,7 @@ def test_the_name_of_a_built_in_is_taken(invoke, meta: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"algoType": "thing"}, "expected tuner, assessor or advisor"),
+        ({"algoType": "thing"}, "expected tuner or assessor"),
         ({"className": "NoModule"}, "expected module.Class"),
         ({"builtinName": ""}, "builtinName: expected text"),
         ({"color": "red"}, "unknown key 'color'"),

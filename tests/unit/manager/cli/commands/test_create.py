@@ -339,7 +339,7 @@ def test_where_nobody_can_be_asked_the_key_that_helps_is_named(
 
 
 def test_a_registered_name_is_posted_as_its_class(rest: FakeRest, invoke, file: Path) -> None:
-    (file.parent / "demo.py").write_text("")
+    (file.parent / "demo.py").write_text("import proctor.sdk.tuner\n\nclass Tuner(proctor.sdk.tuner.Tuner): ...\n")
     (file.parent / "meta.yml").write_text("algoType: tuner\nbuiltinName: Mine\nclassName: demo.Tuner\n")
     assert invoke("algo", "register", "-m", str(file.parent / "meta.yml")).exit_code == 0
     file.write_text(CONFIG.replace("COMMAND", "python3 trial.py").replace("name: TPE", "name: mine"))

@@ -1,0 +1,334 @@
+"""What users of nnictl type: every argument list of NNI 3.0 is carried out, or answered with what to do instead."""
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.rest import FakeRest
+
+from proctor.manager.cli.commands import nnictl
+from proctor.manager.dispatcher.algorithms.registered import registered_algorithms
+
+CONFIG = """\
+searchSpace: {x: {_type: uniform, _value: [0, 1]}}
+trialCommand: "true"
+trialConcurrency: 1
+tuner: {name: TPE, classArgs: {optimize_mode: maximize}}
+trainingService: {platform: PLATFORM}
+"""
+META = "algoType: tuner\nbuiltinName: demo\nclassName: demo.Demo\n"
+REMOTE = "remote, machineList: [{host: gpu-1, user: ada}]"
+LOG = (
+    '{"message": "another", "experiment_id": "other"}\nno JSON\n'
+    '{"message": "one", "experiment_id": "aB3dE5f7"}\n{"message": "two", "experiment_id": "aB3dE5f7"}\n'
+)
+
+CARRIED_OUT = """\
+--version
+-v
+create --config CONFIG
+create -c CONFIG -p 8080
+create -c CONFIG --port 8080 --debug
+create -c CONFIG -d
+create -c CONFIG --url_prefix nni
+create -c CONFIG -u nni
+create -c CONFIG --foreground
+create -c CONFIG -f
+resume sT0pPed1
+resume sT0pPed1 -p 8080 -d
+resume sT0pPed1 --port 8080 --debug
+resume sT0pPed1 -f
+resume sT0pPed1 --foreground
+resume sT0pPed1 -e STOPPED
+resume sT0pPed1 --experiment_dir STOPPED
+view sT0pPed1
+view sT0pPed1 -p 8080 -e STOPPED
+view sT0pPed1 --port 8080 --experiment_dir STOPPED
+stop
+stop aB3dE5f7
+stop aB3d*
+stop -p PORT
+stop --port PORT
+stop -a
+stop --all
+update searchspace aB3dE5f7 -f SPACE
+update searchspace --filename SPACE
+update concurrency aB3dE5f7 -v 4
+update concurrency --value 4
+update duration aB3dE5f7 -v 10m
+update duration --value 10m
+update trialnum aB3dE5f7 -v 9
+update trialnum --value 9
+trial ls
+trial ls aB3dE5f7 --head 1
+trial ls --tail 1
+trial kill -T tRiAl
+trial kill aB3dE5f7 --trial_id tRiAl
+experiment show
+experiment show aB3dE5f7
+experiment status
+experiment status aB3dE5f7
+experiment list
+experiment list --all
+experiment delete sT0pPed1
+experiment delete --all
+experiment import -f ROWS
+experiment import aB3dE5f7 --filename ROWS
+experiment export -t json -f OUT
+experiment export aB3dE5f7 --type csv --filename OUT --intermediate
+experiment export -t csv -f OUT -i
+experiment save
+experiment save aB3dE5f7 -p DIR
+experiment save --path DIR --saveCodeDir
+experiment save -s -p DIR
+experiment load -p ZIP -c CODE
+experiment load --path ZIP --codeDir CODE --logDir DIR --searchSpacePath SPACE
+experiment load -p ZIP -c CODE -l DIR -s SPACE
+platform clean -c REMOTE
+platform clean --config REMOTE
+webui url
+webui url aB3dE5f7
+config show
+config show aB3dE5f7
+log stdout
+log stdout aB3dE5f7 -T 1
+log stdout --tail 1
+log stdout aB3dE5f7 --head 1
+log stdout -H 1
+log stdout --path
+log stderr
+log stderr aB3dE5f7 -T 1
+log stderr --tail 1
+log stderr --head 1
+log stderr -H 1
+log stderr aB3dE5f7 --path
+log trial -T tRiAl
+log trial aB3dE5f7 --trial_id tRiAl
+algo register -m META
+algo register --meta_path META
+algo reg --meta_path META
+algo unregister mine
+algo unreg mine
+algo show TPE
+algo list
+top -t 3
+top --time 3
+"""
+
+ANSWERED = {
+    "hello": "examples/nni-unchanged",
+    "ss_gen -t python3_mnist.py -d . -f space.json": "write searchSpace in the YAML file",
+    "ss_gen --trial_command x --trial_dir . --file space.json": "write searchSpace in the YAML file",
+    "package": "proctor algo",
+    "package install --source .": "proctor algo",
+    "trainingservice register --package theirs": "install it with pip",
+    "trainingservice unregister --package theirs": "install it with pip",
+    "trainingservice list": "install it with pip",
+    "jupyter-extension install": "proctor.Experiment works in a notebook",
+    "jupyter-extension uninstall": "proctor.Experiment works in a notebook",
+    "resume sT0pPed1 -e DIR": "create it again, and import what",
+    "resume n0wHere1 -e DIR": "create it again, and import what",
+    "view sT0pPed1 --experiment_dir DIR": "create it again, and import what",
+    "stop -p 1": "stop one by its id",
+    "stop aB3dE5f7 --port 1": "stop one by its id",
+    "experiment load -p NNI_ZIP -c CODE": "import what `nnictl experiment export` wrote",
+    "algo register -m ADVISOR": "instead of BOHB TPE with Medianstop",
+    "algo show BOHB": "use tuner TPE with assessor Medianstop",
+    "tensorboard stop": "Ctrl-C ends it there",
+}
+
+
+@pytest.fixture
+def words(rest: FakeRest, invoke, tmp_path: Path) -> dict[str, str]:
+    """What the upper-case words of the argument lists stand for."""
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "trial.py").write_text("")
+    for name, status in (("sT0pPed1", "STOPPED"), ("aB3dE5f7", "RUNNING")):
+        row = rest.add_experiment(
+            name, status=status, config={"trial_code_directory": str(code), "search_space_file": None}
+        )
+        Path(row["directory"]).mkdir(parents=True)
+    rest.add_trial("aB3dE5f7", "tRiAl", status="RUNNING")
+    rest.dispatcher_log = b"first\nsecond\n"
+    (rest.home / "log").mkdir()
+    (rest.home / "log" / "manager.log").write_text(LOG)
+    files = {
+        "CONFIG": ("config.yml", CONFIG.replace("PLATFORM", "local")),
+        "REMOTE": ("remote.yml", CONFIG.replace("PLATFORM", REMOTE)),
+        "SPACE": ("space.json", '{"x": {"_type": "uniform", "_value": [0, 2]}}'),
+        "ROWS": ("rows.json", '[{"parameter": {"x": 1}, "value": 0.5}]'),
+        "META": ("meta.yml", META),
+        "ADVISOR": ("advisor.yml", META.replace("tuner", "advisor").replace("demo\n", "BOHB\n")),
+    }
+    found = {word: str(tmp_path / name) for word, (name, _) in files.items()}
+    for name, text in files.values():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "demo.py").write_text("from nni.tuner import Tuner\nclass Demo(Tuner): ...\n")
+    (tmp_path / "mine.yml").write_text(META.replace("builtinName: demo", "builtinName: mine"))
+    invoke("experiment", "save", "aB3dE5f7", "-s", "-p", str(tmp_path / "saved.zip"))
+    with zipfile.ZipFile(tmp_path / "nni.zip", "w") as archive:
+        archive.writestr("experiment/nni.sqlite", "")
+    places = {"NNI_ZIP": "nni.zip", "ZIP": "saved.zip", "OUT": "out", "DIR": ".", "CODE": "elsewhere"}
+    found |= {word: str(tmp_path / name) for word, name in places.items()}
+    return {**found, "STOPPED": rest.experiments["sT0pPed1"]["directory"], "PORT": rest.url.rpartition(":")[2]}
+
+
+@pytest.fixture
+def typed(invoke, words: dict[str, str]) -> Any:
+    """Runs a line as it is typed, after `proctor`."""
+    return lambda line: invoke(*(words.get(word, word) for word in line.split()), input="y\ny\n")
+
+
+@pytest.mark.parametrize("line", CARRIED_OUT.splitlines())
+def test_what_nnictl_takes_is_carried_out(
+    rest: FakeRest, typed, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("proctor.manager.cli.watching.watch_to_the_end", lambda session, experiment: 0)
+    if "mine" in line:
+        assert typed("algo register -m mine.yml").exit_code == 0
+    (tmp_path / "aB3dE5f7.zip").unlink(missing_ok=True)
+    result = typed(line)
+    assert result.exit_code == 0, result.stderr
+    assert "Usage:" not in result.stderr
+
+
+@pytest.mark.parametrize("line", ANSWERED)
+def test_what_has_no_meaning_here_is_answered_with_what_to_do(rest: FakeRest, typed, line: str) -> None:
+    result = typed(line)
+    assert result.exit_code in (2, 3), result.stdout
+    assert ANSWERED[line] in result.stderr
+    assert "No such option" not in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert not rest.requests("POST")
+
+
+@pytest.mark.parametrize("verb", ["hello", "ss_gen", "package", "trainingservice", "jupyter-extension"])
+def test_a_verb_that_is_answered_is_not_listed_but_has_help(invoke, verb: str) -> None:
+    assert f"\n  {verb} " not in invoke("--help").stdout
+    assert invoke(verb, "--help").exit_code == 0
+
+
+def test_debug_reaches_the_configuration(rest: FakeRest, typed, words: dict[str, str]) -> None:
+    Path(words["CONFIG"]).write_text(CONFIG.replace("PLATFORM", "local") + "debug: false\n")
+    typed("create -c CONFIG -d")
+    [(_, body)] = rest.requests("POST")
+    assert [(key, value) for key, value in body["config"].items() if key.lower() == "debug"] == [("debug", True)]
+
+
+def test_a_url_prefix_comes_too_late_for_a_manager_that_runs(rest: FakeRest, typed) -> None:
+    assert f"--url-prefix has no effect: a manager already runs, at {rest.url}" in typed("create -c CONFIG -u x").stderr
+
+
+def test_options_without_effect_say_so_once(typed) -> None:
+    assert typed("resume sT0pPed1 -d").stderr.startswith("--debug has no effect: an experiment keeps the logLevel")
+    lines = typed("experiment load -p ZIP -c CODE -l DIR -s SPACE").stderr.splitlines()
+    assert lines[0] == "--logDir has no effect: a loaded experiment gets its folder in this home"
+    assert lines[1] == "--searchSpacePath has no effect: the search space is part of what was saved"
+
+
+@pytest.mark.parametrize(
+    ("line", "printed"),
+    [
+        ("log stdout", LOG),
+        ("log stdout aB3dE5f7", "".join(LOG.splitlines(keepends=True)[2:])),
+        ("log stdout aB3dE5f7 -T 1", '{"message": "two", "experiment_id": "aB3dE5f7"}\n'),
+        ("log stdout aB3dE5f7 -H 1", '{"message": "one", "experiment_id": "aB3dE5f7"}\n'),
+        ("log stderr -H 2", "".join(LOG.splitlines(keepends=True)[:2])),
+        ("log stderr aB3dE5f7 -T 1", "second\n"),
+        ("log stderr aB3dE5f7 -H 1", "first\n"),
+    ],
+)
+def test_the_logs_are_those_of_the_manager_and_of_the_tuner(typed, line: str, printed: str) -> None:
+    assert typed(line).stdout == printed
+
+
+def test_path_prints_where_a_log_is(rest: FakeRest, typed) -> None:
+    assert typed("log stdout --path").stdout == f"{rest.home / 'log' / 'manager.log'}\n"
+    assert typed("log stderr --path").stdout == f"{rest.home / 'log' / 'manager.log'}\n"
+    folder = rest.experiments["aB3dE5f7"]["directory"]
+    assert typed("log stderr aB3dE5f7 --path").stdout == f"{folder}/log/dispatcher.log\n"
+
+
+@pytest.mark.parametrize(("verb", "status"), [("resume", "RUNNING"), ("view", "VIEWED")])
+@pytest.mark.parametrize("named", [True, False])
+def test_an_experiment_that_is_being_stopped_is_waited_for(
+    rest: FakeRest, invoke, verb: str, status: str, named: bool
+) -> None:
+    rest.add_experiment("e", status="STOPPING", reason="waits for trial 3 to save")
+
+    def after_the_first_look() -> None:
+        rest.on_ask["GET", "/experiments/e"] = lambda: rest.set_status("e", "STOPPED", reason="")
+
+    rest.on_ask["GET", "/experiments/e"] = after_the_first_look
+    result = invoke(verb, *(["e"] if named else []))
+    assert result.exit_code == 0, result.stderr
+    assert rest.experiments["e"]["status"] == status
+    assert "Experiment e is still being stopped (waits for trial 3 to save); waiting" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("source", "sentence"),
+    [
+        ("import nothing_here", "demo cannot be imported: ModuleNotFoundError: No module named 'nothing_here'"),
+        ("Demo = 3", "demo.py has no class Demo"),
+        ("class Demo: ...", "demo.Demo must be derived from nni.tuner.Tuner or proctor.sdk.tuner.Tuner"),
+        (
+            "from nni.assessor import Assessor\nclass Demo(Assessor): ...",
+            "demo.Demo is derived from Assessor: set algoType to assessor",
+        ),
+        ("from nni.runtime.msg_dispatcher_base import MsgDispatcherBase", "not offered either: write a Tuner"),
+        ("import sys; sys.exit(3)", "SystemExit: 3"),
+    ],
+)
+def test_a_class_is_checked_before_it_is_registered(
+    typed, home: Path, tmp_path: Path, source: str, sentence: str
+) -> None:
+    (tmp_path / "demo.py").write_text(source)
+    result = typed("algo register -m META")
+    assert result.exit_code == 2
+    assert sentence in result.stderr
+    assert registered_algorithms(home) == {}
+
+
+def test_tensorboard_is_started_on_the_folder_of_the_trials(
+    rest: FakeRest, typed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program = tmp_path / "bin" / "tensorboard"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/given\nexit 7\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=":")
+    given, folder = tmp_path / "given", rest.experiments["aB3dE5f7"]["directory"]
+    assert typed("tensorboard aB3dE5f7").exit_code == 7
+    assert given.read_text() == f"--logdir {folder}\n"
+    assert typed("tensorboard start --port 7007").exit_code == 7  # nnictl's, before 3.0
+    assert given.read_text() == f"--logdir {folder} --port 7007\n"
+    trial = Path(rest.trials["tRiAl"]["directory"])
+    result = typed("tensorboard start aB3dE5f7 --trial_id tRiAl")
+    assert f"{trial} is not on this machine" in result.stderr
+    trial.mkdir(parents=True)
+    assert typed("tensorboard start aB3dE5f7 --trial_id tRiAl").exit_code == 7
+    assert given.read_text() == f"--logdir {trial}\n"
+
+
+def test_tensorboard_that_is_not_installed_says_how_to_install_it(
+    rest: FakeRest, typed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nnictl.shutil, "which", lambda program: None)
+    result = typed("tensorboard")
+    assert result.exit_code == 1
+    assert "`pip install tensorboard`" in result.stderr
+    assert f"--logdir {rest.experiments['aB3dE5f7']['directory']}" in result.stderr
+
+
+def test_help_of_an_answered_verb_starts_fast() -> None:
+    code = (
+        "import sys\nfrom proctor.manager.cli.main import cli\ntry: cli.main(['hello'])\nexcept SystemExit: pass\n"
+        "print([name for name in ('httpx', 'rich', 'pydantic') if name in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
