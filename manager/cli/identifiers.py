@@ -49,7 +49,7 @@ def find_experiment(client: "Client", text: str | None, *, ended_too: bool = Fal
     return _single(
         found or list(client.experiments(id_prefix=beginning)),
         f"no experiment has the id, id prefix or name {text!r}; `proctor experiment list` shows all",
-        f"{text!r} fits several experiments; name one by its id",
+        f"{text!r} matches several experiments; name one by its id",
     )
 
 
@@ -65,7 +65,7 @@ def find_trial(client: "Client", text: str, experiment: str | None) -> "JsonObje
     return _single(
         found,
         f"no trial has an id that begins with {text!r}; `proctor trial ls` shows all",
-        f"{text!r} fits several trials",
+        f"{text!r} matches several trials",
     )
 
 

@@ -103,7 +103,7 @@ def _report_error(error: Exception, *, debug: bool) -> int:
     if found is None:
         hint = "" if debug else " Run it again with `proctor --debug …` to see where."
         text = f"{type(error).__name__}: {error}"
-        echo(f"Error: this should not have happened: {text}.{hint}", err=True)
+        echo(f"Error: internal error: {text}.{hint}", err=True)
         return ExitCode.FAILED
     text, code = found
     echo(f"Error: {text}", err=True)

@@ -173,7 +173,7 @@ def submit(
 
 def _report_next_steps(session: CliSession, created: dict[str, Any], foreground: bool) -> None:
     identifier = created["id"]
-    session.report(f"Experiment {identifier} ({created['name']}) is created.")
+    session.report(f"Created experiment {identifier} ({created['name']}).")
     session.report(f"  page:   {session.client.page_url(f'/experiments/{identifier}')}")
     session.report(f"  files:  {created['directory']}")
     if not foreground:

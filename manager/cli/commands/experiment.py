@@ -111,7 +111,7 @@ def delete(session: CliSession, experiment: str | None, yes: bool, every: bool) 
         if yes or confirm(question):
             _settle(session, row)
             session.client.delete_experiment(row["id"])
-            session.report(f"Experiment {row['id']} is deleted.")
+            session.report(f"Deleted experiment {row['id']}.")
 
 
 @experiment.command(
@@ -146,8 +146,8 @@ def export(
         session.report(written + (f" ({counted})." if counted else "."))
     others = sum(found["trial_counts"].values()) - len(rows)
     if others > 0:
-        why = "not succeeded" if succeeded else "not ended yet"
-        session.report(f"Left out, as {why}: {_numbered(others, 'trial')} of experiment {found['id']}.")
+        why = "that did not succeed" if succeeded else "that " + ("has" if others == 1 else "have") + " not ended yet"
+        session.report(f"Omitted {_numbered(others, 'trial')} of experiment {found['id']} {why}.")
 
 
 @experiment.command("import", epilog=examples("proctor experiment import k3x9 --filename results.json"))
@@ -209,7 +209,7 @@ def save(session: CliSession, experiment: str | None, path: Path, code: bool, ye
     with show_progress(contents.size) as saved:
         write_archive(session.client, found, contents, target, saved)
     echo(str(target))
-    session.report(f"Experiment {found['id']} is saved: {size_text(target.stat().st_size)}.")
+    session.report(f"Saved experiment {found['id']} ({size_text(target.stat().st_size)}).")
 
 
 @experiment.command(
@@ -236,7 +236,7 @@ def load(session: CliSession, path: Path, code: Path | None, identifier: str | N
     read_archive(path)  # no manager is started for a file that is none
     loaded = load_archive(session.ensure_client(), path, code_directory=code, identifier=identifier)
     echo(loaded["id"])
-    session.report(f"Experiment {loaded['id']} ({loaded['name']}) is here, {loaded['status']}.")
+    session.report(f"Loaded experiment {loaded['id']} ({loaded['name']}); it is {loaded['status']}.")
 
 
 def _settle(session: CliSession, experiment: dict[str, Any]) -> None:

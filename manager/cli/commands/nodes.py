@@ -129,7 +129,7 @@ def forget(session: CliSession, node: str, yes: bool) -> None:
     )
     if yes or confirm(question):
         session.client.forget_node(found["id"])
-        session.report(f"Node {found['id']} is forgotten.")
+        session.report(f"Forgot node {found['id']}.")
 
 
 def find_node(client: "Client", named: str) -> TableRow:
@@ -144,7 +144,7 @@ def find_node(client: "Client", named: str) -> TableRow:
         return found[0]
     names = ", ".join(node["id"] for node in found or known) or "none"
     if found:
-        raise CommandError(f"{named!r} fits several nodes: {names}; name one by its id", ExitCode.CONFLICT)
+        raise CommandError(f"{named!r} matches several nodes: {names}; name one by its id", ExitCode.CONFLICT)
     raise CommandError(f"there is no node {named!r}; known nodes: {names}", ExitCode.NOT_FOUND)
 
 

@@ -318,7 +318,7 @@ def test_the_size_is_said_before_and_after(rest: FakeRest, invoke, project: Path
     (project / "weights").write_bytes(bytes(2_500_000))
     result = invoke("experiment", "save", "e", "-s", "-p", str(tmp_path))
     assert "1 file (19 B) of the experiment and 2 files (2.5 MB) of its code" in result.stderr
-    assert f"Experiment e is saved: {size_text((tmp_path / 'e.zip').stat().st_size)}." in result.stderr
+    assert f"Saved experiment e ({size_text((tmp_path / 'e.zip').stat().st_size)})." in result.stderr
     assert result.stdout == f"{tmp_path / 'e.zip'}\n"
 
 

@@ -271,19 +271,19 @@ def test_an_export_leaves_nothing_out_without_saying_so(running: FakeRest, invok
     running.add_trial("e", "t4", status="WAITING", final_value=None)
     printed = invoke("experiment", "export")
     assert [row["status"] for row in json.loads(printed.stdout)] == ["SUCCEEDED", "FAILED", "EARLY_STOPPED"]
-    assert printed.stderr == "Left out, as not ended yet: 2 trials of experiment e.\n"
+    assert printed.stderr == "Omitted 2 trials of experiment e that have not ended yet.\n"
     file = tmp_path / "rows.json"
     result = invoke("experiment", "export", "-f", str(file))
     assert result.stderr.splitlines() == [
         f"Written to {file}: 3 trials of experiment e (1 succeeded, 1 failed, 1 early_stopped).",
-        "Left out, as not ended yet: 2 trials of experiment e.",
+        "Omitted 2 trials of experiment e that have not ended yet.",
     ]
     assert invoke("experiment", "import", "-f", str(file)).stderr == (
         "Imported 1 result into e; skipped 2 rows without a value.\n"
     )
     succeeded = invoke("experiment", "export", "--succeeded")
     assert [row["trial_id"] for row in json.loads(succeeded.stdout)] == ["t1"]
-    assert succeeded.stderr == "Left out, as not succeeded: 4 trials of experiment e.\n"
+    assert succeeded.stderr == "Omitted 4 trials of experiment e that did not succeed.\n"
 
 
 def test_import_skips_rows_outside_of_the_space_where_that_is_asked_for(

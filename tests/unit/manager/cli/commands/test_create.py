@@ -157,8 +157,7 @@ def test_it_is_said_to_have_started_once_a_machine_can_run_trials(
     monkeypatch.setattr(create_module, "CONNECTING_SECONDS", 0.0)
     rest.machines = machines
     result = invoke("create", "--config", str(file), "--id", "mine")
-    assert "Experiment mine (" in result.stderr
-    assert ") is created.\n" in result.stderr
+    assert "Created experiment mine (" in result.stderr
     assert ("has started" in result.stderr) == has_started
 
 

@@ -168,8 +168,8 @@ def test_a_node_is_forgotten_once_that_is_confirmed(fleet: FakeRest, invoke) -> 
     declined = invoke("nodes", "forget", "gpu-2", input="n\n")
     assert "Forget node gpu-2, which is FAILED; its SSH server does not answer?" in declined.stderr
     assert len(fleet.node_rows) == 3
-    assert "Node gpu-2 is forgotten." in invoke("nodes", "forget", "gpu-2:2222", input="y\n").stderr
-    assert "Node gpu-1 is forgotten." in invoke("nodes", "forget", "gpu-1", "--yes").stderr
+    assert "Forgot node gpu-2." in invoke("nodes", "forget", "gpu-2:2222", input="y\n").stderr
+    assert "Forgot node gpu-1." in invoke("nodes", "forget", "gpu-1", "--yes").stderr
     assert [row["id"] for row in fleet.node_rows] == ["local"]
 
 
