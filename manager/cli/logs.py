@@ -212,8 +212,8 @@ def _point_to_stderr(session: CliSession, trial: dict[str, Any], streams: Sequen
 
 
 class Link:
-    """Tolerates what passes by itself: inside of `with`, errors that say "not now" are reported once, until all is
-    well again. `broken`: the last block has ended in one."""
+    """Tolerates what passes by itself: inside of `with`, errors that say "not now" are reported once, until one
+    block works again. `broken`: the last block has ended in one."""
 
     def __init__(self, report: Callable[[str], None]) -> None:
         self.broken = False

@@ -13,7 +13,7 @@ def table(rows: Sequence[TableRow], columns: Sequence[Column], *, title: str | N
     """A table that fits the terminal: columns that give way are cut, columns that wrap get more lines."""
     made = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")
     for column in columns:
-        # Rich narrows only columns that may wrap; that their text does not is said of each cell.
+        # Rich narrows only columns that may wrap; that their text does not wrap is set on each cell.
         made.add_column(
             Text(column.title, no_wrap=True),
             justify="right" if column.right else "left",

@@ -1,4 +1,4 @@
-"""The one list of training platforms a configuration may name, and what is said of each."""
+"""The one list of training platforms a configuration may name, and the message about each."""
 
 import importlib.util
 from dataclasses import dataclass

@@ -324,7 +324,7 @@ class JobTable:
         asyncio.get_running_loop().add_reader(channel, self._receive, job, channel)
 
     def _receive(self, job: Job, channel: socket.socket) -> None:
-        """The reaper has told that the trial runs, or is gone without it; or it cannot write the trial's end."""
+        """The reaper has reported that the trial runs, or is gone without it; or it cannot write the trial's end."""
         size = _START_BYTES if job.channel is None else _END_BYTES
         try:
             packet, descriptors, _, _ = socket.recv_fds(channel, size, 1, socket.MSG_CMSG_CLOEXEC)

@@ -56,7 +56,7 @@ CREATE INDEX trials_by_status ON trials (experiment_id, status, sequence_id);
 CREATE INDEX trials_by_value ON trials (experiment_id, status, final_value, sequence_id);
 CREATE INDEX trials_by_position ON trials (experiment_id, position, parameter_id) WHERE position IS NOT NULL;
 
--- How many trials each experiment has in each status, kept right by triggers whoever moves them.
+-- How many trials each experiment has in each status, kept correct by triggers.
 CREATE TABLE trial_counts (
     experiment_id TEXT NOT NULL REFERENCES experiments (id) ON DELETE CASCADE,
     status        TEXT NOT NULL,
