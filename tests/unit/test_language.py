@@ -11,7 +11,19 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("manager", "sdk", "training_services", "trial_keeper", "tests", "docs", "examples", "benchmarks", "deploy")
+FOLDERS = (
+    "manager",
+    "sdk",
+    "training_services",
+    "trial_keeper",
+    "tests",
+    "docs",
+    "examples",
+    "benchmarks",
+    "deploy",
+    "webui",
+    ".ci",
+)
 SUFFIXES = {".py", ".md", ".sql", ".html", ".js", ".css", ".yml", ".yaml", ".toml", ".json", ".sh", ".service", ""}
 NOT_OURS = {"CHANGELOG.md", Path(__file__).name}
 IGNORED = {"__pycache__", "node_modules", "static"}

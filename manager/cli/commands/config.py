@@ -95,9 +95,9 @@ def _missing_calls(script: Path, facts: "ScriptFacts") -> Iterator[str]:
         yield f"{script}: {facts.problem}; its parameters are not known."
         return
     if not facts.asks:
-        yield f"{script} does not call proctor.get_next_parameter(), so all trials would run with the same parameters."
+        yield f"{script} does not call proctor.get_next_parameter(): without it, all trials use the same parameters."
     if not facts.reports:
-        yield f"{script} does not call proctor.report_final_result(value), so no trial would have a result."
+        yield f"{script} does not call proctor.report_final_result(value): without it, a trial has no result."
 
 
 @config.command(epilog=examples("proctor config convert old.yml > experiment.yml"))
