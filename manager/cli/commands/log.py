@@ -123,10 +123,10 @@ def trial_log(
     tail: int | None,
     head: int | None,
 ) -> None:
-    """Print the output of a trial: stdout, then stderr under its name; with --follow as it comes.
+    """Print the output of a trial: stdout, then stderr under its name; with --follow both as they come.
 
-    With --tail and --head so many lines of each. The files of the two hold no times, so their lines cannot be put in
-    one order later.
+    --tail and --head count the lines of each stream. The files have no times, so lines of an earlier moment cannot be
+    interleaved.
     """
     from proctor.manager.cli import logs
 
