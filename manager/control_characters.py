@@ -1,4 +1,4 @@
-"""What may be written to a terminal: text of others without anything that a terminal would obey.
+"""What may be written to a terminal: untrusted text without anything that a terminal would obey.
 
 Names, reasons, file names, notes in locks and logs come from trials, machines and other users. An escape sequence in
 one could rewrite the screen, the window's title or the clipboard, or make the terminal answer as if it were typed.

@@ -2,7 +2,7 @@
 
 ManagerError
 ├── NotFound        404  no experiment, trial or job of that id
-├── Ambiguous       409  an id prefix fits several
+├── Ambiguous       409  an id prefix matches several
 ├── Conflict        409  not in this status
 ├── BadRequest      422  the input is wrong; `problems` lists every fault
 ├── Refused         403  not allowed by configuration

@@ -6,7 +6,7 @@ order:
 1. A GPU has room for a job when fewer trials hold it than the node's `max_trials_per_gpu` and than each trial on it
    allows; a GPU held by a trial that wants it for itself is never shared. What another manager's trial holds on the
    machine counts like what ours hold. Shares are numbered from 0; the lowest free one is taken.
-2. A GPU on which processes of others run has no room, unless the node's rules say `use_active_gpu`. Our own trials are
+2. A GPU that other processes use has no room, unless the node's rules say `use_active_gpu`. Our own trials are
    not others, whatever experiment they belong to.
 3. A job gets `gpu_number` different GPUs of one node, of those that its `gpu_indices` allow. SPREAD takes the least
    loaded ones first, PACK the most loaded ones that still have room; then by index.
@@ -25,8 +25,8 @@ order:
    for GPUs for `HOLD_AFTER_SECONDS` places are held (`hold_gpus`), the trial that has waited longest first. They are on
    the ready node that lacks least, and stay there: as many GPUs as the trial needs, free ones first, then those with
    the fewest trials. A held GPU has no room for a trial that has waited less. It only gets emptier, so the trial's turn
-   comes when the jobs on that node have ended. Nothing is held where that may never be: on a GPU on which processes of
-   others run.
+   comes when the jobs on that node have ended. Nothing is held where that may never be: on a GPU that other processes
+   use.
 """
 
 import math
@@ -229,9 +229,9 @@ def _taken(candidate: Candidate, gpu: GpuCapacity) -> str:
     if gpu.holdings and len(gpu.holdings) >= min(limits):
         return f"GPU {gpu.index} held by {' and '.join(holding.holder for holding in gpu.holdings)}"
     if gpu.foreign and not rules.use_active_gpu:
-        processes = ", ".join(str(process.pid) for process in gpu.foreign)
-        noun = "process" if len(gpu.foreign) == 1 else "processes"
-        return f"GPU {gpu.index} busy with {noun} {processes} of others, useActiveGpu is false"
+        pids = ", ".join(str(process.pid) for process in gpu.foreign)
+        user = f"another process (pid {pids})" if len(gpu.foreign) == 1 else f"other processes (pids {pids})"
+        return f"GPU {gpu.index} in use by {user}, useActiveGpu is false"
     if gpu.uuid in candidate.held:
         return f"GPU {gpu.index} {candidate.held[gpu.uuid]}"
     return ""

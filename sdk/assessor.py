@@ -15,7 +15,7 @@ class AssessResult(Enum):
     """An assessor's judgment of a running trial."""
 
     Good = True
-    """Go on."""
+    """It continues."""
     Bad = False
     """Stop it: it ends as EARLY_STOPPED. A built-in tuner receives its last intermediate metric; a custom one does so
     only with `includeIntermediateResults: true`."""

@@ -57,7 +57,7 @@ class Journal:
         self._identity = (0, 0)
         self._lost = 0  # reports that no record in the journal counts yet
         self._uncounted = 0  # those of them that no reserve has counted
-        self._has_kept = False  # records in the reserve may belong into the journal before what comes next
+        self._has_kept = False  # records in the reserve may precede in the journal what comes next
         self._moves_at = 0.0  # when they are tried next
         self._has_waited_in_vain = False
         self._wait_seconds = wait_seconds

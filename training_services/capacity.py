@@ -34,7 +34,7 @@ class GpuRules:
     """How an experiment uses the GPUs of one node.
 
     max_trials_per_gpu: how many trials may share a GPU with one of its trials, itself included.
-    use_active_gpu: whether a GPU on which processes of others run will do. Own trials never count as such.
+    use_active_gpu: whether a GPU that other processes use is acceptable. Own trials never count as such.
     gpu_indices: the only GPUs of the node that may be used; None: all.
     """
 

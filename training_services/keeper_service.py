@@ -148,7 +148,7 @@ class KeeperTrainingService(
             raise
 
     def resume(self, form: TrialJobForm) -> None:
-        """Go on with a job that was sent before the manager was restarted."""
+        """Resume a job that was sent before the manager was restarted."""
         self._hub.expect(form.job_id, form.token, form.experiment_id)
         self._hub.resume_launch(self._node_of(form), self.launch(form))
 

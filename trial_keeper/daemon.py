@@ -104,7 +104,7 @@ class Keeper(SessionHandler):
         )
 
     async def run(self) -> None:
-        """Adopt what is there, then serve the manager until told to leave (SIGTERM, SIGINT, or Shutdown when idle)."""
+        """Adopt what is there, then serve the manager until asked to exit (SIGTERM, SIGINT, or Shutdown when idle)."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._leaving.set)

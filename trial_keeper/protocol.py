@@ -112,7 +112,7 @@ class Exit:
 
 @dataclass(frozen=True)
 class JobReport:
-    """A job that is on the node, as told at registration. `sizes` are the journals' sizes by member."""
+    """A job that is on the node, as reported at registration. `sizes` are the journals' sizes by member."""
 
     job_id: str
     token: str

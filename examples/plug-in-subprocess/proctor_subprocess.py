@@ -67,7 +67,7 @@ class Job:
     started_at: float | None = None
     stop: tuple[EndReason, str] | None = None  # why it is to end, with a sentence
     is_early_stopped: bool | None = None
-    is_refused: bool = False  # its metrics were refused, so nothing more is said of it
+    is_refused: bool = False  # its metrics were refused, so nothing more is reported of it
     exit: Exit | None = None
     stored: int = 0  # how much of its journal the listeners have stored
 
@@ -247,7 +247,7 @@ class SubprocessTrainingService(TrainingService, SupportsEvents, SupportsLogs):
             await asyncio.sleep(RETRY_SECONDS)
         job.exit = describe_exit(job.form, returncode, job.started_at, stop=job.stop)
 
-    # ---- what the engine is told
+    # ---- what the engine receives
 
     async def _deliver(self, job: Job) -> bool:
         """Hand on what is new in the journal; whether all of it is stored."""
@@ -281,7 +281,7 @@ class SubprocessTrainingService(TrainingService, SupportsEvents, SupportsLogs):
     # ---- processes
 
     def _end_processes(self, is_wanted: Callable[[str], bool]) -> None:
-        """End the processes of all jobs of the experiment whose id is wanted, whoever started them."""
+        """End the processes of all jobs of the experiment with this id, whichever manager started them."""
         wanted = [tag for tag in living_trials(self._directory) if is_wanted(tag[0])]
         end_trials(wanted, grace_seconds=self._settings["grace_seconds"])
         for job in self._jobs.values():

@@ -195,13 +195,13 @@ def metric_resource(row: MetricRow, report_from: int) -> models.Metric:
 
 
 def devices_of(pool: NodePool, node: Node) -> list[dict[str, Any]] | None:
-    """A node's GPUs, each with its holders (`held_by`): trials of any experiment, and processes of others."""
+    """A node's GPUs, each with its holders (`held_by`): trials of any experiment, and other processes."""
     if node.devices is None:
         return None
     [capacity] = pool.capacity((node.id,))
     holders: dict[str, list[str]] = {}
     for gpu in capacity.gpus or ():
-        others = [f"process {process.pid} of others ({process.memory_mb} MiB)" for process in gpu.foreign]
+        others = [f"another process (pid {process.pid}, {process.memory_mb} MiB)" for process in gpu.foreign]
         holders[gpu.uuid] = [holding.holder for holding in gpu.holdings] + others
     return [{**to_json(device), "held_by": holders.get(device.uuid, [])} for device in node.devices]
 

@@ -206,7 +206,12 @@ def check_gpus(home: Home) -> Check:
     names, note = gpu_names()
     if note:
         if shutil.which("nvidia-smi"):
-            return Check("gpus", CheckResult.FAIL, f"nvidia-smi is here, but NVML is not: {note}", "check the driver")
+            return Check(
+                "gpus",
+                CheckResult.FAIL,
+                f"nvidia-smi is installed, but NVML cannot be loaded: {note}",
+                "check the driver",
+            )
         return Check("gpus", CheckResult.NOTE, "no NVIDIA driver; trials run without GPUs")
     import pynvml
 

@@ -1,16 +1,40 @@
-"""A configuration file as it is checked, and as it is posted to the manager."""
+"""A configuration file as it is named, as it is checked, and as it is posted to the manager."""
 
-from functools import partial
+from collections.abc import Callable
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
+
+import click
 
 from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.session import CliSession
 
+CONFIG_PATH = click.Path(path_type=Path)
+
+
+def config_file_argument(*, required: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Adds the FILE of an experiment; `-c/--config FILE`, as nnictl has it, is the same. The function gets `file`."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def call(*arguments: Any, file: Path | None, config: Path | None, **options: Any) -> Any:
+            if file is not None and config is not None:
+                raise click.UsageError(f"give one FILE; found {file} and --config {config}")
+            if required and file is None and config is None:
+                raise click.UsageError("give the FILE of an experiment (YAML or JSON)")
+            return function(*arguments, file=file or config, **options)
+
+        also = click.option("-c", "--config", type=CONFIG_PATH, metavar="FILE", help="The same as FILE.")
+        metavar = "FILE" if required else "[FILE]"
+        return click.argument("file", metavar=metavar, required=False, type=CONFIG_PATH)(also(call))
+
+    return decorate
+
 
 def load_checked(session: CliSession, path: Path) -> Any:
     """The LoadedExperiment of a file; notices go to stderr. Raises CommandError with every problem."""
-    from proctor.manager.config.errors import ConfigError, describe_problems
+    from proctor.manager.config.errors import ConfigError, MissingPackage, describe_problems
     from proctor.manager.config.loading import load_experiment
     from proctor.manager.dispatcher.algorithms.registered import registered_algorithms
     from proctor.manager.dispatcher.class_args import Caller, refusal
@@ -18,6 +42,8 @@ def load_checked(session: CliSession, path: Path) -> Any:
     registered = registered_algorithms(session.home.path)
     try:
         loaded = load_experiment(path, registered=registered, refusal=partial(refusal, caller=Caller.captured({})))
+    except MissingPackage as error:
+        raise CommandError(str(error), ExitCode.USAGE) from error
     except ConfigError as error:
         raise CommandError(
             f"{path} is not a valid configuration:\n{describe_problems(error)}", ExitCode.USAGE

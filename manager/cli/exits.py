@@ -11,7 +11,7 @@ class ExitCode(IntEnum):
     USAGE = 2  # wrong arguments, or a configuration that is not valid
     NOT_FOUND = 3  # there is no such experiment, trial, file or algorithm
     NOT_AUTHORIZED = 4  # the token is missing, wrong, or may only look
-    CONFLICT = 5  # not in this status, or the id fits several
+    CONFLICT = 5  # not in this status, or the id matches several
     UNREACHABLE = 6  # no manager answers, or none could be started
     EXPERIMENT_FAILED = 100  # the experiment that was waited for ended in ERROR, or without one trial that succeeded
     STILL_RUNNING = 101  # the time to wait is over

@@ -63,7 +63,7 @@ def find_experiment(client: "Client", text: str | None, *, ended_too: bool = Fal
     return _single(
         found or list(client.experiments(id_prefix=beginning)),
         f"no experiment has the id, id prefix or name {text!r}; `proctor experiment list` shows all",
-        f"{text!r} fits several experiments; name one by its id",
+        f"{text!r} matches several experiments; name one by its id",
     )
 
 
@@ -79,7 +79,7 @@ def find_trial(client: "Client", text: str, experiment: str | None) -> "JsonObje
     return _single(
         found,
         f"no trial has an id that begins with {text!r}; `proctor trial ls` shows all",
-        f"{text!r} fits several trials",
+        f"{text!r} matches several trials",
     )
 
 
@@ -173,7 +173,7 @@ def _only_running(client: "Client", *, ended_too: bool) -> "JsonObject":
         raise CommandError("no experiment is running; name one by its id:\n" + _describe(newest), ExitCode.NOT_FOUND)
     return _single(
         running,
-        "there are no experiments; `proctor create --config FILE` starts one",
+        "there are no experiments; `proctor create FILE` starts one",
         "several experiments are running; name one by its id",
     )
 

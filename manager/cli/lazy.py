@@ -4,6 +4,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from importlib import import_module
 from typing import IO, Any, TypeVar, cast
@@ -102,11 +103,42 @@ def _report_error(error: Exception, *, debug: bool) -> int:
     if found is None:
         hint = "" if debug else " Run it again with `proctor --debug …` to see where."
         text = f"{type(error).__name__}: {error}"
-        echo(f"Error: this should not have happened: {text}.{hint}", err=True)
+        echo(f"Error: internal error: {text}.{hint}", err=True)
         return ExitCode.FAILED
     text, code = found
     echo(f"Error: {text}", err=True)
     return code
+
+
+class UnlistedSpellings(click.Option):
+    """An option with spellings that its help does not list.
+
+    Each short option that is listed has one meaning in all commands; nnictl's, where they differ, are accepted too.
+    """
+
+    def __init__(self, *arguments: Any, unlisted: Sequence[str], **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.unlisted = frozenset(unlisted)
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """As click does, without what is not listed."""
+        listed = copy(self)
+        listed.opts = [spelling for spelling in self.opts if spelling not in self.unlisted]
+        return click.Option.get_help_record(listed, ctx)
+
+    def get_error_hint(self, ctx: click.Context | None) -> str:
+        """As click does, without what is not listed."""
+        return " / ".join(f"'{spelling}'" for spelling in self.opts if spelling not in self.unlisted)
+
+
+def nnictl_option(*listed: str, nnictl: Sequence[str], **settings: Any) -> Callable[[F], F]:
+    """As `click.option`, with nnictl's spellings of it, which the help does not list."""
+    return click.option(*listed, *nnictl, cls=UnlistedSpellings, unlisted=nnictl, **settings)
+
+
+def examples(*lines: str) -> str:
+    """The epilog of a command: command lines as a user types them, some with a comment."""
+    return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
 
 
 def ignored_option(*names: str, because: str, **settings: Any) -> Callable[[F], F]:

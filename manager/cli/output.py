@@ -15,6 +15,7 @@ from typing import IO, Any, TypeVar
 
 import click
 
+from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.identifiers import OneOf
 from proctor.manager.control_characters import clean, clean_json, is_clean
 
@@ -82,8 +83,14 @@ def echo(text: str = "", *, err: bool = False) -> None:
 
 
 def confirm(question: str) -> bool:
-    """Ask on the terminal. Raises click.Abort where there is none, and on Ctrl-C."""
-    return click.confirm(clean(question), err=True)
+    """Ask for a yes. Raises click.Abort on Ctrl-C, and CommandError where there is neither a terminal nor an answer."""
+    try:
+        return click.confirm(clean(question), err=True)
+    except click.Abort as error:
+        if sys.stdin.isatty() or not isinstance(error.__context__, EOFError):
+            raise
+        echo(err=True)  # the question has no end of line
+        raise CommandError("not confirmed: there is no terminal to ask on; use -y", ExitCode.USAGE) from None
 
 
 def json_text(value: Any) -> str:

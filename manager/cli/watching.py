@@ -1,10 +1,11 @@
-"""Watching one experiment to its end, and printing the outcome; or waiting for it without showing anything."""
+"""Watching one experiment to its end, and printing the outcome; or waiting until experiments are stopped."""
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from proctor.manager.cli import columns
@@ -23,7 +24,7 @@ COUNTING = frozenset(status for status in ExperimentStatus if status.counts_time
 RECHECK_SECONDS = 10.0
 """How long it is trusted that nothing has changed when no change was reported."""
 STOP_SECONDS = 60.0
-"""How long a command waits until an experiment is STOPPED."""
+"""How long `experiment delete` waits until an experiment is STOPPED."""
 
 
 @dataclass(frozen=True)
@@ -62,34 +63,55 @@ def read_experiment(client: "Client", experiment_id: str) -> WatchedExperiment:
     return WatchedExperiment(experiment, list(islice(running, MOST_TRIALS)) if is_running(experiment) else [])
 
 
-def watch_experiment(client: "Client", experiment_id: str) -> Iterator[WatchedExperiment]:
-    """Read it now and after every change, at most four times a second, until it is no longer active."""
+def watch_experiment(client: "Client", experiment_id: str, deadline: float = inf) -> Iterator[WatchedExperiment]:
+    """Read it now and after every change, at most four times a second, until it is no longer active.
+
+    :param deadline: on the monotonic clock; then it ends, too.
+    """
     from proctor.sdk.client.events import Watch
 
     with Watch(client.events(experiment_id=experiment_id)) as watch:
         while True:
             watched = read_experiment(client, experiment_id)
             yield watched
-            if not is_running(watched.experiment):
+            if not is_running(watched.experiment) or time.monotonic() >= deadline:
                 return
-            watch.wait(RECHECK_SECONDS)
+            watch.wait(max(0.0, min(RECHECK_SECONDS, deadline - time.monotonic())))
 
 
-def watch_to_the_end(session: CliSession, experiment_id: str) -> int:
-    """Show progress until the experiment ends, then the outcome. The first Ctrl-C stops watching, nothing else."""
+def watch_to_the_end(session: CliSession, experiment_id: str, *, timeout: str | None = None) -> int:
+    """Show progress until the experiment ends, then the outcome. The first Ctrl-C stops watching, nothing else.
+
+    :param timeout: how long at most, such as `90s` or `10m`. Raises CommandError where it is no duration.
+    """
+    seen = watch_experiment(session.client, experiment_id, deadline_of(timeout))
     try:
         if shows_a_screen(sys.stderr):
             from proctor.manager.cli.live import show_live
 
-            last = show_live(watch_experiment(session.client, experiment_id))
+            last = show_live(seen)
         else:
-            last = _print_lines(session, watch_experiment(session.client, experiment_id))
+            last = _print_lines(session, seen)
     except KeyboardInterrupt:
         session.report(f"\nStopped watching; experiment {experiment_id} keeps running.")
         session.report(f"  watch again: proctor top      stop it: proctor stop {experiment_id}")
         return ExitCode.INTERRUPTED
-    print_outcome(session, last.experiment)
+    if is_running(last.experiment):
+        session.report(f"Experiment {experiment_id} is still {last.experiment['status']} after {timeout}.")
+    else:
+        print_outcome(session, last.experiment)
     return outcome_code(last.experiment)
+
+
+def deadline_of(timeout: str | None) -> float:
+    """When so much time is over, on the monotonic clock. Raises CommandError for a text that is no duration."""
+    from proctor.sdk.client.config import read_duration
+
+    try:
+        seconds = read_duration(timeout)
+    except ValueError as error:
+        raise CommandError(f"--timeout: {error}", ExitCode.USAGE) from error
+    return inf if seconds is None else time.monotonic() + seconds
 
 
 def outcome_code(experiment: dict[str, Any]) -> ExitCode:
@@ -133,7 +155,7 @@ def _report_failures(session: CliSession, experiment: dict[str, Any]) -> None:
     if failed:
         trial = failed[0]
         session.report(f"Trial {trial['sequence_id']} failed: {trial['reason']}")
-        session.report(f"  its output: proctor trial log {trial['id']} --stderr")
+        session.report(f"  its output: proctor trial log {trial['id']}")
 
 
 def _print_lines(session: CliSession, seen: Iterator[WatchedExperiment]) -> WatchedExperiment:
@@ -147,34 +169,32 @@ def _print_lines(session: CliSession, seen: Iterator[WatchedExperiment]) -> Watc
     return last
 
 
-# ---- waiting without showing anything --------------------------------------------------------------------------------
+# ---- waiting until experiments are stopped ---------------------------------------------------------------------------
 
 
-def wait_for_end(client: "Client", experiment_id: str, timeout: str | None) -> dict[str, Any]:
-    """The experiment when it is no longer active, or when the time (`90s`, `10m`) is over."""
-    from proctor.sdk.client.config import read_duration
+def wait_until_stopped(session: CliSession, experiment_ids: Sequence[str], deadline: float = inf) -> None:
+    """Wait until these experiments, which were asked to stop, are STOPPED; report what each is waiting for.
+
+    :param deadline: on the monotonic clock.
+    :raises CommandError: it has passed, or one was resumed meanwhile.
+    """
     from proctor.sdk.client.events import Watch
 
-    try:
-        seconds = read_duration(timeout)
-    except ValueError as error:
-        raise CommandError(f"--timeout: {error}", ExitCode.USAGE) from error
-    deadline = float("inf") if seconds is None else time.monotonic() + seconds
-    with Watch(client.events(experiment_id=experiment_id)) as watch:
-        while is_running(experiment := client.experiment(experiment_id)) and time.monotonic() < deadline:
-            watch.wait(max(0.0, min(RECHECK_SECONDS, deadline - time.monotonic())))
-    return experiment
-
-
-def stop_and_wait(client: "Client", experiment_id: str) -> None:
-    """Stop an experiment and wait until it is STOPPED. Raises CommandError after a minute."""
-    from proctor.sdk.client.events import Watch
-
-    deadline = time.monotonic() + STOP_SECONDS
-    with Watch(client.events(experiment_id=experiment_id)) as watch:
-        client.stop_experiment(experiment_id)
-        while (experiment := client.experiment(experiment_id))["status"] != "STOPPED":
+    waiting, shown = list(experiment_ids), dict[str, str]()
+    with Watch(session.client.events(experiment_id=waiting[0] if len(waiting) == 1 else None)) as watch:
+        while True:
+            found = [session.client.experiment(identifier) for identifier in waiting]
+            for experiment in found:
+                reason = f": {experiment['reason']}" if experiment["reason"] else ""
+                text = f"Experiment {experiment['id']} is {experiment['status']}{reason}."
+                if shown.get(experiment["id"]) != text:
+                    session.report(text)
+                shown[experiment["id"]] = text
+                if experiment["status"] not in ("STOPPING", "STOPPED"):
+                    raise CommandError(f"experiment {experiment['id']} was resumed meanwhile", ExitCode.CONFLICT)
+            waiting = [experiment["id"] for experiment in found if experiment["status"] != "STOPPED"]
+            if not waiting:
+                return
             if time.monotonic() >= deadline:
-                why = f": {experiment['reason']}" if experiment["reason"] else ""
-                raise CommandError(f"experiment {experiment_id} has not stopped within {STOP_SECONDS:.0f} s{why}")
-            watch.wait(1.0)
+                raise CommandError(f"not stopped in time: {', '.join(waiting)}", ExitCode.STILL_RUNNING)
+            watch.wait(max(0.0, min(RECHECK_SECONDS, deadline - time.monotonic())))

@@ -87,6 +87,14 @@ class ConfigError(ValueError):
         super().__init__(describe_problems(self))
 
 
+class MissingPackage(ConfigError):
+    """The configuration names a platform whose package is not installed. That is its only problem: the file itself may
+    be right, and nothing else in it has been checked."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__([ConfigProblem(NOWHERE, "", message=message)])
+
+
 def describe_problems(error: "ConfigError | Sequence[ConfigProblem]") -> str:
     """All problems, one line each, in the form `file:line:column: key: expected …, found …; did you mean …?`."""
     problems = error.problems if isinstance(error, ConfigError) else error

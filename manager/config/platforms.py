@@ -1,4 +1,4 @@
-"""The one list of training platforms a configuration may name, and what is said of each."""
+"""The one list of training platforms a configuration may name, and the message about each."""
 
 import importlib.util
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class Platform:
                 if self.needs is None or importlib.util.find_spec(self.needs[0]) is not None:
                     return ""
                 module, package = self.needs
-                return f"platform {self.name} needs {module}, which is not installed: pip install '{package}'"
+                return f"platform {self.name} needs {module}: pip install '{package}'"
             case Availability.NOT_YET:
                 return f"platform {self.name} is not yet available: {self.advice}"
             case Availability.REFUSED:

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from proctor.manager.config.document import parse, read_text
-from proctor.manager.config.errors import ConfigReport
+from proctor.manager.config.errors import ConfigReport, MissingPackage
 from proctor.manager.config.experiment import AlgorithmConfig
 from proctor.manager.config.fields import expanded
 from proctor.manager.config.key_names import camel_case, folded, nearest
@@ -223,7 +223,7 @@ def settle_service(root: TreeNode, report: ConfigReport) -> TreeNode:
         _refuse(PLATFORMS["hybrid"], member, "a mapping", report)
         return root.without("trainingService")
     platform = _platform(member, report)
-    if platform is None or platform.refusal:
+    if platform is None:
         return root.without("trainingService")
     root = _hoist(root, member.node, report)
     _notice_active_gpu(root, report)
@@ -238,7 +238,7 @@ def _platform(member: Member, report: ConfigReport) -> Platform | None:
     if named is None or platform is None or platform.availability is not Availability.SUPPORTED:
         return _other_platform(member, platform, report)
     if platform.refusal:
-        _refuse(platform, named, " or ".join(supported_platforms()), report)
+        raise MissingPackage(platform.refusal)
     return platform
 
 

@@ -20,7 +20,7 @@ class Outlook:
     pending: tuple[str, ...] = ()
     """The ids of those that are being connected, or will be in a moment."""
     never: str = ""
-    """Why none of them could ever run a trial of the experiment, as far as they have told what they have; or ""."""
+    """Why none of them could ever run a trial of the experiment, as far as their resources are known; or ""."""
 
     @property
     def clause(self) -> str:
@@ -42,7 +42,7 @@ class Outlook:
 
 
 def assess(request: PlacementRequest, candidates: Sequence[Candidate], nodes: Mapping[str, Node]) -> Outlook:
-    """What can be said of these nodes.
+    """What is known about these nodes.
 
     :param candidates: what placement knows of them.
     :param nodes: those that the pool knows, by id.

@@ -302,7 +302,7 @@ class Manager:
         await self._move(row, ExperimentEvent.VIEW)
 
     async def pause_experiment(self, experiment_id: str, *, trials: bool = False) -> None:
-        """Create no new trials; running ones keep running.
+        """Stop starting new trials; running trials finish.
 
         :param trials: pause the live trials, too; they may save first.
         """

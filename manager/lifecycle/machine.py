@@ -13,7 +13,7 @@ class InvalidTransition(Exception):
 
     def __init__(self, what: str, status: StrEnum, event: StrEnum, possible: Iterable[StrEnum]) -> None:
         events = ", ".join(sorted(possible)) or "none, it is terminal"
-        super().__init__(f"{what} is {status} and cannot take {event}; possible from there: {events}")
+        super().__init__(f"{what} is {status} and cannot take {event}; possible events: {events}")
         self.status = status
         self.event = event
 

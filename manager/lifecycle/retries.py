@@ -90,7 +90,7 @@ def settled_reason(
     that a trial the user has canceled does not run again because its node was lost meanwhile.
 
     Except that a trial which finished its work while it was to be interrupted has simply finished. One that has
-    reported its final metric in vain has not.
+    reported a final metric that was lost has not.
     """
     if end is EndReason.EXITED_OK and final_lost and not has_final:
         end = EndReason.RESULT_LOST

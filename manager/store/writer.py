@@ -72,7 +72,7 @@ class Writer:
     ) -> None:
         self.commits = 0
         self.witness: Witness | None = None
-        """Told of every commit; set in the writer's thread."""
+        """Notified of every commit; set in the writer's thread."""
         self._connection: sqlite3.Connection | None = connection
         self._connection_class = type(connection)
         self._path = path

@@ -215,7 +215,7 @@ class Client:
         return self._post(_path("experiments", experiment_id, "resume"), query=_with_trials(trials))
 
     def pause_experiment(self, experiment_id: str, *, trials: bool = False) -> JsonObject:
-        """Create no new trials; running ones continue, unless `trials` pauses them, too."""
+        """Stop starting new trials; running trials finish, unless `trials` pauses them, too."""
         return self._post(_path("experiments", experiment_id, "pause"), query=_with_trials(trials))
 
     def view_experiment(self, experiment_id: str) -> JsonObject:

@@ -118,7 +118,7 @@ class Experiment:
     def view(self, port: int | None = None, non_blocking: bool = False) -> "Experiment":
         """Open the experiment `id` for reading: a stopped one is VIEWED until it is stopped or resumed.
 
-        Returns at once: the manager goes on serving its page.
+        Returns at once; the manager keeps serving its page.
         :param non_blocking: do not print the page's address.
         """
         identifier, client = self._need_id(), self._open(port)

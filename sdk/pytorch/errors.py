@@ -55,7 +55,7 @@ class CheckpointWarning(UserWarning):
 
 
 class LogWarning(UserWarning):
-    """The disk does not take what belongs into the log file or to TensorBoard; training continues."""
+    """Lines for the log file or points for TensorBoard cannot be written to the disk; training continues."""
 
 
 class MetricWarning(UserWarning):

@@ -139,7 +139,7 @@ def check_restarts(ending: Ending, killed: Collection[str]) -> None:
         jobs = ending.jobs_of(trial_id)
         assert [job["number"] for job in jobs] == list(range(1, trial["jobs"] + 1))
         for job in jobs[:-1]:
-            assert job["id"] in killed, f"{job['id']} was run again though nobody killed it: {job}"
+            assert job["id"] in killed, f"{job['id']} was run again although it was not killed: {job}"
             assert job["end_reason"] in ("SIGNALED", "EXIT_UNKNOWN"), job
             assert not list(_finals(ending, job["id"])), f"{job['id']} was run again though its final metric is stored"
         if jobs[-1]["end_reason"] in ("SIGNALED", "EXIT_UNKNOWN"):
@@ -162,7 +162,7 @@ def check_processes(ending: Ending) -> None:
         assert job["pid"] in (ledger.processes[0][0], None), f"{job_id}: {job['pid']} and {ledger.processes}"
         if job["end_reason"] == "EXITED_OK":
             assert ledger.ended == ledger.processes, job_id
-    assert ending.ledgers.keys() <= ending.jobs.keys(), "a trial ran that nobody knows"
+    assert ending.ledgers.keys() <= ending.jobs.keys(), "an unknown trial ran"
 
 
 def check_values(ending: Ending) -> None:

@@ -102,7 +102,7 @@ class House:
         self._process = None
 
     def end_manager(self) -> None:
-        """Have the manager leave; trials go on. The next question starts another one."""
+        """Stop the manager; trials keep running. The next request starts another one."""
         self.ask(lambda client: client.shutdown() or True)
         assert self._process is not None
         assert self._process.wait(PATIENCE_SECONDS) == 0, self.said()

@@ -33,7 +33,7 @@ BUSY = (
 
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[tuple[Any, ...]], Counter[str]]:
-    """What comes out when nobody dies, and how often each place was passed."""
+    """What comes out when no process is killed, and how often each place was passed."""
     folder = tmp_path_factory.mktemp("undisturbed")
     log = folder / "passages"
     with house(folder, {"PROCTOR_FAILPOINT_LOG": str(log)}) as built:
@@ -92,7 +92,7 @@ def test_the_experiment_passes_every_fail_point(undisturbed: tuple[Any, Counter[
 def test_a_death_at_this_place_changes_nothing(
     place: str, tmp_path: Path, undisturbed: tuple[list[tuple[Any, ...]], Counter[str]]
 ) -> None:
-    assert die_at(tmp_path, place, 1, undisturbed[0]), f"nobody came to {place}"
+    assert die_at(tmp_path, place, 1, undisturbed[0]), f"{place} was never reached"
 
 
 @pytest.mark.slow
@@ -101,7 +101,7 @@ def test_a_death_at_a_late_passage_of_a_busy_place_changes_nothing(
     place: str, tmp_path: Path, undisturbed: tuple[list[tuple[Any, ...]], Counter[str]]
 ) -> None:
     outcome, passages = undisturbed
-    assert die_at(tmp_path, place, passages[place] * 3 // 4, outcome), f"nobody came so often to {place}"
+    assert die_at(tmp_path, place, passages[place] * 3 // 4, outcome), f"{place} was not reached so often"
 
 
 @pytest.mark.chaos
@@ -109,7 +109,7 @@ def test_a_death_at_a_late_passage_of_a_busy_place_changes_nothing(
 def test_a_death_at_any_passage_of_this_place_changes_nothing(
     place: str, tmp_path: Path, undisturbed: tuple[list[tuple[Any, ...]], Counter[str]]
 ) -> None:
-    """How many passages there are depends on how reports gather: where one does not come, nobody dies."""
+    """How many passages there are depends on how reports gather: a passage that does not come kills nothing."""
     outcome, passages = undisturbed
     for passage in range(2, passages[place] + 1):
         die_at(tmp_path / str(passage), place, passage, outcome)

@@ -61,7 +61,7 @@ def test_an_experiment_that_is_being_stopped_stops(place: str, tmp_path: Path) -
         built.stop_experiment()
         assert find(Kind.TRIAL, built.home, built.tag) == []
         built.shut_down()
-    assert (tmp_path / "counter").exists(), f"nobody came to {place}"
+    assert (tmp_path / "counter").exists(), f"{place} was never reached"
     ending = audit.Ending.read(built.home, built.ledgers)
     audit.check_list(ending, 2)
     audit.check_processes(ending)
@@ -85,7 +85,7 @@ def test_a_stopped_experiment_is_cleaned_up_after_by_the_next_manager(place: str
             return None if owed else True
 
         built.wait_for(is_cleaned_up, "the clean-up")
-        assert len(built.deaths) == 1, f"nobody came to {place}"
+        assert len(built.deaths) == 1, f"{place} was never reached"
         assert built.status() == "STOPPED"
         built.shut_down()
     unread = {"metrics.db-wal", "metrics.db-shm"}  # the next manager does not open the databases of what is stopped
@@ -100,7 +100,7 @@ def test_a_limit_that_was_changed_holds_for_running_trials(place: str, tmp_path:
         built.ask(lambda client: client.update_experiment(EXPERIMENT_ID, {"max_trial_duration_seconds": 0.5}))
         built.wait_until_done()
         built.shut_down()
-    assert (tmp_path / "counter").exists(), f"nobody came to {place}"
+    assert (tmp_path / "counter").exists(), f"{place} was never reached"
     ending = audit.Ending.read(built.home, built.ledgers)
     assert [job["end_reason"] for job in ending.jobs.values()] == ["DEADLINE", "DEADLINE"]
     audit.check_ended_once(ending)
@@ -134,7 +134,7 @@ def test_a_search_that_is_exhausted_ends(place: str, tmp_path: Path) -> None:
         built.create(config(built, tuner={"name": "GridSearch"}, maxTrialNumber=5))
         built.wait_until_done()
         built.shut_down()
-    assert (tmp_path / "counter").exists(), f"nobody came to {place}"
+    assert (tmp_path / "counter").exists(), f"{place} was never reached"
     ending = audit.Ending.read(built.home, built.ledgers)
     audit.check(ending, trials=2)
     assert sorted(json.loads(trial["parameters"])["x"] for trial in ending.trials.values()) == [0.4, 0.6]
@@ -151,7 +151,7 @@ def test_a_keeper_that_dies_while_it_clears_up_after_a_killed_reaper_is_followed
         assert victim.kill()
         built.wait_until_done()
         built.shut_down()
-    assert (tmp_path / "counter").exists(), f"nobody came to {place}"
+    assert (tmp_path / "counter").exists(), f"{place} was never reached"
     audit.check(audit.Ending.read(built.home, built.ledgers), trials=2, killed={victim.job_id})
 
 
@@ -188,7 +188,7 @@ def test_an_archive_that_is_being_loaded_can_be_loaded_again_and_is_there_once(p
         built.ask(lambda client: save_archive(client, archive) or True)
         built.ask(lambda client: client.delete_experiment(EXPERIMENT_ID) or True)
         built.ask(load)
-        assert len(built.deaths) == 1, f"nobody came to {place}"
+        assert len(built.deaths) == 1, f"{place} was never reached"
         assert built.status() == "STOPPED"
         assert built.ask(outcome) == wanted
         built.shut_down()
@@ -220,7 +220,7 @@ def test_a_tuner_that_raises_is_reported(place: str, tmp_path: Path) -> None:
         assert "generate_parameters" in found["error"]
         assert found["trial_counts"] == {}
         built.shut_down()
-    assert (tmp_path / "counter").exists(), f"nobody came to {place}"
+    assert (tmp_path / "counter").exists(), f"{place} was never reached"
 
 
 @pytest.mark.parametrize("place", listed(places.OF_A_SUSPENDED_DISPATCHER))
@@ -237,7 +237,7 @@ def test_a_manager_that_dies_while_it_replaces_a_suspended_dispatcher_is_followe
         built.wait_until_done()
         with suppress(ProcessLookupError):  # it was killed, or finds that its manager is gone
             os.kill(suspended.pid, signal.SIGCONT)
-        assert len(built.deaths) == 1, f"nobody came to {place}"
+        assert len(built.deaths) == 1, f"{place} was never reached"
         built.shut_down()
     ending = audit.Ending.read(built.home, built.ledgers)
     audit.check(ending, trials=4)

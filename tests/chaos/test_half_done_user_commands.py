@@ -68,7 +68,7 @@ def test_the_archive_of_a_client_that_was_killed_while_it_loaded_goes_when_the_m
         built.ask(lambda client: save_archive(client, archive) or True)
         built.ask(lambda client: client.delete_experiment(EXPERIMENT_ID) or True)
 
-        os.kill(built.manager_pid, signal.SIGSTOP)  # it answers nobody
+        os.kill(built.manager_pid, signal.SIGSTOP)  # it answers no request
         incoming = built.home / "incoming"
         with subprocess.Popen(
             [sys.executable, "-P", "-m", "proctor.manager.cli.main", "experiment", "load", "--path", str(archive)],

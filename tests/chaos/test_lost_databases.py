@@ -129,7 +129,7 @@ def test_a_person_can_begin_with_an_empty_database_and_then_trials_of_the_lost_o
 
         built.options = ["--accept-database"]
         assert built.ask(lambda client: list(client.experiments())) == []
-        built.wait_for(lambda: True if trials(built) == [] else None, "the end of trials that nobody knows")
+        built.wait_for(lambda: True if trials(built) == [] else None, "the end of unknown trials")
         folder = built.home / "experiments" / EXPERIMENT_ID
         assert (folder / "metrics.db").exists(), "what the lost database knew is left where it is"
         built.shut_down()

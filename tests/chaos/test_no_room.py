@@ -1,4 +1,4 @@
-"""A disk without room for new trials: they wait, uncharged and with the reason, and go on by themselves."""
+"""A disk without room for new trials: they wait, uncharged and with the reason, and continue without help."""
 
 import json
 from collections.abc import Iterator
@@ -55,7 +55,7 @@ def test_trials_wait_uncharged_while_their_disk_has_no_inodes(disk: Disk, tmp_pa
         assert "no inodes left" in str(manager.client.node("local")["facts"]["notes"])
         jobs = trial["jobs"]
 
-        if place == "experiment":  # another one goes on meanwhile
+        if place == "experiment":  # another one continues meanwhile
             (tmp_path / "other").mkdir()
             (tmp_path / "other" / "gate-0").touch()
             other = manager.create(TRIAL, tmp_path / "other", maxTrialNumber=1)

@@ -1,4 +1,4 @@
-"""The machine loses its power at any moment: what was acknowledged is there, and every experiment goes on to its end.
+"""The machine loses its power at any moment: what was acknowledged is there, and every experiment runs to its end.
 
 Home and experiments lie on a small ext4 disk. At each cut all processes are suspended, what was acknowledged until then
 is known, and the block device is copied. Later each copy is mounted where the disk was, and a manager is started on it,
@@ -102,7 +102,7 @@ def reports_of(client: Client, trial_id: str) -> Values:
 
 
 def check_after(folder: Path, disk: Disk, cut: Cut) -> None:
-    """Start a manager on what is left: it comes up, and all that was acknowledged is there and goes on to its end."""
+    """Start a manager on what is left: it comes up, what was acknowledged is there, and every experiment ends."""
     disk.image = cut.image
     disk.mount()
     folder.mkdir()
@@ -112,7 +112,7 @@ def check_after(folder: Path, disk: Disk, cut: Cut) -> None:
         built.start()
         built.ask(lambda client: client.health())
         if cut.token:
-            assert (built.home / "token").read_text() == cut.token, "open pages go on"
+            assert (built.home / "token").read_text() == cut.token, "open pages keep working"
         found = [row["id"] for row in built.ask(lambda client: list(client.experiments()))]
         if not cut.is_created:
             if not found:

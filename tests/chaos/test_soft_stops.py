@@ -46,7 +46,7 @@ def test_a_stopped_trial_saves_and_goes_on_from_there(place: str, tmp_path: Path
         built.ask(lambda client: client.resume_experiment(EXPERIMENT_ID))
         built.wait_until_done()
         built.shut_down()
-    assert (tmp_path / "counter").exists() == bool(place), f"nobody came to {place}"
+    assert (tmp_path / "counter").exists() == bool(place), f"{place} was never reached"
     assert (tmp_path / "ledger").read_text().split() == [*saved, "begin", saved[3]]
     ending = audit.Ending.read(built.home, tmp_path / "ledgers")
     assert [job["end_reason"] for job in ending.jobs.values()] == ["EXPERIMENT_STOPPED", "EXITED_OK"]
@@ -75,7 +75,7 @@ def test_a_paused_trial_saves_and_continues_from_there_when_it_is_resumed(place:
         built.ask(lambda client: client.resume_trial(trial_id))
         built.wait_until_done()
         built.shut_down()
-    assert (tmp_path / "counter").exists() == bool(place), f"nobody came to {place}"
+    assert (tmp_path / "counter").exists() == bool(place), f"{place} was never reached"
     assert (tmp_path / "ledger").read_text().split() == [*saved, "begin", saved[3]]
     ending = audit.Ending.read(built.home, tmp_path / "ledgers")
     assert [job["end_reason"] for job in ending.jobs.values()] == ["PAUSED", "EXITED_OK"]

@@ -29,7 +29,7 @@ proctor.report_final_result(float(number))
 
 @contextmanager
 def suspended(process: Found) -> Iterator[str]:
-    """A process stands still; what people are told to do about it."""
+    """A process is stopped (SIGSTOP); what the user can read about it."""
     os.kill(process.pid, signal.SIGSTOP)
     try:
         yield f"kill -CONT {process.pid}"
@@ -39,7 +39,7 @@ def suspended(process: Found) -> Iterator[str]:
 
 
 class Scene:
-    """Three trials of one experiment, one after another, each of which ends when it is told to."""
+    """Three trials of one experiment, one after another, each of which ends on request."""
 
     def __init__(self, built: House, folder: Path) -> None:
         self.built = built

@@ -168,7 +168,7 @@ def home(tmp_path_factory: pytest.TempPathFactory, group: Group) -> Iterator[Pat
 
 
 async def _leave(home: Path, group: Group) -> None:
-    """A manager that finds nobody who needs the machines any more."""
+    """A manager that finds no experiment that needs the machines any more."""
     async with open_hub_manager(home, ready=True) as manager:
         await manager.until(lambda: not list((home / "nodes").glob("*/node.json")), "the machines to be left")
 

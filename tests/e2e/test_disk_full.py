@@ -1,4 +1,4 @@
-"""The disk that holds the home is full for a while: nothing new begins, everybody is told why, and nothing is lost."""
+"""The disk that holds the home is full for a while: nothing new begins, every view says why, and nothing is lost."""
 
 import json
 import subprocess
@@ -138,7 +138,7 @@ def test_a_full_disk_stops_nothing_that_runs_and_loses_nothing(disk: Disk, tmp_p
         for path in ("/", f"/experiments/{experiment}"):
             assert SHOWN in page(manager, path)
         before = beats(ledgers, second)
-        manager.poll_for(lambda: beats(ledgers, second) > before + 5, "the second trial, which goes on")
+        manager.poll_for(lambda: beats(ledgers, second) > before + 5, "the second trial, which keeps running")
         assert [trial["id"] for trial in manager.trials(experiment)] == [first["id"], second["id"]]
 
         disk.free()

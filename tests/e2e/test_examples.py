@@ -189,7 +189,7 @@ def test_two_experiments_from_two_environments_run_side_by_side(proctor: Command
         proctor.path = os.pathsep.join([str(environments[mine] / "bin"), os.environ["PATH"]])
         experiments[mine] = proctor("create", "--config", config).strip()
     for name, experiment in experiments.items():
-        proctor("experiment", "status", experiment, "--wait")
+        proctor("experiment", "wait", experiment)
         (trial,) = proctor.trials(experiment)
         assert trial["status"] == "SUCCEEDED"
         output = Path(trial["directory"]) / "jobs" / "1" / "output"

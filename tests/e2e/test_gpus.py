@@ -140,13 +140,13 @@ def test_two_experiments_never_share_a_gpu(machine: Machine) -> None:
 def test_a_gpu_that_others_use_is_left_alone_unless_that_is_allowed(machine: Machine) -> None:
     manager, (free, used) = machine.manager, machine.uuids
     machine.gpus.set([gpu(free), gpu(used, processes={os.getpid(): 300})])
-    phrase = f"process {os.getpid()} of others (300 MiB)"
+    phrase = f"another process (pid {os.getpid()}, 300 MiB)"
     manager.poll_for(lambda: [phrase] in [device["held_by"] for device in devices(manager)], "the foreign process")
     assert f"held by {phrase}" in manager.command_line("nodes")
     experiment = machine.create(trialGpuNumber=1)
     [running], waiting = machine.settled(experiment, running=1, waiting=3)
     assert machine.given(running) == free
-    assert f"GPU 1 busy with process {os.getpid()} of others, useActiveGpu is false" in waiting[0]["reason"]
+    assert f"GPU 1 in use by another process (pid {os.getpid()}), useActiveGpu is false" in waiting[0]["reason"]
     bold = machine.create(trialGpuNumber=1, trainingService={"platform": "local", "useActiveGpu": True})
     [running], _ = machine.settled(bold, running=1, waiting=3)
     assert machine.given(running) == used
@@ -244,7 +244,7 @@ def test_another_manager_waits_for_leased_gpus_and_says_who_has_them_since_when(
 
 
 def test_two_managers_that_race_for_the_same_gpus_run_all_their_trials(machine: Machine, neighbor: Machine) -> None:
-    """Whoever is told by the machine that the other one was faster, tries again, at nobody's charge."""
+    """The manager that loses the race for a GPU tries again, and no retry is charged."""
     machine.release_trials()
     neighbor.release_trials()
     both = [(each, each.create(trialGpuNumber=2, maxTrialNumber=6)) for each in (machine, neighbor)]

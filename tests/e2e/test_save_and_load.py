@@ -1,4 +1,4 @@
-"""An experiment saved in one home goes on in another one: real managers, keepers, trials, a tuner of the user's own."""
+"""An experiment saved in one home continues in another: real managers, keepers, trials, a tuner of the user's own."""
 
 import sys
 from pathlib import Path
@@ -99,7 +99,7 @@ def test_an_experiment_goes_on_in_another_home(tmp_path: Path) -> None:
         new.client.resume_experiment(experiment)
         new.until_status(experiment, "DONE")
         assert [t["status"] for t in new.trials(experiment)] == ["SUCCEEDED"] * 6
-        # The first three as they were; the fourth once more; then a tuner that knows the three it was told, and from
+        # The first three as they were; the fourth once more; then a tuner that knows the three it was given, and from
         # then on those it has suggested itself.
         assert [t["final_value"] for t in new.trials(experiment)] == [0.0, 0.01, 0.02, 0.03, 0.03, 0.04]
         assert [t["parameter_id"] for t in new.trials(experiment)] == list(range(6))

@@ -100,7 +100,7 @@ class HubManager:
 async def open_hub_manager(
     home: Path, *, manager_id: str = "0123abcd", heartbeat_seconds: float = 0.5, ready: bool = True
 ) -> AsyncIterator[HubManager]:
-    """A manager that serves keepers. On leaving, keepers and jobs go on."""
+    """A manager that serves keepers. On leaving, keepers and jobs keep running."""
     (home / "nodes").mkdir(parents=True, exist_ok=True)
     (home / "run").mkdir(exist_ok=True)
     manager = HubManager(home, manager_id=manager_id, heartbeat_seconds=heartbeat_seconds)

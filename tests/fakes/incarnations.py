@@ -49,8 +49,8 @@ class Incarnations:
         """Run one incarnation of `trained_runs.train` and return what came of it, at least `{"killed": True}`.
 
         :param kill_after_seconds: when it is killed from outside, wherever it is then.
-        :param told: let it go on when it is warned, and return the texts, too.
-        :param how: what `train` and `make_watch` are told; everything else is an option of the trainer.
+        :param told: let it continue when it is warned, and return the texts, too.
+        :param how: arguments of `train` and `make_watch`; everything else is an option of the trainer.
         """
         known = {name: how.pop(name) for name in ("kill", "kill_passage", "trace", "start") if name in how}
         arguments = {"recipe": asdict(recipe), "root": str(root), "options": how, **known}

@@ -83,7 +83,7 @@ def check_cell(
 ) -> None:
     """Train a cell without and with kills, and compare everything that came of it.
 
-    Exactly so many kills happen: a run that has had its share goes on to its end, and another one begins, of its own
+    Exactly so many kills happen: a run that has had its share runs to its end, and another one begins, of its own
     random seed.
     """
     draw, left = random.Random(f"{seed} {name_cell(cell)}"), kills
@@ -127,7 +127,7 @@ class KilledRun:
         return count
 
     def check_end(self, *, what: str) -> None:
-        """Go on to the end, and compare."""
+        """Continue to the end, and compare."""
         last = self._incarnations.run(self._recipe, self._killed, **self._options)
         check_equal(last, self._reference, what=what)
         check_samples(self._whole, self._killed)

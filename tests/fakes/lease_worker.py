@@ -1,7 +1,7 @@
 """A process that takes and gives back GPU leases, or only looks at them, as fast as it can; it may be killed any time.
 
 `python lease_worker.py '{"log": …, "user": …, "seed": …, "gpus": […], "looks": …}'` in the folder that holds the
-directory of leases; it goes on until there is a file `stop`. What it held, and from when to when, it appends to its
+directory of leases; it runs until there is a file `stop`. What it held, and from when to when, it appends to its
 log: an interval that lies within the time in which it really held the lease.
 """
 

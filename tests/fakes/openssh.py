@@ -68,7 +68,7 @@ def openssh_server(folder: Path, *settings: str) -> Iterator[OpenSsh]:
         make_key(folder / name)
     shutil.copy(folder / "client.pub", folder / "authorized_keys")
     with socket.socket() as probe:
-        # an address of its own: nobody else takes the port between here and the start
+        # an address of its own: no other process takes the port between here and the start
         probe.bind((f"127.{random.randint(1, 254)}.{random.randint(0, 255)}.{random.randint(2, 254)}", 0))
         host, port = probe.getsockname()
     own = {setting.split()[0] for setting in settings}

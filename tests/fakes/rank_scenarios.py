@@ -302,7 +302,7 @@ class FailingModel(DigitsModel):
 
 
 class FailingData(DigitsData):
-    """Data whose teardown is told."""
+    """Data that records its teardown."""
 
     def teardown(self) -> None:
         with open(self.path, "a") as file:

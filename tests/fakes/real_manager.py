@@ -59,7 +59,7 @@ class RealManager:
         self.client = Client(home=self.home)
 
     def kill(self) -> None:
-        """`kill -9` the manager; what it has started goes on."""
+        """`kill -9` the manager; what it has started keeps running."""
         assert self._process is not None
         self.client.close()
         self._process.kill()

@@ -326,7 +326,7 @@ class FakeRest(NodesOfRest):
         return self.add_experiment(body["experiment_id"] or f"exp{len(self.experiments)}", config=body["config"])
 
     def _stop(self, name: str) -> str:
-        self.set_status(name, "STOPPED")
+        self.set_status(name, STATUS_AFTER["stop"])
         return name
 
     def _experiment(self, name: str) -> Row:

@@ -1,4 +1,4 @@
-"""A manager's clock whose wall-clock time can be set while time goes on."""
+"""A manager's clock whose wall-clock time can be set while time passes."""
 
 from proctor.manager.clock import LoopClock
 

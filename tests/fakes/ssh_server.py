@@ -1,4 +1,4 @@
-"""An SSH server in this process, with the login it is told to want; commands run in a shell as whoever runs the tests.
+"""An SSH server in this process, with the login that a test chooses; commands run in a shell as whoever runs the tests.
 
 Two raw servers beside it do what no proper one does: hang up at once, or say nothing.
 """

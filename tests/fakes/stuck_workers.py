@@ -11,7 +11,7 @@ PATIENCE_SECONDS = 60.0
 
 
 class Stuck:
-    """A dataset that tells which process reads it and never returns: its worker sees nothing of what goes on."""
+    """A dataset that tells which process reads it and never returns: its worker sees nothing of the run."""
 
     def __init__(self, pipe: int) -> None:
         self.pipe = pipe

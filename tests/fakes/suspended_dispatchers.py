@@ -10,7 +10,7 @@ from proctor.manager.dispatcher.protocol import Ping, decode
 
 
 class SuspendableChannel(InProcessChannel):
-    """What is said to it while it is suspended is answered when it goes on."""
+    """What is sent to it while it is suspended is answered when it is resumed."""
 
     patience = Patience(60.0)
 

@@ -45,7 +45,7 @@ class Terminal:
             return True
         try:
             data = os.read(self._fd, 4096)
-        except OSError:  # EIO: nobody has the other side open any more
+        except OSError:  # EIO: the other side is closed
             return False
         self.shown += data.decode(errors="replace")
         return bool(data)

@@ -88,7 +88,7 @@ def train(
 
 
 def train_warned(**arguments: Any) -> "dict[str, Any]":
-    """`train`, which goes on when it is warned; `reported` has the texts of its warnings."""
+    """`train`, which continues when it is warned; `reported` has the texts of its warnings."""
     with warnings.catch_warnings(record=True) as reported:
         warnings.simplefilter("always")
         return {**train(**arguments), "told": [str(warning.message) for warning in reported]}

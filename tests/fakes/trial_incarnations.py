@@ -1,4 +1,4 @@
-"""An incarnation inside a trial: its job's directory is laid out as by the keeper, and the trainer is told nothing.
+"""An incarnation inside a trial: its job's directory is laid out as by the keeper, and the trainer gets no arguments.
 
 A trial makes one run, or several one after the other: the folds of a cross-validation, with weights of their own.
 """

@@ -1,4 +1,4 @@
-"""Whatever a trial does to its job's folder, its end is told, and neither the keeper nor other jobs wait for it."""
+"""Whatever a trial does to its job's folder, its end is reported, and neither the keeper nor other jobs wait for it."""
 
 import json
 import os

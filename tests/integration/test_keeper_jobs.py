@@ -188,7 +188,7 @@ async def test_ends_that_the_manager_does_not_take_are_told_again(node: Node) ->
 def _write_line(fifo: Path) -> bool:
     try:
         descriptor = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
-    except OSError:  # nobody reads yet
+    except OSError:  # there is no reader yet
         return False
     os.write(descriptor, b"\n")
     os.close(descriptor)

@@ -211,7 +211,7 @@ async def test_no_child_survives_the_kill_of_its_reaper_wherever_it_hides(
         await node.start()
     assert (await node.manager.end_of("T.1")).reason == EndReason.EXIT_UNKNOWN
     assert not is_alive(*hidden)
-    assert is_alive(*of_the_other), "the other job goes on, hidden children and all"
+    assert is_alive(*of_the_other), "the other job keeps running, hidden children and all"
     assert is_alive(start.pid, node.process("U.1").trial.started)
     await node.manager.command(Cancel("U.1", "token of U.1"), node.launch("V.1", "true"))
     assert (await node.manager.end_of("U.1")).reason == EndReason.CANCELED
@@ -270,7 +270,7 @@ async def test_a_job_whose_process_record_is_damaged_is_stopped_and_its_end_unkn
     assert end.reason == EndReason.EXIT_UNKNOWN
     assert node.members("T.1") == []
     assert open_pidfd(reaper.pid, reaper.started) is None
-    assert node.process("U.1").trial.pid == start.pid, "the other jobs go on"
+    assert node.process("U.1").trial.pid == start.pid, "the other jobs keep running"
     assert "T.1" in (node.keeper_directory / "log").read_text()
     await node.manager.command(Cancel("U.1", "token of U.1"))
     await node.manager.end_of("U.1")
@@ -380,7 +380,7 @@ async def keep_alive(node: Node) -> None:
 
 
 async def _start_whole(node: Node) -> None:
-    """A start goes on in its thread when it is canceled: then its end is awaited, or its keeper would be left."""
+    """A start continues in its thread when it is canceled: then its end is awaited, or its keeper would be left."""
     start = asyncio.ensure_future(node.start())
     try:
         await asyncio.shield(start)

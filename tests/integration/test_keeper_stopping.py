@@ -248,7 +248,7 @@ def soft(job_id: str = "T.1", *, seconds: float = 60.0, only_if_able: bool = Tru
 
 
 def control_of(node: Node, job_id: str = "T.1") -> dict[str, Any]:
-    """What the trial is told."""
+    """What the trial receives."""
     body: dict[str, Any] = json.loads((node.job_directory(job_id) / "control.json").read_text())
     return body
 

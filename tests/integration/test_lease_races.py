@@ -27,7 +27,7 @@ PATIENCE_SECONDS = 120.0
 
 @dataclass
 class Held:
-    """One job's shares, and a time in which it held them for certain. `end` is infinite while nobody knows."""
+    """One job's shares, and a time in which it held them for certain. `end` is infinite while it is not known."""
 
     slots: list[tuple[str, int]]
     limit: int
@@ -98,7 +98,7 @@ class Arena:
                 process.kill()
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait for it; nobody may fail meanwhile."""
+        """Wait for it; no process may fail meanwhile."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not condition():
             assert not any(worker.process.poll() for worker in self.workers if worker.killed_at == float("inf"))
@@ -114,7 +114,7 @@ class Arena:
                 assert worker.read()[-1] == {"stopped": True}
 
     def check(self) -> None:
-        """Nobody held what he may not, nobody holds anything now, and everything can be had."""
+        """No process held a share it must not hold, none holds one now, and every share can be acquired."""
         everything = [held for worker in self.workers for held in worker.held()]
         for gpu in GPUS:
             on_it = [held for held in everything if any(uuid == gpu for uuid, _ in held.slots)]

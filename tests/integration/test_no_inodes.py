@@ -1,4 +1,4 @@
-"""A disk that has room but no inodes is called by its name: nobody looks for bytes to free."""
+"""A disk that has room but no inodes is called by its name, so that no user looks for bytes to free."""
 
 import sqlite3
 from collections.abc import Iterator

@@ -77,7 +77,7 @@ async def test_a_keeper_comes_works_dies_is_followed_and_leaves_no_trace(tmp_pat
         assert {job.job_id: job.pid for job in node.manager.registrations[1].jobs} == {"T.1": pid}
 
         assert await node.command("stop") == {"jobs": 1, "left": []}
-        assert pid in node.processes(), "without kill_jobs the trial goes on"
+        assert pid in node.processes(), "without kill_jobs the trial keeps running"
         assert await node.remove() == {"removed": True, "jobs": 1, "left": []}
         check_that_nothing_is_left(node)
 
@@ -167,7 +167,7 @@ async def test_a_job_whose_reaper_was_not_there_yet_never_starts_after_the_remov
         await node.start()
         await start_job(node)
         spawner = next(pid for pid in node.processes() if "trial_keeper.reaper.spawner" in command_line(pid))
-        os.kill(spawner, signal.SIGSTOP)  # what it is told now stays in its queue
+        os.kill(spawner, signal.SIGSTOP)  # requests stay in its queue from now on
         await node.manager.command(node.launch("U.1", "touch started; sleep 600"))
         await eventually((node.directory / "jobs" / "U.1.json").exists, seconds=SECONDS)
         await node.kill()

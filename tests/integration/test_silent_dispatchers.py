@@ -52,7 +52,7 @@ class Suspender:
 
 
 async def problem(manager: Manager, experiment_id: str) -> None:
-    """Wait until the user is told that the dispatcher is suspended."""
+    """Wait until the experiment says that its dispatcher is suspended."""
     row = await manager.experiment(experiment_id)
     async with asyncio.timeout(60):
         while "suspended" not in manager.problem_of(row):  # noqa: ASYNC110 - it is not stored, so no bell rings

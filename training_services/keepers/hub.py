@@ -294,7 +294,7 @@ class KeeperHub:
             session.commands.push(command)
 
     def resume_launch(self, node_id: str, launch: Launch) -> None:
-        """Go on with a job that was sent to a node before the manager was restarted: it is launched only if its
+        """Resume a job that was sent to a node before the manager was restarted: it is launched only if its
         keeper does not have it. Raises UnknownTrialJob if it was not announced by `expect`."""
         self._jobs.require(launch.job_id).remember(launch)
         if self.reattach(node_id, launch.job_id) is False:

@@ -23,7 +23,7 @@ class LocalSettings:
     """How trials use the GPUs of this machine."""
 
     use_active_gpu: bool = False
-    """Use GPUs on which processes of others run; own trials never count."""
+    """Use GPUs that other processes use; own trials never count."""
     max_trial_number_per_gpu: int = 1
     """How many trials may share one GPU."""
     gpu_indices: tuple[int, ...] | None = None

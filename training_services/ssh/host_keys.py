@@ -5,6 +5,7 @@ under `[host]:port`, then `host`, for any other one. Invalid lines are skipped.
 """
 
 import functools
+import os
 import re
 import threading
 from collections.abc import Iterator, Sequence
@@ -37,8 +38,11 @@ class _KnownKey:
 class KnownHost:
     """What is known about the keys of one host."""
 
-    def __init__(self, name: str, keys: Sequence[_KnownKey]) -> None:
-        """:param name: what known_hosts calls it."""
+    def __init__(self, name: str, keys: Sequence[_KnownKey], file: str) -> None:
+        """:param name: what known_hosts calls it.
+        :param file: where a key of it is to be added, for people; empty: in no file that is read for it.
+        """
+        self.file = file
         self._name = name
         self._keys = keys
 
@@ -76,9 +80,10 @@ class KnownHost:
                 f"remove that line and add: `{line}`",
                 line,
             )
+        how = f"add this line to {self.file}, or set trustOnFirstUse: `{line}`" if self.file else "set trustOnFirstUse"
         return HostKeyRefused(
-            f"its host key is not known: {place} shows the {kind} key {mark}; compare it with the machine's own and "
-            f"add this line to ~/.ssh/known_hosts, or set trustOnFirstUse: `{line}`",
+            f"its host key is not known: {place} shows the {kind} key {mark}; compare it with the machine's own "
+            f"and {how}",
             line,
         )
 
@@ -98,7 +103,8 @@ class HostKeys:
         :param names: what known_hosts calls it, with its port first.
         :param files: the user's known_hosts files.
         """
-        return KnownHost(names[0], [key for path in (*files, self.store) for key in _read(path, names)])
+        keys = [key for path in (*files, self.store) for key in _read(path, names)]
+        return KnownHost(names[0], keys, next((shortened(path) for path in files if str(path) != os.devnull), ""))
 
     def remember(self, line: str) -> None:
         """Store a key permanently. Idempotent. Raises OSError."""

@@ -1,7 +1,7 @@
 """One login to one SSH server: what ~/.ssh/config says about it, the keys to offer, and what the server said.
 
 asyncssh reads the configuration, the key files and the agent's answers, and its defaults hold. Keys are handed to it
-one after the other, so that people can be told what was tried. $HOME of the manager's process is what counts for every
+one after the other, so that a message can say what was tried. $HOME of the manager's process is what counts for every
 `~`.
 """
 
@@ -96,7 +96,8 @@ class Hop:
     def known_hosts(self) -> list[Path]:
         """The known_hosts files, the user's first."""
         files = self.config.get("UserKnownHostsFile", _KNOWN_HOSTS)
-        return [_path(item) for item in (*files, *self.config.get("GlobalKnownHostsFile", _SYSTEM_KNOWN_HOSTS))]
+        every = (*files, *self.config.get("GlobalKnownHostsFile", _SYSTEM_KNOWN_HOSTS))
+        return [_path(item) for item in every if item.lower() != "none"]
 
     @property
     def key_files(self) -> list[Path]:
@@ -261,7 +262,7 @@ class LoginClient(asyncssh.SSHClient):  # type: ignore[misc]
             return self._too_late()
         if isinstance(error, asyncssh.HostKeyNotVerifiable):
             if self._unknown is None:
-                return HostKeyRefused(f"its host key was refused ({said}); see known_hosts")
+                return HostKeyRefused(f"its host key was refused ({said}); see {self._known.file or 'known_hosts'}")
             return self._known.refusal(place, self._unknown)
         if isinstance(error, asyncssh.PermissionDenied):
             return self._refused("")

@@ -24,7 +24,7 @@ class MachineSettings:
     ssh_key_file: str | None = None
     """Absolute path of a private key; None: those of ~/.ssh/config, the agent's, SSH's defaults."""
     use_active_gpu: bool = False
-    """Use GPUs on which processes of others run; own trials never count."""
+    """Use GPUs that other processes use; own trials never count."""
     max_trial_number_per_gpu: int = 1
     """How many trials may share one GPU."""
     gpu_indices: tuple[int, ...] | None = None

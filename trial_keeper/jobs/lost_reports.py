@@ -1,4 +1,4 @@
-"""What a job that has ended could not write down: read from its reserve, and told behind the end of its journals.
+"""What a job that has ended could not write down: read from its reserve, and reported after the end of its journals.
 
 Everything here follows from files that no longer change, so every later check, also by another keeper, finds
 the same bytes: what is reported behind a journal has its offset there, and is stored once. The trial could write to all

@@ -108,7 +108,7 @@ class JobTable:
         return [job for job in self._jobs.values() if job.exit is None]
 
     async def adopt(self) -> None:
-        """Go on with what an earlier keeper has left."""
+        """Take over the jobs that an earlier keeper has left."""
         records, problems = await asyncio.to_thread(self._folder.read_all)
         for problem in problems:
             log.error(problem)
@@ -324,7 +324,7 @@ class JobTable:
         asyncio.get_running_loop().add_reader(channel, self._receive, job, channel)
 
     def _receive(self, job: Job, channel: socket.socket) -> None:
-        """The reaper has told that the trial runs, or is gone without it; or it cannot write the trial's end."""
+        """The reaper has reported that the trial runs, or is gone without it; or it cannot write the trial's end."""
         size = _START_BYTES if job.channel is None else _END_BYTES
         try:
             packet, descriptors, _, _ = socket.recv_fds(channel, size, 1, socket.MSG_CMSG_CLOEXEC)
@@ -359,7 +359,7 @@ class JobTable:
         await self._settle(job, end)
 
     async def _find_out(self, job: Job) -> None:
-        """Who runs this job? Go on with it, end it, or start it."""
+        """Find the process that runs this job, and continue, end or start it."""
         pauses = iter(_CLAIM_PAUSES)
         while not await self._recognize(job):
             pause = next(pauses, None)

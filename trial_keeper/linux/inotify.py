@@ -1,4 +1,4 @@
-"""Being told by the kernel that files change (inotify through ctypes; Python has no function for it)."""
+"""Notifications from the kernel that files change (inotify through ctypes; Python has no function for it)."""
 
 import ctypes
 import os

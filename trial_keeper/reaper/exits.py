@@ -51,7 +51,7 @@ def classify(
     """How the trial ended.
 
     :param wait_status: as from `os.waitpid`.
-    :param stop_reason: the end reason we had decided on when we told it to stop, None when we had not.
+    :param stop_reason: the end reason of our stop request, None if there was none.
     :param out_of_memory: the kernel has killed a process for memory while the job ran.
     :param last_line: the last line of its stderr, for the sentence.
     """

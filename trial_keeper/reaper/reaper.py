@@ -202,7 +202,7 @@ class _Reaper:
         os.close(pidfd)
 
     def _wait(self) -> None:
-        """Until the trial has ended and, when told to stop, everything of it."""
+        """Until the trial has ended and, after a stop request, all its processes."""
         while True:
             self._reap()
             if self._wait_status is not None:

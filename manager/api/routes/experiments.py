@@ -128,7 +128,7 @@ async def resume_experiment(
     return await _resource(context, await context.manager.experiment(experiment_id))
 
 
-@router.post("/{experiment_id}/pause", status_code=202, summary="Create no new trials of an experiment")
+@router.post("/{experiment_id}/pause", status_code=202, summary="Stop starting new trials of an experiment")
 async def pause_experiment(
     context: Context,
     experiment_id: str,

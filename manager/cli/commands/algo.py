@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from proctor.manager.cli.exits import CommandError, ExitCode
-from proctor.manager.cli.lazy import alias
+from proctor.manager.cli.lazy import alias, examples
 from proctor.manager.cli.output import Column, Format, echo, output_option, print_list, print_one, print_table
 from proctor.manager.cli.session import CliSession, with_session
 
@@ -34,12 +34,12 @@ ARGUMENTS = (
 )
 
 
-@click.group()
+@click.group(epilog=examples("proctor algo list", "proctor algo show TPE"))
 def algo() -> None:
     """Built-in algorithms, and your own by name."""
 
 
-@algo.command("list")
+@algo.command("list", epilog=examples("proctor algo list"))
 @output_option
 @with_session
 def list_(session: CliSession, output: str) -> None:
@@ -47,7 +47,7 @@ def list_(session: CliSession, output: str) -> None:
     print_list(every_algorithm(session), ALGORITHMS, output, empty="no algorithms")
 
 
-@algo.command()
+@algo.command(epilog=examples("proctor algo show Medianstop"))
 @click.argument("name")
 @output_option
 @with_session
@@ -68,7 +68,7 @@ def show(session: CliSession, name: str, output: str) -> None:
     raise CommandError(message, ExitCode.NOT_FOUND)
 
 
-@algo.command()
+@algo.command(epilog=examples("proctor algo register --meta my_tuner.yml"))
 @click.option("-m", "--meta", "--meta_path", "meta", required=True, type=click.Path(path_type=Path))
 @with_session
 def register(session: CliSession, meta: Path) -> None:
@@ -96,7 +96,7 @@ def register(session: CliSession, meta: Path) -> None:
     session.report(f"{algorithm.kind} {algorithm.name} is {algorithm.class_name}, imported from {where}.")
 
 
-@algo.command()
+@algo.command(epilog=examples("proctor algo unregister MyTuner"))
 @click.argument("name")
 @with_session
 def unregister(session: CliSession, name: str) -> None:

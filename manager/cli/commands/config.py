@@ -1,25 +1,29 @@
-"""`proctor config`: check a file, or show what an experiment was asked to be."""
+"""`proctor config`: write a first file, check one, or show what an experiment was asked to be."""
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from proctor.manager.cli.config_file import load_checked
+from proctor.manager.cli.config_file import CONFIG_PATH, config_file_argument, load_checked
 from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.identifiers import OneOf, experiment_argument, find_experiment
+from proctor.manager.cli.lazy import examples
 from proctor.manager.cli.output import Format, echo, print_one
 from proctor.manager.cli.session import CliSession, with_session
 
-CONFIG_PATH = click.Path(path_type=Path)
+if TYPE_CHECKING:
+    from proctor.manager.cli.draft import ScriptFacts
 
 
-@click.group()
+@click.group(epilog=examples("proctor config init train.py", "proctor config check experiment.yml"))
 def config() -> None:
-    """Check or convert a configuration, or show an experiment's."""
+    """Write, check or convert a configuration, or show an experiment's."""
 
 
-@config.command()
+@config.command(epilog=examples("proctor config show", "proctor config show k3x9 > again.yml"))
 @experiment_argument
 @click.option(
     "-o",
@@ -40,24 +44,64 @@ def show(session: CliSession, experiment: str | None, output: str) -> None:
     )
 
 
-@config.command()
-@click.argument("file", required=False, type=CONFIG_PATH)
-@click.option("-c", "--config", "named", type=CONFIG_PATH, hidden=True)
+@config.command(epilog=examples("proctor config check experiment.yml"))
+@config_file_argument()
 @with_session
-def check(session: CliSession, file: Path | None, named: Path | None) -> None:
+def check(session: CliSession, file: Path) -> None:
     """Check a configuration, its search space and its algorithms' arguments; nothing is started.
 
     Every problem is printed with file:line:column. The exit code is 2 if there are any.
     """
-    path = file or named
-    if path is None:
-        raise click.UsageError("give the FILE to check")
-    loaded = load_checked(session, path)
-    session.report(f"{path}: valid. {describe_plan(loaded.config)}")
+    loaded = load_checked(session, file)
+    session.report(f"{file}: valid. {describe_plan(loaded.config)}")
 
 
-@config.command()
-@click.argument("file", type=CONFIG_PATH)
+@config.command(epilog=examples("proctor config init train.py", "proctor config init src/train.py search.yml"))
+@click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("file", default="experiment.yml", type=CONFIG_PATH)
+@click.option("--overwrite", is_flag=True, help="Replace FILE if it exists.")
+@with_session
+def init(session: CliSession, script: Path, file: Path, overwrite: bool) -> None:
+    """Write a first configuration for a script, with comments; FILE is experiment.yml if omitted.
+
+    The script is read, not run: each parameter that it takes from get_next_parameter, or from argparse, becomes a line
+    of the search space, with a range guessed from its default. Adjust the ranges before you start.
+    """
+    from proctor.manager.cli.draft import read_script, render_draft
+
+    if script.suffix not in (".py", ".sh") and not os.access(script, os.X_OK):
+        raise CommandError(f"{script}: expected a script (.py, .sh) or an executable program", ExitCode.USAGE)
+    facts = read_script(script)
+    text = render_draft(script, file, facts)
+    try:
+        with file.open("w" if overwrite else "x", encoding="utf-8") as opened:
+            opened.write(text)
+    except FileExistsError as error:
+        raise CommandError(f"{file} already exists; --overwrite replaces it", ExitCode.CONFLICT) from error
+    names = ", ".join(parameter.name for parameter in facts.searched)
+    found = f"it searches {names}" if names else "its search space is an example: replace it with your parameters"
+    session.report(f"Wrote {file}; {found}.")
+    if unknown := ", ".join(parameter.name for parameter in facts.searched if parameter.is_unknown):
+        session.report(f"The script shows no range for {unknown}: replace the one in {file}.")
+    for advice in _missing_calls(script, facts):
+        session.report(advice)
+    session.report(f"  check:  proctor config check {file}")
+    session.report(f"  start:  proctor create {file}")
+
+
+def _missing_calls(script: Path, facts: "ScriptFacts") -> Iterator[str]:
+    """What a script lacks for its trials to differ and to have a result."""
+    if facts.problem:
+        yield f"{script}: {facts.problem}; its parameters are not known."
+        return
+    if not facts.asks:
+        yield f"{script} does not call proctor.get_next_parameter(): without it, all trials use the same parameters."
+    if not facts.reports:
+        yield f"{script} does not call proctor.report_final_result(value): without it, a trial has no result."
+
+
+@config.command(epilog=examples("proctor config convert old.yml > experiment.yml"))
+@config_file_argument()
 @with_session
 def convert(session: CliSession, file: Path) -> None:
     """Print a file of NNI's first format (v1) with the present keys, as YAML; its comments are lost.
@@ -78,7 +122,7 @@ def convert(session: CliSession, file: Path) -> None:
     print_one(converted, (), Format.YAML)
 
 
-@config.command()
+@config.command(epilog=examples("proctor config schema > experiment.schema.json"))
 def schema() -> None:
     """The JSON Schema of configurations."""
     from proctor.manager.config.reference import render_json_schema
@@ -92,4 +136,6 @@ def describe_plan(config: Any) -> str:
     trials = "trials without limit" if config.max_trial_number is None else f"{config.max_trial_number} trials"
     assessor = f", {config.assessor.name or config.assessor.class_name}" if config.assessor else ""
     goal, where = config.objective.direction, config.training_service.platform
-    return f"{trials}, {config.trial_concurrency} at a time, {tuner}{assessor}, {goal}, {where}: {config.trial_command}"
+    return (
+        f"{trials}, concurrency {config.trial_concurrency}, {tuner}{assessor}, {goal}, {where}: {config.trial_command}"
+    )

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from proctor.manager.cli.commands.config import CONFIG_PATH, describe_plan
-from proctor.manager.cli.config_file import load_checked, posted_mapping
+from proctor.manager.cli.commands.config import describe_plan
+from proctor.manager.cli.config_file import config_file_argument, load_checked, posted_mapping
 from proctor.manager.cli.exits import CommandError, ExitCode
+from proctor.manager.cli.lazy import examples, nnictl_option
 from proctor.manager.cli.machines import Logins, find_logins, handover_file
 from proctor.manager.cli.output import echo
 from proctor.manager.cli.session import CliSession, with_session
@@ -100,13 +101,19 @@ def report_machines(session: CliSession, experiment: dict[str, Any]) -> ExitCode
     return ExitCode.EXPERIMENT_FAILED
 
 
-@click.command()
-@click.option("-c", "--config", "file", required=True, type=CONFIG_PATH, help="The experiment's YAML or JSON file.")
-@click.option("-f", "--foreground", is_flag=True, help="Watch it until it ends. Ctrl-C only stops watching.")
+@click.command(
+    epilog=examples(
+        "proctor create experiment.yml",
+        "proctor create experiment.yml --foreground    # watch it until it ends",
+        "proctor create experiment.yml --dry-run       # only check whether it would start",
+    )
+)
+@config_file_argument()
+@nnictl_option("--foreground", nnictl=["-f"], is_flag=True, help="Watch it until it ends. Ctrl-C only stops watching.")
 @click.option("--dry-run", is_flag=True, help="Check everything without starting anything.")
 @click.option("-p", "--port", type=click.IntRange(0, 65535), help="Port to use if a manager has to be started.")
 @click.option("--id", "identifier", metavar="ID", help="Use this id for the experiment.")
-@click.option("-d", "--debug", is_flag=True, help="Set `debug: true` in the configuration.")
+@nnictl_option("--debug", nnictl=["-d"], is_flag=True, help="Set `debug: true` in the configuration.")
 @click.option("-u", "--url-prefix", "--url_prefix", metavar="PATH", help="URL prefix if a manager has to be started.")
 @with_session
 def create(
@@ -119,7 +126,7 @@ def create(
     debug: bool,
     url_prefix: str | None,
 ) -> int:
-    """Start an experiment from a YAML file; NNI's v2 files are valid as they are.
+    """Start an experiment from a YAML or JSON file; NNI's v2 files are valid as they are.
 
     The manager is started in the background if none runs. Trials run with this shell's environment. The new
     experiment's id goes to stdout, everything else to stderr.
@@ -163,7 +170,7 @@ def submit(
 
 def _report_next_steps(session: CliSession, created: dict[str, Any], foreground: bool) -> None:
     identifier = created["id"]
-    session.report(f"Experiment {identifier} ({created['name']}) is created.")
+    session.report(f"Created experiment {identifier} ({created['name']}).")
     session.report(f"  page:   {session.client.page_url(f'/experiments/{identifier}')}")
     session.report(f"  files:  {created['directory']}")
     if not foreground:

@@ -11,9 +11,9 @@ from typing import Any
 import click
 
 from proctor.manager.cli.checks import CHECKS, Check, CheckResult
-from proctor.manager.cli.commands.config import CONFIG_PATH
-from proctor.manager.cli.config_file import load_checked
+from proctor.manager.cli.config_file import config_file_argument, load_checked
 from proctor.manager.cli.exits import CommandError, ExitCode
+from proctor.manager.cli.lazy import examples
 from proctor.manager.cli.machines import MachineLines, find_logins, print_steps
 from proctor.manager.cli.output import TableRow, output_option
 from proctor.manager.cli.session import CliSession, with_session
@@ -23,13 +23,13 @@ SHELL_WORDS = frozenset(
 )
 
 
-@click.command()
-@click.option("-c", "--config", "file", type=CONFIG_PATH, help="Also check a configuration and everything it needs.")
+@click.command(epilog=examples("proctor doctor", "proctor doctor experiment.yml"))
+@config_file_argument(required=False)
 @output_option
 @with_session
 def doctor(session: CliSession, file: Path | None, output: str) -> int:
-    """Check this machine and the home; with --config also an experiment's command and code, and every hop to every
-    machine of platform remote. Nothing is changed.
+    """Check this machine and the home; with the FILE of an experiment also its command and code, and every hop to
+    every machine of platform remote. Nothing is changed.
 
     The manager is started in the background if machines have to be reached and none runs. The exit code is 1 if a
     check fails.
@@ -135,13 +135,13 @@ def _walk(directory: Path, most: int = 10_000) -> list[Path]:
     return found
 
 
-@click.group()
+@click.group(epilog=examples("proctor platform clean experiment.yml"))
 def platform() -> None:
     """Clean the machines of a configuration."""
 
 
-@platform.command()
-@click.option("-c", "--config", "file", required=True, type=CONFIG_PATH, help="The experiment's YAML or JSON file.")
+@platform.command(epilog=examples("proctor platform clean experiment.yml"))
+@config_file_argument()
 @output_option
 @with_session
 def clean(session: CliSession, file: Path, output: str) -> int:

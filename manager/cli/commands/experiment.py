@@ -1,7 +1,8 @@
-"""`proctor experiment`: list, show, status, delete, export, import, save, load."""
+"""`proctor experiment`: list, show, status, wait, delete, export, import, save, load."""
 
 import json
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ import click
 from proctor.manager.cli.columns import EXPERIMENT, EXPERIMENTS, counts
 from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.identifiers import OneOf, experiment_argument, find_experiment, is_running
-from proctor.manager.cli.lazy import alias, ignored_option
+from proctor.manager.cli.lazy import alias, examples, ignored_option, nnictl_option
 from proctor.manager.cli.output import (
     Column,
     Format,
@@ -32,12 +33,14 @@ CURVE = ("intermediate", "intermediate_steps")
 STATUSES = tuple(status.value for status in ExperimentStatus)
 
 
-@click.group()
+@click.group(
+    epilog=examples("proctor experiment list", "proctor experiment export k3x9 --type csv --filename results.csv")
+)
 def experiment() -> None:
-    """Experiments: list, show, status, delete, export, import, save, load."""
+    """Experiments: list, show, status, wait, delete, export, import, save, load."""
 
 
-@experiment.command("list")
+@experiment.command("list", epilog=examples("proctor experiment list --running", "proctor experiment list -o json"))
 @click.option(
     "-a", "--all", "every", is_flag=True, help="As it is; nnictl listed only running ones without it.", hidden=True
 )
@@ -50,10 +53,10 @@ def list_(session: CliSession, every: bool, running: bool, status: str | None, n
     """All experiments."""
     found = session.client.experiments(status=status, name=name)
     rows = [row for row in found if not running or is_running(row)]
-    print_list(rows, EXPERIMENTS, output, empty="no experiments; `proctor create --config FILE` starts one")
+    print_list(rows, EXPERIMENTS, output, empty="no experiments; `proctor create FILE` starts one")
 
 
-@experiment.command()
+@experiment.command(epilog=examples("proctor experiment show", "proctor experiment show k3x9 -o yaml"))
 @experiment_argument
 @output_option
 @with_session
@@ -62,34 +65,43 @@ def show(session: CliSession, experiment: str | None, output: str) -> None:
     print_one(find_experiment(session.client, experiment, ended_too=True), EXPERIMENT, output)
 
 
-@experiment.command()
+@experiment.command(epilog=examples("proctor experiment status k3x9"))
 @experiment_argument
-@click.option("--wait", is_flag=True, help="Wait until it ends; the exit code says how: 0, 100, 103.")
-@click.option("--timeout", metavar="DURATION", help="Wait no longer than 90s, 10m, 2h; then exit code 101.")
 @output_option
 @with_session
-def status(session: CliSession, experiment: str | None, wait: bool, timeout: str | None, output: str) -> int:
+def status(session: CliSession, experiment: str | None, output: str) -> None:
     """The status of an experiment, and why it is in it."""
-    found = find_experiment(session.client, experiment, ended_too=True)
-    if wait or timeout is not None:
-        from proctor.manager.cli.watching import wait_for_end
-
-        found = wait_for_end(session.client, found["id"], timeout)
     fields = (
         Column("status", lambda row: row["status"]),
         Column("reason", lambda row: row["reason"]),
         Column("failure", lambda row: row.get("failure") or ""),
         Column("error", lambda row: row["error"]),
     )
-    print_one(found, fields, output)
-    if not wait and timeout is None:
-        return ExitCode.OK
-    from proctor.manager.cli.watching import outcome_code
-
-    return outcome_code(found)
+    print_one(find_experiment(session.client, experiment, ended_too=True), fields, output)
 
 
-@experiment.command()
+@experiment.command(
+    epilog=examples(
+        "proctor experiment wait",
+        "proctor experiment wait k3x9 --timeout 2h",
+    )
+)
+@experiment_argument
+@click.option("--timeout", metavar="DURATION", help="Wait no longer than 90s, 10m, 2h; then exit code 101.")
+@with_session
+def wait(session: CliSession, experiment: str | None, timeout: str | None) -> int:
+    """Wait until an experiment ends, with its progress on stderr, then print its best trial.
+
+    The exit code says how it ended: 0 with a result, 100 in ERROR or without one trial that succeeded, 103 stopped.
+    Ctrl-C only stops waiting.
+    """
+    from proctor.manager.cli.watching import watch_to_the_end
+
+    found = find_experiment(session.client, experiment, ended_too=True)
+    return watch_to_the_end(session, found["id"], timeout=timeout)
+
+
+@experiment.command(epilog=examples("proctor experiment delete k3x9", "proctor experiment delete --all -y"))
 @experiment_argument
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option("-a", "--all", "every", is_flag=True, help="Delete all experiments that do not run.")
@@ -105,12 +117,19 @@ def delete(session: CliSession, experiment: str | None, yes: bool, every: bool) 
         if yes or confirm(question):
             _settle(session, row)
             session.client.delete_experiment(row["id"])
-            session.report(f"Experiment {row['id']} is deleted.")
+            session.report(f"Deleted experiment {row['id']}.")
 
 
-@experiment.command()
+@experiment.command(
+    epilog=examples(
+        "proctor experiment export --filename results.json",
+        "proctor experiment export k3x9 --type csv --intermediate > results.csv",
+    )
+)
 @experiment_argument
-@click.option("-f", "--filename", type=click.Path(path_type=Path), help="Where to write; stdout if not given.")
+@nnictl_option(
+    "--filename", nnictl=["-f"], type=click.Path(path_type=Path), help="Where to write; stdout if not given."
+)
 @click.option("-t", "--type", "kind", type=OneOf(["json", "csv"]), default="json", show_default=True)
 @click.option("-o", "--output", "kind", type=OneOf(["json", "csv"]), hidden=True)
 @click.option(
@@ -146,13 +165,19 @@ def export(
         session.report(written + (f" ({counted})." if counted else "."))
     others = sum(found["trial_counts"].values()) - len(rows)
     if others > 0:
-        why = "not succeeded" if succeeded else "not ended yet"
-        session.report(f"Left out, as {why}: {_numbered(others, 'trial')} of experiment {found['id']}.")
+        why = "that did not succeed" if succeeded else "that " + ("has" if others == 1 else "have") + " not ended yet"
+        session.report(f"Omitted {_numbered(others, 'trial')} of experiment {found['id']} {why}.")
 
 
-@experiment.command("import")
+@experiment.command("import", epilog=examples("proctor experiment import k3x9 --filename results.json"))
 @experiment_argument
-@click.option("-f", "--filename", required=True, type=click.Path(path_type=Path), help='JSON: [{"parameter", "value"}]')
+@nnictl_option(
+    "--filename",
+    nnictl=["-f"],
+    required=True,
+    type=click.Path(path_type=Path),
+    help='JSON: [{"parameter", "value"}]',
+)
 @click.option("--skip-outside", is_flag=True, help="Skip rows outside the search space instead of refusing the file.")
 @with_session
 def import_(session: CliSession, experiment: str | None, filename: Path, skip_outside: bool) -> None:
@@ -167,16 +192,21 @@ def import_(session: CliSession, experiment: str | None, filename: Path, skip_ou
     skipped = f"; skipped {_numbered(answer['skipped'], 'row')} without a value" if answer["skipped"] else ""
     if answer.get("outside"):
         skipped += f"; skipped {_numbered(answer['outside'], 'row')} outside of the search space"
-    received = _numbered(answer["imported"], "result")
-    session.report(f"The tuner of experiment {found['id']} received {received}{skipped}.")
+    session.report(f"Imported {_numbered(answer['imported'], 'result')} into {found['id']}{skipped}.")
 
 
-@experiment.command()
-@experiment_argument
-@click.option(
-    "-p", "--path", type=click.Path(path_type=Path), default=Path(), help="A folder, or the file name of the zip."
+@experiment.command(
+    epilog=examples("proctor experiment save k3x9", "proctor experiment save k3x9 --code --path /backup")
 )
-@click.option("-s", "--saveCodeDir", "--code", "code", is_flag=True, help="Include the code directory.")
+@experiment_argument
+@nnictl_option(
+    "--path",
+    nnictl=["-p"],
+    type=click.Path(path_type=Path),
+    default=Path(),
+    help="A folder, or the file name of the zip.",
+)
+@nnictl_option("-s", "--code", nnictl=["--saveCodeDir"], is_flag=True, help="Include the code directory.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @with_session
 def save(session: CliSession, experiment: str | None, path: Path, code: bool, yes: bool) -> None:
@@ -193,17 +223,27 @@ def save(session: CliSession, experiment: str | None, path: Path, code: bool, ye
     session.report(f"Saving {contents.describe()}.")
     for sentence in contents.left_out:
         session.report(sentence)
-    if contents.is_large and not yes:
-        _confirm_large(size_text(contents.size))
+    if contents.is_large and not yes and not confirm(f"Save {size_text(contents.size)}, before compression?"):
+        raise CommandError("nothing was saved; .proctorignore in the code directory leaves files out")
     with show_progress(contents.size) as saved:
         write_archive(session.client, found, contents, target, saved)
     echo(str(target))
-    session.report(f"Experiment {found['id']} is saved: {size_text(target.stat().st_size)}.")
+    session.report(f"Saved experiment {found['id']} ({size_text(target.stat().st_size)}).")
 
 
-@experiment.command()
-@click.option("-p", "--path", required=True, type=click.Path(path_type=Path), help="A zip created by `save`.")
-@click.option("-c", "--codeDir", "code", type=click.Path(path_type=Path), help="Where to unpack the saved code.")
+@experiment.command(
+    epilog=examples(
+        "proctor experiment load --path k3x9.zip", "proctor experiment load --path k3x9.zip --code-directory project"
+    )
+)
+@nnictl_option("--path", nnictl=["-p"], required=True, type=click.Path(path_type=Path), help="A zip created by `save`.")
+@nnictl_option(
+    "--code-directory",
+    "code",
+    nnictl=["-c", "--codeDir"],
+    type=click.Path(path_type=Path),
+    help="Where to unpack the saved code.",
+)
 @click.option("--id", "identifier", metavar="ID", help="Give it a different id.")
 @ignored_option("-l", "--logDir", metavar="DIR", because="a loaded experiment gets its folder in this home")
 @ignored_option("-s", "--searchSpacePath", metavar="FILE", because="the search space is part of what was saved")
@@ -215,28 +255,16 @@ def load(session: CliSession, path: Path, code: Path | None, identifier: str | N
     read_archive(path)  # no manager is started for a file that is none
     loaded = load_archive(session.ensure_client(), path, code_directory=code, identifier=identifier)
     echo(loaded["id"])
-    session.report(f"Experiment {loaded['id']} ({loaded['name']}) is here, {loaded['status']}.")
-
-
-def _confirm_large(size: str) -> None:
-    """Ask. Where there is no terminal to ask on, only `--yes` will do."""
-    question = f"That is {size} before it is compressed. Save it? (--yes does not ask)"
-    try:
-        confirmed = confirm(question)
-    except click.Abort:
-        if sys.stdin.isatty():
-            raise
-        raise CommandError(f"nothing was saved: {size} need a confirmation, or --yes", ExitCode.USAGE) from None
-    if not confirmed:
-        raise CommandError("nothing was saved; .proctorignore in the code directory leaves files out")
+    session.report(f"Loaded experiment {loaded['id']} ({loaded['name']}); it is {loaded['status']}.")
 
 
 def _settle(session: CliSession, experiment: dict[str, Any]) -> None:
     """An experiment that is DONE or in ERROR still has a loop; stop it, so that it can be deleted."""
     if experiment["status"] in ("DONE", "ERROR"):
-        from proctor.manager.cli.watching import stop_and_wait
+        from proctor.manager.cli.watching import STOP_SECONDS, wait_until_stopped
 
-        stop_and_wait(session.client, experiment["id"])
+        session.client.stop_experiment(experiment["id"])
+        wait_until_stopped(session, [experiment["id"]], time.monotonic() + STOP_SECONDS)
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ import click
 
 from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.identifiers import experiment_argument, find_experiment, is_running, machines_kept
-from proctor.manager.cli.lazy import ignored_option
+from proctor.manager.cli.lazy import examples, ignored_option, nnictl_option
 from proctor.manager.cli.output import echo
 from proctor.manager.cli.session import CliSession, with_session
 
@@ -25,10 +25,14 @@ def folder_option(function: F) -> F:
     return click.option(*names, metavar="DIR", type=click.Path(path_type=Path), hidden=True)(function)
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "proctor resume                  # the only one that can be resumed", "proctor resume k3x9 --foreground"
+    )
+)
 @experiment_argument
 @click.option("-p", "--port", type=click.IntRange(0, 65535), help="Port to use if a manager has to be started.")
-@click.option("-f", "--foreground", is_flag=True, help="Watch it until it ends.")
+@nnictl_option("--foreground", nnictl=["-f"], is_flag=True, help="Watch it until it ends.")
 @click.option("--trials", is_flag=True, help="Resume its paused trials, too; also of a running experiment.")
 @folder_option
 @ignored_option("-d", "--debug", is_flag=True, because="an experiment keeps the logLevel that it was created with")
@@ -61,23 +65,23 @@ def resume(
     return watch_to_the_end(session, found["id"])
 
 
-@click.command()
+@click.command(epilog=examples("proctor pause", "proctor pause k3x9 --trials"))
 @experiment_argument
 @click.option("--trials", is_flag=True, help="Pause its trials, too; those that can save may do so first.")
 @with_session
 def pause(session: CliSession, experiment: str | None, trials: bool) -> None:
-    """Create no new trials; running ones continue. `proctor resume` resumes the experiment.
+    """Stop starting new trials; running trials finish. `proctor resume` resumes the experiment.
 
     With `--trials` its trials are paused, too, and `proctor resume --trials` resumes all of them.
     """
     found = find_experiment(session.client, experiment)
     session.client.pause_experiment(found["id"], trials=trials)
-    what = "creates no new trials and its trials are being paused" if trials else "creates no new trials"
+    what = "starts no new trials and its trials are being paused" if trials else "starts no new trials"
     again = f"proctor resume {found['id']}{' --trials' if trials else ''}"
     session.report(f"Experiment {found['id']} {what}; `{again}` resumes it.")
 
 
-@click.command()
+@click.command(epilog=examples("proctor view k3x9"))
 @experiment_argument
 @click.option("-p", "--port", type=click.IntRange(0, 65535), help="Port to use if a manager has to be started.")
 @folder_option
@@ -95,18 +99,28 @@ def view(session: CliSession, experiment: str | None, port: int | None, folder: 
     echo(client.page_url(f"/experiments/{found['id']}"))
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "proctor stop                    # the only one that runs", "proctor stop k3x9 --wait", "proctor stop --all"
+    )
+)
 @experiment_argument
 @click.option("-a", "--all", "every", is_flag=True, help="Stop all experiments.")
+@click.option("--wait", is_flag=True, help="Wait until it is STOPPED, and report what it is waiting for.")
+@click.option("--timeout", metavar="DURATION", help="Wait no longer than 90s, 10m, 2h; then exit code 101.")
 @click.option("-p", "--port", type=int, hidden=True)
 @with_session
-def stop(session: CliSession, experiment: str | None, every: bool, port: int | None) -> None:
+def stop(
+    session: CliSession, experiment: str | None, every: bool, wait: bool, timeout: str | None, port: int | None
+) -> None:
     """Stop an experiment and its trials; it can be resumed. The manager keeps running.
 
     An ID that ends in `*` stops all experiments whose ids begin like that. Trials that can save may do so first
     (`saveSeconds`); stopping the experiment again ends them at once.
     """
-    client = session.client
+    from proctor.manager.cli.watching import deadline_of, wait_until_stopped
+
+    client, deadline = session.client, deadline_of(timeout)
     if port is not None and urlsplit(client.url).port != port:  # nnictl's: one experiment has the port there
         raise CommandError(
             f"no manager of this home listens on port {port}; the one at {client.url} serves all experiments of the "
@@ -116,13 +130,20 @@ def stop(session: CliSession, experiment: str | None, every: bool, port: int | N
     if every:
         if experiment is not None:
             raise click.UsageError("give an ID or --all, not both")
+        stopping = [row["id"] for row in client.experiments() if is_running(row)]
         client.stop_all()
         session.report("All experiments are being stopped.")
-        return
-    for found in _to_stop(client, experiment):
-        stopping = client.stop_experiment(found["id"])
-        waits = f" ({stopping['reason']})" if stopping["status"] == "STOPPING" and stopping["reason"] else ""
-        session.report(f"Experiment {found['id']} is being stopped{waits}; `proctor resume {found['id']}` resumes it.")
+    else:
+        stopping = [_stop_one(session, found["id"]) for found in _to_stop(client, experiment)]
+    if stopping and (wait or timeout is not None):
+        wait_until_stopped(session, stopping, deadline)
+
+
+def _stop_one(session: CliSession, identifier: str) -> str:
+    stopping = session.client.stop_experiment(identifier)
+    waits = f" ({stopping['reason']})" if stopping["status"] == "STOPPING" and stopping["reason"] else ""
+    session.report(f"Experiment {identifier} is being stopped{waits}; `proctor resume {identifier}` resumes it.")
+    return identifier
 
 
 def _find(client: "Client", experiment: str | None, folder: Path | None) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from proctor.manager.cli.identifiers import experiment_argument, find_experiment, named_trial, trial_argument
+from proctor.manager.cli.lazy import examples
 from proctor.manager.cli.output import echo
 from proctor.manager.cli.session import CliSession, with_session
 
@@ -30,12 +31,12 @@ def length_options(function: F) -> F:
     return function
 
 
-@click.group()
+@click.group(epilog=examples("proctor log manager -n 50", "proctor log dispatcher k3x9 -f"))
 def log() -> None:
     """Print the log of the manager, a dispatcher or a trial."""
 
 
-@log.command()
+@log.command(epilog=examples("proctor log manager -f", "proctor log manager -n 50"))
 @click.option("-f", "--follow", is_flag=True, help="Keep printing new lines until Ctrl-C.")
 @length_options
 @with_session
@@ -44,7 +45,7 @@ def manager(session: CliSession, follow: bool, tail: int | None, head: int | Non
     _print(_manager_log(session), follow, tail, head)
 
 
-@log.command()
+@log.command(epilog=examples("proctor log dispatcher", "proctor log dispatcher k3x9 -f -n 20"))
 @experiment_argument
 @click.option("-f", "--follow", is_flag=True, help="Keep printing new lines until Ctrl-C.")
 @length_options
@@ -98,10 +99,15 @@ def stderr(session: CliSession, experiment: str | None, path: bool, tail: int | 
         _print(_manager_log(session) if found is None else _dispatcher_log(session, found), False, tail, head)
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "proctor trial log 7", "proctor trial log 7 -f --tail 20", "proctor trial log 7 --stderr > errors.txt"
+    )
+)
 @trial_argument
 @click.option("-f", "--follow", is_flag=True, help="Follow until the trial ends.")
-@click.option("--stderr", is_flag=True, help="Print stderr instead of stdout.")
+@click.option("--stdout", is_flag=True, help="Print stdout only.")
+@click.option("--stderr", is_flag=True, help="Print stderr only.")
 @click.option("-j", "--job", type=click.IntRange(1), metavar="N", help="Print the Nth attempt instead of the newest.")
 @length_options
 @with_session
@@ -111,36 +117,40 @@ def trial_log(
     trial: str | None,
     experiment: str | None,
     follow: bool,
+    stdout: bool,
     stderr: bool,
     job: int | None,
     tail: int | None,
     head: int | None,
 ) -> None:
-    """Print the output of a trial."""
+    """Print the output of a trial: stdout, then stderr under its name; with --follow both as they come.
+
+    --tail and --head count the lines of each stream. The files have no times, so lines of an earlier moment cannot be
+    interleaved.
+    """
     from proctor.manager.cli import logs
 
-    _refuse_both(follow, tail, head)
+    _refuse_both(follow, head)
     found = named_trial(session.client, words, trial, experiment)
-    stream = "stderr" if stderr else "stdout"
+    streams = [logs.STDOUT] * (stdout or not stderr) + [logs.STDERR] * (stderr or not stdout)
     if follow:
-        logs.follow_trial(session, found, stream, job=job)
+        logs.follow_trial(session, found, streams, job=job, tail=tail)
     else:
-        logs.print_log(logs.trial_log(session, found["id"], stream, job), tail=tail, head=head)
+        logs.print_trial(session, found, streams, job=job, tail=tail, head=head)
 
 
 def _print(growing: "GrowingLog", follow: bool, tail: int | None, head: int | None) -> None:
     from proctor.manager.cli import logs
 
-    if follow and head:
-        _refuse_both(follow, tail, head)
+    _refuse_both(follow, head)
     logs.print_log(growing, tail=tail, head=head)
     if follow:
         logs.follow(growing)
 
 
-def _refuse_both(follow: bool, tail: int | None, head: int | None) -> None:
-    if follow and (tail or head):
-        raise click.UsageError("--follow prints everything from the beginning; leave --head and --tail out")
+def _refuse_both(follow: bool, head: int | None) -> None:
+    if follow and head:
+        raise click.UsageError("give --follow or --head, not both")
 
 
 def _lines_about(growing: "GrowingLog", experiment: str) -> Iterator[bytes]:

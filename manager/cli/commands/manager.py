@@ -9,6 +9,7 @@ import click
 
 from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.identifiers import OneOf, experiment_argument, find_experiment
+from proctor.manager.cli.lazy import examples
 from proctor.manager.cli.output import Column, echo, output_option, print_one
 from proctor.manager.cli.session import CliSession, ensure_running, with_session
 
@@ -25,12 +26,14 @@ FIELDS = (
 ACCEPT_HELP = "Start with the current (or an empty) control database even though this home used a different one."
 
 
-@click.group()
+@click.group(epilog=examples("proctor manager status", "proctor manager start"))
 def manager() -> None:
     """Run, start or stop the manager, or show its status."""
 
 
-@manager.command()
+@manager.command(
+    epilog=examples("proctor manager run", "proctor manager run --host 0.0.0.0 --allow-remote --port 8080")
+)
 @click.option("--host", metavar="ADDRESS", help="Address to listen on.  [default: 127.0.0.1]")
 @click.option("-p", "--port", metavar="PORT", help="auto: 8080 or the next free one (default); 0: any.")
 @click.option("--allow-remote", is_flag=True, help="Allow a --host that other machines can reach.")
@@ -62,7 +65,7 @@ def run(
     return run_manager(arguments)
 
 
-@manager.command()
+@manager.command(epilog=examples("proctor manager start --port 8080"))
 @click.option(
     "-p", "--port", type=click.IntRange(0, 65535), help="Port to listen on.  [default: 8080 or the next free]"
 )
@@ -74,7 +77,7 @@ def start(session: CliSession, port: int | None, url_prefix: str | None, accept_
     echo(ensure_running(session.home, port=port, url_prefix=url_prefix, accept_database=accept_database))
 
 
-@manager.command()
+@manager.command(epilog=examples("proctor manager stop"))
 @with_session
 def stop(session: CliSession) -> None:
     """Stop the manager. Trials keep running under their keepers; the manager finds them again when it is started."""
@@ -88,7 +91,7 @@ def stop(session: CliSession) -> None:
     session.report("Manager stopped; running trials continue." if was_running else "No manager was running.")
 
 
-@manager.command()
+@manager.command(epilog=examples("proctor manager status -o json"))
 @output_option
 @with_session
 def status(session: CliSession, output: str) -> int:
@@ -128,7 +131,7 @@ def installed_version() -> str:
         return "0"
 
 
-@click.command()
+@click.command(epilog=examples("proctor version"))
 @output_option
 @with_session
 def version(session: CliSession, output: str) -> None:
@@ -148,12 +151,12 @@ def version(session: CliSession, output: str) -> None:
     print_one(row, fields, output)
 
 
-@click.group()
+@click.group(epilog=examples("proctor webui url"))
 def webui() -> None:
     """The web UI."""
 
 
-@webui.command()
+@webui.command(epilog=examples("proctor webui url", "proctor webui url k3x9"))
 @experiment_argument
 @with_session
 def url(session: CliSession, experiment: str | None) -> None:

@@ -9,6 +9,7 @@ import click
 
 from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.identifiers import find_experiment, find_trial
+from proctor.manager.cli.lazy import examples
 from proctor.manager.cli.session import CliSession, with_session
 
 ANY_ARGUMENTS = {"ignore_unknown_options": True, "allow_extra_args": True}
@@ -42,7 +43,7 @@ jupyter_extension = _answering(
 )
 
 
-@click.command()
+@click.command(epilog=examples("proctor tensorboard", "proctor tensorboard k3x9 -T 7 --port 6007"))
 @click.argument("words", metavar="[ID]", nargs=-1)
 @click.option("-T", "--trial", "--trial_id", "trial", metavar="TRIAL", help="Show only this trial.")
 @click.option("-p", "--port", type=click.IntRange(0, 65535), help="Port of TensorBoard.  [default: 6006]")

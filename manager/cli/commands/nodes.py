@@ -8,6 +8,7 @@ import click
 from proctor.manager.cli.columns import DEVICES, NODES
 from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.identifiers import find_experiment
+from proctor.manager.cli.lazy import examples
 from proctor.manager.cli.output import Format, TableRow, confirm, echo, output_option, print_list, print_table
 from proctor.manager.cli.session import CliSession, with_session
 
@@ -23,7 +24,7 @@ UNDER_WAY = "being tried"
 node_argument = click.argument("node", metavar="ID")
 
 
-@click.group(invoke_without_command=True)
+@click.group(invoke_without_command=True, epilog=examples("proctor nodes", "proctor nodes check gpu-1"))
 @output_option
 @click.pass_context
 def nodes(context: click.Context, output: str) -> None:
@@ -42,7 +43,7 @@ def nodes(context: click.Context, output: str) -> None:
         print_table(devices, DEVICES)
 
 
-@nodes.command()
+@nodes.command(epilog=examples("proctor nodes check gpu-1"))
 @node_argument
 @with_session
 def check(session: CliSession, node: str) -> int:
@@ -61,7 +62,7 @@ def check(session: CliSession, node: str) -> int:
     return ExitCode.OK if found["status"] == "CONNECTED" else ExitCode.FAILED
 
 
-@nodes.command()
+@nodes.command(epilog=examples("proctor nodes drain gpu-1 --reason maintenance"))
 @node_argument
 @click.option("-r", "--reason", default="", help="Reason shown to other users.")
 @with_session
@@ -75,7 +76,7 @@ def drain(session: CliSession, node: str, reason: str) -> None:
     )
 
 
-@nodes.command()
+@nodes.command(epilog=examples("proctor nodes resume gpu-1"))
 @node_argument
 @with_session
 def resume(session: CliSession, node: str) -> None:
@@ -84,7 +85,10 @@ def resume(session: CliSession, node: str) -> None:
     session.report(f"Node {found['id']} gets jobs again; it is {_state(found)}.")
 
 
-@nodes.command(short_help="Copy files left by stopped experiments.")
+@nodes.command(
+    short_help="Copy files left by stopped experiments.",
+    epilog=examples("proctor nodes collect", "proctor nodes collect gpu-1 -e k3x9"),
+)
 @click.argument("node", metavar="[ID]", required=False)
 @click.option("-e", "--experiment", metavar="ID", help="Only the files of this experiment.")
 @with_session
@@ -110,7 +114,7 @@ def collect(session: CliSession, node: str | None, experiment: str | None) -> in
     return ExitCode.OK if is_complete else ExitCode.FAILED
 
 
-@nodes.command(short_help="Forget a machine that will not come back.")
+@nodes.command(short_help="Forget a machine that will not come back.", epilog=examples("proctor nodes forget gpu-1"))
 @node_argument
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @with_session
@@ -126,7 +130,7 @@ def forget(session: CliSession, node: str, yes: bool) -> None:
     )
     if yes or confirm(question):
         session.client.forget_node(found["id"])
-        session.report(f"Node {found['id']} is forgotten.")
+        session.report(f"Forgot node {found['id']}.")
 
 
 def find_node(client: "Client", named: str) -> TableRow:
@@ -141,7 +145,7 @@ def find_node(client: "Client", named: str) -> TableRow:
         return found[0]
     names = ", ".join(node["id"] for node in found or known) or "none"
     if found:
-        raise CommandError(f"{named!r} fits several nodes: {names}; name one by its id", ExitCode.CONFLICT)
+        raise CommandError(f"{named!r} matches several nodes: {names}; name one by its id", ExitCode.CONFLICT)
     raise CommandError(f"there is no node {named!r}; known nodes: {names}", ExitCode.NOT_FOUND)
 
 

@@ -16,6 +16,7 @@ import click
 from proctor.manager.cli.columns import EXPERIMENTS_IN_TOP
 from proctor.manager.cli.exits import ExitCode
 from proctor.manager.cli.identifiers import find_experiment, is_running
+from proctor.manager.cli.lazy import examples, nnictl_option
 from proctor.manager.cli.output import echo, print_table, shows_a_screen
 from proctor.manager.cli.session import CliSession, with_session
 
@@ -26,10 +27,17 @@ MOST_EXPERIMENTS, MOST_TRIALS = 10, 30
 QUIT = ("q", "Q")
 
 
-@click.command()
+@click.command(epilog=examples("proctor top", "proctor top k3x9 --time 5", "proctor top --once"))
 @click.argument("experiment", metavar="[ID]", required=False)
-@click.option(
-    "-t", "--time", "interval", type=click.FloatRange(0.25), default=1.0, show_default=True, metavar="SECONDS"
+@nnictl_option(
+    "--time",
+    "interval",
+    nnictl=["-t"],
+    type=click.FloatRange(0.25),
+    default=1.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How often to refresh.",
 )
 @click.option("--once", is_flag=True, help="Print once and exit.")
 @with_session

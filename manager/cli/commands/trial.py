@@ -22,7 +22,7 @@ from proctor.manager.cli.identifiers import (
     named_trial,
     trial_argument,
 )
-from proctor.manager.cli.lazy import alias
+from proctor.manager.cli.lazy import alias, examples
 from proctor.manager.cli.output import Column, Format, TableRow, echo, output_option, print_list, print_one, print_table
 from proctor.manager.cli.session import CliSession, with_session
 from proctor.manager.lifecycle.states import TrialStatus
@@ -40,14 +40,18 @@ FILES = (
 )
 
 
-@click.group()
+@click.group(epilog=examples("proctor trial ls", "proctor trial log 7 -f"))
 def trial() -> None:
     """Trials: list, show, pause, resume, clone, kill, retry, add; read logs and files."""
 
 
-@trial.command()
+@trial.command(
+    epilog=examples(
+        "proctor trial ls", "proctor trial ls --sort best --head 5", "proctor trial ls k3x9 --status FAILED"
+    )
+)
 @experiment_argument
-@click.option("-s", "--status", type=OneOf(STATUSES, case_sensitive=False), metavar="STATUS", help="Only these.")
+@click.option("--status", type=OneOf(STATUSES, case_sensitive=False), metavar="STATUS", help="Only these.")
 @click.option(
     "--sort",
     type=OneOf(SORTS),
@@ -96,7 +100,8 @@ def ls(
         columns = TRIALS if names is None else trial_columns([name.strip() for name in names.split(",")], rows)
     except ValueError as error:
         raise click.UsageError(f"--columns: {error}") from error
-    print_list(rows, columns, output, empty=f"experiment {found['id']} has no such trials", wide=wide)
+    kind = f"{status.lower()} ".replace("_", " ") if status else ""
+    print_list(rows, columns, output, empty=f"No {kind}trials in {found['id']}.", wide=wide)
 
 
 def select(
@@ -125,7 +130,7 @@ def select_best(client: "Client", experiment_id: str, count: int, *, status: str
     return list(islice((row for row in valued if TrialStatus(row["status"]).has_result), count))
 
 
-@trial.command()
+@trial.command(epilog=examples("proctor trial show 7", "proctor trial show 7 -e k3x9 --metrics -o csv"))
 @trial_argument
 @click.option("--metrics", is_flag=True, help="Show everything it reported instead.")
 @click.option(
@@ -163,7 +168,7 @@ def show(
             echo(f"job {row['job']}: {loss(row)}")
 
 
-@trial.command()
+@trial.command(epilog=examples("proctor trial kill 7"))
 @trial_argument
 @with_session
 def kill(session: CliSession, words: Sequence[str], trial: str | None, experiment: str | None) -> None:
@@ -173,7 +178,7 @@ def kill(session: CliSession, words: Sequence[str], trial: str | None, experimen
     session.report(f"Trial {found['sequence_id']} ({found['id']}) is being stopped.")
 
 
-@trial.command()
+@trial.command(epilog=examples("proctor trial pause 7"))
 @trial_argument
 @with_session
 def pause(session: CliSession, words: Sequence[str], trial: str | None, experiment: str | None) -> None:
@@ -189,7 +194,7 @@ def pause(session: CliSession, words: Sequence[str], trial: str | None, experime
     session.report(f"Trial {found['sequence_id']} ({found['id']}) {said}; {again}.")
 
 
-@trial.command()
+@trial.command(epilog=examples("proctor trial resume 7"))
 @trial_argument
 @with_session
 def resume(session: CliSession, words: Sequence[str], trial: str | None, experiment: str | None) -> None:
@@ -200,7 +205,7 @@ def resume(session: CliSession, words: Sequence[str], trial: str | None, experim
     session.report(f"Trial {found['sequence_id']} ({found['id']}) is resumed{why}.")
 
 
-@trial.command()
+@trial.command(epilog=examples("proctor trial retry 7"))
 @trial_argument
 @click.option(
     "--set",
@@ -251,10 +256,15 @@ def retry(
     session.report(f"The parameters of trial {found['sequence_id']} run again as trial {made['sequence_id']}.")
 
 
-@trial.command()
+@trial.command(
+    epilog=examples(
+        'proctor trial add --parameters \'{"lr": 0.01, "units": 64}\'',
+        "proctor trial add k3x9 --filename parameters.json",
+    )
+)
 @experiment_argument
-@click.option("-p", "--parameters", metavar="JSON", help='As in {"lr": 0.01, "units": 64}.')
-@click.option("-f", "--filename", type=click.Path(path_type=Path), help="A JSON or YAML file with the parameters.")
+@click.option("--parameters", metavar="JSON", help='As in {"lr": 0.01, "units": 64}.')
+@click.option("--filename", type=click.Path(path_type=Path), help="A JSON or YAML file with the parameters.")
 @with_session
 def add(session: CliSession, experiment: str | None, parameters: str | None, filename: Path | None) -> None:
     """Run a trial with your own parameters, which must be in the search space. Its id goes to stdout.
@@ -278,7 +288,7 @@ def read_parameters(text: str) -> Any:
         raise CommandError(f"--parameters is not JSON: {error}", ExitCode.USAGE) from error
 
 
-@trial.command("files")
+@trial.command("files", epilog=examples("proctor trial files 7"))
 @trial_argument
 @output_option
 @with_session
@@ -290,9 +300,11 @@ def trial_files(
     print_list(session.client.files(found["id"]), FILES, output, empty=f"trial {found['id']} has no files yet")
 
 
-@trial.command("download")
+@trial.command(
+    "download", epilog=examples("proctor trial download 7", "proctor trial download 7 --path output/model.pt -d models")
+)
 @trial_argument
-@click.option("-p", "--path", "paths", multiple=True, metavar="PATH", help="Only this file or folder; may be repeated.")
+@click.option("--path", "paths", multiple=True, metavar="PATH", help="Only this file or folder; may be repeated.")
 @click.option(
     "-d",
     "--directory",

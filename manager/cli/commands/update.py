@@ -9,6 +9,7 @@ import click
 
 from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.identifiers import experiment_argument, find_experiment
+from proctor.manager.cli.lazy import examples, nnictl_option
 from proctor.manager.cli.session import CliSession, with_session
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -44,55 +45,71 @@ def _read_count(text: str) -> int:
     return int(text)
 
 
-@click.group()
+@click.group(epilog=examples("proctor update trialnum --value 100", "proctor update concurrency k3x9 --value 4"))
 def update() -> None:
     """Change a running experiment. The change is stored and stays in effect after a resume."""
 
 
-@update.command()
+@update.command(epilog=examples("proctor update concurrency --value 4", "proctor update concurrency k3x9 --value 1"))
 @experiment_argument
-@click.option("-v", "--value", required=True, type=click.IntRange(1, 1000), help="How many trials run at a time.")
+@nnictl_option(
+    "--value", nnictl=["-v"], required=True, type=click.IntRange(1, 1000), help="How many trials run at the same time."
+)
 @with_session
 def concurrency(session: CliSession, experiment: str | None, value: int) -> None:
-    """Change how many trials run at a time. Lowering it does not end running trials."""
-    _change(session, experiment, {"trial_concurrency": value}, f"runs {value} trial{'s' * (value != 1)} at a time")
+    """Change how many trials run at the same time. Lowering it does not end running trials."""
+    _change_limit(session, experiment, "trial_concurrency", value, what="Concurrency")
 
 
-@update.command()
+@update.command(
+    epilog=examples(
+        "proctor update duration --value 12h",
+        "proctor update duration --value none",
+        "proctor update duration --value 30m --trial    # of each trial",
+    )
+)
 @experiment_argument
-@click.option("-v", "--value", required=True, type=_LimitValue(_read_seconds), help="90s, 10m, 1.5h, 2d, or none.")
+@nnictl_option(
+    "--value", nnictl=["-v"], required=True, type=_LimitValue(_read_seconds), help="90s, 10m, 1.5h, 2d, or none."
+)
 @click.option("--trial", is_flag=True, help="Limit the time of each trial, not of the experiment.")
 @with_session
 def duration(session: CliSession, experiment: str | None, value: float | str, trial: bool) -> None:
     """Change the time limit for starting new trials or, with --trial, the time limit of each trial."""
     key = "max_trial_duration_seconds" if trial else "max_experiment_duration_seconds"
-    limit = None if value == NO_LIMIT else value
-    outcome = "has no limit of time" if limit is None else f"has a limit of {limit:g} s"
-    _change(session, experiment, {key: limit}, f"now {outcome}" + (" for each trial" if trial else ""))
+    what = "Time limit of each trial" if trial else "Time limit"
+    _change_limit(session, experiment, key, None if isinstance(value, str) else value, what=what)
 
 
-@update.command()
+@update.command(epilog=examples("proctor update trialnum --value 100", "proctor update trialnum k3x9 --value none"))
 @experiment_argument
-@click.option("-v", "--value", required=True, type=_LimitValue(_read_count), help="A number, or none for no limit.")
+@nnictl_option(
+    "--value", nnictl=["-v"], required=True, type=_LimitValue(_read_count), help="A number, or none for no limit."
+)
 @with_session
 def trialnum(session: CliSession, experiment: str | None, value: int | str) -> None:
     """Change how many trials are created. A DONE experiment resumes when the limit is raised."""
-    limit = None if value == NO_LIMIT else value
-    outcome = "creates trials without limit" if limit is None else f"creates {limit} trial{'s' * (limit != 1)}"
-    _change(session, experiment, {"max_trial_number": limit}, outcome)
+    _change_limit(
+        session, experiment, "max_trial_number", None if isinstance(value, str) else value, what="Trial limit"
+    )
 
 
-@update.command()
+@update.command(epilog=examples("proctor update searchspace --filename search_space.json"))
 @experiment_argument
-@click.option(
-    "-f", "--filename", "--file", required=True, type=click.Path(path_type=Path), help="JSON or YAML, as in the config."
+@nnictl_option(
+    "--filename",
+    nnictl=["-f", "--file"],
+    required=True,
+    type=click.Path(path_type=Path),
+    help="JSON or YAML, as in the config.",
 )
 @with_session
 def searchspace(session: CliSession, experiment: str | None, filename: Path) -> None:
     """Replace the search space. It is checked first."""
     space = read_document_file(filename)
-    outcome = f"searches {', '.join(space)}" if space and isinstance(space, dict) else "has a new search space"
-    _change(session, experiment, {"search_space": space}, outcome)
+    found = _change(session, experiment, "search_space", space)
+    names = ": " + ", ".join(space) if space and isinstance(space, dict) else ""
+    session.report(f"Changed the search space of {found['id']}{names}.")
 
 
 def read_mapping_file(path: Path) -> dict[str, Any]:
@@ -115,11 +132,24 @@ def read_document_file(path: Path) -> Any:
         raise CommandError(str(error), ExitCode.USAGE) from error
 
 
-def _change(session: CliSession, experiment: str | None, changes: dict[str, Any], outcome: str) -> None:
+def _change_limit(
+    session: CliSession, experiment: str | None, key: str, value: float | int | None, *, what: str
+) -> None:
+    from proctor.manager.cli.columns import duration
+
+    def shown(limit: float | int | None) -> str:
+        return "none" if limit is None else duration(limit) if key.endswith("_seconds") else str(limit)
+
+    before = _change(session, experiment, key, value)
+    session.report(f"{what} of {before['id']} is now {shown(value)} (was {shown(before[key])}).")
+
+
+def _change(session: CliSession, experiment: str | None, key: str, value: Any) -> dict[str, Any]:
+    """Change one thing; the experiment as it was before."""
     try:
-        json.dumps(changes, allow_nan=False)
+        json.dumps(value, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise CommandError(f"the new value is not valid: {error}", ExitCode.USAGE) from error
-    found = find_experiment(session.client, experiment, ended_too=True)
-    session.client.update_experiment(found["id"], changes)
-    session.report(f"Experiment {found['id']} {outcome}.")
+    before = find_experiment(session.client, experiment, ended_too=True)
+    session.client.update_experiment(before["id"], {key: value})
+    return before

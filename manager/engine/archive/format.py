@@ -53,7 +53,7 @@ ARCHIVES_FAULTS = frozenset(
 )
 """Errors of the system that an archive causes, however healthy the disk."""
 COMPRESSIONS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
-"""Those that `save` uses. The modules of others fail in their own ways."""
+"""Those that `save` uses. Other ones have modules that fail in their own ways."""
 
 
 def _storable(moment: datetime) -> datetime:

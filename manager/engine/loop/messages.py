@@ -154,7 +154,7 @@ class ChangeLimits:
 
 @dataclass(frozen=True)
 class Pause:
-    """Create no new trials."""
+    """Stop starting new trials."""
 
     trials: bool = False  # and pause the live ones
 

@@ -143,12 +143,12 @@ def _update_spent_limit(state: ExperimentState, turn: Turn) -> None:
 
 
 def pause(state: ExperimentState, turn: Turn, *, trials_save_seconds: float | None = None) -> None:
-    """Create no new trials; running ones keep running, unless they are to be paused, too.
+    """Stop starting new trials; running trials finish, unless they are to be paused, too.
 
     :param trials_save_seconds: pause the live trials, too; how long each may save before it is signaled.
     """
     if trials_save_seconds is None or state.row.status not in _WITHOUT_NEW_TRIALS:
-        _allowed(state, ExperimentEvent.PAUSE, "pause")
+        _allowed(state, ExperimentEvent.PAUSE, "paused")
         tuning.move_experiment(state, turn, ExperimentEvent.PAUSE, "paused by the user")
     if trials_save_seconds is not None:
         for trial in list(state.trials.values()):
@@ -161,7 +161,7 @@ def proceed(state: ExperimentState, turn: Turn, *, with_trials: bool = False) ->
     :param with_trials: resume those that are PAUSED, too.
     """
     if not with_trials or state.row.status is ExperimentStatus.PAUSED:
-        _allowed(state, ExperimentEvent.CONTINUE, "continue")
+        _allowed(state, ExperimentEvent.CONTINUE, "resumed")
         tuning.move_experiment(state, turn, ExperimentEvent.CONTINUE, "")
     if with_trials:
         _require_active(state, "resume trials")
@@ -178,7 +178,7 @@ def stop(state: ExperimentState, turn: Turn, *, save_seconds: float) -> None:
         for trial in state.by_job.values():
             transitions.end_saving(turn, trial)
         return
-    _allowed(state, ExperimentEvent.STOP, "stop")
+    _allowed(state, ExperimentEvent.STOP, "stopped")
     tuning.move_experiment(state, turn, ExperimentEvent.STOP, "stopped by the user")
     for trial in list(state.trials.values()):
         if trial.job is not None:
@@ -188,9 +188,9 @@ def stop(state: ExperimentState, turn: Turn, *, save_seconds: float) -> None:
             transitions.set_reason(turn, trial, "waiting: the experiment is stopped; resume runs it")
 
 
-def _allowed(state: ExperimentState, event: ExperimentEvent, verb: str) -> None:
+def _allowed(state: ExperimentState, event: ExperimentEvent, done: str) -> None:
     if not EXPERIMENT.allows(state.row.status, event):
-        raise Conflict(f"experiment {state.row.id} is {state.row.status}: it cannot {verb} from there")
+        raise Conflict(f"experiment {state.row.id} cannot be {done} while {state.row.status}")
 
 
 def _require_active(state: ExperimentState, verb: str) -> None:

@@ -69,7 +69,7 @@ class History:
 
     @property
     def position(self) -> HistoryPosition:
-        """Where the history stands; belongs into the checkpoint made now."""
+        """Where the history stands; part of a checkpoint that is made now."""
         return self._position
 
     @property

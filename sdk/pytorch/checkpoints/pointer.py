@@ -7,7 +7,7 @@ Where a run starts over in the folder of another one, the pointer says so from t
 and lists what is superseded. Those files stay until the new run has a checkpoint, and nothing continues from them.
 
 What to resume from and what is best are two questions. The newest checkpoints stay for resuming, so that a torn one has
-one before it; the best ones stay besides, and a run that gets worse never loses its best by going on.
+one before it; the best ones stay besides, and a run that gets worse never loses its best by continuing.
 """
 
 import json

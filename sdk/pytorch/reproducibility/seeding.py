@@ -36,7 +36,7 @@ class DefaultNumpyRNG:
         return dict(self.generator.bit_generator.state)
 
     def load_state_dict(self, state: "dict[str, Any]") -> None:
-        """Go on from a state that `state_dict` returned."""
+        """Continue from a state that `state_dict` returned."""
         self.generator.bit_generator.state = state
 
 
@@ -120,7 +120,7 @@ def get_rng_state_dict() -> "dict[str, Any]":
 
 
 def load_rng_state_dict(state: "dict[str, Any]") -> None:
-    """Go on from a state that `get_rng_state_dict` returned; a stream that it lacks stays as it is."""
+    """Continue from a state that `get_rng_state_dict` returned; a stream that it lacks stays as it is."""
     torch.set_rng_state(state["torch"].cpu())
     random.setstate(_unpack(state["rand"]))
     if "numpy" in state:

@@ -24,7 +24,7 @@ while not os.path.exists("/run/machine/records/go"):
 """
 """How both scripts begin: from their checkpoint, if they have one."""
 SAVING = f'''\
-"""Save a checkpoint after three steps; go on until told to end."""
+"""Save a checkpoint after three steps; continue until asked to end."""
 {CONTINUING}    with tempfile.TemporaryDirectory() as folder:
         with open(os.path.join(folder, "step"), "w") as file:
             file.write(str(step))

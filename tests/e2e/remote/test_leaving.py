@@ -92,7 +92,7 @@ def test_a_machine_whose_password_went_with_its_experiment_is_cleaned_or_given_u
     scene.manager.start()
     away.heal()
     node = scene.until_node(away, "FAILED", reason="refused")
-    assert "proctor platform clean --config FILE" in node["reason"]
+    assert "proctor platform clean FILE" in node["reason"]
     assert f"proctor nodes forget {node['id']}" in node["reason"]
     if means == "clean":
         scene.manager.command_line("platform", "clean", "--config", config)

@@ -1,4 +1,4 @@
-"""The connection may die, the manager too; the work goes on, and every report arrives once and in order."""
+"""The connection may die, the manager too; trials keep running, and every report arrives once and in order."""
 
 import signal
 from collections.abc import Callable
@@ -63,7 +63,7 @@ def test_a_manager_that_is_killed_and_started_finds_its_trials_again(stage: Call
     scene.manager.kill()
     for machine in scene.machines:
         until_steps(scene, machine, STEPS_A_SECOND)
-    scene.release_trials(scene.machines[0])  # these end while nobody looks
+    scene.release_trials(scene.machines[0])  # these end while no manager is connected
     scene.manager.poll_for(
         lambda: all(record.end is not None for record in read_records(scene.machines[0])), "trials that end"
     )

@@ -1,4 +1,4 @@
-"""Getting into machines: passwords, keys, host keys; one machine that refuses stops nobody else."""
+"""Getting into machines: passwords, keys, host keys; one machine that refuses does not hinder the others."""
 
 import sys
 from collections.abc import Callable

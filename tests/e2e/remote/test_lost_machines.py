@@ -51,7 +51,7 @@ def test_a_machine_that_comes_back_after_its_trials_were_moved_is_fenced(stage: 
 
     scene.manager.until(lambda: moved() or None, "the trial to run elsewhere")
     before = read_records(away)[0].steps
-    scene.manager.poll_for(lambda: read_records(away)[0].steps > before, "the orphaned copy to go on")
+    scene.manager.poll_for(lambda: read_records(away)[0].steps > before, "the orphaned copy to make progress")
     away.heal()
     scene.until_node(away, "CONNECTED")
     scene.manager.poll_for(
@@ -80,7 +80,7 @@ def test_a_stop_does_not_wait_for_ever_for_the_only_machine(stage: Callable[...,
     scene.manager.client.delete_experiment(experiment)
     node = scene.node(dead)
     dead.power_on()
-    scene.manager.client.check_node(node["id"])  # a machine that nobody waits for is tried again after a minute only
+    scene.manager.client.check_node(node["id"])  # a machine that no trial waits for is tried again after a minute only
     scene.expect_nothing_left()
 
 

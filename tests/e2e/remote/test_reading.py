@@ -49,7 +49,7 @@ def test_logs_and_files_of_a_running_trial_are_read_where_it_runs(stage: Callabl
         assert follower.stdout.readline() == "trial begins\n"
         scene.release_trials()
         output, _ = follower.communicate(timeout=90)
-        assert output == "trial ends\n"
+        assert output == "a word of warning\ntrial ends\n"
         assert follower.returncode == 0
     finally:
         follower.kill()
@@ -73,7 +73,7 @@ def test_what_was_collected_is_read_when_the_machine_is_gone(stage: Callable[...
     path = find_model(scene, trial["id"])
     scene.manager.command_line("trial", "download", trial["id"], "--path", path, "-d", tmp_path / "saved")
     assert (tmp_path / "saved" / path).read_bytes() == MODEL
-    assert scene.manager.command_line("trial", "log", trial["id"]) == "trial begins\ntrial ends\n"
+    assert scene.manager.command_line("trial", "log", trial["id"]) == ("trial begins\ntrial ends\na word of warning\n")
     machine.power_on()
     scene.leave()
 

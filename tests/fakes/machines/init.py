@@ -5,7 +5,7 @@ long as its standard input is open; when it ends, every process of the machine e
 
 The file system is the host's, except that
 * /proc, /run and /tmp (and /var/lock) are the machine's own; what must stay visible of the host below them is put back;
-* /run/machine is the machine's folder of settings, /run/home/USER the home of a user, on a small disk if so wished;
+* /run/machine is the machine's folder of settings, /run/home/USER the home of a user, on a small disk if requested;
 * /etc/passwd, shadow and group name the machine's users, and the kernel's boot id is the machine's own.
 """
 

@@ -14,7 +14,7 @@ _POLL_SECONDS = 0.05
 _MOST_TOLD = 30
 _FREE = ".ballast"
 _PLACES = ("/tmp", "/var/tmp", "/run/lock")
-_LOCKS = "/run/lock/proctor"  # shared by all users of a machine: nobody may take it away
+_LOCKS = "/run/lock/proctor"  # shared by all users of a machine: it must not be removed
 
 
 class Leavings:

@@ -210,7 +210,7 @@ class Machine:
         self.configure(DisableForwarding="yes")
 
     def refuse_logins(self) -> None:
-        """Nobody is let in from now on."""
+        """Every login is refused from now on."""
         self.configure(DenyUsers="*")
 
     def accept_logins(self) -> None:
@@ -222,7 +222,7 @@ class Machine:
         (self.folder / "authorized_keys").write_text("".join(f"{key}\n" for key in public_keys))
 
     def stop_sshd(self) -> None:
-        """Its SSH server is gone and its port closed, open connections are broken; its other processes go on."""
+        """Its SSH server is gone and its port closed, open connections are broken; its other processes keep running."""
         self.order("stop")
         self.break_connections()
 

@@ -32,7 +32,7 @@ class Network:
         return _address(index + _MANAGER + 1)
 
     def cut(self, index: int) -> None:
-        """Packets from and to a machine vanish; neither side is told."""
+        """Packets from and to a machine vanish; neither side notices."""
         self._switch.run(lambda: lower_interface(_cable(index + _MANAGER + 1)))
 
     def heal(self, index: int) -> None:
@@ -40,7 +40,7 @@ class Network:
         self._switch.run(lambda: raise_interface(_cable(index + _MANAGER + 1)))
 
     def cut_manager(self) -> None:
-        """The manager's own interface is switched off: it is told at once that there is no way to anybody."""
+        """The manager's own interface is switched off: it learns at once that it has no route to any machine."""
         self.manager.run(lambda: lower_interface("eth0"))
 
     def heal_manager(self) -> None:

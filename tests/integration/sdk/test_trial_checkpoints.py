@@ -185,7 +185,7 @@ assert journal.os.cuts == 1
     lines = job.journal.read_bytes().splitlines()
     kinds = [json.loads(line)["kind"] for line in lines if line.endswith(b"}")]
     assert kinds == ["intermediate", "checkpoint"] * 2
-    assert len(lines) == 5  # the half record is told from whole ones
+    assert len(lines) == 5  # the half record is recognized as such
 
 
 def test_a_forked_process_may_report_a_checkpoint_first(job: Any) -> None:

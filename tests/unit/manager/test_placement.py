@@ -69,7 +69,7 @@ def test_a_trial_that_waits_for_gpus_is_told_who_holds_them() -> None:
 def test_a_gpu_on_which_others_work_is_refused_with_their_pid() -> None:
     decision = place(PlacementRequest(gpu_number=1), [local(gpu(0, foreign=(4242,)))])
     assert isinstance(decision, Waiting)
-    assert "GPU 0 busy with process 4242 of others, useActiveGpu is false" in decision.reason
+    assert "GPU 0 in use by another process (pid 4242), useActiveGpu is false" in decision.reason
     active = GpuRules(use_active_gpu=True)
     assert slots(place(PlacementRequest(gpu_number=1), [local(gpu(0, foreign=(4242,)), rules=active)]))
 

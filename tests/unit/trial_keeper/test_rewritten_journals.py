@@ -1,4 +1,4 @@
-"""A trial that cuts back, rewrites or replaces its journal: what stands there then is told once, behind a mark."""
+"""A trial that cuts back, rewrites or replaces its journal: what stands there then is reported once, after a mark."""
 
 import json
 import os
@@ -29,7 +29,7 @@ class Told:
             self.tail.acknowledged = len(self.data)
 
     def restart(self) -> None:
-        """The keeper is killed; a new one is told what is stored."""
+        """The keeper is killed; a new one receives what is stored."""
         self.tail.close()
         self.tail = JournalTail(str(self.folder), "0", len(self.data))
 

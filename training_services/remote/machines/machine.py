@@ -497,5 +497,5 @@ def advise(node_id: str, error: Exception) -> str:
     """What a user can do about a released machine that cannot be cleaned because of an error."""
     forget = f"`proctor nodes forget {node_id}` abandons what is there"
     if isinstance(error, REFUSALS):
-        return f"`proctor platform clean --config FILE` removes what is there, {forget}"
+        return f"`proctor platform clean FILE` removes what is there, {forget}"
     return f"if it will not come back, {forget}"

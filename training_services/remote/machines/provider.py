@@ -93,7 +93,7 @@ class RemoteProvider(NodeProvider):
 
     async def _sweep(self) -> None:
         """A manager that was killed may not have released every machine: once every experiment has claimed its machines
-        or is held, the claims of others are released, and machines without a claim are cleaned."""
+        or is held, all other claims are released, and machines without a claim are cleaned."""
         await self._context.hub.wait_until_reattached()
         for record in self._known().values():
             if record.node_id not in self._machines and record.claims:

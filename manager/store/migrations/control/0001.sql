@@ -1,4 +1,4 @@
--- The control database: every experiment, trial and trial job, what the dispatchers were told, and every change as an
+-- The control database: every experiment, trial and trial job, what was sent to the dispatchers, and every change as an
 -- event. Times are Unix seconds (REAL). JSON columns hold text in which NaN and infinities are the strings of the wire.
 
 CREATE TABLE experiments (
@@ -19,7 +19,7 @@ CREATE TABLE experiments (
     next_sequence_id  INTEGER NOT NULL DEFAULT 0,
     next_parameter_id INTEGER NOT NULL DEFAULT 0,
     next_position     INTEGER NOT NULL DEFAULT 1,  -- in dispatcher_inputs
-    metrics_told      INTEGER NOT NULL DEFAULT 0,  -- last metrics.id (of the metrics database) that was told
+    metrics_told      INTEGER NOT NULL DEFAULT 0,  -- last metrics.id (of the metrics database) sent to it
     active_seconds    REAL NOT NULL DEFAULT 0,     -- time spent RUNNING, for maxExperimentDuration
     started_at        REAL,
     ended_at          REAL,
@@ -56,7 +56,7 @@ CREATE INDEX trials_by_status ON trials (experiment_id, status, sequence_id);
 CREATE INDEX trials_by_value ON trials (experiment_id, status, final_value, sequence_id);
 CREATE INDEX trials_by_position ON trials (experiment_id, position, parameter_id) WHERE position IS NOT NULL;
 
--- How many trials each experiment has in each status, kept right by triggers whoever moves them.
+-- How many trials each experiment has in each status, kept correct by triggers.
 CREATE TABLE trial_counts (
     experiment_id TEXT NOT NULL REFERENCES experiments (id) ON DELETE CASCADE,
     status        TEXT NOT NULL,
@@ -86,7 +86,7 @@ CREATE TABLE trial_jobs (
     parameter_id  INTEGER NOT NULL,
     parameters    TEXT NOT NULL,                   -- JSON
     members       INTEGER NOT NULL DEFAULT 1,
-    stop_reason   TEXT,                            -- EndReason wished by whoever asked it to stop
+    stop_reason   TEXT,                            -- EndReason given by the stop request
     end_reason    TEXT,                            -- EndReason
     detail        TEXT NOT NULL DEFAULT '',        -- a sentence: why it waits, why it ended
     parent_job    TEXT,                            -- lineage: the job it was retried or cloned from
@@ -106,7 +106,7 @@ CREATE TABLE trial_jobs (
 ) STRICT;
 CREATE INDEX trial_jobs_live ON trial_jobs (experiment_id, trial_id, number) WHERE status <> 'ENDED';
 
--- The total order of everything that an experiment's dispatcher was told.
+-- The total order of all messages to an experiment's dispatcher.
 CREATE TABLE dispatcher_inputs (
     experiment_id TEXT NOT NULL REFERENCES experiments (id) ON DELETE CASCADE,
     position      INTEGER NOT NULL,

@@ -107,7 +107,7 @@ def test_a_killed_run_ends_with_the_bits_of_one_that_was_not(
         kill = (place.format(ON_THE_WAY[framework.name]), number)
         assert framework.train(tmp_path / "cut", kill=kill, **recipe)["killed"]
     check_rest(framework.train(tmp_path / "cut", **recipe), whole)
-    assert whole["called"] == []  # nobody over a network
+    assert whole["called"] == []  # nothing over a network
 
 
 def test_a_run_of_two_ranks_is_exact_and_tells_when_a_rank_s_device_is_another(

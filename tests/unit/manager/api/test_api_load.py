@@ -128,12 +128,12 @@ async def test_ids_in_use_are_refused_and_nothing_is_left(api: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "line", "sentence"),
     [
-        ("metrics.jsonl", {"trial_id": "nobody"}, "has no trial nobody"),
+        ("metrics.jsonl", {"trial_id": "unknown"}, "has no trial unknown"),
         ("metrics.jsonl", {}, "two of its metrics have the same id"),
         ("metrics.jsonl", {"kind": "guess"}, "metrics.jsonl:"),
         ("trials.jsonl", {}, "two of its trials have the same id"),
         ("trials.jsonl", {"id": "another"}, "two of its trials have the same sequence_id"),
-        ("jobs.jsonl", {"trial_id": "nobody"}, "its job of trial nobody has no trial"),
+        ("jobs.jsonl", {"trial_id": "unknown"}, "its job of trial unknown has no trial"),
     ],
 )
 async def test_an_archive_that_is_not_sound_leaves_nothing(

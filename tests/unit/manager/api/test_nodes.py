@@ -1,4 +1,4 @@
-"""Nodes over REST: what is told of them, and what can be asked of them."""
+"""Nodes over REST: what they show, and what can be requested of them."""
 
 import asyncio
 import json
@@ -57,10 +57,10 @@ async def test_a_node_without_an_address_is_simply_there(api: Any) -> None:
 
 async def test_an_unknown_node_is_not_found_whatever_is_asked_of_it(api: Any) -> None:
     for path in ("/check", "/drain", "/resume", "/collect", "/forget"):
-        answer = await api.client.post(f"/api/v1/nodes/nobody{path}")
+        answer = await api.client.post(f"/api/v1/nodes/unknown{path}")
         assert answer.status_code == 404
-        assert "there is no node nobody" in answer.json()["detail"]
-    assert (await api.client.get("/api/v1/nodes/nobody")).status_code == 404
+        assert "there is no node unknown" in answer.json()["detail"]
+    assert (await api.client.get("/api/v1/nodes/unknown")).status_code == 404
 
 
 async def test_a_drained_node_is_written_down_when_the_answer_comes(api: Any) -> None:
@@ -188,7 +188,7 @@ async def test_where_there_is_nothing_to_collect_the_answer_is_empty(api: Any) -
     api.provider.add("gpu-3", "gpu-3")
     answer = await api.client.post("/api/v1/nodes/gpu-3/collect")
     assert (answer.status_code, answer.text) == (200, "")
-    answer = await api.client.post("/api/v1/nodes/gpu-3/collect", params={"experiment_id": "nobody"})
+    answer = await api.client.post("/api/v1/nodes/gpu-3/collect", params={"experiment_id": "unknown"})
     assert answer.status_code == 404
 
 

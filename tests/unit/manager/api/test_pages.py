@@ -84,7 +84,7 @@ async def test_the_page_says_the_time_that_the_api_says(api: Any) -> None:
     await api.manager.control.write(lambda c: experiments.set_counters(c, created["id"], active_seconds=3725.0))
     assert (await api.client.get(f"/api/v1/experiments/{created['id']}")).json()["active_seconds"] == 3725.0
     text, _ = await visit(api, f"/experiments/{created['id']}")
-    assert "<dt>has run for</dt><dd>1 h 2 min of 2 h 0 min</dd>" in text
+    assert "<dt>elapsed</dt><dd>1 h 2 min of 2 h 0 min</dd>" in text
 
 
 async def test_trials_are_filtered_and_sorted(api: Any) -> None:
@@ -140,7 +140,7 @@ async def test_what_is_not_there_is_said_on_a_page(api: Any, path: str) -> None:
 
 async def test_an_empty_manager_says_how_to_begin(api: Any) -> None:
     text, _ = await visit(api, "/")
-    assert "proctor create --config" in text
+    assert "proctor create experiment.yml" in text
     text, _ = await visit(api, "/nodes")
     assert "No nodes yet" in text
 
@@ -173,7 +173,7 @@ async def test_a_gpu_shows_who_holds_it(api: Any) -> None:
     pool.reserve("p3kV9xQa.1", "t", "trial 17 of experiment Ab3dE5f7", NodePlacement("local", (GpuSlot("GPU-a", 0),)))
     [node] = (await api.client.get("/api/v1/nodes")).json()["items"]
     held = [device["held_by"] for device in node["facts"]["devices"]]
-    assert held == [["trial 17 of experiment Ab3dE5f7"], ["process 4242 of others (300 MiB)"]]
+    assert held == [["trial 17 of experiment Ab3dE5f7"], ["another process (pid 4242, 300 MiB)"]]
     text, _ = await visit(api, "/nodes")
     for [phrase] in held:
         assert phrase in text

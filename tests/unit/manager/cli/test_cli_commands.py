@@ -22,24 +22,39 @@ def running(rest: FakeRest) -> FakeRest:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "changes"),
+    ("arguments", "changes", "said"),
     [
-        (("concurrency", "-v", "5"), {"trial_concurrency": 5}),
-        (("trialnum", "-v", "99"), {"max_trial_number": 99}),
-        (("trialnum", "--value", "none"), {"max_trial_number": None}),
-        (("duration", "-v", "1.5h"), {"max_experiment_duration_seconds": 5400.0}),
-        (("duration", "-v", "none"), {"max_experiment_duration_seconds": None}),
-        (("duration", "-v", "30s", "--trial"), {"max_trial_duration_seconds": 30.0}),
+        (("concurrency", "-v", "5"), {"trial_concurrency": 5}, "Concurrency of e is now 5 (was 2)."),
+        (("trialnum", "-v", "99"), {"max_trial_number": 99}, "Trial limit of e is now 99 (was 30)."),
+        (("trialnum", "--value", "none"), {"max_trial_number": None}, "Trial limit of e is now none (was 30)."),
+        (
+            ("duration", "-v", "1.5h"),
+            {"max_experiment_duration_seconds": 5400.0},
+            "Time limit of e is now 1h 30m (was none).",
+        ),
+        (
+            ("duration", "-v", "none"),
+            {"max_experiment_duration_seconds": None},
+            "Time limit of e is now none (was none).",
+        ),
+        (
+            ("duration", "-v", "30s", "--trial"),
+            {"max_trial_duration_seconds": 30.0},
+            "Time limit of each trial of e is now 30s (was none).",
+        ),
     ],
 )
-def test_update_changes_one_limit(running: FakeRest, invoke, arguments, changes) -> None:
-    assert invoke("update", arguments[0], "e", *arguments[1:]).exit_code == 0
+def test_update_changes_one_limit(running: FakeRest, invoke, arguments, changes, said: str) -> None:
+    running.experiments["e"].update(trial_concurrency=2, max_trial_number=30)
+    result = invoke("update", arguments[0], "e", *arguments[1:])
+    assert (result.exit_code, result.stderr) == (0, f"{said}\n")
     assert running.requests("PATCH") == [("/experiments/e", changes)]
 
 
 def test_update_reads_a_search_space_from_a_file(running: FakeRest, invoke, tmp_path: Path) -> None:
     (tmp_path / "space.json").write_text('{"lr": {"_type": "uniform", "_value": [1e-4, 1]}}')
-    assert invoke("update", "searchspace", "-f", str(tmp_path / "space.json")).exit_code == 0
+    result = invoke("update", "searchspace", "-f", str(tmp_path / "space.json"))
+    assert (result.exit_code, result.stderr) == (0, "Changed the search space of e: lr.\n")
     [(_, body)] = running.requests("PATCH")
     assert body == {"search_space": {"lr": {"_type": "uniform", "_value": [0.0001, 1]}}}
 
@@ -54,8 +69,8 @@ def test_update_reads_a_search_space_of_any_kind(running: FakeRest, invoke, tmp_
 @pytest.mark.parametrize("parameters", [[1, {"x": 2}], "a text", 3, None])
 def test_a_trial_is_added_with_parameters_of_any_kind(running: FakeRest, invoke, tmp_path: Path, parameters) -> None:
     (tmp_path / "parameters.json").write_text(json.dumps(parameters))
-    assert invoke("trial", "add", "-p", json.dumps(parameters)).exit_code == 0
-    assert invoke("trial", "add", "-f", str(tmp_path / "parameters.json")).exit_code == 0
+    assert invoke("trial", "add", "--parameters", json.dumps(parameters)).exit_code == 0
+    assert invoke("trial", "add", "--filename", str(tmp_path / "parameters.json")).exit_code == 0
     assert running.requests("POST") == [("/experiments/e/trials", {"parameters": parameters})] * 2
 
 
@@ -96,10 +111,16 @@ def test_an_experiment_is_paused_and_resumed_with_its_trials(running: FakeRest, 
     assert running.queries == [{"trials": "true"}, {"trials": "true"}]
 
 
+def test_a_list_without_trials_names_what_was_asked_for(running: FakeRest, invoke) -> None:
+    assert invoke("trial", "ls", "e", "--status", "early_stopped").stderr == "No early stopped trials in e.\n"
+    running.add_experiment("empty")
+    assert invoke("trial", "ls", "empty").stderr == "No trials in empty.\n"
+
+
 def test_trials_are_killed_retried_and_added(running: FakeRest, invoke) -> None:
     assert invoke("trial", "kill", "t0").exit_code == 0
     assert invoke("trial", "retry", "1").stdout == "againt1\n"
-    assert invoke("trial", "add", "-p", '{"lr": 0.1}').stdout == "new3\n"
+    assert invoke("trial", "add", "--parameters", '{"lr": 0.1}').stdout == "new3\n"
     assert running.requests("POST") == [
         ("/trials/t0/kill", None),
         ("/trials/t1/retry", None),
@@ -114,6 +135,53 @@ def test_a_log_is_printed_byte_by_byte_as_it_is(running: FakeRest, invoke) -> No
     assert invoke("trial", "log", "t1", "--tail", "2").stdout_bytes == text[11:]
     assert invoke("trial", "log", "t1", "--head", "1").stdout_bytes == text[:11]
     assert invoke("log", "trial", "t1", "--stderr").stdout_bytes == b""
+
+
+def test_both_streams_of_a_trial_are_printed(running: FakeRest, invoke) -> None:
+    running.logs["t1", "stdout", 1] = b"one\ntwo"
+    assert invoke("trial", "log", "t1").stderr == ""
+    running.logs["t1", "stderr", 1] = b"a warning\nan error\n"
+    both = invoke("trial", "log", "t1")
+    assert both.stdout == "one\ntwo\na warning\nan error\n"
+    assert both.stderr == "==> stdout <==\n==> stderr <==\n"
+    assert both.output.startswith("==> stdout <==\none\ntwo\n==> stderr <==\na warning\n")
+    assert invoke("trial", "log", "t1", "--stdout").stdout == "one\ntwo"
+    assert invoke("trial", "log", "t1", "--stdout", "--stderr").stdout == both.stdout
+    assert invoke("trial", "log", "t1", "--stderr").output == "a warning\nan error\n"
+    assert invoke("trial", "log", "t1", "-n", "1").stdout == "two\nan error\n"
+    assert invoke("trial", "log", "t1", "--head", "1").stdout == "one\na warning\n"
+
+
+def test_the_stderr_of_a_failed_trial_is_never_hidden(running: FakeRest, invoke) -> None:
+    running.logs["t1", "stdout", 1] = b"one\n"
+    running.logs["t1", "stderr", 1] = b"Traceback\n"
+    assert invoke("trial", "log", "t1", "--stdout").stderr == ""
+    running.set_status("t1", "FAILED")
+    for words in ((), ("-f",), ("--tail", "1"), ("-f", "--tail", "1")):
+        assert "Traceback" in invoke("trial", "log", "t1", *words).stdout
+        hidden = invoke("trial", "log", "t1", "--stdout", *words)
+        assert hidden.stdout == "one\n"
+        assert hidden.stderr == "It failed and wrote to stderr, too: proctor trial log t1 --stderr\n"
+
+
+def test_a_trial_that_has_printed_nothing_says_so(running: FakeRest, invoke) -> None:
+    assert invoke("trial", "log", "t1").stderr == "Trial t1 has printed nothing yet.\n"
+    running.logs["t1", "stdout", 1] = b"one\n"
+    assert invoke("trial", "log", "t1", "--stderr").stderr == "Trial t1 has printed nothing to stderr yet.\n"
+
+
+def test_a_followed_log_may_begin_with_its_last_lines(running: FakeRest, invoke) -> None:
+    running.logs["t0", "stdout", 1] = b"one\ntwo\nthree\n"
+    running.logs["t0", "stderr", 1] = b"a\nb\n"
+
+    def add() -> None:
+        running.logs["t0", "stdout", 1] += b"four\n"
+        running.logs["t0", "stderr", 1] += b"c\n"
+        running.set_status("t0", "SUCCEEDED")
+
+    running.on_ask["GET", "/trials/t0"] = lambda: running.on_ask.update({("GET", "/trials/t0"): add})
+    result = invoke("trial", "log", "t0", "-f", "--tail", "1")
+    assert result.output == ("==> stdout <==\nthree\n==> stderr <==\nb\n==> following both <==\nfour\nc\n")
 
 
 def test_a_followed_log_goes_on_until_the_trial_has_ended(running: FakeRest, invoke) -> None:
@@ -255,19 +323,19 @@ def test_an_export_leaves_nothing_out_without_saying_so(running: FakeRest, invok
     running.add_trial("e", "t4", status="WAITING", final_value=None)
     printed = invoke("experiment", "export")
     assert [row["status"] for row in json.loads(printed.stdout)] == ["SUCCEEDED", "FAILED", "EARLY_STOPPED"]
-    assert printed.stderr == "Left out, as not ended yet: 2 trials of experiment e.\n"
+    assert printed.stderr == "Omitted 2 trials of experiment e that have not ended yet.\n"
     file = tmp_path / "rows.json"
     result = invoke("experiment", "export", "-f", str(file))
     assert result.stderr.splitlines() == [
         f"Written to {file}: 3 trials of experiment e (1 succeeded, 1 failed, 1 early_stopped).",
-        "Left out, as not ended yet: 2 trials of experiment e.",
+        "Omitted 2 trials of experiment e that have not ended yet.",
     ]
     assert invoke("experiment", "import", "-f", str(file)).stderr == (
-        "The tuner of experiment e received 1 result; skipped 2 rows without a value.\n"
+        "Imported 1 result into e; skipped 2 rows without a value.\n"
     )
     succeeded = invoke("experiment", "export", "--succeeded")
     assert [row["trial_id"] for row in json.loads(succeeded.stdout)] == ["t1"]
-    assert succeeded.stderr == "Left out, as not succeeded: 4 trials of experiment e.\n"
+    assert succeeded.stderr == "Omitted 4 trials of experiment e that did not succeed.\n"
 
 
 def test_import_skips_rows_outside_of_the_space_where_that_is_asked_for(
@@ -275,9 +343,7 @@ def test_import_skips_rows_outside_of_the_space_where_that_is_asked_for(
 ) -> None:
     (tmp_path / "rows.json").write_text('[{"parameter": {"outside": 1}, "value": 1}, {"parameter": {}, "value": 2}]')
     result = invoke("experiment", "import", "-f", str(tmp_path / "rows.json"), "--skip-outside")
-    assert result.stderr == (
-        "The tuner of experiment e received 1 result; skipped 1 row outside of the search space.\n"
-    )
+    assert result.stderr == ("Imported 1 result into e; skipped 1 row outside of the search space.\n")
 
 
 def test_import_takes_nan_as_python_writes_it(running: FakeRest, invoke, tmp_path: Path) -> None:
@@ -304,6 +370,16 @@ def test_delete_asks_first(rest: FakeRest, invoke) -> None:
     assert "e" not in rest.experiments
 
 
+@pytest.mark.parametrize("command", [("experiment", "delete", "e"), ("nodes", "forget", "gpu")])
+def test_without_a_terminal_and_an_answer_the_option_is_named(rest: FakeRest, invoke, command: tuple[str, ...]) -> None:
+    rest.add_experiment("e", status="STOPPED")
+    rest.add_node("gpu", status="RELEASED")
+    result = invoke(*command, input="")
+    assert result.exit_code == 2
+    assert result.stderr.splitlines()[-1] == "Error: not confirmed: there is no terminal to ask on; use -y"
+    assert not rest.requests("DELETE") + rest.requests("POST")
+
+
 def test_delete_stops_what_is_done_and_leaves_what_runs(rest: FakeRest, invoke) -> None:
     rest.add_experiment("done", status="DONE")
     rest.add_experiment("runs")
@@ -323,7 +399,7 @@ def test_stop_without_an_id_names_what_has_ended_and_keeps_machines(rest: FakeRe
     assert "ended experiments keep their machines until they are stopped" in result.stderr
     assert "proctor stop there    # DONE, gpu-1, gpu-2" in result.stderr
     assert "proctor stop here" not in result.stderr
-    assert rest.experiments["there"]["status"] == "DONE"  # nothing is stopped that nobody has named
+    assert rest.experiments["there"]["status"] == "DONE"  # only what was named is stopped
 
 
 def test_pause_resume_and_view(running: FakeRest, invoke) -> None:

@@ -1,7 +1,9 @@
 """Every documented exit code, and that errors are sentences."""
 
+from functools import partial
+
 import pytest
-from fakes.rest import FakeRest
+from fakes.rest import STATUS_AFTER, FakeRest
 
 from proctor.manager.cli.commands import nodes
 from proctor.manager.cli.exits import ExitCode
@@ -40,10 +42,10 @@ def test_debug_shows_the_traceback(invoke, rest: FakeRest) -> None:
         ("update", "concurrency", "-v", "1001"),
         ("update", "searchspace", "-f", "nowhere.json"),
         ("trial", "add"),
-        ("trial", "add", "-p", ""),
-        ("trial", "add", "-p", "{"),
+        ("trial", "add", "--parameters", ""),
+        ("trial", "add", "--parameters", "{"),
         ("trial", "ls", "--head", "1", "--tail", "1"),
-        ("trial", "log", "a", "-f", "--tail", "3"),
+        ("trial", "log", "a", "-f", "--head", "3"),
         ("stop", "x", "--all"),
         ("experiment", "delete"),
         ("experiment", "import", "-f", "nowhere.json"),
@@ -115,18 +117,63 @@ def test_waiting_ends_as_the_experiment_does(rest: FakeRest, invoke, status: str
     rest.add_experiment("a")
     rest.add_trial("a", "t0")
     rest.on_ask["GET", "/experiments/a"] = lambda: rest.set_status("a", status)
-    assert invoke("experiment", "status", "a", "--wait").exit_code == code
+    assert invoke("experiment", "wait", "a").exit_code == code
 
 
 def test_waiting_for_an_experiment_without_one_good_trial_ends_with_100(rest: FakeRest, invoke) -> None:
     rest.add_experiment("a", status="DONE")
     rest.add_trial("a", "t0", status="FAILED", final_value=None)
-    assert invoke("experiment", "status", "a", "--wait").exit_code == 100
+    assert invoke("experiment", "wait", "a").exit_code == 100
 
 
 def test_waiting_too_long_ends_with_101(rest: FakeRest, invoke) -> None:
     rest.add_experiment("a")
-    assert invoke("experiment", "status", "a", "--timeout", "0.001s").exit_code == 101
+    result = invoke("experiment", "wait", "a", "--timeout", "0.001s")
+    assert result.exit_code == 101
+    assert result.stderr.endswith("Experiment a is still RUNNING after 0.001s.\n")
+    assert invoke("experiment", "wait", "a", "--timeout", "soon").exit_code == 2
+
+
+@pytest.fixture
+def stopping(rest: FakeRest, monkeypatch) -> FakeRest:
+    """Experiments are STOPPING first when they are stopped."""
+    monkeypatch.setitem(STATUS_AFTER, "stop", "STOPPING")
+    rest.add_experiment("a", reason="waiting for 2 trials to save")
+    rest.add_experiment("b")
+    return rest
+
+
+@pytest.mark.parametrize(("words", "stopped"), [(("stop", "a"), ["a"]), (("stop", "--all"), ["a", "b"])])
+def test_stop_waits_until_it_is_stopped(stopping: FakeRest, invoke, words: tuple[str, ...], stopped: list[str]) -> None:
+    for name in stopped:
+        stopping.on_ask["GET", f"/experiments/{name}"] = partial(end_stopping, stopping, name)
+    result = invoke(*words, "--wait")
+    assert result.exit_code == 0, result.stderr
+    assert "Experiment a is STOPPING: waiting for 2 trials to save.\n" in result.stderr
+    for name in stopped:
+        assert f"Experiment {name} is STOPPED.\n" in result.stderr
+
+
+def end_stopping(rest: FakeRest, name: str) -> None:
+    """When it was looked at while it is STOPPING; the command looks once before it asks for the stop."""
+    if rest.experiments[name]["status"] == "STOPPING":
+        rest.set_status(name, "STOPPED", reason="")
+    else:
+        rest.on_ask["GET", f"/experiments/{name}"] = partial(end_stopping, rest, name)
+
+
+def test_stop_says_what_was_not_stopped_in_time(stopping: FakeRest, invoke) -> None:
+    result = invoke("stop", "a", "--wait", "--timeout", "0.001s")
+    assert result.exit_code == 101
+    assert result.stderr.endswith("Error: not stopped in time: a\n")
+    assert invoke("stop", "a", "--timeout", "soon").exit_code == 2
+
+
+def test_waiting_for_a_stop_ends_when_the_experiment_is_resumed(stopping: FakeRest, invoke, monkeypatch) -> None:
+    monkeypatch.setitem(STATUS_AFTER, "stop", "RUNNING")
+    result = invoke("stop", "a", "--wait")
+    assert result.exit_code == 5
+    assert "experiment a was resumed meanwhile" in result.stderr
 
 
 def test_every_exit_code_is_in_the_documentation(request: pytest.FixtureRequest) -> None:

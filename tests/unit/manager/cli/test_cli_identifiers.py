@@ -42,7 +42,7 @@ def test_a_unique_beginning_of_an_id_is_enough(rest: FakeRest, invoke) -> None:
     assert invoke("experiment", "show", "abd*").exit_code == 0
     result = invoke("experiment", "show", "ab")
     assert result.exit_code == 5
-    assert "'ab' fits several experiments" in result.stderr
+    assert "'ab' matches several experiments" in result.stderr
 
 
 def test_an_id_that_is_also_a_beginning_means_itself(rest: FakeRest, invoke) -> None:

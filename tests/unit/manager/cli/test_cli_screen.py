@@ -23,7 +23,7 @@ from proctor.manager.cli.watching import WatchedExperiment
 
 EXPERIMENT: TableRow = {
     "id": "Ab3dE5f7",
-    "name": "a name that goes on and on and on",
+    "name": "a name that is long and longer and longest",
     "status": "TUNER_NO_MORE_TRIAL",
     "trial_counts": {"SUCCEEDED": 118},
     "max_trial_number": 200,
@@ -140,7 +140,7 @@ def run_on_a_terminal(home: Path, *arguments: str, environment: Mapping[str, str
         try:
             while part := terminal.read(65536):
                 text += part
-        except OSError:  # how Linux says that nobody has the other end open any more
+        except OSError:  # how Linux says that the other end is closed
             pass
     return text.decode()
 

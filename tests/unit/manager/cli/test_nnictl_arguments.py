@@ -23,7 +23,7 @@ trainingService: {platform: PLATFORM}
 META = "algoType: tuner\nbuiltinName: demo\nclassName: demo.Demo\n"
 REMOTE = "remote, machineList: [{host: gpu-1, user: ada}]"
 LOG = (
-    '{"message": "of others", "experiment_id": "other"}\nno JSON\n'
+    '{"message": "another", "experiment_id": "other"}\nno JSON\n'
     '{"message": "one", "experiment_id": "aB3dE5f7"}\n{"message": "two", "experiment_id": "aB3dE5f7"}\n'
 )
 

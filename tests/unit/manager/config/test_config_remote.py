@@ -176,5 +176,7 @@ def test_a_missing_library_is_named_with_the_command_that_installs_it(
     problems: Callable[[str], dict[str, ConfigProblem]], small: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    found = problems(remote(small, "  machineList: [{host: a}]\n"))
-    assert "pip install 'proctor[remote]'" in found["trainingService.platform"].message
+    found = problems(remote(small, "  machineList: [{host: a}]\n  nonsense: 1\n"))
+    assert [str(problem) for problem in found.values()] == [
+        "platform remote needs asyncssh: pip install 'proctor[remote]'"
+    ]

@@ -421,7 +421,7 @@ def test_a_retried_trial_continues_from_its_newest_registered_checkpoint(tmp_pat
             (Path(form.directory) / "output" / "checkpoints" / "1").mkdir(parents=True)
             record = {"kind": "checkpoint", "path": "output/checkpoints/1", "step": 2, "time": 1.0}
             yield Raw(0.0, json.dumps(record).encode() + b"\n")
-            yield ScriptedReport(1.0, 0.9)  # after the checkpoint: it is not part of the curve that goes on
+            yield ScriptedReport(1.0, 0.9)  # after the checkpoint: it is not part of the curve that continues
             yield ScriptedExit(1.0, EndReason.NODE_LOST, code=None)
         yield Final(1.0, 0.5)
 

@@ -1,4 +1,4 @@
-"""An experiment whose dispatcher does not answer, under virtual time: what its user is told, and what comes of it."""
+"""An experiment whose dispatcher does not answer, under virtual time: what its user can read, and how it ends."""
 
 import asyncio
 import re

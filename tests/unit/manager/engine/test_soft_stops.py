@@ -35,7 +35,7 @@ class SavingPlatform(InMemoryPlatform):
 
 
 class SavingService(InMemoryTrainingService, SupportsSoftStop):
-    """Its jobs go on with their scripts until the time to save is over."""
+    """Its jobs continue their scripts until the time to save is over."""
 
     platform: SavingPlatform
 

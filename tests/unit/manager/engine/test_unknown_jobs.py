@@ -44,7 +44,7 @@ async def run_once(simulation: Simulation, manager: Manager, experiment_id: str)
 
 
 async def unknown(manager: Manager, *found: JobReport) -> list[str]:
-    """What a keeper with these jobs is told to stop."""
+    """Which of its jobs a keeper must stop."""
     answer = await manager.hub.register("local", Registration("k", 1, "boot", "host", "0", "3.11", [], list(found)))
     return answer.unknown
 
@@ -99,6 +99,6 @@ def test_jobs_of_a_service_that_places_by_itself_are_not_expected_of_keepers(tmp
             assert (job.placement, job.keeper_node) == (None, None)
             await simulation.ended(manager, "digits")
             assert await manager.control.read(lambda c: jobs.live(c, "digits")) == []
-            assert manager.hub.abandon("digits") == [], "nobody would ever have removed it"
+            assert manager.hub.abandon("digits") == [], "it would never have been removed"
 
     run_virtual(main)

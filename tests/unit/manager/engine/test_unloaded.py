@@ -93,7 +93,7 @@ def play(tmp_path: Path, act: Callable[[Scene], Awaitable[None]]) -> None:
 
 
 async def run_for(scene: Scene, seconds: float) -> None:
-    """A manager that has created the experiment ends after so long; its trials go on."""
+    """A manager that has created the experiment ends after so long; its trials keep running."""
     async with scene.manager() as manager:
         await scene.create(manager)
         await asyncio.sleep(seconds)

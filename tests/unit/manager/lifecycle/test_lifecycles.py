@@ -55,7 +55,7 @@ def test_every_live_trial_can_end_in_every_terminal_status() -> None:
 
 def test_an_illegal_move_names_the_thing_its_status_and_what_is_possible() -> None:
     with pytest.raises(
-        InvalidTransition, match=r"trial abc is PAUSED and cannot take START; possible from there: .*RESUME"
+        InvalidTransition, match=r"trial abc is PAUSED and cannot take START; possible events: .*RESUME"
     ):
         TRIAL.after("trial abc", TrialStatus.PAUSED, TrialEvent.START)
 

@@ -1,4 +1,4 @@
-"""Databases that hold their files open only while they are used: nobody who uses them notices."""
+"""Databases that hold their files open only while they are in use, which their users do not notice."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 async def path(tmp_path: Path) -> str:
-    """A metrics database that nobody uses."""
+    """A metrics database that is not in use."""
     return await made(tmp_path / "metrics.db")
 
 

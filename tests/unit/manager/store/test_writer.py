@@ -1,4 +1,4 @@
-"""The writer while the machine is in the way: nothing is lost, everybody is told, and it recovers by itself."""
+"""The writer while the machine is in the way: nothing is lost, health says so, and it recovers by itself."""
 
 import asyncio
 import sqlite3
@@ -55,7 +55,7 @@ def _note(connection: sqlite3.Connection) -> int:
 
 
 class _HealthLog:
-    """Every health that was told, to be waited for."""
+    """Every health that was reported, to be waited for."""
 
     def __init__(self, database: Database) -> None:
         self.told: asyncio.Queue[str] = asyncio.Queue()

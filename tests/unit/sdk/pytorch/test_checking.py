@@ -1,4 +1,4 @@
-"""What is wrong with a run before its first batch is told before its first batch."""
+"""What is wrong with a run before its first batch is reported before its first batch."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""The average of a network's weights: what it is, who is judged by it, and that a resume goes on with it."""
+"""The average of a network's weights: what it is, who is judged by it, and that a resume continues it."""
 
 from pathlib import Path
 from typing import Any

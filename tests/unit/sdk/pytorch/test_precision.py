@@ -1,4 +1,4 @@
-"""Mixed precision, clipping and learning rates go on after a resume where they were."""
+"""Mixed precision, clipping and learning rates continue after a resume where they were."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from proctor.sdk.pytorch import Model, Trainer, TrainingState
 
 
 class Traced(DigitsModel):
-    """Writes down the learning rate of each batch, and stops where it is told to."""
+    """Writes down the learning rate of each batch, and stops at a given batch."""
 
     transient = ("samples", "rates")
 

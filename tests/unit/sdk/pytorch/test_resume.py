@@ -152,8 +152,8 @@ def test_a_run_that_shall_not_resume_begins_anew(tmp_path: Path) -> None:
 
 def test_a_pause_that_the_manager_asks_for_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reference, _ = run(None, OPTIONS["windows"])
-    wishes = iter([False, False, True])
-    monkeypatch.setattr("proctor.sdk.pytorch.trial.should_stop", lambda: next(wishes, False))
+    requests = iter([False, False, True])
+    monkeypatch.setattr("proctor.sdk.pytorch.trial.should_stop", lambda: next(requests, False))
     first, outcome = run(tmp_path, OPTIONS["windows"])
     second, last = run(tmp_path, OPTIONS["windows"])
     assert outcome.reason is StopReason.REQUESTED

@@ -1,4 +1,4 @@
-"""What would make a resumed run another one is told or refused, whichever part of the run it is in."""
+"""What would make a resumed run another one is reported or refused, whichever part of the run it is in."""
 
 import warnings
 from pathlib import Path

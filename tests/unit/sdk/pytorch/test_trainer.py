@@ -382,7 +382,7 @@ def test_S7_each_rank_gets_its_own_streams_back(tmp_path: Path) -> None:
     fit(OneOf(0, 2, streams), stop_after=1)
     found: list[float] = []
     newest = next((tmp_path / "run").glob("*.pth"))
-    for ranks in (OneOf(1, 2, streams, newest), OneOf(0, 2, streams)):  # the main rank last: it goes on to write
+    for ranks in (OneOf(1, 2, streams, newest), OneOf(0, 2, streams)):  # the main rank last: it then writes
         fit(ranks, on_batch=lambda state: found.append(float(torch.rand(1))), stop_after=2)
     assert found == expected[::-1]
     content = torch.load(next((tmp_path / "run").glob("*.pth")), weights_only=True)

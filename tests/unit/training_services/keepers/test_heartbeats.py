@@ -188,7 +188,7 @@ def test_time_in_which_the_manager_was_stopped_is_not_held_against_a_node() -> N
     async def scene(stage: Stage) -> None:
         stage.connect("a", "b")
         await stage.speak("b", for_seconds=LIMIT / 2)
-        stage.loop.jump(10 * LIMIT)  # SIGSTOP: both clocks go on, nothing is heard
+        stage.loop.jump(10 * LIMIT)  # SIGSTOP: both clocks advance, no report arrives
         await stage.speak("b", for_seconds=LIMIT - 2 * HEARTBEAT)
         assert stage.lost == []
         await stage.speak("b", for_seconds=4 * HEARTBEAT)

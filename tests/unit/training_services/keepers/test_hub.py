@@ -167,9 +167,9 @@ async def test_a_keeper_is_known_by_its_secret_and_knows_the_manager_by_it(stage
     assert stage.hub.hello(NODE, "00ff") == manager_proof(SECRET, "00ff")
     assert stage.hub.authenticate(NODE, SECRET)
     assert not stage.hub.authenticate(NODE, "another secret")
-    assert not stage.hub.authenticate("nobody", SECRET)
+    assert not stage.hub.authenticate("unknown", SECRET)
     with pytest.raises(UnknownNode):
-        stage.hub.hello("nobody", "00ff")
+        stage.hub.hello("unknown", "00ff")
 
 
 async def test_registering_connects_the_node(stage: Stage) -> None:
@@ -528,7 +528,7 @@ async def test_a_job_that_has_run_and_is_not_there_any_more_is_not_sent_again(re
     assert await restarted.keeper.commands() == []
 
 
-# ---- jobs that nobody expects
+# ---- jobs that no experiment expects
 
 
 async def test_a_job_that_the_manager_cannot_explain_is_left_alone_and_named(restarted: Stage) -> None:

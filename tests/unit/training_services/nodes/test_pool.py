@@ -1,4 +1,4 @@
-"""The pool: nodes, capacity, reservations, and who is told of changes."""
+"""The pool: nodes, capacity, reservations, and who is notified of changes."""
 
 import asyncio
 from collections.abc import Sequence

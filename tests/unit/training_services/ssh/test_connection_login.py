@@ -323,7 +323,7 @@ async def test_a_host_certificate_of_another_authority_is_refused(home: Path) ->
     async with ssh_server(Wanted(passwords={USER: SECRET}), host_key=(key, certificate)) as server:
         public = authority.export_public_key("openssh").decode()
         (home / ".ssh" / "known_hosts").write_text(f"@cert-authority [{HOST}]:{server.port} {public}")
-        with pytest.raises(HostKeyRefused, match=r"its host key was refused \(.*\); see known_hosts"):
+        with pytest.raises(HostKeyRefused, match=r"its host key was refused \(.*\); see ~/.ssh/known_hosts"):
             await enter(machine_at(server, trust_on_first_use=True), Login(password=SECRET))
         assert server.tried == []
 

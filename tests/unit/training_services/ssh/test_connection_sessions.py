@@ -212,7 +212,7 @@ async def test_connections_to_a_socket_there_arrive_here(there: Connection, tmp_
 
 
 async def test_a_forwarded_connection_ends_where_nobody_listens_here(there: Connection, tmp_path: Path) -> None:
-    await there.forward(str(tmp_path / "there"), str(tmp_path / "nobody"))
+    await there.forward(str(tmp_path / "there"), str(tmp_path / "missing"))
     async with asyncio.timeout(PATIENCE_SECONDS):
         assert await ask(tmp_path / "there", b"hello") == b""
     assert (await there.run(["true"])).code == 0

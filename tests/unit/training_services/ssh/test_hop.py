@@ -67,6 +67,8 @@ async def test_paths_are_those_of_the_user(config: Path, home: Path, monkeypatch
     assert hop.key_files == [home / "a", Path("/keys/b")]
     assert hop.known_hosts == [home / "c", Path("/keys/d"), Path("/e")]
     assert hop.agent == (str(home / "agent"), "~/agent (IdentityAgent)")
+    config.write_text("UserKnownHostsFile none\nGlobalKnownHostsFile /e\n")
+    assert (await read()).known_hosts == [Path("/e")]
 
 
 @pytest.mark.parametrize("line", ["", "IdentityAgent SSH_AUTH_SOCK", "IdentityAgent $SSH_AUTH_SOCK"])

@@ -136,3 +136,19 @@ def test_a_refusal_shows_the_fingerprint_as_ssh_keygen_does_and_the_line_that_ad
     refusal = known(tmp_path, "", BESIDE).refusal("gpu-3:2222", read(KEY))
     assert "ssh-ed25519 key SHA256:IZsmeFdvcPAb0MKjiZ3COG3WRjp4kYsHc5KvYY2Wfx0" in str(refusal)
     assert refusal.line == f"[gpu-3.example.org]:2222 {KEY}"
+
+
+@pytest.mark.parametrize(
+    ("files", "advice"),
+    [
+        (
+            ["/etc/cluster_hosts", "/etc/ssh/ssh_known_hosts"],
+            "add this line to /etc/cluster_hosts, or set trustOnFirst",
+        ),
+        (["/dev/null", "/etc/ssh/ssh_known_hosts"], "add this line to /etc/ssh/ssh_known_hosts, or set trust"),
+        (["/dev/null"], "compare it with the machine's own and set trustOnFirstUse"),
+    ],
+)
+def test_a_refusal_names_a_file_that_is_read(tmp_path: Path, files: list[str], advice: str) -> None:
+    host = HostKeys(tmp_path / "own").of(HOST, [Path(file) for file in files])
+    assert advice in refused(host)

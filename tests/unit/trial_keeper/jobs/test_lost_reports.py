@@ -1,4 +1,4 @@
-"""What a job that has ended could not write down is told behind its journals: all of it, once, the same each time."""
+"""What a job that has ended could not write down is reported after its journals: all of it, once, always the same."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How an end is told."""
+"""How an end is described."""
 
 import signal
 from pathlib import Path

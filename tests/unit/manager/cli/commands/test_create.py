@@ -1,5 +1,6 @@
 """`proctor create` against the fake manager."""
 
+import importlib.util
 import json
 import os
 from pathlib import Path
@@ -45,6 +46,29 @@ def test_it_posts_the_configuration_as_written_and_prints_the_id(rest: FakeRest,
     assert result.stderr.endswith("Experiment mine has started.\n")
 
 
+def test_the_file_is_an_argument_or_an_option_but_not_both(rest: FakeRest, invoke, file: Path) -> None:
+    for words in ((str(file),), ("-c", str(file)), ("--config", str(file))):
+        assert invoke("create", *words).exit_code == 0
+    assert len(rest.requests("POST")) == 3
+    assert "give one FILE" in invoke("create", str(file), "--config", str(file)).stderr
+    assert "give the FILE of an experiment" in invoke("create").stderr
+    assert len(rest.requests("POST")) == 3
+
+
+@pytest.mark.parametrize("words", [("create",), ("config", "check"), ("create", "--dry-run"), ("doctor",)])
+def test_a_missing_package_is_all_that_is_said(rest: FakeRest, invoke, file: Path, words, monkeypatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, package=None: None)
+    text = CONFIG.replace("platform: local", "platform: remote, machineLst: [{host: a}]").replace("TPE", "TPF")
+    file.write_text(text)
+    result = invoke(*words, str(file))
+    if words == ("doctor",):
+        assert "platform remote needs asyncssh: pip install 'proctor[remote]'" in result.stdout
+    else:
+        assert result.stderr == "Error: platform remote needs asyncssh: pip install 'proctor[remote]'\n"
+        assert result.exit_code == 2
+    assert not rest.requests("POST")
+
+
 def test_the_environment_goes_through_a_private_file(rest: FakeRest, invoke, file: Path, monkeypatch) -> None:
     monkeypatch.setenv("OF_THIS_SHELL", "yes")
     assert invoke("create", "--config", str(file)).exit_code == 0
@@ -77,7 +101,7 @@ def test_a_dry_run_starts_nothing(invoke, file: Path, home: Path) -> None:
     result = invoke("create", "--config", str(file), "--dry-run")
     assert result.exit_code == 0
     assert not result.stdout
-    assert "4 trials, 2 at a time, TPE" in result.stderr
+    assert "4 trials, concurrency 2, TPE" in result.stderr
     assert not home.exists()
 
 
@@ -133,8 +157,7 @@ def test_it_is_said_to_have_started_once_a_machine_can_run_trials(
     monkeypatch.setattr(create_module, "CONNECTING_SECONDS", 0.0)
     rest.machines = machines
     result = invoke("create", "--config", str(file), "--id", "mine")
-    assert "Experiment mine (" in result.stderr
-    assert ") is created.\n" in result.stderr
+    assert "Created experiment mine (" in result.stderr
     assert ("has started" in result.stderr) == has_started
 
 
@@ -237,7 +260,7 @@ def test_why_no_trial_succeeded_is_told(rest: FakeRest, invoke, file: Path) -> N
     result = invoke("create", "--config", str(file), "--id", "mine", "--foreground")
     assert result.exit_code == 100
     assert "Trial 0 failed: exit code 3" in result.stderr
-    assert "proctor trial log t0 --stderr" in result.stderr
+    assert "proctor trial log t0\n" in result.stderr
 
 
 def test_secrets_are_handed_over_and_not_posted(rest: FakeRest, home: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`proctor nodes`, `platform` and `doctor --config` against the fake manager."""
+"""`proctor nodes`, `platform` and `doctor FILE` against the fake manager."""
 
 import json
 import threading
@@ -160,16 +160,16 @@ def test_it_is_said_where_there_is_nothing_to_collect(fleet: FakeRest, invoke) -
     assert (one.exit_code, every.exit_code) == (0, 0)
     assert one.stderr == "Node gpu-1 has no files that were not collected.\n"
     assert every.stderr == "No node has files that were not collected.\n"
-    assert invoke("nodes", "collect", "nobody").exit_code == 3
-    assert invoke("nodes", "collect", "gpu-1", "--experiment", "nobody").exit_code == 3
+    assert invoke("nodes", "collect", "unknown").exit_code == 3
+    assert invoke("nodes", "collect", "gpu-1", "--experiment", "unknown").exit_code == 3
 
 
 def test_a_node_is_forgotten_once_that_is_confirmed(fleet: FakeRest, invoke) -> None:
     declined = invoke("nodes", "forget", "gpu-2", input="n\n")
     assert "Forget node gpu-2, which is FAILED; its SSH server does not answer?" in declined.stderr
     assert len(fleet.node_rows) == 3
-    assert "Node gpu-2 is forgotten." in invoke("nodes", "forget", "gpu-2:2222", input="y\n").stderr
-    assert "Node gpu-1 is forgotten." in invoke("nodes", "forget", "gpu-1", "--yes").stderr
+    assert "Forgot node gpu-2." in invoke("nodes", "forget", "gpu-2:2222", input="y\n").stderr
+    assert "Forgot node gpu-1." in invoke("nodes", "forget", "gpu-1", "--yes").stderr
     assert [row["id"] for row in fleet.node_rows] == ["local"]
 
 

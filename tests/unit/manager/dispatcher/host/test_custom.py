@@ -105,7 +105,7 @@ DIARY = """
 
 
 def diary_of(conversation, position, parameter_id):
-    """What the tuner has been told; asked until `trial_end`, which comes on another thread, is in it."""
+    """What the tuner has received; asked until `trial_end`, which comes on another thread, is in it."""
     return conversation.send(request(position, parameter_id)).receive().parameters["diary"]
 
 

@@ -55,7 +55,7 @@ def slow_dispatchers(row: ExperimentRow, config: ExperimentConfig) -> Opener:
 
 
 class DeafService(InMemoryTrainingService):
-    """Its jobs go on when they are canceled; it keeps how they were."""
+    """Its jobs keep running when they are canceled; it keeps their requests."""
 
     canceled: ClassVar[list[tuple[str, bool]]] = []
 
@@ -116,7 +116,7 @@ def test_a_replayed_verdict_on_a_lost_job_does_not_stop_the_job_that_runs_now(tm
             yield Final(1000.0, 9.0)
 
     async def scenario(simulation: Simulation, experiment_id: str) -> None:
-        async with simulation.manager() as manager:  # its dispatcher is told the whole log, and judges again
+        async with simulation.manager() as manager:  # its dispatcher receives the whole log, and judges again
             await simulation.ended(manager, experiment_id)
             row, attempts = await second_trial(manager, experiment_id)
             assert [job.stop_reason for job in attempts] == [None, None]

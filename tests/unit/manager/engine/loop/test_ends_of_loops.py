@@ -26,7 +26,7 @@ CONFIG = SMALL | {"trialConcurrency": 4, "trialGpuNumber": 1, "maxTrialNumber": 
 
 
 class FragileService(InMemoryTrainingService, SupportsNodes):
-    """Its jobs run on node `m1`; its `run` fails when it is told to."""
+    """Its jobs run on node `m1`; its `run` fails on request."""
 
     def __init__(self, broken: asyncio.Event, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)

@@ -116,7 +116,7 @@ def test_a_trial_that_the_user_cancels_after_its_final_metric_is_canceled(tmp_pa
 
 def test_a_waiting_trial_of_an_earlier_version_whose_final_metric_is_stored_does_not_run_again(tmp_path: Path) -> None:
     def script(form: TrialJobForm) -> Iterable[Step]:
-        yield Wait(1.0, "waiting: nobody takes it")
+        yield Wait(1.0, "waiting: no node takes it")
         yield ScriptedExit(0.0, EndReason.NODE_LOST, code=None)
 
     async def main(loop: VirtualTimeLoop) -> None:

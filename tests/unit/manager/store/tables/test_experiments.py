@@ -23,8 +23,8 @@ def test_inserting_tells_of_the_first_status(control: sqlite3.Connection, experi
 
 
 def test_an_unknown_experiment_is_named(control: sqlite3.Connection) -> None:
-    with pytest.raises(RowNotFound, match="Experiment nobody is not in the store"):
-        experiments.get(control, "nobody")
+    with pytest.raises(RowNotFound, match="Experiment unknown is not in the store"):
+        experiments.get(control, "unknown")
 
 
 def test_a_used_id_is_refused(control: sqlite3.Connection, experiment: ExperimentRow) -> None:
@@ -67,7 +67,7 @@ def test_moving_an_unknown_experiment_is_not_stale(control: sqlite3.Connection) 
     with pytest.raises(RowNotFound):
         experiments.move(
             control,
-            "nobody",
+            "unknown",
             expected={ExperimentStatus.PAUSED},
             status=ExperimentStatus.RUNNING,
             reason="",
@@ -98,7 +98,7 @@ def test_limits_count_their_revisions_and_tell_of_them(control: sqlite3.Connecti
 
 def test_limits_of_an_unknown_experiment(control: sqlite3.Connection) -> None:
     with pytest.raises(RowNotFound):
-        experiments.set_limits(control, "nobody", time=1.0, max_trial_number=1)
+        experiments.set_limits(control, "unknown", time=1.0, max_trial_number=1)
 
 
 def test_the_active_ones_are_those_an_engine_works_on(

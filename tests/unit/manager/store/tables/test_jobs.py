@@ -93,7 +93,7 @@ def test_an_update_is_fenced_and_leaves_the_status_alone(control: sqlite3.Connec
     with pytest.raises(StaleWrite, match="another fencing token"):
         jobs.update(control, job.id, token="token0", pid=18)
     with pytest.raises(RowNotFound):
-        jobs.update(control, "nobody.1", token="token1", pid=18)
+        jobs.update(control, "unknown.1", token="token1", pid=18)
     with pytest.raises(TypeError, match="move"):
         jobs.update(control, job.id, token="token1", status=TrialJobStatus.ENDED)
     assert jobs.get(control, job.id).pid == 17

@@ -38,7 +38,7 @@ def test_the_curve_of_one_job_is_what_it_reported(metrics_database: sqlite3.Conn
     _report(metrics_database, 1, [9.0], trial_id="trial001")
     _report(metrics_database, 1, [9.0], member=1)
     assert _curve(metrics_database) == [(0, 0.1), (1, 0.2), (2, 0.3)]
-    assert metrics.curve(metrics_database, "nobody") == []
+    assert metrics.curve(metrics_database, "unknown") == []
 
 
 def test_a_job_from_the_start_replaces_the_curve(metrics_database: sqlite3.Connection) -> None:
@@ -227,7 +227,7 @@ def test_each_rank_of_the_newest_job_is_summed_up(metrics_database: sqlite3.Conn
         for rank in metrics.ranks(metrics_database, "trial000")
     ]
     assert found == [(0, 2, 0.2, None), (1, 1, 0.3, 0.5), (3, 0, None, 0.5)]
-    assert metrics.ranks(metrics_database, "nobody") == []
+    assert metrics.ranks(metrics_database, "unknown") == []
 
 
 def test_a_page_may_hold_the_records_of_one_member(metrics_database: sqlite3.Connection) -> None:

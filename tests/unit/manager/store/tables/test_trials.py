@@ -82,7 +82,7 @@ def test_an_update_needs_its_trial_and_leaves_the_status_alone(
     row = trials.get(control, "trial0000")
     assert (row.intermediate_count, row.latest_value, events.last_id(control)) == (4, 0.25, last)
     with pytest.raises(RowNotFound):
-        trials.update(control, "nobody", intermediate_count=1)
+        trials.update(control, "unknown", intermediate_count=1)
     with pytest.raises(TypeError, match="move"):
         trials.update(control, "trial0000", status=TrialStatus.FAILED)
 

@@ -1,4 +1,4 @@
-"""A metric that is to judge a run and does not come is told, once and early."""
+"""A metric that is to judge a run and does not come is reported, once and early."""
 
 import warnings
 from pathlib import Path

@@ -149,7 +149,7 @@ def test_a_pointer_of_a_newer_version_is_told_and_the_contents_decide(writer: Ch
 
 
 def _try_elsewhere(folder: Path) -> str:
-    """Try to take the lock in another process and return what it is told."""
+    """Try to take the lock in another process and return the answer."""
     code = (
         "import sys; from pathlib import Path\n"
         "from proctor.sdk.pytorch.errors import TrainerError\n"

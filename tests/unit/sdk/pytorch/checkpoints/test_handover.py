@@ -1,4 +1,4 @@
-"""What a trial hands to its next attempt: each run gets its own back, and what cannot be continued is told."""
+"""What a trial hands to its next attempt: each run gets its own back, and what cannot be continued is reported."""
 
 import fcntl
 import os

@@ -165,7 +165,7 @@ def test_D17_preparing_comes_first_and_tearing_down_last() -> None:
 @pytest.mark.parametrize("where", ["batch", "setup of the model", "setup of the data"])
 def test_D17_tearing_down_happens_when_the_run_fails(where: str) -> None:
     class Failing(RecordingModel):
-        """Fails where it is told to."""
+        """Fails at a given index."""
 
         def setup(self) -> None:
             if where == "setup of the model":

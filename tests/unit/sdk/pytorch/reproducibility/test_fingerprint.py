@@ -1,4 +1,4 @@
-"""What keeps a resume from being exact is told, one difference at a time, or refused (row R6)."""
+"""What keeps a resume from being exact is reported, one difference at a time, or refused (row R6)."""
 
 from functools import partial
 from pathlib import Path

@@ -18,7 +18,7 @@ from proctor.training_services.ssh.errors import HostKeyRefused, KeyUnusable, Lo
 NODE = "gpu-1"
 SETTINGS = {"machine_list": [{"host": NODE}]}
 FORGET = f"`proctor nodes forget {NODE}`"
-CLEAN = "`proctor platform clean --config FILE`"
+CLEAN = "`proctor platform clean FILE`"
 
 
 async def is_forgotten(scene: Scene) -> None:
@@ -29,7 +29,7 @@ async def is_forgotten(scene: Scene) -> None:
 
 
 async def release_locked(scene: Scene, failure: RemoteError) -> FakeMachine:
-    """Something was brought to the machine, then it lets nobody in and is released."""
+    """Something was brought to the machine, then it refuses every login and is released."""
     machine = scene.machine(NODE)
     scene.claim(NODE)
     await scene.until_status(NODE, "CONNECTED")

@@ -1,0 +1,113 @@
+"""Phrases that no native engineer would write, in code, messages and documentation.
+
+The list is short on purpose: each entry was frequent once, and has a plain word in its place. The history in
+CHANGELOG.md is left as it is.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = (
+    "manager",
+    "sdk",
+    "training_services",
+    "trial_keeper",
+    "tests",
+    "docs",
+    "examples",
+    "benchmarks",
+    "deploy",
+    "webui",
+    ".ci",
+)
+SUFFIXES = {".py", ".md", ".sql", ".html", ".js", ".css", ".yml", ".yaml", ".toml", ".json", ".sh", ".service", ""}
+NOT_OURS = {"CHANGELOG.md", Path(__file__).name}
+IGNORED = {"__pycache__", "node_modules", "static"}
+
+_GAP = r"""(?:[\s#*]|--|"\s*\n\s*f?")+"""
+"""Between two words, also over the end of a line in a comment, in SQL or in a text of several pieces."""
+_PLACES = r"(?:a|an|the|one|each|another|this|that|its|GPU|stdout|stderr|disk|top)\b"
+BANNED = {
+    "go on": (rf"\b[Gg]o(?:es|ing)?{_GAP}on\b(?!{_GAP}{_PLACES})", "continue, keep running, resume"),
+    "of others": (rf"\bof{_GAP}others\b", "of other users, another process (pid …), untrusted"),
+    "is told": (
+        rf"\b(?:[Ii]s|[Ww]as|[Aa]re|[Ww]ere|be(?:en)?|[Bb]eing){_GAP}told\b(?!{_GAP}(?:apart|from)\b)",
+        "receives, is notified, is sent, is reported",
+    ),
+    "nobody": (r"(?<![~\w])(?!(?<=[\"'`])nobody[\"'`])[Nn]obody\b(?!-)", "no one, no process, no user, never"),
+    "belongs into": (rf"\bbelongs?{_GAP}into\b", "belongs in, is part of"),
+    "wish": (r"\b[Ww]ish(?:es|ed|ing)?\b", "want, request"),
+}
+"""What is looked for, and what to write instead."""
+
+
+def texts() -> Iterator[Path]:
+    """The files that people wrote."""
+    yield from (path for path in ROOT.iterdir() if path.suffix in SUFFIXES and path.is_file())
+    for folder in FOLDERS:
+        yield from (path for path in (ROOT / folder).rglob("*") if path.suffix in SUFFIXES and path.is_file())
+
+
+def found_in(text: str) -> Iterator[tuple[int, str]]:
+    """Each banned phrase with the number of its line."""
+    for phrase, (pattern, _) in BANNED.items():
+        for match in re.finditer(pattern, text):
+            yield text.count("\n", 0, match.start()) + 1, phrase
+
+
+def test_no_text_has_a_banned_phrase() -> None:
+    looked_at, found = 0, []
+    for path in texts():
+        place = path.relative_to(ROOT)
+        if path.name in NOT_OURS or path.name.startswith(".") or IGNORED & set(place.parts):
+            continue
+        looked_at += 1
+        for line, phrase in found_in(path.read_text(encoding="utf-8", errors="replace")):
+            found.append(f"{place}:{line}: {phrase!r}; write instead: {BANNED[phrase][1]}")
+    assert looked_at > 500
+    assert not found, "\n".join(["reword these:", *sorted(found)])
+
+
+@pytest.mark.parametrize(
+    ("text", "phrase"),
+    [
+        ("its trials go on", "go on"),
+        ("Going on with it", "go on"),
+        ("the run goes\n    # on after a resume", "go on"),
+        ("busy with process 7 of others", "of others"),
+        ("the keeper was told", "is told"),
+        ('"the keeper is "\n    f"told"', "is told"),
+        ("what is to be\n-- told", "is told"),
+        ("Nobody needs it", "nobody"),
+        ("'nobody needs it'", "nobody"),
+        ("it belongs into the file", "belongs into"),
+        ("if so wished", "wish"),
+    ],
+)
+def test_a_banned_phrase_is_found(text: str, phrase: str) -> None:
+    assert [found for _, found in found_in(text)] == [phrase]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "both go on the same GPU",
+        "the option goes on the command line",
+        "the trials that go on GPU 1",
+        "the two cannot be told apart",
+        "a token cannot be told from code",
+        'owner="nobody"',
+        "~nobody/x",
+        "NOBODY = 65534",
+        "cargo on board",
+        "the values of other trials",
+        "it belongs in there",
+        "wishbone",
+    ],
+)
+def test_an_honest_use_is_not(text: str) -> None:
+    assert list(found_in(text)) == []
