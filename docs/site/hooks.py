@@ -21,6 +21,7 @@ from proctor.manager.cli.main import cli
 ROOT = Path(__file__).parents[2]
 BESIDE_THE_CODE = "repository"  # the folder of the site for pages from outside of docs/
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
+NO_CLAUSE = re.compile(r"%|\||-->|\]\(|\"\$|; exec ")  # lines of logs, tables, diagrams, shell commands
 CODE = re.compile(r"`[^`]*`")
 ITEM = re.compile(r"(?:[*-]|\d+\.) ")
 WIDTH = 100
@@ -47,6 +48,7 @@ PYTHON_API = {
     ),
     "The PyTorch trainer": (
         "proctor.sdk.pytorch.trainer.Trainer",
+        "proctor.sdk.pytorch.config.Settings",
         "proctor.sdk.pytorch.model.Model",
         "proctor.sdk.pytorch.data.module.DataModule",
         "proctor.sdk.pytorch.callbacks.base.Callback",
@@ -62,6 +64,13 @@ MESSAGES = {
     "Scripts that control experiments": ("sdk/client",),
     "PyTorch trainer": ("sdk/pytorch",),
 }
+REASONS = {
+    "A configuration": ("manager/config", "manager/dispatcher/algorithms/registry.py", "manager/trial_commands.py"),
+    "An experiment": ("manager/lifecycle", "manager/engine/loop", "manager/engine/feasibility.py"),
+    "A trial": ("manager/placement.py", "training_services/nodes", "trial_keeper/jobs", "trial_keeper/reaper"),
+    "A machine": ("training_services/ssh", "training_services/keepers/heartbeats.py"),
+}
+"""Where sentences and clauses are made that are shown without being raised."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -214,28 +223,57 @@ def python_api() -> str:
 
 
 def messages() -> str:
-    """The message of every error that the code raises, by where one meets it."""
-    parts = ["# Error messages", "", "All errors by their words; `…` stands for names and numbers. Most say"]
-    parts += ["what to do themselves. [Troubleshooting](../troubleshooting.md) explains those that need more, and the"]
-    parts += ["reasons of trials that wait or fail."]
+    """The message of every error that the code raises, and the sentences of which reasons are made."""
+    parts = ["# Error messages", "", "All errors by their words; `…` stands for names and numbers. Most say what to do"]
+    parts += ["themselves. [Troubleshooting](../troubleshooting.md) explains those that need more."]
     for heading, places in MESSAGES.items():
         rows = {row for place in places for row in raised_in(ROOT / place)}
-        by_words = sorted(rows, key=lambda row: row[0].strip("… :;,").lower())
         parts += ["", f"## {heading}", "", "| message | error |", "|---|---|"]
-        parts += [f"| {escaped(text)} | `{error}` |" for text, error in by_words]
+        parts += [f"| {escaped(text)} | `{error}` |" for text, error in sorted(rows, key=lambda row: by_words(row[0]))]
+    parts += [
+        "",
+        "## Reasons and problems",
+        "",
+        "What is said of a configuration, an experiment, a trial or a machine is",
+    ]
+    parts += ["composed of these."]
+    for heading, places in REASONS.items():
+        clauses = {text for place in places for text in clauses_in(ROOT / place)}
+        parts += ["", f"### {heading}", "", *(f"* {escaped(text)}" for text in sorted(clauses, key=by_words))]
     return "\n".join(parts) + "\n"
+
+
+def by_words(text: str) -> str:
+    """The order in which one looks for a message."""
+    return text.strip("… :;,.`'\"").lower()
+
+
+def modules(place: Path) -> Iterator[ast.Module]:
+    """A module, or all below a folder."""
+    for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
+        yield ast.parse(path.read_text(encoding="utf-8"))
+
+
+def clauses_in(place: Path) -> Iterator[str]:
+    """The texts of at least four words that are neither documentation nor a line of a log."""
+    for module in modules(place):
+        parts = {id(part) for node in ast.walk(module) if isinstance(node, ast.JoinedStr) for part in node.values}
+        documentation = {id(node.value) for node in ast.walk(module) if isinstance(node, ast.Expr)}
+        for node in ast.walk(module):
+            if isinstance(node, ast.Constant | ast.JoinedStr) and id(node) not in parts | documentation:
+                text = cell(words_of(node))
+                if text.replace("…", "").count(" ") >= 3 and not NO_CLAUSE.search(text):
+                    yield text
 
 
 def raised_in(place: Path) -> Iterator[tuple[str, str]]:
     """The messages that are raised in a module or below a folder, with the names of their classes."""
-    for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for module in modules(place):
+        for node in ast.walk(module):
             if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and node.exc.args:
                 text, error = words_of(node.exc.args[0]), ast.unparse(node.exc.func).rpartition(".")[2]
-                if " " in text.replace("…", "").strip(" :;,.") and error not in (
-                    "AssertionError",
-                    "NotImplementedError",
-                ):
+                is_sentence = " " in text.replace("…", "").strip(" :;,.")
+                if is_sentence and error not in ("AssertionError", "NotImplementedError"):
                     yield cell(text), error
 
 

@@ -31,6 +31,7 @@ from ruamel.yaml import YAML
 from proctor.manager.cli.main import cli
 from proctor.manager.config.loading import load_experiment
 from proctor.manager.config.services import RemoteConfig
+from proctor.trial_keeper.protocol import EndReason
 
 BLOCKS = [block for page in pages() for block in blocks_of(page)]
 RUNNABLE = [block for block in BLOCKS if block.language in (*COMMANDS, "python")]
@@ -190,6 +191,13 @@ def test_each_message_is_explained_once() -> None:
 @pytest.mark.parametrize("quote", messages())
 def test_a_message_that_is_explained_is_one_that_the_code_has(quote: str) -> None:
     assert any(is_in(quote, text) for text in strings_of_the_code()), f"no string of the code has these words: {quote}"
+
+
+def test_every_end_of_a_job_is_explained() -> None:
+    text = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")
+    rows = text.partition("| END | what happened |\n|---|---|\n")[2].partition("\n\n")[0].splitlines()
+    explained = {name for row in rows for name in row.split("|")[1].strip().split(", ")}
+    assert explained == {reason.value for reason in EndReason}
 
 
 INTERNAL_VARIABLES = {
