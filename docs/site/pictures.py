@@ -101,7 +101,7 @@ def draw_terminal() -> str:
         fill(rest)
         for command in COMMANDS:
             console.print(Text.assemble(("$ ", "dim"), (command, "bold")))
-            console.print(Text.from_ansi(run_on_terminal(command, Path(folder))))
+            console.print(Text.from_ansi(run_on_terminal(command, Path(folder)).rstrip()))
             console.print()
     # Without the fonts that the template would load from the network.
     template = re.sub(r"\s*@font-face \{\{.*?\n    \}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
