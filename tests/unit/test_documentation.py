@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from functools import cache
 from itertools import dropwhile, groupby
 from pathlib import Path
@@ -193,6 +194,23 @@ def test_a_message_that_is_explained_is_one_that_the_code_has(quote: str) -> Non
     assert any(is_in(quote, text) for text in strings_of_the_code()), f"no string of the code has these words: {quote}"
 
 
+def raised_by_the_trainer() -> Iterator[tuple[str, str]]:
+    """The sentences of the errors that the trainer raises, and where."""
+    for path in (ROOT / "sdk" / "pytorch").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and node.exc.args:
+                text = text_of(node.exc.args[0]) or ""
+                if ast.unparse(node.exc.func) not in NOT_FOR_USERS and text.replace("…", "").count(" ") > 1:
+                    yield f"{path.name}:{node.lineno}", " ".join(text.split())
+
+
+def test_every_message_of_the_trainer_is_explained() -> None:
+    options = "… must be …; found …"  # the words of many; explained is that of an option, which has no others
+    quotes = [quote for quote in messages() if quote != options]
+    rows = [row for row in raised_by_the_trainer() if row[1] != f"{options}."]
+    assert [row for row in rows if not any(is_in(quote, row[1]) for quote in quotes)] == []
+
+
 def test_every_end_of_a_job_is_explained() -> None:
     text = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")
     rows = text.partition("| END | what happened |\n|---|---|\n")[2].partition("\n\n")[0].splitlines()
@@ -200,6 +218,7 @@ def test_every_end_of_a_job_is_explained() -> None:
     assert explained == {reason.value for reason in EndReason}
 
 
+NOT_FOR_USERS = ("AssertionError", "NotImplementedError", "LookupError", "NotSavable", "ValueError")
 INTERNAL_VARIABLES = {
     "PROCTOR_COMPLETE",  # by click, in the completion of a shell
     "PROCTOR_FAILPOINT",
