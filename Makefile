@@ -64,6 +64,7 @@ $(DOCS)/ready: pyproject.toml constraints.txt
 
 docs: $(DOCS)/ready  ## build the documentation as a site in site/; fails at a broken link
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict
+	@echo 'Open site/index.html'
 
 pictures: setup  ## draw the pictures of the documentation anew
 	PYTHONPATH=src:tests $(BIN)/python docs/site/pictures.py
