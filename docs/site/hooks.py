@@ -9,14 +9,16 @@ import posixpath
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.files import File, Files
-from mkdocs.structure.pages import Page
 
 from proctor.manager.cli.main import cli
+
+if TYPE_CHECKING:  # a test reads what is made here without MkDocs
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+    from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[2]
 BESIDE_THE_CODE = "repository"  # the folder of the site for pages from outside of docs/
@@ -73,8 +75,10 @@ REASONS = {
 """Where sentences and clauses are made that are shown without being raised."""
 
 
-def on_files(files: Files, config: MkDocsConfig) -> Files:
+def on_files(files: "Files", config: "MkDocsConfig") -> "Files":
     """Add the pages that are not in docs/."""
+    from mkdocs.structure.files import File
+
     made = {"commands.md": commands(), "rest.md": rest_calls(), "python.md": python_api(), "messages.md": messages()}
     for name, text in made.items():
         files.append(File.generated(config, f"generated/{name}", content=text))
@@ -84,12 +88,19 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Lead links to the pages of the site, and write lists and tables as its Markdown, which is not GitHub's, wants
-    them: a blank line above a list, and no backslash before a bar in code."""
-    source = page.file.src_uri.removeprefix(f"{BESIDE_THE_CODE}/")
-    if source == page.file.src_uri:
-        source = f"docs/{source}"
+def on_page_markdown(markdown: str, page: "Page", config: "MkDocsConfig", files: "Files") -> str:
+    """Write a page as the site wants it."""
+    return site_markdown(markdown, page.file.src_uri, set(files.src_uris))
+
+
+def site_markdown(markdown: str, page: str, known: set[str]) -> str:
+    """A page's text with links that lead to the pages of the site, and with lists and tables as its Markdown, which is
+    not GitHub's, wants them: a blank line above a list, and no backslash before a bar in code.
+
+    :param page: its path in the site, as are those of the `known` ones.
+    """
+    beside = page.startswith(f"{BESIDE_THE_CODE}/")
+    source = page.removeprefix(f"{BESIDE_THE_CODE}/") if beside else f"docs/{page}"
 
     def lead(link: re.Match[str]) -> str:
         sign, text, target = link.groups()
@@ -98,10 +109,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             return link[0]
         found = posixpath.normpath(posixpath.join(posixpath.dirname(source), path))
         place = found.removeprefix("docs/") if found.startswith("docs/") else f"{BESIDE_THE_CODE}/{found}"
-        if files.get_file_from_path(place) is None:
+        if place not in known:
             return text if (ROOT / found).exists() and not found.startswith("docs/") else link[0]
-        way = posixpath.relpath(place, posixpath.dirname(page.file.src_uri) or ".")
-        return f"{sign}[{text}]({way}{anchor}{heading})"
+        return f"{sign}[{text}]({posixpath.relpath(place, posixpath.dirname(page) or '.')}{anchor}{heading})"
 
     lines, is_code, in_list = list[str](), False, False
     for line in markdown.split("\n"):
