@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 LIMIT_SECONDS = 240
 TUTORIAL = "docs/tutorial.md"
 RUN_PAGES = [page for page in pages() if page != TUTORIAL and any(block.mark == "run" for block in blocks_of(page))]
-NO_INDEX = ("Failed to establish a new connection", "Temporary failure in name resolution", "No matching distribution")
+NO_INDEX = ("NewConnectionError", "NameResolutionError", "ConnectTimeoutError", "ProxyError")  # what pip retries after
 
 
 @dataclass
