@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help setup demo demo-stop test test-fast test-servers check chaos bench
+.PHONY: help setup demo demo-stop test test-fast test-servers check docs pictures chaos bench bench-peers
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
@@ -48,12 +48,26 @@ demo: $(DEMO)/ready  ## set up and run the main job: 24 PyTorch trials, in demo-
 	$(IN_DEMO) proctor create --config examples/digits/config.yml --foreground
 	@echo
 	@echo 'See the trials:   export PROCTOR_HOME="$(CURDIR)/demo-home"; $(DEMO)/bin/proctor trial ls'
-	@echo 'Tune your script: "Your own project" in README.md'
+	@echo 'Tune your script: docs/tutorial.md'
 	@echo 'Stop the demo:    make demo-stop'
 
 demo-stop: $(DEMO)/ready  ## stop the demo's experiments and its manager; demo-home/ stays
 	$(IN_DEMO) proctor stop --all
 	$(IN_DEMO) proctor manager stop
+
+DOCS := .venv-docs
+$(DOCS)/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/pip install --quiet --upgrade 'pip>=25.1'
+	$(DOCS)/bin/pip install --quiet -c constraints.txt -e . --group docs
+	touch $@
+
+docs: $(DOCS)/ready  ## build the documentation as a site in site/; fails at a broken link
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict
+	@echo 'Open site/index.html'
+
+pictures: setup  ## draw the pictures of the documentation anew
+	PYTHONPATH=src:tests $(BIN)/python docs/site/pictures.py
 
 bench: setup  ## measure; one table (about 15 minutes on an idle machine)
 	$(BIN)/python -m benchmarks $(ARGS)

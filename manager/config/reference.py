@@ -8,8 +8,10 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import Any
 
+from pydantic.fields import FieldInfo
+
 from proctor.manager.config.experiment import ExperimentConfig
-from proctor.manager.config.keys import ANY, KEYS, OTHER_PLATFORMS, Key, Treatment
+from proctor.manager.config.keys import ADDITIONS, ANY, EXPERIMENT, KEYS, OTHER_PLATFORMS, Key, Treatment
 from proctor.manager.config.matching import section_models
 from proctor.manager.config.platforms import PLATFORMS
 from proctor.manager.config.sections import INHERITED
@@ -23,6 +25,22 @@ _TREATMENT_NAMES = {
     Treatment.REFUSED: "refused",
 }
 
+REQUIRED = "**required**"
+_DEFAULTS = {
+    # The reader fills these in, or accepts one of two.
+    "searchSpace": f"{REQUIRED}, or `searchSpaceFile`",
+    "searchSpaceFile": f"{REQUIRED}, or `searchSpace`",
+    "trialCodeDirectory": "the file's folder",
+    "objective": "see [Objective](#objective)",
+    "objective.direction": "see [Objective](#objective)",
+    "tuner.name": f"{REQUIRED}, or `className`",
+    "tuner.className": f"{REQUIRED}, or `name`",
+    "assessor.name": f"{REQUIRED}, or `className`",
+    "assessor.className": f"{REQUIRED}, or `name`",
+    "tuner.codeDirectory": "the file's folder",
+    "assessor.codeDirectory": "the file's folder",
+}
+"""What the documentation says of keys whose default is not their field's."""
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _JSON_TYPES = {str: "string", bool: "boolean", int: "integer", dict: "object"}
@@ -47,25 +65,59 @@ _SPACE_OF_BUILTINS = {"type": "object", "minProperties": 1, "additionalPropertie
 
 
 def render_key_tables() -> str:
-    """Every v2 key in one Markdown table a section, then the platforms and the v1 keys."""
+    """Every v2 key in Markdown tables: those that do something by section, the others of NNI's files after them; then
+    the platforms and the v1 keys."""
+    honored = [row for row in KEYS if row.effective is Treatment.HONORED]
+    others = [row for row in KEYS if row.effective is not Treatment.HONORED and row.section != OTHER_PLATFORMS]
     parts = []
-    for section, rows in groupby(KEYS, key=lambda row: row.section):
-        table = _key_list if section == OTHER_PLATFORMS else _key_table
-        parts += [f"### {section}", "", *table(list(rows)), ""]
+    for section in dict.fromkeys(row.section if row.section != ADDITIONS else EXPERIMENT for row in honored):
+        rows = [row for row in honored if row.section == section or (section, row.section) == (EXPERIMENT, ADDITIONS)]
+        rows.sort(key=lambda row: not default_words(row).startswith(REQUIRED))
+        parts += [f"### {section}", "", *_key_table(rows), ""]
+    parts += ["### Other keys of NNI's files", "", *_other_table(others), ""]
+    parts += [f"### {OTHER_PLATFORMS}", "", *_key_list([row for row in KEYS if row.section == OTHER_PLATFORMS]), ""]
     parts += ["### Platforms", "", *_platform_table(), ""]
     parts += ["### Keys of NNI's first format (v1)", "", *_old_table()]
     return "\n".join(parts) + "\n"
 
 
 def _key_table(rows: list[Key]) -> Iterable[str]:
-    yield "| key | example | treatment | meaning |"
+    yield "| key | default | example | meaning |"
+    yield "|---|---|---|---|"
+    for row in rows:
+        yield f"| `{row.path}` | {default_words(row)} | `{_example(row)}` | {_cell(field_description(row))} |"
+
+
+def _other_table(rows: list[Key]) -> Iterable[str]:
+    """The keys that have no effect, or are refused."""
+    yield "| key | example | treatment | what happens |"
     yield "|---|---|---|---|"
     for row in rows:
         sentence = row.effective_sentence or field_description(row)
         if row.effective is Treatment.REFUSED and row.treatment is Treatment.HONORED:
             sentence = f"{field_description(row)} ({row.effective_sentence})"
-        example = row.example if isinstance(row.example, str) else json.dumps(row.example)
-        yield f"| `{row.path}` | `{example}` | {_TREATMENT_NAMES[row.effective]} | {_cell(sentence)} |"
+        yield f"| `{row.path}` | `{_example(row)}` | {_TREATMENT_NAMES[row.effective]} | {_cell(sentence)} |"
+
+
+def _example(row: Key) -> str:
+    return row.example if isinstance(row.example, str) else json.dumps(row.example)
+
+
+def default_words(row: Key) -> str:
+    """What holds where a key is not given, or that it is required."""
+    if row.path in _DEFAULTS:
+        return _DEFAULTS[row.path]
+    field = _field_of(row)
+    if field is None:
+        return "that of the experiment"
+    if field.is_required():
+        return REQUIRED
+    value = field.get_default(call_default_factory=True)
+    if value in (None, {}):
+        return "not set"
+    return (
+        f"`{value:g}` s" if isinstance(value, float) else f"`{value if isinstance(value, str) else json.dumps(value)}`"
+    )
 
 
 def _key_list(rows: list[Key]) -> Iterable[str]:
@@ -99,19 +151,26 @@ def _old_table() -> Iterable[str]:
 
 def field_description(row: Key) -> str:
     """What the model says of an honored key; empty for keys without a field."""
+    field = _field_of(row)
+    if field is not None:
+        return field.description or ""
+    name = row.path.rpartition(".")[2]
+    known = any(field.alias == name for field in ExperimentConfig.model_fields.values())
+    return f"As `{name}` of the experiment; takes precedence over it." if known else ""
+
+
+def _field_of(row: Key) -> FieldInfo | None:
+    """The field of the models that a key fills; None for keys without one."""
     models: list[type[Section]] = [ExperimentConfig]
-    description = ""
+    field: FieldInfo | None = None
     for part in row.path.replace("[]", "").split("."):
-        found = [(f.annotation, f.description) for m in models for f in m.model_fields.values() if f.alias == part]
-        if not found:
-            name = row.path.rpartition(".")[2]
-            known = any(field.alias == name for field in ExperimentConfig.model_fields.values())
-            return f"As `{name}` of the experiment; takes precedence over it." if known else ""
-        description = found[0][1] or ""
-        models = section_models(found[0][0])
+        field = next((f for m in models for f in m.model_fields.values() if f.alias == part), None)
+        if field is None:
+            return None
+        models = section_models(field.annotation)
         if part == "trainingService":
             models = [_SERVICES[row.platform]] if row.platform in _SERVICES else models
-    return description
+    return field
 
 
 def _cell(text: str) -> str:

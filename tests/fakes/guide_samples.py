@@ -1,4 +1,4 @@
-"""The samples of docs/trainer.md, and whether the functions that they call take such arguments."""
+"""The samples of the trainer's pages in docs/, and whether the functions that they call take such arguments."""
 
 import ast
 import inspect
@@ -11,13 +11,21 @@ from typing import Any
 
 from proctor.sdk.pytorch import DataLoaderParams
 
-GUIDE = (Path(__file__).parents[2] / "docs" / "trainer.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+GUIDE = (DOCS / "trainer.md").read_text()
+QUICK_START = (DOCS / "trainer-quick-start.md").read_text()
 NO_METHODS: "Mapping[str, str]" = MappingProxyType({})
 
 
-def find_sample(heading: str) -> str:
+def find_sample(heading: str, page: str = GUIDE) -> str:
     """The first piece of Python below a heading."""
-    return GUIDE.partition(f"\n{heading}\n")[2].partition("```python\n")[2].partition("```")[0]
+    return page.partition(f"\n{heading}\n")[2].partition("```python\n")[2].partition("```")[0]
+
+
+def find_samples(heading: str, page: str) -> "list[str]":
+    """All pieces of Python below a heading."""
+    section = page.partition(f"\n{heading}\n")[2].partition("\n## ")[0]
+    return [piece.partition("```")[0] for piece in section.split("```python\n")[1:]]
 
 
 def check_sample(heading: str, methods: "Mapping[str, str]" = NO_METHODS) -> "list[str]":

@@ -205,7 +205,7 @@ def resume(session: CliSession, words: Sequence[str], trial: str | None, experim
     session.report(f"Trial {found['sequence_id']} ({found['id']}) is resumed{why}.")
 
 
-@trial.command(epilog=examples("proctor trial retry 7"))
+@trial.command(epilog=examples("proctor trial clone 7 --set lr=0.01 --set momentum=0.9"))
 @trial_argument
 @click.option(
     "--set",
@@ -242,7 +242,7 @@ def read_changes(changes: Iterable[str]) -> dict[str, Any]:
     return found
 
 
-@trial.command()
+@trial.command(epilog=examples("proctor trial retry 7", "proctor trial retry 7 --from-checkpoint"))
 @trial_argument
 @click.option("--from-checkpoint", is_flag=True, help="Continue from its newest checkpoint, not from the start.")
 @with_session

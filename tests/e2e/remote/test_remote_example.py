@@ -1,10 +1,11 @@
-"""The example of platform remote, as a user runs it."""
+"""The example of platform remote, and the tutorial's second machine, as a user runs them."""
 
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from fakes.documentation import blocks_of
 from fakes.machines.scene import Scene
 from ruamel.yaml import YAML
 
@@ -32,3 +33,25 @@ def test_the_example_finds_the_bottom_of_its_bowl_on_two_machines(stage: Callabl
     scene.manager.command_line("stop", experiment)
     scene.manager.until_status(experiment, "STOPPED")
     scene.expect_nothing_left()
+
+
+def test_the_tutorial_runs_on_a_second_machine(stage: Callable[..., Scene], tmp_path: Path) -> None:
+    scene = stage(2)
+    folder = tmp_path / "tutorial"
+    folder.mkdir()
+    blocks = blocks_of("docs/tutorial.md")
+    for block in blocks:
+        if block.mark == "file":
+            (folder / block.detail).write_text(block.text)
+    yaml = YAML()
+    document = yaml.load(folder / "experiment.yml")
+    service = yaml.load(next(block.text for block in blocks if "machineList" in block.text))
+    service["trainingService"]["machineList"] = scene.group.machine_list()
+    config = folder / "two-machines.yml"
+    yaml.dump({**document, **service, "maxTrialNumber": 6}, config)
+    assert scene.manager.command_line("doctor", "--config", config)
+    experiment = scene.manager.command_line("create", "--config", config, "--foreground").partition("\n")[0]
+    trials = scene.manager.trials(experiment)
+    assert {trial["status"] for trial in trials} <= {"SUCCEEDED", "EARLY_STOPPED"}
+    assert len(trials) == 6
+    assert len({trial["node_id"] for trial in trials}) == 2

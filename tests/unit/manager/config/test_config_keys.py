@@ -11,7 +11,7 @@ from proctor.manager.config.keys import KEYS, Key, Treatment
 from proctor.manager.config.loading import LoadedExperiment, load_experiment, load_experiment_mapping
 from proctor.manager.config.matching import section_models
 from proctor.manager.config.platforms import PLATFORMS, Availability
-from proctor.manager.config.reference import field_description, render_key_tables
+from proctor.manager.config.reference import REQUIRED, default_words, field_description, render_key_tables
 from proctor.manager.config.services import Section
 
 DOCUMENTATION = Path(__file__).parents[4] / "docs" / "configuration.md"
@@ -164,6 +164,22 @@ def test_a_key_without_a_value_is_not_given(row: Key, small_mapping: dict[str, A
     else:
         assert isinstance(with_null, ConfigError)
         assert [problem.key for problem in with_null.problems] == [problem.key for problem in without.problems]
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in KEYS if row.effective is Treatment.HONORED and " or " not in default_words(row)], ids=name_of
+)
+def test_a_key_is_required_where_the_table_says_so_and_nowhere_else(
+    row: Key, small_mapping: dict[str, Any], directory: Path
+) -> None:
+    base = base_for(row, small_mapping)
+    *parents, name = row.path.split(".")
+    holder: Any = base
+    for part in parents:
+        holder = holder[part.removesuffix("[]")][0] if part.endswith("[]") else holder.setdefault(part, {})
+    holder.pop(name, None)
+    loaded = attempt(base, directory)
+    assert isinstance(loaded, ConfigError if default_words(row) == REQUIRED else LoadedExperiment), loaded
 
 
 @pytest.mark.parametrize("platform", PLATFORMS.values(), ids=lambda platform: platform.name)

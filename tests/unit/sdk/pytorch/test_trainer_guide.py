@@ -1,4 +1,4 @@
-"""docs/trainer.md says what the code does, and its samples run."""
+"""The trainer's pages in docs/ say what the code does, and their samples run."""
 
 import os
 import re
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from fakes.guide_samples import GUIDE, check_calls, find_sample, read_hooks
+from fakes.guide_samples import GUIDE, QUICK_START, check_calls, find_sample, read_hooks
 from torch import nn
 from torch.utils.data import TensorDataset
 
@@ -61,7 +61,7 @@ def test_the_quick_start_trains_and_does_nothing_when_it_is_run_again(
     outcomes = []
     for _ in range(2):
         names: dict[str, Any] = {"__name__": "__main__"}
-        exec(find_sample("## Quick start"), names)
+        exec(find_sample("## A whole script", QUICK_START), names)
         outcomes.append(names["outcome"])
         assert capsys.readouterr().out.startswith("completed: accuracy 0.9")
     first, second = outcomes
@@ -75,7 +75,7 @@ def test_the_quick_start_trains_and_does_nothing_when_it_is_run_again(
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
 def test_the_quick_start_is_a_whole_script(processes: int, tmp_path: Path) -> None:
-    sample = find_sample("## Quick start")
+    sample = find_sample("## A whole script", QUICK_START)
     if processes > 1:  # as on a machine with several GPUs
         sample = sample.replace('{"total_steps": 20', f'{{"use_cpu": True, "processes": {processes}, "total_steps": 3')
     (tmp_path / "train.py").write_text(sample)

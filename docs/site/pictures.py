@@ -1,0 +1,115 @@
+"""Draw the pictures of the README and the site: `make pictures`.
+
+A picture is what the command line prints on a terminal, drawn by rich. The manager behind it is the one of the tests,
+with made-up experiments, so the same code always gives the same picture; a test compares.
+"""
+
+import os
+import pty
+import re
+import subprocess
+import sys
+import tempfile
+from io import StringIO
+from pathlib import Path
+
+from fakes.rest import FakeRest
+from rich.console import CONSOLE_SVG_FORMAT, Console
+from rich.text import Text
+
+FOLDER = Path(__file__).parents[1] / "pictures"
+WIDTH = 110
+COMMANDS = ("proctor experiment list", "proctor trial ls digits --sort best --head 7")
+TRIALS = (
+    (4, "SUCCEEDED", 0.98611, 12, 41, {"lr": 0.00312, "hidden": 128}, ""),
+    (11, "SUCCEEDED", 0.98333, 12, 44, {"lr": 0.00274, "hidden": 128}, ""),
+    (9, "SUCCEEDED", 0.97777, 12, 38, {"lr": 0.00508, "hidden": 64}, ""),
+    (6, "SUCCEEDED", 0.97222, 12, 37, {"lr": 0.00141, "hidden": 64}, ""),
+    (2, "EARLY_STOPPED", 0.91389, 5, 16, {"lr": 0.0644, "hidden": 32}, "stopped early by the assessor"),
+    (7, "EARLY_STOPPED", 0.90833, 4, 14, {"lr": 0.00018, "hidden": 32}, "stopped early by the assessor"),
+    (12, "WAITING", None, 0, 0, {"lr": 0.0029, "hidden": 128}, "waiting: GPU 1 held by user ada"),
+)
+
+
+def fill(rest: FakeRest) -> None:
+    """Two experiments, and the trials of one."""
+    counts = {"RUNNING": 2, "WAITING": 1, "SUCCEEDED": 8, "EARLY_STOPPED": 3}
+    best = {"trial_id": "trial4", "sequence_id": 4, "value": 0.98611, "parameters": {}}
+    other = {"trial_id": "trial21", "sequence_id": 21, "value": 0.2147, "parameters": {}}
+    rest.add_experiment(
+        "k3Vn8QxZ",
+        name="resnet sweep",
+        status="DONE",
+        reason="maxTrialNumber 30 is reached",
+        trial_counts={"SUCCEEDED": 30},
+        max_trial_number=30,
+        objective={"metric": "default", "direction": "minimize"},
+        best=other,
+    )
+    rest.add_experiment("Ab3dE5f7", name="digits", max_trial_number=24, trial_counts=counts, best=best)
+    for number, status, value, reports, seconds, parameters, reason in TRIALS:
+        started = "2026-03-02T09:30:00Z" if seconds else None
+        rest.add_trial(
+            "Ab3dE5f7",
+            f"{number:02d}kQ7xZ",
+            sequence_id=number,
+            status=status,
+            final_value=value,
+            intermediate_count=reports,
+            parameters=parameters,
+            reason=reason,
+            started_at=started,
+            ended_at=started and f"2026-03-02T09:30:{seconds:02d}Z",
+        )
+
+
+def run_on_terminal(command: str, home: Path) -> str:
+    """What a command shows on a terminal, with its colors."""
+    ours, its = pty.openpty()
+    environment = {
+        **{name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")},
+        "PROCTOR_HOME": str(home),
+        "TERM": "xterm-256color",
+        "COLUMNS": str(WIDTH),
+        "LINES": "40",
+        "TZ": "UTC",
+    }
+    words = [sys.executable, "-P", "-m", "proctor.manager.cli.main", *command.split()[1:]]
+    process = subprocess.Popen(words, env=environment, stdin=its, stdout=its, stderr=its)
+    os.close(its)
+    shown = b""
+    while piece := read(ours):
+        shown += piece
+    os.close(ours)
+    if process.wait():
+        raise RuntimeError(f"`{command}` failed: {shown.decode()}")
+    return shown.decode().replace("\r\n", "\n")
+
+
+def read(terminal: int) -> bytes:
+    """The next piece; nothing once the command has ended."""
+    try:
+        return os.read(terminal, 65536)
+    except OSError:  # EIO: nothing has the other side open anymore
+        return b""
+
+
+def draw_terminal() -> str:
+    """The commands and what they print, as SVG."""
+    console = Console(record=True, width=WIDTH, file=StringIO(), force_terminal=True, highlight=False)
+    with tempfile.TemporaryDirectory() as folder, FakeRest(Path(folder)) as rest:
+        fill(rest)
+        for command in COMMANDS:
+            console.print(Text.assemble(("$ ", "dim"), (command, "bold")))
+            console.print(Text.from_ansi(run_on_terminal(command, Path(folder)).rstrip()))
+            console.print()
+    # Without the fonts that the template would load from the network.
+    template = re.sub(r"\s*@font-face \{\{.*?\n    \}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
+    drawn = console.export_svg(title="proctor", unique_id="proctor", code_format=template)
+    return "".join(f"{line.rstrip()}\n" for line in drawn.splitlines())
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER
+    folder.mkdir(exist_ok=True)
+    (folder / "terminal.svg").write_text(draw_terminal(), encoding="utf-8")
