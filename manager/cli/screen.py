@@ -1,6 +1,6 @@
 """Tables on a terminal: colored, fitted to its width, and with every reason and command readable whole.
 
-The only modules that import rich are this one and the live ones.
+Only this module and `live` draw with rich; a command imports them when there is a terminal.
 """
 
 import re
@@ -60,28 +60,30 @@ class Listing:
             column: [clean(column.text(row)).translate(_LINES if column.wraps else _ONE_LINE) for row in self._rows]
             for column in self._columns
         }
-        wrapping = [column for column in self._columns if column.wraps and any(self._texts[column])]
         columns = [column for column in self._columns if not column.wraps]
+        wrapping = [column for column in self._columns if column.wraps and (any(self._texts[column]) or not columns)]
         width = options.max_width
         is_whole = self._width([*columns, *wrapping]) <= width
         if is_whole and not any("\n" in text for column in wrapping for text in self._texts[column]):
             yield from _lines(console.render_lines(self._grid([*columns, *wrapping]), options, pad=False))
             return
         self._leave_out(columns, width)
-        beside = min(self._width(columns), width) + GAP
-        if width - beside < LEAST_BESIDE:
-            beside = 0
-        least = self._width(columns, is_cut=True)
-        grid = console.render_lines(self._grid(columns), options.update_width(max(width, least)), pad=False)
+        indent = self._width(columns) + GAP if columns else 0
+        is_beside = width - indent >= LEAST_BESIDE
+        indent = indent if is_beside else INDENT
+        lines: list[list[Segment]] = [[] for _ in range(len(self._rows) + self._header)]
+        if columns:
+            least = self._width(columns, is_cut=True)
+            lines = console.render_lines(self._grid(columns), options.update_width(max(width, least)), pad=False)
         if self._header:
-            titles = " / ".join(column.title for column in wrapping) if beside else ""
-            yield from _joined(grid.pop(0), beside, Text(titles, style="bold"))
-        for number, line in enumerate(grid):
-            texts = list(self._wrapped(wrapping, number, width - (beside or INDENT)))
-            first = texts.pop(0) if beside and texts else Text()
-            yield from _joined(line, beside, first)
+            titles = " / ".join(column.title for column in wrapping) if is_beside else ""
+            yield from _joined(lines.pop(0), indent, Text(titles, style="bold"))
+        for number, line in enumerate(lines):
+            texts = list(self._wrapped(wrapping, number, width - indent))
+            first = texts.pop(0) if is_beside and texts else Text()
+            yield from _joined(line, indent, first)
             for text in texts:
-                yield Segment(" " * (beside or INDENT))
+                yield Segment(" " * indent)
                 yield text
 
     def _width(self, columns: Sequence[Column], *, is_cut: bool = False) -> int:

@@ -106,6 +106,14 @@ def test_words_and_commands_are_never_broken_and_what_fits_stays_in_its_row() ->
     assert lines(Listing([{"id": "a", "text": "b c"}], [ID, WRAPPED]), 60) == ["ID  TEXT", "a   b c"]
 
 
+def test_a_table_of_reasons_alone_has_them_all() -> None:
+    rows = [{"text": WORDS}, {"text": ""}, {"text": "b"}]
+    shown = lines(Listing(rows, [WRAPPED]), 60)
+    assert (shown[0], shown[-2:]) == ("TEXT", ["", "b"])
+    assert " ".join(shown[1:-2]) == WORDS
+    assert lines(Listing([{"text": ""}], [WRAPPED]), 60) == ["TEXT", ""]
+
+
 def test_a_narrow_terminal_gets_fewer_columns_and_is_told() -> None:
     columns = [ID, *(Column(f"C{n}", lambda row: "x" * 20, left_out=n) for n in (1, 2)), CUT]
     listing = Listing([{"id": "a", "text": WORDS}], columns)
