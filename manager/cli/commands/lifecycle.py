@@ -187,7 +187,12 @@ def _to_stop(client: Any, experiment: str | None) -> list[dict[str, Any]]:
     if experiment is None:
         return [_only_running(client)]
     if not experiment.endswith("*"):
-        return [find_experiment(client, experiment)]
+        try:
+            return [find_experiment(client, experiment)]
+        except CommandError as error:
+            if experiment == "all" and error.code is ExitCode.NOT_FOUND:  # nnictl's
+                raise CommandError(f"{error}; `proctor stop --all` stops all experiments", error.code) from error
+            raise
     beginning = experiment.removesuffix("*")
     if not beginning:
         raise click.UsageError("expected the beginning of an id before '*'; `proctor stop --all` stops all experiments")

@@ -135,6 +135,7 @@ ANSWERED = {
     "resume sT0pPed1 -e DIR": "create it again, and import what",
     "resume n0wHere1 -e DIR": "create it again, and import what",
     "view sT0pPed1 --experiment_dir DIR": "create it again, and import what",
+    "stop all": "`proctor stop --all` stops all experiments",
     "stop -p 1": "stop one by its id",
     "stop aB3dE5f7 --port 1": "stop one by its id",
     "experiment load -p NNI_ZIP -c CODE": "import what `nnictl experiment export` wrote",
