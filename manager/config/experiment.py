@@ -8,9 +8,11 @@ from proctor.manager.config.fields import (
     AbsolutePath,
     AnyMapping,
     AnyValue,
+    Budget,
     ClassName,
     Concurrency,
     Count,
+    ExitCodes,
     GpuIndices,
     Label,
     ObjectiveMetric,
@@ -96,10 +98,12 @@ class ExperimentConfig(Section):
     """After this time a trial is stopped early: seconds, or 10m, 1.5h, 2d."""
     max_trial_number: TrialNumber | None = None
     """How many trials to create."""
-    max_trial_retries: Count = 0
-    """How often a trial whose command fails is retried."""
-    max_infrastructure_retries: Count = 5
-    """How often a trial that failed through no fault of its own (node lost, preempted) is retried."""
+    max_trial_retries: Budget = 0
+    """How often a trial whose command fails is retried; -1: without a limit."""
+    max_infrastructure_retries: Budget = 5
+    """How often a trial that failed through no fault of its own (node lost, preempted) is retried; -1: no limit."""
+    retry_exit_codes: ExitCodes = ()
+    """Exit codes by which a command says that it is not to blame: retried as if infrastructure had failed."""
     max_failed_trials: Positive | None = None
     """How many failed trials put the experiment into ERROR; unlimited if not given."""
     debug: Truth = False

@@ -151,6 +151,13 @@ def _class_name(value: Any) -> Any:
     return value
 
 
+def _exit_codes(value: Any) -> Any:
+    codes = value if isinstance(value, list | tuple) else [value]
+    if not all(isinstance(code, int) and not isinstance(code, bool) and 1 <= code <= 255 for code in codes):
+        raise unexpected("exit codes from 1 to 255, as in [75, 137]")
+    return tuple(dict.fromkeys(codes))
+
+
 def _objective_metric(value: Any) -> Any:
     if value != "default":
         raise unexpected('default, the key under which trials report what is optimized, as in {"default": accuracy}')
@@ -181,6 +188,8 @@ def _duration_schema(bound: str) -> WithJsonSchema:
 Whole = Annotated[int, BeforeValidator(_whole)]
 # The limits stand before the validator, so that the JSON Schema shows them.
 Count = Annotated[int, Field(ge=0), BeforeValidator(_whole)]
+Budget = Annotated[int, Field(ge=-1), BeforeValidator(_whole)]
+"""How often something may be done; -1: without a limit."""
 Positive = Annotated[int, Field(ge=1), BeforeValidator(_whole)]
 Concurrency = Annotated[int, Field(ge=1, le=MOST_CONCURRENT_TRIALS), BeforeValidator(_whole)]
 """trialConcurrency of a new experiment."""
@@ -200,6 +209,11 @@ AnyValue = Annotated[Any, BeforeValidator(_something)]
 AbsolutePath = Annotated[Path, BeforeValidator(absolute_path), WithJsonSchema({"type": "string", "minLength": 1})]
 Seconds = Annotated[float, BeforeValidator(seconds), _duration_schema("exclusiveMinimum")]
 SecondsOrZero = Annotated[float, BeforeValidator(_seconds_or_zero), _duration_schema("minimum")]
+ExitCodes = Annotated[
+    tuple[int, ...],
+    BeforeValidator(_exit_codes),
+    WithJsonSchema({"type": "array", "items": {"type": "integer", "minimum": 1, "maximum": 255}, "uniqueItems": True}),
+]
 GpuIndices = Annotated[
     tuple[int, ...],
     BeforeValidator(_indices),

@@ -304,6 +304,7 @@ KEYS: tuple[Key, ...] = (
         {
             "maxTrialRetries": 2,
             "maxInfrastructureRetries": 9,
+            "retryExitCodes": [75],
             "maxFailedTrials": 20,
             "reportFrom": 3,
             "codeSnapshot": True,

@@ -64,8 +64,10 @@ class RetryPolicy:
     """How often a trial may be tried again, and how long it waits: not at all after a job that made progress, else
     `backoff_seconds`, doubled after each further job in a row that has not."""
 
-    max_trial_retries: int = 0
-    max_infrastructure_retries: int = 5
+    max_trial_retries: int = 0  # negative: without a limit
+    max_infrastructure_retries: int = 5  # negative: without a limit
+    retry_exit_codes: frozenset[int] = frozenset()
+    """Exit codes of a command that are charged to infrastructure."""
     backoff_seconds: float = 1.0
     max_backoff_seconds: float = 60.0
     no_room_seconds: float = 5.0
@@ -109,24 +111,33 @@ def judge(
     policy: RetryPolicy,
     fruitless_jobs: int = 1,
     has_final: bool = False,
+    exit_code: int | None = None,
 ) -> RetryDecision:
     """Apply the table: end the trial, keep it PAUSED, or send it back to WAITING and charge the budget it says.
 
     :param fruitless_jobs: how many of its newest jobs, this one included, have ended without a report or a checkpoint.
     :param has_final: the trial's final metric is stored. It is the trial's result, so nothing runs again.
+    :param exit_code: of the command, if it has exited.
     """
     meaning = MEANINGS[end]
     if has_final:
         return RetryDecision(meaning.with_final, failures, infrastructure_failures, None)
     delay = retry_delay(fruitless_jobs, policy)
-    if meaning.charge is Charge.FREE:
+    charge = meaning.charge
+    if end is EndReason.EXITED_ERROR and exit_code in policy.retry_exit_codes:
+        charge = Charge.INFRASTRUCTURE
+    if charge is Charge.FREE:
         delay = max(delay, policy.no_room_seconds) if end is EndReason.NO_ROOM else delay
         return RetryDecision(TrialStatus.WAITING, failures, infrastructure_failures, delay)
-    if meaning.charge is Charge.TRIAL and failures < policy.max_trial_retries:
+    if charge is Charge.TRIAL and _has_left(policy.max_trial_retries, failures):
         return RetryDecision(TrialStatus.WAITING, failures + 1, infrastructure_failures, delay)
-    if meaning.charge is Charge.INFRASTRUCTURE and infrastructure_failures < policy.max_infrastructure_retries:
+    if charge is Charge.INFRASTRUCTURE and _has_left(policy.max_infrastructure_retries, infrastructure_failures):
         return RetryDecision(TrialStatus.WAITING, failures, infrastructure_failures + 1, delay)
     return RetryDecision(meaning.status, failures, infrastructure_failures, None)
+
+
+def _has_left(budget: int, spent: int) -> bool:
+    return budget < 0 or spent < budget
 
 
 def retry_delay(fruitless_jobs: int, policy: RetryPolicy) -> float:

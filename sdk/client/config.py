@@ -216,6 +216,7 @@ class ExperimentConfig:
     max_trial_duration: str | int | None = None
     max_trial_retries: int | None = None
     max_infrastructure_retries: int | None = None
+    retry_exit_codes: Sequence[int] | None = None
     max_failed_trials: int | None = None
     nni_manager_ip: str | None = None
     use_annotation: bool | None = None

@@ -121,6 +121,7 @@ class LoopContext:
         return RetryPolicy(
             max_trial_retries=self.config.max_trial_retries,
             max_infrastructure_retries=self.config.max_infrastructure_retries,
+            retry_exit_codes=frozenset(self.config.retry_exit_codes),
         )
 
 

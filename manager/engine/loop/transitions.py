@@ -347,6 +347,7 @@ def end_job(state: ExperimentState, turn: Turn, trial: LiveTrial, exit: Exit, po
         fruitless_jobs=0 if trial.has_progress else trial.row.fruitless_jobs + 1,
         policy=policy,
         has_final=trial.has_final,
+        exit_code=exit.code,
     )
     if decision.status is TrialStatus.WAITING:
         _retry(turn, trial, decision, reason, detail)

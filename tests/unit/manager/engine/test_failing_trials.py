@@ -96,6 +96,17 @@ def test_what_infrastructure_ends_is_no_failure_of_the_trials(tmp_path: Path) ->
         assert (row.status, counts) == (DONE, {TrialStatus.SYS_CANCELED: 12})
 
 
+def test_an_exit_code_that_is_to_be_retried_is_charged_to_infrastructure(tmp_path: Path) -> None:
+    def script(form: TrialJobForm) -> Iterable[Step]:
+        if form.number <= 7:
+            yield ScriptedExit(1.0, EndReason.EXITED_ERROR, code=75 if form.sequence_id == 0 else 1)
+        yield Final(1.0, 1.0)
+
+    budgets = {"maxTrialRetries": 0, "maxInfrastructureRetries": -1}
+    _, counts = outcome(tmp_path, script, maxTrialNumber=2, retryExitCodes=75, **budgets)
+    assert counts == {TrialStatus.SUCCEEDED: 1, TrialStatus.FAILED: 1}
+
+
 def test_trials_that_the_platform_refuses_for_good_fail_with_one_cause(tmp_path: Path) -> None:
     row, counts = outcome(tmp_path, ending_as(EndReason.UNPLACEABLE), maxTrialNumber=30, trialConcurrency=1)
     assert (row.status, counts) == (ERROR, {TrialStatus.SYS_CANCELED: 10})

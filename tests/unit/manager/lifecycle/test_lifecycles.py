@@ -144,6 +144,26 @@ def test_a_failing_command_is_not_retried_by_default_and_infrastructure_is_with_
     assert late.retry_after_seconds == 60
 
 
+def test_a_negative_budget_has_no_limit() -> None:
+    policy = RetryPolicy(max_trial_retries=-1, max_infrastructure_retries=-1)
+    for end in (EndReason.EXITED_ERROR, EndReason.NODE_LOST):
+        verdict = judge(end, failures=1000, infrastructure_failures=1000, fruitless_jobs=1000, policy=policy)
+        assert (verdict.status, verdict.retry_after_seconds) == (TrialStatus.WAITING, 60.0)
+
+
+def test_exit_codes_that_are_named_are_charged_to_infrastructure() -> None:
+    policy = RetryPolicy(max_trial_retries=0, max_infrastructure_retries=1, retry_exit_codes=frozenset({75}))
+
+    def verdict(end: EndReason, code: int, spent: int = 0) -> tuple[TrialStatus, int, int]:
+        found = judge(end, failures=0, infrastructure_failures=spent, policy=policy, exit_code=code)
+        return found.status, found.failures, found.infrastructure_failures
+
+    assert verdict(EndReason.EXITED_ERROR, 75) == (TrialStatus.WAITING, 0, 1)
+    assert verdict(EndReason.EXITED_ERROR, 75, spent=1) == (TrialStatus.FAILED, 0, 1)
+    assert verdict(EndReason.EXITED_ERROR, 1) == (TrialStatus.FAILED, 0, 0)
+    assert verdict(EndReason.USER_CANCELED, 75) == (TrialStatus.USER_CANCELED, 0, 0)
+
+
 _NOT_RETRIED = {Charge.FINAL, Charge.PAUSE}
 
 
