@@ -393,6 +393,27 @@ class Metric(Resource):
     time: Time
 
 
+class Checkpoint(Resource):
+    """A checkpoint that a trial has registered."""
+
+    id: int
+    """Counts up within the experiment."""
+    trial_id: str
+    job: int
+    """The number of the job that has registered it."""
+    member: int = 0
+    """The rank of the process that has registered it."""
+    step: int | None = None
+    """The step the trial named."""
+    sequence: int
+    """How many points the trial's curve had before it."""
+    path: str = Field(examples=["output/checkpoints/3"])
+    """Its folder in the job's directory; its files are among the trial's files."""
+    is_here: bool
+    """Whether that folder is on the manager's machine; else it is on the job's node, or gone."""
+    time: Time
+
+
 class CurvePoint(Resource):
     """A trial that ended, and the best value until then."""
 

@@ -13,7 +13,7 @@ from proctor.manager.config.objective import MAXIMIZE, METRIC, stored_direction
 from proctor.manager.engine.feasibility import Outlook
 from proctor.manager.lifecycle.experiment_failures import most_frequent
 from proctor.manager.lifecycle.states import TrialStatus
-from proctor.manager.store.rows import ExperimentRow, MetricRow, TrialJobRow, TrialRow
+from proctor.manager.store.rows import CheckpointRow, ExperimentRow, MetricRow, TrialJobRow, TrialRow
 from proctor.manager.store.tables import events, trials
 from proctor.sdk.metrics import JSON_WORDS
 from proctor.training_services.nodes.pool import Node, NodePool, Reservation
@@ -190,6 +190,21 @@ def metric_resource(row: MetricRow, report_from: int) -> models.Metric:
         step=row.step,
         value=shown_number(row.value, row.data),
         data=row.reported,
+        time=utc(row.time),
+    )
+
+
+def checkpoint_resource(row: CheckpointRow, trial_directory: Path) -> models.Checkpoint:
+    """A registered checkpoint. Looks for its folder, so call it in a thread."""
+    return models.Checkpoint(
+        id=row.id,
+        trial_id=row.trial_id,
+        job=row.job,
+        member=row.member,
+        step=row.step,
+        sequence=row.sequence,
+        path=row.path,
+        is_here=(trial_directory / "jobs" / str(row.job) / row.path).is_dir(),
         time=utc(row.time),
     )
 

@@ -349,6 +349,16 @@ def _others(reported: Any) -> dict[str, Any]:
     return {name.removeprefix("value."): value for name, value in fields.items() if name != "value"}
 
 
+CHECKPOINTS = (
+    Column("JOB", lambda row: str(row["job"]), right=True),
+    Column("RANK", lambda row: str(row["member"]), right=True, left_out=2),
+    Column("CHECKPOINT", lambda row: row["path"]),
+    Column("STEP", lambda row: "-" if row["step"] is None else str(row["step"]), right=True),
+    Column("POINTS", lambda row: str(row["sequence"]), right=True, left_out=3),
+    Column("HERE", lambda row: "yes" if row["is_here"] else "no"),
+    Column("TIME", lambda row: local_time(row["time"]), left_out=1),
+)
+
 METRICS = (
     Column("TIME", lambda row: local_time(row["time"]), left_out=3),
     Column("JOB", lambda row: str(row["job"]), right=True, left_out=1),

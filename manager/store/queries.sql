@@ -308,6 +308,9 @@ VALUES (:trial_id, :job, :member, :offset, :step, :path, :sequence, :time, :with
 SELECT * FROM metrics
 WHERE trial_id = :trial_id AND kind = 'intermediate' AND job = :job AND member = :member AND sequence = :sequence;
 
+-- name: checkpoints.page
+SELECT * FROM checkpoints WHERE trial_id = :trial_id AND id > :after_id ORDER BY id LIMIT :limit;
+
 -- name: checkpoints.latest
 -- of the rank whose reports count if it has one, else of the lowest rank that has
 SELECT * FROM checkpoints WHERE trial_id = :trial_id

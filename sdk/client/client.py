@@ -322,6 +322,10 @@ class Client:
         resumed those of the jobs before it."""
         return self._transport.pages(_path("trials", trial_id, "curve"), query={"limit": PAGE_SIZE})
 
+    def checkpoints(self, trial_id: str) -> Iterator[JsonObject]:
+        """The checkpoints that a trial has registered, oldest first."""
+        return self._transport.pages(_path("trials", trial_id, "checkpoints"), query={"limit": PAGE_SIZE})
+
     def trial_log(
         self,
         trial_id: str,

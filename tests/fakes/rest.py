@@ -46,6 +46,7 @@ class FakeRest(NodesOfRest):
         """How much of all logs was asked for."""
         self.asked: list[tuple[str, str, Any]] = []
         self.queries: list[dict[str, str]] = []  # of what was posted
+        self.checkpoints: dict[str, list[Row]] = {}  # by trial
         self.on_ask: dict[tuple[str, str], Any] = {}
         self.machines: Row | None = None
         """Of the experiments that are added from now on."""
@@ -269,6 +270,8 @@ class FakeRest(NodesOfRest):
             case "GET", name, "metrics":
                 rows = [row for row in self.metrics.get(name, []) if query.get("kind") in (None, row["kind"])]
                 return self._page(rows, query)
+            case "GET", name, "checkpoints":
+                return self._page(self.checkpoints.get(name, []), query)
             case "GET", name, "curve":
                 return self._page(_visible(self.metrics.get(name, [])), query)
             case "GET", name, "logs":

@@ -1,6 +1,8 @@
 """Trials, their jobs, metrics, logs and files."""
 
+import asyncio
 import sqlite3
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
@@ -19,7 +21,13 @@ from proctor.manager.api.dependencies import (
     read_row_id,
 )
 from proctor.manager.api.models import AddTrial, CloneTrial
-from proctor.manager.api.resources import is_maximized, job_resource, metric_resource, trial_resource
+from proctor.manager.api.resources import (
+    checkpoint_resource,
+    is_maximized,
+    job_resource,
+    metric_resource,
+    trial_resource,
+)
 from proctor.manager.api.text import NEXT_OFFSET, begin_of, text_part
 from proctor.manager.errors import NotFound
 from proctor.manager.lifecycle.states import TrialStatus
@@ -172,6 +180,25 @@ async def get_trial_curve(
     rank = report_from if member is None else member
     rows = await database.read(lambda c: metrics.curve(c, trial_id, member=rank, after_id=after_id, limit=limit + 1))
     return _metrics_page(rows, limit, report_from)
+
+
+@router.get("/trials/{trial_id}/checkpoints", summary="A trial's checkpoints")
+async def list_checkpoints(
+    context: Context, trial_id: str, cursor: Cursor = None, limit: Limit = 100
+) -> models.Page[models.Checkpoint]:
+    """What its jobs have registered, in the order of storing; the newest one is what it would continue from."""
+    trial = await context.manager.trials.get(trial_id)
+    after_id = 0 if cursor is None else read_row_id(cursor)
+    database = await context.manager.metrics(trial.experiment_id)
+    rows = await database.read(lambda c: metrics.checkpoints(c, trial_id, after_id=after_id, limit=limit + 1))
+    folder = Path((await context.manager.experiment(trial.experiment_id)).directory)
+    folder = folder / "trials" / f"{trial.sequence_id}-{trial.id}"
+
+    def look() -> list[models.Checkpoint]:
+        return [checkpoint_resource(row, folder) for row in rows[:limit]]
+
+    following = str(rows[limit - 1].id) if len(rows) > limit else None
+    return models.Page(items=await asyncio.to_thread(look), next_cursor=following)
 
 
 @router.get("/trials/{trial_id}/logs", summary="Part of a trial's output", response_class=Response)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from proctor.manager.cli.columns import JOBS, TRIAL, TRIALS, loss, trial_columns
+from proctor.manager.cli.columns import CHECKPOINTS, JOBS, TRIAL, TRIALS, loss, trial_columns
 from proctor.manager.cli.commands.log import trial_log
 from proctor.manager.cli.commands.update import read_document_file
 from proctor.manager.cli.exits import CommandError, ExitCode
@@ -286,6 +286,23 @@ def read_parameters(text: str) -> Any:
         return json.loads(text)
     except ValueError as error:
         raise CommandError(f"--parameters is not JSON: {error}", ExitCode.USAGE) from error
+
+
+@trial.command(epilog=examples("proctor trial checkpoints 7", "proctor trial checkpoints 7 -o json"))
+@trial_argument
+@output_option
+@with_session
+def checkpoints(
+    session: CliSession, words: Sequence[str], trial: str | None, experiment: str | None, output: str
+) -> None:
+    """List the checkpoints that a trial has registered; it continues from the last one.
+
+    HERE tells those on the manager's machine; `proctor trial download --path CHECKPOINT` fetches those of the newest
+    attempt, wherever they are.
+    """
+    found = named_trial(session.client, words, trial, experiment)
+    rows = session.client.checkpoints(found["id"])
+    print_list(rows, CHECKPOINTS, output, empty=f"Trial {found['id']} has registered no checkpoint.")
 
 
 @trial.command("files", epilog=examples("proctor trial files 7"))

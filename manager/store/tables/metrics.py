@@ -19,6 +19,7 @@ __all__ = [
     "KINDS",
     "RankSummary",
     "StoredChunk",
+    "checkpoints",
     "curve",
     "finals",
     "has_progress",
@@ -156,6 +157,12 @@ def last_id(connection: sqlite3.Connection) -> int:
     """The id of the record that was stored last; 0 when there is none."""
     row = connection.execute(query("metrics.last_id")).fetchone()
     return 0 if row is None else int(row[0])
+
+
+def checkpoints(connection: sqlite3.Connection, trial_id: str, *, after_id: int = 0, limit: int) -> list[CheckpointRow]:
+    """At most `limit` checkpoints of a trial (all jobs and members) with a greater id, in the order of storing."""
+    values = {"trial_id": trial_id, "after_id": after_id, "limit": limit}
+    return [CheckpointRow.from_row(row) for row in connection.execute(query("checkpoints.page"), values)]
 
 
 def latest_checkpoint(connection: sqlite3.Connection, trial_id: str, *, member: int = 0) -> CheckpointRow | None:

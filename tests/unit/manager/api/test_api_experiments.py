@@ -302,6 +302,28 @@ async def test_an_export_has_the_steps_of_intermediate_metrics_where_they_are_as
     assert (row["intermediate"], row["intermediate_steps"]) == (None, None)
 
 
+async def test_the_checkpoints_of_a_trial_are_listed_page_by_page(api: Any) -> None:
+    created = await api.create(max_trial_number=1)
+    await api.ended(created["id"])
+    [trial] = (await api.client.get(f"/api/v1/experiments/{created['id']}/trials")).json()["items"]
+    path = f"/api/v1/trials/{trial['id']}/checkpoints"
+    assert (await api.client.get(path)).json() == {"items": [], "next_cursor": None}
+    lines = [f'{{"kind":"checkpoint","path":"output/checkpoints/{n}","step":{n},"time":1.0}}\n' for n in (1, 2, 3)]
+    data = '{"kind":"intermediate","value":0.5,"time":1.0}\n' + "".join(lines)
+    chunk = {"trial_id": trial["id"], "job": 1, "member": 1, "offset": 0, "data": data.encode()}
+    database = await api.manager.metrics(created["id"])
+    await database.write(lambda c: metrics.store_chunk(c, **chunk))
+    (Path(trial["directory"]) / "jobs" / "1" / "output" / "checkpoints" / "2").mkdir(parents=True)
+    first = (await api.client.get(f"{path}?limit=2")).json()
+    assert [(row["path"], row["step"], row["sequence"], row["is_here"]) for row in first["items"]] == [
+        ("output/checkpoints/1", 1, 1, False),
+        ("output/checkpoints/2", 2, 1, True),
+    ]
+    last = (await api.client.get(f"{path}?limit=2&cursor={first['next_cursor']}")).json()
+    assert ([row["step"] for row in last["items"]], last["next_cursor"]) == ([3], None)
+    assert (await api.client.get("/api/v1/trials/nosuch00/checkpoints")).status_code == 404
+
+
 async def test_reports_of_every_rank_are_read_and_those_that_count_are_marked(api: Any) -> None:
     created = await api.create(report_from=1)
     await api.ended(created["id"])

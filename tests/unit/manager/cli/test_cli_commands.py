@@ -117,6 +117,14 @@ def test_a_list_without_trials_names_what_was_asked_for(running: FakeRest, invok
     assert invoke("trial", "ls", "empty").stderr == "No trials in empty.\n"
 
 
+def test_the_checkpoints_of_a_trial_are_listed(running: FakeRest, invoke) -> None:
+    assert invoke("trial", "checkpoints", "t0").stderr == "Trial t0 has registered no checkpoint.\n"
+    row = {"id": 1, "trial_id": "t0", "job": 2, "member": 0, "step": 300, "sequence": 3, "time": "2026-01-02T03:04:05Z"}
+    running.checkpoints["t0"] = [{**row, "path": "output/checkpoints/1", "is_here": True}]
+    lines = invoke("trial", "checkpoints", "t0").stdout.splitlines()
+    assert lines[1].split()[:6] == ["2", "0", "output/checkpoints/1", "300", "3", "yes"]
+
+
 def test_trials_are_killed_retried_and_added(running: FakeRest, invoke) -> None:
     assert invoke("trial", "kill", "t0").exit_code == 0
     assert invoke("trial", "retry", "1").stdout == "againt1\n"
