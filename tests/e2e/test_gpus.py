@@ -104,7 +104,7 @@ def test_trials_run_on_different_gpus_and_the_others_say_who_holds_them(machine:
     assert sorted(holder for device in devices(manager) for holder in device["held_by"]) == holders
     printed = manager.command_line("nodes")
     for holder in holders:
-        assert f"held by {holder}" in printed
+        assert holder in printed
     machine.release_trials()
     assert manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 4}
     assert {machine.given(trial) for trial in manager.trials(experiment)} == set(machine.uuids)
@@ -142,7 +142,7 @@ def test_a_gpu_that_others_use_is_left_alone_unless_that_is_allowed(machine: Mac
     machine.gpus.set([gpu(free), gpu(used, processes={os.getpid(): 300})])
     phrase = f"another process (pid {os.getpid()}, 300 MiB)"
     manager.poll_for(lambda: [phrase] in [device["held_by"] for device in devices(manager)], "the foreign process")
-    assert f"held by {phrase}" in manager.command_line("nodes")
+    assert phrase in manager.command_line("nodes")
     experiment = machine.create(trialGpuNumber=1)
     [running], waiting = machine.settled(experiment, running=1, waiting=3)
     assert machine.given(running) == free

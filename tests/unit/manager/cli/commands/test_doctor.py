@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -170,6 +171,8 @@ def test_a_home_in_a_folder_that_everybody_may_write_fails_unless_that_is_sticky
 
 def test_a_script_run_by_hand_is_told_how_to_find_proctors_nni(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ours = next(iter(proctor.sdk.compat.__path__))
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if place != ours])
+    monkeypatch.delitem(sys.modules, "nni", raising=False)  # which other tests import
     advice = f"to have Proctor's there: export PYTHONPATH={ours}:$PYTHONPATH"
     found = checks.check_nni(Home(tmp_path))
     assert (found.verdict, found.advice) == (CheckResult.OK, advice)
