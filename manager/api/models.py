@@ -393,7 +393,7 @@ class Metric(Resource):
     time: Time
 
 
-class Checkpoint(Resource):
+class RegisteredCheckpoint(Resource):
     """A checkpoint that a trial has registered."""
 
     id: int

@@ -194,9 +194,9 @@ def metric_resource(row: MetricRow, report_from: int) -> models.Metric:
     )
 
 
-def checkpoint_resource(row: CheckpointRow, trial_directory: Path) -> models.Checkpoint:
+def checkpoint_resource(row: CheckpointRow, trial_directory: Path) -> models.RegisteredCheckpoint:
     """A registered checkpoint. Looks for its folder, so call it in a thread."""
-    return models.Checkpoint(
+    return models.RegisteredCheckpoint(
         id=row.id,
         trial_id=row.trial_id,
         job=row.job,

@@ -185,7 +185,7 @@ async def get_trial_curve(
 @router.get("/trials/{trial_id}/checkpoints", summary="A trial's checkpoints")
 async def list_checkpoints(
     context: Context, trial_id: str, cursor: Cursor = None, limit: Limit = 100
-) -> models.Page[models.Checkpoint]:
+) -> models.Page[models.RegisteredCheckpoint]:
     """What its jobs have registered, in the order of storing; the newest one is what it would continue from."""
     trial = await context.manager.trials.get(trial_id)
     after_id = 0 if cursor is None else read_row_id(cursor)
@@ -194,7 +194,7 @@ async def list_checkpoints(
     folder = Path((await context.manager.experiment(trial.experiment_id)).directory)
     folder = folder / "trials" / f"{trial.sequence_id}-{trial.id}"
 
-    def look() -> list[models.Checkpoint]:
+    def look() -> list[models.RegisteredCheckpoint]:
         return [checkpoint_resource(row, folder) for row in rows[:limit]]
 
     following = str(rows[limit - 1].id) if len(rows) > limit else None
