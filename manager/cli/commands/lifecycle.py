@@ -25,6 +25,10 @@ def folder_option(function: F) -> F:
     return click.option(*names, metavar="DIR", type=click.Path(path_type=Path), hidden=True)(function)
 
 
+_RESUMABLE = {"STOPPED", "STOPPING", "PAUSED", "VIEWED", "ERROR"}
+_WITH_PAUSED_TRIALS = {"RUNNING", "NO_MORE_TRIAL", "TUNER_NO_MORE_TRIAL"}
+
+
 @click.command(
     epilog=examples(
         "proctor resume                  # the only one that can be resumed", "proctor resume k3x9 --foreground"
@@ -53,7 +57,7 @@ def resume(
     found = (
         _find(client, experiment, folder)
         if experiment or folder
-        else _only(client, {"STOPPED", "STOPPING", "PAUSED", "VIEWED", "ERROR"}, "resumed")
+        else _only(client, _RESUMABLE | (_WITH_PAUSED_TRIALS if trials else set()), "resumed")
     )
     _wait_while_stopping(session, client, found)
     client.resume_experiment(found["id"], trials=trials)

@@ -107,7 +107,8 @@ def test_a_trial_is_retried_from_its_checkpoint(running: FakeRest, invoke) -> No
 
 def test_an_experiment_is_paused_and_resumed_with_its_trials(running: FakeRest, invoke) -> None:
     assert "its trials are being paused; `proctor resume e --trials` resumes" in invoke("pause", "--trials").stderr
-    assert invoke("resume", "e", "--trials").exit_code == 0
+    running.set_status("e", "NO_MORE_TRIAL")
+    assert invoke("resume", "--trials").exit_code == 0
     assert running.queries == [{"trials": "true"}, {"trials": "true"}]
 
 
