@@ -45,7 +45,7 @@ $(DEMO)/ready: pyproject.toml constraints.txt
 
 IN_DEMO := PROCTOR_HOME="$(CURDIR)/demo-home" PATH="$(CURDIR)/$(DEMO)/bin:$$PATH"
 demo: $(DEMO)/ready  ## set up and run the main job: 24 PyTorch trials, in demo-home/
-	$(IN_DEMO) proctor create --config examples/digits/config.yml --foreground
+	$(IN_DEMO) proctor create examples/digits/config.yml --foreground
 	@echo
 	@echo 'See the trials:   export PROCTOR_HOME="$(CURDIR)/demo-home"; $(DEMO)/bin/proctor trial ls'
 	@echo 'Tune your script: docs/tutorial.md'

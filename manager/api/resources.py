@@ -343,6 +343,6 @@ def _success_clause(total: int, reasons: Sequence[str]) -> str:
     reason, times = most_frequent(reasons)
     reason = reason or "no reason was given"
     if total == 1:
-        return f"the only trial that has ended has not succeeded: {reason}"
+        return f"the only finished trial failed: {reason}"
     sample = f"{len(reasons)}" if len(reasons) == total else f"the newest {len(reasons)}"
     return f"none of {total} trials has succeeded; {times} of {sample} ended with: {reason}"

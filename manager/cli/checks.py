@@ -261,7 +261,7 @@ def check_nni(home: Home) -> Check:
     spec = find_spec("nni")
     if spec is not None and spec.origin is not None and Path(spec.origin).is_relative_to(ours):
         return Check("import nni", CheckResult.OK, "Proctor's, in trials and in scripts run by hand")
-    advice = f"to have Proctor's there: export PYTHONPATH={shlex.quote(ours)}:$PYTHONPATH"
+    advice = f"to have Proctor's there: `export PYTHONPATH={shlex.quote(ours)}:$PYTHONPATH`"
     if spec is None:
         return Check("import nni", CheckResult.OK, "Proctor's in trials, nothing in scripts run by hand", advice)
     found = f"Proctor's in trials, NNI's own in scripts run by hand ({spec.origin})"

@@ -158,7 +158,8 @@ def reason(experiment: TableRow) -> str:
 
 def counts(experiment: TableRow) -> str:
     """`2 running, 9 succeeded`; empty without trials."""
-    return ", ".join(f"{count} {status.lower()}" for status, count in experiment["trial_counts"].items() if count)
+    found = experiment["trial_counts"].items()
+    return ", ".join(f"{count} {status.lower().replace('_', ' ')}" for status, count in found if count)
 
 
 def best(experiment: TableRow) -> str:

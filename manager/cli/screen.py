@@ -19,6 +19,8 @@ GAP = 2
 INDENT = 4
 LEAST_CUT = 12
 """Cells that are left of a text that is cut."""
+READABLE = 24
+"""Cells of such a text for which other columns are left out."""
 LEAST_BESIDE = 36
 """With so many cells right of the other columns, text continues there; with fewer, below its row."""
 UNLIMITED = 100_000
@@ -73,7 +75,7 @@ class Listing:
         indent = indent if is_beside else INDENT
         lines: list[list[Segment]] = [[] for _ in range(len(self._rows) + self._header)]
         if columns:
-            least = self._width(columns, is_cut=True)
+            least = self._width(columns, cut_to=LEAST_CUT)
             lines = console.render_lines(self._grid(columns), options.update_width(max(width, least)), pad=False)
         if self._header:
             titles = " / ".join(column.title for column in wrapping) if is_beside else ""
@@ -86,18 +88,21 @@ class Listing:
                 yield Segment(" " * indent)
                 yield text
 
-    def _width(self, columns: Sequence[Column], *, is_cut: bool = False) -> int:
-        """The cells that columns need."""
+    def _width(self, columns: Sequence[Column], *, cut_to: int | None = None) -> int:
+        """The cells that columns need.
+
+        :param cut_to: those that give way are cut to so many.
+        """
         widths = []
         for column in columns:
             needed = max(map(cell_len, (column.title, *self._texts[column])))
-            widths.append(min(needed, LEAST_CUT) if is_cut and column.gives_way else needed)
+            widths.append(needed if cut_to is None or not column.gives_way else min(needed, cut_to))
         return sum(widths) + GAP * (len(widths) - 1)
 
     def _leave_out(self, columns: list[Column], width: int) -> None:
         """Remove columns until the others fit, or only those are left that must not be removed."""
         self.left_out = []
-        while self._width(columns, is_cut=True) > width and any(column.left_out for column in columns):
+        while self._width(columns, cut_to=READABLE) > width and any(column.left_out for column in columns):
             chosen = max(columns, key=lambda column: column.left_out)
             columns.remove(chosen)
             self.left_out.append(chosen.title)

@@ -89,7 +89,7 @@ class ExperimentConfig(Section):
     trial_code_directory: AbsolutePath
     """Where trialCommand runs; the configuration's own directory if not given."""
     trial_concurrency: Concurrency
-    """How many trials run at a time; 1 to 1000 when changed while running."""
+    """How many trials run concurrently; 1 to 1000 when changed while running."""
     trial_gpu_number: Count | None = None
     """GPUs of a trial; 0 hides all GPUs from it, not given leaves GPUs alone."""
     max_experiment_duration_seconds: Annotated[Seconds | None, Field(alias="maxExperimentDuration")] = None

@@ -26,7 +26,7 @@ class OldKey:
         """What the user reads."""
         if self.sentence:
             return self.sentence
-        return f"is NNI's old name of {self.new}; read as such" if self.new else DROPPED
+        return f"is NNI's v1 name for {self.new}" if self.new else DROPPED
 
 
 DROPPED = "no longer has any effect; ignored"
@@ -119,8 +119,8 @@ def _summary(notices: list[Notice]) -> Notice:
     return Notice(
         first,
         "",
-        f"{len(notices)} keys are of NNI's first format (v1) and read as what they are called now{ignored}; "
-        "`proctor config convert FILE` prints the file with the present names",
+        f"converted {len(notices)} keys of NNI's first format (v1){ignored}; `proctor config convert FILE` prints the "
+        "file with the present names",
     )
 
 
@@ -212,7 +212,7 @@ def _rename_machine(machine: TreeNode, report: ConfigReport) -> TreeNode:
     for name, new in OLD_MACHINE_KEYS.items():
         member = machine.get(name)
         if member is not None and machine.get(new) is None:
-            report.notice(member.place, member.node.path, f"is NNI's old name of {new}; read as such")
+            report.notice(member.place, member.node.path, f"is NNI's v1 name for {new}")
             machine = machine.without(name).with_member(new, member)
     return machine
 

@@ -80,7 +80,7 @@ def fatal_failures(ends: TrialEnds, max_failed: int | None, *, is_over: bool) ->
     judged = min(ends.ended, FIRST_ENDS)
     if ends.alike == judged and judged >= (1 if is_over else FIRST_ENDS):
         if judged == 1:
-            found = "the only trial that has ended has failed"
+            found = "the only finished trial failed"
         else:
             which = f"the first {judged}" if judged == FIRST_ENDS else f"all {judged}"
             found = f"{which} trials that have ended failed with one cause"

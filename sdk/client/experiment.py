@@ -252,7 +252,7 @@ class Experiment:
     # Changes
 
     def update_trial_concurrency(self, value: int) -> None:
-        """How many trials run at a time."""
+        """How many trials run concurrently."""
         self._update(trial_concurrency=value)
 
     def update_max_experiment_duration(self, value: str | float | None) -> None:
@@ -358,10 +358,11 @@ class ProgressReport:
 
 def _progress(experiment: JsonObject) -> str:
     counts, limit, best = experiment["trial_counts"], experiment["max_trial_number"], experiment["best"]
-    total = sum(counts.values())
-    described = ", ".join(f"{number} {status.lower()}" for status, number in counts.items() if number)
-    number_of_trials = f"{total} trial{'s' * (total != 1)}" if limit is None else f"{total} of {limit} trials"
-    trials = number_of_trials + (f" ({described})" if described else "")
+    live = ("WAITING", "RUNNING", "PAUSED")
+    ended = sum(number for status, number in counts.items() if status not in live)
+    described = ", ".join(f"{number} {status.lower().replace('_', ' ')}" for status, number in counts.items() if number)
+    of_all = "" if limit is None else f" of {limit}"
+    trials = f"{ended}{of_all} trials ended" + (f" ({described})" if described else "")
     found = "" if best is None else f"; best {numbers(best['value']):.6g} (trial {best['sequence_id']})"
     why = f"; {experiment['reason']}" if experiment["reason"] else ""
     return f"Experiment {experiment['id']} is {experiment['status']}: {trials}{found}{why}"

@@ -118,7 +118,7 @@ def convert(session: CliSession, file: Path) -> None:
     for notice in notices:
         session.report(str(notice))
     if not notices:
-        session.report(f"{file}: has no key of NNI's first format (v1); nothing to convert")
+        session.report(f"{file}: has no keys of NNI's first format (v1); nothing to convert")
     print_one(converted, (), Format.YAML)
 
 

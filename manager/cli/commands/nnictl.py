@@ -39,7 +39,7 @@ trainingservice = _answering(
 )
 jupyter_extension = _answering(
     "jupyter-extension",
-    "JupyterLab needs none: `proctor webui url` prints the page, and proctor.Experiment works in a notebook",
+    "JupyterLab needs no extension: `proctor webui url` prints the page, and proctor.Experiment works in a notebook",
 )
 
 

@@ -71,7 +71,7 @@ async def test_trials_that_were_stopped_early_are_no_failure_while_others_may_co
 async def test_the_first_failure_is_told_while_the_experiment_goes_on(api: Any) -> None:
     identifier = await end_as(api, [(FAILED, "exit code 127: command not found")], status="RUNNING")
     said = await failure(api, identifier)
-    assert said == "the only trial that has ended has not succeeded: exit code 127: command not found"
+    assert said == "the only finished trial failed: exit code 127: command not found"
 
 
 async def test_only_the_newest_reasons_are_read(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:

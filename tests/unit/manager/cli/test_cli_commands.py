@@ -336,7 +336,7 @@ def test_an_export_leaves_nothing_out_without_saying_so(running: FakeRest, invok
     file = tmp_path / "rows.json"
     result = invoke("experiment", "export", "-f", str(file))
     assert result.stderr.splitlines() == [
-        f"Written to {file}: 3 trials of experiment e (1 succeeded, 1 failed, 1 early_stopped).",
+        f"Written to {file}: 3 trials of experiment e (1 succeeded, 1 failed, 1 early stopped).",
         "Omitted 2 trials of experiment e that have not ended yet.",
     ]
     assert invoke("experiment", "import", "-f", str(file)).stderr == (
@@ -736,22 +736,22 @@ def test_an_old_file_is_printed_with_the_present_keys(invoke, tmp_path: Path) ->
     )
     (tmp_path / "space.json").write_text('{"x": {"_type": "uniform", "_value": [0, 1e-3]}}')
     checked = invoke("config", "check", str(old))
-    assert (checked.exit_code, checked.stderr.count("old name of")) == (0, 0)
-    assert "7 keys are of NNI's first format (v1)" in checked.stderr
+    assert (checked.exit_code, checked.stderr.count("v1 name for")) == (0, 0)
+    assert "converted 7 keys of NNI's first format (v1)" in checked.stderr
     result = invoke("config", "convert", str(old))
     assert result.exit_code == 0
     assert result.stdout == (
         "searchSpaceFile: space.json\ntrialCommand: python3 t.py\ntrialCodeDirectory: .\ntrialConcurrency: 1\n"
         "maxTrialNumber: 3\ntuner:\n  name: TPE\ntrainingService:\n  platform: local\n"
     )
-    assert f"{old}:2:1: maxTrialNum: is NNI's old name of maxTrialNumber; read as such" in result.stderr.splitlines()
+    assert f"{old}:2:1: maxTrialNum: is NNI's v1 name for maxTrialNumber" in result.stderr.splitlines()
     new = tmp_path / "new.yml"
     new.write_text(result.stdout)
     assert "first format" not in invoke("config", "check", str(new)).stderr
     again = invoke("config", "convert", str(new))
     assert (again.stdout, again.stderr) == (
         result.stdout,
-        f"{new}: has no key of NNI's first format (v1); nothing to convert\n",
+        f"{new}: has no keys of NNI's first format (v1); nothing to convert\n",
     )
 
 

@@ -67,8 +67,8 @@ def test_an_old_file_is_read_as_it_was_meant(load: Callable[[str], LoadedExperim
         "tuner",  # a class of the user's own, which is not given the assessor's direction
     ]
     assert str(loaded.notices[0]) == (
-        f"{directory / 'experiment.yml'}:1:1: 16 keys are of NNI's first format (v1) and read as what they are called "
-        "now, authorName, multiPhase ignored; `proctor config convert FILE` prints the file with the present names"
+        f"{directory / 'experiment.yml'}:1:1: converted 16 keys of NNI's first format (v1), authorName, multiPhase "
+        "ignored; `proctor config convert FILE` prints the file with the present names"
     )
     assert config.objective.direction == "maximize"
 

@@ -60,7 +60,7 @@ def test_ten_first_trials_that_fail_with_one_cause_end_the_experiment(tmp_path: 
     assert counts == {TrialStatus.FAILED: 10}
 
 
-@pytest.mark.parametrize(("number", "said"), [(1, "the only trial that has ended has failed"), (3, "all 3 trials")])
+@pytest.mark.parametrize(("number", "said"), [(1, "the only finished trial failed"), (3, "all 3 trials")])
 def test_fewer_trials_that_all_fail_with_one_cause_are_an_error_when_they_are_all(
     tmp_path: Path, number: int, said: str
 ) -> None:

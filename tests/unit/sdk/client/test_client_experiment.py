@@ -184,8 +184,8 @@ def test_run_prints_the_page_and_its_progress(
     printed = capsys.readouterr()
     assert printed.err.splitlines() == [
         f"Experiment e: {rest.url}/experiments/e?token=a-token-for-tests",
-        "Experiment e is RUNNING: 0 of 10 trials",
-        "Experiment e is DONE: 1 of 10 trials (1 succeeded); best 0.5 (trial 0); maxTrialNumber 1 is reached",
+        "Experiment e is RUNNING: 0 of 10 trials ended",
+        "Experiment e is DONE: 1 of 10 trials ended (1 succeeded); best 0.5 (trial 0); maxTrialNumber 1 is reached",
     ]
     assert printed.out == ""
 
@@ -200,8 +200,8 @@ def test_progress_that_changes_often_is_printed_now_and_then(
     for counts in ({"RUNNING": 1}, {"RUNNING": 2}, {"RUNNING": 3}, {"RUNNING": 3}):
         show({**resource, "trial_counts": counts})
     assert capsys.readouterr().err.splitlines() == [
-        "Experiment e is RUNNING: 1 trial (1 running)",
-        "Experiment e is RUNNING: 3 trials (3 running)",
+        "Experiment e is RUNNING: 0 trials ended (1 running)",
+        "Experiment e is RUNNING: 0 trials ended (3 running)",
     ]
 
 

@@ -173,7 +173,7 @@ def test_a_script_run_by_hand_is_told_how_to_find_proctors_nni(tmp_path: Path, m
     ours = next(iter(proctor.sdk.compat.__path__))
     monkeypatch.setattr(sys, "path", [place for place in sys.path if place != ours])
     monkeypatch.delitem(sys.modules, "nni", raising=False)  # which other tests import
-    advice = f"to have Proctor's there: export PYTHONPATH={ours}:$PYTHONPATH"
+    advice = f"to have Proctor's there: `export PYTHONPATH={ours}:$PYTHONPATH`"
     found = checks.check_nni(Home(tmp_path))
     assert (found.verdict, found.advice) == (CheckResult.OK, advice)
     assert found.found == "Proctor's in trials, nothing in scripts run by hand"
