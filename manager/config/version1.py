@@ -33,6 +33,7 @@ DROPPED = "no longer has any effect; ignored"
 MOST_NOTICES = 3
 """So many old keys have a notice each."""
 MULTI_PHASE = "multiPhase"
+ANNOTATION = "useAnnotation"
 
 
 def _algorithm(kind: str) -> tuple[OldKey, ...]:
@@ -103,13 +104,20 @@ def convert_version1(root: TreeNode, report: ConfigReport) -> TreeNode:
 
 def convert_all(root: TreeNode, report: ConfigReport) -> TreeNode:
     """As `convert_version1`, with a notice for each old key, however many there are."""
+    before = len(report.notices)
     root = _refuse_multi_phase(root, report)
     for kind in ("tuner", "assessor", "advisor"):
         root = _join_class_file(root, kind, report)
     for old in OLD_KEYS:
         root = _convert(root, old, report)
     root = _rename_machine_keys(root, report)
-    return _drop_old_sections(root, report)
+    root = _drop_old_sections(root, report)
+    annotation = root.get(ANNOTATION)
+    if annotation is not None and annotation.node.value is False and len(report.notices) > before:
+        # Every file of that format had it; in a file of the present one it has a notice of its own.
+        report.notice(annotation.place, annotation.node.path, DROPPED)
+        root = root.without(ANNOTATION)
+    return root
 
 
 def _summary(notices: list[Notice]) -> Notice:

@@ -439,7 +439,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def part_of(log: bytes, query: Mapping[str, str], *, usual: int) -> LogPiece:
-    """What a reading of a log is answered; a manager that is not told how much gives `usual` bytes."""
+    """What a reading of a log is answered; without a limit, `usual` bytes."""
     offset = int(query["offset"])
     begin = max(len(log) + offset, 0) if offset < 0 else offset
     data = log[begin:][: int(query.get("limit", usual))]

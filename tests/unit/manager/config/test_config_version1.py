@@ -63,12 +63,11 @@ def test_an_old_file_is_read_as_it_was_meant(load: Callable[[str], LoadedExperim
     assert [notice.key for notice in loaded.notices if notice.place.line is None] == []
     assert [notice.key for notice in loaded.notices] == [
         "",  # one for all old keys
-        "useAnnotation",
         "tuner",  # a class of the user's own, which is not given the assessor's direction
     ]
     assert str(loaded.notices[0]) == (
-        f"{directory / 'experiment.yml'}:1:1: converted 16 keys of NNI's first format (v1), authorName, multiPhase "
-        "ignored; `proctor config convert FILE` prints the file with the present names"
+        f"{directory / 'experiment.yml'}:1:1: converted 17 keys of NNI's first format (v1), authorName, multiPhase, "
+        "useAnnotation ignored; `proctor config convert FILE` prints the file with the present names"
     )
     assert config.objective.direction == "maximize"
 
@@ -82,12 +81,12 @@ def test_a_converted_file_means_the_same_and_has_no_old_key(
         *("authorName", "maxExecDuration", "maxTrialNum", "trainingServicePlatform", "searchSpacePath"),
         *("logDir", "multiPhase", "tuner.codeDir", "tuner.classFileName", "tuner.gpuIndices"),
         *("assessor.builtinAssessorName", "trial.command", "trial.codeDir", "trial.gpuNum"),
-        *("localConfig.useActiveGpu", "localConfig.maxTrialNumPerGpu"),
+        *("localConfig.useActiveGpu", "localConfig.maxTrialNumPerGpu", "useAnnotation"),
     }
     assert list(converted)[:4] == ["experimentName", "searchSpaceFile", "trialCommand", "trialCodeDirectory"]
     after = load(json.dumps(converted))
     assert after.config == before
-    assert [notice.key for notice in after.notices] == ["useAnnotation", "tuner"]
+    assert [notice.key for notice in after.notices] == ["tuner"]
     again, nothing = convert_file(directory / "experiment.yml")
     assert (again, nothing) == (converted, ())
 

@@ -259,13 +259,13 @@ def test_a_machine_that_an_experiment_needs_cannot_be_given_up(tmp_path: Path) -
     play(tmp_path, act)
 
 
-@pytest.mark.parametrize("moment", ["in the login", "in the pause", "while it is being left"])
+@pytest.mark.parametrize("moment", ["in the login", "in the pause", "while its files are removed"])
 def test_a_machine_may_be_given_up_at_any_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
     async def act(scene: Scene) -> None:
         machine = await release_locked(scene, Unreachable("it does not answer"))
         if moment == "in the login":
             machine.hangs = True
-        elif moment == "while it is being left":
+        elif moment == "while its files are removed":
             monkeypatch.setattr(FakeConnection, "run", hang)
             machine.failure = None
         logins = machine.logins
