@@ -59,7 +59,7 @@ KEYS = {
 CHILD = """
 import sys
 from datetime import UTC, datetime
-from proctor.manager.cli import columns
+from proctor.manager.cli import checks, columns
 from proctor.manager.cli.checks import Check, CheckResult
 from proctor.manager.cli.commands import doctor
 from proctor.manager.cli.main import cli
@@ -69,7 +69,11 @@ doctor.CHECKS = [
     lambda home: Check("python", CheckResult.OK, "3.13.1 at /usr/bin/python3.13"),
     lambda home: Check("home", CheckResult.NOTE, f"{HOME} may be entered by others (mode 755)", f"`chmod go= {HOME}`"),
     lambda home: Check("disk", CheckResult.FAIL, "0.0 GiB of 879.6 GiB free", "make room: a full disk runs no trial"),
+    checks.check_nni,
 ]
+checks.proctor.sdk.compat.__path__ = ["/home/ada/.venv/lib/python3.13/site-packages/proctor/sdk/compat"]
+checks.find_spec = lambda name: None
+
 for name, line in COMMANDS.items():
     print(f"\\x1e{name}\\x1e", end="", flush=True)
     try:
