@@ -34,6 +34,17 @@ class ExperimentStatus(StrEnum):
         }
 
     @property
+    def is_resumable(self) -> bool:
+        """Whether a user may resume it, at once or when it has stopped."""
+        return self in {
+            ExperimentStatus.PAUSED,
+            ExperimentStatus.STOPPING,
+            ExperimentStatus.STOPPED,
+            ExperimentStatus.ERROR,
+            ExperimentStatus.VIEWED,
+        }
+
+    @property
     def counts_time(self) -> bool:
         """Whether its time runs: trials are created, or the last ones are waited for. As NNI counts."""
         return self in {

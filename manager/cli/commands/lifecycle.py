@@ -12,6 +12,7 @@ from proctor.manager.cli.identifiers import experiment_argument, find_experiment
 from proctor.manager.cli.lazy import examples, ignored_option, nnictl_option
 from proctor.manager.cli.output import echo
 from proctor.manager.cli.session import CliSession, with_session
+from proctor.manager.lifecycle.states import ExperimentStatus
 
 if TYPE_CHECKING:
     from proctor.sdk.client.client import Client
@@ -23,10 +24,6 @@ def folder_option(function: F) -> F:
     """Adds nnictl's `-e/--experiment_dir`; the function gets it as `folder`, for `_require_folder`."""
     names = ("-e", "--experiment_dir", "--experiment-dir", "folder")
     return click.option(*names, metavar="DIR", type=click.Path(path_type=Path), hidden=True)(function)
-
-
-_RESUMABLE = {"STOPPED", "STOPPING", "PAUSED", "VIEWED", "ERROR"}
-_WITH_PAUSED_TRIALS = {"RUNNING", "NO_MORE_TRIAL", "TUNER_NO_MORE_TRIAL"}
 
 
 @click.command(
@@ -57,7 +54,7 @@ def resume(
     found = (
         _find(client, experiment, folder)
         if experiment or folder
-        else _only(client, _RESUMABLE | (_WITH_PAUSED_TRIALS if trials else set()), "resumed")
+        else _only(client, {s for s in ExperimentStatus if s.is_resumable or (trials and s.is_working)}, "resumed")
     )
     _wait_while_stopping(session, client, found)
     client.resume_experiment(found["id"], trials=trials)
