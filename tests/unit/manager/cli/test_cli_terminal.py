@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import termios
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -142,67 +142,62 @@ def _parameters(number: int) -> dict[str, Any]:
 
 
 def _fill_digits(rest: FakeRest) -> None:
+    """An experiment with a trial of every kind."""
     rest.add_experiment(
         "digits01",
         name="digits",
+        reason="gpu-4 cannot be used: login as bob was refused",
         best={"trial_id": "t0000002", "sequence_id": 2, "value": 0.98234567, "parameters": _parameters(2)},
         active_seconds=10_830.0,
         max_trial_number=12,
         directory=f"{HOME}/experiments/digits01",
         url="http://127.0.0.1:8080/experiments/digits01",
     )
+    out_of_memory = "RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB"
+    failed = f"exit code 1: {out_of_memory}. GPU 0 has a total capacity of 79.11 GiB of which 4.19 MiB is free"
     lost = "its machine gpu-4.lab.example.org has been silent for 5 minutes; it runs again on another machine"
-    reasons = {1: "stopped early by the assessor", 5: lost}
-    for number in range(6):
-        identifier = f"t000000{number}"
-        value = 0.9 + number / 23
-        final = {"default": value, "loss": 1.7 - number / 3, "accuracy": {"top5": 0.99}} if number in (0, 2) else value
-        is_live, has_failed = number >= 4, number == 3
-        rest.add_trial(
-            "digits01",
-            identifier,
-            status="RUNNING"
-            if is_live
-            else "FAILED"
-            if has_failed
-            else "EARLY_STOPPED"
-            if number == 1
-            else "SUCCEEDED",
-            reason="exit code 1: RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total "
-            "capacity of 79.11 GiB of which 4.19 MiB is free"
-            if has_failed
-            else reasons.get(number, ""),
-            parameters=_parameters(number),
-            final_value=None if is_live or has_failed else value,
-            final_data=None if is_live or has_failed else final,
-            latest_value=0.912345 if number != 4 else None,
-            intermediate_count=1234 if number != 4 else 0,
-            jobs=2 if number == 5 else 1,
-            node_id="gpu-3" if number != 4 else "local",
-            started_at="2026-01-02T03:04:05Z",
-            ended_at=None if is_live else "2026-01-02T03:42:17Z",
-            directory=f"{HOME}/experiments/digits01/trials/{number}-{identifier}",
-        )
+    stopped = "stopped early by the assessor"
+    loss = {"loss": 1.7, "accuracy": {"top5": 0.99}}
+    _add_trial(rest, 0, "SUCCEEDED", final=loss)
+    _add_trial(rest, 1, "EARLY_STOPPED", reason=stopped, final={})
+    _add_trial(rest, 2, "SUCCEEDED", final={**loss, "loss": 1.7 - 2 / 3})
+    _add_trial(rest, 3, "FAILED", reason=failed)
+    _add_trial(rest, 4, "RUNNING", node_id="local", latest_value=None, intermediate_count=0)
+    _add_trial(rest, 5, "RUNNING", reason=lost, jobs=2)
+    _fill_attempts(rest, f"{out_of_memory}; the whole traceback is in its stderr")
+
+
+def _add_trial(
+    rest: FakeRest, number: int, status: str, *, final: Mapping[str, Any] | None = None, **changes: Any
+) -> None:
+    """:param final: the other keys of its final metric; None: it has none."""
+    identifier = f"t000000{number}"
+    value = None if final is None else 0.9 + number / 23
+    fields = {
+        "parameters": _parameters(number),
+        "final_value": value,
+        "final_data": {"default": value, **final} if final else value,
+        "latest_value": 0.912345,
+        "intermediate_count": 1234,
+        "jobs": 1,
+        "node_id": "gpu-3",
+        "started_at": "2026-01-02T03:04:05Z",
+        "ended_at": None if status == "RUNNING" else "2026-01-02T03:42:17Z",
+        "directory": f"{HOME}/experiments/digits01/trials/{number}-{identifier}",
+    }
+    rest.add_trial("digits01", identifier, status=status, **{**fields, **changes})
+
+
+def _fill_attempts(rest: FakeRest, detail: str) -> None:
+    """Jobs, metrics, and what a login to the machine finds."""
     job = {"started_at": "2026-01-02T03:04:05Z", "ended_at": "2026-01-02T03:42:17Z", "signal": None, "exit_code": 1}
-    job |= {"status": "ENDED", "end_reason": "EXITED", "start_reason": ""}
-    rest.jobs["t0000002"] = [{**job, "id": "t0000002.1", "node_id": "gpu-3", "exit_code": 0, "detail": ""}]
-    detail = "RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB; the whole traceback is in its stderr"
+    job |= {"status": "ENDED", "end_reason": "EXITED", "start_reason": "", "node_id": "gpu-3"}
+    again = "from checkpoint 3 of job 1, which was copied to this node"
+    silent = {"node_id": "gpu-4", "end_reason": "NODE_LOST", "exit_code": None, "detail": "silent"}
+    rest.jobs["t0000002"] = [{**job, "id": "t0000002.1", "exit_code": 0, "detail": ""}]
     rest.jobs["t0000003"] = [
-        {
-            **job,
-            "id": "t0000003.1",
-            "node_id": "gpu-4",
-            "end_reason": "NODE_LOST",
-            "exit_code": None,
-            "detail": "silent",
-        },
-        {
-            **job,
-            "id": "t0000003.2",
-            "node_id": "gpu-3",
-            "detail": detail,
-            "start_reason": "from checkpoint 3 of job 1, which was copied to this node",
-        },
+        {**job, **silent, "id": "t0000003.1"},
+        {**job, "id": "t0000003.2", "detail": detail, "start_reason": again},
     ]
     rest.metrics["t0000003"] = [{"job": 2, "kind": "lost", "value": 7.0, "data": 7.0}]
     for step in (100, 200):
@@ -210,7 +205,6 @@ def _fill_digits(rest: FakeRest) -> None:
         rest.add_metric("t0000002", "intermediate", value, step=step, data={"default": value})
     data = {"default": 0.98234567, "loss": 0.031, "accuracy": {"top5": 1.0}}
     rest.add_metric("t0000002", "final", 0.98234567, data=data)
-    rest.experiments["digits01"]["reason"] = "gpu-4 cannot be used: login as bob was refused"
     rest.found["gpu-3.lab.example.org"] = [
         {"name": "name", "found": "10.0.0.3"},
         {
