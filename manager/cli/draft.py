@@ -144,7 +144,7 @@ _TEMPLATE = """\
 # An experiment with {script}. Written by `proctor config init`; change it as you like.
 #   proctor config check {file}    # checks it, starts nothing
 #   proctor create {file}          # starts it
-# docs/configuration.md has every key.
+# `proctor config schema` has every key.
 
 # What to search. The ranges are guesses from the script: adjust them. `#` in front leaves a parameter out.
 searchSpace:
@@ -188,7 +188,7 @@ def _origin(parameter: ScriptParameter, script: str) -> str:
 def _scalar(text: str) -> str:
     """A text as a YAML scalar on one line, which is also safe in a comment."""
     is_plain = _PLAIN.fullmatch(text) and text.lower() not in ("null", "true", "false") and text == text.strip()
-    return text if is_plain or re.fullmatch(r"[-\d.e+]+", text) else json.dumps(text)
+    return text if is_plain else json.dumps(text)
 
 
 # ---- reading a script ------------------------------------------------------------------------------------------------
@@ -196,7 +196,7 @@ def _scalar(text: str) -> str:
 
 def _facts(tree: ast.Module) -> ScriptFacts:
     calls = {name: list(_calls(tree, name)) for name in (ASKS, REPORTS, "merge_parameter")}
-    parameters = list(_asked_parameters(tree))
+    parameters = list(_AskedParameters(tree).find())
     if calls["merge_parameter"] or not parameters:
         parameters += _argparse_options(tree)
     reported = [ast.unparse(value) for call in calls[REPORTS] for value in call.args[:1]]
@@ -219,54 +219,61 @@ def _calls(tree: ast.AST, name: str) -> Iterator[ast.Call]:
             yield node
 
 
-def _asked_parameters(tree: ast.Module) -> Iterator[ScriptParameter]:
-    """The parameters that are read from what get_next_parameter returns, or that it updates the defaults of."""
-    asked = set(_calls(tree, ASKS))
-    names = {
-        target.id
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Assign) and node.value in asked
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
-    dictionaries = {
-        target.id: node.value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict)
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
-    functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+class _AskedParameters:
+    """The parameters that a script reads from what get_next_parameter returns, or whose defaults that replaces."""
 
-    def is_asked(node: ast.expr) -> bool:
-        return node in asked or (isinstance(node, ast.Name) and node.id in names)
+    def __init__(self, tree: ast.Module) -> None:
+        self._tree = tree
+        self._calls = set(_calls(tree, ASKS))
+        values = [(target.id, value) for target, value in _assignments(tree)]
+        self._names = {name for name, value in values if value in self._calls}
+        self._dictionaries = {name: value for name, value in values if isinstance(value, ast.Dict)}
+        self._functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
 
+    def find(self) -> Iterator[ScriptParameter]:
+        """In no certain order, some of them several times."""
+        for node in ast.walk(self._tree):
+            match node:
+                case ast.Subscript(value=value, slice=ast.Constant(value=str(name))) if self._is_asked(value):
+                    yield ScriptParameter(name, node.lineno, is_required=True)
+                case ast.Call(
+                    func=ast.Attribute(value=value, attr="get"), args=[ast.Constant(value=str(name)), *rest]
+                ) if self._is_asked(value):
+                    yield ScriptParameter(name, node.lineno, _literal(rest[0]) if rest else None)
+                case ast.Call(func=ast.Attribute(value=known, attr="update"), args=[value]) if self._is_asked(value):
+                    yield from self._defaults(known)
+                case ast.Dict(keys=keys, values=values) if None in keys:
+                    unpacked = [value for key, value in zip(keys, values, strict=True) if key is None]
+                    if any(map(self._is_asked, unpacked)):
+                        for value in (node, *unpacked):
+                            yield from self._defaults(value)
+                case ast.BinOp(op=ast.BitOr(), left=left, right=right):
+                    if self._is_asked(left) or self._is_asked(right):
+                        yield from self._defaults(left)
+                        yield from self._defaults(right)
+                case ast.Call(func=ast.Name(id=called), keywords=keywords) if called in self._functions:
+                    if any(keyword.arg is None and self._is_asked(keyword.value) for keyword in keywords):
+                        yield from self._passed_to(self._functions[called], node)
+
+    def _is_asked(self, node: ast.expr) -> bool:
+        return node in self._calls or (isinstance(node, ast.Name) and node.id in self._names)
+
+    def _defaults(self, node: ast.expr) -> Iterator[ScriptParameter]:
+        """The keys of a dictionary, or of the one that a name stands for."""
+        yield from _keys(node if isinstance(node, ast.Dict) else self._dictionaries.get(getattr(node, "id", "")))
+
+    def _passed_to(self, function: ast.FunctionDef, call: ast.Call) -> Iterator[ScriptParameter]:
+        """The parameters of a function that a call leaves to `**parameters`."""
+        given = {keyword.arg for keyword in call.keywords}
+        left = list(_arguments(function))[len(call.args) :]
+        yield from (argument for argument in left if argument.name not in given)
+
+
+def _assignments(tree: ast.Module) -> Iterator[tuple[ast.Name, ast.expr]]:
+    """What is assigned to plain names."""
     for node in ast.walk(tree):
-        match node:
-            case ast.Subscript(value=value, slice=ast.Constant(value=str(name))) if is_asked(value):
-                yield ScriptParameter(name, node.lineno, is_required=True)
-            case ast.Call(func=ast.Attribute(value=value, attr="get"), args=[ast.Constant(value=str(name)), *rest]) if (
-                is_asked(value)
-            ):
-                yield ScriptParameter(name, node.lineno, _literal(rest[0]) if rest else None)
-            case ast.Call(func=ast.Attribute(value=ast.Name(id=known), attr="update"), args=[value]) if is_asked(value):
-                yield from _keys(dictionaries.get(known))
-            case ast.Dict(keys=keys, values=values) if None in keys:
-                unpacked = [value for key, value in zip(keys, values, strict=True) if key is None]
-                if any(is_asked(value) for value in unpacked):
-                    yield from _keys(node)
-                    for value in unpacked:
-                        yield from _keys(dictionaries.get(getattr(value, "id", "")))
-            case ast.BinOp(op=ast.BitOr(), left=left, right=right) if is_asked(left) or is_asked(right):
-                for value in (left, right):
-                    yield from _keys(
-                        value if isinstance(value, ast.Dict) else dictionaries.get(getattr(value, "id", ""))
-                    )
-            case ast.Call(func=ast.Name(id=known), keywords=keywords) if known in functions:
-                if any(keyword.arg is None and is_asked(keyword.value) for keyword in keywords):
-                    given = {keyword.arg for keyword in keywords}
-                    arguments = list(_arguments(functions[known]))[len(node.args) :]
-                    yield from (argument for argument in arguments if argument.name not in given)
+        if isinstance(node, ast.Assign):
+            yield from ((target, node.value) for target in node.targets if isinstance(target, ast.Name))
 
 
 def _keys(node: ast.Dict | None) -> Iterator[ScriptParameter]:

@@ -153,3 +153,11 @@ def test_what_is_no_script_is_refused(tmp_path: Path, invoke, name: str) -> None
     (tmp_path / "notes.txt").write_text("")
     assert invoke("config", "init", str(tmp_path / name), str(tmp_path / "e.yml")).exit_code == 2
     assert not (tmp_path / "e.yml").exists()
+
+
+@pytest.mark.parametrize("name", ["10", "1e5", "-3", "null"])
+def test_a_name_that_looks_like_a_value_stays_a_name(tmp_path: Path, name: str) -> None:
+    script, file = tmp_path / "train.py", tmp_path / "experiment.yml"
+    script.write_text(f"{ASKING}use(parameters['{name}'])\n{ENDING}")
+    file.write_text(render_draft(script, file, read_script(script)))
+    assert list(load_experiment(file).config.search_space) == [name]
