@@ -23,9 +23,12 @@ A journal record is one JSON object on one line, at most `MAX_RECORD_BYTES` long
     {"kind": "intermediate", "value": 0.5, "time": 1764000000.5}
         value: a number, "NaN", "Infinity", "-Infinity", or any JSON value
     {"kind": "final", "value": {"default": 0.5, "loss": 1.2}, "time": …}
-    {"kind": "checkpoint", "path": "output/checkpoints/3", "with_metric": true, "step": 3, "time": …}
+    {"kind": "checkpoint", "path": "output/checkpoints/3", "with_metric": true, "bytes": 1048576, "manifest": SHA-256,
+     "step": 3, "time": …}
         path is relative to the job's directory; with_metric: whether it was reported together with the metric whose
         record is written just before it. Records of earlier versions do not say so, and have such a metric after them.
+        bytes: the size of all its files; manifest: the SHA-256, in hexadecimal, of its manifest
+        (`proctor.sdk.checkpoints`). Records of earlier versions have neither
     {"kind": "lost", "count": 7, "time": …}
     {"kind": "lost", "why": "a sentence", "time": …}      (how many, or of what, is not counted)
         reports that could not be written (full disk). Of those that the trial itself could no longer record the keeper

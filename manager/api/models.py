@@ -409,6 +409,10 @@ class RegisteredCheckpoint(Resource):
     """How many points the trial's curve had before it."""
     path: str = Field(examples=["output/checkpoints/3"])
     """Its folder in the job's directory; its files are among the trial's files."""
+    size_bytes: int | None = Field(default=None, examples=[104857600])
+    """The size of its files. Not known of one that an earlier version has registered."""
+    manifest: str | None = None
+    """The SHA-256 of its manifest, which names every file with size and hash; none in earlier versions."""
     is_here: bool
     """Whether that folder is on the manager's machine; else it is on the job's node, or gone."""
     time: Time

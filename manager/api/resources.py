@@ -204,6 +204,8 @@ def checkpoint_resource(row: CheckpointRow, trial_directory: Path) -> models.Reg
         step=row.step,
         sequence=row.sequence,
         path=row.path,
+        size_bytes=row.bytes,
+        manifest=row.manifest,
         is_here=(trial_directory / "jobs" / str(row.job) / row.path).is_dir(),
         time=utc(row.time),
     )

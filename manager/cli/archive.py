@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from proctor.manager.cli.columns import size_text
 from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.machines import find_logins, handover_file
 from proctor.sdk.files import put_in_place
@@ -314,13 +315,6 @@ def _is_text(name: str) -> bool:
 def _counted(members: Iterable[ArchiveMember]) -> str:
     sizes = [member.size for member in members]
     return f"{len(sizes):,} file{'s' * (len(sizes) != 1)} ({size_text(sum(sizes))})"
-
-
-def size_text(size: int) -> str:
-    """A number of bytes as people read it: `512 B`, `3.4 kB`, `1,204.0 MB`."""
-    if size < 1000:
-        return f"{size} B"
-    return f"{size / 1e3:,.1f} kB" if size < 1e6 else f"{size / 1e6:,.1f} MB"
 
 
 @contextmanager

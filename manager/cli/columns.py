@@ -60,6 +60,14 @@ def duration(seconds: float | None) -> str:
     return f"{whole // 86400}d {whole % 86400 // 3600:02d}h"
 
 
+def size_text(size: int) -> str:
+    """A number of bytes as people read it: `512 B`, `3.4 kB`, `120.0 MB`, `1,204.0 GB`."""
+    if size < 1000:
+        return f"{size} B"
+    unit, name = next((found for found in ((1e9, "GB"), (1e6, "MB")) if size >= found[0]), (1e3, "kB"))
+    return f"{size / unit:,.1f} {name}"
+
+
 def moment(text: str | None) -> datetime | None:
     """The moment of an RFC 3339 time."""
     return None if text is None else datetime.fromisoformat(text.replace("Z", "+00:00"))
@@ -356,6 +364,7 @@ CHECKPOINTS = (
     Column("CHECKPOINT", lambda row: row["path"]),
     Column("STEP", lambda row: "-" if row["step"] is None else str(row["step"]), right=True),
     Column("POINTS", lambda row: str(row["sequence"]), right=True, left_out=3),
+    Column("SIZE", lambda row: "-" if row["size_bytes"] is None else size_text(row["size_bytes"]), right=True),
     Column("HERE", lambda row: "yes" if row["is_here"] else "no"),
     Column("TIME", lambda row: local_time(row["time"]), left_out=1),
 )

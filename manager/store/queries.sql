@@ -301,8 +301,9 @@ WHERE trial_id = :trial_id AND kind = 'intermediate' AND job = :job AND member =
 SELECT * FROM metrics WHERE id BETWEEN :first_id AND :last_id ORDER BY id;
 
 -- name: checkpoints.insert
-INSERT INTO checkpoints (trial_id, job, member, offset, step, path, sequence, time, with_metric)
-VALUES (:trial_id, :job, :member, :offset, :step, :path, :sequence, :time, :with_metric) RETURNING *;
+INSERT INTO checkpoints (trial_id, job, member, offset, step, path, sequence, time, with_metric, bytes, manifest)
+VALUES (:trial_id, :job, :member, :offset, :step, :path, :sequence, :time, :with_metric, :bytes, :manifest)
+RETURNING *;
 
 -- name: checkpoints.metric_after
 SELECT * FROM metrics

@@ -293,7 +293,8 @@ class MetricRow(Row):
 class CheckpointRow(Row):
     """One registered checkpoint. `path` is relative to its job's directory; `sequence` is the number of points that its
     trial's curve had before it. `with_metric`: 1 when the last of them was reported together with it, 0 when none was,
-    None when its record does not say so."""
+    None when its record does not say so. `bytes` is the size of its files, `manifest` the SHA-256 of its manifest; None
+    in records of earlier versions. `deleted_at`: when its files were deleted."""
 
     id: int
     trial_id: str
@@ -305,6 +306,9 @@ class CheckpointRow(Row):
     sequence: int
     time: float
     with_metric: int | None = None
+    bytes: int | None = None
+    manifest: str | None = None
+    deleted_at: float | None = None
 
 
 _ROW_TYPES: tuple[type[Row], ...] = (

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from proctor.manager.cli.columns import EXPERIMENT, EXPERIMENTS, counts
+from proctor.manager.cli.columns import EXPERIMENT, EXPERIMENTS, counts, size_text
 from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.identifiers import OneOf, experiment_argument, find_experiment, is_running
 from proctor.manager.cli.lazy import alias, examples, ignored_option, nnictl_option
@@ -215,7 +215,7 @@ def save(session: CliSession, experiment: str | None, path: Path, code: bool, ye
     Files of the code directory that match .proctorignore or .nniignore are not saved. Asks for confirmation above
     300 MB in total or 2,000 code files.
     """
-    from proctor.manager.cli.archive import find_contents, show_progress, size_text, write_archive
+    from proctor.manager.cli.archive import find_contents, show_progress, write_archive
 
     found = find_experiment(session.client, experiment, ended_too=True)
     target = path / f"{found['id']}.zip" if path.is_dir() else path

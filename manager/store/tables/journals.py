@@ -6,6 +6,7 @@ stored as unreadable.
 
 import json
 import math
+import re
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ _KEPT_CHARACTERS = 1_000  # of a line that could not be read
 
 _scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 _NOT_JSON = (StopIteration, ValueError, RecursionError)
+_SHA_256 = re.compile(r"[0-9a-f]{64}")
 _LARGEST_INTEGER = 2**53  # as in archives: what is counted on from it stays an integer for SQLite
 
 
@@ -294,6 +296,7 @@ class _StoredJournal:
 
     def _take_checkpoint(self, place: int, record: dict[str, Any], step: int | None, time: float) -> bool:
         path, with_metric = record.get("path"), record.get("with_metric")
+        size, manifest = whole_number(record.get("bytes")), record.get("manifest")
         if not isinstance(path, str) or not path or not path.isprintable():
             return False
         values: dict[str, Any] = {
@@ -303,6 +306,8 @@ class _StoredJournal:
             "sequence": self._first + self._intermediates,
             "time": time,
             "with_metric": int(with_metric) if isinstance(with_metric, bool) else None,
+            "bytes": size if size is not None and size >= 0 else None,
+            "manifest": manifest if isinstance(manifest, str) and _SHA_256.fullmatch(manifest) else None,
         }
         [row] = self._connection.execute(query("checkpoints.insert"), self._key | values).fetchall()
         self._news.checkpoints.append(CheckpointRow.from_row(row))

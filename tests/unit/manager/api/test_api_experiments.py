@@ -309,6 +309,7 @@ async def test_the_checkpoints_of_a_trial_are_listed_page_by_page(api: Any) -> N
     path = f"/api/v1/trials/{trial['id']}/checkpoints"
     assert (await api.client.get(path)).json() == {"items": [], "next_cursor": None}
     lines = [f'{{"kind":"checkpoint","path":"output/checkpoints/{n}","step":{n},"time":1.0}}\n' for n in (1, 2, 3)]
+    lines[1] = lines[1].replace("}", f',"bytes":4096,"manifest":"{"0f" * 32}"}}')
     data = '{"kind":"intermediate","value":0.5,"time":1.0}\n' + "".join(lines)
     chunk = {"trial_id": trial["id"], "job": 1, "member": 1, "offset": 0, "data": data.encode()}
     database = await api.manager.metrics(created["id"])
@@ -319,6 +320,8 @@ async def test_the_checkpoints_of_a_trial_are_listed_page_by_page(api: Any) -> N
         ("output/checkpoints/1", 1, 1, False),
         ("output/checkpoints/2", 2, 1, True),
     ]
+    sizes = [(row["size_bytes"], row["manifest"]) for row in first["items"]]
+    assert sizes == [(None, None), (4096, "0f" * 32)]
     last = (await api.client.get(f"{path}?limit=2&cursor={first['next_cursor']}")).json()
     assert ([row["step"] for row in last["items"]], last["next_cursor"]) == ([3], None)
     assert (await api.client.get("/api/v1/trials/nosuch00/checkpoints")).status_code == 404

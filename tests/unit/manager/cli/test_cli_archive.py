@@ -14,7 +14,8 @@ import pytest
 from fakes.rest import FakeRest
 
 from proctor.manager.cli import archive as of_the_cli
-from proctor.manager.cli.archive import LARGE_BYTES, MANY_CODE_FILES, MAX_HEAD_BYTES, SPARE_BYTES, size_text
+from proctor.manager.cli.archive import LARGE_BYTES, MANY_CODE_FILES, MAX_HEAD_BYTES, SPARE_BYTES
+from proctor.manager.cli.columns import size_text
 from proctor.manager.engine.archive import format as of_the_manager
 from proctor.manager.engine.archive.format import ExperimentArchive
 

@@ -188,6 +188,15 @@ def test_checkpoints_know_their_place_in_the_curve(metrics_database: sqlite3.Con
     assert metrics.latest_checkpoint(metrics_database, "trial000") == checkpoint
 
 
+def test_a_checkpoint_has_the_size_and_the_manifest_of_its_record(metrics_database: sqlite3.Connection) -> None:
+    known: dict[str, Any] = {"kind": "checkpoint", "path": "output/checkpoints/1", "time": 4.0}
+    data = _line(**known, bytes=10_485_760, manifest="0f" * 32) + _line(**known)
+    data += _line(**known, bytes=-1, manifest="no hash") + _line(**known, bytes="many", manifest=5)
+    found = _store(metrics_database, data).checkpoints
+    assert [(row.bytes, row.manifest) for row in found] == [(10_485_760, "0f" * 32), *[(None, None)] * 3]
+    assert metrics.checkpoints(metrics_database, "trial000", limit=10) == found
+
+
 def test_jobs_and_members_have_journals_of_their_own(metrics_database: sqlite3.Connection) -> None:
     line = _line(kind="intermediate", value=0.5, time=1.0)
     _store(metrics_database, line * 2)
