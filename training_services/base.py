@@ -168,6 +168,8 @@ class JournalChunk:
     member: int
     offset: int
     data: bytes
+    started_at: float | None = None
+    """Unix time at which the job's process began, where its start is reported together with the chunk."""
 
     @property
     def end(self) -> int:

@@ -149,7 +149,7 @@ class AddTrial(RequestBody):
     """An object; for a tuner of the user's any JSON value."""
 
 
-class CloneTrial(RequestBody):
+class TrialClone(RequestBody):
     """Parameters that a clone has instead of those of the trial that it continues."""
 
     parameters: JsonObject = Field(default_factory=dict, examples=[{"lr": 0.003}])

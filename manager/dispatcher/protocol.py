@@ -1,10 +1,11 @@
 """Messages between the manager and a dispatcher process: one JSON object a line over a private socket pair.
 
 The manager's side of the conversation is the experiment's *input log*: every message that changes what the algorithm
-knows carries a `position` in one total order that the store keeps. Requests are inputs too. So a dispatcher that was
-killed is brought back by sending it `Initialize` and then the same inputs again; a `RequestTrialJobs` that had been
-answered carries the answers, and the host calls `restore` for those instead of asking the algorithm again. What it
-then suggests next is what it would have suggested.
+knows carries a `position` in one total order that the store keeps. Requests are inputs too: which trial runs next is
+asked, and answered by a new one, by one that is resumed, by one that continues from another's checkpoint, or by none.
+So a dispatcher that was killed is brought back by sending it `Initialize` and then the same inputs again; a
+`RequestTrialJobs` that had been answered carries the answers, and the host restores those instead of asking the
+algorithm again. What it then decides next is what it would have decided.
 
 Values that JSON has no word for travel as the strings "NaN", "Infinity" and "-Infinity".
 """
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple
 from proctor.sdk.json_input import clean_value
 from proctor.sdk.metrics import encode_value, from_json_word
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 MAX_LINE_BYTES = 64 * 1024 * 1024
 """Of a line from a dispatcher; the manager reads no longer ones."""
 
@@ -65,16 +66,21 @@ class UpdateSearchSpace:
 
 @dataclass(frozen=True)
 class Answer:
-    """A suggestion that was made before: what a restarted host restores instead of asking again."""
+    """A decision that was made before: what a restarted host restores instead of asking again."""
 
     parameter_id: int
-    parameters: JsonValue
+    parameters: JsonValue  # None where a trial is resumed
     state: Any = None
+    kind: str = "new"
+    """"new", or what becomes of a trial that exists: "resume" or "clone"."""
+    trial_id: str | None = None  # of "resume" and "clone"
+    donor_trial: str | None = None  # of "clone"
 
 
 @dataclass(frozen=True)
 class RequestTrialJobs:
-    """Suggest one set of parameters for each id, in order. `answers` holds those that were already given (replay)."""
+    """Decide for each id, in order, which trial runs next: `NewTrial`, `ResumeTrial`, `CloneTrial`, or none of them
+    (`NoMoreTrials`). `answers` holds those that were already given (replay)."""
 
     position: int
     parameter_ids: list[int]
@@ -85,8 +91,10 @@ class ReportedMetric(NamedTuple):
     """One intermediate metric. On the wire it is an array in the order of the fields; new fields get a default and are
     added at the end.
 
-    `sequence` counts from 0 within the trial's visible curve; `value` is a number, or whatever JSON value the trial
-    reported (a dict has its number under "default").
+    `parameter_id` is the job's. `sequence` counts from 0 within the trial's visible curve; `value` is a number, or
+    whatever JSON value the trial reported (a dict has its number under "default"); `step` is the one that the trial
+    named, if it did; `seconds` is how long the trial had run by then, by its machine's clock: this job, and along the
+    visible curve the jobs before it.
     """
 
     parameter_id: int
@@ -94,6 +102,8 @@ class ReportedMetric(NamedTuple):
     job_number: int
     sequence: int
     value: Any
+    step: int | None = None
+    seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -106,7 +116,8 @@ class ReportMetrics:
 
 @dataclass(frozen=True)
 class TrialRestarted:
-    """A trial runs again as another job: its curve continues after `from_sequence` (0 = from the start)."""
+    """A trial runs again as another job, with the parameters of this id: its curve continues after `from_sequence` (0 =
+    from the start)."""
 
     position: int
     parameter_id: int
@@ -214,6 +225,41 @@ class KillTrial:
 
 
 @dataclass(frozen=True)
+class PauseTrial:
+    """A running trial is to save and give up its place until it is resumed or cloned; otherwise as `KillTrial`."""
+
+    position: int
+    parameter_id: int
+    trial_id: str
+    job_number: int
+
+
+@dataclass(frozen=True)
+class ResumeTrial:
+    """The answer to a request: a trial that is PAUSED, or is being paused, runs again as it is. `parameter_id` is the
+    requested id, which is used up by it. It has no effect on a trial that runs, waits or has ended."""
+
+    position: int
+    parameter_id: int
+    trial_id: str
+    state: Any = None
+
+
+@dataclass(frozen=True)
+class CloneTrial:
+    """The answer to a request: a trial that has not ended continues, as its next job, from the newest checkpoint of
+    another one, with these parameters, which get the requested id. A job of it that runs is stopped. Where the donor
+    has no checkpoint, the trial is resumed instead."""
+
+    position: int
+    parameter_id: int
+    trial_id: str
+    donor_trial: str
+    parameters: JsonValue
+    state: Any = None
+
+
+@dataclass(frozen=True)
 class Error:
     """An algorithm raised. `summary` is one sentence; `traceback` the whole of it. The experiment goes to ERROR."""
 
@@ -228,7 +274,10 @@ class Pong:
     nonce: int
 
 
-News = Initialized | NewTrial | NoMoreTrials | KillTrial | Error
+Decision = NewTrial | ResumeTrial | CloneTrial
+"""Which trial runs next: the answers to a request but "none"."""
+
+News = Initialized | Decision | NoMoreTrials | PauseTrial | KillTrial | Error
 """What concerns an experiment."""
 
 FromDispatcher = News | Pong
@@ -237,7 +286,8 @@ _TYPES: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
         Initialize, UpdateSearchSpace, RequestTrialJobs, ReportMetrics, TrialRestarted, TrialEnd, ImportData,
-        AddCustomizedTrial, Ping, Terminate, Initialized, NewTrial, NoMoreTrials, KillTrial, Error, Pong,
+        AddCustomizedTrial, Ping, Terminate, Initialized, NewTrial, ResumeTrial, CloneTrial, NoMoreTrials, PauseTrial,
+        KillTrial, Error, Pong,
     )
 }  # fmt: skip
 
@@ -269,7 +319,7 @@ def decode(line: bytes) -> ToDispatcher | FromDispatcher:
             body["assessor"] = AlgorithmSpec(**body["assessor"]) if body["assessor"] else None
         elif kind is RequestTrialJobs:
             body["answers"] = [Answer(**answer) for answer in body["answers"]]
-        elif kind in (NewTrial, Error):  # what a user's algorithm has made
+        elif kind in (NewTrial, ResumeTrial, CloneTrial, Error):  # what a user's algorithm has made
             body = clean_value(body, "it")
         elif kind is ReportMetrics:
             body["rows"] = [ReportedMetric(*row) for row in body["rows"]]

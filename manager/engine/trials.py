@@ -45,14 +45,14 @@ class Trials:
         if row.status.is_terminal:
             raise Conflict(f"trial {trial_id} is {row.status}; only a WAITING or RUNNING trial can be paused")
         if row.status is not TrialStatus.PAUSED:
-            await self._supervisor.ask(row.experiment_id, m.PauseTrial(trial_id))
+            await self._supervisor.ask(row.experiment_id, m.PauseByUser(trial_id))
 
     async def resume(self, trial_id: str) -> None:
         """Have a PAUSED trial run again, from its newest checkpoint if it has one, when there is a place."""
         row = await self.get(trial_id)
         if row.status is not TrialStatus.PAUSED:
             raise Conflict(f"trial {trial_id} is {row.status}; only a PAUSED trial can be resumed")
-        await self._supervisor.ask(row.experiment_id, m.ResumeTrial(trial_id))
+        await self._supervisor.ask(row.experiment_id, m.ResumeByUser(trial_id))
 
     async def retry(self, trial_id: str, *, from_checkpoint: bool = False) -> TrialRow:
         """Run an ended trial's parameters again, as a new trial. Returns it.

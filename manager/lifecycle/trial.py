@@ -20,6 +20,13 @@ class TrialEvent(StrEnum):
     CANCEL_BY_SYSTEM = "CANCEL_BY_SYSTEM"
 
 
+class DecisionKind(StrEnum):
+    """What an algorithm can decide of a trial that exists, when it is asked which one runs next."""
+
+    RESUME = "resume"
+    CLONE = "clone"
+
+
 _LIVE = tuple(status for status in Status if not status.is_terminal)
 
 ENDS = {

@@ -140,17 +140,14 @@ WHERE id = :id AND status IN (SELECT value FROM json_each(:expected)) RETURNING 
 -- name: trials.update
 UPDATE trials SET {assignments} WHERE id = :id;
 
--- name: trials.answers
-SELECT * FROM trials WHERE experiment_id = :experiment_id AND position = :position ORDER BY parameter_id;
-
--- name: trials.parameter_ids
-SELECT parameter_id FROM trials WHERE experiment_id = :experiment_id;
-
 -- name: jobs.insert
 INSERT INTO trial_jobs ({columns}) VALUES ({values});
 
 -- name: jobs.get
 SELECT * FROM trial_jobs WHERE id = :id;
+
+-- name: jobs.parameter_ids
+SELECT id, parameter_id FROM trial_jobs WHERE id IN (SELECT value FROM json_each(:ids));
 
 -- name: jobs.of_trial
 SELECT * FROM trial_jobs WHERE trial_id = :trial_id ORDER BY number;
@@ -183,9 +180,43 @@ VALUES (:experiment_id, :position, :kind, :payload);
 SELECT ids.value FROM dispatcher_inputs, json_each(payload, '$.parameter_ids') AS ids
 WHERE experiment_id = :experiment_id AND kind = 'RequestTrialJobs';
 
+-- name: inputs.suggestions
+-- with the parameters that they began with: those of their first jobs, where they have one
+SELECT ifnull(trial_jobs.parameter_id, trials.parameter_id), ifnull(trial_jobs.parameters, trials.parameters), state
+FROM trials LEFT JOIN trial_jobs ON trial_jobs.trial_id = trials.id AND trial_jobs.number = 1
+WHERE trials.experiment_id = :experiment_id AND position = :position ORDER BY 1;
+
+-- name: inputs.answered
+SELECT parameter_id FROM trials WHERE experiment_id = :experiment_id
+UNION ALL
+SELECT parameter_id FROM decisions WHERE experiment_id = :experiment_id
+UNION ALL  -- what cloned trials began with
+SELECT trial_jobs.parameter_id FROM decisions JOIN trial_jobs ON trial_jobs.trial_id = decisions.trial_id
+WHERE decisions.experiment_id = :experiment_id AND decisions.kind = 'clone' AND trial_jobs.number = 1;
+
 -- name: inputs.after
 SELECT * FROM dispatcher_inputs WHERE experiment_id = :experiment_id AND position > :position
 ORDER BY position LIMIT :limit;
+
+-- name: decisions.insert
+INSERT INTO decisions VALUES (
+    :experiment_id, :parameter_id, :position, :kind, :trial_id, :decided_at, :parameters, :state,
+    :donor_trial, :donor_job, :donor_checkpoint, :donor_node, :donor_sequence, :job
+);
+
+-- name: decisions.at
+SELECT * FROM decisions WHERE experiment_id = :experiment_id AND position = :position ORDER BY parameter_id;
+
+-- name: decisions.pending
+-- of these trials the newest that is to be carried out
+SELECT *, max(position) FROM decisions
+WHERE trial_id IN (SELECT value FROM json_each(:trial_ids)) AND job IS NULL GROUP BY trial_id;
+
+-- name: decisions.newest_clone
+SELECT * FROM decisions WHERE trial_id = :trial_id AND donor_job IS NOT NULL AND job > 0 ORDER BY job DESC LIMIT 1;
+
+-- name: decisions.carry_out
+UPDATE decisions SET job = :job WHERE experiment_id = :experiment_id AND parameter_id = :parameter_id;
 
 -- name: events.append
 INSERT INTO events (time, experiment_id, trial_id, job_id, kind, data)
@@ -244,12 +275,16 @@ SELECT * FROM nodes WHERE id = :id;
 -- ---- an experiment's metrics database -----------------------------------------------------------------------------
 
 -- name: journals.get
-SELECT offset, first_sequence, intermediates, finals, losses, unreadables FROM journals
+SELECT offset, first_sequence, intermediates, finals, losses, unreadables, started_at, first_seconds FROM journals
 WHERE trial_id = :trial_id AND job = :job AND member = :member;
 
 -- name: journals.advance
-INSERT INTO journals (trial_id, job, member, offset, first_sequence, intermediates, finals, losses, unreadables)
-VALUES (:trial_id, :job, :member, :offset, :first_sequence, :intermediates, :finals, :losses, :unreadables)
+INSERT INTO journals (
+    trial_id, job, member, offset, first_sequence, intermediates, finals, losses, unreadables, started_at, first_seconds
+) VALUES (
+    :trial_id, :job, :member, :offset, :first_sequence, :intermediates, :finals, :losses, :unreadables,
+    :started_at, :first_seconds
+)
 ON CONFLICT (trial_id, job, member) DO UPDATE SET
     offset = excluded.offset, intermediates = excluded.intermediates, finals = excluded.finals,
     losses = excluded.losses, unreadables = excluded.unreadables;
@@ -299,6 +334,17 @@ WHERE trial_id = :trial_id AND kind = 'intermediate' AND job = :job AND member =
 
 -- name: metrics.between
 SELECT * FROM metrics WHERE id BETWEEN :first_id AND :last_id ORDER BY id;
+
+-- name: metrics.intermediates_between
+-- with how long their trials had run
+SELECT metrics.*, max(0.0, first_seconds + time - started_at) FROM metrics JOIN journals USING (trial_id, job, member)
+WHERE id BETWEEN :first_id AND :last_id AND kind = 'intermediate' AND member = :member ORDER BY id;
+
+-- name: metrics.seconds_at
+-- of a point of the curve, as the newest of the jobs before this one has reported it
+SELECT max(0.0, first_seconds + time - started_at) FROM metrics JOIN journals USING (trial_id, job, member)
+WHERE trial_id = :trial_id AND kind = 'intermediate' AND member = :member AND sequence = :sequence AND job < :job
+ORDER BY id DESC LIMIT 1;
 
 -- name: checkpoints.insert
 INSERT INTO checkpoints (trial_id, job, member, offset, step, path, sequence, time, with_metric, bytes, manifest)

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Self, TypeVar, get_args, get_origin, get_type
 
 from proctor.manager.lifecycle.experiment_failures import TrialEnds
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
+from proctor.manager.lifecycle.trial import DecisionKind
 from proctor.manager.store.errors import RowNotFound, StaleWrite
 from proctor.manager.store.statements import decode, encode, query, query_with
 from proctor.sdk.json_input import clean_text
@@ -242,6 +243,32 @@ class InputRow(Row):
 
 
 @dataclass(frozen=True, slots=True)
+class DecisionRow(Row):
+    """What an algorithm has decided of a trial that exists, in answer to the request for `parameter_id`."""
+
+    experiment_id: str
+    parameter_id: int
+    position: int
+    kind: DecisionKind
+    trial_id: str
+    decided_at: float
+    parameters: JsonValue = None
+    state: JsonValue = None
+    donor_trial: str | None = None
+    donor_job: str | None = None
+    donor_checkpoint: str | None = None
+    donor_node: str | None = None
+    donor_sequence: int | None = None
+    job: int | None = None
+    """Number of the job that began with it; 0: it came too late for its trial; None: it is to be carried out."""
+
+    @property
+    def is_clone(self) -> bool:
+        """Whether the trial continues from a checkpoint of another one."""
+        return self.donor_job is not None
+
+
+@dataclass(frozen=True, slots=True)
 class EventRow(Row):
     """One change, in the order of its id."""
 
@@ -312,7 +339,7 @@ class CheckpointRow(Row):
 
 
 _ROW_TYPES: tuple[type[Row], ...] = (
-    ExperimentRow, TrialRow, TrialJobRow, InputRow, EventRow, NodeRow, MetricRow, CheckpointRow,
+    ExperimentRow, TrialRow, TrialJobRow, InputRow, DecisionRow, EventRow, NodeRow, MetricRow, CheckpointRow,
 )  # fmt: skip
 
 # Of every row type, every column with how its SQL value is read (None: as it is).

@@ -171,7 +171,7 @@ class InMemoryPlatform:
             case scripts.ScriptedStart():
                 self._run(job, step.node_id)
             case scripts.ScriptedReport():
-                self._write(job, _record(KIND_INTERMEDIATE, step.value, self._now()), step.member)
+                self._write(job, _record(KIND_INTERMEDIATE, step.value, self._now(), step.step), step.member)
             case scripts.Final():
                 self._write(job, _record(KIND_FINAL, step.value, self._now()), step.member)
             case scripts.Raw():
@@ -201,7 +201,7 @@ class InMemoryPlatform:
     def _write(self, job: SimulatedJob, data: bytes, member: int) -> None:
         self._run(job)
         offset = job.sizes.get(member, 0)
-        job.chunks.append(JournalChunk(job.id, job.token, member, offset, data))
+        job.chunks.append(JournalChunk(job.id, job.token, member, offset, data, job.started_at or None))
         job.sizes[member] = offset + len(data)
         self._announce(job)
 
@@ -230,6 +230,7 @@ class InMemoryPlatform:
         return datetime.fromtimestamp(self._now(), UTC)
 
 
-def _record(kind: str, value: object, now: float) -> bytes:
+def _record(kind: str, value: object, now: float, step: int | None = None) -> bytes:
     """A journal record as the SDK writes it."""
-    return f'{{"kind":"{kind}","value":{encode_metric(value)},"time":{now:.6f}}}\n'.encode("ascii")
+    named = "" if step is None else f'"step":{step},'
+    return f'{{"kind":"{kind}","value":{encode_metric(value)},{named}"time":{now:.6f}}}\n'.encode("ascii")

@@ -44,6 +44,7 @@ class ScriptedReport:
     delay: float
     value: Any
     member: int = 0
+    step: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

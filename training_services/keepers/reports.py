@@ -119,6 +119,7 @@ async def _attempt(delivery: Awaitable[None]) -> bool:
 def split_body(header: ReportHeader, body: bytes | memoryview) -> list[JournalChunk]:
     """The chunks of a report with their bytes. Raises MalformedReport."""
     chunks: list[JournalChunk] = []
+    starts = {start.job_id: start.started_at for start in header.starts}
     position = 0
     for chunk in header.chunks:
         data = bytes(body[position : position + chunk.length])
@@ -128,7 +129,8 @@ def split_body(header: ReportHeader, body: bytes | memoryview) -> list[JournalCh
                 f"the report announces {chunk.length} bytes of the journal of {chunk.job_id} from byte {chunk.offset}; "
                 f"{len(data)} follow its header"
             )
-        chunks.append(JournalChunk(chunk.job_id, chunk.token, _member(chunk), chunk.offset, data))
+        started_at = starts.get(chunk.job_id)
+        chunks.append(JournalChunk(chunk.job_id, chunk.token, _member(chunk), chunk.offset, data, started_at))
     if position != len(body):
         raise MalformedReport(f"the report announces {position} bytes of journals; {len(body)} follow its header")
     return chunks

@@ -20,7 +20,7 @@ from proctor.manager.api.dependencies import (
     Offset,
     read_row_id,
 )
-from proctor.manager.api.models import AddTrial, CloneTrial
+from proctor.manager.api.models import AddTrial, TrialClone
 from proctor.manager.api.resources import (
     checkpoint_resource,
     is_maximized,
@@ -125,7 +125,7 @@ async def retry_trial(
 
 
 @router.post("/trials/{trial_id}/clone", status_code=201, summary="Continue a trial with other parameters")
-async def clone_trial(context: Context, trial_id: str, body: CloneTrial) -> models.Trial:
+async def clone_trial(context: Context, trial_id: str, body: TrialClone) -> models.Trial:
     """A new trial that begins with the newest checkpoint of this one, which may be running. Answers with the new
     trial."""
     return await _read_resource(context, await context.manager.trials.clone(trial_id, body.parameters))

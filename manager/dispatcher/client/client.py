@@ -208,9 +208,9 @@ class OwedSuggestions:
                 self._parameter_ids.difference_update(answer.parameter_id for answer in message.answers)
                 self._has_suggested |= bool(message.answers)
 
-    def record_answer(self, message: protocol.NewTrial | protocol.NoMoreTrials, now: float) -> None:
+    def record_answer(self, message: protocol.Decision | protocol.NoMoreTrials, now: float) -> None:
         """What it has answered."""
-        if isinstance(message, protocol.NewTrial):
+        if isinstance(message, protocol.Decision):
             self._has_suggested = True
             self._parameter_ids.discard(message.parameter_id)
         else:
@@ -327,8 +327,8 @@ class Conversation:
         if isinstance(message, protocol.Pong):
             self._unanswered = False
             return
-        if isinstance(message, protocol.NewTrial | protocol.NoMoreTrials):
-            self.has_suggested |= isinstance(message, protocol.NewTrial)
+        if isinstance(message, protocol.Decision | protocol.NoMoreTrials):
+            self.has_suggested |= isinstance(message, protocol.Decision)
             self._owed.record_answer(message, self._now())
         self._receive(message)
 

@@ -36,7 +36,7 @@ class BuiltinTuner(HostedTuner):
         for parameter_id in message.parameter_ids:
             answer = answers.get(parameter_id)
             if answer is not None:
-                self._algorithm.restore(parameter_id, answer.parameters, answer.state)
+                self._restore(answer)
             elif unanswered or not self._suggest(message.position, parameter_id):
                 unanswered.append(parameter_id)
         if unanswered:
@@ -57,6 +57,12 @@ class BuiltinTuner(HostedTuner):
 
     def close(self, mode: ShutdownMode) -> None:
         """Nothing: the input log is all that a built-in keeps."""
+
+    def _restore(self, answer: protocol.Answer) -> None:
+        if answer.kind == "new":
+            self._algorithm.restore(answer.parameter_id, answer.parameters, answer.state)
+        elif answer.kind == "clone":  # the result of parameters that it has not suggested will come under this id
+            self._algorithm.accept_customized(answer.parameter_id, answer.parameters)
 
     def _suggest(self, position: int, parameter_id: int) -> bool:
         try:

@@ -3,6 +3,7 @@
 import asyncio
 import sqlite3
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from proctor.manager.engine.loop.messages import Inbox, JobsChanged, MetricsRefused, MetricsStored
@@ -17,6 +18,15 @@ from proctor.training_services.base import JournalChunk, StatusChange
 from proctor.training_services.errors import ServiceUnavailable
 
 Offsets = dict[tuple[str, int], int]
+
+
+@dataclass(frozen=True)
+class JobBeginning:
+    """The point of its trial's curve at which a job began, and the Unix time at which its process did, if it is
+    known."""
+
+    sequence: int
+    started_at: float | None
 
 
 class ServiceListener:
@@ -43,10 +53,10 @@ class ServiceListener:
 
     async def _store(self, live: Sequence[JournalChunk]) -> Sequence[StoredChunk]:
         """Chunks that have to wait for room are stored after this has raised; then the loop is notified of them."""
-        resumed = {chunk.job_id: self._resumed_from(chunk) for chunk in live}
+        beginnings = {chunk.job_id: self._beginning(chunk) for chunk in live}
         try:
             self._metrics.require_writable()
-            writing = self._metrics.write(lambda connection: _store(connection, live, resumed))
+            writing = self._metrics.write(lambda connection: _store(connection, live, beginnings))
             writing.add_done_callback(lambda done: self._post_stored(live, done))
             await self._metrics.until_done_or_unwritable(writing)
         except DatabaseUnusable as error:
@@ -54,12 +64,12 @@ class ServiceListener:
         try:
             return writing.result()
         except ValueRefused:
-            return [await self._store_apart(chunk, resumed[chunk.job_id]) for chunk in live]
+            return [await self._store_apart(chunk, beginnings[chunk.job_id]) for chunk in live]
 
-    async def _store_apart(self, chunk: JournalChunk, resumed: int) -> StoredChunk:
+    async def _store_apart(self, chunk: JournalChunk, beginning: JobBeginning) -> StoredChunk:
         """Store a chunk that may have a value which the store refuses; that ends its trial, and holds up no other."""
         stored, refused = await self._metrics.write(
-            lambda connection: metric_store.store_lines(connection, **_arguments(chunk, resumed))
+            lambda connection: metric_store.store_lines(connection, **_arguments(chunk, beginning))
         )
         self._inbox.post(MetricsStored([(chunk.job_id, stored)]))
         if refused:
@@ -81,10 +91,10 @@ class ServiceListener:
         trial = self._state.by_job.get(chunk.job_id)
         return trial is not None and trial.job is not None and trial.job.token == chunk.token
 
-    def _resumed_from(self, chunk: JournalChunk) -> int:
-        """The point of the trial's curve at which this job began."""
+    def _beginning(self, chunk: JournalChunk) -> JobBeginning:
         job = self._state.by_job[chunk.job_id].job
-        return 0 if job is None else job.resumed_from_step or 0
+        assert job is not None
+        return JobBeginning(job.resumed_from_step or 0, chunk.started_at or job.started_at)
 
     async def _settled(self, chunks: Sequence[JournalChunk]) -> Offsets:
         """Of jobs whose end is stored everything is stored: say so again. Unknown tokens get no answer."""
@@ -106,12 +116,12 @@ class ServiceListener:
 
 
 def _store(
-    connection: sqlite3.Connection, chunks: Sequence[JournalChunk], resumed: Mapping[str, int]
+    connection: sqlite3.Connection, chunks: Sequence[JournalChunk], beginnings: Mapping[str, JobBeginning]
 ) -> list[StoredChunk]:
-    return [metric_store.store_chunk(connection, **_arguments(chunk, resumed[chunk.job_id])) for chunk in chunks]
+    return [metric_store.store_chunk(connection, **_arguments(chunk, beginnings[chunk.job_id])) for chunk in chunks]
 
 
-def _arguments(chunk: JournalChunk, resumed: int) -> dict[str, Any]:
+def _arguments(chunk: JournalChunk, beginning: JobBeginning) -> dict[str, Any]:
     """A chunk as arguments of the store."""
     trial_id, _, number = chunk.job_id.rpartition(".")
     return {
@@ -120,7 +130,8 @@ def _arguments(chunk: JournalChunk, resumed: int) -> dict[str, Any]:
         "member": chunk.member,
         "offset": chunk.offset,
         "data": _end_last_line(chunk.data),
-        "first_sequence": resumed,
+        "first_sequence": beginning.sequence,
+        "started_at": beginning.started_at,
     }
 
 

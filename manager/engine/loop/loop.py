@@ -7,7 +7,8 @@ the manager before the commit of the turn that decided it.
 import asyncio
 import logging
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -25,15 +26,15 @@ from proctor.manager.engine.loop.context import LoopContext
 from proctor.manager.engine.loop.effects import Effects
 from proctor.manager.engine.loop.listeners import ServiceListener
 from proctor.manager.engine.loop.messages import Envelope, Inbox
-from proctor.manager.engine.loop.placing import place_waiting
+from proctor.manager.engine.loop.placing import find_checkpoint, place_waiting
 from proctor.manager.engine.loop.recovery import InputLog, bring_back, read_state, save_columns
-from proctor.manager.engine.loop.state import ExperimentState, LiveTrial, Snapshot, Turn
+from proctor.manager.engine.loop.state import Checkpoint, ExperimentState, LiveTrial, Snapshot, Turn
 from proctor.manager.engine.transient_errors import error_clause, is_transient
 from proctor.manager.errors import BadRequest, Conflict, ManagerError, Unavailable
 from proctor.manager.lifecycle.experiment import EXPERIMENT, ExperimentEvent
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
-from proctor.manager.store.errors import StoreError, ValueRefused
-from proctor.manager.store.tables import experiments, jobs
+from proctor.manager.store.errors import RowNotFound, StoreError, ValueRefused
+from proctor.manager.store.tables import experiments, jobs, trials
 from proctor.manager.store.tables import metrics as metric_store
 from proctor.training_services.base import SupportsEvents
 
@@ -166,10 +167,11 @@ class ExperimentLoop:
         be taken back."""
         turn = self._new_turn()
         brought_back = await self._bring_back(turn, envelopes)
+        donors = await self._find_donors(envelopes)
         answers: list[tuple[Envelope, Any]] = []
         for envelope in envelopes:
             try:
-                answers.append((envelope, self._handle(turn, envelope.message)))
+                answers.append((envelope, self._handle(turn, envelope.message, donors)))
             except ManagerError as error:  # a command that cannot be carried out
                 envelope.refuse(error)
         for trial in brought_back:
@@ -193,7 +195,9 @@ class ExperimentLoop:
         wanted: set[str] = set()
         for envelope in envelopes:
             match envelope.message:
-                case m.ResumeTrial(trial_id) | m.CancelTrial(trial_id):
+                case m.ResumeByUser(trial_id) | m.CancelTrial(trial_id):
+                    wanted.add(trial_id)
+                case protocol.ResumeTrial(trial_id=trial_id) | protocol.CloneTrial(trial_id=trial_id):
                     wanted.add(trial_id)
                 case m.Continue(trials=True):
                     return await bring_back(self.state, turn, self.context.control, self.context.metrics, None)
@@ -202,28 +206,32 @@ class ExperimentLoop:
             return []
         return await bring_back(self.state, turn, self.context.control, self.context.metrics, wanted)
 
+    async def _find_donors(self, envelopes: Sequence[Envelope]) -> dict[str, Checkpoint]:
+        """Of the trials from which others are to continue, what these begin with; by trial id."""
+        clones = [each.message for each in envelopes if isinstance(each.message, protocol.CloneTrial)]
+        found: dict[str, Checkpoint] = {}
+        for trial_id in {clone.donor_trial for clone in clones}:
+            with suppress(RowNotFound):
+                row = await self.context.control.read(lambda c, key=trial_id: trials.get(c, key))  # type: ignore[misc]
+                checkpoint = await find_checkpoint(self.context, row, self.state.row.report_from)
+                if checkpoint is not None and row.experiment_id == self.state.row.id:
+                    found[trial_id] = checkpoint
+        return found
+
     def _new_turn(self) -> Turn:
         return Turn(self.state.row.id, self.context.clock.now(), self.context.clock.monotonic())
 
-    def _handle(self, turn: Turn, message: m.LoopMessage) -> Any:
+    def _handle(self, turn: Turn, message: m.LoopMessage, donors: Mapping[str, Checkpoint]) -> Any:
         state = self.state
+        if isinstance(message, protocol.News):
+            self._take_news(turn, message, donors)
+            return None
         match message:
             case m.JobsChanged(changes):
                 for change in changes:
                     transitions.on_change(state, turn, change, self._policy)
             case m.MetricsStored():
                 tuning.on_stored(state, turn, message, notify=self._sends_metrics)
-            case protocol.NewTrial():
-                tuning.on_new_trial(state, turn, message)
-            case protocol.NoMoreTrials():
-                tuning.on_no_more(state, message)
-            case protocol.KillTrial():
-                tuning.on_kill(state, turn, message)
-            case protocol.Initialized():
-                if state.row.status is ExperimentStatus.INITIALIZED:
-                    tuning.move_experiment(state, turn, ExperimentEvent.START, "")
-            case protocol.Error(summary, trace):
-                tuning.fail(state, turn, summary, trace)
             case m.DispatcherFailed(summary):
                 tuning.fail(state, turn, summary, summary)
             case m.DispatcherLeft():
@@ -244,9 +252,9 @@ class ExperimentLoop:
                 turn.add_notice(text)
             case m.CancelTrial(trial_id):
                 user_commands.cancel_trial(state, turn, trial_id)
-            case m.PauseTrial(trial_id):
+            case m.PauseByUser(trial_id):
                 user_commands.pause_trial(state, turn, trial_id, save_seconds=self.context.save_seconds)
-            case m.ResumeTrial(trial_id):
+            case m.ResumeByUser(trial_id):
                 user_commands.resume_trial(state, turn, trial_id)
             case m.AddTrial():
                 return user_commands.add_trial(state, turn, message, self.context.forms)
@@ -262,6 +270,28 @@ class ExperimentLoop:
             case m.StopExperiment():
                 user_commands.stop(state, turn, save_seconds=self.context.save_seconds)
         return None
+
+    def _take_news(self, turn: Turn, message: protocol.News, donors: Mapping[str, Checkpoint]) -> None:
+        """What a dispatcher has decided."""
+        state = self.state
+        match message:
+            case protocol.NewTrial():
+                tuning.on_new_trial(state, turn, message)
+            case protocol.NoMoreTrials():
+                tuning.on_no_more(state, message)
+            case protocol.ResumeTrial():
+                tuning.on_decision(state, turn, message, None)
+            case protocol.CloneTrial():
+                tuning.on_decision(state, turn, message, donors.get(message.donor_trial))
+            case protocol.PauseTrial():
+                tuning.on_pause(state, turn, message, save_seconds=self.context.save_seconds)
+            case protocol.KillTrial():
+                tuning.on_kill(state, turn, message)
+            case protocol.Initialized():
+                if state.row.status is ExperimentStatus.INITIALIZED:
+                    tuning.move_experiment(state, turn, ExperimentEvent.START, "")
+            case protocol.Error(summary, trace):
+                tuning.fail(state, turn, summary, trace)
 
     async def _move_on(self, turn: Turn) -> None:
         """What follows from the messages: the experiment's own moves, requests, placements."""

@@ -108,14 +108,14 @@ class CancelTrial:
 
 
 @dataclass(frozen=True)
-class PauseTrial:
+class PauseByUser:
     """Keep a live trial without a place until it is resumed."""
 
     trial_id: str
 
 
 @dataclass(frozen=True)
-class ResumeTrial:
+class ResumeByUser:
     """Have a PAUSED trial run again."""
 
     trial_id: str
@@ -185,8 +185,8 @@ LoopMessage = (
     | DispatcherLeft
     | Wake
     | CancelTrial
-    | PauseTrial
-    | ResumeTrial
+    | PauseByUser
+    | ResumeByUser
     | AddTrial
     | ImportRows
     | ChangeLimits
@@ -195,7 +195,10 @@ LoopMessage = (
     | StopExperiment
     | Initialized
     | NewTrial
+    | protocol.ResumeTrial
+    | protocol.CloneTrial
     | NoMoreTrials
+    | protocol.PauseTrial
     | KillTrial
     | Error
 )
@@ -269,7 +272,7 @@ class Inbox:
 # ---- values that the store refuses -----------------------------------------------------------------------------------
 
 _REQUESTS = (
-    CancelTrial | PauseTrial | ResumeTrial | AddTrial | ImportRows | ChangeLimits | Pause | Continue | StopExperiment
+    CancelTrial | PauseByUser | ResumeByUser | AddTrial | ImportRows | ChangeLimits | Pause | Continue | StopExperiment
 )
 
 
@@ -298,6 +301,9 @@ def substitutes(message: LoopMessage, why: str, now: float) -> Sequence[LoopMess
         case protocol.NewTrial(position=position, parameter_id=parameter_id):
             text = f"the parameters that were suggested cannot be stored: {why}"
             return [SuggestionRefused(parameter_id, position, text)]
+        case protocol.CloneTrial(position=position, parameter_id=parameter_id, trial_id=trial_id):
+            text = f"the parameters with which trial {trial_id} was to continue cannot be stored: {why}"
+            return [protocol.ResumeTrial(position, parameter_id, trial_id), NoticePosted(text)]
         case MetricsStored(((job_id, _),)):
             return [MetricsRefused(job_id, f"its final metric cannot be stored: {why}")]
         case JobsChanged((change,)):

@@ -1,6 +1,7 @@
 """Which waiting trial gets a job now."""
 
 import secrets
+from dataclasses import replace
 from pathlib import Path
 
 from proctor.manager.engine.loop import transitions, tuning
@@ -9,7 +10,8 @@ from proctor.manager.engine.loop.state import Checkpoint, ExperimentState, LiveT
 from proctor.manager.lifecycle.experiment import ExperimentEvent
 from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.placement import Impossible, Waiting
-from proctor.manager.store.tables import events, jobs
+from proctor.manager.store.rows import DecisionRow, TrialRow
+from proctor.manager.store.tables import dispatcher_inputs, events, jobs
 from proctor.manager.store.tables import metrics as metric_store
 from proctor.training_services.base import SupportsCheckpoints
 
@@ -74,7 +76,7 @@ async def _place(
         transitions.set_reason(turn, trial, f"waiting: {place.reason}")
         return place
     trial.waiting_since = None
-    checkpoint = await _checkpoint(context, trial, state.row.report_from)
+    checkpoint = await find_checkpoint(context, trial.row, state.row.report_from, decision=trial.decision)
     fingerprint = await context.code.fingerprint()
     if state.code_fingerprint not in {None, fingerprint}:
         where, number = context.forms.code_directory, trial.row.sequence_id
@@ -88,21 +90,40 @@ async def _place(
     return None
 
 
-async def _checkpoint(context: LoopContext, trial: LiveTrial, report_from: int) -> Checkpoint | None:
+async def find_checkpoint(
+    context: LoopContext, trial: TrialRow, report_from: int, *, decision: DecisionRow | None = None
+) -> Checkpoint | None:
     """What the trial's next job continues from: the newest checkpoint that it has registered, else the one that it was
     cloned from, before which its own curve has no points. If its folder is not on this machine: only for a service that
-    finds it elsewhere."""
-    trial_id, job_id, path, sequence = trial.row.id, trial.row.origin_job, trial.row.origin_checkpoint, 0
-    if trial.row.jobs > 0:
+    finds it elsewhere.
+
+    :param decision: what was decided of the job. A clone continues from its donor's checkpoint, and so do the jobs
+        after it as long as none has registered one: what the trial had saved before is not part of its curve any more.
+    """
+    found: Checkpoint | None = None
+    if decision is not None and decision.is_clone:
+        found = _donated(decision)
+    elif trial.jobs > 0:
+        clone = await context.control.read(lambda connection: dispatcher_inputs.newest_clone(connection, trial.id))
         row = await context.metrics.read(
-            lambda connection: metric_store.latest_checkpoint(connection, trial_id, member=report_from)
+            lambda connection: metric_store.latest_checkpoint(connection, trial.id, member=report_from)
         )
-        if row is not None:
-            job_id, sequence = f"{trial_id}.{row.job}", row.sequence
-            path = str(context.forms.job_directory(trial.row, row.job) / row.path)
-    if job_id is None or path is None:
+        if row is not None and row.job >= (clone.job or 0 if clone is not None else 0):
+            path = str(context.forms.job_directory(trial, row.job) / row.path)
+            found = Checkpoint(f"{trial.id}.{row.job}", row.sequence, path)
+        elif clone is not None:
+            found = _donated(clone)
+    if found is None and trial.origin_job is not None and trial.origin_checkpoint is not None:
+        found = Checkpoint(trial.origin_job, 0, trial.origin_checkpoint)
+    if found is None:
         return None
     if isinstance(context.service, SupportsCheckpoints):
-        saved = await context.control.read(lambda connection: jobs.get(connection, job_id))
-        return Checkpoint(job_id, sequence, path, saved.node_id)
-    return Checkpoint(job_id, sequence, path) if Path(path).is_dir() else None
+        saved = await context.control.read(lambda connection: jobs.get(connection, found.job_id))
+        return replace(found, node_id=saved.node_id)
+    return found if Path(found.path).is_dir() else None
+
+
+def _donated(clone: DecisionRow) -> Checkpoint:
+    assert clone.donor_job is not None
+    assert clone.donor_checkpoint is not None
+    return Checkpoint(clone.donor_job, clone.donor_sequence or 0, clone.donor_checkpoint, clone.donor_node)

@@ -36,8 +36,13 @@ async def bring_back(
     state: ExperimentState, turn: Turn, control: Database, metrics: Database, trial_ids: Collection[str] | None
 ) -> list[LiveTrial]:
     """Bring PAUSED trials back into the state, with what the metrics database knows better; None: all of them."""
-    rows = await control.read(lambda c: trials.paused(c, state.row.id, trial_ids))
-    found = [LiveTrial(row) for row in rows]
+
+    def read(connection: sqlite3.Connection) -> list[LiveTrial]:
+        rows = trials.paused(connection, state.row.id, trial_ids)
+        decisions = dispatcher_inputs.pending(connection, [row.id for row in rows])
+        return [LiveTrial(row, decision=decisions.get(row.id)) for row in rows]
+
+    found = await control.read(read)
     for trial in found:
         state.bring_back(trial)
         if columns := await _refresh(metrics, trial, state.row.report_from):
@@ -54,8 +59,9 @@ def read_state(connection: sqlite3.Connection, experiment_id: str) -> Experiment
         state.add(LiveTrial(trial_row))
     for job in jobs.live(connection, experiment_id):
         state.set_job(state.trials[job.trial_id], job)
-    answered = trials.parameter_ids(connection, experiment_id)
-    state.requested = dispatcher_inputs.requested(connection, experiment_id) - answered
+    for trial_id, decision in dispatcher_inputs.pending(connection, state.trials).items():
+        state.trials[trial_id].decision = decision
+    state.requested = dispatcher_inputs.unanswered(connection, experiment_id)
     return state
 
 
@@ -112,7 +118,7 @@ class InputLog:
         self._metrics = metrics
         self._experiment_id = experiment.id
         self._report_from = experiment.report_from
-        self._parameter_ids: dict[str, int] = {}
+        self._parameter_ids: dict[str, int] = {}  # by job id
 
     async def read(self, after: int, limit: int) -> Sequence[ToDispatcher]:
         """The next inputs; requests carry the answers that are stored."""
@@ -123,32 +129,45 @@ class InputLog:
         self, connection: sqlite3.Connection, after: int, limit: int
     ) -> tuple[list[InputRow], dict[int, list[protocol.Answer]]]:
         rows = dispatcher_inputs.after(connection, self._experiment_id, after, limit)
-        answers = {}
-        for row in rows:
-            if row.kind == "RequestTrialJobs":
-                found = trials.answers(connection, self._experiment_id, row.position)
-                answers[row.position] = [protocol.Answer(t.parameter_id, t.parameters, t.state) for t in found]
-        return rows, answers
+        requests = [row.position for row in rows if row.kind == "RequestTrialJobs"]
+        return rows, {position: self._answers(connection, position) for position in requests}
+
+    def _answers(self, connection: sqlite3.Connection, position: int) -> list[protocol.Answer]:
+        suggested = dispatcher_inputs.suggestions(connection, self._experiment_id, position)
+        decided = dispatcher_inputs.decisions(connection, self._experiment_id, position)
+        return [protocol.Answer(*suggestion) for suggestion in suggested] + [
+            protocol.Answer(row.parameter_id, row.parameters, row.state, str(row.kind), row.trial_id, row.donor_trial)
+            for row in decided
+        ]
 
     async def _message(self, row: InputRow, answers: list[protocol.Answer]) -> ToDispatcher:
         if row.kind == "ReportMetrics":
-            return await self.metrics_between(row.position, row.payload["first"], row.payload["last"])
+            first, last = row.payload["first"], row.payload["last"]
+            return await self.metrics_between(row.position, first, last, without=row.payload.get("ended", ()))
         body: dict[str, Any] = {"type": row.kind, "position": row.position, **row.payload}
         if row.kind == "RequestTrialJobs":
             body["answers"] = [vars(answer) for answer in answers]
         return protocol.decode(json.dumps(body).encode())  # type: ignore[return-value]
 
-    async def metrics_between(self, position: int, first: int, last: int) -> protocol.ReportMetrics:
-        """Intermediate metrics by their ids, as the dispatcher gets them."""
-        found = await self._metrics.read(lambda c: metric_store.rows_between(c, first, last), time_limit_seconds=60.0)
-        for trial_id in {row.trial_id for row in found} - self._parameter_ids.keys():
-            trial = await self._control.read(lambda c, key=trial_id: trials.get(c, key))  # type: ignore[misc]
-            self._parameter_ids[trial_id] = trial.parameter_id
+    async def metrics_between(
+        self, position: int, first: int, last: int, *, without: Collection[str] = ()
+    ) -> protocol.ReportMetrics:
+        """Intermediate metrics by their ids, as the dispatcher gets them.
+
+        :param without: jobs whose metrics it did not get.
+        """
+        found = await self._metrics.read(
+            lambda c: metric_store.intermediates_between(c, first, last, member=self._report_from),
+            time_limit_seconds=60.0,
+        )
+        job_ids = [f"{row.trial_id}.{row.job}" for row, _ in found]
+        if unknown := set(job_ids) - self._parameter_ids.keys():
+            self._parameter_ids |= await self._control.read(lambda c: jobs.parameter_ids(c, unknown))
         reported = [
             protocol.ReportedMetric(
-                self._parameter_ids[row.trial_id], row.trial_id, row.job, row.sequence, row.reported
+                self._parameter_ids[job_id], row.trial_id, row.job, row.sequence, row.reported, row.step, seconds
             )
-            for row in found
-            if row.kind == "intermediate" and row.member == self._report_from and row.trial_id in self._parameter_ids
+            for job_id, (row, seconds) in zip(job_ids, found, strict=True)
+            if job_id in self._parameter_ids and job_id not in without
         ]
         return protocol.ReportMetrics(position, reported)

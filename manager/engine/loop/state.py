@@ -17,7 +17,7 @@ from proctor.manager.dispatcher.protocol import ToDispatcher
 from proctor.manager.lifecycle.experiment import ExperimentProgress
 from proctor.manager.lifecycle.experiment_failures import count_end
 from proctor.manager.lifecycle.states import TrialStatus
-from proctor.manager.store.rows import ExperimentRow, TrialJobRow, TrialRow, trial_end_columns
+from proctor.manager.store.rows import DecisionRow, ExperimentRow, TrialJobRow, TrialRow, trial_end_columns
 from proctor.manager.store.tables import dispatcher_inputs, events
 
 Write = Callable[[sqlite3.Connection], Any]
@@ -45,6 +45,14 @@ class LiveTrial:
     retry_at: float | None = None  # monotonic time before which it is not tried again
     has_progress: bool = False  # its newest job has reported an intermediate metric or registered a checkpoint
     other_final: int | None = None  # a rank that has reported a final metric, and whose reports do not count
+    decision: DecisionRow | None = None  # what its next job is to carry out
+    parameters_before: tuple[int, int] | None = None  # parameter id of the jobs before the one of this number
+
+    def parameter_id_of(self, job_number: int) -> int:
+        """The parameter id of its newest job, or of the one before it."""
+        if self.parameters_before is not None and job_number < self.parameters_before[1]:
+            return self.parameters_before[0]
+        return self.row.parameter_id
 
     @property
     def has_final(self) -> bool:

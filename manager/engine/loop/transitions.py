@@ -18,8 +18,8 @@ from proctor.manager.lifecycle.job import JOB, JobEvent
 from proctor.manager.lifecycle.retries import RetryDecision, RetryPolicy, judge, retry_delay, settled_reason
 from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.lifecycle.trial import ENDS, TRIAL, TrialEvent
-from proctor.manager.store.rows import TrialJobRow, TrialRow
-from proctor.manager.store.tables import jobs, trials
+from proctor.manager.store.rows import DecisionRow, TrialJobRow, TrialRow
+from proctor.manager.store.tables import dispatcher_inputs, jobs, trials
 from proctor.training_services.base import EndReason, Exit, NodePlacement, StatusChange, TrialJobStatus
 
 _ALPHABET = string.ascii_letters + string.digits
@@ -81,8 +81,17 @@ def create_job(
     checkpoint: Checkpoint | None,
     code_fingerprint: str | None = None,
 ) -> TrialJobRow:
-    """Store the trial's next job as submitted; the service gets it after the commit."""
+    """Store the trial's next job as submitted; the service gets it after the commit. It carries out what was decided of
+    the trial: from then on a clone has its new parameters."""
     number = trial.row.jobs + 1
+    changes: dict[str, Any] = {"jobs": number, "not_before": None}
+    if (decision := trial.decision) is not None:
+        trial.decision = None
+        turn.write(lambda c: dispatcher_inputs.carry_out(c, decision, number))
+        if decision.is_clone:
+            trial.parameters_before = (trial.row.parameter_id, number)
+            changes |= {"parameter_id": decision.parameter_id, "parameters": decision.parameters}
+    trial.row, trial.retry_at = replace(trial.row, **changes), None
     job = TrialJobRow(
         id=f"{trial.row.id}.{number}",
         trial_id=trial.row.id,
@@ -107,9 +116,8 @@ def create_job(
     )
     state.set_job(trial, job)
     trial.has_progress = False
-    trial.row, trial.retry_at = replace(trial.row, jobs=number, not_before=None), None
     turn.write(lambda c: jobs.insert(c, job))
-    turn.write(lambda c: trials.update(c, job.trial_id, jobs=number, not_before=None))
+    turn.write(lambda c: trials.update(c, job.trial_id, **changes))
     if number > 1:
         _send_restart(state, turn, trial, number, job.resumed_from_step or 0)
     return job
@@ -196,6 +204,13 @@ def pause_trial(state: ExperimentState, turn: Turn, trial: LiveTrial, reason: st
 def resume_trial(turn: Turn, trial: LiveTrial, why: str) -> None:
     """Have a PAUSED trial run again when there is a place."""
     _move(turn, trial, TrialEvent.RESUME, f"waiting: {why}")
+
+
+def describe_decision(decision: DecisionRow) -> str:
+    """Why a trial runs again, as a clause."""
+    if decision.is_clone:
+        return f"its trial scheduler has it continue from trial {decision.donor_trial}"
+    return "resumed by its trial scheduler"
 
 
 def accept_final(state: ExperimentState, turn: Turn, trial: LiveTrial, how: str) -> None:
@@ -353,6 +368,9 @@ def end_job(state: ExperimentState, turn: Turn, trial: LiveTrial, exit: Exit, po
         _retry(turn, trial, decision, reason, detail)
     elif decision.status is TrialStatus.PAUSED:
         pause_trial(state, turn, trial, detail)
+        if trial.decision is not None and job.stop_position is not None:  # decided while the trial was being paused
+            state.bring_back(trial)
+            resume_trial(turn, trial, describe_decision(trial.decision))
     elif decision.status is not TrialStatus.SUCCEEDED:
         is_new = job.resumes == state.row.resumes
         cause = cause_of_failure(decision.status, reason, detail) if is_new else ""

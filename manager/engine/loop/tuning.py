@@ -11,7 +11,7 @@ from typing import Any
 from proctor.manager.dispatcher import protocol
 from proctor.manager.engine.loop import transitions
 from proctor.manager.engine.loop.messages import MetricsRefused, MetricsStored, SuggestionRefused
-from proctor.manager.engine.loop.state import ExperimentState, LiveTrial, Turn
+from proctor.manager.engine.loop.state import Checkpoint, ExperimentState, LiveTrial, Turn
 from proctor.manager.lifecycle.experiment import (
     EXPERIMENT,
     ExperimentEvent,
@@ -20,7 +20,9 @@ from proctor.manager.lifecycle.experiment import (
     wanted_suggestions,
 )
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
-from proctor.manager.store.tables import experiments, trials
+from proctor.manager.lifecycle.trial import DecisionKind
+from proctor.manager.store.rows import DecisionRow
+from proctor.manager.store.tables import dispatcher_inputs, experiments, trials
 from proctor.manager.store.tables.journals import metric_number
 from proctor.manager.store.tables.metrics import StoredChunk
 from proctor.training_services.base import EndReason
@@ -33,30 +35,34 @@ def on_stored(state: ExperimentState, turn: Turn, message: MetricsStored, *, not
     """
     rows: list[protocol.ReportedMetric] = []
     ids: list[int] = []
+    ended: list[str] = []  # jobs of trials that have ended meanwhile: a replay must leave them out, too
     report_from = state.row.report_from
     for job_id, chunk in message.chunks:
         trial_id, _, number = job_id.rpartition(".")
         trial, job_number = state.trials.get(trial_id), int(number)
         if trial is None:
+            ended.append(job_id)
             continue
         # The job may have been abandoned while its metrics were being stored: they are the trial's all the same.
         counts = chunk.member == report_from
         apply_chunk(turn, trial, chunk, is_newest=job_number == trial.row.jobs, counts=counts)
         if not counts:
             continue
-        parameter_id = trial.row.parameter_id
-        for row_id, sequence, value in chunk.intermediates:
+        parameter_id, began = trial.parameter_id_of(job_number), chunk.began
+        for row_id, sequence, value, step, time in chunk.intermediates:
             if row_id <= state.replayed_to:
                 continue  # it arrived during recovery, which has sent it on
             ids.append(row_id)
-            rows.append(protocol.ReportedMetric(parameter_id, trial_id, job_number, sequence, value))
+            seconds = None if began is None else max(0.0, time - began)
+            rows.append(protocol.ReportedMetric(parameter_id, trial_id, job_number, sequence, value, step, seconds))
     if not ids:
         return
     first, last = min(ids), max(ids)
     turn.add_event("metrics", {"first": first, "last": last, "count": len(ids)})
     state.row = replace(state.row, metrics_told=max(state.row.metrics_told, last))
     if notify:
-        turn.send_input(protocol.ReportMetrics(state.take_position(), rows), {"first": first, "last": last})
+        payload: dict[str, Any] = {"first": first, "last": last} | ({"ended": ended} if ended else {})
+        turn.send_input(protocol.ReportMetrics(state.take_position(), rows), payload)
 
 
 def on_metrics_refused(state: ExperimentState, turn: Turn, message: MetricsRefused) -> None:
@@ -82,7 +88,7 @@ def apply_chunk(turn: Turn, trial: LiveTrial, chunk: StoredChunk, *, is_newest: 
     if chunk.finals and not counts:
         trial.other_final = chunk.member
     if chunk.intermediates and is_newest and counts:
-        _, sequence, latest = chunk.intermediates[-1]
+        _, sequence, latest, _, _ = chunk.intermediates[-1]
         trial.latest, trial.has_latest = latest, True
         columns["intermediate_count"] = sequence + 1
         columns["latest_value"] = metric_number(latest)
@@ -154,6 +160,83 @@ def on_kill(state: ExperimentState, turn: Turn, message: protocol.KillTrial) -> 
         return
     detail = "stopped early by the assessor"
     transitions.request_stop(state, turn, trial, EndReason.EARLY_STOPPED, detail, position=message.position)
+
+
+def on_pause(state: ExperimentState, turn: Turn, message: protocol.PauseTrial, *, save_seconds: float) -> None:
+    """The trial scheduler wants a trial to give up its place. As a verdict, it is for the job whose metric was judged.
+
+    :param save_seconds: how long the trial may save before it is signaled.
+    """
+    trial = state.trials.get(message.trial_id)
+    if trial is None or trial.job is None or trial.job.number != message.job_number:
+        return
+    detail = "paused by its trial scheduler"
+    save_until = turn.now + save_seconds if save_seconds > 0 else None
+    transitions.request_stop(
+        state, turn, trial, EndReason.PAUSED, detail, position=message.position, save_until=save_until
+    )
+
+
+def on_decision(
+    state: ExperimentState,
+    turn: Turn,
+    message: protocol.ResumeTrial | protocol.CloneTrial,
+    donor: Checkpoint | None,
+) -> None:
+    """A request is answered by a trial that exists: it is written down, and carried out by the trial's next job. One
+    that was not requested, or that came before, is ignored.
+
+    :param donor: what a clone begins with, if there is a checkpoint.
+    """
+    if message.parameter_id not in state.requested | state.declined:
+        return
+    state.requested.discard(message.parameter_id)
+    state.declined.discard(message.parameter_id)
+    trial = state.trials.get(message.trial_id)
+    decision = DecisionRow(
+        experiment_id=state.row.id,
+        parameter_id=message.parameter_id,
+        position=message.position,
+        kind=DecisionKind.RESUME if isinstance(message, protocol.ResumeTrial) else DecisionKind.CLONE,
+        trial_id=message.trial_id,
+        decided_at=turn.now,
+        state=message.state,
+    )
+    if isinstance(message, protocol.CloneTrial):
+        decision = replace(decision, parameters=message.parameters, donor_trial=message.donor_trial)
+        if donor is not None:
+            curve = 0 if trial is None else trial.row.intermediate_count
+            decision = replace(
+                decision,
+                donor_job=donor.job_id,
+                donor_checkpoint=donor.path,
+                donor_node=donor.node_id,
+                donor_sequence=min(donor.sequence, curve),
+            )
+        else:
+            text = (
+                f"trial {message.trial_id} was to continue from trial {message.donor_trial}, which has no checkpoint "
+                "that can be read; it continues from its own"
+            )
+            turn.add_notice(text, trial_id=message.trial_id)
+    is_in_time = trial is not None and (
+        decision.is_clone or trial.row.status is TrialStatus.PAUSED or _is_being_paused(trial)
+    )
+    if trial is None or not is_in_time:
+        decision = replace(decision, job=0)
+    turn.write(lambda c: dispatcher_inputs.record(c, decision))
+    if trial is None or not is_in_time:
+        return
+    trial.decision = decision
+    why = transitions.describe_decision(decision)
+    if trial.row.status is TrialStatus.PAUSED:
+        transitions.resume_trial(turn, trial, why)
+    elif decision.is_clone:
+        transitions.request_stop(state, turn, trial, EndReason.CLONED, why, position=message.position)
+
+
+def _is_being_paused(trial: LiveTrial) -> bool:
+    return trial.job is not None and trial.job.stop_reason is EndReason.PAUSED
 
 
 def move_experiment(

@@ -1,10 +1,17 @@
-"""The dispatcher_inputs table: the total order of an experiment's inputs to its dispatcher."""
+"""The input log of an experiment's dispatcher: the dispatcher_inputs table, which is their total order, and what was
+answered to the requests in it.
 
+A request is answered by a new trial, which is a row of `trials` with the request's position, or by a decision on one
+that exists: a row of `decisions`.
+"""
+
+import json
 import sqlite3
+from collections.abc import Collection
 from typing import Any
 
-from proctor.manager.store.rows import InputRow
-from proctor.manager.store.statements import encode, query
+from proctor.manager.store.rows import DecisionRow, InputRow
+from proctor.manager.store.statements import decode, encode, query
 
 
 def append(
@@ -15,12 +22,54 @@ def append(
     connection.execute(query("inputs.append"), values)
 
 
-def requested(connection: sqlite3.Connection, experiment_id: str) -> set[int]:
-    """The parameter ids of every suggestion that the tuner was ever asked for."""
-    return {row[0] for row in connection.execute(query("inputs.requested"), {"experiment_id": experiment_id})}
-
-
 def after(connection: sqlite3.Connection, experiment_id: str, position: int, limit: int) -> list[InputRow]:
     """At most `limit` inputs behind `position`, in order."""
     values = {"experiment_id": experiment_id, "position": position, "limit": limit}
     return [InputRow.from_row(row) for row in connection.execute(query("inputs.after"), values)]
+
+
+def unanswered(connection: sqlite3.Connection, experiment_id: str) -> set[int]:
+    """The parameter ids of which it was never decided which trial they are for. For a restart: it reads the whole
+    log."""
+    values = {"experiment_id": experiment_id}
+    requested = {row[0] for row in connection.execute(query("inputs.requested"), values)}
+    return requested.difference(row[0] for row in connection.execute(query("inputs.answered"), values))
+
+
+def suggestions(connection: sqlite3.Connection, experiment_id: str, position: int) -> list[tuple[int, Any, Any]]:
+    """(parameter id, parameters, algorithm's state) of the new trials that answered the request at `position`, as they
+    were suggested."""
+    rows = connection.execute(query("inputs.suggestions"), {"experiment_id": experiment_id, "position": position})
+    return [(number, decode(text), None if state is None else decode(state)) for number, text, state in rows]
+
+
+# ---- decisions on trials that exist --------------------------------------------------------------------------------
+
+
+def record(connection: sqlite3.Connection, row: DecisionRow) -> None:
+    """Write down one decision. Raises sqlite3.IntegrityError when its parameter id is answered already."""
+    connection.execute(query("decisions.insert"), row.to_columns())
+
+
+def decisions(connection: sqlite3.Connection, experiment_id: str, position: int) -> list[DecisionRow]:
+    """Those that answered the request at `position`, by parameter id."""
+    values = {"experiment_id": experiment_id, "position": position}
+    return [DecisionRow.from_row(row) for row in connection.execute(query("decisions.at"), values)]
+
+
+def pending(connection: sqlite3.Connection, trial_ids: Collection[str]) -> dict[str, DecisionRow]:
+    """By trial the newest decision that its next job is to carry out."""
+    rows = connection.execute(query("decisions.pending"), {"trial_ids": json.dumps(list(trial_ids))})
+    return {row.trial_id: row for row in (DecisionRow.from_row(found[:-1]) for found in rows)}
+
+
+def newest_clone(connection: sqlite3.Connection, trial_id: str) -> DecisionRow | None:
+    """The decision by which the trial has continued last from another one's checkpoint."""
+    row = connection.execute(query("decisions.newest_clone"), {"trial_id": trial_id}).fetchone()
+    return None if row is None else DecisionRow.from_row(row)
+
+
+def carry_out(connection: sqlite3.Connection, decision: DecisionRow, job: int) -> None:
+    """The trial's job of this number begins with a decision."""
+    values = {"experiment_id": decision.experiment_id, "parameter_id": decision.parameter_id, "job": job}
+    connection.execute(query("decisions.carry_out"), values)

@@ -1,5 +1,6 @@
 """The trial_jobs table. Every change is fenced by the job's token."""
 
+import json
 import sqlite3
 from collections.abc import Collection
 from typing import Any
@@ -25,6 +26,12 @@ def get(connection: sqlite3.Connection, job_id: str) -> TrialJobRow:
 def exists(connection: sqlite3.Connection, job_id: str) -> bool:
     """Whether there is, or was, a job of this id, whatever its token."""
     return connection.execute(query("jobs.get"), {"id": job_id}).fetchone() is not None
+
+
+def parameter_ids(connection: sqlite3.Connection, job_ids: Collection[str]) -> dict[str, int]:
+    """The parameter ids of these jobs, by job id; those that are not there are left out."""
+    rows = connection.execute(query("jobs.parameter_ids"), {"ids": json.dumps(list(job_ids))})
+    return dict(rows.fetchall())
 
 
 def of_trial(connection: sqlite3.Connection, trial_id: str) -> list[TrialJobRow]:

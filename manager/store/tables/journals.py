@@ -111,19 +111,22 @@ def _read_one_by_one(data: bytes) -> Iterator[tuple[int, Any]]:
 class StoredChunk:
     """What was new in a chunk of a member's journal. `end_offset` is how far the journal is stored now.
 
-    `intermediates` are (id, place in the trial's curve, what was reported); `finals` (finite number or None, what was
-    reported), where "what was reported" is exactly what `MetricRow.reported` will say. `lost` counts reports that the
-    trial could not write, `unreadable` lines that are no records; `uncounted` says of other losses what was lost.
+    `intermediates` are (id, place in the trial's curve, what was reported, step, Unix time); `finals` (finite number or
+    None, what was reported), where "what was reported" is exactly what `MetricRow.reported` will say. `lost` counts
+    reports that the trial could not write, `unreadable` lines that are no records; `uncounted` says of other losses
+    what was lost. `began` is the Unix time at which the trial would have begun, had it run without a pause up to now;
+    None in journals of earlier versions.
     """
 
     end_offset: int
-    intermediates: list[tuple[int, int, Any]] = field(default_factory=list)
+    intermediates: list[tuple[int, int, Any, int | None, float]] = field(default_factory=list)
     finals: list[tuple[float | None, Any]] = field(default_factory=list)
     checkpoints: list[CheckpointRow] = field(default_factory=list)
     lost: int = 0
     unreadable: int = 0
     uncounted: list[str] = field(default_factory=list)
     member: int = 0
+    began: float | None = None
 
 
 def store_chunk(
@@ -135,15 +138,17 @@ def store_chunk(
     offset: int,
     data: bytes,
     first_sequence: int = 0,
+    started_at: float | None = None,
     time: float = 0.0,
 ) -> StoredChunk:
     """Store the lines of `data`, which begins at byte `offset` of a member's journal.
 
     Bytes that are stored already are skipped; a last line without its newline is left for the next chunk.
-    `first_sequence` is the point of the trial's curve at which this job resumed (it counts with the journal's first
-    chunk); `time` stands in for records that have none. Raises OffsetGap when bytes before `offset` are missing.
+    `first_sequence` is the point of the trial's curve at which this job resumed, `started_at` the Unix time at which
+    its process began (None: with its first record); both count with the journal's first chunk. `time` stands in for
+    records that have none. Raises OffsetGap when bytes before `offset` are missing.
     """
-    journal = _StoredJournal(connection, trial_id, job, member, first_sequence)
+    journal = _StoredJournal(connection, trial_id, job, member, first_sequence, started_at)
     if offset > journal.offset:
         raise OffsetGap(
             f"The journal of member {member} of trial job {trial_id}.{job} is stored up to byte {journal.offset}; a "
@@ -193,18 +198,31 @@ def _join(first: StoredChunk, second: StoredChunk) -> StoredChunk:
         first.unreadable + second.unreadable,
         first.uncounted + second.uncounted,
         second.member,
+        second.began,
     )
 
 
 class _StoredJournal:
     """One member's journal while a chunk of it is stored."""
 
-    def __init__(self, connection: sqlite3.Connection, trial_id: str, job: int, member: int, first: int) -> None:
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        trial_id: str,
+        job: int,
+        member: int,
+        first: int,
+        started_at: float | None,
+    ) -> None:
         self._connection = connection
         self._key: dict[str, Any] = {"trial_id": trial_id, "job": job, "member": member}
         row = connection.execute(query("journals.get"), self._key).fetchone()
-        counts: tuple[int, ...] = row or (0, first, 0, 0, 0, 0)
+        self._is_new = row is None
+        known: tuple[Any, ...] = row or (0, first, 0, 0, 0, 0, started_at, None)
+        counts: tuple[int, ...] = known[:6]
         self.offset, self._first, self._intermediates, self._finals, self._losses, self._unreadables = counts
+        times: tuple[float | None, ...] = known[6:]
+        self._started_at, self._first_seconds = times
         self._next_id = 0
         self._rows: list[tuple[Any, ...]] = []
         self._news = _NewRecords()
@@ -214,6 +232,8 @@ class _StoredJournal:
         last = self._connection.execute(query("metrics.last_id")).fetchone()
         self._next_id = 1 + (last[0] if last else 0)
         self._read(data, arrived)
+        if self._is_new:
+            self._set_beginning(arrived)
         self._connection.executemany(query("metrics.insert"), self._rows)
         end = self.offset + len(data)
         counts = {
@@ -223,6 +243,8 @@ class _StoredJournal:
             "finals": self._finals,
             "losses": self._losses,
             "unreadables": self._unreadables,
+            "started_at": self._started_at,
+            "first_seconds": self._first_seconds,
         }
         self._connection.execute(query("journals.advance"), self._key | counts)
         news = self._news
@@ -235,7 +257,19 @@ class _StoredJournal:
             news.unreadable,
             news.uncounted,
             self._key["member"],
+            None if self._started_at is None or self._first_seconds is None else self._started_at - self._first_seconds,
         )
+
+    def _set_beginning(self, arrived: float) -> None:
+        """When the job's process began, and how long the trial had run at the point where it resumed."""
+        if self._started_at is None:
+            checkpoints = self._news.checkpoints
+            self._started_at = self._rows[0][-1] if self._rows else checkpoints[0].time if checkpoints else arrived
+        self._first_seconds = 0.0
+        if self._first:
+            point = self._key | {"sequence": self._first - 1}
+            found = self._connection.execute(query("metrics.seconds_at"), point).fetchone()
+            self._first_seconds = found[0] if found is not None and found[0] is not None else 0.0
 
     def _read(self, data: bytes, arrived: float) -> None:
         """One pass over the lines. Plain numbers, which are nearly all of them, are handled right here."""
@@ -250,7 +284,7 @@ class _StoredJournal:
                     append_row(
                         (row_id, trial_id, job, member, place, KIND_INTERMEDIATE, sequence, None, value, None, time)
                     )
-                    append_news((row_id, sequence, value))
+                    append_news((row_id, sequence, value, None, time))
                     self._intermediates += 1
                     self._next_id += 1
                     continue
@@ -289,7 +323,7 @@ class _StoredJournal:
             self._news.finals.append((value, kept))
             return True
         sequence = self._first + self._intermediates
-        self._news.intermediates.append((self._next_id, sequence, kept))
+        self._news.intermediates.append((self._next_id, sequence, kept, step, time))
         self._add(place, kind, sequence, step=step, value=value, data=text, time=time)
         self._intermediates += 1
         return True
@@ -346,7 +380,7 @@ class _StoredJournal:
 class _NewRecords:
     """A StoredChunk in the making."""
 
-    intermediates: list[tuple[int, int, Any]] = field(default_factory=list)
+    intermediates: list[tuple[int, int, Any, int | None, float]] = field(default_factory=list)
     finals: list[tuple[float | None, Any]] = field(default_factory=list)
     checkpoints: list[CheckpointRow] = field(default_factory=list)
     lost: int = 0

@@ -23,6 +23,7 @@ __all__ = [
     "curve",
     "finals",
     "has_progress",
+    "intermediates_between",
     "last_id",
     "latest_checkpoint",
     "latest_intermediate",
@@ -153,6 +154,16 @@ def rows_between(connection: sqlite3.Connection, first_id: int, last_id: int) ->
     return [MetricRow.from_row(row) for row in rows]
 
 
+def intermediates_between(
+    connection: sqlite3.Connection, first_id: int, last_id: int, *, member: int = 0
+) -> list[tuple[MetricRow, float | None]]:
+    """The intermediates of a member with these ids, of every trial, in the order of storing; each with how many seconds
+    its trial had run (None: not known)."""
+    values = {"first_id": first_id, "last_id": last_id, "member": member}
+    rows = connection.execute(query("metrics.intermediates_between"), values)
+    return [(MetricRow.from_row(row[:-1]), row[-1]) for row in rows]
+
+
 def last_id(connection: sqlite3.Connection) -> int:
     """The id of the record that was stored last; 0 when there is none."""
     row = connection.execute(query("metrics.last_id")).fetchone()
@@ -216,7 +227,8 @@ def insert(
     for (trial_id, job, member), counts in journals.items():
         key = {"trial_id": trial_id, "job": job, "member": member}
         first = first_sequences.get((trial_id, job), 0)
-        connection.execute(query("journals.advance"), {**key, **counts, "first_sequence": first})
+        where = {"first_sequence": first, "started_at": None, "first_seconds": None}
+        connection.execute(query("journals.advance"), {**key, **counts, **where})
     return last
 
 

@@ -18,7 +18,6 @@ from proctor.manager.store.tables import events
 __all__ = [
     "CurvePoint",
     "a_final_metric",
-    "answers",
     "best",
     "best_curve",
     "counts",
@@ -29,7 +28,6 @@ __all__ = [
     "move",
     "newest_reasons",
     "page",
-    "parameter_ids",
     "update",
 ]
 
@@ -153,16 +151,6 @@ def update(connection: sqlite3.Connection, trial_id: str, **columns: Any) -> Non
     if "status" in columns:
         raise TypeError("a trial's status is changed by move()")
     update_row(connection, _TABLE, TrialRow, trial_id, columns)
-
-
-def answers(connection: sqlite3.Connection, experiment_id: str, position: int) -> list[TrialRow]:
-    """The trials that answered the request at `position`, by parameter id."""
-    return _select(connection, "trials.answers", experiment_id=experiment_id, position=position)
-
-
-def parameter_ids(connection: sqlite3.Connection, experiment_id: str) -> set[int]:
-    """Every parameter id that a trial of the experiment has. For a restart: it is as long as the experiment."""
-    return {row[0] for row in connection.execute(query("trials.parameter_ids"), {"experiment_id": experiment_id})}
 
 
 def _select(connection: sqlite3.Connection, name: str, **values: Any) -> list[TrialRow]:

@@ -33,9 +33,9 @@ def test_metrics_that_came_while_the_experiment_was_taken_up_are_told_once(tmp_p
     state, job_id = one_running_trial(tmp_path)
     state.row, state.replayed_to = replace(state.row, metrics_told=7), 7
     turn = Turn("E", 1.0)
-    chunk = StoredChunk(200, intermediates=[(7, 1, 0.2), (8, 2, 0.3)])
+    chunk = StoredChunk(200, intermediates=[(7, 1, 0.2, None, 5.0), (8, 2, 0.3, 30, 5.0)], began=1.5)
     tuning.on_stored(state, turn, MetricsStored([(job_id, chunk)]), notify=True)
-    assert [message.rows for message in turn.inputs] == [[(0, job_id[:-2], 1, 2, 0.3)]]  # type: ignore[union-attr]
+    assert [message.rows for message in turn.inputs] == [[(0, job_id[:-2], 1, 2, 0.3, 30, 3.5)]]  # type: ignore[union-attr]
     assert state.row.metrics_told == 8
     assert state.by_job[job_id].latest == 0.3
 
@@ -44,7 +44,9 @@ def test_nothing_is_told_when_all_of_it_was_told_before(tmp_path: Path) -> None:
     state, job_id = one_running_trial(tmp_path)
     state.row, state.replayed_to = replace(state.row, metrics_told=7), 7
     turn = Turn("E", 1.0)
-    tuning.on_stored(state, turn, MetricsStored([(job_id, StoredChunk(100, intermediates=[(7, 1, 0.2)]))]), notify=True)
+    tuning.on_stored(
+        state, turn, MetricsStored([(job_id, StoredChunk(100, intermediates=[(7, 1, 0.2, None, 5.0)]))]), notify=True
+    )
     assert turn.inputs == []
     assert state.row.metrics_told == 7
 
@@ -54,9 +56,9 @@ def test_metrics_that_were_stored_while_their_job_was_given_up_are_the_trials(tm
     trial = state.by_job.pop(job_id)
     trial.job = None  # its node was lost meanwhile
     turn = Turn("E", 1.0)
-    chunk = StoredChunk(200, intermediates=[(1, 0, 0.2)], finals=[(0.3, 0.3)])
+    chunk = StoredChunk(200, intermediates=[(1, 0, 0.2, None, 5.0)], finals=[(0.3, 0.3)])
     tuning.on_stored(state, turn, MetricsStored([(job_id, chunk)]), notify=True)
-    assert [message.rows for message in turn.inputs] == [[(0, job_id[:-2], 1, 0, 0.2)]]  # type: ignore[union-attr]
+    assert [message.rows for message in turn.inputs] == [[(0, job_id[:-2], 1, 0, 0.2, None, None)]]  # type: ignore[union-attr]
     assert (trial.row.intermediate_count, trial.row.final_value) == (1, 0.3)
 
 
@@ -65,6 +67,9 @@ def test_late_intermediate_metrics_of_an_earlier_job_are_not_the_latest_ones(tmp
     trial = state.by_job[job_id]
     create_job(state, Turn("E", 0.0), trial, token="t", placement=None, checkpoint=None)
     tuning.on_stored(
-        state, Turn("E", 1.0), MetricsStored([(job_id, StoredChunk(200, intermediates=[(1, 4, 0.2)]))]), notify=True
+        state,
+        Turn("E", 1.0),
+        MetricsStored([(job_id, StoredChunk(200, intermediates=[(1, 4, 0.2, None, 5.0)]))]),
+        notify=True,
     )
     assert (trial.row.intermediate_count, trial.has_latest) == (0, False)

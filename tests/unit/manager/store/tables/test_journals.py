@@ -33,7 +33,7 @@ def _rows(connection: sqlite3.Connection) -> list[MetricRow]:
 def test_plain_numbers_become_rows(metrics_database: sqlite3.Connection) -> None:
     data = _line(kind="intermediate", value=0.5, time=1.5) + _line(kind="intermediate", value=7, time=2.5, step=40)
     chunk = _store(metrics_database, data)
-    assert chunk == StoredChunk(len(data), [(1, 0, 0.5), (2, 1, 7.0)])
+    assert chunk == StoredChunk(len(data), [(1, 0, 0.5, None, 1.5), (2, 1, 7.0, 40, 2.5)], began=1.5)
     first, second = _rows(metrics_database)
     assert first == MetricRow(1, "trial000", 1, 0, 0, "intermediate", 0, None, 0.5, None, 1.5)
     assert (second.offset, second.step, second.value, second.data) == (data.index(b"\n") + 1, 40, 7.0, None)
@@ -60,7 +60,7 @@ def test_whatever_was_reported_is_kept_and_its_number_is_found(
     metrics_database: sqlite3.Connection, kind: str, reported: Any, value: float | None, kept: Any
 ) -> None:
     chunk = _store(metrics_database, _line(kind=kind, value=reported, time=1.0))
-    shown = chunk.finals if kind == "final" else [(value, shown) for _, _, shown in chunk.intermediates]
+    shown = chunk.finals if kind == "final" else [(value, shown) for _, _, shown, _, _ in chunk.intermediates]
     assert shown == [(value, kept)]
     [row] = _rows(metrics_database)
     assert (row.value, row.reported) == (value, kept)

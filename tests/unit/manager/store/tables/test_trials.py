@@ -187,11 +187,3 @@ def test_the_curve_follows_the_ends_of_trials(control: sqlite3.Connection, make_
         (3, 6, 0.6, 0.6),
     ]
     assert [point.best for point in trials.best_curve(control, E, False)] == [0.5, 0.4, 0.2, 0.2]
-
-
-def test_answers_are_those_of_one_request(control: sqlite3.Connection, make_trial: MakeTrial) -> None:
-    for number, position in enumerate([7, 7, 8, None]):
-        trials.insert(control, make_trial(number, position=position, parameter_id=10 - number))
-    assert [row.parameter_id for row in trials.answers(control, E, 7)] == [9, 10]
-    assert trials.answers(control, E, 99) == []
-    assert trials.parameter_ids(control, E) == {10, 9, 8, 7}

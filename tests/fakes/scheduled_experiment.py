@@ -1,0 +1,180 @@
+"""An experiment under virtual time whose trials are paused, resumed and cloned by a scheduler, and whose manager or
+dispatcher can be killed at any one moment."""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.pausing_scheduler import SchedulingChannel, SchedulingDispatchers
+from fakes.small_experiments import SMALL
+
+from proctor.manager.engine.manager import Manager
+from proctor.manager.settings import Home
+from proctor.manager.simulation.simulation import Simulation
+from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
+from proctor.manager.store.errors import DatabaseUnusable
+from proctor.manager.store.tables import dispatcher_inputs, experiments, jobs, metrics, trials
+from proctor.manager.store.writer import Writer, WriteRequest
+from proctor.training_services.base import TrialJobForm
+from proctor.training_services.in_memory.scripts import Final, Raw, ScriptedReport, Step
+
+CONFIG = SMALL | {
+    "trialConcurrency": 2,
+    "maxTrialNumber": 9,
+    "seed": 7,
+    "assessor": {"name": "Medianstop"},
+    "objective": {"direction": "maximize"},
+}
+POINTS = 6
+RESUME_EVERY_SECONDS = 1000.0
+
+
+def training(form: TrialJobForm) -> Iterable[Step]:
+    """A point every 10 seconds and a bit, no two trials at one time, with a checkpoint after each."""
+    begin = 0 if form.resume_checkpoint is None else int(Path(form.resume_checkpoint).name)
+    x = json.loads(form.parameter_file)["parameters"]["x"]
+    for point in range(begin + 1, POINTS + 1):
+        yield ScriptedReport(10.0 + form.sequence_id / 7, 10 * x + point, step=100 * point)
+        folder = Path(form.directory) / "output" / "checkpoints" / str(point)
+        folder.mkdir(parents=True)
+        record = {"kind": "checkpoint", "path": f"output/checkpoints/{point}", "time": 1.0}
+        yield Raw(0.0, json.dumps(record).encode() + b"\n")
+    yield Final(1.0 + form.sequence_id / 70, 10 * x + POINTS)
+
+
+async def observe(manager: Manager, experiment_id: str) -> dict[str, Any]:
+    """All that was decided and became of it, without random ids and without times."""
+    page = await manager.control.read(lambda c: trials.page(c, experiment_id, limit=100))
+    numbers = {row.id: row.sequence_id for row in page.items}
+    database = await manager.metrics(experiment_id)
+    log = await manager.control.read(lambda c: dispatcher_inputs.after(c, experiment_id, 0, 10_000))
+    found: dict[str, Any] = {
+        "trials": [(row.status, row.parameters, row.parameter_id, row.final_value) for row in page.items],
+        "inputs": [row.kind for row in log if row.kind != "ReportMetrics"],
+        "jobs": [],
+        "curves": [],
+        "decisions": [],
+    }
+    for row in page.items:
+        for job in await manager.control.read(lambda c, key=row.id: jobs.of_trial(c, key)):  # type: ignore[misc]
+            owner, _, number = (job.resumed_from_job or "").partition(".")
+            origin = (numbers.get(owner), number, job.resumed_from_step)
+            found["jobs"].append(
+                (row.sequence_id, job.number, job.parameter_id, job.parameters, origin, job.end_reason)
+            )
+        points = await database.read(lambda c, key=row.id: metrics.curve(c, key))  # type: ignore[misc]
+        found["curves"].append([(point.sequence, point.value) for point in points])
+    for entry in log:
+        for each in await manager.control.read(
+            lambda c, at=entry.position: dispatcher_inputs.decisions(c, experiment_id, at)  # type: ignore[misc]
+        ):
+            donor = None if each.donor_trial is None else numbers[each.donor_trial]
+            place = (numbers[each.trial_id], donor, each.donor_sequence, each.job)
+            found["decisions"].append((each.parameter_id, str(each.kind), *place, each.parameters, each.state))
+    return found
+
+
+class ManagerKill:
+    """Kills the manager at one of its commits, counted over all databases: nothing of it runs afterwards."""
+
+    def __init__(self, at: int | None) -> None:
+        self.commits = 0
+        self.happened = asyncio.Event()
+        self._at = at
+        self._survivors: set[asyncio.Task[Any]] = set()
+
+    def protect(self) -> None:
+        """The task that calls this survives."""
+        self._survivors.add(asyncio.current_task())  # type: ignore[arg-type]
+
+    def carry_out(
+        self, writer: Writer, requests: Sequence[WriteRequest], run: Callable[[Writer, Sequence[WriteRequest]], None]
+    ) -> None:
+        if self._at == self.commits:
+            raise DatabaseUnusable("the manager was killed")
+        self.commits += 1
+        run(writer, requests)
+        if self._at == self.commits:
+            self.happened.set()
+            for task in asyncio.all_tasks() - self._survivors:
+                task.cancel()
+
+    def restart(self) -> None:
+        """From now on commits are carried out."""
+        self._at = None
+        self.happened.clear()
+
+
+@dataclass
+class ScheduledOutcome:
+    """What is to be seen of an experiment in the end, and how many commits and dispatcher inputs that took."""
+
+    found: dict[str, Any]
+    commits: int
+    inputs: int
+    channels: list[SchedulingChannel]
+
+
+class ScheduledRun:
+    """Runs the experiment to its end, killing the manager or a dispatcher once on the way."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
+        self._monkeypatch = monkeypatch
+        self._directory = directory
+
+    def __call__(
+        self, tuner: str, *, manager_killed_at: int | None = None, dispatcher_killed_at: int | None = None
+    ) -> ScheduledOutcome:
+        """One run in a home of its own."""
+        outcomes: list[ScheduledOutcome] = []
+        directory = self._directory / f"{tuner}-{manager_killed_at}-{dispatcher_killed_at}"
+        directory.mkdir()
+        dispatchers = SchedulingDispatchers(dispatcher_killed_at)
+
+        async def main(loop: VirtualTimeLoop) -> None:
+            interruption = ManagerKill(manager_killed_at)
+            interruption.protect()
+            run = Writer.run
+            with self._monkeypatch.context() as patch:
+                patch.setattr(Writer, "run", lambda writer, requests: interruption.carry_out(writer, requests, run))
+                simulation = Simulation(Home(directory / "home"), loop, script=training, open_dispatcher=dispatchers)
+                while not outcomes:
+                    try:
+                        async with simulation.manager() as manager:
+                            config = CONFIG | {"tuner": {"name": tuner}}
+                            found = await self._finish(manager, config, directory, interruption)
+                            if found is not None:
+                                channels = dispatchers.channels
+                                outcomes.append(
+                                    ScheduledOutcome(found, interruption.commits, dispatchers.inputs, channels)
+                                )
+                    except (Exception, asyncio.CancelledError):
+                        if not interruption.happened.is_set():
+                            raise
+                    interruption.restart()
+
+        run_virtual(main)
+        return outcomes[0]
+
+    async def _finish(
+        self, manager: Manager, config: dict[str, Any], directory: Path, interruption: ManagerKill
+    ) -> dict[str, Any] | None:
+        """Wait for the end of the experiment; None where the manager is killed before. The user resumes every PAUSED
+        trial now and then: when no more new ones may be made, nothing is asked for."""
+        ids = list(await manager.control.read(experiments.ids))
+        if not ids:
+            ids = [(await manager.create_experiment(config=config, directory=str(directory))).id]
+        loop = asyncio.get_running_loop()
+        while not (await manager.experiment(ids[0])).status.has_ended:
+            until = RESUME_EVERY_SECONDS * (1 + loop.time() // RESUME_EVERY_SECONDS)
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(until):
+                    await interruption.happened.wait()
+                return None
+            await manager.resume_experiment(ids[0], trials=True)
+        return await observe(manager, ids[0])

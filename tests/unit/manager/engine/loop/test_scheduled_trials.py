@@ -1,0 +1,63 @@
+"""Requests that are answered by trials that exist, which are paused, resumed and cloned; and the same after any
+interruption. `tests/chaos/test_every_interruption.py` tries every moment."""
+
+from pathlib import Path
+
+import pytest
+from fakes.scheduled_experiment import ScheduledRun
+
+from proctor.manager.lifecycle.states import TrialStatus
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ScheduledRun:
+    return ScheduledRun(monkeypatch, tmp_path)
+
+
+def test_requests_are_answered_by_trials_that_are_resumed_and_cloned(run: ScheduledRun) -> None:
+    found = run("Random").found
+    assert {status for status, *_ in found["trials"]} == {TrialStatus.SUCCEEDED}
+    assert [(kind, trial, donor, job) for _, kind, trial, donor, _, job, _, _ in found["decisions"]] == [
+        ("resume", 0, None, 2),
+        ("clone", 1, 0, 2),
+        ("resume", 0, None, 3),
+        ("clone", 2, 4, 2),
+        ("resume", 1, None, 3),
+        ("clone", 3, 4, 2),
+    ]
+    attempts = {(trial, number): (parameter_id, origin) for trial, number, parameter_id, _, origin, _ in found["jobs"]}
+    assert attempts[0, 2] == (0, (0, "1", 2))  # resumed: the same parameters, its own checkpoint
+    assert attempts[1, 2] == (5, (0, "2", 2))  # cloned: other parameters, the donor's checkpoint
+    assert attempts[1, 3] == (5, (1, "2", 4))  # and resumed as what it has become
+    assert found["trials"][1][1:3] == (found["decisions"][1][6], 5)
+    for points in found["curves"]:
+        assert [sequence for sequence, _ in points] == list(range(len(points)))
+
+
+def test_reports_say_job_step_and_how_long_the_trial_has_run(run: ScheduledRun) -> None:
+    outcome = run("Random")
+    rows = [row for row in outcome.channels[0].reports if row.trial_id == outcome.channels[0].reports[0].trial_id]
+    assert [(row.job_number, row.sequence) for row in rows] == [(1, 0), (1, 1), (2, 2), (2, 3), (3, 4), (3, 5)]
+    assert [row.step for row in rows] == [100, 200, 300, 400, 500, 600]
+    assert [round(row.seconds or 0.0, 3) for row in rows] == [10.0, 20.0, 30.0, 40.0, 50.0, 60.0]  # pauses do not count
+
+
+@pytest.mark.parametrize(
+    ("tuner", "stride"), [("Random", 40), ("TPE", 60), pytest.param("Random", 5, marks=pytest.mark.slow)]
+)
+def test_a_manager_that_is_killed_at_a_commit_changes_nothing(run: ScheduledRun, tuner: str, stride: int) -> None:
+    undisturbed = run(tuner)
+    for moment in range(stride, undisturbed.commits, stride):
+        assert run(tuner, manager_killed_at=moment).found == undisturbed.found, f"killed at commit {moment}"
+
+
+@pytest.mark.parametrize(
+    ("tuner", "stride"), [("Random", 20), ("TPE", 30), pytest.param("Random", 4, marks=pytest.mark.slow)]
+)
+def test_a_dispatcher_that_is_killed_at_an_input_changes_nothing(run: ScheduledRun, tuner: str, stride: int) -> None:
+    undisturbed = run(tuner)
+    for moment in range(stride, undisturbed.inputs, stride):
+        outcome = run(tuner, dispatcher_killed_at=moment)
+        assert outcome.found == undisturbed.found, f"killed at input {moment}"
+        killed, successor = (channel.reports for channel in outcome.channels)
+        assert successor[: len(killed)] == killed, f"killed at input {moment}"

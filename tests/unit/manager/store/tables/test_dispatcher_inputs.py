@@ -1,0 +1,64 @@
+"""What requests for trials are answered by: new trials, and decisions on trials that exist."""
+
+import sqlite3
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from proctor.manager.lifecycle.trial import DecisionKind
+from proctor.manager.store.rows import DecisionRow, TrialJobRow, TrialRow
+from proctor.manager.store.tables import dispatcher_inputs, jobs, trials
+
+E = "Ab3dE5f7"
+MakeTrial = Callable[..., TrialRow]
+MakeJob = Callable[..., TrialJobRow]
+pytestmark = pytest.mark.usefixtures("experiment")
+
+
+def test_answers_are_those_of_one_request(
+    control: sqlite3.Connection, make_trial: MakeTrial, make_job: MakeJob
+) -> None:
+    for number, position in enumerate([7, 7, 8, None]):
+        row = make_trial(number, position=position, parameter_id=10 - number, parameters={"x": number}, state=[number])
+        trials.insert(control, row)
+    dispatcher_inputs.append(control, E, 7, "RequestTrialJobs", {"parameter_ids": [9, 10, 11, 12, 13]})
+    assert dispatcher_inputs.suggestions(control, E, 7) == [(9, {"x": 1}, [1]), (10, {"x": 0}, [0])]
+    assert dispatcher_inputs.suggestions(control, E, 99) == []
+    assert dispatcher_inputs.unanswered(control, E) == {11, 12, 13}
+
+
+def _decision(parameter_id: int, trial: TrialRow, **columns: Any) -> DecisionRow:
+    return DecisionRow(E, parameter_id, 7, DecisionKind.CLONE, trial.id, 5.0, {"x": 9}, **columns)
+
+
+def test_a_clone_answers_a_request_and_leaves_the_suggestion_it_replaces(
+    control: sqlite3.Connection, make_trial: MakeTrial, make_job: MakeJob
+) -> None:
+    row = make_trial(0, position=7, parameter_id=10, parameters={"x": 0})
+    trials.insert(control, row)
+    jobs.insert(control, make_job(row, parameter_id=10, parameters={"x": 0}))
+    dispatcher_inputs.append(control, E, 7, "RequestTrialJobs", {"parameter_ids": [10, 11, 12]})
+    donor = {"donor_trial": "d", "donor_job": "d.1", "donor_checkpoint": "/d/1", "donor_sequence": 3}
+    decision = _decision(11, row, state={"a": 1}, **donor)
+    dispatcher_inputs.record(control, decision)
+    with pytest.raises(sqlite3.IntegrityError):
+        dispatcher_inputs.record(control, decision)
+    assert dispatcher_inputs.decisions(control, E, 7) == [decision]
+    assert dispatcher_inputs.pending(control, [row.id, "other"]) == {row.id: decision}
+    assert dispatcher_inputs.newest_clone(control, row.id) is None
+    dispatcher_inputs.carry_out(control, decision, 2)
+    trials.update(control, row.id, parameter_id=11, parameters={"x": 9})
+    assert dispatcher_inputs.pending(control, [row.id]) == {}
+    assert dispatcher_inputs.newest_clone(control, row.id) == replace(decision, job=2)
+    assert dispatcher_inputs.suggestions(control, E, 7) == [(10, {"x": 0}, None)]
+    assert dispatcher_inputs.unanswered(control, E) == {12}
+
+
+def test_a_decision_that_came_too_late_is_not_pending(control: sqlite3.Connection, make_trial: MakeTrial) -> None:
+    row = make_trial(0)
+    trials.insert(control, row)
+    dispatcher_inputs.record(control, _decision(11, row, job=0))
+    assert dispatcher_inputs.pending(control, [row.id]) == {}
+    assert dispatcher_inputs.newest_clone(control, row.id) is None
