@@ -1,9 +1,18 @@
-"""Checkpoints of a job: folders `output/checkpoints/<n>` that appear whole or not at all.
+"""Checkpoints of a job: folders `output/checkpoints/<n>` that appear whole or not at all, and can be verified later.
 
 A checkpoint is copied under a name beginning with a dot, synced to the disk, and renamed to the next free number; the
 journal names it only after that. It is copied rather than moved or hard-linked, because a trial may continue writing to
 the very files it has just handed over (the kernel shares the blocks where the file system can). A copy that a kill has
 left half made keeps its dotted name; the next checkpoint of the job removes it, and the keeper when the job has ended.
+
+Each has a manifest, `.proctor-manifest.json` in its folder: {"format": 1, "files": {path: [size, SHA-256]}}. It gets
+its name together with the folder, and the journal's record has the SHA-256 of the manifest itself. Whoever is to
+continue from a checkpoint verifies it first (`verify_checkpoint`): disks lose data, folders are copied, and files are
+changed by hand. Checkpoints of earlier versions have no manifest; they count as whole when their folder is there.
+
+The files are hashed in a thread while they are copied and synced. It reads the originals, which a trial has just
+written and which are still in memory, so no disk is read twice; where an original has changed meanwhile, the copy is
+read.
 """
 
 import errno
@@ -13,6 +22,7 @@ from time import monotonic, sleep
 from proctor.sdk.disk_errors import PASSING
 from proctor.sdk.errors import CheckpointError, notice_once
 from proctor.sdk.files import (
+    hash_file,
     name_unfinished,
     put_in_place,
     remove_tree,
@@ -23,14 +33,38 @@ from proctor.sdk.files import (
 )
 from proctor.sdk.journal import read_wait_seconds
 from proctor.sdk.protocol import CHECKPOINT_FOLDER
+from proctor.sdk.quick_json import loads, quote
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+MANIFEST_FILE = ".proctor-manifest.json"
+"""Not copied into a checkpoint: one that is found in a folder is that of another checkpoint."""
+_MANIFEST_FORMAT = 1
 _RETRY_SECONDS = 1.0
 _NO_SHARED_BLOCKS = {errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF}
 _BLOCK_BYTES = 1 << 22
 
 
-def save_checkpoint(source: str, job_directory: str) -> "str | None":
-    """Copy a folder to be the job's next checkpoint and return its path relative to the job's directory.
+class StoredCheckpoint:
+    """A checkpoint that is whole and on the disk.
+
+    :param path: relative to the job's directory.
+    :param size: the bytes of all its files.
+    :param manifest: the SHA-256 of its manifest.
+    """
+
+    __slots__ = ("manifest", "path", "size")
+
+    def __init__(self, path: str, size: int, manifest: str) -> None:
+        self.path = path
+        self.size = size
+        self.manifest = manifest
+
+
+def save_checkpoint(source: str, job_directory: str) -> "StoredCheckpoint | None":
+    """Copy a folder to be the job's next checkpoint.
 
     None means that the disk had no room (or failed) for as long as a report may wait; standard error says so, and the
     trial continues with its earlier checkpoints.
@@ -42,7 +76,7 @@ def save_checkpoint(source: str, job_directory: str) -> "str | None":
     deadline = monotonic() + read_wait_seconds()
     while True:
         try:
-            return f"{CHECKPOINT_FOLDER}/{_save(source, folder)}"
+            return _save(source, folder)
         except OSError as problem:
             if problem.errno not in PASSING:
                 raise CheckpointError(f"checkpoint {source} cannot be copied to {folder}: {problem}") from problem
@@ -66,6 +100,45 @@ def find_newest_checkpoint(job_directory: str) -> "str | None":
     return found[-1] if found else None
 
 
+def verify_checkpoint(folder: str, manifest: "str | None") -> str:
+    """Return why a trial must not continue from a checkpoint, as a clause; "" if it is whole. Reads all of it.
+
+    :param manifest: the SHA-256 of its manifest, as it was registered; None: by an earlier version, without one.
+    """
+    if not os.path.isdir(folder):
+        return "its folder is gone"
+    if manifest is None:
+        return ""
+    from hashlib import sha256  # slow to import
+
+    try:
+        with open(f"{folder}/{MANIFEST_FILE}", "rb") as file:
+            data = file.read()
+    except OSError as problem:
+        return f"its manifest cannot be read: {problem.strerror}"
+    if sha256(data).hexdigest() != manifest:
+        return "its manifest is not the one that was registered"
+    files: dict[str, list[Any]] = loads(data.decode())["files"]
+    path = ""
+    try:
+        for path, (size, _) in files.items():  # sizes first: they cost nothing
+            found = os.stat(f"{folder}/{path}").st_size
+            if found != size:
+                return f"{_printable(path)} has {found:,} bytes, {size:,} expected"
+        for path, (_, digest) in files.items():
+            if hash_file(f"{folder}/{path}") != digest:
+                return f"{_printable(path)} is damaged: its content is not what was saved"
+    except (FileNotFoundError, NotADirectoryError):
+        return f"{_printable(path)} is missing"
+    except OSError as problem:
+        return f"{_printable(path)} cannot be read: {problem.strerror}"
+    return ""
+
+
+def _printable(path: str) -> str:
+    return path if path.isprintable() else ascii(path)
+
+
 def _check(source: str, folder: str) -> None:
     if not os.path.isdir(source):
         found = "a file" if os.path.exists(source) else "nothing"
@@ -78,18 +151,22 @@ def _check(source: str, folder: str) -> None:
         )
 
 
-def _save(source: str, folder: str) -> int:
+def _save(source: str, folder: str) -> StoredCheckpoint:
     os.makedirs(folder, exist_ok=True)
     remove_unfinished(folder)
     unfinished = name_unfinished(folder)
+    copy = _Copy(unfinished)
     try:
-        _copy_folder(source, unfinished)
+        copy.add_folder(source)
+        size, manifest = copy.write_manifest()
+        sync_folder(unfinished)
         number = _rename_to_next(unfinished, folder)
     except BaseException:
+        copy.abandon()
         remove_tree(unfinished)
         raise
     sync_folder(folder)
-    return number
+    return StoredCheckpoint(f"{CHECKPOINT_FOLDER}/{number}", size, manifest)
 
 
 def _rename_to_next(unfinished: str, folder: str) -> int:
@@ -104,33 +181,112 @@ def _rename_to_next(unfinished: str, folder: str) -> int:
                 raise
 
 
-def _copy_folder(source: str, target: str) -> None:
-    """Copy what the links in it point to, so that the copy needs nothing outside itself."""
-    os.mkdir(target)
-    with os.scandir(source) as entries:
-        for entry in entries:
-            path = f"{target}/{entry.name}"
-            if entry.is_dir():
-                _copy_folder(entry.path, path)
-            elif entry.is_file():
-                _copy_file(entry.path, path)
-            else:
-                raise OSError(errno.EINVAL, "neither a file nor a folder (or a link to nothing)", entry.path)
-    sync_folder(target)
+class _Copy:
+    """A folder's copy in the making, and the hashes of its files."""
 
+    def __init__(self, target: str) -> None:
+        from queue import SimpleQueue
+        from threading import Thread
 
-def _copy_file(source: str, target: str) -> None:
-    reader = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        mode = os.fstat(reader).st_mode & 0o777
-        writer = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode | 0o600)
+        self._target = target
+        self._files: dict[str, tuple[str, os.stat_result]] = {}  # by path: the original, and how it was found
+        self._hashes: dict[str, str] = {}  # by path of the original
+        self._unhashed: SimpleQueue[str | None] = SimpleQueue()
+        self._is_abandoned = False
+        self._thread = Thread(target=self._hash_files, name="proctor-hash", daemon=True)
+
+    def add_folder(self, source: str, path: str = "") -> None:
+        """Copy all that is in a folder, and what the links in it point to, so that the copy needs nothing outside
+        itself. `path` is where in the copy it belongs: "", or a name that ends with a slash.
+
+        :raises OSError: it cannot be read or copied.
+        """
+        os.mkdir(f"{self._target}/{path}")
+        with os.scandir(source) as entries:
+            for entry in entries:
+                if entry.name == MANIFEST_FILE:
+                    continue
+                if entry.is_dir():
+                    self.add_folder(entry.path, f"{path}{entry.name}/")
+                elif entry.is_file():
+                    self._add_file(entry.path, f"{path}{entry.name}")
+                else:
+                    raise OSError(errno.EINVAL, "neither a file nor a folder (or a link to nothing)", entry.path)
+        if path:  # the topmost one is synced together with its manifest
+            sync_folder(f"{self._target}/{path}")
+
+    def write_manifest(self) -> "tuple[int, str]":
+        """Complete the copy. Return the bytes of its files, and the SHA-256 of its manifest. Raises OSError."""
+        from hashlib import sha256  # slow to import
+
+        self._wait()
+        files = {path: self._facts(path) for path in sorted(self._files)}
+        entries = ",".join(f'{quote(path)}:[{size},"{digest}"]' for path, (size, digest) in files.items())
+        data = f'{{"format":{_MANIFEST_FORMAT},"files":{{{entries}}}}}'.encode("ascii")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        writer = os.open(f"{self._target}/{MANIFEST_FILE}", flags, 0o644)
         try:
-            _copy_bytes(reader, writer)
+            write_all(writer, data)
             sync_file(writer)
         finally:
             os.close(writer)
-    finally:
-        os.close(reader)
+        return sum(size for size, _ in files.values()), sha256(data).hexdigest()
+
+    def abandon(self) -> None:
+        """No manifest will be wanted."""
+        self._is_abandoned = True
+        self._wait()
+
+    def _add_file(self, source: str, path: str) -> None:
+        reader = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            found = os.fstat(reader)
+            self._files[path] = (source, found)
+            self._hash_later(source)
+            mode = found.st_mode & 0o777 | 0o600
+            writer = os.open(f"{self._target}/{path}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+            try:
+                _copy_bytes(reader, writer)
+                sync_file(writer)
+            finally:
+                os.close(writer)
+        finally:
+            os.close(reader)
+
+    def _hash_later(self, source: str) -> None:
+        self._unhashed.put(source)
+        if len(self._files) == 1:
+            try:
+                self._thread.start()
+            except RuntimeError:  # not while the interpreter ends: the copies are hashed afterwards
+                self._is_abandoned = True
+
+    def _hash_files(self) -> None:
+        """The thread. What fails here is tried again with the copy."""
+        while (source := self._unhashed.get()) is not None and not self._is_abandoned:
+            try:
+                self._hashes[source] = hash_file(source, is_abandoned=lambda: self._is_abandoned)
+            except OSError:
+                continue
+
+    def _wait(self) -> None:
+        self._unhashed.put(None)
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _facts(self, path: str) -> "tuple[int, str]":
+        """A copied file's size and SHA-256."""
+        source, found = self._files[path]
+        copy, digest = f"{self._target}/{path}", self._hashes.get(source)
+        try:
+            is_unchanged = _identity(os.stat(source)) == _identity(found)
+        except OSError:
+            is_unchanged = False
+        return os.stat(copy).st_size, digest if digest is not None and is_unchanged else hash_file(copy)
+
+
+def _identity(found: os.stat_result) -> "tuple[int, ...]":
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _copy_bytes(reader: int, writer: int) -> None:

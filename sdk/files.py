@@ -240,14 +240,17 @@ def last_lines(descriptor: int, count: int, *, begin: int = 0, most_bytes: int =
     return [line.strip() for line in text.splitlines() if line.strip()][-count:]
 
 
-def hash_file(path: "AnyPath") -> str:
-    """Return the SHA-256 of a file in hexadecimal; its content is never in memory as a whole."""
+def hash_file(path: "AnyPath", *, is_abandoned: "Callable[[], bool]" = bool) -> str:
+    """Return the SHA-256 of a file in hexadecimal; its content is never in memory as a whole. Raises OSError.
+
+    :param is_abandoned: asked for each piece; once it is true, the hash is of what was read until then.
+    """
     import hashlib  # slow to import
 
     digest = hashlib.sha256()
     block = bytearray(min(_BLOCK_BYTES, max(1, os.stat(path).st_size)))
     with open(path, "rb", buffering=0) as reader:
-        while count := reader.readinto(block):
+        while not is_abandoned() and (count := reader.readinto(block)):
             digest.update(memoryview(block)[:count])
     return digest.hexdigest()
 

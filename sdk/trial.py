@@ -25,6 +25,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from proctor.sdk.checkpoints import StoredCheckpoint
+
 
 class _State:
     """This process's view of its trial; filled at the first call."""
@@ -99,9 +101,9 @@ def report(metrics: "Any", checkpoint: "str | os.PathLike[str] | None" = None, s
         return
     from proctor.sdk.checkpoints import save_checkpoint
 
-    path = save_checkpoint(os.fspath(checkpoint), channel.job_directory)
+    stored = save_checkpoint(os.fspath(checkpoint), channel.job_directory)
     # After its metric, so that the curve up to the checkpoint includes it.
-    after = _checkpoint_record(path, step, with_metric=True)
+    after = _checkpoint_record(stored, step, with_metric=True)
     _report(KIND_INTERMEDIATE, text, metrics, step, after=after)
 
 
@@ -117,8 +119,8 @@ def save_checkpoint(checkpoint: "str | os.PathLike[str]", step: "int | None" = N
         return
     from proctor.sdk import checkpoints
 
-    path = checkpoints.save_checkpoint(os.fspath(checkpoint), channel.job_directory)
-    channel.journal.append(_checkpoint_record(path, step, with_metric=False), patient=False)
+    stored = checkpoints.save_checkpoint(os.fspath(checkpoint), channel.job_directory)
+    channel.journal.append(_checkpoint_record(stored, step, with_metric=False), patient=False)
 
 
 def get_checkpoint() -> "str | None":
@@ -210,12 +212,13 @@ def _record(kind: str, content: str, step: "int | None") -> str:
     return f'{{"kind":"{kind}",{content}{named},"time":{time():.6f}}}\n'
 
 
-def _checkpoint_record(path: "str | None", step: "int | None", *, with_metric: bool) -> str:
+def _checkpoint_record(stored: "StoredCheckpoint | None", step: "int | None", *, with_metric: bool) -> str:
     """The record of a checkpoint, or of one that the disk had no room for."""
-    if path is None:
+    if stored is None:
         return _record(KIND_LOST, '"why":"a checkpoint could not be stored: the disk was full"', step)
     together = "true" if with_metric else "false"
-    return _record(KIND_CHECKPOINT, f'"path":{quote(path)},"with_metric":{together}', step)
+    found = f'"path":{quote(stored.path)},"bytes":{stored.size},"manifest":"{stored.manifest}"'
+    return _record(KIND_CHECKPOINT, f'{found},"with_metric":{together}', step)
 
 
 def _require_step(step: "Any") -> int:

@@ -5,6 +5,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from proctor.sdk.checkpoints import verify_checkpoint
+
 MakeJob = Callable[..., Any]
 
 SAVE = """
@@ -32,6 +34,8 @@ def test_a_checkpoint_is_in_place_before_the_journal_names_it_and_outlives_its_s
     ]
     for record in job.records()[1::2]:
         number = record["path"][-1]
+        assert record["bytes"] == 100_000
+        assert verify_checkpoint(str(job.folder / record["path"]), record["manifest"]) == ""
         assert (job.folder / record["path"] / "model" / "weights").read_text() == number * 100_000
 
 

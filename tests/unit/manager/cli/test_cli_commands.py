@@ -122,10 +122,8 @@ def test_the_checkpoints_of_a_trial_are_listed(running: FakeRest, invoke) -> Non
     assert invoke("trial", "checkpoints", "t0").stderr == "Trial t0 has registered no checkpoint.\n"
     row = {"id": 1, "trial_id": "t0", "job": 2, "member": 0, "step": 300, "sequence": 3, "time": "2026-01-02T03:04:05Z"}
     old = {**row, "path": "output/checkpoints/1", "is_here": False, "size_bytes": None}
-    running.checkpoints["t0"] = [
-        old,
-        {**row, "path": "output/checkpoints/2", "is_here": True, "size_bytes": 10_485_760},
-    ]
+    new = {**row, "path": "output/checkpoints/2", "is_here": True, "size_bytes": 10_485_760}
+    running.checkpoints["t0"] = [old, new]
     lines = invoke("trial", "checkpoints", "t0").stdout.splitlines()
     assert lines[1].split()[:7] == ["2", "0", "output/checkpoints/1", "300", "3", "-", "no"]
     assert lines[2].split()[:8] == ["2", "0", "output/checkpoints/2", "300", "3", "10.5", "MB", "yes"]
