@@ -275,14 +275,16 @@ SELECT * FROM nodes WHERE id = :id;
 -- ---- an experiment's metrics database -----------------------------------------------------------------------------
 
 -- name: journals.get
-SELECT offset, first_sequence, intermediates, finals, losses, unreadables, started_at, first_seconds FROM journals
+SELECT offset, first_sequence, resumed_from, intermediates, finals, losses, unreadables, started_at, first_seconds
+FROM journals
 WHERE trial_id = :trial_id AND job = :job AND member = :member;
 
 -- name: journals.advance
 INSERT INTO journals (
-    trial_id, job, member, offset, first_sequence, intermediates, finals, losses, unreadables, started_at, first_seconds
+    trial_id, job, member, offset, first_sequence, resumed_from, intermediates, finals, losses, unreadables,
+    started_at, first_seconds
 ) VALUES (
-    :trial_id, :job, :member, :offset, :first_sequence, :intermediates, :finals, :losses, :unreadables,
+    :trial_id, :job, :member, :offset, :first_sequence, :resumed_from, :intermediates, :finals, :losses, :unreadables,
     :started_at, :first_seconds
 )
 ON CONFLICT (trial_id, job, member) DO UPDATE SET
@@ -292,8 +294,10 @@ ON CONFLICT (trial_id, job, member) DO UPDATE SET
 -- name: journals.of_job
 SELECT member, offset FROM journals WHERE trial_id = :trial_id AND job = :job ORDER BY member;
 
--- name: journals.of_member
-SELECT job, first_sequence FROM journals WHERE trial_id = :trial_id AND member = :member ORDER BY job DESC;
+-- name: journals.lineage
+-- all members of a job began at the same point
+SELECT job, max(first_sequence), max(resumed_from), max(member = :member) FROM journals
+WHERE trial_id = :trial_id GROUP BY job ORDER BY job DESC;
 
 -- name: journals.has_progress
 SELECT EXISTS (
@@ -341,9 +345,9 @@ SELECT metrics.*, max(0.0, first_seconds + time - started_at) FROM metrics JOIN 
 WHERE id BETWEEN :first_id AND :last_id AND kind = 'intermediate' AND member = :member ORDER BY id;
 
 -- name: metrics.seconds_at
--- of a point of the curve, as the newest of the jobs before this one has reported it
+-- of a point of the curve, as the job that this one continues, or the newest before that, has reported it
 SELECT max(0.0, first_seconds + time - started_at) FROM metrics JOIN journals USING (trial_id, job, member)
-WHERE trial_id = :trial_id AND kind = 'intermediate' AND member = :member AND sequence = :sequence AND job < :job
+WHERE trial_id = :trial_id AND kind = 'intermediate' AND member = :member AND sequence = :sequence AND job <= :resumed_from
 ORDER BY id DESC LIMIT 1;
 
 -- name: checkpoints.insert

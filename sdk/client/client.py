@@ -319,7 +319,7 @@ class Client:
 
     def trial_curve(self, trial_id: str) -> Iterator[JsonObject]:
         """The visible curve of a trial: the intermediate metrics of its newest job, and before the point at which it
-        resumed those of the jobs before it."""
+        resumed those of the job whose checkpoint it continues."""
         return self._transport.pages(_path("trials", trial_id, "curve"), query={"limit": PAGE_SIZE})
 
     def checkpoints(self, trial_id: str) -> Iterator[JsonObject]:

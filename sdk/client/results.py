@@ -190,7 +190,7 @@ class Results:
 
     def curve(self, trial_id: str) -> list[tuple[int, float]]:
         """The visible curve of one trial: the intermediate metrics of its newest job, and before the point at which it
-        resumed those of the jobs before it."""
+        resumed those of the job whose checkpoint it continues."""
         return [_point(item) for item in self._client.trial_curve(trial_id)]
 
     def best_so_far(self) -> list[tuple[int, float]]:

@@ -3,9 +3,9 @@
 The only part of the project that imports torch; install it with `pip install proctor[torch]`.
 
 Entry: `trainer.Trainer`. Reading order: trainer, config (the options), model, loop (one fit from beginning to end),
-run, snapshots (what a checkpoint holds), trial (the run inside a trial), errors; then the rooms: callbacks (plug-ins,
-logs, progress), checkpoints, data, reproducibility, distributed; plain, lightning and huggingface are for loops that
-are not ours, and migrate rewrites checkpoints of older versions.
+run, snapshots (what a checkpoint holds), setup_options (what a clone's parameters change), trial (the run inside a
+trial), errors; then the rooms: callbacks (plug-ins, logs, progress), checkpoints, data, reproducibility, distributed;
+plain, lightning and huggingface are for loops that are not ours, and migrate rewrites checkpoints of older versions.
 """
 
 from proctor.sdk.pytorch.callbacks.base import Callback, Override, Plugin

@@ -17,7 +17,7 @@ Validations and tests judge the model on data, without gradients, by the same st
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,7 @@ from proctor.sdk.pytorch.checkpoints.serialization import check_content
 from proctor.sdk.pytorch.config import Phase, Settings, StopReason
 from proctor.sdk.pytorch.data.loaders import EpochLoader
 from proctor.sdk.pytorch.errors import CheckpointWarning, ConfigurationError
-from proctor.sdk.pytorch.model import Averages, Model, overrides, refuse_metrics
+from proctor.sdk.pytorch.model import Averages, Model, overrides
 from proctor.sdk.pytorch.reproducibility.fingerprint import (
     compare_on_ranks,
     kernel_switches,
@@ -41,7 +41,17 @@ from proctor.sdk.pytorch.reproducibility.fingerprint import (
     without_benchmark,
 )
 from proctor.sdk.pytorch.reproducibility.seeding import seed_rank, seed_rngs
-from proctor.sdk.pytorch.run import LOGGER, Outcome, Run, announce, compare_settings, read_rates
+from proctor.sdk.pytorch.run import (
+    LOGGER,
+    Outcome,
+    Run,
+    adopt_parameters,
+    announce,
+    compare_parameters,
+    compare_settings,
+    describe_new_parameters,
+)
+from proctor.sdk.pytorch.setup_options import read_rates
 from proctor.sdk.trial import is_in_trial
 
 
@@ -58,6 +68,7 @@ def fit(run: Run) -> Outcome:
             return run.finish(reason)
         begin(run, content)
         run.model.on_training_start()
+        run.options.note()
         run.parts.finish_loading()
         run.model.train()
         finish_start(run, content)
@@ -142,6 +153,17 @@ def opening(run: Run, *, writes: bool = True) -> "Iterator[None]":
             raise
 
 
+def refuse_metrics(metrics: "Mapping[str, Any]") -> None:
+    """What `log` does outside a run's steps: a resumed run would measure those rows again, at no step of its own.
+
+    :raises ConfigurationError: always.
+    """
+    raise ConfigurationError(
+        f"log records metrics of a step of a run, but no run is in progress; found {sorted(metrics)}. A run begins "
+        "after setup and load_state_dict and ends with fit: log in on_training_start or a later hook."
+    )
+
+
 def _close_at_end(stack: ExitStack, close: "Callable[[], None]") -> None:
     """Close a part at the end; what that raises after the run has failed is logged and does not hide the failure."""
 
@@ -192,15 +214,37 @@ def _check_run(run: Run) -> None:
 
 def resume(run: Run) -> "dict[str, Any] | None":
     """Give everything but the streams back what the latest checkpoint holds, and return its content (collective)."""
+    run.options.note()
     run.rates = now = read_rates(run.model)
     content = snapshots.find_checkpoint(run) if run.settings.resume else None
     if content is not None:
-        snapshots.restore_model(run, content)
+        saved = content.get("settings") or {}
+        compare_parameters(run, saved)
+        with _explaining_misfit(run):
+            snapshots.restore_model(run, content)
         snapshots.restore_training(run, content)
         snapshots.restore_attributes(run, content)  # and once more behind on_training_start, which may set them again
-        compare_settings(run, content.get("settings") or {}, now)
+        compare_settings(run, saved, now)
     seed_rank(run.settings.seed, run.ranks.rank)
     return content
+
+
+@contextmanager
+def _explaining_misfit(run: Run) -> "Iterator[None]":
+    """Say that it is other parameters for which a checkpoint does not fit the model.
+
+    :raises ConfigurationError: it does not, and the run has other parameters.
+    """
+    try:
+        yield
+    except Exception as problem:
+        if run.parameters_before is None:
+            raise
+        raise ConfigurationError(
+            f"{run.resumed_from} was saved with other parameters ({', '.join(describe_new_parameters(run))}) and does "
+            f"not fit the model that these make: {problem}. What a network and its optimizer consist of cannot change "
+            "in a clone; add a trial with these parameters instead, which begins anew."
+        ) from problem
 
 
 def find_end(run: Run) -> "StopReason | None":
@@ -267,6 +311,7 @@ def finish_start(run: Run, content: "dict[str, Any] | None") -> None:
     if content is not None:
         gaps = snapshots.restore_attributes(run, content)
         report_gaps(gaps, ranks=run.ranks, strict=run.settings.strict_resume)
+        adopt_parameters(run)
         snapshots.restore_streams(run, content)
 
 

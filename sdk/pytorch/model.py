@@ -1,6 +1,7 @@
 """What is trained: the base class whose callbacks a run calls, in this order.
 
     setup, load_state_dict (when resuming), on_training_start, train
+    on_parameters_changed                                               when resuming with other parameters
       on_training_epoch_start
         on_training_batch_start, train_step, on_training_batch_end      for each batch
         should_training_stop
@@ -42,8 +43,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from proctor.sdk.pytorch.data.module import DataModule
     from proctor.sdk.pytorch.distributed.processes import HandoverQueue
+    from proctor.sdk.pytorch.setup_options import SetupOptions
 
-_KEPT = ("amp_scaler", "averages", "_log", "_parts")
+_KEPT = ("amp_scaler", "averages", "_log", "_parts", "_options")
 GIVEN = (*_KEPT, "device", "ranks", "queue", "datamodule", "trainer", "tensorboard", "transient")
 """Attributes that the trainer sets, or that are its own."""
 
@@ -268,6 +270,7 @@ class Model(ModelTools):
     tensorboard: Any = None
     transient: "Sequence[str]" = ()
     _parts: "Parts | None" = None
+    _options: "SetupOptions | None" = None
 
     # -- set-up and state ---------------------------------------------------------------------------------------------
 
@@ -310,6 +313,18 @@ class Model(ModelTools):
 
     def on_training_start(self) -> None:
         """Called once a process before the first batch, also when resuming."""
+
+    def on_parameters_changed(self, before: Any, now: Any) -> None:
+        """Called once a process before the first batch, when a trial continues from a checkpoint of a trial with other
+        parameters, as a clone does. Everything has been restored by then: this is the place to change some of it.
+
+        As it is here, optimizers and schedulers take over what `setup` gives them now and did not give them then. A
+        learning rate that a scheduler has changed since keeps its share of the one that it began with.
+
+        :param before: the parameters with which the checkpoint was saved.
+        """
+        if self._options is not None:
+            self._options.take_over()
 
     def on_training_epoch_start(self, epoch: int) -> None:
         """Called before an epoch (counted from 0); not again when resuming inside it."""
@@ -574,17 +589,6 @@ def _find_unsaved(model: Model, saved: "Collection[str]") -> "str | None":
         if name not in saved and any(not _identify(part) <= known for part in find_parts(value, seen)):
             return name
     return None
-
-
-def refuse_metrics(metrics: "Mapping[str, Any]") -> None:
-    """What `log` does outside a run's steps: a resumed run would measure those rows again, at no step of its own.
-
-    :raises ConfigurationError: always.
-    """
-    raise ConfigurationError(
-        f"log records metrics of a step of a run, but no run is in progress; found {sorted(metrics)}. A run begins "
-        "after setup and load_state_dict and ends with fit: log in on_training_start or a later hook."
-    )
 
 
 def overrides(part: Any, method: "Callable[..., Any]") -> bool:

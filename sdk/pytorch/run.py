@@ -2,9 +2,11 @@
 
 At the end is what is said of a run that continues: from where, and what was asked for now and is not as it was. What
 changes a run's bits is in the fingerprint, which is compared and warned of. Here is the rest: options that may well
-differ, and learning rates, which a resumed optimizer has from its checkpoint, whatever `setup` gives it.
+differ, learning rates, which a resumed optimizer has from its checkpoint, whatever `setup` gives it, and the parameters
+of its trial, which may be others in a clone.
 """
 
+import json
 import logging
 import math
 import sys
@@ -14,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.optim import Optimizer
 
 from proctor.sdk.pytorch import trial
 from proctor.sdk.pytorch.callbacks.base import Callbacks, Override
@@ -28,6 +29,7 @@ from proctor.sdk.pytorch.data.module import DataModule
 from proctor.sdk.pytorch.distributed.processes import HandoverQueue
 from proctor.sdk.pytorch.distributed.ranks import Ranks
 from proctor.sdk.pytorch.model import GIVEN, Model, Parts, Record, RunView, TrainingState, overrides
+from proctor.sdk.pytorch.setup_options import Rates, SetupOptions, read_rates
 from proctor.sdk.trial import is_in_trial
 
 LOGGER = logging.getLogger("proctor.sdk.pytorch")
@@ -35,8 +37,7 @@ _MAY_DIFFER = (
     *("total_steps", "valid_frequency", "chkpt_frequency", "print_frequency", "early_stop_cycles", "best_metric"),
     *("best_mode", "keep_last", "keep_best"),
 )
-_RATES = "learning rates"
-Rates = dict[str, list[float]]  # by the name of an optimizer: one for each of its groups
+_RATES, _OPTIONS, _PARAMETERS = "learning rates", "options of setup", "parameters of the trial"
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,9 @@ class Run:
         self.has_saved = False  # since this start
         self.changes: list[str] = []  # what is not as it was before a resume
         self.rates: Rates = {}  # the learning rates that the run began with
+        self.options = SetupOptions(model)
+        self.parameters = trial.read_parameters()  # None outside a trial
+        self.parameters_before: Any = None  # those of the checkpoint, if they are others
         self._judged_at = -1  # the batch at which the metric that judges the run was logged last
         self._claimed = callbacks.claims(Override.SHOULD_TRAINING_STOP)
 
@@ -181,18 +185,33 @@ def _make_storage(settings: Settings, model: Model, ranks: Ranks) -> "Checkpoint
     )
 
 
-def read_rates(model: object) -> Rates:
-    """Return the learning rates that a model's optimizers were made with; a scheduler may have changed them since."""
-    return {
-        name: [float(group.get("initial_lr", group["lr"])) for group in part.param_groups if "lr" in group]
-        for name, part in vars(model).items()
-        if isinstance(part, Optimizer)
-    }
-
-
 def describe_settings(run: Run) -> "dict[str, Any]":
     """Return what a checkpoint keeps to be compared."""
-    return {**{name: getattr(run.settings, name) for name in _MAY_DIFFER}, _RATES: run.rates}
+    own = {_RATES: run.rates, _OPTIONS: run.options.to_save(), _PARAMETERS: run.parameters}
+    return {**{name: getattr(run.settings, name) for name in _MAY_DIFFER}, **own}
+
+
+def compare_parameters(run: Run, saved: "Mapping[str, Any]") -> None:
+    """Note that the run's trial has other parameters than the checkpoint's trial, if that is known.
+
+    :param saved: what `describe_settings` returned then.
+    """
+    before = saved.get(_PARAMETERS)
+    texts = [json.dumps(value, sort_keys=True) for value in (before, run.parameters)]
+    if before is not None and run.parameters is not None and texts[0] != texts[1]:
+        run.parameters_before = before
+    run.options.before = dict(saved.get(_OPTIONS) or {})
+
+
+def describe_new_parameters(run: Run) -> "Iterator[str]":
+    """A clause for each parameter that is not as in the checkpoint."""
+    before, now = run.parameters_before, run.parameters
+    if not isinstance(before, dict) or not isinstance(now, dict):
+        yield f"the parameters were {before!r}, are {now!r}"
+        return
+    for name in sorted(before.keys() | now.keys()):
+        if before.get(name) != now.get(name):
+            yield f"{name} was {before.get(name)!r}, is {now.get(name)!r}"
 
 
 def compare_settings(run: Run, saved: "Mapping[str, Any]", now: Rates) -> None:
@@ -202,16 +221,34 @@ def compare_settings(run: Run, saved: "Mapping[str, Any]", now: Rates) -> None:
     :param now: the rates that `setup` gives.
     """
     before = saved.get(_RATES) or read_rates(run.model)
-    run.rates = {**now, **before}
-    run.changes = list(_find_changes(run.settings, saved, before, now))
+    run.changes = list(_find_changes(run.settings, saved))
+    if run.parameters_before is None:
+        run.rates = {**now, **before}
+        run.changes += _find_kept_rates(before, now)
+    else:
+        run.changes += [f"the trial has other parameters: {', '.join(describe_new_parameters(run))}"]
     if any(name in saved and saved[name] != getattr(run.settings, name) for name in ("best_metric", "best_mode")):
         run.state.best_score = None  # of another judge
 
 
-def _find_changes(settings: Settings, saved: "Mapping[str, Any]", before: Rates, now: Rates) -> "Iterator[str]":
+def adopt_parameters(run: Run) -> None:
+    """Have the model take over what its trial's parameters change in what the checkpoint has restored."""
+    if run.parameters_before is None:
+        return
+    run.model._options = run.options
+    run.model.on_parameters_changed(run.parameters_before, run.parameters)
+    run.options.before = {}
+    if run.options.changes and run.ranks.is_main:
+        _say(f"run {run.settings.run_name} has other parameters; {'; '.join(run.options.changes)}")
+
+
+def _find_changes(settings: Settings, saved: "Mapping[str, Any]") -> "Iterator[str]":
     for name in _MAY_DIFFER:
         if name in saved and saved[name] != (value := getattr(settings, name)):
             yield f"{name} was {saved[name]!r}, is {value!r}"
+
+
+def _find_kept_rates(before: Rates, now: Rates) -> "Iterator[str]":
     for name in sorted(set(before) & set(now)):
         if before[name] != now[name]:
             was, is_now = (", ".join(f"{rate:g}" for rate in rates[name]) for rates in (before, now))
@@ -225,7 +262,10 @@ def announce(run: Run, end: "StopReason | None" = None) -> None:
     text = f"run {run.settings.run_name} continues from {place}"
     if end is not None:
         text = f"run {run.settings.run_name} has ended already ({end.value}), nothing is done: {place}"
-    text = "; ".join([text, *run.changes])
+    _say("; ".join([text, *run.changes]))
+
+
+def _say(text: str) -> None:
     LOGGER.info(text)
     if not (LOGGER.isEnabledFor(logging.INFO) and _has_terminal(LOGGER)):
         print(f"proctor: {text}", file=sys.stderr, flush=True)

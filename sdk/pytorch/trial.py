@@ -27,6 +27,7 @@ from typing import Any
 
 from proctor.sdk import trial as sdk
 from proctor.sdk.checkpoints import list_checkpoints
+from proctor.sdk.errors import JobDirectoryError
 from proctor.sdk.files import UNFINISHED_PREFIX, discard, lock_file, unlock_file
 from proctor.sdk.protocol import CHECKPOINT_FOLDER, ENV_JOB_DIRECTORY, ENV_OUTPUT_DIRECTORY, ENV_RESUME_CHECKPOINT
 from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
@@ -112,6 +113,14 @@ def _forget_termination() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_termination)
+
+
+def read_parameters() -> Any:
+    """The parameters of this process's trial; None outside of one and where they cannot be read, which the user's code
+    finds."""
+    with suppress(JobDirectoryError):
+        return sdk.get_next_parameter() if is_in_trial() else None
+    return None
 
 
 def report_values(values: "Mapping[str, float]", *, default: "str | None", step: int) -> None:

@@ -1,11 +1,13 @@
 """An attempt of a trial as its keeper starts it: the job's folder, and the environment that a trial finds."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from proctor.sdk import trial as sdk
-from proctor.sdk.protocol import ENV_RESUME_CHECKPOINT, trial_environment
+from proctor.sdk.protocol import ENV_RESUME_CHECKPOINT, PARAMETER_FILE, trial_environment
 
 
 def make_environment(job: Path, *, resume: "str | None" = None, trial: str = "t") -> "dict[str, str]":
@@ -26,10 +28,20 @@ def make_environment(job: Path, *, resume: "str | None" = None, trial: str = "t"
     )
 
 
-def begin_attempt(monkeypatch: pytest.MonkeyPatch, job: Path, *, resume: "str | None" = None, trial: str = "t") -> None:
+def begin_attempt(
+    monkeypatch: pytest.MonkeyPatch,
+    job: Path,
+    *,
+    resume: "str | None" = None,
+    trial: str = "t",
+    parameters: "dict[str, Any] | None" = None,
+) -> None:
     """Make this process seem to be an attempt of a trial."""
     monkeypatch.delenv(ENV_RESUME_CHECKPOINT, raising=False)
     for name, value in make_environment(job, resume=resume, trial=trial).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sdk._State, "opened", False)
     monkeypatch.setattr(sdk._State, "channel", None)
+    monkeypatch.setattr(sdk._State, "parameters_read", False)
+    if parameters is not None:
+        (job / PARAMETER_FILE).write_text(json.dumps({"parameters": parameters}))

@@ -1,6 +1,20 @@
-"""The smallest configuration of an experiment, for tests of the engine that run it on scripted jobs."""
+"""The smallest experiment, for tests of the engine that run it on scripted jobs under virtual time."""
 
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
 from typing import Any
+
+from proctor.manager.engine.manager import Manager
+from proctor.manager.settings import Home
+from proctor.manager.simulation.simulation import Simulation
+from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
+from proctor.manager.store.rows import MetricRow, TrialJobRow, TrialRow
+from proctor.manager.store.tables import jobs, metrics, trials
+from proctor.training_services.base import SupportsCheckpoints, TrainingService, TrialJobForm
+from proctor.training_services.in_memory.scripts import Final, Script, ScriptedReport, Step
+from proctor.training_services.in_memory.service import InMemoryPlatform, InMemoryTrainingService
+from proctor.training_services.registry import ServiceContext
 
 SMALL: dict[str, Any] = {
     "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}},
@@ -9,3 +23,60 @@ SMALL: dict[str, Any] = {
     "tuner": {"name": "Random"},
     "trainingService": {"platform": "local"},
 }
+
+Scenario = Callable[[Simulation, Manager], Awaitable[None]]
+
+
+class CheckpointingService(InMemoryTrainingService, SupportsCheckpoints):
+    """Is given checkpoints wherever they lie."""
+
+
+class CheckpointingSimulation(Simulation):
+    """Jobs run on a `CheckpointingService`."""
+
+    def _create_service(self, platform: str, context: ServiceContext) -> TrainingService:
+        played = self.platforms.setdefault(context.experiment_id, InMemoryPlatform(self.clock.now))
+        return CheckpointingService(self._script, platform=played, now=self.clock.now)
+
+
+def three_reports(form: TrialJobForm) -> Iterable[Step]:
+    for step in range(3):
+        yield ScriptedReport(1.0, form.sequence_id + step / 10)
+    yield Final(1.0, form.sequence_id)
+
+
+def play(
+    tmp_path: Path, *scenarios: Scenario, script: Script = three_reports, kind: type[Simulation] = Simulation
+) -> None:
+    """Run scenarios on a fresh home under virtual time, each with a manager of its own: between two of them the manager
+    is restarted."""
+
+    async def main(loop: VirtualTimeLoop) -> None:
+        simulation = kind(Home(tmp_path / "home"), loop, script=script)
+        for scenario in scenarios:
+            async with simulation.manager() as manager:
+                await scenario(simulation, manager)
+
+    run_virtual(main)
+
+
+async def create(manager: Manager, tmp_path: Path, *, seconds: float = 0.0, **changes: Any) -> str:
+    """The id of an experiment with `SMALL` and the changes, so many seconds after its beginning."""
+    row = await manager.create_experiment(config=SMALL | changes, directory=str(tmp_path))
+    await asyncio.sleep(seconds)
+    return row.id
+
+
+async def all_trials(manager: Manager, experiment_id: str) -> list[TrialRow]:
+    page = await manager.control.read(lambda c: trials.page(c, experiment_id, limit=1000))
+    return list(page.items)
+
+
+async def attempts(manager: Manager, trial: TrialRow) -> list[TrialJobRow]:
+    return await manager.control.read(lambda c: jobs.of_trial(c, trial.id))
+
+
+async def curve(manager: Manager, trial: TrialRow) -> list[MetricRow]:
+    """The trial's visible curve."""
+    database = await manager.metrics(trial.experiment_id)
+    return await database.read(lambda c: metrics.curve(c, trial.id))

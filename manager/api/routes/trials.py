@@ -171,8 +171,8 @@ async def get_trial_curve(
     cursor: Cursor = None,
     limit: MetricLimit = 1000,
 ) -> models.Page[models.Metric]:
-    """The intermediate metrics of its newest job, and before the point at which that job resumed those of the jobs
-    before it. `sequence` counts the points from 0."""
+    """The intermediate metrics of its newest job, and before the point at which that job resumed those of the job whose
+    checkpoint it continues. `sequence` counts the points from 0."""
     trial = await context.manager.trials.get(trial_id)
     after_id = 0 if cursor is None else read_row_id(cursor)
     database = await context.manager.metrics(trial.experiment_id)

@@ -66,6 +66,7 @@ def _storable(moment: datetime) -> datetime:
 
 
 TrialId = Annotated[str, Field(pattern=r"^[A-Za-z0-9]{1,32}$")]
+TrialJobId = Annotated[str, Field(pattern=r"^[A-Za-z0-9]{1,32}\.[1-9][0-9]{0,14}$")]
 StoredCount = Annotated[int, Field(ge=0, lt=2**53)]
 """Of numbers that are counted on from. SQLite's integers end at 2**63; those that other programs read exactly, here."""
 StoredInteger = Annotated[int, Field(ge=-(2**63), lt=2**63)]
@@ -131,7 +132,7 @@ class SavedJob(BaseModel):
     parameter_id: StoredCount
     parameters: Any
     parent_job: str | None = None
-    resumed_from_job: str | None = None
+    resumed_from_job: TrialJobId | None = None
     resumed_from_step: StoredCount | None = None
     start_reason: str = ""
     node_id: str | None = None

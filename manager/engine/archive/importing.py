@@ -345,10 +345,14 @@ class Loading:
     async def _store_metrics(self, found: list[SavedTrial], attempts: list[SavedJob], *, threads: bool) -> int:
         """Write the metrics database; returns the id of the last metric."""
         known = {trial.id for trial in found}
-        starts = {(job.trial_id, job.number): job.resumed_from_step or 0 for job in attempts}
+        starts = {
+            (job.trial_id, job.number): (job.resumed_from_step, int(job.resumed_from_job.rpartition(".")[2]))
+            for job in attempts
+            if job.resumed_from_job is not None and job.resumed_from_step
+        }
 
         def write(connection: sqlite3.Connection) -> int:
-            return metrics.insert(connection, self._metrics(known), first_sequences=starts)
+            return metrics.insert(connection, self._metrics(known), starts=starts)
 
         path = str(self.folder / METRICS_FILE)
         try:

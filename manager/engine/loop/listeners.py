@@ -3,7 +3,6 @@
 import asyncio
 import sqlite3
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from proctor.manager.engine.loop.messages import Inbox, JobsChanged, MetricsRefused, MetricsStored
@@ -18,15 +17,6 @@ from proctor.training_services.base import JournalChunk, StatusChange
 from proctor.training_services.errors import ServiceUnavailable
 
 Offsets = dict[tuple[str, int], int]
-
-
-@dataclass(frozen=True)
-class JobBeginning:
-    """The point of its trial's curve at which a job began, and the Unix time at which its process did, if it is
-    known."""
-
-    sequence: int
-    started_at: float | None
 
 
 class ServiceListener:
@@ -53,10 +43,10 @@ class ServiceListener:
 
     async def _store(self, live: Sequence[JournalChunk]) -> Sequence[StoredChunk]:
         """Chunks that have to wait for room are stored after this has raised; then the loop is notified of them."""
-        beginnings = {chunk.job_id: self._beginning(chunk) for chunk in live}
+        starts = {chunk.job_id: self._start_of(chunk) for chunk in live}
         try:
             self._metrics.require_writable()
-            writing = self._metrics.write(lambda connection: _store(connection, live, beginnings))
+            writing = self._metrics.write(lambda connection: _store(connection, live, starts))
             writing.add_done_callback(lambda done: self._post_stored(live, done))
             await self._metrics.until_done_or_unwritable(writing)
         except DatabaseUnusable as error:
@@ -64,12 +54,12 @@ class ServiceListener:
         try:
             return writing.result()
         except ValueRefused:
-            return [await self._store_apart(chunk, beginnings[chunk.job_id]) for chunk in live]
+            return [await self._store_apart(chunk, starts[chunk.job_id]) for chunk in live]
 
-    async def _store_apart(self, chunk: JournalChunk, beginning: JobBeginning) -> StoredChunk:
+    async def _store_apart(self, chunk: JournalChunk, start: dict[str, Any]) -> StoredChunk:
         """Store a chunk that may have a value which the store refuses; that ends its trial, and holds up no other."""
         stored, refused = await self._metrics.write(
-            lambda connection: metric_store.store_lines(connection, **_arguments(chunk, beginning))
+            lambda connection: metric_store.store_lines(connection, **_arguments(chunk), **start)
         )
         self._inbox.post(MetricsStored([(chunk.job_id, stored)]))
         if refused:
@@ -91,10 +81,17 @@ class ServiceListener:
         trial = self._state.by_job.get(chunk.job_id)
         return trial is not None and trial.job is not None and trial.job.token == chunk.token
 
-    def _beginning(self, chunk: JournalChunk) -> JobBeginning:
+    def _start_of(self, chunk: JournalChunk) -> dict[str, Any]:
+        """When the job's process began, at which point of the trial's curve, and the job whose part it continues there
+        (for one that began with another trial's checkpoint: the one before it)."""
         job = self._state.by_job[chunk.job_id].job
         assert job is not None
-        return JobBeginning(job.resumed_from_step or 0, chunk.started_at or job.started_at)
+        start: dict[str, Any] = {"started_at": chunk.started_at or job.started_at}
+        if job.resumed_from_job is None or not job.resumed_from_step:
+            return start
+        owner, _, number = job.resumed_from_job.rpartition(".")
+        resumed_from = int(number) if owner == job.trial_id else job.number - 1
+        return start | {"first_sequence": job.resumed_from_step, "resumed_from": resumed_from}
 
     async def _settled(self, chunks: Sequence[JournalChunk]) -> Offsets:
         """Of jobs whose end is stored everything is stored: say so again. Unknown tokens get no answer."""
@@ -116,12 +113,12 @@ class ServiceListener:
 
 
 def _store(
-    connection: sqlite3.Connection, chunks: Sequence[JournalChunk], beginnings: Mapping[str, JobBeginning]
+    connection: sqlite3.Connection, chunks: Sequence[JournalChunk], starts: Mapping[str, dict[str, Any]]
 ) -> list[StoredChunk]:
-    return [metric_store.store_chunk(connection, **_arguments(chunk, beginnings[chunk.job_id])) for chunk in chunks]
+    return [metric_store.store_chunk(connection, **_arguments(chunk), **starts[chunk.job_id]) for chunk in chunks]
 
 
-def _arguments(chunk: JournalChunk, beginning: JobBeginning) -> dict[str, Any]:
+def _arguments(chunk: JournalChunk) -> dict[str, Any]:
     """A chunk as arguments of the store."""
     trial_id, _, number = chunk.job_id.rpartition(".")
     return {
@@ -130,8 +127,6 @@ def _arguments(chunk: JournalChunk, beginning: JobBeginning) -> dict[str, Any]:
         "member": chunk.member,
         "offset": chunk.offset,
         "data": _end_last_line(chunk.data),
-        "first_sequence": beginning.sequence,
-        "started_at": beginning.started_at,
     }
 
 

@@ -138,17 +138,19 @@ def store_chunk(
     offset: int,
     data: bytes,
     first_sequence: int = 0,
+    resumed_from: int | None = None,
     started_at: float | None = None,
     time: float = 0.0,
 ) -> StoredChunk:
     """Store the lines of `data`, which begins at byte `offset` of a member's journal.
 
     Bytes that are stored already are skipped; a last line without its newline is left for the next chunk.
-    `first_sequence` is the point of the trial's curve at which this job resumed, `started_at` the Unix time at which
-    its process began (None: with its first record); both count with the journal's first chunk. `time` stands in for
-    records that have none. Raises OffsetGap when bytes before `offset` are missing.
+    `first_sequence` is the point of the trial's curve at which this job resumed, `resumed_from` the number of the job
+    whose part it continues, `started_at` the Unix time at which its process began (None: with its first record); they
+    count with the journal's first chunk. `time` stands in for records that have none. Raises OffsetGap when bytes
+    before `offset` are missing.
     """
-    journal = _StoredJournal(connection, trial_id, job, member, first_sequence, started_at)
+    journal = _StoredJournal(connection, trial_id, job, member, start=(first_sequence, resumed_from, started_at))
     if offset > journal.offset:
         raise OffsetGap(
             f"The journal of member {member} of trial job {trial_id}.{job} is stored up to byte {journal.offset}; a "
@@ -211,17 +213,17 @@ class _StoredJournal:
         trial_id: str,
         job: int,
         member: int,
-        first: int,
-        started_at: float | None,
+        *,
+        start: tuple[int, int | None, float | None],
     ) -> None:
         self._connection = connection
         self._key: dict[str, Any] = {"trial_id": trial_id, "job": job, "member": member}
         row = connection.execute(query("journals.get"), self._key).fetchone()
         self._is_new = row is None
-        known: tuple[Any, ...] = row or (0, first, 0, 0, 0, 0, started_at, None)
-        counts: tuple[int, ...] = known[:6]
-        self.offset, self._first, self._intermediates, self._finals, self._losses, self._unreadables = counts
-        times: tuple[float | None, ...] = known[6:]
+        first, resumed_from, started_at = start
+        known: tuple[Any, ...] = row or (0, first, resumed_from, 0, 0, 0, 0, started_at, None)
+        self.offset, self._first, self._resumed_from, self._intermediates, *others = known
+        self._finals, self._losses, self._unreadables, *times = others
         self._started_at, self._first_seconds = times
         self._next_id = 0
         self._rows: list[tuple[Any, ...]] = []
@@ -239,6 +241,7 @@ class _StoredJournal:
         counts = {
             "offset": end,
             "first_sequence": self._first,
+            "resumed_from": self._resumed_from,
             "intermediates": self._intermediates,
             "finals": self._finals,
             "losses": self._losses,
@@ -267,7 +270,7 @@ class _StoredJournal:
             self._started_at = self._rows[0][-1] if self._rows else checkpoints[0].time if checkpoints else arrived
         self._first_seconds = 0.0
         if self._first:
-            point = self._key | {"sequence": self._first - 1}
+            point = self._key | {"sequence": self._first - 1, "resumed_from": self._resumed_from}
             found = self._connection.execute(query("metrics.seconds_at"), point).fetchone()
             self._first_seconds = found[0] if found is not None and found[0] is not None else 0.0
 

@@ -88,17 +88,22 @@ def curve(
     limit: int | None = None,
 ) -> list[MetricRow]:
     """The visible curve of a member: the intermediates of the newest job that has reported, and before the point at
-    which it resumed those of the jobs before it. `sequence` counts its points from 0. With a `limit` at most so many
-    points whose id is greater than `after_id`: a job's points are stored before those of the jobs that continue from
-    it."""
+    which it resumed those of the job from whose checkpoint it continues, and so on. `sequence` counts its points from
+    0. With a `limit` at most so many points whose id is greater than `after_id`: a job's points are stored before those
+    of the jobs that continue from it."""
     key = {"trial_id": trial_id, "member": member}
     ends: dict[int, float] = {}  # by job: where its part of the curve ends
-    end = float("inf")
-    for job, first_sequence in connection.execute(query("journals.of_member"), key):
+    continued: int | None = None  # the job whose part comes next, on the way back to the first point
+    end = 0.0
+    for job, first_sequence, resumed_from, has_reported in connection.execute(query("journals.lineage"), key):
+        if not ends and has_reported:
+            end = float("inf")
+        elif end == 0 or continued not in (None, job):
+            continue
         ends[job] = end
-        end = min(end, first_sequence)
+        end, continued = min(end, first_sequence), resumed_from
     rows = map(MetricRow.from_row, connection.execute(query("metrics.intermediates"), key | {"after_id": after_id}))
-    return list(islice((row for row in rows if row.sequence < ends[row.job]), limit))
+    return list(islice((row for row in rows if row.sequence < ends.get(row.job, 0)), limit))
 
 
 def latest_intermediate(connection: sqlite3.Connection, trial_id: str, *, member: int = 0) -> MetricRow | None:
@@ -212,11 +217,15 @@ def _metric_follows(connection: sqlite3.Connection, checkpoint: CheckpointRow) -
 
 
 def insert(
-    connection: sqlite3.Connection, rows: Iterable[MetricRow], *, first_sequences: Mapping[tuple[str, int], int]
+    connection: sqlite3.Connection,
+    rows: Iterable[MetricRow],
+    *,
+    starts: Mapping[tuple[str, int], tuple[int, int | None]],
 ) -> int:
     """Write the records of jobs that are over; returns the greatest id. `row.data` is what was reported.
 
-    :param first_sequences: by (trial id, job number) the point of the trial's curve at which the job resumed.
+    :param starts: by (trial id, job number) the point of the trial's curve at which the job resumed, and the number of
+        the job whose part it continues.
     Raises sqlite3.IntegrityError for an id that is taken.
     """
     journals: Journals = {}
@@ -226,9 +235,9 @@ def insert(
         last = max(last, *(row.id for row in batch))
     for (trial_id, job, member), counts in journals.items():
         key = {"trial_id": trial_id, "job": job, "member": member}
-        first = first_sequences.get((trial_id, job), 0)
-        where = {"first_sequence": first, "started_at": None, "first_seconds": None}
-        connection.execute(query("journals.advance"), {**key, **counts, **where})
+        first, resumed_from = starts.get((trial_id, job), (0, None))
+        start = {"first_sequence": first, "resumed_from": resumed_from, "started_at": None, "first_seconds": None}
+        connection.execute(query("journals.advance"), {**key, **counts, **start})
     return last
 
 

@@ -2,24 +2,24 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes import small_experiments
+from fakes.small_experiments import all_trials, attempts, curve
 
 from proctor.manager.engine.manager import Manager
 from proctor.manager.errors import BadRequest, Conflict
 from proctor.manager.lifecycle.states import TrialStatus
-from proctor.manager.settings import Home
 from proctor.manager.simulation.simulation import Simulation
-from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
-from proctor.manager.store.rows import TrialJobRow, TrialRow
-from proctor.manager.store.tables import dispatcher_inputs, jobs, metrics, trials
+from proctor.manager.store.rows import TrialRow
+from proctor.manager.store.tables import dispatcher_inputs
 from proctor.training_services.base import EndReason, TrialJobForm
 from proctor.training_services.in_memory.scripts import Final, Raw, ScriptedExit, ScriptedReport, Step
 
-Scenario = Callable[[Simulation, Manager], Awaitable[None]]
 STEPS = 4
 
 
@@ -38,62 +38,35 @@ def training(form: TrialJobForm) -> Iterable[Step]:
     yield Final(1.0, form.sequence_id)
 
 
-def play(tmp_path: Path, scenario: Scenario) -> None:
-    async def main(loop: VirtualTimeLoop) -> None:
-        simulation = Simulation(Home(tmp_path / "home"), loop, script=training)
-        async with simulation.manager() as manager:
-            await scenario(simulation, manager)
-
-    run_virtual(main)
-
-
-async def create(manager: Manager, tmp_path: Path, **changes: Any) -> str:
-    """An experiment of one trial, 150 s after its beginning: two checkpoints are registered."""
-    config = {
-        "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}, "n": {"_type": "choice", "_value": [1, 2]}},
-        "trialCommand": "python trial.py",
-        "trialConcurrency": 2,
-        "maxTrialNumber": 1,
-        "maxTrialRetries": 1,
-        "objective": {"direction": "maximize"},
-        "tuner": {"name": "Random"},
-        "trainingService": {"platform": "local"},
-        **changes,
-    }
-    row = await manager.create_experiment(config=config, directory=str(tmp_path))
-    await asyncio.sleep(150.0)
-    return row.id
+play = partial(small_experiments.play, script=training)
+CONFIG: dict[str, Any] = {
+    "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}, "n": {"_type": "choice", "_value": [1, 2]}},
+    "trialConcurrency": 2,
+    "maxTrialNumber": 1,
+    "maxTrialRetries": 1,
+    "objective": {"direction": "maximize"},
+}
+create = partial(small_experiments.create, seconds=150.0, **CONFIG)  # two checkpoints are registered
 
 
-async def first_trial(manager: Manager, experiment_id: str) -> TrialRow:
-    page = await manager.control.read(lambda c: trials.page(c, experiment_id, limit=10))
-    return page.items[0]
-
-
-async def attempts(manager: Manager, trial_id: str) -> list[TrialJobRow]:
-    return await manager.control.read(lambda c: jobs.of_trial(c, trial_id))
-
-
-async def curve(manager: Manager, row: TrialRow) -> list[tuple[int, Any]]:
-    database = await manager.metrics(row.experiment_id)
-    points = await database.read(lambda c: metrics.curve(c, row.id))
-    return [(point.sequence, point.reported) for point in points]
+async def points(manager: Manager, row: TrialRow) -> list[tuple[int, Any]]:
+    return [(point.sequence, point.reported) for point in await curve(manager, row)]
 
 
 def test_a_clone_begins_with_the_newest_checkpoint_of_a_running_trial(tmp_path: Path) -> None:
     async def scenario(simulation: Simulation, manager: Manager) -> None:
         experiment_id = await create(manager, tmp_path)
-        donor = await first_trial(manager, experiment_id)
+        (donor, *_) = await all_trials(manager, experiment_id)
         clone = await manager.trials.clone(donor.id, {"x": 0.5})
         assert (clone.source, clone.origin_trial, clone.origin_job) == ("clone", donor.id, f"{donor.id}.1")
         assert clone.parameters == {**donor.parameters, "x": 0.5}
         await asyncio.sleep(3600.0)
         clone = await manager.trials.get(clone.id)
         assert clone.status is TrialStatus.SUCCEEDED
-        first, second = await attempts(manager, clone.id)
+        first, second = await attempts(manager, clone)
         assert first.start_reason == second.start_reason == f"from checkpoint 2 of job 1 of trial {donor.id}"
-        assert await curve(manager, clone) == [(0, 2), (1, 3)]  # its own points, from 0
-        assert [point for _, point in await curve(manager, await manager.trials.get(donor.id))] == [0, 1, 2, 3]
+        assert await points(manager, clone) == [(0, 2), (1, 3)]  # its own points, from 0
+        assert [point for _, point in await points(manager, await manager.trials.get(donor.id))] == [0, 1, 2, 3]
         inputs = await manager.control.read(lambda c: dispatcher_inputs.after(c, experiment_id, 0, 100))
         (added,) = [one.payload for one in inputs if one.kind == "AddCustomizedTrial"]
         assert added == {"parameter_id": clone.parameter_id, "parameters": clone.parameters}
@@ -105,16 +78,16 @@ def test_a_retry_begins_anew_or_with_the_checkpoint(tmp_path: Path) -> None:
     async def scenario(simulation: Simulation, manager: Manager) -> None:
         experiment_id = await create(manager, tmp_path)
         await asyncio.sleep(3600.0)
-        donor = await first_trial(manager, experiment_id)
+        (donor, *_) = await all_trials(manager, experiment_id)
         continued = await manager.trials.retry(donor.id, from_checkpoint=True)
         anew = await manager.trials.retry(donor.id)
         await asyncio.sleep(3600.0)
         assert [row.origin_trial for row in (anew, continued)] == [donor.id] * 2
         assert [row.origin_job for row in (anew, continued)] == [None, f"{donor.id}.1"]
-        assert [job.start_reason for job in await attempts(manager, anew.id)] == [""]
-        (job, *_) = await attempts(manager, continued.id)
+        assert [job.start_reason for job in await attempts(manager, anew)] == [""]
+        (job, *_) = await attempts(manager, continued)
         assert job.start_reason == f"from checkpoint 4 of job 1 of trial {donor.id}"
-        assert await curve(manager, continued) == []
+        assert await points(manager, continued) == []
 
     play(tmp_path, scenario)
 
@@ -122,13 +95,13 @@ def test_a_retry_begins_anew_or_with_the_checkpoint(tmp_path: Path) -> None:
 def test_a_clone_whose_checkpoint_is_gone_says_so(tmp_path: Path) -> None:
     async def scenario(simulation: Simulation, manager: Manager) -> None:
         experiment_id = await create(manager, tmp_path, trialConcurrency=1)
-        donor = await first_trial(manager, experiment_id)
+        (donor, *_) = await all_trials(manager, experiment_id)
         clone = await manager.trials.clone(donor.id, {})
         assert clone.origin_checkpoint is not None
         Path(clone.origin_checkpoint, "step").unlink()
         Path(clone.origin_checkpoint).rmdir()
         await asyncio.sleep(3600.0)
-        (job, *_) = await attempts(manager, clone.id)
+        (job, *_) = await attempts(manager, clone)
         assert job.start_reason == f"from the start: the checkpoint of trial {donor.id} can no longer be read"
 
     play(tmp_path, scenario)
@@ -137,7 +110,7 @@ def test_a_clone_whose_checkpoint_is_gone_says_so(tmp_path: Path) -> None:
 def test_what_cannot_be_cloned_is_refused_and_the_text_names_it(tmp_path: Path) -> None:
     async def scenario(simulation: Simulation, manager: Manager) -> None:
         experiment_id = await create(manager, tmp_path)
-        donor = await first_trial(manager, experiment_id)
+        (donor, *_) = await all_trials(manager, experiment_id)
         with pytest.raises(BadRequest, match=r"has no parameter lr; its parameters are n, x"):
             await manager.trials.clone(donor.id, {"lr": 0.1})
         with pytest.raises(BadRequest, match="outside of the search space") as refused:

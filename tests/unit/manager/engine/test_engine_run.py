@@ -2,12 +2,20 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.small_experiments import (
+    CheckpointingSimulation,
+    all_trials,
+    attempts,
+    curve,
+    play,
+    three_reports,
+)
 
 from proctor.manager.engine.manager import UNLIMITED, Manager
 from proctor.manager.errors import BadRequest, Conflict, NotFound
@@ -15,15 +23,13 @@ from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.settings import Home
 from proctor.manager.simulation.simulation import Simulation
 from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
-from proctor.manager.store.rows import TrialRow
-from proctor.manager.store.tables import dispatcher_inputs, events, jobs, trials
+from proctor.manager.store.tables import dispatcher_inputs, events, jobs
 from proctor.manager.store.tables import metrics as metric_store
-from proctor.training_services.base import EndReason, SupportsCheckpoints, TrainingService, TrialJobForm
+from proctor.training_services.base import EndReason, TrainingService, TrialJobForm
 from proctor.training_services.in_memory.scripts import (
     Final,
     Hang,
     Raw,
-    Script,
     ScriptedExit,
     ScriptedReport,
     ScriptedStart,
@@ -33,8 +39,6 @@ from proctor.training_services.in_memory.scripts import (
 from proctor.training_services.in_memory.service import InMemoryPlatform, InMemoryTrainingService
 from proctor.training_services.nodes.pool import NodeStatus
 from proctor.training_services.registry import ServiceContext
-
-Scenario = Callable[[Simulation, Manager], Awaitable[None]]
 
 SPACE = {"x": {"_type": "uniform", "_value": [0, 1]}, "n": {"_type": "choice", "_value": [1, 2, 3]}}
 
@@ -53,42 +57,6 @@ def config(**changes: Any) -> dict[str, Any]:
     return {key: value for key, value in {**base, **changes}.items() if value is not None}
 
 
-def three_reports(form: TrialJobForm) -> Iterable[Step]:
-    for step in range(3):
-        yield ScriptedReport(1.0, form.sequence_id + step / 10)
-    yield Final(1.0, form.sequence_id)
-
-
-class CheckpointingService(InMemoryTrainingService, SupportsCheckpoints):
-    """Is given checkpoints wherever they lie."""
-
-
-class CheckpointingSimulation(Simulation):
-    """Jobs run on a `CheckpointingService`."""
-
-    def _create_service(self, platform: str, context: ServiceContext) -> TrainingService:
-        jobs = self.platforms.setdefault(context.experiment_id, InMemoryPlatform(self.clock.now))
-        return CheckpointingService(self._script, platform=jobs, now=self.clock.now)
-
-
-def play(
-    tmp_path: Path, scenario: Scenario, script: Script = three_reports, *, kind: type[Simulation] = Simulation
-) -> None:
-    """Run a scenario on a fresh home under virtual time."""
-
-    async def main(loop: VirtualTimeLoop) -> None:
-        simulation = kind(Home(tmp_path / "home"), loop, script=script)
-        async with simulation.manager() as manager:
-            await scenario(simulation, manager)
-
-    run_virtual(main)
-
-
-async def all_trials(manager: Manager, experiment_id: str) -> list[TrialRow]:
-    page = await manager.control.read(lambda c: trials.page(c, experiment_id, limit=1000))
-    return list(page.items)
-
-
 async def create(manager: Manager, tmp_path: Path, **changes: Any) -> str:
     row = await manager.create_experiment(config=config(**changes), directory=str(tmp_path))
     return row.id
@@ -104,9 +72,7 @@ def test_an_experiment_runs_all_its_trials_and_is_done(tmp_path: Path) -> None:
         assert {trial.status for trial in rows} == {TrialStatus.SUCCEEDED}
         assert [trial.final_value for trial in rows] == [float(n) for n in range(6)]
         assert {trial.intermediate_count for trial in rows} == {3}
-        metrics = await manager.metrics(experiment_id)
-        curve = await metrics.read(lambda c: metric_store.curve(c, rows[2].id))
-        assert [point.value for point in curve] == [2.0, 2.1, 2.2]
+        assert [point.value for point in await curve(manager, rows[2])] == [2.0, 2.1, 2.2]
 
     play(tmp_path, scenario)
 
@@ -139,7 +105,7 @@ def test_no_more_than_trial_concurrency_jobs_run_at_once(tmp_path: Path) -> None
         await simulation.ended(manager, await create(manager, tmp_path, trialConcurrency=3, maxTrialNumber=10))
         assert most == 3
 
-    play(tmp_path, scenario, script)
+    play(tmp_path, scenario, script=script)
 
 
 def test_a_failing_command_fails_its_trial_and_is_not_retried(tmp_path: Path) -> None:
@@ -152,7 +118,7 @@ def test_a_failing_command_fails_its_trial_and_is_not_retried(tmp_path: Path) ->
         for trial in await all_trials(manager, experiment_id):
             assert (trial.status, trial.reason, trial.jobs) == (TrialStatus.FAILED, "exit code 3", 1)
 
-    play(tmp_path, scenario, script)
+    play(tmp_path, scenario, script=script)
 
 
 def test_max_trial_retries_gives_a_failing_command_more_jobs(tmp_path: Path) -> None:
@@ -167,7 +133,7 @@ def test_max_trial_retries_gives_a_failing_command_more_jobs(tmp_path: Path) -> 
         (trial,) = await all_trials(manager, experiment_id)
         assert (trial.status, trial.jobs, trial.failures) == (TrialStatus.SUCCEEDED, 3, 2)
 
-    play(tmp_path, scenario, script)
+    play(tmp_path, scenario, script=script)
 
 
 def test_a_lost_node_sends_the_trial_back_with_the_reason_and_a_pause(tmp_path: Path) -> None:
@@ -192,7 +158,7 @@ def test_a_lost_node_sends_the_trial_back_with_the_reason_and_a_pause(tmp_path: 
         gaps = [round(after - before) for before, after in pairwise(starts)]
         assert gaps == [2, 3]  # one second of work, then pauses of 1 and 2 seconds
 
-    play(tmp_path, scenario, script)
+    play(tmp_path, scenario, script=script)
 
 
 def test_infrastructure_that_fails_for_ever_ends_the_trial_as_canceled_by_the_system(tmp_path: Path) -> None:
@@ -205,7 +171,7 @@ def test_infrastructure_that_fails_for_ever_ends_the_trial_as_canceled_by_the_sy
         (trial,) = await all_trials(manager, experiment_id)
         assert (trial.status, trial.jobs) == (TrialStatus.SYS_CANCELED, 3)
 
-    play(tmp_path, scenario, script)
+    play(tmp_path, scenario, script=script)
 
 
 @pytest.mark.parametrize(("given", "result"), [({}, 0.25), ({"includeIntermediateResults": False}, None)])
@@ -233,7 +199,7 @@ def test_the_assessor_stops_a_bad_trial_and_the_tuner_may_hear_its_latest_value(
         assert (ends[3]["status"], ends[3]["value"]) == ("EARLY_STOPPED", result)
         assert ends[3]["has_value"] is (result is not None)
 
-    play(tmp_path, scenario, script)
+    play(tmp_path, scenario, script=script)
 
 
 def test_limits_change_while_it_runs_and_bring_a_done_experiment_back(tmp_path: Path) -> None:
@@ -275,7 +241,7 @@ def test_the_time_that_it_runs_goes_on_while_its_last_trials_do_but_not_in_a_pau
         await asyncio.sleep(50.0)
         assert row.active_seconds == await running_for() == pytest.approx(250.0, abs=2.0)
 
-    play(tmp_path, scenario, long_trial)
+    play(tmp_path, scenario, script=long_trial)
 
 
 def test_a_limit_that_takes_the_place_of_a_raised_one_is_named(tmp_path: Path) -> None:
@@ -292,7 +258,7 @@ def test_a_limit_that_takes_the_place_of_a_raised_one_is_named(tmp_path: Path) -
         await simulation.ended(manager, experiment_id)
         assert len(await all_trials(manager, experiment_id)) == 5
 
-    play(tmp_path, scenario, long_trial)
+    play(tmp_path, scenario, script=long_trial)
 
 
 def test_a_finite_space_ends_when_the_tuner_has_no_more(tmp_path: Path) -> None:
@@ -407,7 +373,7 @@ def test_an_idle_trial_costs_at_most_three_commits_of_the_control_and_metrics_da
         metrics = await manager.metrics(experiment_id)
         assert (manager.control.commits + metrics.commits) / 50 <= 3.2  # and a few for the experiment itself
 
-    play(tmp_path, scenario, script)
+    play(tmp_path, scenario, script=script)
 
 
 def test_a_retried_trial_continues_from_its_newest_registered_checkpoint(tmp_path: Path) -> None:
@@ -432,22 +398,20 @@ def test_a_retried_trial_continues_from_its_newest_registered_checkpoint(tmp_pat
         assert first.resume_checkpoint is None
         assert second.resume_checkpoint == f"{first.directory}/output/checkpoints/1"
         (trial,) = await all_trials(manager, experiment_id)
-        metrics = await manager.metrics(experiment_id)
-        curve = await metrics.read(lambda c: metric_store.curve(c, trial.id))
-        assert [(point.job, point.sequence, point.value) for point in curve] == [
+        assert [(point.job, point.sequence, point.value) for point in await curve(manager, trial)] == [
             (1, 0, 0.1),
             (1, 1, 0.2),
             (2, 2, 0.1),
             (2, 3, 0.2),
         ]
-        job = (await manager.control.read(lambda c: jobs.of_trial(c, trial.id)))[1]
+        _, job = await attempts(manager, trial)
         assert (job.parent_job, job.resumed_from_job, job.resumed_from_step) == (f"{trial.id}.1", f"{trial.id}.1", 2)
         log = await manager.control.read(lambda c: dispatcher_inputs.after(c, experiment_id, 0, 1000))
         (restart,) = [row.payload for row in log if row.kind == "TrialRestarted"]
         assert (restart["job_number"], restart["from_sequence"]) == (2, 2)
         assert job.start_reason == "from checkpoint 1 of job 1"
 
-    play(tmp_path, scenario, script)
+    play(tmp_path, scenario, script=script)
 
 
 def test_a_service_that_cannot_read_the_checkpoint_says_so_and_the_curve_begins_anew(tmp_path: Path) -> None:
@@ -471,17 +435,40 @@ def test_a_service_that_cannot_read_the_checkpoint_says_so_and_the_curve_begins_
         first, second = forms
         assert second.resume_checkpoint == f"{first.directory}/output/checkpoints/1"  # not on this machine
         (trial,) = await all_trials(manager, experiment_id)
-        job = (await manager.control.read(lambda c: jobs.of_trial(c, trial.id)))[1]
+        _, job = await attempts(manager, trial)
         assert (job.resumed_from_job, job.resumed_from_step, job.resume_checkpoint) == (None, None, None)
         assert job.start_reason.startswith("from the start: checkpoint 1 of job 1")
-        metrics = await manager.metrics(experiment_id)
-        curve = await metrics.read(lambda c: metric_store.curve(c, trial.id))
-        assert [(point.job, point.sequence) for point in curve] == [(2, 0)]
+        assert [(point.job, point.sequence) for point in await curve(manager, trial)] == [(2, 0)]
         log = await manager.control.read(lambda c: dispatcher_inputs.after(c, experiment_id, 0, 1000))
         restarts = [row.payload["from_sequence"] for row in log if row.kind == "TrialRestarted"]
         assert restarts == [1, 0]
 
-    play(tmp_path, scenario, script, kind=CheckpointingSimulation)
+    play(tmp_path, scenario, script=script, kind=CheckpointingSimulation)
+
+
+def test_a_job_that_continues_an_older_one_than_the_last_continues_its_curve(tmp_path: Path) -> None:
+    def script(form: TrialJobForm) -> Iterable[Step]:
+        if form.number == 1:
+            for step in range(3):
+                yield ScriptedReport(1.0, step / 10)
+            record = {"kind": "checkpoint", "path": "output/checkpoints/1", "step": 3, "time": 1.0}
+            yield Raw(0.0, json.dumps(record).encode() + b"\n")
+        if form.number == 2:
+            yield Wait(0.0, "", resumed=False, start_reason="from the start: checkpoint 1 of job 1 is on node gpu-1")
+            yield ScriptedReport(1.0, 0.5)
+        if form.number < 3:
+            yield ScriptedExit(1.0, EndReason.NODE_LOST, code=None)
+        yield ScriptedReport(1.0, 0.3)
+        yield Final(1.0, 0.5)
+
+    async def scenario(simulation: Simulation, manager: Manager) -> None:
+        experiment_id = await create(manager, tmp_path, maxTrialNumber=1)
+        await simulation.ended(manager, experiment_id)
+        (trial,) = await all_trials(manager, experiment_id)
+        points = [(point.job, point.sequence, point.value) for point in await curve(manager, trial)]
+        assert points == [(1, 0, 0.0), (1, 1, 0.1), (1, 2, 0.2), (3, 3, 0.3)]
+
+    play(tmp_path, scenario, script=script, kind=CheckpointingSimulation)
 
 
 def test_the_log_tells_of_every_move_with_the_ids_it_is_about(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -541,7 +528,7 @@ def test_a_torn_last_record_is_shown_and_not_dropped(tmp_path: Path) -> None:
         notices = [event.data["text"] for event in happened if event.kind == "notice"]
         assert "1 journal records could not be read" in notices
 
-    play(tmp_path, scenario, script)
+    play(tmp_path, scenario, script=script)
 
 
 def test_a_journal_that_was_written_anew_is_noticed_with_the_number_of_its_trial(tmp_path: Path) -> None:
@@ -556,7 +543,7 @@ def test_a_journal_that_was_written_anew_is_noticed_with_the_number_of_its_trial
         notices = await manager.control.read(lambda c: events.notices(c, experiment_id))
         assert "trial 0: the trial rewrote its journal" in notices
 
-    play(tmp_path, scenario, script)
+    play(tmp_path, scenario, script=script)
 
 
 def test_a_tuner_that_had_nothing_to_suggest_is_asked_again_when_a_trial_ends(tmp_path: Path) -> None:
@@ -638,7 +625,7 @@ def test_an_experiment_that_is_being_stopped_names_the_machine_it_waits_for(tmp_
             f"experiment {experiment_id} is being stopped: it {waits}; delete it when it is STOPPED"
         )
 
-    play(tmp_path, scenario, script, kind=DeafSimulation)
+    play(tmp_path, scenario, script=script, kind=DeafSimulation)
 
 
 def test_a_node_that_only_the_platform_knows_is_not_called_unknown(tmp_path: Path) -> None:
@@ -652,7 +639,7 @@ def test_a_node_that_only_the_platform_knows_is_not_called_unknown(tmp_path: Pat
         await manager.stop_experiment(experiment_id)
         assert manager.awaited(await manager.experiment(experiment_id)) == "waits for 2 trials on node hpc-17"
 
-    play(tmp_path, scenario, script, kind=DeafSimulation)
+    play(tmp_path, scenario, script=script, kind=DeafSimulation)
 
 
 def test_deleting_an_experiment_leaves_no_row_and_no_folder(tmp_path: Path) -> None:
@@ -694,7 +681,7 @@ def test_a_trial_whose_final_was_lost_runs_again_and_has_not_succeeded_without_o
         first = await manager.control.read(lambda c: jobs.get(c, f"{again.id}.1"))
         assert first.end_reason is EndReason.RESULT_LOST
 
-    play(tmp_path, scenario, script)
+    play(tmp_path, scenario, script=script)
 
 
 def test_a_trial_given_back_by_a_full_disk_costs_nothing_however_often(tmp_path: Path) -> None:
@@ -710,4 +697,4 @@ def test_a_trial_given_back_by_a_full_disk_costs_nothing_however_often(tmp_path:
         assert (trial.status, trial.jobs) == (TrialStatus.SUCCEEDED, 9)
         assert (trial.failures, trial.infrastructure_failures) == (0, 0)
 
-    play(tmp_path, scenario, script)
+    play(tmp_path, scenario, script=script)

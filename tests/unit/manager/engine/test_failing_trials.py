@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from unit.manager.engine.test_engine_run import all_trials, create, play
+from fakes.small_experiments import all_trials, play
+from unit.manager.engine.test_engine_run import create
 
 from proctor.manager.engine.manager import Manager
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
@@ -48,7 +49,7 @@ def outcome(tmp_path: Path, script: Script, **changes: Any) -> tuple[ExperimentR
         for trial in await all_trials(manager, experiment_id):
             counts[trial.status] = counts.get(trial.status, 0) + 1
 
-    play(tmp_path, scenario, script)
+    play(tmp_path, scenario, script=script)
     return found[0], counts
 
 
@@ -130,7 +131,7 @@ def test_trials_that_the_user_kills_are_no_failures(tmp_path: Path) -> None:
         assert row.status is ERROR  # its other nine trials have failed, and no more come
         assert row.reason.startswith("all 9 trials that have ended failed with one cause")
 
-    play(tmp_path, scenario, script)
+    play(tmp_path, scenario, script=script)
 
 
 def test_max_failed_trials_counts_failures_of_all_causes(tmp_path: Path) -> None:
@@ -160,7 +161,7 @@ def test_running_trials_go_on_and_nothing_new_is_started(tmp_path: Path) -> None
         after = [trial.status for trial in await all_trials(manager, experiment_id)]
         assert (after[0], after[1:]) == (TrialStatus.SUCCEEDED, before[1:])
 
-    play(tmp_path, scenario, script)
+    play(tmp_path, scenario, script=script)
 
 
 def test_a_resumed_experiment_counts_anew_and_leaves_out_what_ran_before(tmp_path: Path) -> None:
@@ -185,7 +186,7 @@ def test_a_resumed_experiment_counts_anew_and_leaves_out_what_ran_before(tmp_pat
         assert statuses.count(TrialStatus.FAILED) == 20
         assert statuses.count(TrialStatus.SUCCEEDED) == 20
 
-    play(tmp_path, scenario, script)
+    play(tmp_path, scenario, script=script)
 
 
 def test_a_resume_that_has_nothing_left_to_do_does_not_fail_again(tmp_path: Path) -> None:
@@ -200,7 +201,7 @@ def test_a_resume_that_has_nothing_left_to_do_does_not_fail_again(tmp_path: Path
         statuses = [trial.status for trial in await all_trials(manager, experiment_id)]
         assert (row.status, row.failed_trials, statuses.count(TrialStatus.FAILED)) == (ERROR, 10, 13)
 
-    play(tmp_path, scenario, failing)
+    play(tmp_path, scenario, script=failing)
 
 
 @pytest.mark.parametrize("restarts", [1, 4])
@@ -235,7 +236,7 @@ def test_a_trial_without_a_final_metric_is_noticed_and_says_so(tmp_path: Path) -
             "trial 9 has ended without a final metric (10 trials have by now)",
         ]
 
-    play(tmp_path, scenario, ending_as(EndReason.EXITED_OK))
+    play(tmp_path, scenario, script=ending_as(EndReason.EXITED_OK))
 
 
 def test_a_trial_with_a_final_metric_gives_no_such_notice(tmp_path: Path) -> None:
@@ -246,4 +247,4 @@ def test_a_trial_with_a_final_metric_gives_no_such_notice(tmp_path: Path) -> Non
         shown = await manager.control.read(lambda c: events.notices(c, experiment_id))
         assert not [text for text in shown if "final metric" in text]
 
-    play(tmp_path, scenario, ending_as(None))
+    play(tmp_path, scenario, script=ending_as(None))

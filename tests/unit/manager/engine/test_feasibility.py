@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
+from fakes.small_experiments import play
 from unit.manager.engine.loop.test_reservations import Machines, pool
-from unit.manager.engine.test_engine_run import config, play
+from unit.manager.engine.test_engine_run import config
 
 from proctor.manager.engine.feasibility import Outlook
 from proctor.manager.engine.loop.reservations import FreePlacer, PoolPlacer

@@ -2,41 +2,26 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
+from fakes import small_experiments
+from fakes.small_experiments import CheckpointingSimulation, all_trials, attempts, curve
 
 from proctor.manager.engine.manager import Manager
 from proctor.manager.errors import Conflict
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
-from proctor.manager.settings import Home
 from proctor.manager.simulation.simulation import Simulation
-from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
-from proctor.manager.store.rows import ExperimentRow, TrialJobRow, TrialRow
-from proctor.manager.store.tables import dispatcher_inputs, experiments, jobs, metrics, trials
-from proctor.training_services.base import EndReason, SupportsCheckpoints, TrainingService, TrialJobForm
+from proctor.manager.store.rows import ExperimentRow, TrialRow
+from proctor.manager.store.tables import dispatcher_inputs, experiments
+from proctor.training_services.base import EndReason, TrialJobForm
 from proctor.training_services.in_memory.scripts import Final, Raw, ScriptedExit, ScriptedReport, Step
-from proctor.training_services.in_memory.service import InMemoryPlatform, InMemoryTrainingService
-from proctor.training_services.registry import ServiceContext
-
-Scenario = Callable[["Platform", Manager], Awaitable[None]]
-
-
-class Service(InMemoryTrainingService, SupportsCheckpoints):
-    """Is given checkpoints wherever they lie."""
-
-
-class Platform(Simulation):
-    """Its trials report 0, 1, 2, … 9, one a minute, and register a checkpoint with each."""
-
-    def _create_service(self, platform: str, context: ServiceContext) -> TrainingService:
-        played = self.platforms.setdefault(context.experiment_id, InMemoryPlatform(self.clock.now))
-        return Service(self._script, platform=played, now=self.clock.now)
 
 
 def ten_minutes(form: TrialJobForm) -> Iterable[Step]:
+    """Report 0, 1, 2, … 9, one a minute, and register a checkpoint with each."""
     begin = 0 if form.resume_checkpoint is None else int(form.resume_checkpoint.rpartition("/")[2])
     for step in range(begin, 10):
         yield ScriptedReport(60.0, step)
@@ -46,33 +31,8 @@ def ten_minutes(form: TrialJobForm) -> Iterable[Step]:
     yield ScriptedExit(30.0)
 
 
-def play(tmp_path: Path, *scenarios: Scenario) -> None:
-    """Each scenario with a manager of its own, on one home: between them the manager is restarted."""
-
-    async def main(loop: VirtualTimeLoop) -> None:
-        platform = Platform(Home(tmp_path / "home"), loop, script=ten_minutes)
-        for scenario in scenarios:
-            async with platform.manager() as manager:
-                await scenario(platform, manager)
-
-    run_virtual(main)
-
-
-async def create(manager: Manager, tmp_path: Path, **changes: Any) -> str:
-    """An experiment of two trials, one at a time, 90 s after its beginning."""
-    config = {
-        "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}},
-        "trialCommand": "python trial.py",
-        "trialConcurrency": 1,
-        "maxTrialNumber": 2,
-        "objective": {"direction": "maximize"},
-        "tuner": {"name": "Random"},
-        "trainingService": {"platform": "local"},
-        **changes,
-    }
-    row = await manager.create_experiment(config=config, directory=str(tmp_path))
-    await asyncio.sleep(90.0)
-    return row.id
+play = partial(small_experiments.play, script=ten_minutes, kind=CheckpointingSimulation)
+create = partial(small_experiments.create, seconds=90.0, maxTrialNumber=2, objective={"direction": "maximize"})
 
 
 async def experiment(manager: Manager) -> ExperimentRow:
@@ -81,22 +41,8 @@ async def experiment(manager: Manager) -> ExperimentRow:
 
 
 async def trial(manager: Manager, number: int = 0) -> TrialRow:
-    experiment_id = (await experiment(manager)).id
-    page = await manager.control.read(lambda c: trials.page(c, experiment_id, limit=100))
-    (found,) = [row for row in page.items if row.sequence_id == number]
-    return found
-
-
-async def attempts(manager: Manager, number: int = 0) -> list[TrialJobRow]:
-    row = await trial(manager, number)
-    return await manager.control.read(lambda c: jobs.of_trial(c, row.id))
-
-
-async def curve(manager: Manager, number: int = 0) -> list[float]:
-    """The trial's visible curve."""
-    row = await trial(manager, number)
-    database = await manager.metrics(row.experiment_id)
-    return [point.reported for point in await database.read(lambda c: metrics.curve(c, row.id))]
+    rows = await all_trials(manager, (await experiment(manager)).id)
+    return next(row for row in rows if row.sequence_id == number)
 
 
 async def pause(manager: Manager, number: int = 0) -> TrialRow:
@@ -108,30 +54,38 @@ async def pause(manager: Manager, number: int = 0) -> TrialRow:
     return row
 
 
+async def reported(manager: Manager) -> list[float]:
+    """The values of the first trial's visible curve."""
+    return [point.reported for point in await curve(manager, await trial(manager))]
+
+
 async def until_done(manager: Manager) -> None:
     await asyncio.sleep(3600.0)
     assert (await experiment(manager)).status is ExperimentStatus.DONE
 
 
 def test_a_paused_trial_gives_up_its_place_and_continues_from_its_checkpoint(tmp_path: Path) -> None:
-    async def scenario(platform: Platform, manager: Manager) -> None:
+    async def scenario(simulation: Simulation, manager: Manager) -> None:
         await create(manager, tmp_path)
         assert (await pause(manager)).reason == "paused by the user"
         assert (await trial(manager, 1)).status is TrialStatus.RUNNING
         await manager.trials.resume((await trial(manager)).id)
         assert (await trial(manager)).reason == "waiting: trialConcurrency 1 is used up"
         await until_done(manager)
-        assert [row.end_reason for row in await attempts(manager)] == [EndReason.PAUSED, EndReason.EXITED_OK]
-        first, second = await attempts(manager)
+        assert [row.end_reason for row in await attempts(manager, await trial(manager))] == [
+            EndReason.PAUSED,
+            EndReason.EXITED_OK,
+        ]
+        first, second = await attempts(manager, await trial(manager))
         assert (first.detail, second.start_reason) == ("paused by the user", "from checkpoint 1 of job 1")
-        assert await curve(manager) == list(range(10))
+        assert await reported(manager) == list(range(10))
         assert (await trial(manager)).final_data == 0
 
     play(tmp_path, scenario)
 
 
 def test_an_experiment_with_nothing_but_paused_trials_is_not_done_and_says_why(tmp_path: Path) -> None:
-    async def scenario(platform: Platform, manager: Manager) -> None:
+    async def scenario(simulation: Simulation, manager: Manager) -> None:
         await create(manager, tmp_path, maxTrialNumber=1)
         row = await pause(manager)
         await asyncio.sleep(3600.0)
@@ -146,13 +100,13 @@ def test_an_experiment_with_nothing_but_paused_trials_is_not_done_and_says_why(t
 
 
 def test_a_trial_that_waits_is_paused_at_once(tmp_path: Path) -> None:
-    async def scenario(platform: Platform, manager: Manager) -> None:
+    async def scenario(simulation: Simulation, manager: Manager) -> None:
         experiment_id = await create(manager, tmp_path, maxTrialNumber=1)
         waiting = await manager.trials.add(experiment_id, {"x": 0.5})
         await manager.trials.pause(waiting.id)
         assert (await trial(manager, 1)).status is TrialStatus.PAUSED
         await asyncio.sleep(3600.0)
-        assert (await attempts(manager, 1)) == []
+        assert (await attempts(manager, await trial(manager, 1))) == []
         await manager.trials.resume(waiting.id)
         await until_done(manager)
 
@@ -160,7 +114,7 @@ def test_a_trial_that_waits_is_paused_at_once(tmp_path: Path) -> None:
 
 
 def test_a_paused_trial_can_be_killed_and_its_tuner_gets_its_end(tmp_path: Path) -> None:
-    async def scenario(platform: Platform, manager: Manager) -> None:
+    async def scenario(simulation: Simulation, manager: Manager) -> None:
         experiment_id = await create(manager, tmp_path, maxTrialNumber=1)
         row = await pause(manager)
         await manager.trials.kill(row.id)
@@ -173,7 +127,7 @@ def test_a_paused_trial_can_be_killed_and_its_tuner_gets_its_end(tmp_path: Path)
 
 
 def test_what_cannot_be_paused_or_resumed_is_refused_with_its_status(tmp_path: Path) -> None:
-    async def scenario(platform: Platform, manager: Manager) -> None:
+    async def scenario(simulation: Simulation, manager: Manager) -> None:
         await create(manager, tmp_path, maxTrialNumber=1)
         row = await trial(manager)
         with pytest.raises(Conflict, match="is RUNNING; only a PAUSED trial can be resumed"):
@@ -190,7 +144,7 @@ def test_what_cannot_be_paused_or_resumed_is_refused_with_its_status(tmp_path: P
 
 
 def test_a_trial_that_is_being_stopped_is_not_paused(tmp_path: Path) -> None:
-    async def scenario(platform: Platform, manager: Manager) -> None:
+    async def scenario(simulation: Simulation, manager: Manager) -> None:
         await create(manager, tmp_path)
         row = await trial(manager)
         kill, pause = manager.trials.kill(row.id), manager.trials.pause(row.id)
@@ -201,7 +155,7 @@ def test_a_trial_that_is_being_stopped_is_not_paused(tmp_path: Path) -> None:
 
 
 def test_a_trial_with_a_final_metric_is_not_kept_but_has_succeeded(tmp_path: Path) -> None:
-    async def scenario(platform: Platform, manager: Manager) -> None:
+    async def scenario(simulation: Simulation, manager: Manager) -> None:
         await create(manager, tmp_path)
         await asyncio.sleep(520.0)
         row = await trial(manager)
@@ -216,11 +170,11 @@ def test_a_trial_with_a_final_metric_is_not_kept_but_has_succeeded(tmp_path: Pat
 
 
 def test_it_stays_paused_when_the_manager_is_restarted_or_the_experiment_is_stopped(tmp_path: Path) -> None:
-    async def paused(platform: Platform, manager: Manager) -> None:
+    async def paused(simulation: Simulation, manager: Manager) -> None:
         await create(manager, tmp_path)
         await pause(manager)
 
-    async def stopped(platform: Platform, manager: Manager) -> None:
+    async def stopped(simulation: Simulation, manager: Manager) -> None:
         row = await experiment(manager)
         await manager.stop_experiment(row.id)
         await asyncio.sleep(60.0)
@@ -228,7 +182,7 @@ def test_it_stays_paused_when_the_manager_is_restarted_or_the_experiment_is_stop
         with pytest.raises(Conflict, match="is not running; resume it first"):
             await manager.trials.resume((await trial(manager)).id)
 
-    async def resumed(platform: Platform, manager: Manager) -> None:
+    async def resumed(simulation: Simulation, manager: Manager) -> None:
         row = await experiment(manager)
         await manager.resume_experiment(row.id)
         await asyncio.sleep(3600.0)
@@ -236,13 +190,13 @@ def test_it_stays_paused_when_the_manager_is_restarted_or_the_experiment_is_stop
         assert (await experiment(manager)).status is ExperimentStatus.NO_MORE_TRIAL
         await manager.trials.resume((await trial(manager)).id)
         await until_done(manager)
-        assert await curve(manager) == list(range(10))
+        assert await reported(manager) == list(range(10))
 
     play(tmp_path, paused, stopped, resumed)
 
 
 def test_an_experiment_is_paused_and_resumed_with_its_trials(tmp_path: Path) -> None:
-    async def scenario(platform: Platform, manager: Manager) -> None:
+    async def scenario(simulation: Simulation, manager: Manager) -> None:
         experiment_id = await create(manager, tmp_path, trialConcurrency=2, maxTrialNumber=3)
         await manager.pause_experiment(experiment_id, trials=True)
         await asyncio.sleep(600.0)
@@ -254,13 +208,16 @@ def test_an_experiment_is_paused_and_resumed_with_its_trials(tmp_path: Path) -> 
         assert (await trial(manager)).status is TrialStatus.PAUSED
         await manager.resume_experiment(experiment_id, trials=True)
         await until_done(manager)
-        assert [row.end_reason for row in await attempts(manager, 1)] == [EndReason.PAUSED, EndReason.EXITED_OK]
+        assert [row.end_reason for row in await attempts(manager, await trial(manager, 1))] == [
+            EndReason.PAUSED,
+            EndReason.EXITED_OK,
+        ]
 
     play(tmp_path, scenario)
 
 
 def test_a_trial_that_is_resumed_in_a_paused_experiment_says_what_it_waits_for(tmp_path: Path) -> None:
-    async def scenario(platform: Platform, manager: Manager) -> None:
+    async def scenario(simulation: Simulation, manager: Manager) -> None:
         experiment_id = await create(manager, tmp_path)
         await manager.pause_experiment(experiment_id, trials=True)
         await asyncio.sleep(60.0)

@@ -135,7 +135,7 @@ def test_a_frozen_part_stays_frozen_if_train_says_so(elsewhere: Path) -> None:
 
 def test_the_hooks_of_the_table_are_those_that_there_are() -> None:
     hooks = read_hooks(3)
-    assert len(hooks) == 18
+    assert len(hooks) == 19
     assert [name for name in hooks if not hasattr(Model, name) and name not in Model.__annotations__] == []
     assert set(read_hooks(2)) - set(hooks) == {"user_state_dict", "load_user_state_dict"}  # which are refused
 

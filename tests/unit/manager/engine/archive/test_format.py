@@ -253,6 +253,14 @@ def test_a_number_that_could_not_be_counted_on_from_is_named_with_its_bound(
         read({**record, **change})
 
 
+def test_a_job_that_resumed_from_what_is_no_job_is_refused(write: Write) -> None:
+    job = {"trial_id": "a", "number": 2, "status": "ENDED", "parameter_id": 0, "parameters": {}}
+    (read,) = write({"jobs.jsonl": json.dumps({**job, "resumed_from_job": "a.1"}) + "\n"}).jobs()
+    assert read.resumed_from_job == "a.1"
+    with pytest.raises(BadRequest, match=r"jobs.jsonl:1: resumed_from_job: .* found 'one'"):
+        write({"jobs.jsonl": json.dumps({**job, "resumed_from_job": "one"}) + "\n"}).jobs()
+
+
 @pytest.mark.parametrize("time", ["1969-12-31T23:59:59Z", "9999-12-30T00:00:00Z", "9999-12-31T23:59:59-14:00"])
 def test_a_time_that_not_every_time_zone_can_show_is_refused_with_both_ends(write: Write, time: str) -> None:
     archive = write({"trials.jsonl": json.dumps({**TRIAL, "ended_at": time}) + "\n"})

@@ -66,6 +66,15 @@ def test_a_job_that_resumed_earlier_hides_what_lay_between(metrics_database: sql
     assert _curve(metrics_database) == [(0, 0.1), (1, 2.2)]
 
 
+def test_a_job_from_the_start_is_no_part_of_the_curve_of_one_that_continues_an_older_job(
+    metrics_database: sqlite3.Connection,
+) -> None:
+    _report(metrics_database, 1, [0.1, 0.2, 0.3])
+    _report(metrics_database, 2, [1.1, 1.2])  # the checkpoint of job 1 was away
+    _report(metrics_database, 3, [2.4], first_sequence=3, resumed_from=1)
+    assert _curve(metrics_database) == [(0, 0.1), (1, 0.2), (2, 0.3), (3, 2.4)]
+
+
 def test_pages_follow_the_order_of_storing_over_all_kinds(metrics_database: sqlite3.Connection) -> None:
     for job in (1, 2):
         _report(metrics_database, job, [0.1, 0.2])
