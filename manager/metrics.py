@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from proctor.manager.store.database import Database
 from proctor.manager.store.errors import RowNotFound
 from proctor.manager.store.tables import events, jobs
+from proctor.manager.store.tables.jobs import JobUsage
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -118,6 +119,8 @@ class ExperimentFigures:
 
     trials: Mapping[tuple[str, str], int]
     """How many by (experiment, status)."""
+    usage: Mapping[tuple[str, str], JobUsage]
+    """By (experiment, node)."""
     healthy: bool
     commits: int
 
@@ -153,6 +156,22 @@ def _families(measurements: Measurements, snapshot: ExperimentFigures) -> Iterat
     yield trials
     running = sum(number for (_, status), number in snapshot.trials.items() if status == "RUNNING")
     yield GaugeMetricFamily("proctor_trials_running", "Trials that run now.", value=running)
+    # These fall a little when a job ends whose node's clock is behind ours, so they are gauges, too.
+    gpus = GaugeMetricFamily(
+        "proctor_gpu_seconds",
+        "GPU-seconds of trial jobs by experiment and node; those of jobs that run, up to now.",
+        labels=["experiment", "node"],
+    )
+    processors = GaugeMetricFamily(
+        "proctor_cpu_seconds",
+        "Processor time of trial jobs that have ended, by experiment and node.",
+        labels=["experiment", "node"],
+    )
+    for (experiment, node), usage in sorted(snapshot.usage.items()):
+        gpus.add_metric([experiment, node], usage.gpu_seconds)
+        processors.add_metric([experiment, node], usage.cpu_seconds)
+    yield gpus
+    yield processors
     yield HistogramMetricFamily(
         "proctor_trial_start_latency_seconds",
         "From the submission of a trial job to its process.",

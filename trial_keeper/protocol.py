@@ -97,6 +97,8 @@ class Exit:
     lost: how many of its reports could not be stored.
     lost_finals: the ranks that have reported a final metric of which nothing is stored.
     memory: only in exit.json, for the keeper: what the reserve in the reaper's memory holds.
+    cpu_seconds: processor time of all its processes, as far as one of them or its reaper has waited for their end; None
+        where it is not known.
     """
 
     reason: EndReason
@@ -108,6 +110,7 @@ class Exit:
     lost: int = 0
     lost_finals: list[int] = field(default_factory=list)
     memory: str = ""
+    cpu_seconds: float | None = None
 
 
 @dataclass(frozen=True)

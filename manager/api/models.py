@@ -5,7 +5,7 @@ from typing import Annotated, Any, Generic, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
 
 from proctor.manager.api.json_types import Json, JsonObject, Number, Time
-from proctor.manager.config.fields import LONGEST_SECONDS, MOST_CONCURRENT_TRIALS_OF_AN_UPDATE
+from proctor.manager.config.fields import LONGEST_SECONDS, MOST_CONCURRENT_TRIALS_OF_AN_UPDATE, MOST_HOURS
 from proctor.manager.config.objective import Direction
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.sdk.json_input import clean_text, clean_value
@@ -106,6 +106,9 @@ class UpdateExperiment(RequestBody):
     max_trial_number: Annotated[int, Field(ge=1, le=MOST_TRIALS)] | None = Field(default=None, examples=[48])
     max_experiment_duration_seconds: Duration | None = Field(default=None, examples=[7200.0])
     max_trial_duration_seconds: Duration | None = Field(default=None, examples=[600.0])
+    max_gpu_hours: Annotated[float, Field(gt=0, le=MOST_HOURS, allow_inf_nan=False)] | None = Field(
+        default=None, examples=[100.0]
+    )
     search_space: SearchSpaceBody = Field(
         default={}, examples=[{"lr": {"_type": "loguniform", "_value": [0.0001, 0.1]}}]
     )
@@ -235,6 +238,19 @@ class Machines(Resource):
     """Why no trial can ever run on any of them; empty if one may."""
 
 
+class Usage(Resource):
+    """What trial jobs have used."""
+
+    gpu_hours: float = Field(examples=[3.25])
+    """Time from start to end (of a job that runs, to now) × GPUs. A share of a GPU that n trials may share counts 1/n;
+    jobs for which GPUs are not managed count none."""
+    cpu_hours: float = Field(examples=[11.5])
+    """Processor time of all processes of the jobs that have ended."""
+    unmeasured_jobs: int = Field(default=0, examples=[0])
+    """How many of the jobs are missing in `cpu_hours`: they still run, or could not be measured. Where it is
+    not 0, `cpu_hours` is a lower bound."""
+
+
 class Experiment(Resource):
     """One search: a space, a tuner, a budget and its trials."""
 
@@ -257,6 +273,9 @@ class Experiment(Resource):
     """null: no limit."""
     max_trial_duration_seconds: float | None = Field(examples=[600.0])
     """null: no limit."""
+    max_gpu_hours: float | None = Field(default=None, examples=[100.0])
+    """null: no limit."""
+    usage: Usage
     trial_counts: dict[TrialStatus, int] = Field(examples=[{"SUCCEEDED": 9, "RUNNING": 2}])
     """How many trials are in each status; a status without trials is left out."""
     failure: str = Field(
@@ -319,6 +338,7 @@ class Trial(Resource):
     latest_value: Number | None = Field(default=None, examples=[0.982])
     """The number of its last intermediate metric."""
     intermediate_count: int = 0
+    usage: Usage
     created_at: Time
     started_at: Time | None = None
     ended_at: Time | None = None
@@ -359,6 +379,10 @@ class Job(Resource):
     node_id: str | None = None
     gpus: list[GpuShare] | None = None
     """null: GPUs are not managed for this job."""
+    counted_gpus: float = Field(default=0.0, examples=[0.5])
+    """How many GPUs its time is multiplied with; a share of a GPU that n trials may share counts 1/n."""
+    cpu_seconds: float | None = Field(default=None, examples=[41.7])
+    """Processor time of all its processes; null while it runs, and where it is not known."""
     pid: int | None = None
     exit_code: int | None = None
     signal: int | None = None
@@ -485,6 +509,8 @@ class Node(Resource):
     """The stopped experiments that may have files there which were not collected."""
     reservations: list[NodeReservation] = Field(default_factory=list)
     """What trial jobs of this manager hold there."""
+    usage: Usage
+    """By the experiments of this manager that were not deleted."""
     facts: JsonObject = Field(default_factory=dict)
     """What its keeper reported: host name, versions, free disk, and its devices: each with the processes on it, with
     `held_by` (phrases for people) and with `leases`, the shares of it that jobs of any manager and user hold."""

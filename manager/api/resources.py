@@ -2,7 +2,7 @@
 
 import json
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,8 @@ from proctor.manager.engine.feasibility import Outlook
 from proctor.manager.lifecycle.experiment_failures import most_frequent
 from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.store.rows import CheckpointRow, ExperimentRow, MetricRow, TrialJobRow, TrialRow
-from proctor.manager.store.tables import events, trials
+from proctor.manager.store.tables import events, jobs, trials
+from proctor.manager.store.tables.jobs import JobUsage
 from proctor.sdk.metrics import JSON_WORDS
 from proctor.training_services.nodes.pool import Node, NodePool, Reservation
 from proctor.training_services.providers import CheckStep, FileCollection
@@ -69,6 +70,8 @@ def experiment_resource(context: ApiContext, connection: sqlite3.Connection, row
         max_trial_number=row.max_trial_number,
         max_experiment_duration_seconds=row.max_experiment_seconds,
         max_trial_duration_seconds=row.max_trial_seconds,
+        max_gpu_hours=row.max_gpu_hours,
+        usage=usage_resource(jobs.usage_of_experiment(connection, row.id, now=context.manager.clock.now())),
         trial_counts=counts,
         failure=explain_no_success(connection, row, counts=counts, best=best),
         no_best_reason=explain_no_best(connection, row, counts=counts, best=best),
@@ -82,6 +85,15 @@ def experiment_resource(context: ApiContext, connection: sqlite3.Connection, row
         url=f"{context.public_url}/experiments/{row.id}",
         notices=events.notices(connection, row.id),
         machines=machines_resource(context.manager.outlook(row)),
+    )
+
+
+def usage_resource(usage: JobUsage) -> models.Usage:
+    """What some jobs have used."""
+    return models.Usage(
+        gpu_hours=usage.gpu_seconds / 3600,
+        cpu_hours=usage.cpu_seconds / 3600,
+        unmeasured_jobs=usage.unmeasured_jobs,
     )
 
 
@@ -112,7 +124,7 @@ def trial_reason(context: ApiContext, row: TrialRow, node_id: str | None) -> str
 
 
 def trial_resource(
-    context: ApiContext, row: TrialRow, *, experiment_directory: str, node_id: str | None
+    context: ApiContext, row: TrialRow, *, experiment_directory: str, node_id: str | None, usage: JobUsage
 ) -> models.Trial:
     """A trial; `node_id` is its newest job's."""
     return models.Trial(
@@ -132,6 +144,7 @@ def trial_resource(
         final_data=row.final_data,
         latest_value=row.latest_value,
         intermediate_count=row.intermediate_count,
+        usage=usage_resource(usage),
         created_at=utc(row.created_at),
         started_at=utc_or_none(row.started_at),
         ended_at=utc_or_none(row.ended_at),
@@ -167,6 +180,8 @@ def job_resource(row: TrialJobRow) -> models.Job:
         start_reason=row.start_reason,
         node_id=row.node_id,
         gpus=None if gpus is None else [models.GpuShare(uuid=gpu["uuid"], slot=gpu["slot"]) for gpu in gpus],
+        counted_gpus=row.counted_gpus,
+        cpu_seconds=row.cpu_seconds,
         pid=row.pid,
         exit_code=row.exit_code,
         signal=row.signal,
@@ -223,7 +238,7 @@ def devices_of(pool: NodePool, node: Node) -> list[dict[str, Any]] | None:
     return [{**to_json(device), "held_by": holders.get(device.uuid, [])} for device in node.devices]
 
 
-def node_resource(context: ApiContext, node: Node) -> models.Node:
+def node_resource(context: ApiContext, node: Node, usage: JobUsage) -> models.Node:
     """A node as the pool knows it now."""
     manager = context.manager
     pool = manager.pool
@@ -245,9 +260,17 @@ def node_resource(context: ApiContext, node: Node) -> models.Node:
         experiments=manager.experiments_on(node.id),
         uncollected=[left.experiment_id for left in manager.uncollected(node_id=node.id)],
         reservations=[_reservation_resource(reservation) for reservation in pool.reservations(node.id)],
+        usage=usage_resource(usage),
         facts=facts,
         seen_at=utc_or_none(node.seen_at),
     )
+
+
+async def node_resources(context: ApiContext, nodes: Iterable[Node]) -> list[models.Node]:
+    """Nodes as the pool knows them now, with what the store says was used on them."""
+    now = context.manager.clock.now()
+    used = await context.manager.control.read(lambda connection: jobs.usage_by_node(connection, now=now))
+    return [node_resource(context, node, used.get(node.id, JobUsage())) for node in nodes]
 
 
 def collection_resource(collection: FileCollection) -> models.FileCollection:

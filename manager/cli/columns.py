@@ -151,6 +151,17 @@ def eta(experiment: TableRow, active_seconds: float) -> str:
     return "-" if seconds is None else f"~{duration(seconds)}"
 
 
+def gpu_hours(row: TableRow, digits: int = IN_TABLES) -> str:
+    """What its trials have used, up to now."""
+    return number(row["usage"]["gpu_hours"], digits)
+
+
+def cpu_hours(row: TableRow, digits: int = IN_TABLES) -> str:
+    """Processor time of its jobs that have ended; `at least 1.5` where that of some is missing."""
+    usage = row["usage"]
+    return f"{'at least ' if usage['unmeasured_jobs'] else ''}{number(usage['cpu_hours'], digits)}"
+
+
 def outcome(experiment: TableRow) -> str:
     """The progress, with a word that none of the trials has succeeded: `12/12 failed`."""
     if not experiment.get("failure"):
@@ -251,6 +262,9 @@ EXPERIMENT = (
     Column("max trial number", lambda row: str(row["max_trial_number"] or "no limit")),
     Column("max duration", lambda row: _limit(row["max_experiment_duration_seconds"])),
     Column("max trial duration", lambda row: _limit(row["max_trial_duration_seconds"])),
+    Column("max GPU-hours", lambda row: "no limit" if row["max_gpu_hours"] is None else number(row["max_gpu_hours"])),
+    Column("GPU-hours", lambda row: gpu_hours(row, IN_FULL)),
+    Column("CPU-hours", lambda row: cpu_hours(row, IN_FULL)),
     Column("created", lambda row: local_time(row["created_at"])),
     Column("started", lambda row: local_time(row["started_at"])),
     Column("ended", lambda row: local_time(row["ended_at"])),
@@ -293,6 +307,8 @@ TRIAL = (
     Column("started", lambda row: local_time(row["started_at"])),
     Column("ended", lambda row: local_time(row["ended_at"])),
     Column("time", lambda row: duration(elapsed(row))),
+    Column("GPU-hours", lambda row: gpu_hours(row, IN_FULL)),
+    Column("CPU-hours", lambda row: cpu_hours(row, IN_FULL)),
     Column("files", lambda row: row["directory"]),
 )
 
@@ -321,6 +337,8 @@ NODES = (
     Column("ADDRESS", lambda row: row["address"] or str(row["facts"].get("hostname") or "-"), gives_way=True),
     Column("JOBS", lambda row: str(len(row["reservations"])), right=True),
     Column("GPUS", gpus_in_use, right=True),
+    Column("GPU-HOURS", lambda row: gpu_hours(row), right=True, left_out=3),
+    Column("CPU-HOURS", lambda row: cpu_hours(row), right=True, left_out=4),
     Column("SEEN", lambda row: local_time(row["seen_at"]), left_out=1),
     Column("HOLD", lambda row: row["hold"], lambda row: "yellow", wraps=True),
     Column("REASON", lambda row: row["reason"] or str(row["facts"].get("driver_note", "")), wraps=True),
@@ -410,6 +428,8 @@ FURTHER_TRIAL_COLUMNS = (
     Column("ENDED", lambda row: local_time(row["ended_at"])),
     Column("SOURCE", lambda row: row["source"]),
     Column("JOBS", lambda row: str(row["jobs"]), right=True),
+    Column("GPU-HOURS", lambda row: gpu_hours(row), right=True),
+    Column("CPU-HOURS", lambda row: cpu_hours(row), right=True),
     Column("FILES", lambda row: row["directory"]),
 )
 """What `trial ls --columns` may name beside TRIALS."""

@@ -14,6 +14,7 @@ from proctor.manager.config.fields import (
     Count,
     ExitCodes,
     GpuIndices,
+    Hours,
     Label,
     ObjectiveMetric,
     Positive,
@@ -106,6 +107,8 @@ class ExperimentConfig(Section):
     """Exit codes by which a command says that it is not to blame: retried as if infrastructure had failed."""
     max_failed_trials: Positive | None = None
     """How many failed trials put the experiment into ERROR; unlimited if not given."""
+    max_gpu_hours: Hours | None = None
+    """After so many GPU-hours of all trials no new trials start: 100 is one GPU for 100 hours."""
     debug: Truth = False
     """Sets logLevel to debug where that is not given."""
     log_level: LogLevel = "info"

@@ -22,6 +22,8 @@ MOST_CONCURRENT_TRIALS = 10_000
 """The manager asks its tuner for as many suggestions at once."""
 LONGEST_SECONDS = 100 * 365 * 86400.0
 """A hundred years: what clocks and timers can still add to now."""
+MOST_HOURS = 1e9
+"""Of GPUs: a thousand of them for a hundred years are fewer."""
 _LARGEST_WHOLE = 2**63 - 1
 """What the database can keep."""
 
@@ -87,6 +89,12 @@ def seconds(value: object) -> float:
     if found > LONGEST_SECONDS:
         raise unexpected("a duration of at most 100 years (36500d)")
     return found
+
+
+def _hours(value: object) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= MOST_HOURS:
+        raise unexpected(f"a number of hours of more than zero, such as 100 or 0.5, and at most {MOST_HOURS:.0f}")
+    return float(value)
 
 
 def _seconds_or_zero(value: object) -> float:
@@ -208,6 +216,11 @@ AnyValue = Annotated[Any, BeforeValidator(_something)]
 """Any JSON value but null."""
 AbsolutePath = Annotated[Path, BeforeValidator(absolute_path), WithJsonSchema({"type": "string", "minLength": 1})]
 Seconds = Annotated[float, BeforeValidator(seconds), _duration_schema("exclusiveMinimum")]
+Hours = Annotated[
+    float,
+    BeforeValidator(_hours),
+    WithJsonSchema({"type": "number", "exclusiveMinimum": 0, "maximum": MOST_HOURS}),
+]
 SecondsOrZero = Annotated[float, BeforeValidator(_seconds_or_zero), _duration_schema("minimum")]
 ExitCodes = Annotated[
     tuple[int, ...],

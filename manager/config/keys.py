@@ -306,6 +306,7 @@ KEYS: tuple[Key, ...] = (
             "maxInfrastructureRetries": 9,
             "retryExitCodes": [75],
             "maxFailedTrials": 20,
+            "maxGpuHours": 100,
             "reportFrom": 3,
             "codeSnapshot": True,
             "seed": 17,

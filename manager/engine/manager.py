@@ -351,6 +351,7 @@ class Manager:
         max_trial_number: int | Unlimited | None = None,
         max_experiment_seconds: float | Unlimited | None = None,
         max_trial_seconds: float | Unlimited | None = None,
+        max_gpu_hours: float | Unlimited | None = None,
         search_space: Any = None,
     ) -> ExperimentRow:
         """Change limits or the search space, running or not. Returns the new row."""
@@ -359,6 +360,7 @@ class Manager:
             "max_trial_number": max_trial_number,
             "max_experiment_seconds": max_experiment_seconds,
             "max_trial_seconds": max_trial_seconds,
+            "max_gpu_hours": max_gpu_hours,
             "search_space": search_space,
         }
         columns = {k: None if v is UNLIMITED else v for k, v in wanted.items() if v is not None}

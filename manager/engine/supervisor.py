@@ -284,7 +284,7 @@ class ExperimentSupervisor:
 
     def _placer(self, service: TrainingService, config: ExperimentConfig) -> Placer:
         if not isinstance(service, SupportsNodes):
-            return FreePlacer()
+            return FreePlacer(config.trial_gpu_number)
         return PoolPlacer(self._context.pool, service, config.trial_gpu_number)
 
     async def experiment(self, experiment_id: str) -> ExperimentRow:

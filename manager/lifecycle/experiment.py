@@ -12,7 +12,7 @@ class ExperimentEvent(StrEnum):
     """What can happen to an experiment."""
 
     START = "START"  # its dispatcher is ready
-    REACH_LIMIT = "REACH_LIMIT"  # maxTrialNumber or maxExperimentDuration
+    REACH_LIMIT = "REACH_LIMIT"  # maxTrialNumber, maxExperimentDuration or maxGpuHours
     EXHAUST = "EXHAUST"  # the tuner has nothing more to suggest
     DRAIN = "DRAIN"  # the last running trial has ended
     RAISE_LIMIT = "RAISE_LIMIT"  # there is room for new trials again
@@ -71,6 +71,8 @@ class ExperimentProgress:
     ends: TrialEnds = NO_ENDS
     max_failed: int | None = None
     paused: int = 0  # trials that are PAUSED: they hold no place, but the experiment is not done without them
+    gpu_hours: float = 0.0  # of all its jobs, up to now
+    max_gpu_hours: float | None = None
 
 
 def spent_limit(progress: ExperimentProgress) -> str:
@@ -79,6 +81,8 @@ def spent_limit(progress: ExperimentProgress) -> str:
         return f"maxTrialNumber {progress.max_trials} is reached"
     if progress.max_seconds is not None and progress.active_seconds >= progress.max_seconds:
         return f"maxExperimentDuration {progress.max_seconds:g} s is over"
+    if progress.max_gpu_hours is not None and progress.gpu_hours >= progress.max_gpu_hours:
+        return f"maxGpuHours {progress.max_gpu_hours:g} is reached"
     return ""
 
 

@@ -172,6 +172,31 @@ WHERE id = :id AND token = :fencing_token AND status IN (SELECT value FROM json_
 -- name: jobs.update
 UPDATE trial_jobs SET {assignments} WHERE id = :id AND token = :fencing_token;
 
+-- name: usage.by_experiment_and_node
+-- of jobs that have ended, and up to now of those that run
+SELECT experiment_id, node_id, sum(gpu_seconds), sum(cpu_seconds), sum(unmeasured_jobs) FROM (
+    SELECT * FROM job_usage
+    UNION ALL
+    SELECT experiment_id, coalesce(node_id, ''), counted_gpus * max(:now - started_at, 0), 0, 1
+    FROM trial_jobs INDEXED BY trial_jobs_live WHERE status <> 'ENDED' AND started_at IS NOT NULL
+)
+GROUP BY experiment_id, node_id;
+
+-- name: usage.of_experiment
+SELECT total(gpu_seconds), total(cpu_seconds), total(unmeasured_jobs) FROM (
+    SELECT gpu_seconds, cpu_seconds, unmeasured_jobs FROM job_usage WHERE experiment_id = :experiment_id
+    UNION ALL
+    SELECT counted_gpus * max(:now - started_at, 0), 0, 1 FROM trial_jobs
+    WHERE experiment_id = :experiment_id AND status <> 'ENDED' AND started_at IS NOT NULL
+);
+
+-- name: usage.of_ended_jobs
+SELECT total(gpu_seconds) FROM job_usage WHERE experiment_id = :experiment_id;
+
+-- name: usage.of_trial
+SELECT total(counted_gpus * max(coalesce(ended_at, :now) - started_at, 0)), total(cpu_seconds), total(cpu_seconds IS NULL)
+FROM trial_jobs WHERE trial_id = :trial_id AND started_at IS NOT NULL;
+
 -- name: inputs.append
 INSERT INTO dispatcher_inputs (experiment_id, position, kind, payload)
 VALUES (:experiment_id, :position, :kind, :payload);

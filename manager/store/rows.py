@@ -130,6 +130,7 @@ class ExperimentRow(Row):
     alike_failures: int = 0
     failure_cause: str = ""
     trials_without_final: int = 0
+    max_gpu_hours: float | None = None
 
     @property
     def trial_ends(self) -> TrialEnds:
@@ -224,6 +225,17 @@ class TrialJobRow(Row):
     """Unix time until which the trial may save in a soft stop."""
     resumes: int = 0
     """How often its experiment had been resumed when it was submitted."""
+    counted_gpus: float = 0.0
+    """How many GPUs it counts as; a share of one that n trials may share counts 1/n."""
+    cpu_seconds: float | None = None
+    """Processor time of all its processes, once it has ended; None where it is not known."""
+
+    @property
+    def gpu_seconds(self) -> float:
+        """GPU-seconds of a job that has ended. The store's triggers count the same."""
+        if self.started_at is None or self.ended_at is None:
+            return 0.0
+        return self.counted_gpus * max(self.ended_at - self.started_at, 0.0)
 
     @property
     def keeper_node(self) -> str | None:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from proctor.manager.api.json_types import utc
+from proctor.manager.api.models import Usage
 
 
 def show_number(value: Any) -> str:
@@ -45,6 +46,11 @@ def show_duration(seconds: float | None) -> str:
     if whole < 86400:
         return f"{whole // 3600} h {whole % 3600 // 60} min"
     return f"{whole // 86400} d {whole % 86400 // 3600} h"
+
+
+def show_cpu_hours(usage: Usage) -> str:
+    """Processor time in hours; "at least" where that of some jobs is missing."""
+    return f"{'at least ' if usage.unmeasured_jobs else ''}{show_number(usage.cpu_hours)}"
 
 
 def between(started: float | None, ended: float | None, now: float) -> str:

@@ -15,11 +15,12 @@ from proctor.manager.api.resources import (
     explain_no_best,
     explain_no_success,
     is_maximized,
-    node_resource,
+    node_resources,
     objective,
     reason_of,
     shown_number,
     trial_reason,
+    usage_resource,
 )
 from proctor.manager.api.routes.trials import newest_node, read_job_part
 from proctor.manager.errors import Conflict, ManagerError, NotFound, Unavailable
@@ -102,8 +103,10 @@ async def show_trial(context: Context, trial_id: str, job: Annotated[int | None,
         tails = {name: await _tail(context, trial_id, job, name) for name in ("stdout", "stderr")}
     except ManagerError as error:
         return await _problem(context, error, "../")
-    control = context.manager.control
-    rows, last_event = await control.read(lambda c: (jobs.of_trial(c, trial_id), events.last_id(c)))
+    control, now = context.manager.control, context.manager.clock.now()
+    rows, usage, last_event = await control.read(
+        lambda c: (jobs.of_trial(c, trial_id), jobs.usage_of_trial(c, trial_id, now=now), events.last_id(c))
+    )
     database = await context.manager.metrics(trial.experiment_id)
     report_from = experiment.report_from
 
@@ -123,6 +126,7 @@ async def show_trial(context: Context, trial_id: str, job: Annotated[int | None,
         "losses": losses,
         "ranks": [_rank(found) for found in ranks] if any(found.member != report_from for found in ranks) else [],
         "jobs": rows,
+        "usage": usage_resource(usage),
         "job": job or trial.jobs,
         "curve": drawn,
         "final": shown_number(trial.final_value, trial.final_data),
@@ -138,8 +142,9 @@ async def show_trial(context: Context, trial_id: str, job: Annotated[int | None,
 async def show_nodes(context: Context) -> HTMLResponse:
     """The machines and their GPUs."""
     last_event = await context.manager.control.read(events.last_id)
-    pool = context.manager.pool
-    nodes = [(node_resource(context, node), node.seen_at) for node in pool.nodes()]
+    found = context.manager.pool.nodes()
+    seen = [node.seen_at for node in found]
+    nodes = list(zip(await node_resources(context, found), seen, strict=True))
     return await _page(context, "nodes.html", "./", {"nodes": nodes, "last_event": last_event})
 
 
@@ -152,6 +157,7 @@ def _summary(context: ApiContext, connection: sqlite3.Connection, row: Experimen
     return {
         "experiment": row,
         "active_seconds": context.manager.active_seconds(row),
+        "usage": usage_resource(jobs.usage_of_experiment(connection, row.id, now=context.manager.clock.now())),
         "reason": reason_of(context, row),
         "failure": explain_no_success(connection, row, counts=found, best=best),
         "no_best_reason": explain_no_best(connection, row, counts=found, best=best),
@@ -228,6 +234,7 @@ def _environment() -> Any:
         formats.show_value,
         formats.named,
         formats.show_duration,
+        formats.show_cpu_hours,
         formats.show_time,
         formats.machine_time,
     ):

@@ -259,6 +259,10 @@ class Experiment:
         """How long trials are created: seconds, or `10m`, `1.5h`, `2d`; None for no limit."""
         self._update(max_experiment_duration_seconds=read_duration(value))
 
+    def update_max_gpu_hours(self, value: float | None) -> None:
+        """How many GPU-hours all trials may use before no new ones start; None for no limit."""
+        self._update(max_gpu_hours=value)
+
     def update_max_trial_number(self, value: int | None) -> None:
         """How many trials are created; None for no limit."""
         self._update(max_trial_number=value)

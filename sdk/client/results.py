@@ -142,6 +142,10 @@ class TrialOutcome:
     directory: str
     duration_seconds: float | None
     """From the start of its first job to its end; None while it runs."""
+    gpu_hours: float
+    """Of all its jobs."""
+    cpu_hours: float | None
+    """Processor time of all its jobs; None while one runs, or where that of one is not known."""
 
 
 class Results:
@@ -180,6 +184,16 @@ class Results:
         return next((trial for trial in self._trials if trial.trial_id == best["trial_id"]), None)
 
     @property
+    def gpu_hours(self) -> float:
+        """GPU-hours of all trials."""
+        return float(self.experiment["usage"]["gpu_hours"])
+
+    @property
+    def cpu_hours(self) -> float:
+        """Processor time of all jobs of which it is known, in hours."""
+        return float(self.experiment["usage"]["cpu_hours"])
+
+    @property
     def errors(self) -> list[TrialOutcome]:
         """The trials that failed or were abandoned; their `reason` says why."""
         return [trial for trial in self._trials if trial.status in ("FAILED", "SYS_CANCELED")]
@@ -213,6 +227,7 @@ class Results:
 
 def _outcome(trial: dict[str, Any]) -> TrialOutcome:
     began, ended = milliseconds(trial["started_at"]), milliseconds(trial["ended_at"])
+    usage = trial["usage"]
     return TrialOutcome(
         trial_id=trial["id"],
         sequence_id=trial["sequence_id"],
@@ -223,6 +238,8 @@ def _outcome(trial: dict[str, Any]) -> TrialOutcome:
         data=numbers(trial["final_data"]),
         directory=trial["directory"],
         duration_seconds=None if began is None or ended is None else (ended - began) / 1000,
+        gpu_hours=usage["gpu_hours"],
+        cpu_hours=None if usage["unmeasured_jobs"] else usage["cpu_hours"],
     )
 
 
@@ -234,7 +251,8 @@ def _point(metric: dict[str, Any]) -> tuple[int, float]:
 
 def _row(trial: TrialOutcome) -> dict[str, Any]:
     """One flat row; nested parameters by dotted names, what is no dictionary as `parameter`."""
-    row = {name: getattr(trial, name) for name in ("sequence_id", "trial_id", "status", "value", "duration_seconds")}
+    names = ("sequence_id", "trial_id", "status", "value", "duration_seconds", "gpu_hours", "cpu_hours")
+    row = {name: getattr(trial, name) for name in names}
     reported = {} if trial.data is None else metric_fields(trial.data)
     return {**row, **flatten({"parameter": trial.parameters}), **reported}
 

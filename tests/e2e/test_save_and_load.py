@@ -83,6 +83,8 @@ def test_an_experiment_goes_on_in_another_home(tmp_path: Path) -> None:
         assert found["config"]["trial_code_directory"] == found["config"]["tuner"]["code_directory"] == str(code)
         ended = new.trials(experiment)[:3]
         kept = ("id", "sequence_id", "status", "parameters", "parameter_id", "final_value", "started_at", "ended_at")
+        kept += ("usage",)
+        assert all(trial["usage"]["cpu_hours"] > 0 and not trial["usage"]["unmeasured_jobs"] for trial in ended)
         assert [[t[name] for name in kept] for t in ended] == [[t[name] for name in kept] for t in trials[:3]]
         assert curves(new, new.trials(experiment)) == metrics
         assert new.client.trial_log(ended[1]["id"]).data == b"x is 0.01\n"

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from fakes.rest_nodes import NOW, Answer, NodesOfRest, Row
+from fakes.rest_nodes import NOW, USAGE, Answer, NodesOfRest, Row
 
 from proctor.manager.api import models
 from proctor.manager.api.errors import Problem
@@ -96,6 +96,7 @@ class FakeRest(NodesOfRest):
             "max_trial_number": 10,
             "max_experiment_duration_seconds": None,
             "max_trial_duration_seconds": None,
+            "usage": USAGE,
             "trial_counts": {},
             "objective": {"metric": "default", "direction": "maximize"},
             "created_at": NOW,
@@ -122,6 +123,7 @@ class FakeRest(NodesOfRest):
             "source": "algorithm",
             "jobs": 1,
             "final_value": float(sequence_id),
+            "usage": USAGE,
             "created_at": NOW,
             "started_at": NOW,
             "ended_at": NOW,

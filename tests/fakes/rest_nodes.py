@@ -8,6 +8,7 @@ from typing import Any
 from proctor.manager.api import models
 
 Row = dict[str, Any]
+USAGE = {"gpu_hours": 6.5, "cpu_hours": 13.25}
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
@@ -39,7 +40,7 @@ class NodesOfRest:
 
     def add_node(self, identifier: str, **changes: Any) -> Row:
         """A machine whose keeper answers."""
-        fields = {"id": identifier, "kind": "remote", "status": "CONNECTED", "seen_at": NOW}
+        fields = {"id": identifier, "kind": "remote", "status": "CONNECTED", "seen_at": NOW, "usage": USAGE}
         made = models.Node(**{**fields, **changes}).model_dump(mode="json")
         self.node_rows.append(made)
         return made

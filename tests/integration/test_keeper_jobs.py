@@ -40,6 +40,46 @@ async def test_a_checkpoint_that_the_trial_died_in_is_removed_and_a_whole_one_st
     assert [path.name for path in checkpoints.iterdir()] == ["1"]
 
 
+BURN = """
+import os, sys, time
+if os.fork() == 0:  # a child that is waited for
+    while time.process_time() < 0.3:
+        pass
+    os._exit(0)
+os.wait()
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:  # an orphan, which the reaper waits for
+        while time.process_time() < 0.3:
+            pass
+        open(sys.argv[1], "w").close()
+        os._exit(0)
+    os._exit(0)
+os.wait()
+while time.process_time() < 0.3:
+    pass
+"""
+
+
+async def test_an_end_has_the_processor_time_of_all_processes_of_the_trial(node: Node) -> None:
+    script, done = node.directory / "burn.py", node.directory / "done"
+    script.write_text(BURN)
+    command = f"{sys.executable} {script} {done}; while [ ! -e {done} ]; do sleep 0.05; done"
+    await node.manager.command(node.launch("T.1", command), node.launch("U.1", "true"))
+    end, idle = await node.manager.end_of("T.1"), await node.manager.end_of("U.1")
+    assert end.cpu_seconds is not None
+    assert idle.cpu_seconds is not None
+    assert end.cpu_seconds >= 0.85  # three times 0.3, in ticks of 10 ms
+    assert idle.cpu_seconds < 0.85
+
+
+async def test_the_processor_time_of_a_job_without_its_reaper_is_not_known(node: Node) -> None:
+    await node.manager.command(node.launch("T.1", "sleep 60"))
+    await node.manager.start_of("T.1")
+    os.kill(node.process("T.1").reaper.pid, 9)
+    assert (await node.manager.end_of("T.1")).cpu_seconds is None
+
+
 @pytest.mark.parametrize(
     ("command", "reason", "code", "number", "detail"),
     [

@@ -108,14 +108,14 @@ class InMemoryPlatform:
         code: int | None = None,
         signal: int | None = None,
         detail: str = "",
-        **losses: Any,
+        **more: Any,
     ) -> None:
-        """End a job; the first end counts. `losses` are those of `Exit`."""
+        """End a job; the first end counts. `more`: further fields of `Exit`."""
         if job.is_over:
             return
         self._release(job)
         now = self._now()
-        ended = Exit(reason, code, signal, job.started_at or now, now, detail, **losses)
+        ended = Exit(reason, code, signal, job.started_at or now, now, detail, **more)
         time = self._time()
         job.detail = replace(job.detail, status=TrialJobStatus.ENDED, end_time=time, exit=ended)
         self._add_change(job, TrialJobStatus.ENDED, detail, time, ended)
@@ -184,8 +184,8 @@ class InMemoryPlatform:
     def _exit(self, job: SimulatedJob, step: scripts.ScriptedExit) -> None:
         if step.reason in {EndReason.EXITED_OK, EndReason.EXITED_ERROR}:
             self._run(job)
-        losses = {"lost": step.lost, "lost_finals": list(step.lost_finals)}
-        self.end(job, step.reason, code=step.code, signal=step.signal, detail=step.detail, **losses)
+        more = {"lost": step.lost, "lost_finals": list(step.lost_finals), "cpu_seconds": step.cpu_seconds}
+        self.end(job, step.reason, code=step.code, signal=step.signal, detail=step.detail, **more)
 
     def _run(self, job: SimulatedJob, node_id: str | None = None) -> None:
         if job.detail.status is not TrialJobStatus.SUBMITTED:

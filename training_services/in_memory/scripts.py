@@ -68,8 +68,8 @@ class Raw:
 
 @dataclass(frozen=True, slots=True)
 class ScriptedExit:
-    """The job ends: by itself (EXITED_OK, EXITED_ERROR) or by what befalls it (NODE_LOST, UNPLACEABLE, …). `lost` and
-    `lost_finals` as in `trial_keeper.protocol.Exit`."""
+    """The job ends: by itself (EXITED_OK, EXITED_ERROR) or by what befalls it (NODE_LOST, UNPLACEABLE, …). `lost`,
+    `lost_finals` and `cpu_seconds` as in `trial_keeper.protocol.Exit`."""
 
     delay: float = 0.0
     reason: EndReason = EndReason.EXITED_OK
@@ -78,6 +78,7 @@ class ScriptedExit:
     detail: str = ""
     lost: int = 0
     lost_finals: tuple[int, ...] = ()
+    cpu_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,12 @@ def reap_children() -> bool:
     return True
 
 
+def cpu_seconds_of_children() -> float:
+    """Processor time of the children of this process that it has waited for, and of what they have waited for."""
+    times = os.times()
+    return times.children_user + times.children_system
+
+
 def _prctl(option: int, argument: int) -> None:
     if _libc.prctl(option, ctypes.c_ulong(argument), 0, 0, 0) != 0:
         number = ctypes.get_errno()

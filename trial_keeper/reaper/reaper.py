@@ -282,6 +282,7 @@ class _Reaper:
                 "ended_at": time.time(),
                 "detail": ending.detail,
                 "memory": read_content(self._memory).decode("ascii", "replace") if self._memory >= 0 else "",
+                "cpu_seconds": processes.cpu_seconds_of_children(),
             }
         ).encode()
         path = os.path.join(self._request["directory"], EXIT_FILE)

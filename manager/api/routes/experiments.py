@@ -23,6 +23,7 @@ _LIMITS = {
     "max_trial_number": "max_trial_number",
     "max_experiment_duration_seconds": "max_experiment_seconds",
     "max_trial_duration_seconds": "max_trial_seconds",
+    "max_gpu_hours": "max_gpu_hours",
     "search_space": "search_space",
 }
 

@@ -12,7 +12,7 @@ from starlette.responses import StreamingResponse
 from proctor.manager.api import models
 from proctor.manager.api.context import ApiContext
 from proctor.manager.api.dependencies import Context
-from proctor.manager.api.resources import check_resource, collection_resource, node_resource
+from proctor.manager.api.resources import check_resource, collection_resource, node_resources
 from proctor.manager.api.stream import wait_for_any
 from proctor.training_services.providers import FileCollection
 
@@ -26,32 +26,36 @@ platforms = APIRouter(tags=["platforms"])
 @nodes.get("/nodes", summary="The machines on which trials run")
 async def list_nodes(context: Context) -> models.Page[models.Node]:
     """As last reported by their keepers."""
-    return models.Page(items=[node_resource(context, node) for node in context.manager.pool.nodes()])
+    return models.Page(items=await node_resources(context, context.manager.pool.nodes()))
 
 
 @nodes.get("/nodes/{node_id}", summary="One machine")
 async def get_node(context: Context, node_id: str) -> models.Node:
     """As last reported by its keeper."""
-    return node_resource(context, context.manager.pool.node(node_id))
+    [resource] = await node_resources(context, [context.manager.pool.node(node_id)])
+    return resource
 
 
 @nodes.post("/nodes/{node_id}/check", status_code=202, summary="Try to reach a machine now")
 async def check_node(context: Context, node_id: str) -> models.Node:
     """Instead of at its next retry. Events of kind `node` report the result."""
-    return node_resource(context, context.manager.check_node(node_id))
+    [resource] = await node_resources(context, [context.manager.check_node(node_id)])
+    return resource
 
 
 @nodes.post("/nodes/{node_id}/drain", summary="Give a machine no new jobs")
 async def drain_node(context: Context, node_id: str, body: models.DrainNode | None = None) -> models.Node:
     """Until it is resumed, also after a restart of the manager. What already runs there continues."""
     reason = " ".join(body.reason.split()) if body is not None else ""
-    return node_resource(context, await context.manager.nodes.drain(node_id, reason))
+    [resource] = await node_resources(context, [await context.manager.nodes.drain(node_id, reason)])
+    return resource
 
 
 @nodes.post("/nodes/{node_id}/resume", summary="Give a drained or quarantined machine jobs again")
 async def resume_node(context: Context, node_id: str) -> models.Node:
     """One that already gets them does not change."""
-    return node_resource(context, await context.manager.nodes.resume(node_id))
+    [resource] = await node_resources(context, [await context.manager.nodes.resume(node_id)])
+    return resource
 
 
 @nodes.post(

@@ -18,7 +18,7 @@ from proctor.manager.api.stream import MAX_READERS, server_sent_events
 from proctor.manager.api.text import read_part, text_part
 from proctor.manager.errors import Unavailable
 from proctor.manager.metrics import CONTENT_TYPE, ExperimentFigures, render
-from proctor.manager.store.tables import experiments, trials
+from proctor.manager.store.tables import experiments, jobs, trials
 
 router = APIRouter(tags=["system"])
 root_router = APIRouter(tags=["system"])
@@ -105,7 +105,9 @@ async def shut_down(context: Context) -> models.Accepted:
 async def get_metrics(context: Context) -> Response:
     """Prometheus' text format."""
 
-    def read(connection: sqlite3.Connection) -> dict[tuple[str, str], int]:
+    now = context.manager.clock.now()
+
+    def read(connection: sqlite3.Connection) -> ExperimentFigures:
         counts: dict[tuple[str, str], int] = {}
         cursor: str | None = None
         while True:
@@ -113,9 +115,10 @@ async def get_metrics(context: Context) -> Response:
             for row in page.items:
                 counts |= {(row.id, status.value): n for status, n in trials.counts(connection, row.id).items()}
             if (cursor := page.next_cursor) is None:
-                return counts
+                break
+        used = jobs.usage_by_experiment_and_node(connection, now=now)
+        return ExperimentFigures(counts, used, healthy=not context.manager.problem, commits=control.commits)
 
     control, measurements = context.manager.control, context.measurements
     await measurements.count_new_starts(control)
-    snapshot = ExperimentFigures(await control.read(read), healthy=not context.manager.problem, commits=control.commits)
-    return Response(render(measurements, snapshot), headers={"Content-Type": CONTENT_TYPE})
+    return Response(render(measurements, await control.read(read)), headers={"Content-Type": CONTENT_TYPE})

@@ -280,7 +280,9 @@ def _stored_order(sort: Sort, *, maximize: bool) -> str:
 
 
 def _resource(context: ApiContext, connection: sqlite3.Connection, row: TrialRow, directory: str) -> models.Trial:
-    return trial_resource(context, row, experiment_directory=directory, node_id=newest_node(connection, row))
+    usage = jobs.usage_of_trial(connection, row.id, now=context.manager.clock.now())
+    node_id = newest_node(connection, row)
+    return trial_resource(context, row, experiment_directory=directory, node_id=node_id, usage=usage)
 
 
 def newest_node(connection: sqlite3.Connection, row: TrialRow) -> str | None:

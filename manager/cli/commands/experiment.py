@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from proctor.manager.cli.columns import EXPERIMENT, EXPERIMENTS, counts, size_text
+from proctor.manager.cli.columns import EXPERIMENT, EXPERIMENTS, IN_FULL, counts, cpu_hours, gpu_hours, size_text
 from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.identifiers import OneOf, experiment_argument, find_experiment, is_running
 from proctor.manager.cli.lazy import alias, examples, ignored_option, nnictl_option
@@ -70,12 +70,14 @@ def show(session: CliSession, experiment: str | None, output: str) -> None:
 @output_option
 @with_session
 def status(session: CliSession, experiment: str | None, output: str) -> None:
-    """The status of an experiment, and why it is in it."""
+    """The status of an experiment, why it is in it, and what its trials have used."""
     fields = (
         Column("status", lambda row: row["status"]),
         Column("reason", lambda row: row["reason"]),
         Column("failure", lambda row: row.get("failure") or ""),
         Column("error", lambda row: row["error"]),
+        Column("GPU-hours", lambda row: gpu_hours(row, IN_FULL)),
+        Column("CPU-hours", lambda row: cpu_hours(row, IN_FULL)),
     )
     print_one(find_experiment(session.client, experiment, ended_too=True), fields, output)
 

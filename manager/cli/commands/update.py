@@ -39,6 +39,16 @@ def _read_seconds(text: str) -> float | None:
     return read_duration(text)
 
 
+def _read_hours(text: str) -> float:
+    try:
+        hours = float(text)
+    except ValueError:
+        hours = 0.0
+    if not 0 < hours <= 1e9:
+        raise ValueError(f"expected a number of hours of more than 0, or none for no limit, found {text!r}")
+    return hours
+
+
 def _read_count(text: str) -> int:
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 999_999_999:
         raise ValueError(f"expected a number from 1 to 999999999, or none for no limit, found {text!r}")
@@ -94,6 +104,17 @@ def trialnum(session: CliSession, experiment: str | None, value: int | str) -> N
     )
 
 
+@update.command(epilog=examples("proctor update gpuhours --value 100", "proctor update gpuhours k3x9 --value none"))
+@experiment_argument
+@click.option("--value", required=True, type=_LimitValue(_read_hours), help="A number of hours, or none for no limit.")
+@with_session
+def gpuhours(session: CliSession, experiment: str | None, value: float | str) -> None:
+    """Change how many GPU-hours all trials may use before no new ones start. Running trials finish."""
+    _change_limit(
+        session, experiment, "max_gpu_hours", None if isinstance(value, str) else value, what="Limit of GPU-hours"
+    )
+
+
 @update.command(epilog=examples("proctor update searchspace --filename search_space.json"))
 @experiment_argument
 @nnictl_option(
@@ -138,7 +159,9 @@ def _change_limit(
     from proctor.manager.cli.columns import duration
 
     def shown(limit: float | int | None) -> str:
-        return "none" if limit is None else duration(limit) if key.endswith("_seconds") else str(limit)
+        if limit is None:
+            return "none"
+        return duration(limit) if key.endswith("_seconds") else f"{limit:g}" if key.endswith("_hours") else str(limit)
 
     before = _change(session, experiment, key, value)
     session.report(f"{what} of {before['id']} is now {shown(value)} (was {shown(before[key])}).")

@@ -21,7 +21,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
-from proctor.manager.config.fields import LONGEST_SECONDS, MOST_CONCURRENT_TRIALS, Label
+from proctor.manager.config.fields import LONGEST_SECONDS, MOST_CONCURRENT_TRIALS, MOST_HOURS, Label
 from proctor.manager.errors import BadRequest, Unavailable
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.store.rows import MetricRow
@@ -94,6 +94,7 @@ class SavedExperiment(BaseModel):
     max_trial_number: Annotated[int, Field(ge=1, lt=2**63)] | None
     max_experiment_duration_seconds: Duration | None
     max_trial_duration_seconds: Duration | None
+    max_gpu_hours: Annotated[float, Field(gt=0, le=MOST_HOURS)] | None = None
     created_at: Moment
     started_at: Moment | None = None
     ended_at: Moment | None = None
@@ -137,6 +138,8 @@ class SavedJob(BaseModel):
     start_reason: str = ""
     node_id: str | None = None
     gpus: list[GpuSlot] | None = None
+    counted_gpus: Annotated[float, Field(ge=0, le=MOST_HOURS)] | None = None
+    cpu_seconds: Annotated[float, Field(ge=0, lt=math.inf)] | None = None
     pid: StoredInteger | None = None
     exit_code: StoredInteger | None = None
     signal: StoredInteger | None = None

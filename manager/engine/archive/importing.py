@@ -97,6 +97,7 @@ def convert(
         max_trial_number=saved.max_trial_number,
         max_experiment_seconds=saved.max_experiment_duration_seconds,
         max_trial_seconds=saved.max_trial_duration_seconds,
+        max_gpu_hours=saved.max_gpu_hours,
         next_sequence_id=1 + max((trial.sequence_id for trial in found), default=-1),
         next_parameter_id=1 + max((trial.parameter_id for trial in found), default=-1),
         next_position=1 + len(messages),
@@ -219,10 +220,13 @@ def _job(job: SavedJob, experiment_id: str, now: float) -> TrialJobRow:
         submitted_at=_seconds(job.submitted_at),
         started_at=_seconds(job.started_at),
         ended_at=_seconds(job.ended_at),
+        counted_gpus=len(gpus or ()) if job.counted_gpus is None else job.counted_gpus,
+        cpu_seconds=job.cpu_seconds,
     )
     if job.status.is_terminal:
         return row
-    return replace(row, end_reason=EndReason.EXPERIMENT_STOPPED, detail=_CUT_OFF, ended_at=now)
+    cut_off = replace(row, end_reason=EndReason.EXPERIMENT_STOPPED, detail=_CUT_OFF, ended_at=now)
+    return replace(cut_off, counted_gpus=0.0)  # how long it ran after that is not known
 
 
 def _messages(

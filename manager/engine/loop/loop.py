@@ -115,6 +115,7 @@ class ExperimentLoop:
         if self.state.row.status.counts_time:
             self.state.active_since = clock.monotonic()
         transitions.restore_retry_times(self.state, self._policy, now=clock.now(), monotonic=clock.monotonic())
+        self.state.count_running_gpus(now=clock.now(), monotonic=clock.monotonic())
         for trial in self.state.by_job.values():
             assert trial.job is not None
             form = self.context.forms.form(self.state.row, trial.row, trial.job)
@@ -323,9 +324,11 @@ class ExperimentLoop:
         due = [at - monotonic for at in retries if at > monotonic]  # the others wait for a place, which wakes the loop
         if self._effects.due is not None:
             due.append(self._effects.due - monotonic)
-        limit = self.state.row.max_experiment_seconds
-        if limit is not None and self.state.row.status is ExperimentStatus.RUNNING:
-            due.append(limit - self.state.active_seconds(monotonic))
+        row, gpus = self.state.row, self.state.gpu_time
+        if row.max_experiment_seconds is not None and row.status is ExperimentStatus.RUNNING:
+            due.append(row.max_experiment_seconds - self.state.active_seconds(monotonic))
+        if row.max_gpu_hours is not None and gpus.rate and row.status is ExperimentStatus.RUNNING:
+            due.append((row.max_gpu_hours * 3600 - gpus.seconds(monotonic)) / gpus.rate)
         return max(min(due), 0.0) if due else None
 
     # ---- the dispatcher -------------------------------------------------------------------------------------------
@@ -390,6 +393,7 @@ class ExperimentLoop:
         stored = await self.context.control.read(lambda c: read_state(c, experiment_id), time_limit_seconds=60.0)
         self.state.roll_back(before, stored)
         transitions.restore_retry_times(self.state, self._policy, now=clock.now(), monotonic=clock.monotonic())
+        self.state.count_running_gpus(now=clock.now(), monotonic=clock.monotonic())
 
     # ---- the end ----------------------------------------------------------------------------------------------------
 

@@ -84,7 +84,14 @@ async def _place(
         turn.add_notice(text, trial_id=trial.row.id)
     state.code_fingerprint = fingerprint
     transitions.create_job(
-        state, turn, trial, token=token, placement=place, checkpoint=checkpoint, code_fingerprint=fingerprint
+        state,
+        turn,
+        trial,
+        token=token,
+        placement=place,
+        checkpoint=checkpoint,
+        code_fingerprint=fingerprint,
+        counted_gpus=context.placer.counted_gpus(place),
     )
     turn.submit.append(trial)
     return None

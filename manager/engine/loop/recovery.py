@@ -11,7 +11,7 @@ from proctor.manager.dispatcher import protocol
 from proctor.manager.dispatcher.protocol import ToDispatcher
 from proctor.manager.engine.loop import tuning
 from proctor.manager.engine.loop.messages import MetricsRefused
-from proctor.manager.engine.loop.state import ExperimentState, LiveTrial, Turn
+from proctor.manager.engine.loop.state import ExperimentState, GpuTime, LiveTrial, Turn
 from proctor.manager.engine.transient_errors import error_clause
 from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.store.database import Database
@@ -55,6 +55,7 @@ def read_state(connection: sqlite3.Connection, experiment_id: str) -> Experiment
     row = experiments.get(connection, experiment_id)
     counts = trials.counts(connection, experiment_id)
     state = ExperimentState(row, created=sum(counts.values()), paused=counts.get(TrialStatus.PAUSED, 0))
+    state.gpu_time = GpuTime(jobs.gpu_seconds_of_ended(connection, experiment_id))
     for trial_row in trials.live(connection, experiment_id):
         state.add(LiveTrial(trial_row))
     for job in jobs.live(connection, experiment_id):

@@ -32,6 +32,9 @@ class Placer(Protocol):
         :param since: since when the job's trial has waited for a place, by the clock's steady time, as `now`.
         """
 
+    def counted_gpus(self, placement: NodePlacement | None) -> float:
+        """As how many GPUs a place counts in the accounting (docs/decisions/0038-what-a-trial-has-used.md)."""
+
     def stop_waiting(self) -> None:
         """Trials of the experiment no longer wait for a place. Idempotent."""
 
@@ -57,8 +60,15 @@ class Placer(Protocol):
 class FreePlacer:
     """For services that place by themselves."""
 
+    def __init__(self, gpu_number: int | None = None) -> None:
+        self._gpu_number = gpu_number
+
     def take(self, job_id: str, token: str, holder: str, *, since: float, now: float) -> None:
         """Always."""
+
+    def counted_gpus(self, placement: NodePlacement | None) -> float:
+        """As many as were asked for."""
+        return float(self._gpu_number or 0)
 
     def stop_waiting(self) -> None:
         """Nothing is waited for."""
@@ -117,6 +127,11 @@ class PoolPlacer:
         self._pool.reserve(job_id, token, holder, outcome.placement, policy)
         self._taken.add(job_id)
         return outcome.placement
+
+    def counted_gpus(self, placement: NodePlacement | None) -> float:
+        if placement is None or not placement.gpus:
+            return 0.0
+        return len(placement.gpus) / max(self._service.gpu_rules(placement.node_id).max_trials_per_gpu, 1)
 
     def stop_waiting(self) -> None:
         self._pool.withdraw_demand(self)

@@ -60,6 +60,45 @@ class LiveTrial:
         return self.row.final_data is not None
 
 
+class GpuTime:
+    """The GPU-seconds of an experiment's jobs, at the same cost however many there are.
+
+    Those of jobs that have ended are as in the store. A job that runs is counted by the monotonic clock: no limit is
+    reached by setting the machine's clock.
+    """
+
+    def __init__(self, ended: float = 0.0) -> None:
+        self._ended = ended
+        self._running: dict[str, tuple[float, float]] = {}  # by job id: GPUs, and the monotonic time of its start
+        self._rate = 0.0  # GPUs of all that run
+        self._starts = 0.0  # the sum of GPUs × start
+
+    @property
+    def rate(self) -> float:
+        """How many GPUs are counted now."""
+        return self._rate
+
+    def start(self, job: TrialJobRow, since: float) -> None:
+        """A job runs, since this monotonic time."""
+        if job.counted_gpus and job.id not in self._running:
+            self._running[job.id] = (job.counted_gpus, since)
+            self._rate += job.counted_gpus
+            self._starts += job.counted_gpus * since
+
+    def end(self, job: TrialJobRow) -> None:
+        """A job has ended, whether it had started or not."""
+        self._ended += job.gpu_seconds
+        gpus, since = self._running.pop(job.id, (0.0, 0.0))
+        self._rate -= gpus
+        self._starts -= gpus * since
+        if not self._running:
+            self._rate = self._starts = 0.0  # what rounding has left
+
+    def seconds(self, monotonic: float) -> float:
+        """Up to now."""
+        return self._ended + max(self._rate * monotonic - self._starts, 0.0)
+
+
 @dataclass
 class ExperimentState:
     """The loop's memory. Every change to it is in the same turn's transaction."""
@@ -79,6 +118,7 @@ class ExperimentState:
     )  # by trial id: columns its stored row lacks
     replayed_to: int = 0  # id of the last metric that was sent on at recovery, not when it arrived
     active_since: float | None = None  # monotonic time since when `row.active_seconds` runs
+    gpu_time: GpuTime = field(default_factory=GpuTime)
 
     @cached_property
     def counts_intermediate_results(self) -> bool:
@@ -106,6 +146,7 @@ class ExperimentState:
                 trial.waiting_since, trial.other_final = known.waiting_since, known.other_final
                 trial.has_progress = known.has_progress
         self.trials, self.by_job, self.jobless = stored.trials, stored.by_job, stored.jobless
+        self.gpu_time = stored.gpu_time
 
     def add(self, trial: LiveTrial) -> None:
         """One more trial; all of them have a job or wait for one."""
@@ -155,6 +196,15 @@ class ExperimentState:
         self.row = replace(self.row, next_sequence_id=sequence_id + 1)
         return sequence_id
 
+    def count_running_gpus(self, *, now: float, monotonic: float) -> None:
+        """After reading the state: count the GPUs of the jobs that run.
+
+        :param now: Unix time.
+        """
+        for trial in self.by_job.values():
+            if trial.job is not None and trial.job.started_at is not None:
+                self.gpu_time.start(trial.job, monotonic - max(now - trial.job.started_at, 0.0))
+
     def active_seconds(self, monotonic: float) -> float:
         """How long trials have been created or waited for, up to now."""
         running = 0.0 if self.active_since is None else monotonic - self.active_since
@@ -184,6 +234,8 @@ class ExperimentState:
             exhausted=self.exhausted,
             ends=self.row.trial_ends,
             max_failed=self.row.max_failed_trials,
+            gpu_hours=self.gpu_time.seconds(monotonic) / 3600,
+            max_gpu_hours=self.row.max_gpu_hours,
         )
 
     def count_end(self, status: TrialStatus, cause: str, *, has_final: bool) -> None:

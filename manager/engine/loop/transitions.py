@@ -80,6 +80,7 @@ def create_job(
     placement: NodePlacement | None,
     checkpoint: Checkpoint | None,
     code_fingerprint: str | None = None,
+    counted_gpus: float = 0.0,
 ) -> TrialJobRow:
     """Store the trial's next job as submitted; the service gets it after the commit. It carries out what was decided of
     the trial: from then on a clone has its new parameters."""
@@ -113,6 +114,7 @@ def create_job(
         code_fingerprint=code_fingerprint,
         submitted_at=turn.now,
         resumes=state.row.resumes,
+        counted_gpus=counted_gpus,
     )
     state.set_job(trial, job)
     trial.has_progress = False
@@ -317,14 +319,14 @@ def on_change(state: ExperimentState, turn: Turn, change: StatusChange, policy: 
     if change.exit is not None:
         end_job(state, turn, trial, change.exit, policy)
     elif change.status is TrialJobStatus.RUNNING:
-        _start_job(turn, trial, change)
+        _start_job(state, turn, trial, change)
         if trial.row.status is TrialStatus.RUNNING:
             set_reason(turn, trial, change.detail)
     elif change.detail and trial.row.status is TrialStatus.WAITING:
         set_reason(turn, trial, change.detail)
 
 
-def _start_job(turn: Turn, trial: LiveTrial, change: StatusChange) -> None:
+def _start_job(state: ExperimentState, turn: Turn, trial: LiveTrial, change: StatusChange) -> None:
     job = trial.job
     assert job is not None
     if job.started_at is not None:
@@ -334,6 +336,7 @@ def _start_job(turn: Turn, trial: LiveTrial, change: StatusChange) -> None:
     expected = (job.status,)
     columns: dict[str, Any] = {"started_at": started_at, "pid": change.pid, "node_id": change.node_id or job.node_id}
     trial.job = replace(job, status=status, **columns)
+    state.gpu_time.start(trial.job, turn.monotonic - max(turn.now - started_at, 0.0))
     turn.write(
         lambda c: jobs.move(c, job.id, token=job.token, expected=expected, status=status, time=turn.now, **columns)
     )
@@ -410,7 +413,9 @@ def _close_job(
         "signal": exit.signal,
         "started_at": job.started_at or exit.started_at or None,
         "ended_at": exit.ended_at,
+        "cpu_seconds": exit.cpu_seconds,
     }
+    state.gpu_time.end(replace(job, **columns))
     state.set_job(trial, None)
     turn.write(
         lambda c: jobs.move(c, job.id, token=job.token, expected=expected, status=status, time=turn.now, **columns)

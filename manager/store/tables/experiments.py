@@ -18,7 +18,14 @@ _ORDER = "-created_at"
 _COUNTERS = {"next_sequence_id", "next_parameter_id", "next_position", "metrics_told", "active_seconds"} | {
     *trial_end_columns(NO_ENDS)
 }
-_LIMITS = {"trial_concurrency", "max_trial_number", "max_experiment_seconds", "max_trial_seconds", "search_space"}
+_LIMITS = {
+    "trial_concurrency",
+    "max_trial_number",
+    "max_experiment_seconds",
+    "max_trial_seconds",
+    "max_gpu_hours",
+    "search_space",
+}
 
 
 def insert(connection: sqlite3.Connection, row: ExperimentRow) -> None:

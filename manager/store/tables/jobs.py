@@ -3,6 +3,7 @@
 import json
 import sqlite3
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any
 
 from proctor.manager.store.rows import TrialJobRow, get_row, insert_row, move_row, update_row
@@ -11,6 +12,24 @@ from proctor.manager.store.tables import events
 from proctor.training_services.base import TrialJobStatus
 
 _TABLE = "jobs"
+
+
+@dataclass(frozen=True, slots=True)
+class JobUsage:
+    """What some jobs have used. A job that runs has its GPU-seconds up to now; its processor time is known when it has
+    ended."""
+
+    gpu_seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    unmeasured_jobs: int = 0
+    """How many of them have run, and their processor time is not known: `cpu_seconds` is without theirs."""
+
+    def __add__(self, other: "JobUsage") -> "JobUsage":
+        return JobUsage(
+            self.gpu_seconds + other.gpu_seconds,
+            self.cpu_seconds + other.cpu_seconds,
+            self.unmeasured_jobs + other.unmeasured_jobs,
+        )
 
 
 def insert(connection: sqlite3.Connection, row: TrialJobRow) -> None:
@@ -91,3 +110,44 @@ def update(connection: sqlite3.Connection, job_id: str, *, token: str, **columns
     if "status" in columns:
         raise TypeError("a trial job's status is changed by move()")
     update_row(connection, _TABLE, TrialJobRow, job_id, columns, token)
+
+
+# ---- what jobs have used --------------------------------------------------------------------------------------------
+# The sums of ended jobs are kept by triggers, so that reading them costs the same however many there are.
+
+
+def usage_of_experiment(connection: sqlite3.Connection, experiment_id: str, *, now: float) -> JobUsage:
+    """What all jobs of an experiment have used.
+
+    :param now: Unix time, here and below.
+    """
+    values = {"experiment_id": experiment_id, "now": now}
+    return _usage(*connection.execute(query("usage.of_experiment"), values).fetchone())
+
+
+def usage_of_trial(connection: sqlite3.Connection, trial_id: str, *, now: float) -> JobUsage:
+    """What all jobs of a trial have used."""
+    return _usage(*connection.execute(query("usage.of_trial"), {"trial_id": trial_id, "now": now}).fetchone())
+
+
+def usage_by_experiment_and_node(connection: sqlite3.Connection, *, now: float) -> dict[tuple[str, str], JobUsage]:
+    """What each experiment has used on each node ("" where its platform did not name it)."""
+    rows = connection.execute(query("usage.by_experiment_and_node"), {"now": now})
+    return {(experiment_id, node_id): _usage(*sums) for experiment_id, node_id, *sums in rows}
+
+
+def usage_by_node(connection: sqlite3.Connection, *, now: float) -> dict[str, JobUsage]:
+    """What has been used on each node, by all experiments of this home that were not deleted."""
+    sums: dict[str, JobUsage] = {}
+    for (_, node_id), usage in usage_by_experiment_and_node(connection, now=now).items():
+        sums[node_id] = sums.get(node_id, JobUsage()) + usage
+    return sums
+
+
+def gpu_seconds_of_ended(connection: sqlite3.Connection, experiment_id: str) -> float:
+    """GPU-seconds of those jobs of an experiment that have ended."""
+    return float(connection.execute(query("usage.of_ended_jobs"), {"experiment_id": experiment_id}).fetchone()[0])
+
+
+def _usage(gpu_seconds: float, cpu_seconds: float, unmeasured_jobs: float) -> JobUsage:
+    return JobUsage(gpu_seconds, cpu_seconds, int(unmeasured_jobs))

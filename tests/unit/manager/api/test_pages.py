@@ -1,6 +1,7 @@
 """The pages, as a browser gets them."""
 
 import re
+import sqlite3
 from html.parser import HTMLParser
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from proctor.manager.errors import Unavailable
 from proctor.manager.store.tables import experiments, jobs, trials
 from proctor.manager.store.tables.metrics import store_chunk
-from proctor.training_services.base import NodePlacement
+from proctor.training_services.base import NodePlacement, TrialJobStatus
 from proctor.training_services.nodes.pool import NodeStatus
 from proctor.trial_keeper.protocol import Device, DeviceProcess, GpuSlot
 
@@ -85,6 +86,42 @@ async def test_the_page_says_the_time_that_the_api_says(api: Any) -> None:
     assert (await api.client.get(f"/api/v1/experiments/{created['id']}")).json()["active_seconds"] == 3725.0
     text, _ = await visit(api, f"/experiments/{created['id']}")
     assert "<dt>elapsed</dt><dd>1 h 2 min of 2 h 0 min</dd>" in text
+
+
+async def test_what_was_used_is_in_rest_on_the_pages_and_in_prometheus(api: Any) -> None:
+    created = await api.create(trial_gpu_number=2, max_trial_number=1, max_gpu_hours=10)
+    await api.ended(created["id"])
+    [trial] = (await api.client.get(f"/api/v1/experiments/{created['id']}/trials")).json()["items"]
+    job, node = f"{trial['id']}.1", trial["node_id"]
+    api.manager.pool.add(node, "remote")
+
+    def rewrite(connection: sqlite3.Connection) -> None:
+        connection.execute("DELETE FROM job_usage")
+        connection.execute("UPDATE trial_jobs SET status = 'RUNNING' WHERE id = ?", (job,))
+        row = jobs.get(connection, job)
+        used = {"started_at": 1000.0, "ended_at": 6400.0, "cpu_seconds": 9000.0}
+        ended, running = TrialJobStatus.ENDED, [TrialJobStatus.RUNNING]
+        jobs.move(connection, job, token=row.token, expected=running, status=ended, time=1.0, **used)
+
+    await api.manager.control.write(rewrite)
+    used = {"gpu_hours": 3.0, "cpu_hours": 2.5, "unmeasured_jobs": 0}
+    for path in (f"experiments/{created['id']}", f"trials/{trial['id']}", f"nodes/{node}"):
+        found = (await api.client.get(f"/api/v1/{path}")).json()["usage"]
+        assert found == pytest.approx(used), path
+    [row] = (await api.client.get(f"/api/v1/trials/{trial['id']}/jobs")).json()["items"]
+    assert (row["counted_gpus"], row["cpu_seconds"]) == (2.0, 9000.0)
+    of_experiment, _ = await visit(api, f"/experiments/{created['id']}")
+    assert "<dt>GPU-hours</dt><dd>3 of 10</dd>" in of_experiment
+    for place in (f"/experiments/{created['id']}", f"/trials/{trial['id']}", "/nodes"):
+        text, _ = await visit(api, place)
+        assert "<dt>CPU-hours</dt><dd>2.5</dd>" in text, place
+    labels = f'{{experiment="{created["id"]}",node="{node}"}}'
+    text = (await api.client.get("/metrics")).text
+    assert f"proctor_gpu_seconds{labels} 10800.0" in text
+    assert f"proctor_cpu_seconds{labels} 9000.0" in text
+    await api.manager.control.write(lambda c: c.execute("UPDATE job_usage SET unmeasured_jobs = 1"))
+    text, _ = await visit(api, f"/experiments/{created['id']}")
+    assert "<dt>CPU-hours</dt><dd>at least 2.5</dd>" in text
 
 
 async def test_trials_are_filtered_and_sorted(api: Any) -> None:

@@ -39,6 +39,8 @@ def test_debug_shows_the_traceback(invoke, rest: FakeRest) -> None:
         ("create", "--config", "nowhere.yml"),
         ("update", "duration", "-v", "1x"),
         ("update", "trialnum", "-v", "0"),
+        ("update", "gpuhours", "--value", "-1"),
+        ("update", "gpuhours", "--value", "nan"),
         ("update", "concurrency", "-v", "1001"),
         ("update", "searchspace", "-f", "nowhere.json"),
         ("trial", "add"),

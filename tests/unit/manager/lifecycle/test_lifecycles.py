@@ -215,6 +215,8 @@ progresses = st.builds(
     live=st.integers(0, 5),
     requested=st.integers(0, 5),
     exhausted=st.booleans(),
+    gpu_hours=st.floats(0, 10),
+    max_gpu_hours=st.none() | st.floats(1, 10),
 )
 
 

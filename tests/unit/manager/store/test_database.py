@@ -14,7 +14,8 @@ from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.manager.store.database import HEALTHY, Database
 from proctor.manager.store.errors import DatabaseUnusable, NewerDatabase, ReadTimeout
 from proctor.manager.store.migrations import load_migrations
-from proctor.manager.store.tables import events, experiments
+from proctor.manager.store.tables import events, experiments, jobs
+from proctor.manager.store.tables.jobs import JobUsage
 
 pytestmark = pytest.mark.anyio
 
@@ -255,6 +256,34 @@ async def test_an_experiment_of_an_older_version_is_not_judged_by_its_next_trial
     async with await Database.open(path, "control") as database:
         old, new = [await database.read(lambda c, key=key: experiments.get(c, key)) for key in ("old", "new")]
     assert (old.trial_ends, new.trial_ends) == (TrialEnds(ended=2), NO_ENDS)
+
+
+async def test_jobs_of_an_older_version_are_counted_once(path: str) -> None:
+    scripts = load_migrations("control")
+    version = next(number for number, script in enumerate(scripts) if "job_usage" in script)
+    connection = sqlite3.connect(path)
+    connection.executescript("".join(scripts[:version]) + f"PRAGMA application_id = {0x50524331}")
+    connection.execute(f"PRAGMA user_version = {version}")
+    connection.executescript(
+        """
+        INSERT INTO experiments (id, name, status, config, search_space, directory, seed, created_at, trial_concurrency)
+        VALUES ('e', 'e', 'RUNNING', '{}', '{}', '/e', 1, 0, 1);
+        INSERT INTO trials (id, experiment_id, sequence_id, status, parameter_id, parameters, created_at)
+        VALUES ('t', 'e', 0, 'RUNNING', 1, '{}', 0);
+        INSERT INTO trial_jobs (
+            id, trial_id, experiment_id, number, token, status, parameter_id, parameters, placement, node_id,
+            started_at, ended_at
+        ) VALUES
+        ('t.1', 't', 'e', 1, 'x', 'ENDED', 1, '{}', '{"node_id": "a", "gpus": [{}, {}]}', 'a', 10, 20),
+        ('t.2', 't', 'e', 2, 'x', 'ENDED', 1, '{}', '{"node_id": "a", "gpus": null}', 'a', 10, 20),
+        ('t.3', 't', 'e', 3, 'x', 'ENDED', 1, '{}', NULL, NULL, NULL, 20),
+        ('t.4', 't', 'e', 4, 'x', 'RUNNING', 1, '{}', '{"node_id": "b", "gpus": [{}]}', 'b', 30, NULL);
+        """
+    )
+    connection.close()
+    async with await Database.open(path, "control") as database:
+        used = await database.read(lambda c: jobs.usage_by_node(c, now=35.0))
+    assert used == {"a": JobUsage(20.0, 0.0, 2), "b": JobUsage(5.0, 0.0, 1)}
 
 
 async def test_a_database_of_a_newer_version_is_refused_and_left_alone(path: str) -> None:

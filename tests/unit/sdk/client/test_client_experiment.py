@@ -123,6 +123,7 @@ def test_wishes_reach_the_manager(rest: FakeRest) -> None:
     experiment.update_trial_concurrency(7)
     experiment.update_max_experiment_duration("2h")
     experiment.update_max_trial_number(None)
+    experiment.update_max_gpu_hours(40)
     experiment.update_search_space({"x": {}})
     experiment.kill_trial_job("t")
     experiment.stop()
@@ -130,6 +131,7 @@ def test_wishes_reach_the_manager(rest: FakeRest) -> None:
         {"trial_concurrency": 7},
         {"max_experiment_duration_seconds": 7200.0},
         {"max_trial_number": None},
+        {"max_gpu_hours": 40},
         {"search_space": {"x": {}}},
     ]
     assert [path for path, _ in rest.requests("POST")] == ["/trials/t/kill", "/experiments/e/stop"]
@@ -226,13 +228,16 @@ def test_what_was_not_started_says_so(rest: FakeRest) -> None:
 def test_results_are_trials_with_numbers(rest: FakeRest) -> None:
     rest.add_experiment("e", best={"trial_id": "b", "sequence_id": 1, "value": 1.0, "parameters": {}})
     rest.add_trial("e", "a", status="FAILED", final_value=None, reason="exit code 1")
-    rest.add_trial("e", "b")
+    usage = {"gpu_hours": 0.5, "cpu_hours": 1.0, "unmeasured_jobs": 1}
+    rest.add_trial("e", "b", usage=usage)
     rest.add_metric("b", "intermediate", 0.1, job=1)
     rest.add_metric("b", "intermediate", 0.15, job=1)
     rest.add_metric("b", "intermediate", 0.2, job=2, step=10, sequence=1)  # it continues after the first point
     results = Experiment.connect(id="e", home=rest.home).results()
     assert len(results) == 2
     assert [trial.trial_id for trial in results] == ["a", "b"]
+    assert (results.gpu_hours, results.cpu_hours) == (6.5, 13.25)
+    assert [(trial.gpu_hours, trial.cpu_hours) for trial in results] == [(6.5, 13.25), (0.5, None)]
     best = results.best()
     assert best is results[1]
     assert [trial.reason for trial in results.errors] == ["exit code 1"]

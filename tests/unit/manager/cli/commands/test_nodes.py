@@ -45,7 +45,8 @@ def fleet(rest: FakeRest) -> FakeRest:
 def test_the_list_shows_address_hold_and_reason(fleet: FakeRest, invoke) -> None:
     fleet.set_node("gpu-1", hold="drained: new disk")
     lines = invoke("nodes").stdout.splitlines()
-    assert lines[0].split() == ["ID", "KIND", "STATUS", "ADDRESS", "JOBS", "GPUS", "SEEN", "HOLD", "REASON"]
+    columns = "ID KIND STATUS ADDRESS JOBS GPUS GPU-HOURS CPU-HOURS SEEN HOLD REASON"
+    assert lines[0].split() == columns.split()
     assert "bob@gpu-1" in lines[1]
     assert "drained: new disk" in lines[1]
     assert "its SSH server does not answer" in lines[2]

@@ -6,8 +6,9 @@ from collections.abc import Callable
 import pytest
 
 from proctor.manager.store.errors import RowNotFound, StaleWrite
-from proctor.manager.store.rows import TrialJobRow, TrialRow
-from proctor.manager.store.tables import events, jobs, trials
+from proctor.manager.store.rows import ExperimentRow, TrialJobRow, TrialRow
+from proctor.manager.store.tables import events, experiments, jobs, trials
+from proctor.manager.store.tables.jobs import JobUsage
 from proctor.training_services.base import EndReason, TrialJobStatus
 
 pytestmark = pytest.mark.usefixtures("experiment")
@@ -110,3 +111,40 @@ def test_the_live_ones_are_those_that_have_not_ended(
     found = [row.status for row in jobs.live(control, job.experiment_id)]
     assert found == ["CREATED", "CREATED", "SUBMITTED", "RUNNING", "STOPPING"]
     assert jobs.live(control, "another") == []
+
+
+def test_what_jobs_have_used_is_summed_up_by_trial_experiment_and_node(
+    control: sqlite3.Connection,
+    make_experiment: Callable[..., ExperimentRow],
+    make_trial: Callable[..., TrialRow],
+    make_job: Callable[..., TrialJobRow],
+) -> None:
+    experiments.insert(control, make_experiment("other"))
+    for number, owner in ((0, "Ab3dE5f7"), (1, "Ab3dE5f7"), (2, "other")):
+        trials.insert(control, make_trial(number, experiment_id=owner))
+    ended, begun = {"status": TrialJobStatus.ENDED}, {"status": TrialJobStatus.RUNNING, "started_at": 100.0}
+    first = make_trial(0)
+    jobs.insert(control, make_job(first, 1, **begun, counted_gpus=2.0, node_id="a"))
+    jobs.insert(control, make_job(first, 2, **begun, counted_gpus=0.5, node_id="b"))
+    jobs.insert(
+        control, make_job(make_trial(1), 1, **ended, counted_gpus=9.0, node_id="a", ended_at=5.0)
+    )  # not started
+    loaded = {**ended, "started_at": 10.0, "ended_at": 20.0, "cpu_seconds": 4.0}
+    jobs.insert(control, make_job(make_trial(2, experiment_id="other"), 1, **loaded, counted_gpus=1.0))
+    assert jobs.usage_of_trial(control, first.id, now=110.0) == JobUsage(25.0, 0.0, 2)
+    expected = [TrialJobStatus.RUNNING]
+    end = {"expected": expected, "status": TrialJobStatus.ENDED, "time": 9.0, "ended_at": 130.0}
+    jobs.move(control, f"{first.id}.1", token="token1", **end, cpu_seconds=7.5)
+    assert jobs.usage_of_trial(control, first.id, now=110.0) == JobUsage(65.0, 7.5, 1)
+    jobs.move(control, f"{first.id}.2", token="token2", **end)
+    for now in (110.0, 1e9):  # nothing runs
+        assert jobs.usage_of_trial(control, first.id, now=now) == JobUsage(75.0, 7.5, 1)
+        assert jobs.usage_of_experiment(control, "Ab3dE5f7", now=now) == JobUsage(75.0, 7.5, 1)
+    assert jobs.gpu_seconds_of_ended(control, "Ab3dE5f7") == 75.0
+    assert jobs.usage_by_experiment_and_node(control, now=0.0) == {
+        ("Ab3dE5f7", "a"): JobUsage(60.0, 7.5, 0),
+        ("Ab3dE5f7", "b"): JobUsage(15.0, 0.0, 1),
+        ("other", ""): JobUsage(10.0, 4.0, 0),
+    }
+    experiments.delete(control, "Ab3dE5f7", time=9.0)
+    assert jobs.usage_by_node(control, now=0.0) == {"": JobUsage(10.0, 4.0, 0)}
