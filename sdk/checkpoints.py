@@ -32,7 +32,7 @@ from proctor.sdk.files import (
     write_all,
 )
 from proctor.sdk.journal import read_wait_seconds
-from proctor.sdk.protocol import CHECKPOINT_FOLDER
+from proctor.sdk.protocol import CHECKPOINT_FOLDER, ENV_CHECKPOINT_QUOTA
 from proctor.sdk.quick_json import loads, quote
 
 TYPE_CHECKING = False
@@ -43,6 +43,7 @@ MANIFEST_FILE = ".proctor-manifest.json"
 """Not copied into a checkpoint: one that is found in a folder is that of another checkpoint."""
 _MANIFEST_FORMAT = 1
 _RETRY_SECONDS = 1.0
+_BYTES_PER_MB = 10**6
 _NO_SHARED_BLOCKS = {errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF}
 _BLOCK_BYTES = 1 << 22
 
@@ -63,16 +64,18 @@ class StoredCheckpoint:
         self.manifest = manifest
 
 
-def save_checkpoint(source: str, job_directory: str) -> "StoredCheckpoint | None":
-    """Copy a folder to be the job's next checkpoint.
-
-    None means that the disk had no room (or failed) for as long as a report may wait; standard error says so, and the
-    trial continues with its earlier checkpoints.
+def save_checkpoint(source: str, job_directory: str) -> "StoredCheckpoint | str":
+    """Copy a folder to be the job's next checkpoint, or return why it is not stored, as a sentence: the disk had no
+    room (or failed) for as long as a report may wait, or alone it is larger than the quota of all checkpoints, in which
+    case nothing of it was copied (said once; "" afterwards). Standard error says so, too, and the trial continues with
+    its earlier checkpoints.
 
     :raises CheckpointError: the folder is missing, unreadable, or holds what cannot be copied.
     """
     folder = f"{job_directory}/{CHECKPOINT_FOLDER}"
     _check(source, folder)
+    if refusal := _exceeds_quota(source):
+        return refusal if notice_once("checkpoint quota", refusal) else ""
     deadline = monotonic() + read_wait_seconds()
     while True:
         try:
@@ -84,7 +87,7 @@ def save_checkpoint(source: str, job_directory: str) -> "StoredCheckpoint | None
                 notice_once(
                     "checkpoint", f"a checkpoint could not be stored in {folder} ({problem}); the trial continues"
                 )
-                return None
+                return "a checkpoint could not be stored: the disk was full"
             sleep(_RETRY_SECONDS)
 
 
@@ -149,6 +152,30 @@ def _check(source: str, folder: str) -> None:
             f"a checkpoint must not contain the folder of the checkpoints; found {source}, which contains "
             f"{folder}. Save into a folder of its own."
         )
+
+
+def _exceeds_quota(source: str) -> str:
+    """Why a folder is no checkpoint, as a sentence, if alone it is larger than all checkpoints may be; else ""."""
+    given = os.environ.get(ENV_CHECKPOINT_QUOTA, "")
+    if not given.isdecimal():
+        return ""
+    quota, size = int(given) * _BYTES_PER_MB, 0
+    for folder, _, names in os.walk(source, followlinks=True):
+        for name in names:
+            try:
+                size += os.stat(f"{folder}/{name}").st_size
+            except OSError:  # copying says what is wrong with it
+                continue
+    if size <= quota:
+        return ""
+    return (
+        f"a checkpoint of {_gigabytes(size)} was not saved: all checkpoints of the experiment may take "
+        f"{_gigabytes(quota)} together (checkpointQuotaMb); the trial continues with its earlier ones"
+    )
+
+
+def _gigabytes(size: int) -> str:
+    return f"{size / 1e9:,.1f} GB" if size >= 1e9 else f"{size / 1e6:,.1f} MB"
 
 
 def _save(source: str, folder: str) -> StoredCheckpoint:

@@ -40,13 +40,15 @@ class NoMoreTrialError(ProctorError):
     """A tuner raises this when it has nothing left to propose."""
 
 
-def notice_once(topic: str, text: str) -> None:
-    """Print `proctor: <text>` to standard error unless this process has printed one on this topic."""
+def notice_once(topic: str, text: str) -> bool:
+    """Print `proctor: <text>` to standard error unless this process has printed one on this topic; whether it is the
+    first one."""
     if topic in _given:
-        return
+        return False
     _given.add(topic)
     try:
         sys.stderr.write(f"proctor: {text}\n")
         sys.stderr.flush()
     except (AttributeError, OSError, ValueError):  # no standard error, or a closed one
         pass
+    return True

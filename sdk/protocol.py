@@ -77,6 +77,7 @@ ENV_SEQUENCE_ID = "PROCTOR_SEQUENCE_ID"
 ENV_MEMBER = "PROCTOR_MEMBER"  # rank of a process that no launcher has given one, "0" unless the job is distributed
 ENV_INHERITED_LAUNCHES = "PROCTOR_INHERITED_LAUNCHES"  # `describe_launches` of the trial's start, or unset
 ENV_MEMORY_RESERVE = "PROCTOR_MEMORY_RESERVE"  # path of the reserve in the reaper's memory
+ENV_CHECKPOINT_QUOTA = "PROCTOR_CHECKPOINT_QUOTA_MB"  # what all checkpoints of the experiment may take, or unset
 ENV_RESUME_CHECKPOINT = "PROCTOR_RESUME_CHECKPOINT"  # absolute path of the checkpoint to continue from, or unset
 
 # Of each launcher: the variables of the rank and the number of processes, and those that distinguish its launches.

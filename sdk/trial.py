@@ -120,7 +120,8 @@ def save_checkpoint(checkpoint: "str | os.PathLike[str]", step: "int | None" = N
     from proctor.sdk import checkpoints
 
     stored = checkpoints.save_checkpoint(os.fspath(checkpoint), channel.job_directory)
-    channel.journal.append(_checkpoint_record(stored, step, with_metric=False), patient=False)
+    if record := _checkpoint_record(stored, step, with_metric=False):
+        channel.journal.append(record, patient=False)
 
 
 def get_checkpoint() -> "str | None":
@@ -212,10 +213,10 @@ def _record(kind: str, content: str, step: "int | None") -> str:
     return f'{{"kind":"{kind}",{content}{named},"time":{time():.6f}}}\n'
 
 
-def _checkpoint_record(stored: "StoredCheckpoint | None", step: "int | None", *, with_metric: bool) -> str:
-    """The record of a checkpoint, or of one that the disk had no room for."""
-    if stored is None:
-        return _record(KIND_LOST, '"why":"a checkpoint could not be stored: the disk was full"', step)
+def _checkpoint_record(stored: "StoredCheckpoint | str", step: "int | None", *, with_metric: bool) -> str:
+    """The record of a checkpoint, or of why it was not stored; "" if that is recorded already."""
+    if isinstance(stored, str):
+        return _record(KIND_LOST, f'"why":{quote(stored)}', step) if stored else ""
     together = "true" if with_metric else "false"
     found = f'"path":{quote(stored.path)},"bytes":{stored.size},"manifest":"{stored.manifest}"'
     return _record(KIND_CHECKPOINT, f'{found},"with_metric":{together}', step)

@@ -62,6 +62,7 @@ __all__ = [
     "SoftStop",
     "StatusChange",
     "StatusListener",
+    "SupportsCheckpointDeletion",
     "SupportsCheckpoints",
     "SupportsEvents",
     "SupportsLogs",
@@ -343,6 +344,21 @@ class SupportsCheckpoints(ABC):  # noqa: B024 - it promises a behavior, not a me
     says where the job begins (`StatusChange.resumed`, `start_reason`): with SUBMITTED, before it starts a job that does
     not continue, because the metrics of such a job begin a new curve; and again with RUNNING.
     """
+
+
+class SupportsCheckpointDeletion(ABC):
+    """A service that can delete checkpoints. On one that cannot, all of them are kept."""
+
+    @abstractmethod
+    async def delete_checkpoint(self, form: TrialJobForm, path: str) -> None:
+        """Delete a checkpoint of a job, which may be running: everywhere the service has put a copy of it.
+
+        That it is deleted was committed before, so no job is given it any longer. `path` is relative to the job's
+        directory: output/checkpoints/<n>. It must never be found half removed. Idempotent; one that is not there is
+        deleted already. May take as long as removing the files takes. Raises ServiceUnavailable while the job's node
+        is away: it is called again later, also by the next manager; and TrainingServiceError, with what a person can do
+        about it, where it cannot be deleted.
+        """
 
 
 @dataclass(frozen=True)

@@ -140,6 +140,7 @@ class Keeper(SessionHandler):
             jobs=[job.report() for job in self._jobs.all()],
             driver_note=self._survey.driver_note,
             full=self._disk.full,
+            commands=sorted(COMMAND_TYPES),
         )
 
     def begin_session(self, answer: RegistrationAnswer) -> None:

@@ -140,6 +140,7 @@ class Registration:
     jobs: list[JobReport]
     driver_note: str = ""  # why there are no devices, said once
     full: dict[str, str] = field(default_factory=dict)  # as in a report
+    commands: list[str] = field(default_factory=list)  # the types it understands; none from an older keeper
     protocol_version: int = PROTOCOL_VERSION
 
 
@@ -258,9 +259,19 @@ class RemoveFolder:
     folder: str
 
 
+@dataclass(frozen=True)
+class RemoveCheckpoint:
+    """Delete a checkpoint of a job, which may be running, and answer `request`: `folder` is the path of
+    output/checkpoints/<n> in the job's directory. It loses its name at once, so that no process finds half of it. One
+    that is not there is deleted already; one that a running job continues from is left, with an error."""
+
+    request: str
+    folder: str
+
+
 KeeperCommand = Launch | Cancel | Update | Shutdown
 """What a keeper must do with a job, or with itself."""
-FileRequest = ListFiles | ReadFile | ReadFiles | RemoveFolder
+FileRequest = ListFiles | ReadFile | ReadFiles | RemoveFolder | RemoveCheckpoint
 """A command that is answered, with a `FileAnswer`."""
 COMMAND_TYPES: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(KeeperCommand | FileRequest)}
 
@@ -353,9 +364,9 @@ class FileFacts:
 
 @dataclass(frozen=True)
 class FileAnswer:
-    """The answer to a ListFiles, ReadFile, ReadFiles or RemoveFolder; the bytes that were read follow it. `error` is a
-    sentence, empty if all went well; `missing`: what was asked for is not there; `more`: there are files after these,
-    ask again."""
+    """The answer to a ListFiles, ReadFile, ReadFiles, RemoveFolder or RemoveCheckpoint; the bytes that were read follow
+    it. `error` is a sentence, empty if all went well; `missing`: what was asked for is not there; `more`: there are
+    files after these, ask again."""
 
     session: str
     request: str

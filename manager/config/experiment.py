@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from proctor.manager.config.fields import (
     AbsolutePath,
@@ -16,6 +16,7 @@ from proctor.manager.config.fields import (
     GpuIndices,
     Hours,
     Label,
+    NewestCheckpoints,
     ObjectiveMetric,
     Positive,
     Seconds,
@@ -24,6 +25,7 @@ from proctor.manager.config.fields import (
     TrialNumber,
     Truth,
     Whole,
+    newest_checkpoints,
     unexpected,
 )
 from proctor.manager.config.objective import Direction, stored_direction
@@ -72,6 +74,22 @@ class ObjectiveConfig(Section):
     """Which number of a metric with several is optimized: always the one reported under "default"."""
     direction: Direction
     """Which values are better, for tuner, assessor and everything shown; what optimize_mode says if not given."""
+
+
+class KeepCheckpointsConfig(Section):
+    """How many checkpoints of each trial are kept; the others are deleted."""
+
+    newest: NewestCheckpoints = 2
+    """How many of each trial's newest checkpoints are kept, or all."""
+    best: Count = 1
+    """How many of each trial's best are kept, too: by the metric reported with them, else the last one before."""
+
+
+def _keep_checkpoints(value: Any) -> Any:
+    """A number or "all" as the mapping that it stands for."""
+    if isinstance(value, dict | KeepCheckpointsConfig):
+        return value
+    return {"newest": newest_checkpoints(value), "best": 0}
 
 
 class ExperimentConfig(Section):
@@ -133,6 +151,12 @@ class ExperimentConfig(Section):
     """Run trials from a frozen copy of trialCodeDirectory instead of in place."""
     seed: Whole | None = None
     """Makes the suggestions of the built-in algorithms repeatable."""
+    keep_checkpoints: Annotated[KeepCheckpointsConfig, BeforeValidator(_keep_checkpoints)] = Field(
+        default_factory=KeepCheckpointsConfig
+    )
+    """Which checkpoints of each trial are kept; instead of a mapping the number of the newest, or all."""
+    checkpoint_quota_mb: Positive | None = None
+    """How many megabytes all checkpoints of the experiment may take together; no limit if not given."""
     save_seconds: SecondsOrZero | None = None
     """How long a stopped trial may save; if not given 30 where it calls should_stop() or has a checkpoint, else 0."""
     lease_seconds: Seconds | None = None
@@ -157,5 +181,6 @@ class ExperimentConfig(Section):
 
     @classmethod
     def from_canonical(cls, canonical: dict[str, Any]) -> Self:
-        """The configuration from what `canonical` gave; raises pydantic.ValidationError on anything else."""
-        return cls.model_validate(canonical)
+        """The configuration from what `canonical` gave; raises pydantic.ValidationError on anything else. Before there
+        was `keepCheckpoints` all of them were kept, and of experiments from then they are."""
+        return cls.model_validate({"keep_checkpoints": "all", **canonical})

@@ -166,6 +166,17 @@ def _exit_codes(value: Any) -> Any:
     return tuple(dict.fromkeys(codes))
 
 
+def newest_checkpoints(value: Any) -> Any:
+    """How many of the newest checkpoints are kept: a whole number from 1, or "all"."""
+    if isinstance(value, str) and value.lower() == "all":
+        return "all"
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _LARGEST_WHOLE:
+        raise unexpected("a number from 1, or all")
+    return value
+
+
 def _objective_metric(value: Any) -> Any:
     if value != "default":
         raise unexpected('default, the key under which trials report what is optimized, as in {"default": accuracy}')
@@ -226,6 +237,11 @@ ExitCodes = Annotated[
     tuple[int, ...],
     BeforeValidator(_exit_codes),
     WithJsonSchema({"type": "array", "items": {"type": "integer", "minimum": 1, "maximum": 255}, "uniqueItems": True}),
+]
+NewestCheckpoints = Annotated[
+    int | Literal["all"],
+    BeforeValidator(newest_checkpoints),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"const": "all"}]}),
 ]
 GpuIndices = Annotated[
     tuple[int, ...],

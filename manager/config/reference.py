@@ -33,6 +33,7 @@ _DEFAULTS = {
     "trialCodeDirectory": "the file's folder",
     "objective": "see [Objective](#objective)",
     "objective.direction": "see [Objective](#objective)",
+    "keepCheckpoints": "`{newest: 2, best: 1}`",
     "tuner.name": f"{REQUIRED}, or `className`",
     "tuner.className": f"{REQUIRED}, or `name`",
     "assessor.name": f"{REQUIRED}, or `className`",
@@ -191,6 +192,11 @@ def render_json_schema() -> str:
         {"oneOf": [{"required": ["tuner"]}, {"required": ["advisor"]}]},
         {"anyOf": [{"required": ["trialCommand"]}, {"properties": {"trainingService": _HAS_COMMAND}}]},
         {"if": _HAS_OWN_TUNER, "else": {"properties": {"searchSpace": _SPACE_OF_BUILTINS}}},
+    ]
+    root["keepCheckpoints"]["anyOf"] = [
+        {"$ref": root["keepCheckpoints"].pop("$ref")},
+        {"type": "integer", "minimum": 1},
+        {"const": "all"},
     ]
     root["advisor"] = {"$ref": "#/$defs/TunerConfig", "deprecated": True, "description": "Old name of tuner."}
     _add_keys_without_effect(schema)

@@ -97,6 +97,12 @@ ORDER BY sequence_id;
 SELECT * FROM trials WHERE experiment_id = :experiment_id AND status IN ('WAITING', 'RUNNING')
 ORDER BY sequence_id;
 
+-- name: trials.origins
+-- the checkpoints of these trials with which trials began that have not ended
+SELECT DISTINCT origin_trial, origin_checkpoint FROM trials
+WHERE origin_checkpoint IS NOT NULL AND status IN ('WAITING', 'RUNNING', 'PAUSED')
+  AND origin_trial IN (SELECT value FROM json_each(:ids));
+
 -- name: trials.paused
 SELECT * FROM trials WHERE experiment_id = :experiment_id AND status = 'PAUSED'
   AND (:ids IS NULL OR id IN (SELECT value FROM json_each(:ids))) ORDER BY sequence_id;
@@ -376,9 +382,19 @@ WHERE trial_id = :trial_id AND kind = 'intermediate' AND member = :member AND se
 ORDER BY id DESC LIMIT 1;
 
 -- name: checkpoints.insert
-INSERT INTO checkpoints (trial_id, job, member, offset, step, path, sequence, time, with_metric, bytes, manifest)
-VALUES (:trial_id, :job, :member, :offset, :step, :path, :sequence, :time, :with_metric, :bytes, :manifest)
+INSERT INTO checkpoints (trial_id, job, member, offset, step, path, sequence, time, with_metric, bytes, manifest, value)
+VALUES (:trial_id, :job, :member, :offset, :step, :path, :sequence, :time, :with_metric, :bytes, :manifest, :value)
 RETURNING *;
+
+-- name: metrics.value_before
+-- of a member; what its later points were that it then began anew from does not count
+SELECT value FROM metrics
+WHERE trial_id = :trial_id AND kind = 'intermediate' AND member = :member AND sequence < :sequence
+ORDER BY id DESC LIMIT 1;
+
+-- name: metrics.latest_value
+-- of any member
+SELECT value FROM metrics WHERE trial_id = :trial_id AND kind = 'intermediate' ORDER BY id DESC LIMIT 1;
 
 -- name: checkpoints.metric_after
 SELECT * FROM metrics
@@ -389,5 +405,43 @@ SELECT * FROM checkpoints WHERE trial_id = :trial_id AND id > :after_id ORDER BY
 
 -- name: checkpoints.latest
 -- of the rank whose reports count if it has one, else of the lowest rank that has
-SELECT * FROM checkpoints WHERE trial_id = :trial_id
+SELECT * FROM checkpoints WHERE trial_id = :trial_id AND deleted_at IS NULL
 ORDER BY job DESC, member <> :member, member, id DESC LIMIT 1;
+
+-- name: checkpoints.kept
+SELECT * FROM checkpoints WHERE trial_id = :trial_id AND deleted_at IS NULL ORDER BY id;
+
+-- name: checkpoints.get
+SELECT * FROM checkpoints WHERE id = :id;
+
+-- name: checkpoints.delete
+UPDATE checkpoints SET deleted_at = :time
+WHERE trial_id = :trial_id AND job = :job AND path = :path AND deleted_at IS NULL;
+
+-- name: checkpoints.remove
+UPDATE checkpoints SET removed_at = :time
+WHERE trial_id = :trial_id AND job = :job AND path = :path AND deleted_at IS NOT NULL AND removed_at IS NULL;
+
+-- name: checkpoints.set_expendable
+UPDATE checkpoints SET expendable = :expendable WHERE id = :id;
+
+-- name: checkpoints.to_remove
+SELECT * FROM checkpoints WHERE deleted_at IS NOT NULL AND removed_at IS NULL ORDER BY id;
+
+-- name: checkpoints.expendable
+SELECT * FROM checkpoints WHERE deleted_at IS NULL AND expendable = :expendable ORDER BY id LIMIT :limit;
+
+-- name: checkpoints.undecided
+-- trials of which checkpoints were not decided over, or as those of a trial that had not ended
+SELECT trial_id FROM checkpoints WHERE deleted_at IS NULL AND expendable IS NULL
+UNION
+SELECT trial_id FROM checkpoints WHERE deleted_at IS NULL AND expendable IN (SELECT value FROM json_each(:live));
+
+-- name: checkpoints.total_bytes
+SELECT bytes FROM checkpoint_total WHERE id = 1;
+
+-- name: checkpoints.highest
+SELECT id FROM checkpoints WHERE deleted_at IS NULL AND value IS NOT NULL ORDER BY value DESC LIMIT 1;
+
+-- name: checkpoints.lowest
+SELECT id FROM checkpoints WHERE deleted_at IS NULL AND value IS NOT NULL ORDER BY value LIMIT 1;

@@ -333,7 +333,9 @@ class CheckpointRow(Row):
     """One registered checkpoint. `path` is relative to its job's directory; `sequence` is the number of points that its
     trial's curve had before it. `with_metric`: 1 when the last of them was reported together with it, 0 when none was,
     None when its record does not say so. `bytes` is the size of its files, `manifest` the SHA-256 of its manifest; None
-    in records of earlier versions. `deleted_at`: when its files were deleted."""
+    in records of earlier versions. `value` is that of the metric reported with it or last before it. `deleted_at`: when
+    it was decided to delete its files; `removed_at`: when they were gone from its node. `expendable`: an
+    `Expendability`, None before it was decided over."""
 
     id: int
     trial_id: str
@@ -348,6 +350,9 @@ class CheckpointRow(Row):
     bytes: int | None = None
     manifest: str | None = None
     deleted_at: float | None = None
+    value: float | None = None
+    expendable: int | None = None
+    removed_at: float | None = None
 
 
 _ROW_TYPES: tuple[type[Row], ...] = (

@@ -234,6 +234,9 @@ class ExperimentConfig:
     report_from: int | None = None
     code_snapshot: bool | None = None
     seed: int | None = None
+    keep_checkpoints: Mapping[str, Any] | int | str | None = None
+    """A number is that of the newest; "all" keeps every one."""
+    checkpoint_quota_mb: int | None = None
     save_seconds: float | str | None = None
     lease_seconds: float | None = None
 

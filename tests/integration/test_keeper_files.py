@@ -8,7 +8,16 @@ import pytest
 from fakes.keeper_node import Node, open_node
 
 from proctor.trial_keeper.files.server import AT_ONCE
-from proctor.trial_keeper.protocol import Cancel, EndReason, ListFiles, ReadFile, ReadFiles, RemoveFolder
+from proctor.trial_keeper.protocol import (
+    COMMAND_TYPES,
+    Cancel,
+    EndReason,
+    ListFiles,
+    ReadFile,
+    ReadFiles,
+    RemoveCheckpoint,
+    RemoveFolder,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -156,6 +165,68 @@ async def test_a_folder_in_which_a_job_runs_and_the_keepers_own_are_left(node: N
     assert (await node.manager.end_of("T.1")).reason == EndReason.CANCELED
     answer, _ = await node.manager.ask(RemoveFolder("ended", "experiments/e1"))
     assert not answer.error
+
+
+async def test_a_checkpoint_is_deleted_while_its_job_runs_and_twice_is_once(node: Node) -> None:
+    job = node.job_directory("T.1")
+    await node.manager.command(node.launch("T.1", "sleep 600"))
+    await node.manager.start_of("T.1")
+    for number in ("1", "2"):
+        (job / "output" / "checkpoints" / number).mkdir(parents=True)
+        (job / "output" / "checkpoints" / number / "weights").touch()
+    (job / "output" / "checkpoints" / "1").chmod(0o500)  # its files cannot be removed before that is changed
+    for request in ("first", "second"):
+        answer, _ = await node.manager.ask(RemoveCheckpoint(request, str(job / "output" / "checkpoints" / "1")))
+        assert (answer.error, answer.missing) == ("", False)
+    assert os.listdir(job / "output" / "checkpoints") == ["2"]
+    assert node.manager.registrations[-1].commands == sorted(COMMAND_TYPES)
+
+
+async def test_what_a_killed_keeper_has_left_of_a_checkpoint_goes_with_the_repeated_request(node: Node) -> None:
+    write(node, "parameter.json")
+    left = write(node, "output/checkpoints/.unfinished-deleted-7/weights").parent
+    write(node, "output/checkpoints/8/weights")
+    answer, _ = await node.manager.ask(RemoveCheckpoint("again", f"{FOLDER}/output/checkpoints/7"))
+    assert (answer.error, left.exists()) == ("", False)
+    assert os.listdir(left.parent) == ["8"]
+
+
+async def test_no_checkpoint_is_deleted_that_a_running_job_continues_from(node: Node) -> None:
+    write(node, "parameter.json")
+    weights = write(node, "output/checkpoints/3/weights")
+    saved = f"{FOLDER}/output/checkpoints/3"
+    launch = node.launch("T.2", "sleep 600", resume_checkpoint=saved)
+    await node.manager.command(launch)
+    await node.manager.start_of("T.2")
+    answer, _ = await node.manager.ask(RemoveCheckpoint("busy", saved))
+    assert f"job T.2 is running and continues from {saved}" in answer.error
+    assert weights.exists()
+    await node.manager.command(Cancel("T.2", launch.token, 0.0))
+    await node.manager.end_of("T.2")
+    answer, _ = await node.manager.ask(RemoveCheckpoint("free", saved))
+    assert (answer.error, weights.parent.exists()) == ("", False)
+
+
+async def test_only_checkpoints_of_jobs_are_deleted_as_checkpoints(node: Node) -> None:
+    outside = node.directory / "mine"
+    (outside / "output" / "checkpoints" / "1").mkdir(parents=True)
+    (outside / "1").mkdir()
+    write(node, "parameter.json")
+    write(node, "output/model")
+    (node.keeper_directory / FOLDER / "output" / "checkpoints").symlink_to(outside)
+    refused = {
+        f"{FOLDER}/output": "is no checkpoint",
+        f"{FOLDER}/output/checkpoints": "is no checkpoint",
+        f"{FOLDER}/output/checkpoints/1/../../..": "is no checkpoint",
+        f"{FOLDER}/output/checkpoints/1": "is reached by a link",
+        str(outside / "output" / "checkpoints" / "1"): "is not the directory of a job",
+        "a\0b": "not the name of a folder",
+    }
+    for number, (folder, why) in enumerate(refused.items()):
+        answer, _ = await node.manager.ask(RemoveCheckpoint(f"no {number}", folder))
+        assert why in answer.error, folder
+    assert (outside / "output" / "checkpoints" / "1").exists()
+    assert (outside / "1").exists()
 
 
 async def test_long_lists_come_in_pages_that_follow_one_another(node: Node) -> None:

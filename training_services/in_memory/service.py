@@ -13,13 +13,16 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from proctor.sdk.files import remove_tree
 from proctor.training_services.base import (
     EndReason,
     JournalChunk,
     MetricListener,
     StatusListener,
+    SupportsCheckpointDeletion,
     SupportsEvents,
     SupportsReattach,
     TrainingService,
@@ -39,7 +42,7 @@ __all__ = ["InMemoryPlatform", "InMemoryTrainingService"]
 log = logging.getLogger(__name__)
 
 
-class InMemoryTrainingService(TrainingService, SupportsEvents, SupportsReattach):
+class InMemoryTrainingService(TrainingService, SupportsEvents, SupportsReattach, SupportsCheckpointDeletion):
     """Runs jobs by a script on the running event loop.
 
     :param script: what a job does; the default reports the sum of its parameters and exits.
@@ -130,6 +133,9 @@ class InMemoryTrainingService(TrainingService, SupportsEvents, SupportsReattach)
             reason = EndReason.UNPLACEABLE if isinstance(error, SubmissionRefused) else EndReason.INFRASTRUCTURE
             step = scripts.ScriptedExit(reason=reason, code=None, detail=str(error))
             self.platform.start(form, lambda _: iter((step,)))
+
+    async def delete_checkpoint(self, form: TrialJobForm, path: str) -> None:
+        remove_tree(str(Path(form.directory, path)))  # at once: threads have no place under virtual time
 
     async def clean_up(self) -> None:
         for job in list(self.platform.jobs.values()):

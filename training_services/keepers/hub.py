@@ -338,7 +338,7 @@ class KeeperHub:
     async def list_files(self, node_id: str, folder: str, *, timeout_seconds: float = 30.0) -> list[FileFacts]:
         """The regular files below a folder of a node, by path; `folder` is relative to the keeper's directory, or is
         the absolute path of a job's. Raises as `FileRequests` does; ServiceUnavailable at once while the keeper is
-        disconnected. So do the next three."""
+        disconnected. So do the next four."""
         return await self._sessions.files(node_id).list_files(folder, timeout_seconds=timeout_seconds)
 
     async def read_file(
@@ -358,6 +358,10 @@ class KeeperHub:
     async def remove_folder(self, node_id: str, folder: str, *, timeout_seconds: float = 60.0) -> None:
         """Remove a folder of a node in which no job runs; one that is not there is removed already."""
         await self._sessions.files(node_id).remove_folder(folder, timeout_seconds=timeout_seconds)
+
+    async def remove_checkpoint(self, node_id: str, folder: str, *, timeout_seconds: float = 600.0) -> None:
+        """Delete a checkpoint of a job, which may be running; one that is not there is deleted already."""
+        await self._sessions.files(node_id).remove_checkpoint(folder, timeout_seconds=timeout_seconds)
 
     # ---- jobs
 

@@ -21,6 +21,7 @@ from proctor.trial_keeper.protocol import (
     ReadFile,
     ReadFiles,
     Registration,
+    RemoveCheckpoint,
     RemoveFolder,
     to_json,
 )
@@ -83,10 +84,12 @@ class FileRequests:
     again), TrainingServiceError with the keeper's sentence when it cannot do it.
 
     :param commands: what the requests are sent with.
+    :param registration: of the keeper.
     """
 
-    def __init__(self, node_id: str, commands: CommandQueue) -> None:
+    def __init__(self, node_id: str, commands: CommandQueue, registration: Registration) -> None:
         self._node_id = node_id
+        self._registration = registration
         self._commands = commands
         self._turns = asyncio.Semaphore(_AT_ONCE)
         self._waiting: dict[str, asyncio.Future[_Answer]] = {}
@@ -136,6 +139,15 @@ class FileRequests:
     async def remove_folder(self, folder: str, *, timeout_seconds: float) -> None:
         """Remove a folder with all that is in it; one that is not there is removed already."""
         await self._ask(RemoveFolder(_new_request(), folder), timeout_seconds)
+
+    async def remove_checkpoint(self, folder: str, *, timeout_seconds: float) -> None:
+        """Delete a checkpoint of a job, which may be running; one that is not there is deleted already."""
+        if RemoveCheckpoint.__name__ not in self._registration.commands:
+            raise TrainingServiceError(
+                f"node {self._node_id}: its keeper is of another version ({self._registration.version}) and cannot "
+                "delete checkpoints; stop it and start it again with this manager's version"
+            )
+        await self._ask(RemoveCheckpoint(_new_request(), folder), timeout_seconds)
 
     def answer(self, answer: FileAnswer, data: bytes) -> None:
         """The keeper's answer; perhaps its request was canceled meanwhile."""
@@ -215,7 +227,7 @@ class RegisteredKeeper:
         self.suspended: dict[str, str] = {}
         self.refused: set[str] = set()
         self.commands = CommandQueue()
-        self.files = FileRequests(node_id, self.commands)
+        self.files = FileRequests(node_id, self.commands, registration)
 
     def close(self) -> None:
         """A newer session has taken its place; a waiting poll is answered at once, a question about files fails."""

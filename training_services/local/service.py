@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from proctor.training_services.base import SupportsLogs, TrialJobForm
+from proctor.training_services.base import SupportsCheckpointDeletion, SupportsLogs, TrialJobForm
 from proctor.training_services.capacity import GpuRules
 from proctor.training_services.errors import SubmissionRefused
 from proctor.training_services.keeper_service import KeeperTrainingService
@@ -55,7 +55,7 @@ def _tupled(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-class LocalTrainingService(KeeperTrainingService, SupportsLogs):
+class LocalTrainingService(KeeperTrainingService, SupportsLogs, SupportsCheckpointDeletion):
     """One experiment's trials on node `local`. Settings: `use_active_gpu`, `max_trial_number_per_gpu`,
     `gpu_indices`."""
 
@@ -86,6 +86,9 @@ class LocalTrainingService(KeeperTrainingService, SupportsLogs):
     async def list_job_files(self, form: TrialJobForm) -> list[tuple[str, int]]:
         found = await asyncio.to_thread(list_files, form.directory)
         return [(file.path, file.size) for file in found]
+
+    async def delete_checkpoint(self, form: TrialJobForm, path: str) -> None:
+        await self._hub.remove_checkpoint(LOCAL_NODE, f"{form.directory}/{path}")
 
     def check(self, form: TrialJobForm) -> None:
         require_launchable(form)

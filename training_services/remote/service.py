@@ -16,6 +16,7 @@ from proctor.training_services.base import (
     EndReason,
     Exit,
     StatusChange,
+    SupportsCheckpointDeletion,
     SupportsCheckpoints,
     SupportsLogs,
     TrialJobDetail,
@@ -23,7 +24,13 @@ from proctor.training_services.base import (
     TrialJobStatus,
 )
 from proctor.training_services.capacity import GpuRules, Strategy
-from proctor.training_services.errors import BrokenPlatform, ServiceUnavailable, SubmissionRefused, UnknownTrialJob
+from proctor.training_services.errors import (
+    BrokenPlatform,
+    ServiceUnavailable,
+    SubmissionRefused,
+    TrainingServiceError,
+    UnknownTrialJob,
+)
 from proctor.training_services.files.code import CodeArchives
 from proctor.training_services.keeper_service import KeeperTrainingService
 from proctor.training_services.keepers.launches import require_launchable, user_name, write_launch
@@ -61,7 +68,7 @@ def provider_of(context: ServiceContext) -> "RemoteProvider":
     return cast("RemoteProvider", context.providers.get("remote"))
 
 
-class RemoteTrainingService(KeeperTrainingService, SupportsLogs, SupportsCheckpoints):
+class RemoteTrainingService(KeeperTrainingService, SupportsLogs, SupportsCheckpoints, SupportsCheckpointDeletion):
     """One experiment's trials on its machines. Settings: see `RemoteSettings`.
 
     Machines are claimed with the first job, or when jobs are reattached; an instance that only reads claims nothing.
@@ -98,7 +105,7 @@ class RemoteTrainingService(KeeperTrainingService, SupportsLogs, SupportsCheckpo
             start=self._start,
             experiment_id=context.experiment_id,
         )
-        checkpoints = CheckpointLocator(
+        self._checkpoints = CheckpointLocator(
             self._hub,
             self._pool,
             self._paths,
@@ -112,7 +119,7 @@ class RemoteTrainingService(KeeperTrainingService, SupportsLogs, SupportsCheckpo
             code=self._code_of,
             code_on_node=self._settings.code_path_on_node,
             transfers=transfers,
-            checkpoints=checkpoints,
+            checkpoints=self._checkpoints,
         )
 
     # ---- nodes
@@ -148,6 +155,13 @@ class RemoteTrainingService(KeeperTrainingService, SupportsLogs, SupportsCheckpo
     async def list_job_files(self, form: TrialJobForm) -> list[tuple[str, int]]:
         node_id, folder = self._node_of(form), self._paths.job(form)
         return await self._reader.list(node_id, folder, Path(form.directory), lives=form.job_id in self._jobs)
+
+    async def delete_checkpoint(self, form: TrialJobForm, path: str) -> None:
+        try:
+            await self._checkpoints.delete(form, self._node_of(form), path)
+        except OSError as error:
+            problem = f"the copy of {path} of job {form.job_id} on the manager's machine cannot be removed: {error}"
+            raise TrainingServiceError(problem) from error
 
     # ---- run
 

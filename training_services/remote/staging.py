@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -85,6 +86,19 @@ class CheckpointLocator:
         self._provider = provider
         self._collector = collector
         self._transfers = transfers
+        self._copies: dict[str, set[str]] = {}  # by path on a machine: the nodes it was copied to
+
+    async def delete(self, form: TrialJobForm, node_id: str, path: str) -> None:
+        """Delete a checkpoint of a job that ran on this node: there, here, and where this manager has copied it to.
+        Raises ServiceUnavailable: a node is away; OSError."""
+        directory = Path(form.directory)
+        await self._collector.delete(node_id, directory, path)
+        target = self._target(directory / path)
+        for copied_to in self._copies.pop(target, ()):
+            with suppress(TrainingServiceError):  # it is away: the copy goes when the experiment leaves the machine
+                await self._hub.remove_folder(copied_to, target)
+        await self._hub.remove_checkpoint(node_id, f"{self._paths.job(form)}/{path}")
+        await self._collector.delete(node_id, directory, path)  # again: it may just have been collected
 
     async def find(self, form: TrialJobForm, node_id: str, notify: Notify) -> ResumePoint:
         """Where the job starts on this node; copies the checkpoint there where necessary.
@@ -136,11 +150,16 @@ class CheckpointLocator:
 
     async def _copy(self, here: Path, node_id: str, notify: Notify) -> str:
         name = self._paths.checkpoint_name(str(here))
-        target = f"{self._paths.checkpoints}/{here.relative_to(self._paths.directory).as_posix()}"
+        target = self._target(here)
+        self._copies.setdefault(target, set()).add(node_id)
         machine = self._provider.machine(node_id)
         run = partial(machine.ensure_folder_copy, here, target)
         await self._transfers.make(Copy((node_id, target), name, node_id, run), notify)
         return target
+
+    def _target(self, here: Path) -> str:
+        """Where a copy of a checkpoint is put on a machine."""
+        return f"{self._paths.checkpoints}/{here.relative_to(self._paths.directory).as_posix()}"
 
 
 class Staging:

@@ -21,6 +21,7 @@ import pytest
 
 from proctor.training_services.base import (
     EndReason,
+    SupportsCheckpointDeletion,
     SupportsEvents,
     SupportsLogs,
     SupportsReattach,
@@ -251,6 +252,18 @@ class TrainingServiceContract:
             ):
                 with pytest.raises(FileNotFoundError):
                     await service.read_job_file(form, path, 0, 100)
+
+    async def test_a_checkpoint_that_is_not_there_is_deleted_already(self, harness: ServiceHarness) -> None:
+        service = harness.service
+        if not isinstance(service, SupportsCheckpointDeletion):
+            pytest.skip("the service does not support deleting checkpoints")
+        form, recorder = harness.form(Behavior.REPORT), Recorder()
+        recorder.listen(harness.service)
+        async with serving(harness.service):
+            await harness.service.submit_trial_job(form)
+            await recorder.end_of(form.job_id)
+            for _ in range(2):
+                await service.delete_checkpoint(form, "output/checkpoints/1")
 
     async def test_a_service_that_cannot_find_jobs_again_ends_them_before_it_ends(
         self, harness: ServiceHarness

@@ -1,5 +1,5 @@
-"""Which folders of this node the manager may read, and reading files in them. This protects against mistakes, not
-against the manager, which may run any command here.
+"""Which folders of this node the manager may read or remove, and reading files in them. This protects against
+mistakes, not against the manager, which may run any command here.
 
 Paths are judged after resolving links, so no link leads out.
 """
@@ -8,6 +8,7 @@ import os
 import stat
 from collections.abc import Sequence
 
+from proctor.sdk.protocol import CHECKPOINT_FOLDER, PARAMETER_FILE
 from proctor.trial_keeper.errors import AccessRefused
 from proctor.trial_keeper.protocol import FileFacts
 from proctor.trial_keeper.settings import BUNDLE_FOLDER, EXPERIMENTS_FOLDER, JOBS_FOLDER, SOCKET_FOLDER
@@ -54,6 +55,30 @@ class FileAccess:
         for job_id, path in busy:
             if _is_within(self._real(path), found):
                 raise AccessRefused(f"job {job_id} is still running in {folder}; stop it before you remove its files")
+        return found
+
+    def checkpoint(self, folder: str, busy: Sequence[tuple[str, str]]) -> str:
+        """The path of a checkpoint that may be deleted: output/checkpoints/<n> of a job's directory, wherever that is,
+        which no running job continues from. It need not be there. Raises AccessRefused.
+
+        :param busy: (job id, path) of what running jobs need.
+        """
+        self._real(folder)  # refuses what is no name
+        named = os.path.normpath(os.path.join(self._directory, folder))
+        parent, name = os.path.split(named)
+        job = parent.removesuffix(f"{os.sep}{CHECKPOINT_FOLDER}")
+        if job == parent or not (name.isascii() and name.isdecimal()):
+            raise AccessRefused(f"{folder} is no checkpoint {CHECKPOINT_FOLDER}/<n> of a job; it was not deleted")
+        found = os.path.join(self._real(job), CHECKPOINT_FOLDER, name)
+        if os.path.join(self._real(parent), name) != found:
+            raise AccessRefused(f"{parent} is reached by a link to another place; {folder} was not deleted")
+        if os.path.lexists(found) and not os.path.exists(os.path.join(job, PARAMETER_FILE)):
+            raise AccessRefused(
+                f"{job} is not the directory of a job, it has no {PARAMETER_FILE}; {folder} was not deleted"
+            )
+        for job_id, path in busy:
+            if _is_within(self._real(path), found):
+                raise AccessRefused(f"job {job_id} is running and continues from {folder}; it was not deleted")
         return found
 
     def _real(self, path: str) -> str:

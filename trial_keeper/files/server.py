@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
+from proctor.sdk.failpoints import failpoint
+from proctor.sdk.files import UNFINISHED_PREFIX, set_aside, sync_folder
 from proctor.trial_keeper.errors import AccessRefused
 from proctor.trial_keeper.files.access import FileAccess, list_files, read_file
 from proctor.trial_keeper.protocol import (
@@ -21,6 +23,7 @@ from proctor.trial_keeper.protocol import (
     ListFiles,
     ReadFile,
     ReadFiles,
+    RemoveCheckpoint,
     RemoveFolder,
     to_json,
 )
@@ -94,6 +97,9 @@ class FileAnswers:
         if isinstance(request, RemoveFolder):
             _remove(self._access.removable(request.folder, jobs.busy))
             return blank, b""
+        if isinstance(request, RemoveCheckpoint):
+            _delete_checkpoint(self._access.checkpoint(request.folder, jobs.busy))
+            return blank, b""
         folder = self._access.readable(request.folder, jobs.known)
         if isinstance(request, ListFiles):
             files = list_files(folder)
@@ -124,9 +130,23 @@ def _read_small(folder: str, request: ReadFiles) -> tuple[list[FileFacts], bytes
     return files, b"".join(parts)
 
 
+def _delete_checkpoint(path: str) -> None:
+    """Take its name away first, then remove it. Asked again, what a keeper that was killed in between has left."""
+    folder, name = os.path.split(path)
+    discarded = os.path.join(folder, f"{UNFINISHED_PREFIX}deleted-{name}")
+    failpoint("keeper.checkpoint.delete.before")
+    if os.path.lexists(path):
+        _remove(discarded)
+        set_aside(path, discarded)
+        sync_folder(folder)
+    failpoint("keeper.checkpoint.delete.after")
+    _remove(discarded)
+
+
 def _remove(path: str) -> None:
-    """Whatever trials have left in it: folders that may not be written to, files that come and go meanwhile."""
-    if os.path.islink(path):
+    """Remove a folder, or what has taken its place, whatever trials have left in it: folders that may not be written
+    to, files that come and go meanwhile."""
+    if os.path.lexists(path) and (os.path.islink(path) or not os.path.isdir(path)):
         os.unlink(path)
         return
     for left in reversed(range(_REMOVAL_TRIES)):

@@ -16,6 +16,7 @@ from proctor.manager.lifecycle.retries import RetryPolicy
 from proctor.manager.settings import ENVIRONMENT_FILE
 from proctor.manager.store.database import Database
 from proctor.manager.store.rows import ExperimentRow, TrialJobRow, TrialRow
+from proctor.sdk.protocol import ENV_CHECKPOINT_QUOTA
 from proctor.training_services.base import NodePlacement, SupportsSoftStop, TrainingService, TrialJobForm
 
 
@@ -41,6 +42,7 @@ class JobFormBuilder:
 
     def form(self, experiment: ExperimentRow, trial: TrialRow, job: TrialJobRow) -> TrialJobForm:
         """Everything the service needs to run `job`."""
+        quota = self._config.checkpoint_quota_mb
         return TrialJobForm(
             job_id=job.id,
             token=job.token,
@@ -54,6 +56,7 @@ class JobFormBuilder:
             code_directory=str(self.code_directory),
             directory=str(self.job_directory(trial, job.number)),
             environment_file=self._environment_file,
+            environment={} if quota is None else {ENV_CHECKPOINT_QUOTA: str(quota)},
             gpu_number=self._config.trial_gpu_number,
             max_duration_seconds=experiment.max_trial_seconds,
             resume_checkpoint=job.resume_checkpoint,

@@ -28,6 +28,7 @@ from proctor.manager.engine.loop.listeners import ServiceListener
 from proctor.manager.engine.loop.messages import Envelope, Inbox
 from proctor.manager.engine.loop.placing import find_checkpoint, place_waiting
 from proctor.manager.engine.loop.recovery import InputLog, bring_back, read_state, save_columns
+from proctor.manager.engine.loop.retention import CheckpointRetention
 from proctor.manager.engine.loop.state import Checkpoint, ExperimentState, LiveTrial, Snapshot, Turn
 from proctor.manager.engine.transient_errors import error_clause, is_transient
 from proctor.manager.errors import BadRequest, Conflict, ManagerError, Unavailable
@@ -54,6 +55,7 @@ class ExperimentLoop:
         self.attached = asyncio.Event()  # its jobs are reattached, or it has failed
         self._listener = ServiceListener(state, self.inbox, context.control, context.metrics)
         self._effects = Effects(state, context, self.inbox)
+        self._retention = CheckpointRetention(state, context, self.inbox)
         self._policy = context.retry_policy
         self._sends_metrics = context.config.assessor is not None
         self._log = InputLog(context.control, context.metrics, state.row)
@@ -94,7 +96,10 @@ class ExperimentLoop:
             async with asyncio.TaskGroup() as group:
                 name = f"experiment {self.state.row.id}"
                 serving = group.create_task(service.run(), name=f"{name} service")
+                deleting = group.create_task(self._retention.run(), name=f"{name} checkpoints")
                 await self._take_turns(group)
+                await self._retention.finish()
+                deleting.cancel()
                 serving.cancel()
         except Exception as error:
             self._refuse_all(error_clause(error))
@@ -124,6 +129,7 @@ class ExperimentLoop:
                 self.context.placer.restore(trial.job.id, holder, form.placement)
         self._unwatch = self.context.placer.watch(self._wake_waiting)
         await self._effects.reattach()
+        await self._retention.start()
         await self._replay_metrics()
 
     def _wake_waiting(self) -> None:
@@ -169,6 +175,7 @@ class ExperimentLoop:
         turn = self._new_turn()
         brought_back = await self._bring_back(turn, envelopes)
         donors = await self._find_donors(envelopes)
+        turn.deleted = await self._retention.find_deleted(m.named_checkpoints(each.message for each in envelopes))
         answers: list[tuple[Envelope, Any]] = []
         for envelope in envelopes:
             try:
@@ -190,6 +197,7 @@ class ExperimentLoop:
             envelope.resolve(value)
         self._dispatcher.send(turn.inputs)
         await self._effects.carry_out(turn)
+        await self._retention.decide(turn.retain)
 
     async def _bring_back(self, turn: Turn, envelopes: Sequence[Envelope]) -> list[LiveTrial]:
         """The PAUSED trials that the messages are about."""

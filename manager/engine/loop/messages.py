@@ -5,7 +5,7 @@ handles each part alone. Of a part that is refused again, `substitutes` makes me
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -274,6 +274,12 @@ class Inbox:
 _REQUESTS = (
     CancelTrial | PauseByUser | ResumeByUser | AddTrial | ImportRows | ChangeLimits | Pause | Continue | StopExperiment
 )
+
+
+def named_checkpoints(messages: Iterable[LoopMessage]) -> list[int]:
+    """The ids of the checkpoints with which new trials are to begin."""
+    origins = [message.origin for message in messages if isinstance(message, AddTrial) and message.origin is not None]
+    return [origin.checkpoint.id for origin in origins if origin.checkpoint is not None]
 
 
 def is_request(message: LoopMessage) -> bool:

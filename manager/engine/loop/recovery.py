@@ -17,7 +17,7 @@ from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.store.database import Database
 from proctor.manager.store.errors import ValueRefused
 from proctor.manager.store.rows import ExperimentRow, InputRow, MetricRow
-from proctor.manager.store.tables import dispatcher_inputs, experiments, jobs, trials
+from proctor.manager.store.tables import checkpoints, dispatcher_inputs, experiments, jobs, trials
 from proctor.manager.store.tables import metrics as metric_store
 from proctor.manager.store.tables.journals import metric_number
 
@@ -70,12 +70,13 @@ async def _refresh(metrics: Database, trial: LiveTrial, report_from: int) -> dic
     """Metrics may have been stored that the trial's row does not show yet; returns what the row must be given."""
     trial_id = trial.row.id
 
-    def newest(connection: sqlite3.Connection) -> tuple[list[MetricRow], MetricRow | None, bool]:
+    def newest(connection: sqlite3.Connection) -> tuple[list[MetricRow], MetricRow | None, bool, bool]:
         latest = metric_store.latest_intermediate(connection, trial_id, member=report_from)
         has_progress = trial.job is not None and metric_store.has_progress(connection, trial_id, trial.job.number)
-        return metric_store.finals(connection, trial_id), latest, has_progress
+        has_checkpoints = bool(checkpoints.kept(connection, trial_id))
+        return metric_store.finals(connection, trial_id), latest, has_progress, has_checkpoints
 
-    finals, latest, trial.has_progress = await metrics.read(newest)
+    finals, latest, trial.has_progress, trial.has_checkpoints = await metrics.read(newest)
     final = next((row for row in finals if row.member == report_from), None)
     trial.other_final = next((row.member for row in finals if row.member != report_from), None)
     columns: dict[str, Any] = {}

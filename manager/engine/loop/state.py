@@ -44,6 +44,7 @@ class LiveTrial:
     waiting_since: float | None = None  # steady time since when it has waited for a place, under this manager
     retry_at: float | None = None  # monotonic time before which it is not tried again
     has_progress: bool = False  # its newest job has reported an intermediate metric or registered a checkpoint
+    has_checkpoints: bool = False  # of any of its jobs
     other_final: int | None = None  # a rank that has reported a final metric, and whose reports do not count
     decision: DecisionRow | None = None  # what its next job is to carry out
     parameters_before: tuple[int, int] | None = None  # parameter id of the jobs before the one of this number
@@ -119,6 +120,7 @@ class ExperimentState:
     replayed_to: int = 0  # id of the last metric that was sent on at recovery, not when it arrived
     active_since: float | None = None  # monotonic time since when `row.active_seconds` runs
     gpu_time: GpuTime = field(default_factory=GpuTime)
+    deleting: set[int] = field(default_factory=set)  # checkpoints whose deletion is decided and perhaps not stored yet
 
     @cached_property
     def counts_intermediate_results(self) -> bool:
@@ -144,7 +146,7 @@ class ExperimentState:
             if (known := self.trials.get(trial_id)) is not None:
                 trial.latest, trial.has_latest = known.latest, known.has_latest
                 trial.waiting_since, trial.other_final = known.waiting_since, known.other_final
-                trial.has_progress = known.has_progress
+                trial.has_progress, trial.has_checkpoints = known.has_progress, known.has_checkpoints
         self.trials, self.by_job, self.jobless = stored.trials, stored.by_job, stored.jobless
         self.gpu_time = stored.gpu_time
 
@@ -282,6 +284,8 @@ class Turn:
     cancel: list[tuple[str, bool]] = field(default_factory=list)  # (job id, stopped early)
     release: list[str] = field(default_factory=list)  # job ids whose reservation goes
     update: list[LiveTrial] = field(default_factory=list)
+    retain: set[str] = field(default_factory=set)  # trials of whose checkpoints some may have become superfluous
+    deleted: set[int] = field(default_factory=set)  # checkpoints that its messages name and that are deleted
     log_lines: list[tuple[int, str, dict[str, str | None]]] = field(default_factory=list)
 
     def write(self, action: Write) -> None:

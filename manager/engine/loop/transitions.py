@@ -181,6 +181,10 @@ def end_trial(
     """
     _move(turn, trial, ENDS[status], reason, ended_at=turn.now)
     state.remove(trial)
+    if trial.has_checkpoints:
+        turn.retain.add(trial.row.id)
+    if trial.row.origin_trial is not None and trial.row.origin_checkpoint is not None:
+        turn.retain.add(trial.row.origin_trial)
     state.count_end(status, cause, has_final=trial.has_final)
     state.exhausted = False  # a tuner that had nothing to suggest may have learned something
     value, has_value = outcome(trial, status, counts_intermediate=state.counts_intermediate_results)
@@ -421,6 +425,8 @@ def _close_job(
         lambda c: jobs.move(c, job.id, token=job.token, expected=expected, status=status, time=turn.now, **columns)
     )
     turn.release.append(job.id)
+    if trial.has_checkpoints:
+        turn.retain.add(trial.row.id)
     if trial.row.started_at is None and columns["started_at"] is not None:
         trial.row = replace(trial.row, started_at=exit.started_at)
         trial_id = trial.row.id

@@ -46,6 +46,9 @@ def on_stored(state: ExperimentState, turn: Turn, message: MetricsStored, *, not
         # The job may have been abandoned while its metrics were being stored: they are the trial's all the same.
         counts = chunk.member == report_from
         apply_chunk(turn, trial, chunk, is_newest=job_number == trial.row.jobs, counts=counts)
+        if chunk.checkpoints:
+            trial.has_checkpoints = True
+            turn.retain.add(trial_id)
         if not counts:
             continue
         parameter_id, began = trial.parameter_id_of(job_number), chunk.began

@@ -83,10 +83,13 @@ def _stop_softly(
 def add_trial(state: ExperimentState, turn: Turn, command: AddTrial, forms: JobFormBuilder) -> TrialRow:
     """A trial with the user's own parameters; the tuner is notified of it and of its result."""
     _require_active(state, "take a trial")
+    donor, saved = (command.origin.trial, command.origin.checkpoint) if command.origin is not None else (None, None)
+    if saved is not None and saved.id in turn.deleted:
+        what = f"{saved.path} of job {saved.job} of trial {saved.trial_id}"
+        raise Conflict(f"{what} has just been deleted (keepCheckpoints, checkpointQuotaMb); try again")
     (parameter_id,) = state.take_parameter_ids(1)
     message = protocol.AddCustomizedTrial(state.take_position(), parameter_id, command.parameters)
     turn.send_input(message, transitions.message_payload(message))
-    donor, saved = (command.origin.trial, command.origin.checkpoint) if command.origin is not None else (None, None)
     checkpoint = None
     if donor is not None and saved is not None:
         path = forms.job_directory(donor, saved.job) / saved.path

@@ -345,10 +345,22 @@ class _StoredJournal:
             "with_metric": int(with_metric) if isinstance(with_metric, bool) else None,
             "bytes": size if size is not None and size >= 0 else None,
             "manifest": manifest if isinstance(manifest, str) and _SHA_256.fullmatch(manifest) else None,
+            "value": self._value_before(),
         }
         [row] = self._connection.execute(query("checkpoints.insert"), self._key | values).fetchall()
         self._news.checkpoints.append(CheckpointRow.from_row(row))
         return True
+
+    def _value_before(self) -> float | None:
+        """The number of the member's last intermediate metric up to here; of any member's where it has none."""
+        found = next((row for row in reversed(self._rows) if row[5] == KIND_INTERMEDIATE), None)
+        if found is not None:
+            return found[8]  # type: ignore[no-any-return]
+        key = {name: self._key[name] for name in ("trial_id", "member")}
+        values = {**key, "sequence": self._first + self._intermediates}
+        stored = self._connection.execute(query("metrics.value_before"), values).fetchone()
+        stored = stored or self._connection.execute(query("metrics.latest_value"), key).fetchone()
+        return None if stored is None else stored[0]
 
     def _take_lost(self, place: int, count: int | None, why: Any, time: float) -> bool:
         """A number of reports, or a sentence about losses that could not be counted."""

@@ -27,6 +27,7 @@ __all__ = [
     "live",
     "move",
     "newest_reasons",
+    "origins",
     "page",
     "update",
 ]
@@ -80,6 +81,12 @@ def paused(
     """The trials that are PAUSED, of these or of all, by sequence id."""
     ids = None if trial_ids is None else json.dumps(list(trial_ids))
     return _select(connection, "trials.paused", experiment_id=experiment_id, ids=ids)
+
+
+def origins(connection: sqlite3.Connection, trial_ids: Collection[str]) -> set[tuple[str, str]]:
+    """(trial id, absolute path) of the checkpoints of these trials with which trials began that have not ended."""
+    ids = json.dumps(list(trial_ids))
+    return set(connection.execute(query("trials.origins"), {"ids": ids}).fetchall())
 
 
 def counts(connection: sqlite3.Connection, experiment_id: str) -> dict[TrialStatus, int]:

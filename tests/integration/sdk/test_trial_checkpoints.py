@@ -39,6 +39,32 @@ def test_a_checkpoint_is_in_place_before_the_journal_names_it_and_outlives_its_s
         assert (job.folder / record["path"] / "model" / "weights").read_text() == number * 100_000
 
 
+def test_a_checkpoint_over_the_quota_is_refused_before_it_is_copied_and_the_trial_continues(make_job: MakeJob) -> None:
+    job = make_job(PROCTOR_CHECKPOINT_QUOTA_MB="1")
+    done = job.run(
+        f"""{SAVE}
+save(1)
+import proctor.sdk.trial
+os.mkdir("large")
+os.truncate(os.open("large/weights", os.O_WRONLY | os.O_CREAT), 100 * 10**9)  # takes no room
+proctor.report(2, checkpoint="large")
+proctor.report(3, checkpoint="large")
+proctor.sdk.trial.save_checkpoint("large")
+proctor.report_final_result(4)
+""",
+        cwd=job.folder,
+    )
+    why = (
+        "a checkpoint of 100.0 GB was not saved: all checkpoints of the experiment may take 1.0 MB together "
+        "(checkpointQuotaMb); the trial continues with its earlier ones"
+    )
+    assert done.stderr == f"proctor: {why}\n"
+    found = [(record["kind"], record.get("why")) for record in job.records()]
+    reported = ("intermediate", None)
+    assert found == [reported, ("checkpoint", None), reported, ("lost", why), reported, ("final", None)]
+    assert os.listdir(job.folder / "output" / "checkpoints") == ["1"]
+
+
 def test_the_copy_does_not_follow_later_writes_to_the_source(job: Any) -> None:
     job.run(
         """

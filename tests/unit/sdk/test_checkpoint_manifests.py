@@ -24,7 +24,7 @@ def make_source(folder: Path) -> Path:
 
 def store(source: Path, job: Path) -> tuple[StoredCheckpoint, Path]:
     stored = save_checkpoint(str(source), str(job))
-    assert stored is not None
+    assert isinstance(stored, StoredCheckpoint)
     return stored, job / stored.path
 
 

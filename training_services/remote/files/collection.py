@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from proctor.sdk.failpoints import failpoint
-from proctor.sdk.files import make_folder, replace_file
+from proctor.sdk.files import discard, make_folder, replace_file
 from proctor.training_services.errors import CollectionFailed, ServiceUnavailable, TrainingServiceError
 from proctor.training_services.files.mirror import PART_SUFFIX, CollectedFiles
 from proctor.training_services.keepers.hub import KeeperHub
@@ -77,6 +77,13 @@ class CollectionNote:
     def with_whole(self, folder: str) -> "CollectionNote":
         """All of a folder is here."""
         return self if folder in self.whole else replace(self, whole=(*self.whole, folder))
+
+    def without(self, folder: str) -> "CollectionNote":
+        """A folder of the job is deleted."""
+        left = self.left
+        if left is not None:
+            left = tuple((path, size) for path, size in left if not path.startswith(f"{folder}/"))
+        return replace(self, left=left, whole=tuple(each for each in self.whole if each != folder))
 
     def has(self, path: str) -> bool:
         """Whether a file of the job, if it was there when the job ended, is here."""
@@ -145,6 +152,11 @@ class Collector:
             await asyncio.to_thread(self._note_whole, directory)
         return True
 
+    async def delete(self, node_id: str, directory: Path, path: str) -> None:
+        """Remove our copy of a folder of a job, which is deleted on its node or about to be. Raises OSError."""
+        async with self._lock(node_id):
+            await asyncio.to_thread(_delete_copy, directory, path)
+
     def has_all(self, folder: Path) -> bool:
         """Whether everything that was in a folder of a job is here. Blocks."""
         job, inner = self._split(folder)
@@ -199,6 +211,15 @@ class Collector:
 
     def _lock(self, node_id: str) -> asyncio.Lock:
         return self._locks.setdefault(node_id, asyncio.Lock())
+
+
+def _delete_copy(directory: Path, path: str) -> None:
+    note = CollectionNote.read(directory)
+    cleaned = note.without(path)
+    if cleaned != note:
+        cleaned.write(directory)
+    with suppress(FileNotFoundError):
+        discard(directory / path)
 
 
 async def collect_and_remove(hub: KeeperHub, node_id: str, paths: ExperimentPaths, progress: FileCollection) -> None:

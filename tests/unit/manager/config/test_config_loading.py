@@ -72,6 +72,8 @@ def test_the_smallest_configuration_has_the_documented_defaults(load: Load, smal
         "report_from": 0,
         "code_snapshot": False,
         "seed": None,
+        "keep_checkpoints": {"newest": 2, "best": 1},
+        "checkpoint_quota_mb": None,
         "save_seconds": None,
         "lease_seconds": None,
     }

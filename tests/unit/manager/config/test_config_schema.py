@@ -63,7 +63,11 @@ def test_every_top_key_that_is_not_refused_is_in_the_schema(small: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["trialComand: x", "maxTrialNumber: 0", "maxTrialDuration: ten", "seed: abc", "assessor: Medianstop"]
+    "line",
+    [
+        *("trialComand: x", "maxTrialNumber: 0", "maxTrialDuration: ten", "seed: abc", "assessor: Medianstop"),
+        *("keepCheckpoints: 0", "keepCheckpoints: some", "keepCheckpoints: {newest: 0}", "checkpointQuotaMb: 0"),
+    ],
 )
 def test_the_schema_refuses_what_the_reader_refuses(small: str, line: str) -> None:
     assert accepts(read(small))
@@ -72,7 +76,10 @@ def test_the_schema_refuses_what_the_reader_refuses(small: str, line: str) -> No
 
 @pytest.mark.parametrize(
     "line",
-    ["maxTrialNumber: 5", "maxTrialDuration: 1.5h", "tunerGpuIndices: '0,1'", "nniManagerIp: 10.0.0.1", "seed: null"],
+    [
+        *("maxTrialNumber: 5", "maxTrialDuration: 1.5h", "tunerGpuIndices: '0,1'", "nniManagerIp: 10.0.0.1"),
+        *("seed: null", "keepCheckpoints: 3", "keepCheckpoints: all", "keepCheckpoints: {newest: all, best: 0}"),
+    ],
 )
 def test_the_schema_accepts_what_the_reader_accepts(small: str, line: str) -> None:
     assert accepts(read(f"{small}{line}\n"))

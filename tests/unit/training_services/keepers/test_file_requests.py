@@ -31,9 +31,9 @@ class Stage:
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.reply: Reply | None = None
 
-    async def register(self) -> None:
+    async def register(self, *commands: str) -> None:
         await self.hub.mark_reattached()
-        registration = Registration("k", 1, "boot", "host", "0", "3.11", [], [])
+        registration = Registration("k", 1, "boot", "host", "0", "3.11", [], [], commands=list(commands))
         self.session = (await self.hub.register(NODE, registration)).session
 
     async def serve(self) -> None:
@@ -150,6 +150,18 @@ async def test_what_is_missing_and_what_has_failed_are_told_apart(stage: Stage) 
     assert not isinstance(raised.value, ServiceUnavailable)
 
 
+async def test_a_checkpoint_is_deleted_by_a_keeper_that_can_and_by_no_other(stage: Stage) -> None:
+    stage.reply = lambda kind, order: ({}, b"")
+    with pytest.raises(TrainingServiceError, match=r"of another version \(0\) and cannot delete checkpoints") as raised:
+        await stage.during(stage.hub.remove_checkpoint(NODE, "job/output/checkpoints/1"))
+    assert not isinstance(raised.value, ServiceUnavailable)
+    assert stage.asked == []
+    await stage.register("RemoveCheckpoint")
+    await stage.during(stage.hub.remove_checkpoint(NODE, "job/output/checkpoints/1"))
+    [(kind, order)] = stage.asked
+    assert (kind, order["folder"]) == ("RemoveCheckpoint", "job/output/checkpoints/1")
+
+
 async def test_a_node_whose_keeper_is_away_is_an_error_at_once_with_the_reason() -> None:
     stage = Stage()
     stage.pool.set_status(NODE, NodeStatus.CONNECTING, "its SSH server does not answer")
@@ -158,6 +170,7 @@ async def test_a_node_whose_keeper_is_away_is_an_error_at_once_with_the_reason()
         stage.hub.read_file(NODE, "folder", "file", 0, 1),
         stage.hub.read_files(NODE, "folder", ["file"], limit=1),
         stage.hub.remove_folder(NODE, "folder"),
+        stage.hub.remove_checkpoint(NODE, "folder"),
     ):
         with pytest.raises(ServiceUnavailable, match="node gpu-1 is connecting: its SSH server does not answer"):
             await question
