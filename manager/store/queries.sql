@@ -98,10 +98,24 @@ SELECT * FROM trials WHERE experiment_id = :experiment_id AND status IN ('WAITIN
 ORDER BY sequence_id;
 
 -- name: trials.origins
--- the checkpoints of these trials with which trials began that have not ended
-SELECT DISTINCT origin_trial, origin_checkpoint FROM trials
+-- the checkpoints of these trials with which trials began that have not ended, or that they last continued from
+SELECT origin_trial, origin_checkpoint FROM trials
 WHERE origin_checkpoint IS NOT NULL AND status IN ('WAITING', 'RUNNING', 'PAUSED')
-  AND origin_trial IN (SELECT value FROM json_each(:ids));
+  AND origin_trial IN (SELECT value FROM json_each(:ids))
+UNION
+SELECT substr(donor_job, 1, instr(donor_job, '.') - 1), donor_checkpoint
+FROM decisions JOIN trials ON trials.id = decisions.trial_id
+WHERE donor_job IS NOT NULL AND substr(donor_job, 1, instr(donor_job, '.') - 1) IN (SELECT value FROM json_each(:ids))
+  AND trials.status IN ('WAITING', 'RUNNING', 'PAUSED')
+  AND (decisions.job IS NULL OR decisions.job > 0 AND decisions.job = (
+    SELECT max(newer.job) FROM decisions AS newer
+    WHERE newer.trial_id = decisions.trial_id AND newer.donor_job IS NOT NULL
+  ));
+
+-- name: trials.donors
+-- the trials with whose checkpoints these have continued
+SELECT DISTINCT substr(donor_job, 1, instr(donor_job, '.') - 1) FROM decisions
+WHERE trial_id IN (SELECT value FROM json_each(:ids)) AND donor_job IS NOT NULL;
 
 -- name: trials.paused
 SELECT * FROM trials WHERE experiment_id = :experiment_id AND status = 'PAUSED'
@@ -406,6 +420,7 @@ SELECT * FROM checkpoints WHERE trial_id = :trial_id AND id > :after_id ORDER BY
 -- name: checkpoints.latest
 -- of the rank whose reports count if it has one, else of the lowest rank that has
 SELECT * FROM checkpoints WHERE trial_id = :trial_id AND deleted_at IS NULL
+  AND id NOT IN (SELECT value FROM json_each(:but))
 ORDER BY job DESC, member <> :member, member, id DESC LIMIT 1;
 
 -- name: checkpoints.kept

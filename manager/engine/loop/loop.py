@@ -222,7 +222,9 @@ class ExperimentLoop:
         for trial_id in {clone.donor_trial for clone in clones}:
             with suppress(RowNotFound):
                 row = await self.context.control.read(lambda c, key=trial_id: trials.get(c, key))  # type: ignore[misc]
-                checkpoint = await find_checkpoint(self.context, row, self.state.row.report_from)
+                checkpoint = await find_checkpoint(
+                    self.context, row, self.state.row.report_from, deleting=self.state.deleting
+                )
                 if checkpoint is not None and row.experiment_id == self.state.row.id:
                     found[trial_id] = checkpoint
         return found

@@ -1,6 +1,7 @@
 """Which waiting trial gets a job now."""
 
 import secrets
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
@@ -76,7 +77,9 @@ async def _place(
         transitions.set_reason(turn, trial, f"waiting: {place.reason}")
         return place
     trial.waiting_since = None
-    checkpoint = await find_checkpoint(context, trial.row, state.row.report_from, decision=trial.decision)
+    checkpoint = await find_checkpoint(
+        context, trial.row, state.row.report_from, decision=trial.decision, deleting=state.deleting
+    )
     fingerprint = await context.code.fingerprint()
     if state.code_fingerprint not in {None, fingerprint}:
         where, number = context.forms.code_directory, trial.row.sequence_id
@@ -98,7 +101,12 @@ async def _place(
 
 
 async def find_checkpoint(
-    context: LoopContext, trial: TrialRow, report_from: int, *, decision: DecisionRow | None = None
+    context: LoopContext,
+    trial: TrialRow,
+    report_from: int,
+    *,
+    decision: DecisionRow | None = None,
+    deleting: Collection[int] = (),
 ) -> Checkpoint | None:
     """What the trial's next job continues from: the newest checkpoint that it has registered, else the one that it was
     cloned from, before which its own curve has no points. If its folder is not on this machine: only for a service that
@@ -106,6 +114,7 @@ async def find_checkpoint(
 
     :param decision: what was decided of the job. A clone continues from its donor's checkpoint, and so do the jobs
         after it as long as none has registered one: what the trial had saved before is not part of its curve any more.
+    :param deleting: checkpoints that are deleted, although the store may not say so yet.
     """
     found: Checkpoint | None = None
     if decision is not None and decision.is_clone:
@@ -113,7 +122,7 @@ async def find_checkpoint(
     elif trial.jobs > 0:
         clone = await context.control.read(lambda connection: dispatcher_inputs.newest_clone(connection, trial.id))
         row = await context.metrics.read(
-            lambda connection: metric_store.latest_checkpoint(connection, trial.id, member=report_from)
+            lambda connection: metric_store.latest_checkpoint(connection, trial.id, member=report_from, but=deleting)
         )
         if row is not None and row.job >= (clone.job or 0 if clone is not None else 0):
             path = str(context.forms.job_directory(trial, row.job) / row.path)

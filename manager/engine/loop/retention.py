@@ -69,7 +69,7 @@ def gather_facts(
     """What decides over the checkpoints of a trial.
 
     :param job: its live job.
-    :param origins: what trials began with that have not ended (`trials.origins`).
+    :param origins: what trials continue from that have not ended (`trials.origins`).
     """
     given = set() if job is None else {job.resume_checkpoint}
 
@@ -155,6 +155,7 @@ class CheckpointRetention:
         try:
             self._context.metrics.require_writable()
             decision = await self._judge(batch)
+            donors = await self._donors([trial_id for trial_id in trial_ids if trial_id not in self._state.trials])
             await self._commit(decision.changed, decision.deleted)
             if self._quota is not None:
                 await self._enforce(self._quota)
@@ -164,8 +165,13 @@ class CheckpointRetention:
             return
         for trial_id in batch:
             del self._undecided[trial_id]
+        self._undecided |= dict.fromkeys(donor for donor in donors if donor not in batch)
         if self._undecided:
             self._inbox.post(Wake())
+
+    async def _donors(self, ended: Collection[str]) -> list[str]:
+        """The trials whose checkpoints these needed no longer than until now."""
+        return await self._context.control.read(lambda c: trials.donors(c, ended)) if ended else []
 
     async def _judge(self, trial_ids: Collection[str]) -> _Decision:
         """Apply the rules to these trials as they are now."""

@@ -425,7 +425,8 @@ def _close_job(
         lambda c: jobs.move(c, job.id, token=job.token, expected=expected, status=status, time=turn.now, **columns)
     )
     turn.release.append(job.id)
-    if trial.has_checkpoints:
+    is_clone = job.resumed_from_job is not None and not job.resumed_from_job.startswith(f"{trial.row.id}.")
+    if trial.has_checkpoints or is_clone:
         turn.retain.add(trial.row.id)
     if trial.row.started_at is None and columns["started_at"] is not None:
         trial.row = replace(trial.row, started_at=exit.started_at)

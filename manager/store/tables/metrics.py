@@ -3,8 +3,9 @@
 `insert` writes the metrics of an experiment that was saved elsewhere, without the journals they came from.
 """
 
+import json
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from heapq import merge
 from itertools import islice
@@ -181,13 +182,18 @@ def checkpoints(connection: sqlite3.Connection, trial_id: str, *, after_id: int 
     return [CheckpointRow.from_row(row) for row in connection.execute(query("checkpoints.page"), values)]
 
 
-def latest_checkpoint(connection: sqlite3.Connection, trial_id: str, *, member: int = 0) -> CheckpointRow | None:
+def latest_checkpoint(
+    connection: sqlite3.Connection, trial_id: str, *, member: int = 0, but: Collection[int] = ()
+) -> CheckpointRow | None:
     """The checkpoint that the trial's newest job with one has registered last: that of the member whose curve is the
     trial's, or of the lowest other one where that has none.
 
     Its `sequence` is that of the member's curve, with the metric that was reported together with the checkpoint.
+
+    :param but: none of these ids; nor one that is deleted.
     """
-    row = connection.execute(query("checkpoints.latest"), {"trial_id": trial_id, "member": member}).fetchone()
+    values = {"trial_id": trial_id, "member": member, "but": json.dumps(list(but))}
+    row = connection.execute(query("checkpoints.latest"), values).fetchone()
     if row is None:
         return None
     checkpoint = CheckpointRow.from_row(row)

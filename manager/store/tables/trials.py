@@ -21,6 +21,7 @@ __all__ = [
     "best",
     "best_curve",
     "counts",
+    "donors",
     "find_by_prefix",
     "get",
     "insert",
@@ -84,9 +85,15 @@ def paused(
 
 
 def origins(connection: sqlite3.Connection, trial_ids: Collection[str]) -> set[tuple[str, str]]:
-    """(trial id, absolute path) of the checkpoints of these trials with which trials began that have not ended."""
+    """(trial id, absolute path) of the checkpoints of these trials from which trials continue that have not ended."""
     ids = json.dumps(list(trial_ids))
     return set(connection.execute(query("trials.origins"), {"ids": ids}).fetchall())
+
+
+def donors(connection: sqlite3.Connection, trial_ids: Collection[str]) -> list[str]:
+    """The trials from whose checkpoints their trial scheduler had these continue."""
+    ids = json.dumps(list(trial_ids))
+    return [donor for (donor,) in connection.execute(query("trials.donors"), {"ids": ids})]
 
 
 def counts(connection: sqlite3.Connection, experiment_id: str) -> dict[TrialStatus, int]:

@@ -10,9 +10,10 @@ import pytest
 
 from proctor.manager.lifecycle.checkpoints import Expendability
 from proctor.manager.lifecycle.states import TrialStatus
+from proctor.manager.lifecycle.trial import DecisionKind
 from proctor.manager.store.errors import RowNotFound
-from proctor.manager.store.rows import CheckpointRow, ExperimentRow, TrialRow
-from proctor.manager.store.tables import checkpoints, metrics, trials
+from proctor.manager.store.rows import CheckpointRow, DecisionRow, ExperimentRow, TrialRow
+from proctor.manager.store.tables import checkpoints, dispatcher_inputs, metrics, trials
 
 
 def register(connection: sqlite3.Connection, *records: dict[str, Any], job: int = 1, **names: Any) -> Any:
@@ -108,3 +109,28 @@ def test_origins_are_those_of_trials_that_have_not_ended(
         trials.insert(control, row)
     assert trials.origins(control, ["donor", "other"]) == {("donor", "/e/1")}
     assert trials.origins(control, []) == set()
+
+
+def test_what_a_trial_last_continued_from_by_decision_is_an_origin(
+    control: sqlite3.Connection, experiment: ExperimentRow, make_trial: Callable[..., TrialRow]
+) -> None:
+    trial = make_trial(1)
+    trials.insert(control, trial)
+
+    def decide(parameter_id: int, donor: str | None, job: int | None) -> None:
+        row = DecisionRow(experiment.id, parameter_id, parameter_id, DecisionKind.CLONE, trial.id, 1.0, job=job)
+        if donor is not None:
+            row = replace(row, donor_trial="x", donor_job=f"{donor}.3", donor_checkpoint=f"/e/{parameter_id}")
+        dispatcher_inputs.record(control, row)
+
+    decide(1, "donor1", 2)
+    decide(2, "donor2", 3)
+    decide(3, "donor3", 0)  # it came too late
+    decide(4, None, 4)  # from the start
+    donors = ["donor1", "donor2", "donor3", "donor4"]
+    assert trials.origins(control, donors) == {("donor2", "/e/2")}
+    decide(5, "donor4", None)  # to be carried out
+    assert trials.origins(control, donors) == {("donor2", "/e/2"), ("donor4", "/e/5")}
+    assert sorted(trials.donors(control, [trial.id])) == donors
+    trials.move(control, trial.id, expected=list(TrialStatus), status=TrialStatus.FAILED, reason="", time=2.0)
+    assert trials.origins(control, donors) == set()
