@@ -50,7 +50,7 @@ class Trials:
     async def resume(self, trial_id: str) -> None:
         """Have a PAUSED trial run again, from its newest checkpoint if it has one, when there is a place."""
         row = await self.get(trial_id)
-        if row.status is not TrialStatus.PAUSED:
+        if row.status.is_terminal:
             raise Conflict(f"trial {trial_id} is {row.status}; only a PAUSED trial can be resumed")
         await self._supervisor.ask(row.experiment_id, m.ResumeByUser(trial_id))
 

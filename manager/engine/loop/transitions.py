@@ -24,6 +24,7 @@ from proctor.training_services.base import EndReason, Exit, NodePlacement, Statu
 
 _ALPHABET = string.ascii_letters + string.digits
 _NO_FINAL = "no final metric was reported"
+_SUPERSEDED_BY_CANCEL = {EndReason.PAUSED, EndReason.CLONED, EndReason.PREEMPTED}
 
 
 def new_id() -> str:
@@ -256,22 +257,31 @@ def request_stop(
     position: int | None = None,
     save_until: float | None = None,
 ) -> None:
-    """Ask the trial's live job to stop; its end comes from the service. Asked twice, the first reason stands.
+    """Ask the trial's live job to stop; its end comes from the service. Asked twice, the first reason stands, except
+    that a user may cancel a trial that is being interrupted to run again later.
 
     :param position: of the dispatcher input that led an algorithm to this decision; it is committed with the request.
     :param save_until: Unix time until which the trial may save before it is signaled; None: it is signaled at once.
     """
     job = trial.job
-    if job is None or job.stop_reason is not None:
+    if job is None:
         return
-    expected = JOB.sources(JobEvent.STOP)
-    status = JOB.after(f"job {job.id}", job.status, JobEvent.STOP)
     columns: dict[str, Any] = {"stop_reason": reason, "detail": detail}
     columns |= {"stop_position": position, "save_until": save_until}
-    trial.job = replace(job, status=status, **columns)
-    turn.write(
-        lambda c: jobs.move(c, job.id, token=job.token, expected=expected, status=status, time=turn.now, **columns)
-    )
+    if job.stop_reason is None:
+        expected = JOB.sources(JobEvent.STOP)
+        status = JOB.after(f"job {job.id}", job.status, JobEvent.STOP)
+        trial.job = replace(job, status=status, **columns)
+        turn.write(
+            lambda c: jobs.move(c, job.id, token=job.token, expected=expected, status=status, time=turn.now, **columns)
+        )
+    elif reason is EndReason.USER_CANCELED and job.stop_reason in _SUPERSEDED_BY_CANCEL:
+        trial.job = replace(job, **columns)
+        turn.write(lambda c: jobs.update(c, job.id, token=job.token, **columns))
+    else:
+        return
+    saving = "" if save_until is None else f"; it may save for at most {save_until - turn.now:g} s"
+    set_reason(turn, trial, f"stopping: {detail}{saving}")
     turn.cancel.append((job.id, reason is EndReason.EARLY_STOPPED))
 
 
@@ -324,7 +334,8 @@ def on_change(state: ExperimentState, turn: Turn, change: StatusChange, policy: 
         end_job(state, turn, trial, change.exit, policy)
     elif change.status is TrialJobStatus.RUNNING:
         _start_job(state, turn, trial, change)
-        if trial.row.status is TrialStatus.RUNNING:
+        is_stopping = trial.job is not None and trial.job.stop_reason is not None
+        if trial.row.status is TrialStatus.RUNNING and (change.detail or not is_stopping):
             set_reason(turn, trial, change.detail)
     elif change.detail and trial.row.status is TrialStatus.WAITING:
         set_reason(turn, trial, change.detail)

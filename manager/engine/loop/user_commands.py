@@ -54,6 +54,8 @@ def resume_trial(state: ExperimentState, turn: Turn, trial_id: str) -> None:
     _require_active(state, "resume trials")
     trial = state.trials.get(trial_id)
     if trial is None or trial.row.status is not TrialStatus.PAUSED:
+        if trial is not None and trial.job is not None and trial.job.stop_reason is EndReason.PAUSED:
+            raise Conflict(f"trial {trial_id} is still being paused ({trial.row.reason}); resume it when it is PAUSED")
         status = "no longer PAUSED" if trial is None else trial.row.status
         raise Conflict(f"trial {trial_id} is {status}; only a PAUSED trial can be resumed")
     _resume(state, turn, trial)

@@ -113,6 +113,37 @@ def test_a_trial_that_waits_is_paused_at_once(tmp_path: Path) -> None:
     play(tmp_path, scenario)
 
 
+def test_a_trial_that_is_being_paused_says_so_and_can_be_killed_but_not_resumed(tmp_path: Path) -> None:
+    async def scenario(simulation: Simulation, manager: Manager) -> None:
+        await create(manager, tmp_path, maxTrialNumber=1)
+        row = await trial(manager)
+        pausing = manager.trials.pause(row.id)
+        refused, _ = await asyncio.gather(manager.trials.resume(row.id), pausing, return_exceptions=True)
+        assert str(refused) == f"trial {row.id} is RUNNING; only a PAUSED trial can be resumed"
+        await asyncio.sleep(1.0)
+        await manager.trials.resume(row.id)
+        await asyncio.sleep(1.0)
+        answers = await asyncio.gather(
+            manager.trials.pause(row.id),
+            manager.trials.resume(row.id),
+            manager.trials.kill(row.id),
+            return_exceptions=True,
+        )
+        assert str(answers[1]) == (
+            f"trial {row.id} is still being paused (stopping: paused by the user); resume it when it is PAUSED"
+        )
+        await asyncio.sleep(1.0)
+        killed = await trial(manager)
+        assert (killed.status, killed.reason) == (TrialStatus.USER_CANCELED, "canceled by the user")
+        assert [job.end_reason for job in await attempts(manager, killed)] == [
+            EndReason.PAUSED,
+            EndReason.USER_CANCELED,
+        ]
+        await until_done(manager)
+
+    play(tmp_path, scenario)
+
+
 def test_a_paused_trial_can_be_killed_and_its_tuner_gets_its_end(tmp_path: Path) -> None:
     async def scenario(simulation: Simulation, manager: Manager) -> None:
         experiment_id = await create(manager, tmp_path, maxTrialNumber=1)
