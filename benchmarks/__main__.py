@@ -17,6 +17,7 @@ NAMES = (
     "turnover",
     "faults",
     "many_trials",
+    "life_cycle",
     "remote",
     "many_machines",
     "trainer",

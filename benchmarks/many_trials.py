@@ -1,4 +1,4 @@
-"""20,000 one-event trials through a whole manager under virtual time: what a trial costs, first and last."""
+"""100,000 one-event trials through a whole manager under virtual time: what a trial costs, first and last."""
 
 import multiprocessing
 import os
@@ -16,11 +16,11 @@ from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.training_services.base import TrialJobForm
 from proctor.training_services.in_memory.scripts import Final, Step, sum_of_numbers
 
-TRIALS = 20_000
+TRIALS = 100_000
 SLICE = 1_000
 TARGET_CPU_MILLISECONDS = 5.0
 TARGET_TIME = 1.2
-TARGET_MEMORY = 1.5
+TARGET_MEMORY = 1.3
 
 
 @dataclass(frozen=True)

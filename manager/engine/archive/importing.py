@@ -349,11 +349,11 @@ class Loading:
     async def _store_metrics(self, found: list[SavedTrial], attempts: list[SavedJob], *, threads: bool) -> int:
         """Write the metrics database; returns the id of the last metric."""
         known = {trial.id for trial in found}
-        starts = {
-            (job.trial_id, job.number): (job.resumed_from_step, int(job.resumed_from_job.rpartition(".")[2]))
-            for job in attempts
-            if job.resumed_from_job is not None and job.resumed_from_step
-        }
+        starts: dict[tuple[str, int], tuple[int, int | None]] = {}
+        for job in attempts:
+            owner, _, number = (job.resumed_from_job or "").rpartition(".")
+            resumed_from = int(number) if owner == job.trial_id else None
+            starts[job.trial_id, job.number] = (job.resumed_from_step or 0, resumed_from)
 
         def write(connection: sqlite3.Connection) -> int:
             return metrics.insert(connection, self._metrics(known), starts=starts)

@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 from proctor.manager.dispatcher import protocol
@@ -41,6 +42,7 @@ from proctor.training_services.base import SupportsEvents
 
 log = logging.getLogger(__name__)
 
+_SHORTEST_WAIT_SECONDS = 0.001  # timers may fire a moment early: what they are for is not due then
 _LONGEST_ERROR = 100_000
 """Of an error that put the experiment into ERROR, in characters."""
 
@@ -64,6 +66,7 @@ class ExperimentLoop:
         )
         self._dispatcher_task: asyncio.Task[None] | None = None
         self._counters: dict[str, Any] = {}
+        self._retry_due = 0.0  # monotonic time at which the next waiting trial may be tried again; inf: at none
         self._unwatch: Callable[[], None] = lambda: None
 
     @property
@@ -185,7 +188,7 @@ class ExperimentLoop:
         for trial in brought_back:
             if trial.row.status is TrialStatus.PAUSED:
                 self.state.set_aside(trial)
-        await self._move_on(turn)
+        await self._move_on(turn, places_stay=self._are_reports_of_running_trials(turn, envelopes))
         try:
             await self._commit(turn)
         except ValueRefused:
@@ -210,7 +213,7 @@ class ExperimentLoop:
                     wanted.add(trial_id)
                 case m.Continue(trials=True):
                     return await bring_back(self.state, turn, self.context.control, self.context.metrics, None)
-        wanted -= self.state.trials.keys()
+        wanted = {trial_id for trial_id in wanted if trial_id not in self.state.trials}  # `-=` would walk them all
         if not wanted or not self.state.paused:
             return []
         return await bring_back(self.state, turn, self.context.control, self.context.metrics, wanted)
@@ -304,13 +307,29 @@ class ExperimentLoop:
             case protocol.Error(summary, trace):
                 tuning.fail(state, turn, summary, trace)
 
-    async def _move_on(self, turn: Turn) -> None:
+    def _are_reports_of_running_trials(self, turn: Turn, envelopes: Sequence[Envelope]) -> bool:
+        """Whether a turn has nothing else to handle, as most have. Then no trial that waits can be placed or ended, and
+        there may be thousands of them: the turn does not walk over them."""
+        if not envelopes or turn.monotonic >= self._retry_due:
+            return False
+        return all(
+            isinstance(envelope.message, m.MetricsStored)
+            and all(job_id in self.state.by_job for job_id, _ in envelope.message.chunks)
+            for envelope in envelopes
+        )
+
+    async def _move_on(self, turn: Turn, *, places_stay: bool) -> None:
         """What follows from the messages: the experiment's own moves, requests, placements."""
         state = self.state
-        transitions.end_waiting_with_final(state, turn)
+        if not places_stay:
+            transitions.end_waiting_with_final(state, turn)
         tuning.advance(state, turn)
         tuning.request(state, turn)
-        await place_waiting(state, turn, self.context)
+        if not places_stay:
+            await place_waiting(state, turn, self.context)
+            retries = (trial.retry_at for trial in state.jobless.values() if trial.retry_at is not None)
+            # The others wait for a place, which wakes the loop.
+            self._retry_due = min((at for at in retries if at > turn.monotonic), default=inf)
         if state.row.status is ExperimentStatus.STOPPING and not state.by_job and self._dispatcher_task is None:
             tuning.move_experiment(state, turn, ExperimentEvent.FINISH_STOP, "stopped by the user")
 
@@ -330,8 +349,7 @@ class ExperimentLoop:
     def _until_deadline(self) -> float | None:
         """Seconds until something is due without a message; None: nothing is."""
         monotonic = self.context.clock.monotonic()
-        retries = [trial.retry_at for trial in self.state.jobless.values() if trial.retry_at is not None]
-        due = [at - monotonic for at in retries if at > monotonic]  # the others wait for a place, which wakes the loop
+        due = [] if self._retry_due == inf else [self._retry_due - monotonic]
         if self._effects.due is not None:
             due.append(self._effects.due - monotonic)
         row, gpus = self.state.row, self.state.gpu_time
@@ -339,7 +357,7 @@ class ExperimentLoop:
             due.append(row.max_experiment_seconds - self.state.active_seconds(monotonic))
         if row.max_gpu_hours is not None and gpus.rate and row.status is ExperimentStatus.RUNNING:
             due.append((row.max_gpu_hours * 3600 - gpus.seconds(monotonic)) / gpus.rate)
-        return max(min(due), 0.0) if due else None
+        return max(min(due), _SHORTEST_WAIT_SECONDS) if due else None
 
     # ---- the dispatcher -------------------------------------------------------------------------------------------
 

@@ -161,6 +161,26 @@ def test_a_lost_node_sends_the_trial_back_with_the_reason_and_a_pause(tmp_path: 
     play(tmp_path, scenario, script=script)
 
 
+def test_a_trial_is_tried_again_in_time_while_another_one_reports_all_the_time(tmp_path: Path) -> None:
+    starts: list[float] = []
+
+    def script(form: TrialJobForm) -> Iterable[Step]:
+        if form.sequence_id == 0:
+            for step in range(300):
+                yield ScriptedReport(0.1, float(step))
+        else:
+            starts.append(asyncio.get_running_loop().time())
+            if form.number < 3:
+                yield ScriptedExit(1.0, EndReason.NODE_LOST, code=None)
+        yield Final(1.0, 1.0)
+
+    async def scenario(simulation: Simulation, manager: Manager) -> None:
+        await simulation.ended(manager, await create(manager, tmp_path, maxTrialNumber=2))
+        assert [after - before for before, after in pairwise(starts)] == pytest.approx([2.0, 3.0], abs=0.2)
+
+    play(tmp_path, scenario, script=script)
+
+
 def test_infrastructure_that_fails_for_ever_ends_the_trial_as_canceled_by_the_system(tmp_path: Path) -> None:
     def script(form: TrialJobForm) -> Iterable[Step]:
         yield ScriptedExit(1.0, EndReason.EXIT_UNKNOWN, code=None)
