@@ -7,6 +7,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchem
 from proctor.manager.api.json_types import Json, JsonObject, Number, Time
 from proctor.manager.config.fields import LONGEST_SECONDS, MOST_CONCURRENT_TRIALS_OF_AN_UPDATE, MOST_HOURS
 from proctor.manager.config.objective import Direction
+from proctor.manager.lifecycle.checkpoints import KeepReason
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.sdk.json_input import clean_text, clean_value
 from proctor.training_services.base import EndReason, TrialJobStatus
@@ -437,6 +438,13 @@ class RegisteredCheckpoint(Resource):
     """The size of its files. Not known of one that an earlier version has registered."""
     manifest: str | None = None
     """The SHA-256 of its manifest, which names every file with size and hash; none in earlier versions."""
+    value: Number | None = Field(default=None, examples=[0.91])
+    """The number of the metric that was reported with it, or of the last one before it."""
+    kept: list[KeepReason] = Field(default=[], examples=[["NEWEST", "BEST"]])
+    """Why it is kept: GIVEN to a running job, DONOR of a trial that has not ended, among the NEWEST or the BEST of
+    `keepCheckpoints`, ALL are kept, or FOREIGN: not made by the SDK."""
+    deleted_at: Time | None = None
+    """When it was deleted; from then on no attempt continues from it."""
     is_here: bool
     """Whether that folder is on the manager's machine; else it is on the job's node, or gone."""
     time: Time

@@ -11,6 +11,7 @@ from proctor.manager.api.context import ApiContext
 from proctor.manager.api.json_types import utc, utc_or_none
 from proctor.manager.config.objective import MAXIMIZE, METRIC, stored_direction
 from proctor.manager.engine.feasibility import Outlook
+from proctor.manager.lifecycle.checkpoints import KeepReason
 from proctor.manager.lifecycle.experiment_failures import most_frequent
 from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.store.rows import CheckpointRow, ExperimentRow, MetricRow, TrialJobRow, TrialRow
@@ -209,8 +210,10 @@ def metric_resource(row: MetricRow, report_from: int) -> models.Metric:
     )
 
 
-def checkpoint_resource(row: CheckpointRow, trial_directory: Path) -> models.RegisteredCheckpoint:
-    """A registered checkpoint. Looks for its folder, so call it in a thread."""
+def checkpoint_resource(
+    row: CheckpointRow, trial_directory: Path, kept: Sequence[KeepReason] = ()
+) -> models.RegisteredCheckpoint:
+    """A registered checkpoint, with the reasons to keep it. Looks for its folder, so call it in a thread."""
     return models.RegisteredCheckpoint(
         id=row.id,
         trial_id=row.trial_id,
@@ -221,6 +224,9 @@ def checkpoint_resource(row: CheckpointRow, trial_directory: Path) -> models.Reg
         path=row.path,
         size_bytes=row.bytes,
         manifest=row.manifest,
+        value=row.value,
+        kept=list(kept),
+        deleted_at=utc_or_none(row.deleted_at),
         is_here=(trial_directory / "jobs" / str(row.job) / row.path).is_dir(),
         time=utc(row.time),
     )

@@ -376,14 +376,34 @@ def _others(reported: Any) -> dict[str, Any]:
     return {name.removeprefix("value."): value for name, value in fields.items() if name != "value"}
 
 
+_KEPT = {
+    "GIVEN": "given to a job",
+    "DONOR": "a trial began with it",
+    "NEWEST": "newest",
+    "BEST": "best",
+    "ALL": "all are",
+    "FOREIGN": "not the SDK's",
+}
+
+
+def why_kept(row: TableRow) -> str:
+    """Why a checkpoint is kept, or that it is deleted."""
+    if row["deleted_at"] is not None:
+        return "deleted"
+    return ", ".join(_KEPT.get(reason, reason.lower()) for reason in row["kept"]) or "being deleted"
+
+
 CHECKPOINTS = (
+    Column("ID", lambda row: str(row["id"]), right=True),
     Column("JOB", lambda row: str(row["job"]), right=True),
     Column("RANK", lambda row: str(row["member"]), right=True, left_out=2),
     Column("CHECKPOINT", lambda row: row["path"]),
     Column("STEP", lambda row: "-" if row["step"] is None else str(row["step"]), right=True),
     Column("POINTS", lambda row: str(row["sequence"]), right=True, left_out=3),
     Column("SIZE", lambda row: "-" if row["size_bytes"] is None else size_text(row["size_bytes"]), right=True),
-    Column("HERE", lambda row: "yes" if row["is_here"] else "no"),
+    Column("METRIC", lambda row: number(row["value"]), right=True, left_out=4),
+    Column("KEPT", why_kept),
+    Column("HERE", lambda row: "yes" if row["is_here"] else "no", left_out=5),
     Column("TIME", lambda row: local_time(row["time"]), left_out=1),
 )
 

@@ -1,6 +1,10 @@
 """The files of trial jobs, read through their training service, whether the experiment runs or not."""
 
+import tarfile
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from proctor.manager.config.experiment import ExperimentConfig
 from proctor.manager.engine.loop.context import JobFormBuilder
@@ -12,6 +16,58 @@ from proctor.manager.store.rows import TrialRow
 from proctor.manager.store.tables import jobs
 from proctor.training_services.base import SupportsLogs, TrialJobForm
 from proctor.training_services.errors import TrainingServiceError
+
+PIECE_BYTES = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class ArchivedFile:
+    """A file of a job, and what it is called in a tar."""
+
+    path: str
+    size: int
+    name: str
+
+    def header(self) -> bytes:
+        """What comes before its content."""
+        info = tarfile.TarInfo(self.name)
+        info.size = self.size
+        return info.tobuf(tarfile.PAX_FORMAT)
+
+    @property
+    def padding(self) -> int:
+        """How many bytes come after its content."""
+        return -self.size % tarfile.BLOCKSIZE
+
+
+class FolderArchive:
+    """Files of a job as one tar, whose size is known before anything is read."""
+
+    def __init__(
+        self, files: Sequence[ArchivedFile], read: Callable[[str, int, int], Coroutine[Any, Any, bytes]]
+    ) -> None:
+        """:param read: reads at most so many bytes (third) of a file from an offset (second)."""
+        self._files = files
+        self._read = read
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return sum(len(file.header()) + file.size + file.padding for file in self._files) + 2 * tarfile.BLOCKSIZE
+
+    async def body(self) -> AsyncIterator[bytes]:
+        """Its bytes. Raises Unavailable when a file can no longer be read, so that the tar is seen to be incomplete."""
+        for file in self._files:
+            yield file.header()
+            offset = 0
+            while offset < file.size:
+                data = await self._read(file.path, offset, min(PIECE_BYTES, file.size - offset))
+                if not data:
+                    raise Unavailable(f"{file.path} has changed while it was read; download it again")
+                yield data
+                offset += len(data)
+            yield bytes(file.padding)
+        yield bytes(2 * tarfile.BLOCKSIZE)
 
 
 class TrialFiles:
@@ -41,6 +97,20 @@ class TrialFiles:
             return []
         except TrainingServiceError as error:
             raise Unavailable(str(error)) from error
+
+    async def archive(self, trial: TrialRow, number: int, folder: str, *, name: str) -> "FolderArchive":
+        """A folder of a trial's job as a tar in which it is called `name`. Raises NotFound where it has no files, and
+        as `read` does."""
+        files = [(path, size) for path, size in await self.list(trial, number) if path.startswith(f"{folder}/")]
+        if not files:
+            raise NotFound(f"job {trial.id}.{number} has no files in {folder}; they were removed by hand, or its node")
+        await self.read(trial, number, files[0][0], 0, 1)  # that they can be read is known before the answer begins
+
+        async def read(path: str, offset: int, limit: int) -> bytes:
+            return await self.read(trial, number, path, offset, limit)
+
+        members = [ArchivedFile(path, size, f"{name}/{path[len(folder) + 1 :]}") for path, size in files]
+        return FolderArchive(members, read)
 
     async def _open(self, trial: TrialRow, number: int | None) -> tuple[SupportsLogs, TrialJobForm]:
         wanted = f"{trial.id}.{trial.jobs if number is None else number}"

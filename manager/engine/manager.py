@@ -19,7 +19,7 @@ from proctor.manager.engine.context import DispatcherFactory, EngineContext, Ser
 from proctor.manager.engine.creation import remove_leftovers
 from proctor.manager.engine.feasibility import Outlook
 from proctor.manager.engine.imported_data import Import, read_import
-from proctor.manager.engine.job_files import TrialFiles
+from proctor.manager.engine.job_files import FolderArchive, TrialFiles
 from proctor.manager.engine.loop import messages as m
 from proctor.manager.engine.nodes import NodeRecords
 from proctor.manager.engine.platforms import Platforms
@@ -463,6 +463,12 @@ class Manager:
     async def list_job_files(self, trial_id: str, job_number: int | None = None) -> list[tuple[str, int]]:
         """(relative path, size) of the files of a trial's job (None: its newest)."""
         return await self._files.list(await self.trials.get(trial_id), job_number)
+
+    async def archive_checkpoint(self, trial_id: str, checkpoint_id: int) -> FolderArchive:
+        """The files of a checkpoint as a tar. Raises NotFound, with the reason where it was deleted."""
+        trial = await self.trials.get(trial_id)
+        found = await self.trials.checkpoint(trial, checkpoint_id)
+        return await self._files.archive(trial, found.job, found.path, name=f"{trial_id}-checkpoint-{checkpoint_id}")
 
     @property
     def problem(self) -> str:

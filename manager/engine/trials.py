@@ -1,20 +1,27 @@
-"""What a user does with single trials: add, pause, resume, kill, retry and clone them.
+"""What a user does with single trials: add, pause, resume, kill, retry and clone them, and look at their checkpoints.
 
 Each is checked here, with the trial's status in the error; what changes is done by the experiment's loop.
 """
 
-from collections.abc import Mapping
+import sqlite3
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
+from proctor.manager.config.experiment import ExperimentConfig
 from proctor.manager.engine.imported_data import read_parameters
 from proctor.manager.engine.loop import messages as m
+from proctor.manager.engine.loop.context import JobFormBuilder
+from proctor.manager.engine.loop.retention import gather_facts, keep_rule
 from proctor.manager.engine.supervisor import ExperimentSupervisor
 from proctor.manager.errors import BadRequest, Conflict, NotFound
+from proctor.manager.lifecycle.checkpoints import KeepReason, retain
 from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.store.database import Database
 from proctor.manager.store.errors import RowNotFound
-from proctor.manager.store.rows import CheckpointRow, TrialRow
-from proctor.manager.store.tables import metrics, trials
+from proctor.manager.store.rows import CheckpointRow, TrialJobRow, TrialRow
+from proctor.manager.store.tables import checkpoints, jobs, metrics, trials
 
 
 class Trials:
@@ -89,9 +96,45 @@ class Trials:
         database = await self._supervisor.metrics(trial.experiment_id)
         rank = (await self._supervisor.experiment(trial.experiment_id)).report_from
         found = await database.read(lambda c: metrics.latest_checkpoint(c, trial.id, member=rank))
+        if found is None and await database.read(lambda c: bool(metrics.checkpoints(c, trial.id, limit=1))):
+            raise Conflict(f"all checkpoints of trial {trial.id} were deleted (keepCheckpoints, checkpointQuotaMb)")
         if found is None:
             raise Conflict(f"trial {trial.id} has registered no checkpoint to continue from")
         return found
+
+    async def checkpoint(self, trial: TrialRow, checkpoint_id: int) -> CheckpointRow:
+        """A checkpoint of a trial. Raises NotFound, with the reason where it was deleted."""
+        database = await self._supervisor.metrics(trial.experiment_id)
+        try:
+            found = await database.read(lambda c: checkpoints.get(c, checkpoint_id))
+        except RowNotFound:
+            found = None
+        if found is None or found.trial_id != trial.id:
+            raise NotFound(f"trial {trial.id} has no checkpoint {checkpoint_id}")
+        if found.deleted_at is not None:
+            when = datetime.fromtimestamp(found.deleted_at, UTC)
+            raise NotFound(
+                f"checkpoint {checkpoint_id} of trial {trial.id} ({found.path} of job {found.job}) was deleted at "
+                f"{when:%Y-%m-%d %H:%M:%S} UTC, because keepCheckpoints or checkpointQuotaMb of the experiment says so"
+            )
+        return found
+
+    async def reasons_to_keep(self, trial: TrialRow) -> Mapping[int, Sequence[KeepReason]]:
+        """Why each checkpoint of a trial that was not deleted is kept; one without a reason is about to be deleted."""
+        experiment = await self._supervisor.experiment(trial.experiment_id)
+        config = ExperimentConfig.from_canonical(experiment.config)
+        forms = JobFormBuilder(config, Path(experiment.directory))
+        database = await self._supervisor.metrics(trial.experiment_id)
+        rows = await database.read(lambda c: checkpoints.kept(c, trial.id))
+
+        def read(connection: sqlite3.Connection) -> tuple[TrialJobRow | None, set[tuple[str, str]]]:
+            job = jobs.get(connection, f"{trial.id}.{trial.jobs}") if trial.jobs > 0 else None
+            is_live = job is not None and not job.status.is_terminal
+            return job if is_live else None, trials.origins(connection, [trial.id])
+
+        job, origins = await self._control.read(read)
+        facts = gather_facts(trial, rows, forms, job=job, origins=origins)
+        return retain(facts, keep_rule(config), has_ended=trial.status.is_terminal).reasons
 
     async def add(self, experiment_id: str, parameters: Any) -> TrialRow:
         """Run a trial with the user's own parameters. Returns it. Raises BadRequest where they are outside of the

@@ -1,8 +1,12 @@
 """The manager's REST API as Python calls. Objects are the resources of the API as they travel, as dictionaries."""
 
+import io
 import os
+import shutil
+import tarfile
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
@@ -326,6 +330,20 @@ class Client:
         """The checkpoints that a trial has registered, oldest first."""
         return self._transport.pages(_path("trials", trial_id, "checkpoints"), query={"limit": PAGE_SIZE})
 
+    def download_checkpoint(self, trial_id: str, checkpoint_id: int, target: Path) -> int:
+        """Save the files of a checkpoint (its `id` in `checkpoints`) in the folder `target`, which appears when all are
+        there. Returns how many there are. Raises FileExistsError if it is there already, NotFound, with the reason,
+        for one that was deleted."""
+        if target.exists():
+            raise FileExistsError(f"{target} is there already; choose another folder")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        address = _path("trials", trial_id, "checkpoints", str(checkpoint_id), "tar")
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as unfinished:
+            with self._transport.body(address) as pieces:
+                count = _unpack(pieces, Path(unfinished, "checkpoint"))
+            put_in_place(Path(unfinished, "checkpoint"), target)
+        return count
+
     def trial_log(
         self,
         trial_id: str,
@@ -392,6 +410,44 @@ class Client:
     def _log(self, path: str, query: Query) -> LogPiece:
         data, headers = self._transport.fetch(path, query=query)
         return LogPiece(data, int(headers["X-Next-Offset"]))
+
+
+class _Pieces(io.RawIOBase):
+    """A body that comes piece by piece, as a file to read from."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+        self._rest = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._rest:
+            piece = next(self._pieces, None)
+            if piece is None:
+                return 0
+            self._rest = memoryview(piece)
+        count = min(len(buffer), len(self._rest))
+        buffer[:count], self._rest = self._rest[:count], self._rest[count:]
+        return count
+
+
+def _unpack(pieces: Iterator[bytes], folder: Path) -> int:
+    """Write the regular files of a tar, less its one top folder, below `folder`; returns how many."""
+    count = 0
+    with tarfile.open(fileobj=io.BufferedReader(_Pieces(pieces)), mode="r|") as archive:
+        for member in archive:
+            parts = PurePosixPath(member.name).parts[1:]
+            content = archive.extractfile(member)
+            if content is None or not parts or ".." in parts:
+                raise ValueError(f"{member.name} cannot be a file of a checkpoint")
+            target = folder.joinpath(*parts)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with content, target.open("xb") as file:
+                shutil.copyfileobj(content, file, 1 << 20)
+            count += 1
+    return count
 
 
 def _with_trials(trials: bool) -> Query:

@@ -113,6 +113,12 @@ class Transport:
         finally:
             response.close()
 
+    @contextmanager
+    def body(self, path: str) -> Iterator[Iterator[bytes]]:
+        """The bytes of an answer, as they come. One that ends too early raises ManagerUnreachable."""
+        with self._translated(f"GET {path}"), self.stream(path) as response:
+            yield response.iter_bytes()
+
     def json_lines(self, method: str, path: str, *, query: Query | None = None) -> Iterator[Any]:
         """The JSON documents of an answer, a line each, as they come."""
         with self._translated(f"{method} {path}"), self.stream(path, method=method, query=query) as response:

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
-from starlette.responses import Response
+from fastapi import Path as PathValue
+from starlette.responses import Response, StreamingResponse
 
 from proctor.manager.api import models
 from proctor.manager.api.context import ApiContext
@@ -186,7 +187,8 @@ async def get_trial_curve(
 async def list_checkpoints(
     context: Context, trial_id: str, cursor: Cursor = None, limit: Limit = 100
 ) -> models.Page[models.RegisteredCheckpoint]:
-    """What its jobs have registered, in the order of storing; the newest one is what it would continue from."""
+    """What its jobs have registered, in the order of storing; it would continue from the newest one that was not
+    deleted."""
     trial = await context.manager.trials.get(trial_id)
     after_id = 0 if cursor is None else read_row_id(cursor)
     database = await context.manager.metrics(trial.experiment_id)
@@ -194,11 +196,31 @@ async def list_checkpoints(
     folder = Path((await context.manager.experiment(trial.experiment_id)).directory)
     folder = folder / "trials" / f"{trial.sequence_id}-{trial.id}"
 
+    kept = await context.manager.trials.reasons_to_keep(trial)
+
     def look() -> list[models.RegisteredCheckpoint]:
-        return [checkpoint_resource(row, folder) for row in rows[:limit]]
+        return [checkpoint_resource(row, folder, kept.get(row.id, ())) for row in rows[:limit]]
 
     following = str(rows[limit - 1].id) if len(rows) > limit else None
     return models.Page(items=await asyncio.to_thread(look), next_cursor=following)
+
+
+@router.get(
+    "/trials/{trial_id}/checkpoints/{checkpoint_id}/tar",
+    summary="A checkpoint's files",
+    response_class=StreamingResponse,
+    responses={200: {"content": {"application/x-tar": {}}, "description": "A tar with one folder."}},
+)
+async def download_checkpoint(
+    context: Context, trial_id: str, checkpoint_id: Annotated[int, PathValue(ge=1, le=LARGEST_ID)]
+) -> StreamingResponse:
+    """Wherever they are. 404 for one that was deleted, with the reason; 503 while its node is away."""
+    archive = await context.manager.archive_checkpoint(trial_id, checkpoint_id)
+    headers = {
+        "Content-Length": str(archive.size),
+        "Content-Disposition": f'attachment; filename="{trial_id}-checkpoint-{checkpoint_id}.tar"',
+    }
+    return StreamingResponse(archive.body(), media_type="application/x-tar", headers=headers)
 
 
 @router.get("/trials/{trial_id}/logs", summary="Part of a trial's output", response_class=Response)

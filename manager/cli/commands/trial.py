@@ -288,19 +288,42 @@ def read_parameters(text: str) -> Any:
         raise CommandError(f"--parameters is not JSON: {error}", ExitCode.USAGE) from error
 
 
-@trial.command(epilog=examples("proctor trial checkpoints 7", "proctor trial checkpoints 7 -o json"))
+@trial.command(epilog=examples("proctor trial checkpoints 7", "proctor trial checkpoints 7 --download 42 -d model"))
 @trial_argument
+@click.option("--download", "wanted", type=click.IntRange(1), metavar="ID", help="Save the one with this ID here.")
+@click.option(
+    "-d",
+    "--directory",
+    type=click.Path(path_type=Path),
+    help="With --download: a folder to make; named after trial and checkpoint if not given.",
+)
 @output_option
 @with_session
 def checkpoints(
-    session: CliSession, words: Sequence[str], trial: str | None, experiment: str | None, output: str
+    session: CliSession,
+    words: Sequence[str],
+    trial: str | None,
+    experiment: str | None,
+    wanted: int | None,
+    directory: Path | None,
+    output: str,
 ) -> None:
-    """List the checkpoints that a trial has registered; it continues from the last one.
+    """List the checkpoints that a trial has registered; it continues from the newest one that was not deleted.
 
-    HERE tells those on the manager's machine; `proctor trial download --path CHECKPOINT` fetches those of the newest
-    attempt, wherever they are.
+    KEPT says why one is kept, or that it was deleted (`keepCheckpoints`, `checkpointQuotaMb`), HERE whether it is on
+    the manager's machine. --download fetches one wherever it is.
     """
+    if directory is not None and wanted is None:
+        raise click.UsageError("-d/--directory goes with --download ID")
     found = named_trial(session.client, words, trial, experiment)
+    if wanted is not None:
+        target = directory or Path(f"{found['id']}-checkpoint-{wanted}")
+        try:
+            count = session.client.download_checkpoint(found["id"], wanted, target)
+        except OSError as error:
+            raise CommandError(str(error), ExitCode.USAGE) from error
+        session.report(f"Saved {count} {'file' if count == 1 else 'files'} in {target}.")
+        return
     rows = session.client.checkpoints(found["id"])
     print_list(rows, CHECKPOINTS, output, empty=f"Trial {found['id']} has registered no checkpoint.")
 
