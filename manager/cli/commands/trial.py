@@ -297,6 +297,7 @@ def read_parameters(text: str) -> Any:
     type=click.Path(path_type=Path),
     help="With --download: a folder to make; named after trial and checkpoint if not given.",
 )
+@click.option("--all", "with_deleted", is_flag=True, help="List the deleted ones, too.")
 @output_option
 @with_session
 def checkpoints(
@@ -306,12 +307,13 @@ def checkpoints(
     experiment: str | None,
     wanted: int | None,
     directory: Path | None,
+    with_deleted: bool,
     output: str,
 ) -> None:
-    """List the checkpoints that a trial has registered; it continues from the newest one that was not deleted.
+    """List the checkpoints of a trial; it continues from the newest one.
 
-    KEPT says why one is kept, or that it was deleted (`keepCheckpoints`, `checkpointQuotaMb`), HERE whether it is on
-    the manager's machine. --download fetches one wherever it is.
+    KEPT says why one is kept (`keepCheckpoints`, `checkpointQuotaMb`), HERE whether it is on the manager's machine.
+    --download fetches one wherever it is.
     """
     if directory is not None and wanted is None:
         raise click.UsageError("-d/--directory goes with --download ID")
@@ -324,8 +326,14 @@ def checkpoints(
             raise CommandError(str(error), ExitCode.USAGE) from error
         session.report(f"Saved {count} {'file' if count == 1 else 'files'} in {target}.")
         return
-    rows = session.client.checkpoints(found["id"])
-    print_list(rows, CHECKPOINTS, output, empty=f"Trial {found['id']} has registered no checkpoint.")
+    rows = list(session.client.checkpoints(found["id"]))
+    shown = rows if with_deleted else [row for row in rows if row["deleted_at"] is None]
+    print_list(shown, CHECKPOINTS, output, empty=f"Trial {found['id']} has no checkpoint.")
+    if (deleted := len(rows) - len(shown)) > 0:
+        them = (
+            "1 more was deleted; --all lists it." if deleted == 1 else f"{deleted} more were deleted; --all lists them."
+        )
+        session.report(them)
 
 
 @trial.command("files", epilog=examples("proctor trial files 7"))

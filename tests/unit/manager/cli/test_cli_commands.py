@@ -121,14 +121,17 @@ def test_a_list_without_trials_names_what_was_asked_for(running: FakeRest, invok
 
 
 def test_the_checkpoints_of_a_trial_are_listed(running: FakeRest, invoke) -> None:
-    assert invoke("trial", "checkpoints", "t0").stderr == "Trial t0 has registered no checkpoint.\n"
+    assert invoke("trial", "checkpoints", "t0").stderr == "Trial t0 has no checkpoint.\n"
     row = {"id": 1, "trial_id": "t0", "job": 2, "member": 0, "step": 300, "sequence": 3, "time": "2026-01-02T03:04:05Z"}
     gone = {"deleted_at": "2026-01-02T03:04:05Z", "kept": [], "value": None}
     kept = {"deleted_at": None, "kept": ["NEWEST", "GIVEN"], "value": 0.25}
     old = {**row, **gone, "path": "output/checkpoints/1", "is_here": False, "size_bytes": None}
     new = {**row, **kept, "id": 2, "path": "output/checkpoints/2", "is_here": True, "size_bytes": 10_485_760}
     running.checkpoints["t0"] = [old, new, {**new, "kept": []}]
-    lines = invoke("trial", "checkpoints", "t0").stdout.splitlines()
+    listed = invoke("trial", "checkpoints", "t0")
+    assert "output/checkpoints/1" not in listed.stdout
+    assert listed.stderr == "1 more was deleted; --all lists it.\n"
+    lines = invoke("trial", "checkpoints", "t0", "--all").stdout.splitlines()
     assert lines[1].split()[:7] == ["1", "2", "0", "output/checkpoints/1", "300", "3", "-"]
     assert "deleted" in lines[1]
     assert lines[2].split()[:8] == ["2", "2", "0", "output/checkpoints/2", "300", "3", "10.5", "MB"]
