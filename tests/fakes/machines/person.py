@@ -9,6 +9,7 @@ PASSWORD = "correct horse"
 """The password of every user of every machine."""
 PASSWORD_HASH = "$6$machines$8ce/vI5n0f6I0WMFtG7Wzbc.rtRNw00O6mwJSaWmzSvEP3a7zQSsdp.sj4.QsEXtiTENn2X3LZ1YhWWhPFJ1s/"
 
+ADMINISTRATOR = "admin"
 _FIRST_UID = 61000
 
 
@@ -22,8 +23,12 @@ class User:
 
 def make_users(names: tuple[str, ...], *, powerful: bool) -> tuple[User, ...]:
     """The same name is the same uid on every machine. `powerful`: all are root by other names, where no Python is for
-    everybody."""
-    return tuple(User(name, 0 if powerful else _FIRST_UID + sum(name.encode())) for name in names)
+    everybody; `ADMINISTRATOR` always is, and may use the Python that runs the tests, with its packages."""
+
+    def choose_uid(name: str) -> int:
+        return 0 if powerful or name == ADMINISTRATOR else _FIRST_UID + sum(name.encode())
+
+    return tuple(User(name, choose_uid(name)) for name in names)
 
 
 class Person:

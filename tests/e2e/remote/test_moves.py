@@ -1,0 +1,186 @@
+"""Trials that are paused on one machine and resumed on another, whose machine is lost, whose disk is full: their curves
+have no seam, and the trainer comes to what an undisturbed run comes to, to the last bit."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.machines.machine import Machine
+from fakes.machines.person import ADMINISTRATOR
+from fakes.machines.scene import Scene
+
+pytestmark = pytest.mark.slow
+
+TRAIN = """\
+import hashlib, os, sys, time
+
+import torch
+
+import proctor
+from proctor.sdk.pytorch import DataLoaderParams, DataModule, Model, StopReason, Trainer
+
+GATES, LAST = (30, 60, 90), 110
+torch.set_num_threads(1)
+
+
+class Net(Model):
+    def setup(self):
+        self.net = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.Dropout(0.3), torch.nn.Linear(16, 1))
+        self.optimizer = torch.optim.Adam(self.net.parameters(), lr=0.01)
+        self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 7, gamma=0.9)
+
+    def train_step(self, batch, state):
+        loss = (self.net(batch) - batch.sum(1, keepdim=True)).square().mean()
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.scheduler.step()
+        self.log({"default": loss})
+        while root is None and state.global_iteration in GATES and not proctor.should_stop():
+            if os.path.exists("/run/machine/records/go"):
+                break
+            time.sleep(0.02)
+
+
+class Rows(DataModule):
+    def setup(self):
+        rows = torch.rand(40, 4, generator=torch.Generator().manual_seed(3))
+        self.add_train_phase(rows, DataLoaderParams(batch_size=4, shuffle=True))
+
+
+root = sys.argv[1] if len(sys.argv) > 1 else None  # which a trial has not
+model = Net()
+trainer = Trainer("run", train_unit="iteration", total_steps=LAST, chkpt_frequency=10, chkpt_root=root, use_cpu=True)
+outcome = trainer.fit(model, Rows())
+if outcome.reason is not StopReason.REQUESTED:
+    state = model.state_dict()
+    digest = hashlib.sha256(repr([state["net"], state["optimizer"]["state"]]).encode())
+    for tensor in [*state["net"].values(), *(part["exp_avg"] for part in state["optimizer"]["state"].values())]:
+        digest.update(tensor.numpy().tobytes())
+    result = {"default": outcome.metrics["default"], "digest": digest.hexdigest()}
+    print(result["digest"])
+    proctor.report_final_result(result)
+"""
+
+
+def undisturbed(folder: Path) -> tuple[list[tuple[int, float]], str]:
+    """The curve and the hash of the weights of a run without an experiment."""
+    script = folder / "undisturbed.py"
+    script.write_text(TRAIN)
+    printed = subprocess.run(
+        [sys.executable, script, folder / "checkpoints"], check=True, capture_output=True, text=True, cwd=folder
+    ).stdout
+    rows = (folder / "checkpoints" / "run" / "history.jsonl").read_text().splitlines()
+    points = [json.loads(row) for row in rows]
+    return [(point["step"], point["metrics"]["default"]) for point in points], printed.strip()
+
+
+def curve(scene: Scene, trial: dict[str, Any], key: str | None = "default") -> list[tuple[int, Any]]:
+    points = scene.manager.client.trial_curve(trial["id"])
+    return [(point["step"], point["data"][key] if key is not None else point["data"]) for point in points]
+
+
+def until_steps(scene: Scene, trial: dict[str, Any], *, jobs: int, steps: int) -> Machine:
+    """The machine of the trial, once its attempt of this number runs there and it has reported so many steps."""
+
+    def look() -> bool | None:
+        row = scene.manager.client.trial(trial["id"])
+        return (row["status"] == "RUNNING" and row["jobs"] == jobs and row["intermediate_count"] >= steps) or None
+
+    scene.manager.until(look, f"{steps} steps, with attempt {jobs}")
+    return scene.machine_of(scene.manager.client.trial(trial["id"]))
+
+
+def pause(scene: Scene, trial: dict[str, Any]) -> None:
+    scene.manager.command_line("trial", "pause", trial["id"])
+    scene.manager.until(
+        lambda: scene.manager.client.trial(trial["id"])["status"] == "PAUSED" or None, "the trial to be PAUSED"
+    )
+
+
+def test_a_run_that_moves_twice_and_loses_its_machine_comes_to_what_an_undisturbed_one_does(
+    stage: Callable[..., Scene], tmp_path: Path
+) -> None:
+    scene = stage(2, users=(ADMINISTRATOR,))
+    points, digest = undisturbed(tmp_path)
+    experiment, [trial] = scene.spread(
+        1, script=TRAIN, trialCommand=f"{sys.executable} trial.py", trainingService={"nodeTimeout": 3}
+    )
+    places = []
+    for number in (1, 2):
+        machine = until_steps(scene, trial, jobs=number, steps=30 * number)
+        places.append(machine.name)
+        node = scene.node(machine)["id"]
+        scene.manager.client.drain_node(node)
+        pause(scene, trial)
+        scene.manager.command_line("trial", "resume", trial["id"])
+        scene.manager.until(
+            lambda number=number: scene.manager.client.trial(trial["id"])["jobs"] == number + 1 or None,  # type: ignore[misc]
+            "the next attempt",
+        )
+        scene.manager.client.resume_node(node)
+    lost = until_steps(scene, trial, jobs=3, steps=90)
+    places.append(lost.name)
+    lost.power_off()
+    other = next(machine for machine in scene.machines if machine is not lost)
+    until_steps(scene, trial, jobs=4, steps=1)
+    scene.release_trials(other)
+    assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 1}
+    first, second, third, fourth = sorted(scene.manager.client.jobs(trial["id"]), key=lambda job: job["number"])
+    assert places == [places[0], other.name, places[0]]
+    assert [job["end_reason"] for job in (first, second, third)] == ["PAUSED", "PAUSED", "NODE_LOST"]
+    assert [job["resumed_from_step"] for job in (first, second, third)] == [None, 30, 60], fourth["start_reason"]
+    assert curve(scene, trial) == points
+    [row] = scene.manager.trials(experiment)
+    assert row["final_data"]["digest"] == digest
+
+
+SAVING = """\
+import os, tempfile, time
+
+import proctor
+
+proctor.get_next_parameter()
+found = proctor.get_checkpoint()
+step = 0 if found is None else int(open(os.path.join(found, "step")).read())
+print("begins at step", step, flush=True)
+while not os.path.exists("/run/machine/records/go"):
+    step += 1
+    with tempfile.TemporaryDirectory(dir="/run/machine/records") as folder:
+        with open(os.path.join(folder, "step"), "w") as file:
+            file.write(str(step).ljust(300_000))
+        saves = step == 3 or proctor.should_stop()
+        proctor.report(float(step), checkpoint=folder if saves else None, step=step)
+    if saves and step != 3:
+        raise SystemExit
+    time.sleep(0.05)
+proctor.report_final_result(float(step))
+"""
+
+
+def test_a_trial_whose_disk_is_full_while_it_saves_continues_from_the_checkpoint_before(
+    stage: Callable[..., Scene],
+) -> None:
+    scene = stage(1, disk_mb=100)
+    [machine] = scene.machines
+    experiment, [trial] = scene.spread(
+        1, script=SAVING, trialCommand="PROCTOR_REPORT_WAIT_SECONDS=0.5 python3 trial.py"
+    )
+    until_steps(scene, trial, jobs=1, steps=6)
+    machine.fill_disk()
+    pause(scene, trial)
+    machine.empty_disk()
+    scene.manager.command_line("trial", "resume", trial["id"])
+    until_steps(scene, trial, jobs=2, steps=10)
+    assert scene.manager.command_line("trial", "log", trial["id"]) == "begins at step 3\n"
+    scene.release_trials()
+    assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 1}
+    found = curve(scene, trial, None)
+    assert found == [(step, float(step)) for step in range(1, len(found) + 1)]
+    [row] = scene.manager.trials(experiment)
+    assert row["final_value"] == len(found)
+    scene.leave()
