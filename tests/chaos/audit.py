@@ -10,11 +10,14 @@ import os
 import sqlite3
 from collections import Counter
 from collections.abc import Collection, Iterator, Set
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from chaos.harness import EXPERIMENT_ID
+
+from proctor.manager.store.tables import metrics
 
 TERMINAL = {"SUCCEEDED", "FAILED", "EARLY_STOPPED", "USER_CANCELED", "SYS_CANCELED"}
 TEMPORARY = ("*.new", "*.tmp", ".unfinished*", ".probe*", "*-wal", "*-shm", "*-journal", "*.unreadable")
@@ -55,6 +58,8 @@ class Ending:
     events: list[dict[str, Any]]
     metrics: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """The stored records of each job by its id, by their places in its journal."""
+    checkpoints: dict[str, list[int]] = field(default_factory=dict)
+    """The places of the records of its checkpoints."""
     offsets: dict[str, int] = field(default_factory=dict)
     ledgers: dict[str, Ledger] = field(default_factory=dict)
 
@@ -76,6 +81,8 @@ class Ending:
         database = ending.folder / "metrics.db"
         for row in _rows(database, "SELECT * FROM metrics ORDER BY trial_id, job, member, offset, id"):
             ending.metrics.setdefault(f"{row['trial_id']}.{row['job']}", []).append(row)
+        for row in _rows(database, "SELECT * FROM checkpoints ORDER BY id"):
+            ending.checkpoints.setdefault(f"{row['trial_id']}.{row['job']}", []).append(row["offset"])
         for row in _rows(database, "SELECT * FROM journals"):
             ending.offsets[f"{row['trial_id']}.{row['job']}"] = row["offset"]
         for path in ledgers.iterdir():
@@ -166,6 +173,18 @@ def check_processes(ending: Ending) -> None:
 
 
 def check_values(ending: Ending) -> None:
+    """What the jobs have reported is stored (`check_reports`), and of it each trial shows what its newest job has
+    reported."""
+    check_reports(ending)
+    for trial in ending.trials.values():
+        finals = [row["value"] for job in ending.jobs_of(trial["id"]) for row in _finals(ending, job["id"])]
+        assert trial["final_value"] == (finals[0] if finals else None), f"{trial['id']}: of {finals} shown is {trial}"
+        newest = [row for row in ending.metrics.get(f"{trial['id']}.{trial['jobs']}", []) if row["kind"] != "final"]
+        assert trial["intermediate_count"] == len(newest), f"{trial['id']}: {newest}, shown {trial}"
+        assert trial["latest_value"] == (newest[-1]["value"] if newest else None), f"{trial['id']}: {trial}"
+
+
+def check_reports(ending: Ending) -> None:
     """What a job says it has reported is stored once, in order; and is at the place in the journal where it stands."""
     for job_id, ledger in ending.ledgers.items():
         rows = ending.metrics.get(job_id, [])
@@ -174,12 +193,30 @@ def check_values(ending: Ending) -> None:
         assert values in (ledger.done, ledger.tried), f"{job_id} tried {ledger.tried}, stored is {values}"
         assert [row["id"] for row in rows] == sorted(row["id"] for row in rows), f"{job_id}: stored out of order"
         _check_journal(ending, job_id)
-    for trial in ending.trials.values():
-        finals = [row["value"] for job in ending.jobs_of(trial["id"]) for row in _finals(ending, job["id"])]
-        assert trial["final_value"] == (finals[0] if finals else None), f"{trial['id']}: of {finals} shown is {trial}"
-        newest = [row for row in ending.metrics.get(f"{trial['id']}.{trial['jobs']}", []) if row["kind"] != "final"]
-        assert trial["intermediate_count"] == len(newest), f"{trial['id']}: {newest}, shown {trial}"
-        assert trial["latest_value"] == (newest[-1]["value"] if newest else None), f"{trial['id']}: {trial}"
+
+
+def check_curves(ending: Ending, *, last: float) -> None:
+    """The curve of each trial counts up by one to `last`, without a gap and nothing twice: from what the job of its
+    first point says it began with, which is 1 in a trial that began with no other trial's checkpoint. Each point is
+    one that the job which it names says it reported."""
+    with closing(sqlite3.connect(ending.folder / "metrics.db")) as connection:
+        for trial_id, trial in ending.trials.items():
+            points = [(point.job, point.value) for point in metrics.curve(connection, trial_id)]
+            said = {
+                job["number"]: [value for kind, value in ledger.tried if kind == "intermediate"]
+                for job in ending.jobs_of(trial_id)
+                if (ledger := ending.ledgers.get(job["id"])) is not None
+            }
+            what = f"the curve of {trial} is {points}; its jobs reported {said}"
+            if not points:
+                assert trial["origin_job"] is not None, what  # its donor had nothing left to do
+                continue
+            first = said[points[0][0]][0]
+            assert [value for _, value in points] == [first + place for place in range(len(points))], what
+            assert points[-1][1] == last, what
+            assert first == 1.0 or trial["origin_job"] is not None, what
+            assert all(value in said[job] for job, value in points), what
+            assert trial["intermediate_count"] == len(points), what
 
 
 def check_nothing_left(ending: Ending, *, but: Set[str] = frozenset()) -> None:
@@ -216,7 +253,8 @@ def _check_journal(ending: Ending, job_id: str) -> None:
         if line.endswith(b"\n"):
             places.append(place)
         place += len(line)
-    assert [row["offset"] for row in ending.metrics.get(job_id, [])] == places, job_id
+    stored = [row["offset"] for row in ending.metrics.get(job_id, [])]
+    assert sorted([*stored, *ending.checkpoints.get(job_id, [])]) == places, job_id
     assert ending.offsets.get(job_id, 0) == data.rfind(b"\n") + 1, job_id
 
 

@@ -1,0 +1,146 @@
+"""Kill -9 at random moments while a user pauses, resumes, clones and retries trials."""
+
+import random
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from chaos import audit
+from chaos.harness import EXPERIMENT_ID, House, house
+from chaos.processes import Found, Kind, find
+
+from proctor.sdk.client import Client
+from proctor.sdk.client.errors import ProblemError
+
+STEPS = 30
+COMMANDS = {"WAITING": ("pause", "clone"), "RUNNING": ("pause", "pause", "clone"), "PAUSED": ("resume", "clone")}
+"""By the status of a trial: what is done to it. Those that have ended are cloned and retried."""
+ROOM_OF_AN_END = {"exit.json.new"}
+"""Of a job that was paused before it was launched: its keeper was killed while it prepared the job's directory."""
+ACTIONS = 4
+"""How often something is done between two kills."""
+
+
+class User:
+    """Gives commands at random; one that is refused changes nothing, and one that is given twice may count twice.
+
+    :param most_new: how many trials it makes at most.
+    """
+
+    def __init__(self, built: House, dice: random.Random, most_new: int) -> None:
+        self._built, self._dice, self._left = built, dice, most_new
+
+    def act(self) -> None:
+        """One command, to any trial."""
+        trials = self._built.ask(lambda client: list(client.trials(EXPERIMENT_ID)))
+        if not trials:
+            return
+        row = self._dice.choice(trials)
+        trial, x = row["id"], self._dice.random()
+        command = self._dice.choice(COMMANDS.get(row["status"], ("clone", "retry")))
+        if command in ("clone", "retry"):
+            if self._left == 0:
+                return
+            self._left -= 1
+
+        def give(client: Client) -> bool:
+            match command:
+                case "pause":
+                    client.pause_trial(trial)
+                case "resume":
+                    client.resume_trial(trial)
+                case "clone":
+                    client.clone_trial(trial, {"x": x})
+                case _:
+                    client.retry_trial(trial, from_checkpoint=x < 0.5)
+            return True
+
+        with suppress(ProblemError):  # 409: the trial is in another status by now, or has no checkpoint
+            self._built.ask(give)
+
+    def finish(self) -> None:
+        """Resume whatever is PAUSED until all trials have ended."""
+
+        def look() -> bool | None:
+            rows = self._built.ask(lambda client: list(client.trials(EXPERIMENT_ID)))
+            for row in rows:
+                if row["status"] == "PAUSED":
+                    with suppress(ProblemError):
+                        self._built.ask(lambda client, key=row["id"]: client.resume_trial(key))  # type: ignore[misc]
+            return all(row["status"] in audit.TERMINAL for row in rows) or None
+
+        self._built.wait_for(look, "all trials to end")
+
+
+def run_and_kill(folder: Path, *, trials: int, kills: int, seconds: tuple[float, float], seed: int) -> None:
+    """Commands all the time, and now and then a kill; then check that nothing was lost, doubled or left."""
+    dice = random.Random(seed)
+    kinds = [kind for _ in range(kills // len(Kind) + 1) for kind in dice.sample(list(Kind), len(Kind))][:kills]
+    with house(folder) as built:
+        built.create(
+            {
+                "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}},
+                "trialCommand": built.trial_command("--saves", steps=STEPS, seconds=seconds),
+                "trialConcurrency": 3,
+                "maxTrialNumber": trials,
+                "maxInfrastructureRetries": kills,
+                "seed": seed,
+                "tuner": {"name": "Random"},
+                "assessor": {"name": "Medianstop", "classArgs": {"start_step": 1000}},
+                "trainingService": {"platform": "local"},
+            }
+        )
+        user = User(built, dice, most_new=trials)
+        killed = [kill_one(built, user, kind, dice.uniform(0.1, 0.5)) for kind in kinds]
+        user.finish()
+        built.wait_until_done()
+        built.shut_down()
+    ending = audit.Ending.read(built.home, built.ledgers)
+    audit.check_list(ending, len(ending.trials))
+    audit.check_ended_once(ending)
+    audit.check_processes(ending)
+    audit.check_reports(ending)
+    audit.check_curves(ending, last=float(STEPS))
+    audit.check_nothing_left(ending, but=ROOM_OF_AN_END)
+    may_die = {victim.job_id for victim in killed if victim.kind in (Kind.REAPER, Kind.TRIAL)}
+    check_jobs(ending, may_die)
+
+
+def check_jobs(ending: audit.Ending, may_die: set[str]) -> None:
+    """Every trial has succeeded; each of its jobs but the last was paused, or was one of those that were killed."""
+    reasons = set()
+    for trial_id, trial in ending.trials.items():
+        assert trial["status"] == "SUCCEEDED", trial
+        *others, last = ending.jobs_of(trial_id)
+        for job in others:
+            assert job["end_reason"] == "PAUSED" or job["id"] in may_die, job
+        assert last["end_reason"] == "EXITED_OK" or trial["final_value"] is not None, last
+        reasons |= {job["end_reason"] for job in others}
+    assert "PAUSED" in reasons, "nothing was paused"
+
+
+def kill_one(built: House, user: User, kind: Kind, delay_seconds: float) -> Found:
+    """Kill one living process of the kind after a while, in which the user is busy."""
+    for _ in range(ACTIONS):
+        user.act()
+        built.pause(delay_seconds / ACTIONS)
+
+    def try_one() -> Found | None:
+        built.is_up()
+        if victim := next((found for found in find(kind, built.home, built.tag) if found.kill()), None):
+            return victim
+        user.act()
+        return None
+
+    return built.wait_for(try_one, f"a {kind} to kill")
+
+
+@pytest.mark.slow
+def test_kills_while_trials_are_paused_resumed_and_cloned_lose_nothing(tmp_path: Path) -> None:
+    run_and_kill(tmp_path, trials=5, kills=9, seconds=(1.0, 2.0), seed=3)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("seed", range(200, 206))
+def test_many_kills_while_trials_are_paused_resumed_and_cloned_lose_nothing(seed: int, tmp_path: Path) -> None:
+    run_and_kill(tmp_path, trials=20, kills=40, seconds=(4.0, 12.0), seed=seed)
