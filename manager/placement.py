@@ -21,20 +21,30 @@ order:
 6. What no node could ever give, even with nothing else on it, is impossible. As long as a node that has not yet said
    what it has might, the job waits; so it does for a node that is away, or that is drained or quarantined. A node that
    could never run the experiment's jobs while another one could is left out; `exclusions` says why.
-7. A job may take what is free although another one that needs more waits, but not forever: for a trial that has waited
-   for GPUs for `HOLD_AFTER_SECONDS` places are held (`hold_gpus`), the trial that has waited longest first. They are on
-   the ready node that lacks least, and stay there: as many GPUs as the trial needs, free ones first, then those with
-   the fewest trials. A held GPU has no room for a trial that has waited less. It only gets emptier, so the trial's turn
-   comes when the jobs on that node have ended. Nothing is held where that may never be: on a GPU that other processes
-   use.
+7. Trials that wait for GPUs have an order (`GpuDemand.order`): the higher priority of their experiment first; of one
+   priority the experiment that has used less in the last hour, but a trial that has waited for
+   `OVERDUE_AFTER_SECONDS` before all others; then the one that has waited longest. For those that go before a trial
+   GPUs are held (`hold_gpus`), which have no room for it:
+   * at once for one of a higher priority, and for one that could start on them now and whose experiment has used less;
+   * else when it has waited for `HOLD_AFTER_SECONDS`; until then a trial may take what is free although another one
+     that needs more waits.
+   They are on the ready node that lacks least, and stay there: as many GPUs as the trial needs, free ones first, then
+   those with the fewest trials. A held GPU only gets emptier, so the trial's turn comes when the jobs on that node have
+   ended. Nothing is held where that may never be: on a GPU that other processes use.
+8. For a trial of a higher priority preemptible jobs are stopped (`preempted_jobs`), where it can start when they and
+   those that are being stopped already are gone: on the node where the fewest have to be; there those of the lowest
+   priority first, then those that free more of the GPUs it needs, then those that hold fewer others, then those that
+   lose the least work. None is stopped that turns out not to be needed.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from proctor.training_services.base import NodePlacement
 from proctor.training_services.capacity import (
+    UNRANKED,
     Candidate,
     GpuCapacity,
     GpuDemand,
@@ -42,6 +52,7 @@ from proctor.training_services.capacity import (
     GpuSlot,
     NodeCapacity,
     PlacementRequest,
+    Standing,
     Strategy,
 )
 
@@ -56,10 +67,13 @@ __all__ = [
     "hold_gpus",
     "obstacle",
     "place",
+    "preempted_jobs",
 ]
 
 HOLD_AFTER_SECONDS = 60.0
 """How long a trial waits for GPUs before some are held for it."""
+OVERDUE_AFTER_SECONDS = 3600.0
+"""How long a trial waits before it goes before all others of its priority, whatever its experiment has used."""
 
 
 @dataclass(frozen=True)
@@ -113,51 +127,134 @@ def exclusions(request: PlacementRequest, candidates: Sequence[Candidate]) -> di
 
 
 def hold_gpus(
-    demands: Sequence[GpuDemand], nodes: Mapping[str, NodeCapacity], now: float
+    demands: Sequence[GpuDemand], nodes: Mapping[str, NodeCapacity], now: float, asking: Standing = UNRANKED
 ) -> dict[str, dict[str, GpuDemand]]:
     """Which GPUs are held for which of the trials that wait (rule 7), by node id and GPU UUID.
 
+    :param demands: those that go before the trial that asks.
     :param nodes: by id, all those that the demands have rules for.
     :param now: Unix time.
+    :param asking: of the experiment whose trial asks.
     """
     held: dict[str, dict[str, GpuDemand]] = {}
-    for demand in sorted(demands, key=lambda demand: demand.since):
-        if now - demand.since < HOLD_AFTER_SECONDS:
-            break
-        choices = (_holdable(demand, nodes[node_id], held.get(node_id, {})) for node_id in demand.rules)
-        able = (choice for choice in choices if choice is not None)
-        # Elsewhere others have begun meanwhile: by moving to and fro a trial could wait forever.
-        best = min(able, key=lambda choice: (choice.node_id != demand.node_id, choice.cost), default=None)
-        if best is not None:
-            held.setdefault(best.node_id, {}).update(dict.fromkeys(best.uuids, demand))
+    for demand, option in _hold_options(demands, nodes, now, asking):
+        held.setdefault(option.node_id, {}).update(dict.fromkeys(option.uuids, demand))
     return held
+
+
+def preempted_jobs(
+    demands: Sequence[GpuDemand], nodes: Mapping[str, NodeCapacity], now: float, asking: Standing
+) -> dict[str, GpuDemand]:
+    """Which jobs are to be stopped for which of the trials that wait (rule 8), by job id. None that is being stopped.
+
+    :param demands: those of a higher priority than that of the experiment whose jobs may be stopped.
+    :param asking: that of this experiment.
+    """
+    options = _hold_options(demands, nodes, now, asking)
+    return {job_id: demand for demand, option in options for job_id in option.stops}
 
 
 @dataclass(frozen=True)
 class _HoldOption:
-    """GPUs of one node that could be held for a trial. The lowest cost is the best."""
+    """GPUs of one node that could be held for a trial, and the jobs to stop for it. The lowest cost is the best."""
 
     node_id: str
     uuids: tuple[str, ...]
-    cost: tuple[int, int]  # how many of them have no room for it yet, and how many trials are on them
+    stops: tuple[str, ...]
+    cost: tuple[int, int, int, int]
+    """How many of the GPUs get no room for it by any stop, how many jobs are to be stopped, how many GPUs have no room
+    yet, and how many trials are on them."""
 
 
-def _holdable(demand: GpuDemand, node: NodeCapacity, held: Mapping[str, GpuDemand]) -> _HoldOption | None:
+def _hold_options(
+    demands: Sequence[GpuDemand], nodes: Mapping[str, NodeCapacity], now: float, asking: Standing
+) -> Iterator[tuple[GpuDemand, _HoldOption]]:
+    """What is held for each of these trials, for which something is, in their order."""
+    held: dict[str, set[str]] = {}
+    for demand in sorted(demands, key=lambda demand: demand.order):
+        choices = (_hold_option(demand, nodes[node_id], held.get(node_id, set())) for node_id in demand.rules)
+        able = [choice for choice in choices if choice is not None]
+        if demand.standing.priority <= asking.priority and now - demand.since < HOLD_AFTER_SECONDS:
+            is_its_turn = demand.standing.used < asking.used
+            able = [choice for choice in able if is_its_turn and not choice.cost[2]]
+        # Elsewhere others have begun meanwhile: by moving to and fro a trial could wait forever.
+        best = min(
+            able,
+            key=lambda choice: (choice.cost[0] > 0, choice.node_id != demand.node_id, choice.cost),
+            default=None,
+        )
+        if best is not None:
+            held.setdefault(best.node_id, set()).update(best.uuids)
+            yield demand, best
+
+
+def _hold_option(demand: GpuDemand, node: NodeCapacity, held: Collection[str]) -> _HoldOption | None:
     """The GPUs of this node that would be held for a trial; None where it cannot run, or too few are left to hold."""
     candidate = Candidate(node, demand.rules[node.node_id])
     if not node.ready or obstacle(PlacementRequest(demand.gpu_number), candidate):
         return None
-
-    def lack(gpu: GpuCapacity) -> tuple[int, int]:
-        return bool(_taken(candidate, gpu)), len(gpu.holdings)
-
     active = candidate.rules.use_active_gpu
-    usable = (gpu for gpu in _allowed(candidate) if gpu.uuid not in held and (active or not gpu.foreign))
-    chosen = sorted(usable, key=lambda gpu: (lack(gpu), gpu.index))[: demand.gpu_number]
-    if len(chosen) < demand.gpu_number:
+    usable = [gpu for gpu in _allowed(candidate) if gpu.uuid not in held and (active or not gpu.foreign)]
+    if len(usable) < demand.gpu_number:
         return None
-    taken, shares = zip(*map(lack, chosen), strict=True)
-    return _HoldOption(node.node_id, tuple(gpu.uuid for gpu in chosen), (sum(taken), sum(shares)))
+    gone = {holding.job_id for gpu in usable for holding in gpu.holdings if holding.leaving}
+    stops = _stops(demand, candidate.rules, usable, gone)
+
+    def lack(gpu: GpuCapacity) -> int:
+        if _has_room_without(candidate.rules, gpu, ()):
+            return 0
+        return 1 if _has_room_without(candidate.rules, gpu, {*gone, *stops}) else 2
+
+    chosen = sorted(usable, key=lambda gpu: (lack(gpu), len(gpu.holdings), gpu.index))[: demand.gpu_number]
+    lacks = [lack(gpu) for gpu in chosen]
+    cost = (lacks.count(2), len(stops), len(lacks) - lacks.count(0), sum(len(gpu.holdings) for gpu in chosen))
+    return _HoldOption(node.node_id, tuple(gpu.uuid for gpu in chosen), stops, cost)
+
+
+def _stops(demand: GpuDemand, rules: GpuRules, usable: Sequence[GpuCapacity], gone: Collection[str]) -> tuple[str, ...]:
+    """The jobs to stop so that the trial gets its GPUs among `usable` (rule 8); none where that is not enough.
+
+    :param gone: the jobs that are being stopped already.
+    """
+    found = {holding.job_id: holding.preemptible for gpu in usable for holding in gpu.holdings}
+    terms = {
+        job_id: preemptible
+        for job_id, preemptible in found.items()
+        if preemptible is not None and preemptible.priority < demand.standing.priority and job_id not in gone
+    }
+
+    def missing(stopped: Collection[str]) -> int:
+        """How many GPUs the trial still lacks."""
+        return demand.gpu_number - sum(_has_room_without(rules, gpu, {*gone, *stopped}) for gpu in usable)
+
+    if missing(()) <= 0 or missing(terms) > 0:
+        return ()
+    clearable = [gpu for gpu in usable if _has_room_without(rules, gpu, {*gone, *terms})]
+    stops: list[str] = []
+    while (lacking := missing(stops)) > 0:
+        shares: dict[str, float] = {}  # how much of the GPUs without room each job stands in the way of
+        for gpu in clearable:
+            if not _has_room_without(rules, gpu, {*gone, *stops}):
+                there = [holding.job_id for holding in gpu.holdings if holding.job_id in terms.keys() - set(stops)]
+                shares |= {job_id: shares.get(job_id, 0.0) + 1 / len(there) for job_id in there}
+        sizes = Counter(holding.job_id for gpu in usable for holding in gpu.holdings)
+
+        def rank(
+            job_id: str, shares: Mapping[str, float] = shares, lacking: int = lacking, sizes: Counter[str] = sizes
+        ) -> tuple[float, ...]:
+            return terms[job_id].priority, -min(shares[job_id], lacking), sizes[job_id], -terms[job_id].saved_at
+
+        stops.append(min(shares, key=lambda job_id: (rank(job_id), job_id)))
+    for job_id in sorted(stops, key=lambda job_id: terms[job_id].saved_at):
+        if missing([other for other in stops if other != job_id]) <= 0:
+            stops.remove(job_id)
+    return tuple(stops)
+
+
+def _has_room_without(rules: GpuRules, gpu: GpuCapacity, gone: Collection[str]) -> bool:
+    """Whether there is room for one more trial once these jobs are gone."""
+    left = [holding for holding in gpu.holdings if holding.job_id not in gone]
+    return not left or len(left) < min([rules.max_trials_per_gpu, *(each.policy.max_trials_per_gpu for each in left)])
 
 
 def _better_arrival(request: PlacementRequest, candidates: Sequence[Candidate], best: Candidate) -> str:

@@ -8,6 +8,7 @@ from enum import StrEnum
 from proctor.trial_keeper.protocol import GpuSlot
 
 __all__ = [
+    "UNRANKED",
     "Candidate",
     "ForeignProcess",
     "GpuCapacity",
@@ -17,7 +18,9 @@ __all__ = [
     "Holding",
     "NodeCapacity",
     "PlacementRequest",
+    "Preemptible",
     "SharingPolicy",
+    "Standing",
     "Strategy",
 ]
 
@@ -67,6 +70,18 @@ class PlacementRequest:
 
 
 @dataclass(frozen=True)
+class Preemptible:
+    """A trial that may be stopped for one of an experiment with a higher priority, because it can be continued.
+
+    priority: of its own experiment.
+    saved_at: Unix time since when its work would be lost: of its newest checkpoint, or of its job's start.
+    """
+
+    priority: int
+    saved_at: float
+
+
+@dataclass(frozen=True)
 class Holding:
     """One trial job's share of one GPU. `holder` is a phrase for people: "trial 17 of experiment Ab3dE5f7".
 
@@ -77,6 +92,8 @@ class Holding:
     slot: int
     holder: str
     policy: SharingPolicy = field(default_factory=SharingPolicy)
+    leaving: bool = False  # it is being stopped
+    preemptible: Preemptible | None = None  # None: it must not be stopped for others
 
 
 @dataclass(frozen=True)
@@ -129,6 +146,22 @@ class Candidate:
 
 
 @dataclass(frozen=True)
+class Standing:
+    """What decides whether trials of an experiment get GPUs before those of another one.
+
+    used: GPU-seconds in the last hour, as of the last full minute.
+    """
+
+    experiment_id: str = ""
+    priority: int = 0
+    used: float = 0.0
+
+
+UNRANKED = Standing()
+"""Of an experiment about which nothing is known."""
+
+
+@dataclass(frozen=True)
 class GpuDemand:
     """A trial that waits for GPUs, so that some may be held for it.
 
@@ -137,6 +170,7 @@ class GpuDemand:
     rules: the nodes that its experiment may use and that are ready for its jobs, in the order of preference, with its
         rules for them.
     node_id: the node on which GPUs were held for it last, which stays as long as it can.
+    overdue: it has waited so long that it no longer matters what its experiment has used.
     """
 
     holder: str
@@ -144,3 +178,11 @@ class GpuDemand:
     since: float
     rules: Mapping[str, GpuRules]
     node_id: str | None = None
+    standing: Standing = UNRANKED
+    overdue: bool = False
+
+    @property
+    def order(self) -> tuple[float, ...]:
+        """Whose is less goes first: the higher priority; then what is overdue, then who has used less; then the age."""
+        used = 0.0 if self.overdue else self.standing.used
+        return -self.standing.priority, not self.overdue, used, self.since

@@ -50,7 +50,7 @@ class EndReason(str, Enum):
     LEASE_EXPIRED = "LEASE_EXPIRED"  # the keeper had no manager for lease_seconds
     NO_ROOM = "NO_ROOM"  # before it began: its node's disk takes no new jobs (full, no inodes, quota, read-only)
     RESULT_LOST = "RESULT_LOST"  # the manager's: it exited with 0, and its final metric is lost (full disk)
-    PREEMPTED = "PREEMPTED"  # the platform took its place away, or others of the machine its GPUs
+    PREEMPTED = "PREEMPTED"  # the platform took its place away, others of the machine its GPUs, or the manager both
     UNPLACEABLE = "UNPLACEABLE"  # no node could ever hold it
     INFRASTRUCTURE = "INFRASTRUCTURE"  # anything else that is not the trial's fault (no processes left)
 

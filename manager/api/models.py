@@ -5,7 +5,12 @@ from typing import Annotated, Any, Generic, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
 
 from proctor.manager.api.json_types import Json, JsonObject, Number, Time
-from proctor.manager.config.fields import LONGEST_SECONDS, MOST_CONCURRENT_TRIALS_OF_AN_UPDATE, MOST_HOURS
+from proctor.manager.config.fields import (
+    LONGEST_SECONDS,
+    MOST_CONCURRENT_TRIALS_OF_AN_UPDATE,
+    MOST_HOURS,
+    MOST_PRIORITY,
+)
 from proctor.manager.config.objective import Direction
 from proctor.manager.lifecycle.checkpoints import KeepReason
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
@@ -110,6 +115,7 @@ class UpdateExperiment(RequestBody):
     max_gpu_hours: Annotated[float, Field(gt=0, le=MOST_HOURS, allow_inf_nan=False)] | None = Field(
         default=None, examples=[100.0]
     )
+    priority: Annotated[int, Field(ge=-MOST_PRIORITY, le=MOST_PRIORITY)] = Field(default=0, examples=[5])
     search_space: SearchSpaceBody = Field(
         default={}, examples=[{"lr": {"_type": "loguniform", "_value": [0.0001, 0.1]}}]
     )
@@ -276,6 +282,8 @@ class Experiment(Resource):
     """null: no limit."""
     max_gpu_hours: float | None = Field(default=None, examples=[100.0])
     """null: no limit."""
+    priority: int = Field(default=0, examples=[5])
+    """Free GPUs go to the experiment with the higher priority first. `preemptible` is in its configuration."""
     usage: Usage
     trial_counts: dict[TrialStatus, int] = Field(examples=[{"SUCCEEDED": 9, "RUNNING": 2}])
     """How many trials are in each status; a status without trials is left out."""

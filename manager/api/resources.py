@@ -72,6 +72,7 @@ def experiment_resource(context: ApiContext, connection: sqlite3.Connection, row
         max_experiment_duration_seconds=row.max_experiment_seconds,
         max_trial_duration_seconds=row.max_trial_seconds,
         max_gpu_hours=row.max_gpu_hours,
+        priority=row.priority,
         usage=usage_resource(jobs.usage_of_experiment(connection, row.id, now=context.manager.clock.now())),
         trial_counts=counts,
         failure=explain_no_success(connection, row, counts=counts, best=best),

@@ -162,6 +162,11 @@ def cpu_hours(row: TableRow, digits: int = IN_TABLES) -> str:
     return f"{'at least ' if usage['unmeasured_jobs'] else ''}{number(usage['cpu_hours'], digits)}"
 
 
+def priority(experiment: TableRow) -> str:
+    """`5`, and `5, preemptible` where its trials may be stopped for more important ones."""
+    return f"{experiment['priority']}{', preemptible' if experiment['config'].get('preemptible') else ''}"
+
+
 def outcome(experiment: TableRow) -> str:
     """The progress, with a word that none of the trials has succeeded: `12/12 failed`."""
     if not experiment.get("failure"):
@@ -236,6 +241,7 @@ EXPERIMENTS = (
     Column("STATUS", lambda row: row["status"], _status_style),
     Column("TRIALS", outcome, _failure_style, right=True),
     Column("BEST", best_value, right=True),
+    Column("PRIORITY", lambda row: str(row["priority"]), right=True, left_out=2),
     Column("CREATED", lambda row: local_time(row["created_at"])[:16], left_out=1),
     Column("REASON", reason, _failure_style, wraps=True),
 )
@@ -265,6 +271,7 @@ EXPERIMENT = (
     Column("max GPU-hours", lambda row: "no limit" if row["max_gpu_hours"] is None else number(row["max_gpu_hours"])),
     Column("GPU-hours", lambda row: gpu_hours(row, IN_FULL)),
     Column("CPU-hours", lambda row: cpu_hours(row, IN_FULL)),
+    Column("priority", priority),
     Column("created", lambda row: local_time(row["created_at"])),
     Column("started", lambda row: local_time(row["started_at"])),
     Column("ended", lambda row: local_time(row["ended_at"])),

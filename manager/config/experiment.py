@@ -19,6 +19,7 @@ from proctor.manager.config.fields import (
     NewestCheckpoints,
     ObjectiveMetric,
     Positive,
+    Priority,
     Seconds,
     SecondsOrZero,
     Text,
@@ -127,6 +128,10 @@ class ExperimentConfig(Section):
     """How many failed trials put the experiment into ERROR; unlimited if not given."""
     max_gpu_hours: Hours | None = None
     """After so many GPU-hours of all trials no new trials start: 100 is one GPU for 100 hours."""
+    priority: Priority = 0
+    """Free GPUs go to the experiment with the higher priority first; -1000 to 1000."""
+    preemptible: Truth = False
+    """Whether its trials may be stopped, to be continued later, for those of an experiment with a higher priority."""
     debug: Truth = False
     """Sets logLevel to debug where that is not given."""
     log_level: LogLevel = "info"

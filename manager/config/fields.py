@@ -22,6 +22,7 @@ MOST_CONCURRENT_TRIALS = 10_000
 """The manager asks its tuner for as many suggestions at once."""
 LONGEST_SECONDS = 100 * 365 * 86400.0
 """A hundred years: what clocks and timers can still add to now."""
+MOST_PRIORITY = 1000
 MOST_HOURS = 1e9
 """Of GPUs: a thousand of them for a hundred years are fewer."""
 _LARGEST_WHOLE = 2**63 - 1
@@ -212,6 +213,7 @@ Budget = Annotated[int, Field(ge=-1), BeforeValidator(_whole)]
 Positive = Annotated[int, Field(ge=1), BeforeValidator(_whole)]
 Concurrency = Annotated[int, Field(ge=1, le=MOST_CONCURRENT_TRIALS), BeforeValidator(_whole)]
 """trialConcurrency of a new experiment."""
+Priority = Annotated[int, Field(ge=-MOST_PRIORITY, le=MOST_PRIORITY), BeforeValidator(_whole)]
 TrialNumber = Positive
 PortNumber = Annotated[int, Field(ge=1, le=65535), BeforeValidator(_whole)]
 Truth = Annotated[bool, BeforeValidator(_truth)]

@@ -307,6 +307,8 @@ KEYS: tuple[Key, ...] = (
             "retryExitCodes": [75],
             "maxFailedTrials": 20,
             "maxGpuHours": 100,
+            "priority": 5,
+            "preemptible": True,
             "reportFrom": 3,
             "codeSnapshot": True,
             "seed": 17,

@@ -234,6 +234,7 @@ def new_row(loaded: LoadedExperiment, experiment_id: str, directory: Path, now: 
         max_experiment_seconds=config.max_experiment_duration_seconds,
         max_trial_seconds=config.max_trial_duration_seconds,
         max_gpu_hours=config.max_gpu_hours,
+        priority=config.priority,
         search_space=config.search_space,
         created_at=now,
     )

@@ -352,6 +352,7 @@ class Manager:
         max_experiment_seconds: float | Unlimited | None = None,
         max_trial_seconds: float | Unlimited | None = None,
         max_gpu_hours: float | Unlimited | None = None,
+        priority: int | None = None,
         search_space: Any = None,
     ) -> ExperimentRow:
         """Change limits or the search space, running or not. Returns the new row."""
@@ -361,6 +362,7 @@ class Manager:
             "max_experiment_seconds": max_experiment_seconds,
             "max_trial_seconds": max_trial_seconds,
             "max_gpu_hours": max_gpu_hours,
+            "priority": priority,
             "search_space": search_space,
         }
         columns = {k: None if v is UNLIMITED else v for k, v in wanted.items() if v is not None}

@@ -285,7 +285,8 @@ class ExperimentSupervisor:
     def _placer(self, service: TrainingService, config: ExperimentConfig) -> Placer:
         if not isinstance(service, SupportsNodes):
             return FreePlacer(config.trial_gpu_number)
-        return PoolPlacer(self._context.pool, service, config.trial_gpu_number)
+        gpus, preemptible = config.trial_gpu_number, config.preemptible
+        return PoolPlacer(self._context.pool, service, gpus, is_preemptible=preemptible)
 
     async def experiment(self, experiment_id: str) -> ExperimentRow:
         """One experiment's row. Raises NotFound."""

@@ -50,10 +50,14 @@ MEANINGS: dict[EndReason, Meaning] = {
     EndReason.INFRASTRUCTURE: Meaning(TrialStatus.SYS_CANCELED, Charge.INFRASTRUCTURE),
 }
 
-_INTERRUPTIONS = frozenset({EndReason.EXPERIMENT_STOPPED, EndReason.PAUSED, EndReason.CLONED})
+_INTERRUPTIONS = frozenset({EndReason.EXPERIMENT_STOPPED, EndReason.PAUSED, EndReason.CLONED, EndReason.PREEMPTED})
 """Decisions after which the trial is meant to run again."""
-_DECISIONS = _INTERRUPTIONS | {EndReason.DEADLINE, EndReason.EARLY_STOPPED, EndReason.USER_CANCELED}
-"""Reasons that say who decided to end a job, rather than how it left."""
+_DECISIONS = _INTERRUPTIONS - {EndReason.PREEMPTED} | {
+    EndReason.DEADLINE,
+    EndReason.EARLY_STOPPED,
+    EndReason.USER_CANCELED,
+}
+"""Reasons that say who decided to end a job, rather than how it left. PREEMPTED may be the platform's word, too."""
 
 _MOST_DOUBLINGS = 64
 """Of a delay: far beyond every limit, and still a number that a float can hold."""

@@ -213,6 +213,15 @@ SELECT total(gpu_seconds), total(cpu_seconds), total(unmeasured_jobs) FROM (
 -- name: usage.of_ended_jobs
 SELECT total(gpu_seconds) FROM job_usage WHERE experiment_id = :experiment_id;
 
+-- name: usage.recent_jobs
+-- that ended in the hour before the newest end
+SELECT started_at, ended_at, counted_gpus FROM trial_jobs
+WHERE experiment_id = :experiment_id AND status = 'ENDED' AND counted_gpus > 0 AND started_at IS NOT NULL
+  AND ended_at > (
+    SELECT max(ended_at) FROM trial_jobs
+    WHERE experiment_id = :experiment_id AND status = 'ENDED' AND counted_gpus > 0
+  ) - 3600;
+
 -- name: usage.of_trial
 SELECT total(counted_gpus * max(coalesce(ended_at, :now) - started_at, 0)), total(cpu_seconds), total(cpu_seconds IS NULL)
 FROM trial_jobs WHERE trial_id = :trial_id AND started_at IS NOT NULL;

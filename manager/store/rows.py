@@ -131,6 +131,7 @@ class ExperimentRow(Row):
     failure_cause: str = ""
     trials_without_final: int = 0
     max_gpu_hours: float | None = None
+    priority: int = 0
 
     @property
     def trial_ends(self) -> TrialEnds:

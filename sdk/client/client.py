@@ -201,7 +201,7 @@ class Client:
         """Change limits or search space while it runs; None takes a limit away, what is left out stays.
 
         Keys: trial_concurrency, max_trial_number, max_experiment_duration_seconds, max_trial_duration_seconds,
-        max_gpu_hours, search_space.
+        max_gpu_hours, priority, search_space.
         """
         found: JsonObject = self._transport.request("PATCH", _path("experiments", experiment_id), body=dict(changes))
         return found

@@ -219,6 +219,8 @@ class ExperimentConfig:
     retry_exit_codes: Sequence[int] | None = None
     max_failed_trials: int | None = None
     max_gpu_hours: float | None = None
+    priority: int | None = None
+    preemptible: bool | None = None
     nni_manager_ip: str | None = None
     use_annotation: bool | None = None
     """NNI's; the manager refuses True and says what replaces annotations."""

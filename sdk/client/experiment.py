@@ -263,6 +263,10 @@ class Experiment:
         """How many GPU-hours all trials may use before no new ones start; None for no limit."""
         self._update(max_gpu_hours=value)
 
+    def update_priority(self, value: int) -> None:
+        """Which experiment gets free GPUs first: the one with the higher priority."""
+        self._update(priority=value)
+
     def update_max_trial_number(self, value: int | None) -> None:
         """How many trials are created; None for no limit."""
         self._update(max_trial_number=value)

@@ -17,6 +17,7 @@ from proctor.training_services.capacity import (
     GpuDemand,
     Holding,
     NodeCapacity,
+    Preemptible,
     SharingPolicy,
 )
 from proctor.training_services.errors import ReservationRefused, UnknownNode
@@ -156,6 +157,8 @@ class NodePool:
         self._by_node: dict[str, dict[str, Reservation]] = {}
         self._holds: dict[str, str] = {}
         self._demands: dict[object, GpuDemand] = {}
+        self._preemptible: dict[object, Mapping[str, Preemptible]] = {}
+        self._leaving: set[str] = set()
         self._callbacks: list[Callable[[], None]] = []
         self.quarantine = Quarantine(self._hold_unless_held)
 
@@ -403,8 +406,17 @@ class NodePool:
         """A trial of this owner (an experiment) waits for GPUs; it takes the place of the owner's earlier one."""
         before = self._demands.get(owner)
         self._demands[owner] = demand
+        priority = demand.standing.priority
+        is_news = before is None or (before.holder, before.standing.priority) != (demand.holder, priority)
+        if is_news:  # for those of lower priorities: they wait for it now, or trials of theirs are stopped for it
+            is_lower = (other.standing.priority < priority for other in self._demands.values())
+            is_news = bool(self._preemptible) or any(is_lower)
         if before is not None and before.rules.keys() - demand.rules.keys():
-            self._notify()  # what was held there is free
+            is_news = True  # what was held there is free
+        if before is not None and any(before.order < other.order < demand.order for other in self._demands.values()):
+            is_news = True  # others now go before it
+        if is_news:
+            self._notify()
 
     def set_held(self, nodes: Mapping[str, str]) -> None:
         """On which node GPUs are held for trials that wait, by holder. Unknown holders are ignored."""
@@ -415,6 +427,29 @@ class NodePool:
         """Trials of this owner no longer wait for GPUs. Does nothing if none did."""
         if self._demands.pop(owner, None) is not None and self._demands:
             self._notify()  # others may take what was held for it
+
+    # ---- preemption
+
+    def set_preemptible(self, owner: object, jobs: Mapping[str, Preemptible] | None) -> None:
+        """Which jobs of this owner (an experiment) may be stopped for a demand with a higher priority; None: none, from
+        now on."""
+        before = self._preemptible.get(owner)
+        if jobs is None:
+            self._preemptible.pop(owner, None)
+        else:
+            self._preemptible[owner] = dict(jobs)
+        lowest = min((terms.priority for terms in (jobs or {}).values()), default=0)
+        is_wanted = any(demand.standing.priority > lowest for demand in self._demands.values())
+        if is_wanted and (before or {}) != (jobs or {}):
+            self._notify()
+
+    def set_leaving(self, job_id: str, leaving: bool = True) -> None:
+        """A job is being stopped, so that what it holds becomes free by itself; or it is not after all."""
+        if job_id not in self._reservations or leaving == (job_id in self._leaving):
+            return
+        (self._leaving.add if leaving else self._leaving.discard)(job_id)
+        if self._preemptible:
+            self._notify()
 
     # ---- changes
 
@@ -497,7 +532,16 @@ class NodePool:
     def _holdings(self, node_id: str) -> dict[str, list[Holding]]:
         node = self._nodes.get(node_id)
         devices = node.devices if node is not None else None
-        return find_holdings(self._by_node.get(node_id, {}).values(), devices or ())
+        found = find_holdings(self._by_node.get(node_id, {}).values(), devices or ())
+        if not self._leaving and not self._preemptible:
+            return found
+        preemptible = {job_id: terms for jobs in self._preemptible.values() for job_id, terms in jobs.items()}
+        return {uuid: [self._described(each, preemptible) for each in holdings] for uuid, holdings in found.items()}
+
+    def _described(self, holding: Holding, preemptible: Mapping[str, Preemptible]) -> Holding:
+        """With what becomes of the job that holds it."""
+        job_id = holding.job_id
+        return replace(holding, leaving=job_id in self._leaving, preemptible=preemptible.get(job_id))
 
     def _check_free(self, wanted: Reservation) -> None:
         holdings = self._holdings(wanted.node_id)
@@ -517,6 +561,7 @@ class NodePool:
 
     def _drop(self, job_id: str) -> Reservation | None:
         reservation = self._reservations.pop(job_id, None)
+        self._leaving.discard(job_id)
         if reservation is not None:
             self._by_node[reservation.node_id].pop(job_id, None)
         return reservation

@@ -24,6 +24,7 @@ _LIMITS = {
     "max_experiment_duration_seconds": "max_experiment_seconds",
     "max_trial_duration_seconds": "max_trial_seconds",
     "max_gpu_hours": "max_gpu_hours",
+    "priority": "priority",
     "search_space": "search_space",
 }
 

@@ -115,6 +115,15 @@ def gpuhours(session: CliSession, experiment: str | None, value: float | str) ->
     )
 
 
+@update.command(epilog=examples("proctor update priority --value 5", "proctor update priority k3x9 --value -1"))
+@experiment_argument
+@click.option("--value", required=True, type=click.IntRange(-1000, 1000), help="-1000 to 1000; the default is 0.")
+@with_session
+def priority(session: CliSession, experiment: str | None, value: int) -> None:
+    """Change which experiment gets free GPUs first: the one with the higher priority."""
+    _change_limit(session, experiment, "priority", value, what="Priority")
+
+
 @update.command(epilog=examples("proctor update searchspace --filename search_space.json"))
 @experiment_argument
 @nnictl_option(

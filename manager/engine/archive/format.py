@@ -21,7 +21,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
-from proctor.manager.config.fields import LONGEST_SECONDS, MOST_CONCURRENT_TRIALS, MOST_HOURS, Label
+from proctor.manager.config.fields import LONGEST_SECONDS, MOST_CONCURRENT_TRIALS, MOST_HOURS, MOST_PRIORITY, Label
 from proctor.manager.errors import BadRequest, Unavailable
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.store.rows import MetricRow
@@ -95,6 +95,7 @@ class SavedExperiment(BaseModel):
     max_experiment_duration_seconds: Duration | None
     max_trial_duration_seconds: Duration | None
     max_gpu_hours: Annotated[float, Field(gt=0, le=MOST_HOURS)] | None = None
+    priority: Annotated[int, Field(ge=-MOST_PRIORITY, le=MOST_PRIORITY)] = 0
     created_at: Moment
     started_at: Moment | None = None
     ended_at: Moment | None = None

@@ -162,6 +162,7 @@ class Effects:
         """Ask the service to stop a job, softly while it may still save. One that it has not taken yet is over."""
         failpoint("manager.cancel.before")
         trial = self._state.by_job.get(job_id)
+        self._context.placer.set_leaving(job_id)
         error = await self._cancel(job_id, trial, early=early)
         if trial is not None and trial.job is not None:
             if (_SUBMIT, job_id) in self._pending:

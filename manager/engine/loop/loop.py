@@ -123,7 +123,7 @@ class ExperimentLoop:
         if self.state.row.status.counts_time:
             self.state.active_since = clock.monotonic()
         transitions.restore_retry_times(self.state, self._policy, now=clock.now(), monotonic=clock.monotonic())
-        self.state.count_running_gpus(now=clock.now(), monotonic=clock.monotonic())
+        self.state.count_gpus(now=clock.now(), monotonic=clock.monotonic())
         for trial in self.state.by_job.values():
             assert trial.job is not None
             form = self.context.forms.form(self.state.row, trial.row, trial.job)
@@ -136,7 +136,7 @@ class ExperimentLoop:
         await self._replay_metrics()
 
     def _wake_waiting(self) -> None:
-        if self.state.jobless:
+        if self.state.jobless or self.context.placer.is_wanted(self.state.row.priority):
             self.inbox.post(m.Wake())
 
     async def _replay_metrics(self) -> None:
@@ -195,6 +195,8 @@ class ExperimentLoop:
             for trial in turn.submit:
                 if trial.job is not None:
                     self.context.placer.give_back(trial.job.id)
+            for job_id in turn.preempted:
+                self.context.placer.set_leaving(job_id, False)
             raise
         for envelope, value in answers:
             envelope.resolve(value)
@@ -421,7 +423,7 @@ class ExperimentLoop:
         stored = await self.context.control.read(lambda c: read_state(c, experiment_id), time_limit_seconds=60.0)
         self.state.roll_back(before, stored)
         transitions.restore_retry_times(self.state, self._policy, now=clock.now(), monotonic=clock.monotonic())
-        self.state.count_running_gpus(now=clock.now(), monotonic=clock.monotonic())
+        self.state.count_gpus(now=clock.now(), monotonic=clock.monotonic())
 
     # ---- the end ----------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,8 @@ from proctor.manager.placement import Impossible, Waiting
 from proctor.manager.store.rows import DecisionRow, TrialRow
 from proctor.manager.store.tables import dispatcher_inputs, events, jobs
 from proctor.manager.store.tables import metrics as metric_store
-from proctor.training_services.base import SupportsCheckpoints
+from proctor.training_services.base import EndReason, SupportsCheckpoints
+from proctor.training_services.capacity import Preemptible
 
 _PLACING = {
     ExperimentStatus.RUNNING,
@@ -40,14 +41,41 @@ async def place_waiting(state: ExperimentState, turn: Turn, context: LoopContext
             why_not = f"waiting: trialConcurrency {state.row.trial_concurrency} is used up"
         if why_not or shortage:
             trial.waiting_since = None if why_not else trial.waiting_since or steady
-            transitions.set_reason(turn, trial, why_not or shortage)
+            transitions.set_reason(turn, trial, why_not or _waiting(trial, shortage))
             continue
         outcome = await _place(state, turn, context, trial)
         if isinstance(outcome, Impossible):
             return
-        shortage = f"waiting: {outcome.reason}" if outcome is not None else ""
+        shortage = outcome.reason if outcome is not None else ""
     if not shortage:
         context.placer.stop_waiting()
+    if context.placer.is_preemptible:
+        _preempt(state, turn, context)
+
+
+def _waiting(trial: LiveTrial, why: str) -> str:
+    """The reason of a trial that found no place."""
+    return "waiting: " + "; ".join(filter(None, (trial.preempted, why)))
+
+
+def _preempt(state: ExperimentState, turn: Turn, context: LoopContext) -> None:
+    """Stop trials for waiting ones of experiments with a higher priority, as many as these need: such as have a
+    checkpoint to continue from, or time of their own to save one. Their loops start theirs when the GPUs are free."""
+    can_save = bool(context.config.save_seconds and context.save_seconds)
+    preemptible: dict[str, Preemptible] = {}
+    for job_id, trial in state.by_job.items():
+        job = trial.job
+        if job is None or job.stop_reason is not None or job.started_at is None:
+            continue
+        if trial.saved_at is not None or job.resume_checkpoint is not None or can_save:
+            saved_at = max(trial.saved_at or 0.0, job.started_at)
+            preemptible[job_id] = Preemptible(state.row.priority, saved_at)
+    standing = state.standing(turn.monotonic)
+    for job_id, winner in context.placer.preempt(standing, preemptible, context.clock.steady()).items():
+        turn.preempted.append(job_id)
+        detail = f"preempted by experiment {winner.experiment_id} (priority {winner.priority})"
+        trial = state.by_job[job_id]
+        transitions.stop_softly(state, turn, trial, EndReason.PREEMPTED, detail, context.save_seconds)
 
 
 async def _add_node_notices(turn: Turn, context: LoopContext) -> None:
@@ -70,11 +98,12 @@ async def _place(
     steady = context.clock.steady()
     trial.waiting_since = trial.waiting_since or steady
     job_id = f"{trial.row.id}.{trial.row.jobs + 1}"
-    place = context.placer.take(job_id, token, holder, since=trial.waiting_since, now=steady)
+    standing = state.standing(turn.monotonic)
+    place = context.placer.take(job_id, token, holder, since=trial.waiting_since, now=steady, standing=standing)
     if isinstance(place, Impossible):
         tuning.move_experiment(state, turn, ExperimentEvent.FAIL, place.reason, error=place.reason)
     if isinstance(place, Waiting | Impossible):
-        transitions.set_reason(turn, trial, f"waiting: {place.reason}")
+        transitions.set_reason(turn, trial, _waiting(trial, place.reason))
         return place
     trial.waiting_since = None
     checkpoint = await find_checkpoint(

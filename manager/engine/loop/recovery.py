@@ -16,7 +16,7 @@ from proctor.manager.engine.transient_errors import error_clause
 from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.store.database import Database
 from proctor.manager.store.errors import ValueRefused
-from proctor.manager.store.rows import ExperimentRow, InputRow, MetricRow
+from proctor.manager.store.rows import CheckpointRow, ExperimentRow, InputRow, MetricRow
 from proctor.manager.store.tables import checkpoints, dispatcher_inputs, experiments, jobs, trials
 from proctor.manager.store.tables import metrics as metric_store
 from proctor.manager.store.tables.journals import metric_number
@@ -55,7 +55,9 @@ def read_state(connection: sqlite3.Connection, experiment_id: str) -> Experiment
     row = experiments.get(connection, experiment_id)
     counts = trials.counts(connection, experiment_id)
     state = ExperimentState(row, created=sum(counts.values()), paused=counts.get(TrialStatus.PAUSED, 0))
-    state.gpu_time = GpuTime(jobs.gpu_seconds_of_ended(connection, experiment_id))
+    state.gpu_time = GpuTime(
+        jobs.gpu_seconds_of_ended(connection, experiment_id), jobs.recent_gpu_jobs(connection, experiment_id)
+    )
     for trial_row in trials.live(connection, experiment_id):
         state.add(LiveTrial(trial_row))
     for job in jobs.live(connection, experiment_id):
@@ -70,13 +72,17 @@ async def _refresh(metrics: Database, trial: LiveTrial, report_from: int) -> dic
     """Metrics may have been stored that the trial's row does not show yet; returns what the row must be given."""
     trial_id = trial.row.id
 
-    def newest(connection: sqlite3.Connection) -> tuple[list[MetricRow], MetricRow | None, bool, bool]:
+    def newest(
+        connection: sqlite3.Connection,
+    ) -> tuple[list[MetricRow], MetricRow | None, bool, list[CheckpointRow]]:
         latest = metric_store.latest_intermediate(connection, trial_id, member=report_from)
         has_progress = trial.job is not None and metric_store.has_progress(connection, trial_id, trial.job.number)
-        has_checkpoints = bool(checkpoints.kept(connection, trial_id))
-        return metric_store.finals(connection, trial_id), latest, has_progress, has_checkpoints
+        kept = checkpoints.kept(connection, trial_id)
+        return metric_store.finals(connection, trial_id), latest, has_progress, kept
 
-    finals, latest, trial.has_progress, trial.has_checkpoints = await metrics.read(newest)
+    finals, latest, trial.has_progress, kept = await metrics.read(newest)
+    trial.has_checkpoints = bool(kept)
+    trial.saved_at = max((row.time for row in kept), default=None)
     final = next((row for row in finals if row.member == report_from), None)
     trial.other_final = next((row.member for row in finals if row.member != report_from), None)
     columns: dict[str, Any] = {}

@@ -7,15 +7,25 @@ from typing import Protocol
 from proctor.manager.engine.feasibility import Outlook, assess
 from proctor.manager.placement import (
     HOLD_AFTER_SECONDS,
+    OVERDUE_AFTER_SECONDS,
     Impossible,
     Placed,
     Waiting,
     exclusions,
     hold_gpus,
     place,
+    preempted_jobs,
 )
 from proctor.training_services.base import NodePlacement, SupportsNodes
-from proctor.training_services.capacity import Candidate, GpuDemand, PlacementRequest
+from proctor.training_services.capacity import (
+    UNRANKED,
+    Candidate,
+    GpuDemand,
+    NodeCapacity,
+    PlacementRequest,
+    Preemptible,
+    Standing,
+)
 from proctor.training_services.nodes.pool import NodePool
 
 
@@ -23,14 +33,32 @@ class Placer(Protocol):
     """Where the loop gets places from."""
 
     def take(
-        self, job_id: str, token: str, holder: str, *, since: float, now: float
+        self, job_id: str, token: str, holder: str, *, since: float, now: float, standing: Standing = UNRANKED
     ) -> NodePlacement | Waiting | Impossible | None:
         """A place, reserved for the job (None: the service places by itself), or why there is none. That is the same
         for every job of the experiment. One that waits for GPUs may have some held for it, until a place is taken or
         `stop_waiting`.
 
         :param since: since when the job's trial has waited for a place, by the clock's steady time, as `now`.
+        :param standing: the experiment's, against others that wait.
         """
+
+    @property
+    def is_preemptible(self) -> bool:
+        """Whether jobs of this experiment may be stopped for more important ones."""
+
+    def is_wanted(self, priority: int) -> bool:
+        """Whether they may, and a trial of a higher priority waits."""
+
+    def preempt(self, standing: Standing, jobs: Mapping[str, Preemptible], now: float) -> Mapping[str, Standing]:
+        """Which of the experiment's jobs are to be stopped now for others of a higher priority, and for which. These
+        count as being stopped from now on; `set_leaving` takes that back.
+
+        :param jobs: all that may be.
+        """
+
+    def set_leaving(self, job_id: str, leaving: bool = True) -> None:
+        """The job is being stopped, or is not after all. Idempotent."""
 
     def counted_gpus(self, placement: NodePlacement | None) -> float:
         """As how many GPUs a place counts in the accounting (docs/decisions/0038-what-a-trial-has-used.md)."""
@@ -63,8 +91,23 @@ class FreePlacer:
     def __init__(self, gpu_number: int | None = None) -> None:
         self._gpu_number = gpu_number
 
-    def take(self, job_id: str, token: str, holder: str, *, since: float, now: float) -> None:
+    def take(
+        self, job_id: str, token: str, holder: str, *, since: float, now: float, standing: Standing = UNRANKED
+    ) -> None:
         """Always."""
+
+    is_preemptible = False
+
+    def is_wanted(self, priority: int) -> bool:
+        """Nothing is known of its places."""
+        return False
+
+    def preempt(self, standing: Standing, jobs: Mapping[str, Preemptible], now: float) -> Mapping[str, Standing]:
+        """Nothing is known of its places."""
+        return {}
+
+    def set_leaving(self, job_id: str, leaving: bool = True) -> None:
+        """Nothing was reserved."""
 
     def counted_gpus(self, placement: NodePlacement | None) -> float:
         """As many as were asked for."""
@@ -98,28 +141,30 @@ class PoolPlacer:
     """For services whose nodes are in the manager's pool. The service is asked for its nodes and its rules for them at
     each job, so that a changed setting counts from the next one."""
 
-    def __init__(self, pool: NodePool, service: SupportsNodes, gpu_number: int | None) -> None:
+    def __init__(
+        self, pool: NodePool, service: SupportsNodes, gpu_number: int | None, *, is_preemptible: bool = False
+    ) -> None:
         self._pool = pool
         self._service = service
         self._gpu_number = gpu_number
+        self.is_preemptible = is_preemptible and bool(gpu_number)
         self._taken: set[str] = set()  # by jobs, not given back yet
         self._noticed: set[str] = set()
         self._has_changed = True  # the pool, since `take_notices` has looked at it
 
     def take(
-        self, job_id: str, token: str, holder: str, *, since: float, now: float
+        self, job_id: str, token: str, holder: str, *, since: float, now: float, standing: Standing = UNRANKED
     ) -> NodePlacement | Waiting | Impossible:
-        older = [d for owner, d in self._pool.demands().items() if owner is not self and d.since < since]
-        candidates = self._candidates(self._hold(older, now))
-        outcome = place(self._request(), candidates)
-        if isinstance(outcome, Waiting) and self._gpu_number:
-            # Where the experiment's jobs cannot start now, for example on a full disk, nothing must be held for them.
-            rules = {candidate.node.node_id: candidate.rules for candidate in candidates if candidate.node.ready}
-            before = self._pool.demands().get(self)
-            node_id = before.node_id if before is not None and before.holder == holder else None
-            demand = GpuDemand(holder, self._gpu_number, since, rules, node_id)
-            self._pool.set_demand(self, demand)
-            return Waiting(outcome.reason + self._what_is_held(demand, older, now))
+        others = {owner: demand for owner, demand in self._pool.demands().items() if owner is not self}
+        mine = self._demand(holder, since, now, standing)
+        if mine is not None and others:
+            self._pool.set_demand(self, mine)  # first, so that all decide by the same order
+        first = [demand for demand in others.values() if mine is None or demand.order < mine.order]
+        held = self._hold(first, now, mine)
+        outcome = place(self._request(), self._candidates(held))
+        if isinstance(outcome, Waiting) and mine is not None:
+            self._pool.set_demand(self, mine)
+            return Waiting(_who_goes_first(mine, held) + outcome.reason + self._what_is_held(mine, first, now))
         self.stop_waiting()
         if not isinstance(outcome, Placed):
             return outcome
@@ -127,6 +172,25 @@ class PoolPlacer:
         self._pool.reserve(job_id, token, holder, outcome.placement, policy)
         self._taken.add(job_id)
         return outcome.placement
+
+    def is_wanted(self, priority: int) -> bool:
+        return self.is_preemptible and any(
+            demand.standing.priority > priority for owner, demand in self._pool.demands().items() if owner is not self
+        )
+
+    def preempt(self, standing: Standing, jobs: Mapping[str, Preemptible], now: float) -> Mapping[str, Standing]:
+        self._pool.set_preemptible(self, jobs)
+        if not self.is_wanted(standing.priority):
+            return {}
+        wanted = [demand for demand in self._pool.demands().values() if demand.standing.priority > standing.priority]
+        found = preempted_jobs(wanted, self._nodes_of(wanted), now, standing)
+        chosen = {job_id: demand.standing for job_id, demand in found.items() if job_id in jobs}
+        for job_id in chosen:
+            self._pool.set_leaving(job_id)
+        return chosen
+
+    def set_leaving(self, job_id: str, leaving: bool = True) -> None:
+        self._pool.set_leaving(job_id, leaving)
 
     def counted_gpus(self, placement: NodePlacement | None) -> float:
         if placement is None or not placement.gpus:
@@ -167,7 +231,15 @@ class PoolPlacer:
             self._has_changed = True
             callback()
 
-        return self._pool.on_change(on_change)
+        stop_watching = self._pool.on_change(on_change)
+        if self.is_preemptible:
+            self._pool.set_preemptible(self, {})
+
+        def stop() -> None:
+            stop_watching()
+            self._pool.set_preemptible(self, None)
+
+        return stop
 
     def _request(self) -> PlacementRequest:
         return PlacementRequest(self._gpu_number, self._service.placement_strategy())
@@ -183,21 +255,48 @@ class PoolPlacer:
             for node in nodes
         ]
 
-    def _hold(self, demands: Sequence[GpuDemand], now: float) -> dict[str, dict[str, GpuDemand]]:
-        """The GPUs that are held for some of the trials that wait."""
-        if not any(now - demand.since >= HOLD_AFTER_SECONDS for demand in demands):
+    def _demand(self, holder: str, since: float, now: float, standing: Standing) -> GpuDemand | None:
+        """What a trial of the experiment needs that waits; None: no GPUs. Where its jobs cannot start now, for example
+        on a full disk, nothing must be held for them."""
+        if not self._gpu_number:
+            return None
+        rules = {each.node.node_id: each.rules for each in self._candidates({}) if each.node.ready}
+        before = self._pool.demands().get(self)
+        node_id = before.node_id if before is not None and before.holder == holder else None
+        overdue = now - since >= OVERDUE_AFTER_SECONDS
+        return GpuDemand(holder, self._gpu_number, since, rules, node_id, standing, overdue)
+
+    def _hold(
+        self, demands: Sequence[GpuDemand], now: float, asking: GpuDemand | None
+    ) -> dict[str, dict[str, GpuDemand]]:
+        """The GPUs that are held for some of the trials that wait, against the one that asks."""
+        if not demands or asking is None:  # a trial without GPUs takes none of them
             return {}
-        node_ids = tuple(dict.fromkeys(node_id for demand in demands for node_id in demand.rules))
-        held = hold_gpus(demands, {node.node_id: node for node in self._pool.capacity(node_ids)}, now)
+        held = hold_gpus(demands, self._nodes_of(demands), now, asking.standing)
         self._pool.set_held({demand.holder: node_id for node_id, gpus in held.items() for demand in gpus.values()})
         return held
 
-    def _what_is_held(self, demand: GpuDemand, older: Sequence[GpuDemand], now: float) -> str:
+    def _nodes_of(self, demands: Sequence[GpuDemand]) -> dict[str, NodeCapacity]:
+        node_ids = tuple(dict.fromkeys(node_id for demand in demands for node_id in demand.rules))
+        return {node.node_id: node for node in self._pool.capacity(node_ids)}
+
+    def _what_is_held(self, demand: GpuDemand, first: Sequence[GpuDemand], now: float) -> str:
         """For the trial that waits: where GPUs are held for it, as the end of its reason; "" if none are."""
         if now - demand.since < HOLD_AFTER_SECONDS:
             return ""
-        found = [node_id for node_id, gpus in self._hold([*older, demand], now).items() if demand in gpus.values()]
+        held = self._hold([*first, demand], now, demand)
+        found = [node_id for node_id, gpus in held.items() if demand in gpus.values()]
         return f"; what becomes free on node {found[0]} is held for {demand.holder}" if found else ""
+
+
+def _who_goes_first(mine: GpuDemand, held: Mapping[str, Mapping[str, GpuDemand]]) -> str:
+    """The experiment of a higher priority for which GPUs are held, as the beginning of a reason, or ""."""
+    priority = mine.standing.priority
+    higher = [each for gpus in held.values() for each in gpus.values() if each.standing.priority > priority]
+    if not higher:
+        return ""
+    standing = min(higher, key=lambda demand: demand.order).standing
+    return f"GPUs go to experiment {standing.experiment_id} first (priority {standing.priority}); "
 
 
 def _held_for(demand: GpuDemand) -> str:

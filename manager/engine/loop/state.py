@@ -7,7 +7,7 @@ brings it back. A `Turn` gathers what one turn commits, and what is done once it
 
 import logging
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -19,6 +19,7 @@ from proctor.manager.lifecycle.experiment_failures import count_end
 from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.store.rows import DecisionRow, ExperimentRow, TrialJobRow, TrialRow, trial_end_columns
 from proctor.manager.store.tables import dispatcher_inputs, events
+from proctor.training_services.capacity import Standing
 
 Write = Callable[[sqlite3.Connection], Any]
 
@@ -46,6 +47,8 @@ class LiveTrial:
     has_progress: bool = False  # its newest job has reported an intermediate metric or registered a checkpoint
     has_checkpoints: bool = False  # of any of its jobs
     other_final: int | None = None  # a rank that has reported a final metric, and whose reports do not count
+    saved_at: float | None = None  # Unix time of its newest checkpoint, where that is known
+    preempted: str = ""  # by which experiment its last job was preempted, as a clause
     decision: DecisionRow | None = None  # what its next job is to carry out
     parameters_before: tuple[int, int] | None = None  # parameter id of the jobs before the one of this number
 
@@ -68,8 +71,12 @@ class GpuTime:
     reached by setting the machine's clock.
     """
 
-    def __init__(self, ended: float = 0.0) -> None:
+    def __init__(self, ended: float = 0.0, lately: Sequence[tuple[float, float, float]] = ()) -> None:
+        """:param lately: (start, end, GPUs) of the jobs that have ended in the last hour, and maybe before, in Unix
+        time; `count_lately` counts them."""
         self._ended = ended
+        self._lately = lately
+        self._minutes: dict[int, float] = {}  # GPU-seconds of jobs that have ended, by the minute they were used in
         self._running: dict[str, tuple[float, float]] = {}  # by job id: GPUs, and the monotonic time of its start
         self._rate = 0.0  # GPUs of all that run
         self._starts = 0.0  # the sum of GPUs × start
@@ -86,9 +93,11 @@ class GpuTime:
             self._rate += job.counted_gpus
             self._starts += job.counted_gpus * since
 
-    def end(self, job: TrialJobRow) -> None:
+    def end(self, job: TrialJobRow, monotonic: float) -> None:
         """A job has ended, whether it had started or not."""
         self._ended += job.gpu_seconds
+        if job.gpu_seconds:
+            self._add(monotonic - job.gpu_seconds / job.counted_gpus, monotonic, job.counted_gpus)
         gpus, since = self._running.pop(job.id, (0.0, 0.0))
         self._rate -= gpus
         self._starts -= gpus * since
@@ -98,6 +107,31 @@ class GpuTime:
     def seconds(self, monotonic: float) -> float:
         """Up to now."""
         return self._ended + max(self._rate * monotonic - self._starts, 0.0)
+
+    def in_last_hour(self, monotonic: float) -> float:
+        """What was used in the hour before the last full minute. Within a minute the answer is the same, so that
+        experiments that use as much do not change places all the time."""
+        minute = int(monotonic // 60)
+        end, begin = minute * 60.0, (minute - 60) * 60.0
+        self._minutes = {at: used for at, used in self._minutes.items() if at >= minute - 60}
+        running = sum(gpus * max(end - max(since, begin), 0.0) for gpus, since in self._running.values())
+        return running + sum(used for at, used in self._minutes.items() if at < minute)
+
+    def count_lately(self, *, now: float, monotonic: float) -> None:
+        """After reading the state: count in the last hour what ended before it was read.
+
+        :param now: Unix time.
+        """
+        for start, end, gpus in self._lately:
+            ended = min(monotonic + end - now, monotonic)
+            self._add(ended - max(end - start, 0.0), ended, gpus)
+        self._lately = ()
+
+    def _add(self, begin: float, end: float, gpus: float) -> None:
+        begin = max(begin, end - 3660.0)
+        for minute in range(int(begin // 60), int(end // 60) + 1):
+            seconds = min(end, (minute + 1) * 60.0) - max(begin, minute * 60.0)
+            self._minutes[minute] = self._minutes.get(minute, 0.0) + gpus * max(seconds, 0.0)
 
 
 @dataclass
@@ -147,6 +181,7 @@ class ExperimentState:
                 trial.latest, trial.has_latest = known.latest, known.has_latest
                 trial.waiting_since, trial.other_final = known.waiting_since, known.other_final
                 trial.has_progress, trial.has_checkpoints = known.has_progress, known.has_checkpoints
+                trial.saved_at, trial.preempted = known.saved_at, known.preempted
         self.trials, self.by_job, self.jobless = stored.trials, stored.by_job, stored.jobless
         self.gpu_time = stored.gpu_time
 
@@ -198,11 +233,12 @@ class ExperimentState:
         self.row = replace(self.row, next_sequence_id=sequence_id + 1)
         return sequence_id
 
-    def count_running_gpus(self, *, now: float, monotonic: float) -> None:
-        """After reading the state: count the GPUs of the jobs that run.
+    def count_gpus(self, *, now: float, monotonic: float) -> None:
+        """After reading the state: count the GPUs of the jobs that run, and of those that have ended lately.
 
         :param now: Unix time.
         """
+        self.gpu_time.count_lately(now=now, monotonic=monotonic)
         for trial in self.by_job.values():
             if trial.job is not None and trial.job.started_at is not None:
                 self.gpu_time.start(trial.job, monotonic - max(now - trial.job.started_at, 0.0))
@@ -245,6 +281,10 @@ class ExperimentState:
         ends = count_end(self.row.trial_ends, status, cause, has_final=has_final)
         self.row = replace(self.row, **trial_end_columns(ends))
 
+    def standing(self, monotonic: float) -> Standing:
+        """Against other experiments that wait for GPUs."""
+        return Standing(self.row.id, self.row.priority, self.gpu_time.in_last_hour(monotonic))
+
     def waiting(self) -> Iterator[LiveTrial]:
         """Trials without a job that wait for a place, in the order of their numbers."""
         candidates = [trial for trial in self.jobless.values() if trial.row.status is TrialStatus.WAITING]
@@ -286,6 +326,7 @@ class Turn:
     update: list[LiveTrial] = field(default_factory=list)
     retain: set[str] = field(default_factory=set)  # trials of whose checkpoints some may have become superfluous
     deleted: set[int] = field(default_factory=set)  # checkpoints that its messages name and that are deleted
+    preempted: list[str] = field(default_factory=list)  # job ids that count as being stopped since the decision
     log_lines: list[tuple[int, str, dict[str, str | None]]] = field(default_factory=list)
 
     def write(self, action: Write) -> None:

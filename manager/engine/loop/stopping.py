@@ -13,6 +13,7 @@ from proctor.training_services.nodes.pool import NodePool
 DEFAULT_SAVE_SECONDS = 30.0
 """How long a trial that can save may do so when it is stopped, where the configuration does not say."""
 
+_REQUESTS = {EndReason.PAUSED: "pause", EndReason.PREEMPTED: "preempt"}
 _MOST_NAMED = 5
 
 
@@ -64,7 +65,7 @@ def soft_stop(trial: LiveTrial, configured: float | None, now: float) -> SoftSto
     seconds = _save_until(trial) - now
     if trial.job is None or seconds <= 0:
         return None
-    request = "pause" if trial.job.stop_reason is EndReason.PAUSED else "stop"
+    request = _REQUESTS.get(trial.job.stop_reason or EndReason.CANCELED, "stop")
     return SoftStop(trial.job.detail, seconds, only_if_able=configured is None, request=request)
 
 

@@ -24,7 +24,6 @@ from proctor.training_services.base import EndReason, Exit, NodePlacement, Statu
 
 _ALPHABET = string.ascii_letters + string.digits
 _NO_FINAL = "no final metric was reported"
-_SUPERSEDED_BY_CANCEL = {EndReason.PAUSED, EndReason.CLONED, EndReason.PREEMPTED}
 
 
 def new_id() -> str:
@@ -118,7 +117,7 @@ def create_job(
         counted_gpus=counted_gpus,
     )
     state.set_job(trial, job)
-    trial.has_progress = False
+    trial.has_progress, trial.preempted = False, ""
     turn.write(lambda c: jobs.insert(c, job))
     turn.write(lambda c: trials.update(c, job.trial_id, **changes))
     if number > 1:
@@ -258,7 +257,8 @@ def request_stop(
     save_until: float | None = None,
 ) -> None:
     """Ask the trial's live job to stop; its end comes from the service. Asked twice, the first reason stands, except
-    that a user may cancel a trial that is being interrupted to run again later.
+    that a user may cancel a trial that is being interrupted to run again later, and that a decision about the trial
+    replaces one about its place.
 
     :param position: of the dispatcher input that led an algorithm to this decision; it is committed with the request.
     :param save_until: Unix time until which the trial may save before it is signaled; None: it is signaled at once.
@@ -275,7 +275,7 @@ def request_stop(
         turn.write(
             lambda c: jobs.move(c, job.id, token=job.token, expected=expected, status=status, time=turn.now, **columns)
         )
-    elif reason is EndReason.USER_CANCELED and job.stop_reason in _SUPERSEDED_BY_CANCEL:
+    elif _supersedes(job.stop_reason, reason):
         trial.job = replace(job, **columns)
         turn.write(lambda c: jobs.update(c, job.id, token=job.token, **columns))
     else:
@@ -283,6 +283,24 @@ def request_stop(
     saving = "" if save_until is None else f"; it may save for at most {save_until - turn.now:g} s"
     set_reason(turn, trial, f"stopping: {detail}{saving}")
     turn.cancel.append((job.id, reason is EndReason.EARLY_STOPPED))
+
+
+def _supersedes(before: EndReason, reason: EndReason) -> bool:
+    if before is EndReason.PREEMPTED:
+        return reason is not EndReason.PREEMPTED
+    return reason is EndReason.USER_CANCELED and before in {EndReason.PAUSED, EndReason.CLONED}
+
+
+def stop_softly(
+    state: ExperimentState, turn: Turn, trial: LiveTrial, reason: EndReason, detail: str, save_seconds: float
+) -> None:
+    """Stop the trial's job; one whose process runs may save first.
+
+    :param save_seconds: how long it may save before it is signaled.
+    """
+    runs = trial.job is not None and trial.job.status is TrialJobStatus.RUNNING
+    save_until = turn.now + save_seconds if runs and save_seconds > 0 else None
+    request_stop(state, turn, trial, reason, detail, save_until=save_until)
 
 
 def end_saving(turn: Turn, trial: LiveTrial) -> None:
@@ -373,17 +391,21 @@ def end_job(state: ExperimentState, turn: Turn, trial: LiveTrial, exit: Exit, po
             f"metrics of rank {state.row.report_from} count (reportFrom)"
         )
         turn.add_notice(text, trial_id=trial.row.id)
+    if reason is job.stop_reason is EndReason.PREEMPTED:
+        trial.preempted, fruitless = detail, 0
+    else:
+        fruitless = 0 if trial.has_progress else trial.row.fruitless_jobs + 1
     decision = judge(
         reason,
         failures=trial.row.failures,
         infrastructure_failures=trial.row.infrastructure_failures,
-        fruitless_jobs=0 if trial.has_progress else trial.row.fruitless_jobs + 1,
+        fruitless_jobs=fruitless,
         policy=policy,
         has_final=trial.has_final,
         exit_code=exit.code,
     )
     if decision.status is TrialStatus.WAITING:
-        _retry(turn, trial, decision, reason, detail)
+        _retry(turn, trial, decision, fruitless, reason, detail)
     elif decision.status is TrialStatus.PAUSED:
         pause_trial(state, turn, trial, detail)
         if trial.decision is not None and job.stop_position is not None:  # decided while the trial was being paused
@@ -430,7 +452,7 @@ def _close_job(
         "ended_at": exit.ended_at,
         "cpu_seconds": exit.cpu_seconds,
     }
-    state.gpu_time.end(replace(job, **columns))
+    state.gpu_time.end(replace(job, **columns), turn.monotonic)
     state.set_job(trial, None)
     turn.write(
         lambda c: jobs.move(c, job.id, token=job.token, expected=expected, status=status, time=turn.now, **columns)
@@ -445,17 +467,19 @@ def _close_job(
         turn.write(lambda c: trials.update(c, trial_id, started_at=exit.started_at))
 
 
-def _retry(turn: Turn, trial: LiveTrial, decision: RetryDecision, reason: EndReason, detail: str) -> None:
+def _retry(
+    turn: Turn, trial: LiveTrial, decision: RetryDecision, fruitless: int, reason: EndReason, detail: str
+) -> None:
     delay = decision.retry_after_seconds or 0.0
     again = f"waiting: runs again in {delay:g} s" if delay else "waiting: runs again"
     _move(
         turn,
         trial,
         TrialEvent.WAIT,
-        f"{again} after {reason.value} ({detail})",
+        f"waiting: {trial.preempted}" if trial.preempted else f"{again} after {reason.value} ({detail})",
         failures=decision.failures,
         infrastructure_failures=decision.infrastructure_failures,
-        fruitless_jobs=0 if trial.has_progress else trial.row.fruitless_jobs + 1,
+        fruitless_jobs=fruitless,
         not_before=turn.now + delay if delay else None,
     )
     trial.retry_at = turn.monotonic + delay if delay else None

@@ -88,6 +88,8 @@ def apply_chunk(turn: Turn, trial: LiveTrial, chunk: StoredChunk, *, is_newest: 
     columns: dict[str, Any] = {}
     if is_newest and (chunk.intermediates or chunk.checkpoints):
         trial.has_progress = True
+    if chunk.checkpoints:
+        trial.saved_at = chunk.checkpoints[-1].time
     if chunk.finals and not counts:
         trial.other_final = chunk.member
     if chunk.intermediates and is_newest and counts:

@@ -14,13 +14,16 @@ from proctor.manager.lifecycle.experiment import EXPERIMENT, ExperimentEvent, sp
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.store.rows import TrialRow
 from proctor.manager.store.tables import experiments
-from proctor.training_services.base import EndReason, TrialJobStatus
+from proctor.training_services.base import EndReason
 
 _WITHOUT_NEW_TRIALS = {
     ExperimentStatus.PAUSED,
     ExperimentStatus.NO_MORE_TRIAL,
     ExperimentStatus.TUNER_NO_MORE_TRIAL,
 }
+
+_KEPT = (None, EndReason.PAUSED, EndReason.PREEMPTED)
+"""Why a job may be being stopped whose trial can be paused."""
 
 
 def cancel_trial(state: ExperimentState, turn: Turn, trial_id: str) -> None:
@@ -44,7 +47,7 @@ def pause_trial(state: ExperimentState, turn: Turn, trial_id: str, *, save_secon
     trial = state.trials.get(trial_id)
     if trial is None:
         raise Conflict(f"trial {trial_id} has ended or is PAUSED already; only a live trial can be paused")
-    if trial.job is not None and trial.job.stop_reason not in (None, EndReason.PAUSED):
+    if trial.job is not None and trial.job.stop_reason not in _KEPT:
         raise Conflict(f"trial {trial_id} is being stopped already ({trial.job.detail})")
     _pause(turn, state, trial, "paused by the user", save_seconds)
 
@@ -65,21 +68,12 @@ def _pause(turn: Turn, state: ExperimentState, trial: LiveTrial, reason: str, sa
     if trial.job is None:
         transitions.pause_trial(state, turn, trial, reason)
     else:
-        _stop_softly(state, turn, trial, EndReason.PAUSED, reason, save_seconds)
+        transitions.stop_softly(state, turn, trial, EndReason.PAUSED, reason, save_seconds)
 
 
 def _resume(state: ExperimentState, turn: Turn, trial: LiveTrial) -> None:
     held = state.row.status is ExperimentStatus.PAUSED
     transitions.resume_trial(turn, trial, "the experiment is paused; resume it, too" if held else "resumed by the user")
-
-
-def _stop_softly(
-    state: ExperimentState, turn: Turn, trial: LiveTrial, reason: EndReason, detail: str, save_seconds: float
-) -> None:
-    """Stop the trial's job; one whose process runs may save first."""
-    runs = trial.job is not None and trial.job.status is TrialJobStatus.RUNNING
-    save_until = turn.now + save_seconds if runs and save_seconds > 0 else None
-    transitions.request_stop(state, turn, trial, reason, detail, save_until=save_until)
 
 
 def add_trial(state: ExperimentState, turn: Turn, command: AddTrial, forms: JobFormBuilder) -> TrialRow:
@@ -188,7 +182,7 @@ def stop(state: ExperimentState, turn: Turn, *, save_seconds: float) -> None:
     for trial in list(state.trials.values()):
         if trial.job is not None:
             detail = "the experiment was stopped"
-            _stop_softly(state, turn, trial, EndReason.EXPERIMENT_STOPPED, detail, save_seconds)
+            transitions.stop_softly(state, turn, trial, EndReason.EXPERIMENT_STOPPED, detail, save_seconds)
         else:
             transitions.set_reason(turn, trial, "waiting: the experiment is stopped; resume runs it")
 

@@ -24,6 +24,7 @@ _LIMITS = {
     "max_experiment_seconds",
     "max_trial_seconds",
     "max_gpu_hours",
+    "priority",
     "search_space",
 }
 

@@ -149,5 +149,10 @@ def gpu_seconds_of_ended(connection: sqlite3.Connection, experiment_id: str) -> 
     return float(connection.execute(query("usage.of_ended_jobs"), {"experiment_id": experiment_id}).fetchone()[0])
 
 
+def recent_gpu_jobs(connection: sqlite3.Connection, experiment_id: str) -> list[tuple[float, float, float]]:
+    """(start, end, GPUs that it counts as) of the jobs with GPUs that ended in the hour before the newest end."""
+    return connection.execute(query("usage.recent_jobs"), {"experiment_id": experiment_id}).fetchall()
+
+
 def _usage(gpu_seconds: float, cpu_seconds: float, unmeasured_jobs: float) -> JobUsage:
     return JobUsage(gpu_seconds, cpu_seconds, int(unmeasured_jobs))

@@ -141,7 +141,9 @@ async def test_a_limit_is_changed_and_taken_away(api: Any) -> None:
     assert cleared["max_trial_number"] == 4
 
 
-@pytest.mark.parametrize("body", [{}, {"trial_concurrency": None}, {"trial_concurrency": 0}, {"nonsense": 1}])
+@pytest.mark.parametrize(
+    "body", [{"priority": None}, {}, {"trial_concurrency": None}, {"trial_concurrency": 0}, {"nonsense": 1}]
+)
 async def test_an_update_that_says_nothing_sensible_is_refused(api: Any, body: dict[str, Any]) -> None:
     created = await api.create()
     answer = await api.client.patch(f"/api/v1/experiments/{created['id']}", json=body)

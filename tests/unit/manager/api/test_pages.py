@@ -89,7 +89,8 @@ async def test_the_page_says_the_time_that_the_api_says(api: Any) -> None:
 
 
 async def test_what_was_used_is_in_rest_on_the_pages_and_in_prometheus(api: Any) -> None:
-    created = await api.create(trial_gpu_number=2, max_trial_number=1, max_gpu_hours=10)
+    created = await api.create(trial_gpu_number=2, max_trial_number=1, max_gpu_hours=10, priority=3, preemptible=True)
+    assert created["priority"] == 3
     await api.ended(created["id"])
     [trial] = (await api.client.get(f"/api/v1/experiments/{created['id']}/trials")).json()["items"]
     job, node = f"{trial['id']}.1", trial["node_id"]
@@ -112,6 +113,7 @@ async def test_what_was_used_is_in_rest_on_the_pages_and_in_prometheus(api: Any)
     assert (row["counted_gpus"], row["cpu_seconds"]) == (2.0, 9000.0)
     of_experiment, _ = await visit(api, f"/experiments/{created['id']}")
     assert "<dt>GPU-hours</dt><dd>3 of 10</dd>" in of_experiment
+    assert "<dt>priority</dt><dd>3, preemptible</dd>" in of_experiment
     for place in (f"/experiments/{created['id']}", f"/trials/{trial['id']}", "/nodes"):
         text, _ = await visit(api, place)
         assert "<dt>CPU-hours</dt><dd>2.5</dd>" in text, place

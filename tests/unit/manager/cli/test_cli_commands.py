@@ -42,6 +42,7 @@ def running(rest: FakeRest) -> FakeRest:
             {"max_trial_duration_seconds": 30.0},
             "Time limit of each trial of e is now 30s (was none).",
         ),
+        (("priority", "--value", "-5"), {"priority": -5}, "Priority of e is now -5 (was 0)."),
         (("gpuhours", "--value", "12.5"), {"max_gpu_hours": 12.5}, "Limit of GPU-hours of e is now 12.5 (was none)."),
         (("gpuhours", "--value", "none"), {"max_gpu_hours": None}, "Limit of GPU-hours of e is now none (was none)."),
     ],

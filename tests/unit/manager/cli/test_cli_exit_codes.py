@@ -40,6 +40,7 @@ def test_debug_shows_the_traceback(invoke, rest: FakeRest) -> None:
         ("update", "duration", "-v", "1x"),
         ("update", "trialnum", "-v", "0"),
         ("update", "gpuhours", "--value", "-1"),
+        ("update", "priority", "--value", "1001"),
         ("update", "gpuhours", "--value", "nan"),
         ("update", "concurrency", "-v", "1001"),
         ("update", "searchspace", "-f", "nowhere.json"),

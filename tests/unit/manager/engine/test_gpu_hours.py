@@ -146,17 +146,41 @@ def test_processor_time_that_is_not_known_makes_the_sum_a_lower_bound(tmp_path: 
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from([0.0, 1 / 3, 0.5, 1.0, 8.0]), st.floats(0, 1e6), st.floats(0, 1e6), st.booleans()),
+        st.tuples(st.sampled_from([0.0, 1 / 3, 0.5, 1.0, 8.0]), st.floats(0, 1e4), st.floats(0, 1e4), st.booleans()),
         max_size=20,
-    )
+    ),
+    st.floats(0, 600),
 )
-def test_gpu_time_is_the_sum_over_all_jobs(found: list[tuple[float, float, float, bool]]) -> None:
-    now, counted, expected = 3e6, GpuTime(17.0), 17.0
+def test_gpu_time_is_the_sum_over_all_jobs(found: list[tuple[float, float, float, bool]], later: float) -> None:
+    now, counted, total, lately = 2e4 + later, GpuTime(17.0), 17.0, 0.0
+    minute = now // 60 * 60
     for number, (gpus, start, length, has_ended) in enumerate(found):
         job = TrialJobRow(f"t{number}.1", f"t{number}", "e", 1, "", TrialJobStatus.RUNNING, 0, {}, counted_gpus=gpus)
         counted.start(job, start)
         counted.start(job, start + 1.0)  # heard twice
+        end = start + length if has_ended else now
         if has_ended:
-            counted.end(replace(job, started_at=start, ended_at=start + length))
-        expected += gpus * (length if has_ended else now - start)
-    assert counted.seconds(now) == pytest.approx(expected, abs=1e-3)
+            counted.end(replace(job, started_at=start, ended_at=end), end)
+        total += gpus * (end - start)
+        lately += gpus * max(min(end, minute) - max(start, minute - HOUR), 0.0)
+    assert counted.seconds(now) == pytest.approx(total, abs=1e-3)
+    assert counted.in_last_hour(now) == pytest.approx(lately, abs=1e-3)
+    assert counted.in_last_hour(minute) == counted.in_last_hour(minute + 59.0)
+
+
+def test_what_was_used_lately_counts_over_a_restart(tmp_path: Path) -> None:
+    experiments: list[str] = []
+
+    async def before(simulation: Simulation, manager: Manager) -> None:
+        experiments.append(await create(manager, tmp_path, maxTrialNumber=1))
+        await simulation.ended(manager, experiments[0])
+
+    async def after(simulation: Simulation, manager: Manager) -> None:
+        recent = await manager.control.read(lambda c: jobs.recent_gpu_jobs(c, experiments[0]))
+        counted, now = GpuTime(lately=recent), manager.clock.now()
+        counted.count_lately(now=now, monotonic=1e6)
+        assert counted.in_last_hour(1e6) == pytest.approx(2 * HOUR, abs=400.0)
+        assert counted.in_last_hour(1e6 + HOUR / 2) == pytest.approx(HOUR, abs=400.0)
+        assert counted.in_last_hour(1e6 + 2 * HOUR) == 0.0
+
+    play(tmp_path, before, after)

@@ -124,6 +124,7 @@ def test_wishes_reach_the_manager(rest: FakeRest) -> None:
     experiment.update_max_experiment_duration("2h")
     experiment.update_max_trial_number(None)
     experiment.update_max_gpu_hours(40)
+    experiment.update_priority(5)
     experiment.update_search_space({"x": {}})
     experiment.kill_trial_job("t")
     experiment.stop()
@@ -132,6 +133,7 @@ def test_wishes_reach_the_manager(rest: FakeRest) -> None:
         {"max_experiment_duration_seconds": 7200.0},
         {"max_trial_number": None},
         {"max_gpu_hours": 40},
+        {"priority": 5},
         {"search_space": {"x": {}}},
     ]
     assert [path for path, _ in rest.requests("POST")] == ["/trials/t/kill", "/experiments/e/stop"]
