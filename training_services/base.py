@@ -62,6 +62,7 @@ __all__ = [
     "SoftStop",
     "StatusChange",
     "StatusListener",
+    "SupportsCheckpointCopies",
     "SupportsCheckpointDeletion",
     "SupportsCheckpoints",
     "SupportsEvents",
@@ -344,6 +345,20 @@ class SupportsCheckpoints(ABC):  # noqa: B024 - it promises a behavior, not a me
     says where the job begins (`StatusChange.resumed`, `start_reason`): with SUBMITTED, before it starts a job that does
     not continue, because the metrics of such a job begin a new curve; and again with RUNNING.
     """
+
+
+class SupportsCheckpointCopies(ABC):
+    """A service whose jobs save their checkpoints on other machines, and that can copy them to the manager's."""
+
+    @abstractmethod
+    async def copy_checkpoint(self, form: TrialJobForm, path: str) -> None:
+        """Copy a checkpoint of a job, which may be running, to where its path would be on the manager's machine, so
+        that a later job can continue from it when its own node is lost.
+
+        `path` is relative to the job's directory. Takes as long as the copy takes, and must not delay reports; may be
+        canceled at any time. Idempotent. Raises ServiceUnavailable while the node is away: it may be called again;
+        TrainingServiceError where it cannot be copied, as when the manager's disk is full.
+        """
 
 
 class SupportsCheckpointDeletion(ABC):

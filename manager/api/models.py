@@ -449,8 +449,8 @@ class RegisteredCheckpoint(Resource):
     value: Number | None = Field(default=None, examples=[0.91])
     """The number of the metric that was reported with it, or of the last one before it."""
     kept: list[KeepReason] = Field(default=[], examples=[["NEWEST", "BEST"]])
-    """Why it is kept: GIVEN to a running job, DONOR of a trial that has not ended, among the NEWEST or the BEST of
-    `keepCheckpoints`, ALL are kept, or FOREIGN: not made by the SDK."""
+    """Why it is kept: GIVEN to a running job, DONOR of a trial that has not ended, just being COPIED to the manager's
+    machine, among the NEWEST or the BEST of `keepCheckpoints`, ALL are kept, or FOREIGN: not made by the SDK."""
     deleted_at: Time | None = None
     """When it was deleted; from then on no attempt continues from it."""
     is_here: bool

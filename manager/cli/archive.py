@@ -31,7 +31,7 @@ import click
 from proctor.manager.cli.columns import size_text
 from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.machines import find_logins, handover_file
-from proctor.sdk.files import put_in_place
+from proctor.sdk.files import UNFINISHED_PREFIX, put_in_place
 
 if TYPE_CHECKING:
     from proctor.sdk.client.client import Client
@@ -228,12 +228,14 @@ class _Selection:
                 yield f"Left out: {what}: {', '.join(names[:MOST_NAMED])}{more}"
 
     def of_folder(self, root: str) -> Iterator[ArchiveMember]:
-        """The files of the experiment's folder; no databases, environment, secrets, nor the home of another manager."""
+        """The files of the experiment's folder; no databases, environment, secrets, nor the home of another manager,
+        nor what is left of a checkpoint that is being made or deleted."""
         from proctor.sdk.client.home import holds_state
 
         for folder, folders, names in os.walk(root, onerror=_pass_over_vanished):
             inside = os.path.relpath(folder, root) if folder != root else ""
-            kept = sorted(name for name in folders if inside or name != CODE_ARCHIVES)
+            kept = [name for name in sorted(folders) if inside or name != CODE_ARCHIVES]
+            kept = [name for name in kept if not name.startswith(UNFINISHED_PREFIX)]
             self._links += [path for path in (os.path.join(folder, name) for name in kept) if os.path.islink(path)]
             folders[:] = [name for name in kept if not holds_state(os.path.join(folder, name))]
             for name in sorted(names):

@@ -386,6 +386,7 @@ def _others(reported: Any) -> dict[str, Any]:
 _KEPT = {
     "GIVEN": "given to a job",
     "DONOR": "a trial began with it",
+    "COPIED": "being copied",
     "NEWEST": "newest",
     "BEST": "best",
     "ALL": "all are",

@@ -3,6 +3,7 @@
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from proctor.manager.config.fields import (
     AbsolutePath,
@@ -86,11 +87,17 @@ class KeepCheckpointsConfig(Section):
     """How many of each trial's best are kept, too: by the metric reported with them, else the last one before."""
 
 
+ALL_CHECKPOINTS = KeepCheckpointsConfig(newest="all", best=0)
+
+
 def _keep_checkpoints(value: Any) -> Any:
     """A number or "all" as the mapping that it stands for."""
     if isinstance(value, dict | KeepCheckpointsConfig):
         return value
-    return {"newest": newest_checkpoints(value), "best": 0}
+    try:
+        return {"newest": newest_checkpoints(value), "best": 0}
+    except PydanticCustomError:
+        raise unexpected("a number from 1, all, or a mapping such as {newest: 2, best: 1}") from None
 
 
 class ExperimentConfig(Section):
@@ -162,6 +169,8 @@ class ExperimentConfig(Section):
     """Which checkpoints of each trial are kept; instead of a mapping the number of the newest, or all."""
     checkpoint_quota_mb: Positive | None = None
     """How many megabytes all checkpoints of the experiment may take together; no limit if not given."""
+    copy_checkpoints: Truth = True
+    """Copy the newest checkpoint of each trial from its machine to the manager's, in the background."""
     save_seconds: SecondsOrZero | None = None
     """How long a stopped trial may save; if not given 30 where it calls should_stop() or has a checkpoint, else 0."""
     lease_seconds: Seconds | None = None

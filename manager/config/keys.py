@@ -316,6 +316,7 @@ KEYS: tuple[Key, ...] = (
             "keepCheckpoints.newest": "all",
             "keepCheckpoints.best": 0,
             "checkpointQuotaMb": 50_000,
+            "copyCheckpoints": False,
             "saveSeconds": "2m",
             "leaseSeconds": 600,
         },

@@ -133,7 +133,9 @@ class Trials:
             return job if is_live else None, trials.origins(connection, [trial.id])
 
         job, origins = await self._control.read(read)
-        facts = gather_facts(trial, rows, forms, job=job, origins=origins)
+        loop = self._supervisor.loop(experiment.id) if self._supervisor.has(experiment.id) else None
+        copying = loop.state.copying if loop is not None else ()
+        facts = gather_facts(trial, rows, forms, job=job, origins=origins, copying=copying)
         return retain(facts, keep_rule(config), has_ended=trial.status.is_terminal).reasons
 
     async def add(self, experiment_id: str, parameters: Any) -> TrialRow:

@@ -15,6 +15,7 @@ class KeepReason(StrEnum):
 
     GIVEN = "GIVEN"  # a live job was given it, to continue from
     DONOR = "DONOR"  # a trial that has not ended began with it
+    COPIED = "COPIED"  # it is being copied to the manager's machine
     NEWEST = "NEWEST"  # among the newest of its trial that the rule keeps
     BEST = "BEST"  # among the best of its trial that the rule keeps
     ALL = "ALL"  # the rule keeps every checkpoint
@@ -60,6 +61,7 @@ class CheckpointFacts:
     value: float | None = None
     is_given: bool = False
     is_donor: bool = False
+    is_copied: bool = False
     is_foreign: bool = False
 
 
@@ -100,6 +102,7 @@ def retain(checkpoints: Iterable[CheckpointFacts], rule: KeepRule, *, has_ended:
     for item in found:
         held = (
             (item.is_given, KeepReason.GIVEN),
+            (item.is_copied, KeepReason.COPIED),
             (item.is_donor, KeepReason.DONOR),
             (item.is_foreign, KeepReason.FOREIGN),
         )
@@ -149,7 +152,7 @@ def _share_places(found: Sequence[CheckpointFacts], reasons: Mapping[int, list[K
 
 
 def _expendability(item: CheckpointFacts, has_ended: bool, is_newest: bool, is_best: bool) -> Expendability:
-    if item.is_given or item.is_donor or item.is_foreign or (is_newest and not has_ended):
+    if item.is_given or item.is_donor or item.is_copied or item.is_foreign or (is_newest and not has_ended):
         return Expendability.NEVER
     if not has_ended:
         return Expendability.OLDER_OF_LIVE

@@ -239,6 +239,7 @@ class ExperimentConfig:
     keep_checkpoints: Mapping[str, Any] | int | str | None = None
     """A number is that of the newest; "all" keeps every one."""
     checkpoint_quota_mb: int | None = None
+    copy_checkpoints: bool | None = None
     save_seconds: float | str | None = None
     lease_seconds: float | None = None
 

@@ -7,6 +7,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +17,7 @@ from proctor.training_services.base import (
     EndReason,
     Exit,
     StatusChange,
+    SupportsCheckpointCopies,
     SupportsCheckpointDeletion,
     SupportsCheckpoints,
     SupportsLogs,
@@ -68,7 +70,9 @@ def provider_of(context: ServiceContext) -> "RemoteProvider":
     return cast("RemoteProvider", context.providers.get("remote"))
 
 
-class RemoteTrainingService(KeeperTrainingService, SupportsLogs, SupportsCheckpoints, SupportsCheckpointDeletion):
+class RemoteTrainingService(
+    KeeperTrainingService, SupportsLogs, SupportsCheckpoints, SupportsCheckpointDeletion, SupportsCheckpointCopies
+):
     """One experiment's trials on its machines. Settings: see `RemoteSettings`.
 
     Machines are claimed with the first job, or when jobs are reattached; an instance that only reads claims nothing.
@@ -155,6 +159,12 @@ class RemoteTrainingService(KeeperTrainingService, SupportsLogs, SupportsCheckpo
     async def list_job_files(self, form: TrialJobForm) -> list[tuple[str, int]]:
         node_id, folder = self._node_of(form), self._paths.job(form)
         return await self._reader.list(node_id, folder, Path(form.directory), lives=form.job_id in self._jobs)
+
+    async def copy_checkpoint(self, form: TrialJobForm, path: str) -> None:
+        here = Path(form.directory, path)
+        if not await asyncio.to_thread(self._collector.has_all, here):
+            with suppress(FileNotFoundError):  # deleted meanwhile, with the checkpoint or with all of the job
+                await self._collector.copy(self._node_of(form), f"{self._paths.job(form)}/{path}", here)
 
     async def delete_checkpoint(self, form: TrialJobForm, path: str) -> None:
         try:

@@ -92,13 +92,13 @@ class CheckpointLocator:
         """Delete a checkpoint of a job that ran on this node: there, here, and where this manager has copied it to.
         Raises ServiceUnavailable: a node is away; OSError."""
         directory = Path(form.directory)
-        await self._collector.delete(node_id, directory, path)
+        await self._collector.delete(directory, path)
         target = self._target(directory / path)
         for copied_to in self._copies.pop(target, ()):
             with suppress(TrainingServiceError):  # it is away: the copy goes when the experiment leaves the machine
                 await self._hub.remove_folder(copied_to, target)
         await self._hub.remove_checkpoint(node_id, f"{self._paths.job(form)}/{path}")
-        await self._collector.delete(node_id, directory, path)  # again: it may just have been collected
+        await self._collector.delete(directory, path)  # again: it may just have been collected
 
     async def find(self, form: TrialJobForm, node_id: str, notify: Notify) -> ResumePoint:
         """Where the job starts on this node; copies the checkpoint there where necessary.

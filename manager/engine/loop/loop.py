@@ -24,6 +24,7 @@ from proctor.manager.engine.feasibility import Outlook
 from proctor.manager.engine.loop import messages as m
 from proctor.manager.engine.loop import transitions, tuning, user_commands
 from proctor.manager.engine.loop.context import LoopContext
+from proctor.manager.engine.loop.copies import CheckpointCopies
 from proctor.manager.engine.loop.effects import Effects
 from proctor.manager.engine.loop.listeners import ServiceListener
 from proctor.manager.engine.loop.messages import Envelope, Inbox
@@ -58,6 +59,7 @@ class ExperimentLoop:
         self._listener = ServiceListener(state, self.inbox, context.control, context.metrics)
         self._effects = Effects(state, context, self.inbox)
         self._retention = CheckpointRetention(state, context, self.inbox)
+        self._copies = CheckpointCopies(state, context, self.inbox, on_copied=self._retention.reconsider)
         self._policy = context.retry_policy
         self._sends_metrics = context.config.assessor is not None
         self._log = InputLog(context.control, context.metrics, state.row)
@@ -100,7 +102,9 @@ class ExperimentLoop:
                 name = f"experiment {self.state.row.id}"
                 serving = group.create_task(service.run(), name=f"{name} service")
                 deleting = group.create_task(self._retention.run(), name=f"{name} checkpoints")
+                copying = group.create_task(self._copies.run(), name=f"{name} copies of checkpoints")
                 await self._take_turns(group)
+                copying.cancel()
                 await self._retention.finish()
                 deleting.cancel()
                 serving.cancel()
@@ -133,6 +137,7 @@ class ExperimentLoop:
         self._unwatch = self.context.placer.watch(self._wake_waiting)
         await self._effects.reattach()
         await self._retention.start()
+        await self._copies.start()
         await self._replay_metrics()
 
     def _wake_waiting(self) -> None:
@@ -202,6 +207,9 @@ class ExperimentLoop:
             envelope.resolve(value)
         self._dispatcher.send(turn.inputs)
         await self._effects.carry_out(turn)
+        self._copies.add(turn.saved)
+        for trial_id in turn.ended:
+            self._copies.drop(trial_id)
         await self._retention.decide(turn.retain)
 
     async def _bring_back(self, turn: Turn, envelopes: Sequence[Envelope]) -> list[LiveTrial]:

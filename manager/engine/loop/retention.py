@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 
-from proctor.manager.config.experiment import ExperimentConfig
+from proctor.manager.config.experiment import ALL_CHECKPOINTS, ExperimentConfig, KeepCheckpointsConfig
 from proctor.manager.engine.loop.context import JobFormBuilder, LoopContext
 from proctor.manager.engine.loop.messages import Inbox, NoticePosted, Wake
 from proctor.manager.engine.loop.state import ExperimentState
@@ -65,13 +65,15 @@ def gather_facts(
     *,
     job: TrialJobRow | None,
     origins: Collection[tuple[str, str]],
+    copying: Collection[int] = (),
 ) -> list[CheckpointFacts]:
     """What decides over the checkpoints of a trial.
 
     :param job: its live job.
+    :param copying: those that are being copied to this machine.
     :param origins: what trials continue from that have not ended (`trials.origins`).
     """
-    given = set() if job is None else {job.resume_checkpoint}
+    given = _given(job)
 
     def facts(row: CheckpointRow) -> CheckpointFacts:
         path = str(forms.job_directory(trial, row.job) / row.path)
@@ -83,10 +85,19 @@ def gather_facts(
             row.value,
             is_given=path in given,
             is_donor=(trial.id, path) in origins,
+            is_copied=row.id in copying,
             is_foreign=_OURS.fullmatch(row.path) is None,
         )
 
     return [facts(row) for row in rows]
+
+
+def _given(job: TrialJobRow | None) -> set[str | None]:
+    """The paths of the checkpoints that a live job may continue from."""
+    if job is None:
+        return set()
+    offers = getattr(job, "checkpoints", None) or ()
+    return {job.resume_checkpoint, *(offer["path"] for offer in offers)}
 
 
 @dataclass(frozen=True)
@@ -114,7 +125,7 @@ class CheckpointRetention:
         self._said: set[str] = set()
         self._group: asyncio.TaskGroup | None = None
         self._queues: dict[str | None, deque[CheckpointRow]] = {}  # by node: what is to be deleted there
-        self._working: set[str | None] = set()  # nodes at which something is being deleted now
+        self._working: set[object] = set()  # nodes at which something is being deleted now, and what comes before that
         self._rests = asyncio.Event()
         self._rests.set()
 
@@ -127,12 +138,28 @@ class CheckpointRetention:
     async def start(self) -> None:
         """Take up what the loop before has left."""
         if not isinstance(self._context.service, SupportsCheckpointDeletion):
+            self._explain_that_all_are_kept()
             return
         await self._queue(await self._context.metrics.read(checkpoints.to_remove))
         if self._is_needed:
             self._undecided |= dict.fromkeys(await self._context.metrics.read(checkpoints.undecided))
 
+    def _explain_that_all_are_kept(self) -> None:
+        config = self._context.config
+        if self._quota is not None or config.keep_checkpoints not in (KeepCheckpointsConfig(), ALL_CHECKPOINTS):
+            platform = config.training_service.platform
+            self._say(
+                f"platform {platform} cannot delete checkpoints: keepCheckpoints and checkpointQuotaMb have no effect, "
+                "but that a checkpoint larger than the quota is not saved"
+            )
+
     # ---- decisions, in the loop
+
+    def reconsider(self, trial_id: str) -> None:
+        """Something has changed for a trial outside of a turn."""
+        if self._is_needed:
+            self._undecided[trial_id] = None
+            self._inbox.post(Wake())
 
     async def find_deleted(self, wanted: Collection[int]) -> set[int]:
         """Which of these checkpoints are deleted, or about to be."""
@@ -198,7 +225,9 @@ class CheckpointRetention:
         for trial_id, trial in found.items():
             ours = {row.id: row for row in kept[trial_id] if row.id not in deleting}
             job = live[trial_id].job if trial_id in live else None
-            facts = gather_facts(trial, ours.values(), self._context.forms, job=job, origins=origins)
+            facts = gather_facts(
+                trial, ours.values(), self._context.forms, job=job, origins=origins, copying=self._state.copying
+            )
             outcome = retain(facts, self._rule, has_ended=trial.status.is_terminal)
             rows |= ours
             deleted += [ours[id] for id in outcome.deleted]
@@ -227,7 +256,10 @@ class CheckpointRetention:
         failpoint("manager.checkpoint.delete.after")
         self._state.deleting.difference_update(row.id for row in deleted)
         if deleted and not done.cancelled() and done.exception() is None and self._group is not None:
-            self._group.create_task(self._queue(deleted), name="checkpoints to delete")
+            work = object()
+            self._begin_work(work)
+            task = self._group.create_task(self._queue_safely(deleted), name="checkpoints to delete")
+            task.add_done_callback(lambda _: self._end_work(work))
 
     async def _enforce(self, quota: int) -> None:
         """Delete what goes first until all checkpoints take no more than the quota."""
@@ -282,6 +314,13 @@ class CheckpointRetention:
             async with asyncio.timeout(FINISH_SECONDS):
                 await self._rests.wait()
 
+    async def _queue_safely(self, rows: Sequence[CheckpointRow]) -> None:
+        try:
+            await self._queue(rows)
+        except StoreError as error:
+            extra = {"action": "checkpoint.delete", "experiment_id": self._state.row.id}
+            log.warning("checkpoints are deleted after the next restart of the loop: %s", error, extra=extra)
+
     async def _queue(self, rows: Sequence[CheckpointRow]) -> None:
         """Have files deleted where their jobs ran."""
         numbers = {f"{row.trial_id}.{row.job}" for row in rows}
@@ -300,8 +339,7 @@ class CheckpointRetention:
 
     def _serve_beside(self, node_id: str | None) -> None:
         if self._group is not None:
-            self._working.add(node_id)
-            self._rests.clear()
+            self._begin_work(node_id)
             name = f"experiment {self._state.row.id}: checkpoints of node {node_id}"
             self._group.create_task(self._serve(node_id), name=name)
 
@@ -329,7 +367,7 @@ class CheckpointRetention:
                 log.warning("a checkpoint cannot be deleted: %s", error, extra=self._extra(row))
                 self._say(f"deleted checkpoints still take room: {error_clause(error)}")
         del self._queues[node_id]
-        self._leave(node_id)
+        self._end_work(node_id)
 
     async def _delete(self, row: CheckpointRow) -> None:
         service = self._context.service
@@ -348,13 +386,16 @@ class CheckpointRetention:
             await self._context.metrics.write(lambda c: checkpoints.confirm_removal(c, row, time=now))
 
     async def _pause(self, node_id: str | None, seconds: float) -> None:
-        self._leave(node_id)
+        self._end_work(node_id)
         await asyncio.sleep(seconds)
-        self._working.add(node_id)
+        self._begin_work(node_id)
+
+    def _begin_work(self, key: object) -> None:
+        self._working.add(key)
         self._rests.clear()
 
-    def _leave(self, node_id: str | None) -> None:
-        self._working.discard(node_id)
+    def _end_work(self, key: object) -> None:
+        self._working.discard(key)
         if not self._working:
             self._rests.set()
 

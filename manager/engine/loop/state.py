@@ -17,7 +17,14 @@ from proctor.manager.dispatcher.protocol import ToDispatcher
 from proctor.manager.lifecycle.experiment import ExperimentProgress
 from proctor.manager.lifecycle.experiment_failures import count_end
 from proctor.manager.lifecycle.states import TrialStatus
-from proctor.manager.store.rows import DecisionRow, ExperimentRow, TrialJobRow, TrialRow, trial_end_columns
+from proctor.manager.store.rows import (
+    CheckpointRow,
+    DecisionRow,
+    ExperimentRow,
+    TrialJobRow,
+    TrialRow,
+    trial_end_columns,
+)
 from proctor.manager.store.tables import dispatcher_inputs, events
 from proctor.training_services.capacity import Standing
 
@@ -154,6 +161,7 @@ class ExperimentState:
     replayed_to: int = 0  # id of the last metric that was sent on at recovery, not when it arrived
     active_since: float | None = None  # monotonic time since when `row.active_seconds` runs
     gpu_time: GpuTime = field(default_factory=GpuTime)
+    copying: set[int] = field(default_factory=set)  # checkpoints that are being copied to this machine
     deleting: set[int] = field(default_factory=set)  # checkpoints whose deletion is decided and perhaps not stored yet
 
     @cached_property
@@ -327,6 +335,8 @@ class Turn:
     retain: set[str] = field(default_factory=set)  # trials of whose checkpoints some may have become superfluous
     deleted: set[int] = field(default_factory=set)  # checkpoints that its messages name and that are deleted
     preempted: list[str] = field(default_factory=list)  # job ids that count as being stopped since the decision
+    saved: list[CheckpointRow] = field(default_factory=list)  # checkpoints that were registered
+    ended: list[str] = field(default_factory=list)  # trials
     log_lines: list[tuple[int, str, dict[str, str | None]]] = field(default_factory=list)
 
     def write(self, action: Write) -> None:

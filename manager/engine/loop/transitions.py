@@ -181,6 +181,7 @@ def end_trial(
     """
     _move(turn, trial, ENDS[status], reason, ended_at=turn.now)
     state.remove(trial)
+    turn.ended.append(trial.row.id)
     if trial.has_checkpoints:
         turn.retain.add(trial.row.id)
     if trial.row.origin_trial is not None and trial.row.origin_checkpoint is not None:

@@ -49,6 +49,7 @@ def on_stored(state: ExperimentState, turn: Turn, message: MetricsStored, *, not
         if chunk.checkpoints:
             trial.has_checkpoints = True
             turn.retain.add(trial_id)
+            turn.saved += chunk.checkpoints
         if not counts:
             continue
         parameter_id, began = trial.parameter_id_of(job_number), chunk.began

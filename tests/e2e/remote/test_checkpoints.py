@@ -1,11 +1,15 @@
 """Trials that have to run again on another machine: from their checkpoint where it can be had, else from the start."""
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from fakes.machines.machine import Machine
 from fakes.machines.scene import Scene
+
+from proctor.sdk.client.errors import NotFound
 
 pytestmark = pytest.mark.slow
 
@@ -101,7 +105,7 @@ def test_a_checkpoint_travels_from_one_machine_to_the_other(stage: Callable[...,
 
 def test_a_trial_whose_checkpoint_is_out_of_reach_begins_anew_and_says_so(stage: Callable[..., Scene]) -> None:
     scene = stage(2)
-    experiment, trial, away = begin(scene)
+    experiment, trial, away = begin(scene, copyCheckpoints=False)
     away.cut()
     job = second_job(scene, trial)
     assert job["resumed_from_job"] is None
@@ -113,6 +117,72 @@ def test_a_trial_whose_checkpoint_is_out_of_reach_begins_anew_and_says_so(stage:
     finish(scene, experiment)
     scene.leave()
 
+
+def test_a_trial_whose_machine_is_lost_continues_from_the_copy_of_its_checkpoint(stage: Callable[..., Scene]) -> None:
+    scene = stage(2)
+    experiment, trial, dead = begin(scene)
+    copy = Path(trial["directory"]) / "jobs" / "1" / "output" / "checkpoints" / "1"
+    scene.manager.until(lambda: (copy.is_dir() and noted(copy)) or None, "the checkpoint to be copied to the manager")
+    dead.power_off()
+    job = second_job(scene, trial)
+    assert job["node_id"] != trial["node_id"]
+    assert job["resumed_from_job"] == f"{trial['id']}.1"
+    assert job["start_reason"].endswith("copied from the manager's machine")
+    assert scene.manager.command_line("trial", "log", trial["id"]) == "begins at step 3\n"
+    finish(scene, experiment)
+    scene.manager.client.stop_experiment(experiment)
+    scene.manager.until_status(experiment, "STOPPED")
+    dead.power_on()
+    scene.leave()
+
+
+def noted(copy: Path) -> bool:
+    """Whether a checkpoint is known to be whole on the manager's machine."""
+    note = copy.parents[2].with_name("1.collected.json")
+    return note.exists() and f"output/checkpoints/{copy.name}" in json.loads(note.read_text())["whole"]
+
+
+def test_what_is_not_kept_is_deleted_on_the_machine_and_on_the_managers(
+    stage: Callable[..., Scene], tmp_path: Path
+) -> None:
+    scene = stage(1)
+    experiment, [trial] = scene.spread(1, script=ALWAYS_SAVING, trainingService=SERVICE, keepCheckpoints=1)
+    machine = scene.machine_of(trial)
+
+    def both() -> list[list[str]]:
+        here = Path(trial["directory"]) / "jobs" / "1" / "output" / "checkpoints"
+        there = next(machine.home().glob("**/trials/*/jobs/1/output/checkpoints"))
+        return [sorted(path.name for path in place.glob("[0-9]*")) for place in (there, here)]
+
+    def listed() -> list[dict[str, Any]]:
+        return list(scene.manager.client.checkpoints(trial["id"]))
+
+    scene.manager.until(lambda: len(listed()) >= 4 or None, "four checkpoints")
+    machine.cut()
+    machine.heal()
+    scene.until_node(machine, "CONNECTED")
+    scene.release_trials()
+    assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 1}
+    newest = listed()[-1]
+    number = Path(newest["path"]).name
+    scene.manager.until(lambda: all(set(names) <= {number} for names in both()) or None, "the others to be deleted")
+    assert both()[0] == [number]
+    scene.manager.client.download_checkpoint(trial["id"], newest["id"], tmp_path / "m")
+    assert (tmp_path / "m" / "step").read_text() == str(newest["step"])
+    with pytest.raises(NotFound, match="was deleted"):
+        scene.manager.client.download_checkpoint(trial["id"], listed()[0]["id"], tmp_path / "n")
+    scene.leave()
+
+
+ALWAYS_SAVING = f'''\
+"""Save a checkpoint with every second step."""
+{CONTINUING}    with tempfile.TemporaryDirectory() as folder:
+        with open(os.path.join(folder, "step"), "w") as file:
+            file.write(str(step))
+        proctor.report(float(step), checkpoint=folder if step % 2 == 0 else None, step=step)
+    time.sleep(0.1)
+proctor.report_final_result(float(step))
+'''
 
 LATE = f'''\
 """Save a checkpoint only when asked to stop, on which the experiment was stopped; continue from it."""

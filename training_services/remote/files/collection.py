@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import NoReturn
+from weakref import WeakValueDictionary
 
 from proctor.sdk.failpoints import failpoint
 from proctor.sdk.files import discard, make_folder, replace_file
@@ -125,7 +126,8 @@ class Collector:
         self._start = start
         self._extra = {"action": "files.collect", "experiment_id": experiment_id}
         self._queues: dict[str, deque[tuple[str, Path]]] = {}
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._locks: dict[str, asyncio.Lock] = {}  # by node
+        self._job_locks = WeakValueDictionary[str, asyncio.Lock]()
 
     def note_end(self, node_id: str, folder: str, directory: Path) -> None:
         """A job has ended on a node; its files in `folder` there are collected to `directory` here after those of
@@ -144,17 +146,25 @@ class Collector:
         files = await self._hub.list_files(node_id, folder, timeout_seconds=_LIST_SECONDS)
         if not files:
             return False
-        async with self._lock(node_id):
-            mirror = CollectedFiles(self._hub, node_id, folder=folder, local_folder=directory)
-            collection = await mirror.collect(durable=True)
-            if collection.left:
-                return False
-            await asyncio.to_thread(self._note_whole, directory)
+        async with self._job_lock(directory), self._lock(node_id):
+            return await self._fetch(node_id, folder, directory)
+
+    async def copy(self, node_id: str, folder: str, directory: Path) -> None:
+        """As `fetch`, beside everything else that is collected from the node but the files of the same job."""
+        async with self._job_lock(directory):
+            await self._fetch(node_id, folder, directory)
+
+    async def _fetch(self, node_id: str, folder: str, directory: Path) -> bool:
+        mirror = CollectedFiles(self._hub, node_id, folder=folder, local_folder=directory)
+        collection = await mirror.collect(durable=True)
+        if collection.left or not await asyncio.to_thread(directory.is_dir):
+            return False
+        await asyncio.to_thread(self._note_whole, directory)
         return True
 
-    async def delete(self, node_id: str, directory: Path, path: str) -> None:
+    async def delete(self, directory: Path, path: str) -> None:
         """Remove our copy of a folder of a job, which is deleted on its node or about to be. Raises OSError."""
-        async with self._lock(node_id):
+        async with self._job_lock(directory):
             await asyncio.to_thread(_delete_copy, directory, path)
 
     def has_all(self, folder: Path) -> bool:
@@ -179,7 +189,7 @@ class Collector:
     async def _attempt(self, node_id: str, folder: str, directory: Path) -> float:
         """Collect one job's files. Returns after how many seconds to try again; 0: it is finished."""
         try:
-            async with self._lock(node_id):
+            async with self._job_lock(directory), self._lock(node_id):
                 mirror = CollectedFiles(self._hub, node_id, folder=folder, local_folder=directory)
                 collection = await mirror.collect(largest=self._largest)
                 note = await asyncio.to_thread(CollectionNote.read, directory)
@@ -211,6 +221,11 @@ class Collector:
 
     def _lock(self, node_id: str) -> asyncio.Lock:
         return self._locks.setdefault(node_id, asyncio.Lock())
+
+    def _job_lock(self, directory: Path) -> asyncio.Lock:
+        """Of the job to which a folder belongs: its copy is written by one at a time. Taken before that of a node."""
+        job, _ = self._split(directory)
+        return self._job_locks.setdefault(str(job or directory), asyncio.Lock())
 
 
 def _delete_copy(directory: Path, path: str) -> None:

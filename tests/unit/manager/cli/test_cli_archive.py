@@ -357,6 +357,17 @@ def test_only_its_owner_may_read_an_archive_even_one_that_replaces_an_open_one(
     assert (tmp_path / "e.zip").stat().st_mode & 0o777 == 0o600
 
 
+def test_what_is_left_of_a_checkpoint_that_is_being_deleted_is_not_saved(
+    rest: FakeRest, invoke, project: Path, tmp_path: Path
+) -> None:
+    place = "trials/0-t0/jobs/1/output/checkpoints"
+    names = (f"{place}/2/weights", f"{place}/.unfinished-deleted-1/weights", f"{place}/.unfinished-host-7/weights")
+    write(Path(rest.experiments["e"]["directory"]), *names)
+    assert invoke("experiment", "save", "e", "-p", str(tmp_path)).exit_code == 0
+    with zipfile.ZipFile(tmp_path / "e.zip") as archive:
+        assert [name for name in archive.namelist() if place in name] == [f"experiment/{place}/2/weights"]
+
+
 def test_a_file_that_grows_or_vanishes_while_it_is_saved_does_no_harm(
     rest: FakeRest, invoke, project: Path, tmp_path: Path
 ) -> None:

@@ -76,6 +76,7 @@ def test_the_smallest_configuration_has_the_documented_defaults(load: Load, smal
         "seed": None,
         "keep_checkpoints": {"newest": 2, "best": 1},
         "checkpoint_quota_mb": None,
+        "copy_checkpoints": True,
         "save_seconds": None,
         "lease_seconds": None,
     }

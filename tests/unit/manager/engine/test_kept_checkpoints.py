@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.forgetful_service import ForgetfulSimulation
 
 from proctor.manager.engine.manager import Manager
 from proctor.manager.errors import Conflict
@@ -284,6 +285,27 @@ def test_the_next_manager_deletes_what_was_decided(tmp_path: Path) -> None:
         assert await database.read(checkpoints.to_remove) == []
 
     play(tmp_path, first, second)
+
+
+@pytest.mark.parametrize(
+    ("asked", "is_said"), [({}, False), ({"keepCheckpoints": "all"}, False), ({"checkpointQuotaMb": 9}, True)]
+)
+def test_a_platform_that_cannot_delete_keeps_all_and_says_so_where_it_matters(
+    asked: dict[str, Any], is_said: bool, tmp_path: Path
+) -> None:
+    async def main(loop: VirtualTimeLoop) -> None:
+        simulation = ForgetfulSimulation(Home(tmp_path / "home"), loop, script=training)
+        async with simulation.manager() as manager:
+            experiment_id = await create(manager, tmp_path, **asked)
+            await asyncio.sleep(3600.0)
+            (trial,) = await experiment_trials(manager)
+            assert await numbers(manager, trial) == [1, 2, 3, 4, 5, 6]
+            found = await notices(manager, experiment_id)
+            assert [notice.startswith("platform local cannot delete checkpoints") for notice in found] == [
+                True
+            ] * is_said
+
+    run_virtual(main)
 
 
 def test_an_experiment_of_an_earlier_version_keeps_all(tmp_path: Path) -> None:
