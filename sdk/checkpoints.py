@@ -17,6 +17,7 @@ read.
 
 import errno
 import os
+from stat import S_ISREG
 from time import monotonic, sleep
 
 from proctor.sdk.disk_errors import PASSING
@@ -37,6 +38,7 @@ from proctor.sdk.quick_json import loads, quote
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 MANIFEST_FILE = ".proctor-manifest.json"
@@ -103,10 +105,11 @@ def find_newest_checkpoint(job_directory: str) -> "str | None":
     return found[-1] if found else None
 
 
-def verify_checkpoint(folder: str, manifest: "str | None") -> str:
+def verify_checkpoint(folder: str, manifest: "str | None", *, is_abandoned: "Callable[[], bool]" = bool) -> str:
     """Return why a trial must not continue from a checkpoint, as a clause; "" if it is whole. Reads all of it.
 
     :param manifest: the SHA-256 of its manifest, as it was registered; None: by an earlier version, without one.
+    :param is_abandoned: asked again and again; once it is true, no one needs the answer, which may be wrong.
     """
     if not os.path.isdir(folder):
         return "its folder is gone"
@@ -125,11 +128,13 @@ def verify_checkpoint(folder: str, manifest: "str | None") -> str:
     path = ""
     try:
         for path, (size, _) in files.items():  # sizes first: they cost nothing
-            found = os.stat(f"{folder}/{path}").st_size
-            if found != size:
-                return f"{_printable(path)} has {found:,} bytes, {size:,} expected"
+            found = os.stat(f"{folder}/{path}")
+            if not S_ISREG(found.st_mode):  # opening a pipe would wait for its other end
+                return f"{_printable(path)} is no longer a file"
+            if found.st_size != size:
+                return f"{_printable(path)} has {found.st_size:,} bytes, {size:,} expected"
         for path, (_, digest) in files.items():
-            if hash_file(f"{folder}/{path}") != digest:
+            if hash_file(f"{folder}/{path}", is_abandoned=is_abandoned) != digest:
                 return f"{_printable(path)} is damaged: its content is not what was saved"
     except (FileNotFoundError, NotADirectoryError):
         return f"{_printable(path)} is missing"

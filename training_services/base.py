@@ -53,9 +53,11 @@ from proctor.training_services.capacity import GpuRules, Strategy
 from proctor.trial_keeper.protocol import EndReason, Exit, GpuSlot
 
 __all__ = [
+    "CheckpointOffer",
     "EndReason",
     "Exit",
     "GpuSlot",
+    "JobStart",
     "JournalChunk",
     "MetricListener",
     "NodePlacement",
@@ -74,6 +76,7 @@ __all__ = [
     "TrialJobDetail",
     "TrialJobForm",
     "TrialJobStatus",
+    "describe_start",
 ]
 
 
@@ -111,6 +114,53 @@ class NodePlacement:
 
 
 @dataclass(frozen=True)
+class CheckpointOffer:
+    """A registered checkpoint that a job may continue from."""
+
+    job_id: str  # of the job that has saved it
+    path: str  # of its folder, absolute, as if that were on the manager's machine
+    sequence: int  # the number of points that the trial's curve had when it was saved
+    node_id: str | None = None  # where that job ran
+    manifest: str | None = None  # the SHA-256 of its manifest; None: an earlier version has saved it, without one
+
+    def name(self, trial_id: str) -> str:
+        """What it is called for a job of this trial: "checkpoint 3 of job 2"."""
+        owner, _, job = self.job_id.rpartition(".")
+        whose = "" if owner == trial_id else f" of trial {owner}"
+        return f"checkpoint {self.path.rpartition('/')[2]} of job {job}{whose}"
+
+
+@dataclass(frozen=True)
+class JobStart:
+    """Where a job begins."""
+
+    checkpoint: CheckpointOffer | None  # one of its form's; None: at the start
+    reason: str = ""  # a clause: "from checkpoint 3 of job 2, copied from the manager's machine"
+
+
+def describe_start(
+    trial_id: str,
+    checkpoint: CheckpointOffer | None,
+    passed_over: Sequence[tuple[CheckpointOffer, str]],
+    place: str = "",
+) -> JobStart:
+    """The start of a trial's job, with the reason put together.
+
+    :param passed_over: the checkpoints that could not be used, each with the reason as a clause.
+    :param place: how the checkpoint is read, to follow its name: ", which is on this node".
+    """
+    clauses = []
+    for other, problem in passed_over:
+        name = other.name(trial_id)
+        if checkpoint is not None and other.job_id == checkpoint.job_id:
+            name = name.partition(" of ")[0]
+        clauses.append(f"{name} was passed over: {problem}")
+    if checkpoint is not None:
+        return JobStart(checkpoint, "; ".join((f"from {checkpoint.name(trial_id)}{place}", *clauses)))
+    return JobStart(None, f"from the start: {'; '.join(clauses)}" if clauses else "")
+
+
+@dataclass(frozen=True)
 class TrialJobForm:
     """All that a service needs to know to run one trial job."""
 
@@ -129,14 +179,17 @@ class TrialJobForm:
     environment: Mapping[str, str] = field(default_factory=dict)
     gpu_number: int | None = None
     max_duration_seconds: float | None = None
-    resume_checkpoint: str | None = None
-    """Absolute path on the manager's machine of the checkpoint folder to continue from; a service that is
-    `SupportsCheckpoints` may find it elsewhere."""
-    resume_node_id: str | None = None
-    """The node on which the job ran that saved it."""
+    checkpoints: tuple[CheckpointOffer, ...] = ()
+    """What the job may continue from, in this order. A service that is `SupportsCheckpoints` takes the first that is
+    whole; to any other it is one checkpoint, which the engine has verified on the manager's machine."""
     placement: NodePlacement | None = None  # set by the manager for services that are `SupportsNodes`
     lease_seconds: float | None = None
     tags: tuple[str, ...] = ()
+
+    @property
+    def resume_checkpoint(self) -> str | None:
+        """The path of the first checkpoint, if there is one."""
+        return self.checkpoints[0].path if self.checkpoints else None
 
 
 @dataclass(frozen=True)
@@ -196,12 +249,9 @@ class StatusChange:
     node_id: str | None = None
     pid: int | None = None
     exit: Exit | None = None
-    resumed: bool | None = None
-    """With RUNNING, and with SUBMITTED before the first metric is delivered: whether it continues from the form's
-    checkpoint. None: as the form says."""
-    start_reason: str = ""
-    """With RUNNING or SUBMITTED: where it begins, as a clause: "from checkpoint 3 of job 2, copied from the manager's
-    machine"."""
+    start: JobStart | None = None
+    """With RUNNING, and with SUBMITTED before the first metric is delivered: where it begins. None: with the first
+    checkpoint of its form, if it has one."""
 
 
 MetricListener = Callable[[Sequence[JournalChunk]], Awaitable[Mapping[tuple[str, int], int]]]
@@ -339,11 +389,13 @@ class SupportsLogs(ABC):
 
 
 class SupportsCheckpoints(ABC):  # noqa: B024 - it promises a behavior, not a method
-    """A service that finds out by itself whether the place of a job can read the checkpoint of its form.
+    """A service that finds out by itself which of the checkpoints of its form the place of a job can read.
 
-    The engine gives it every registered checkpoint, also one that is not on the manager's machine. The service
-    says where the job begins (`StatusChange.resumed`, `start_reason`): with SUBMITTED, before it starts a job that does
-    not continue, because the metrics of such a job begin a new curve; and again with RUNNING.
+    The engine offers it several, also such that are not on the manager's machine. The service takes the first that
+    `proctor.sdk.checkpoints.verify_checkpoint` finds whole, where the job will run or where it copies it from; if there
+    is none, the job begins at the start. It says which (`StatusChange.start`, put together by `describe_start`): with
+    SUBMITTED, before it starts the job, because that decides where the curve of its metrics continues; and again with
+    RUNNING.
     """
 
 

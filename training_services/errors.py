@@ -4,6 +4,8 @@ TrainingServiceError
 ├── UnknownTrialJob       no such job here
 ├── SubmissionRefused     the form can never be run as it is (permanent; the sentence says why)
 ├── ServiceUnavailable    not now; try again (temporary)
+├── PreparationFailed     what a job needs cannot be brought to its node; `reason` is how the job ends
+│   └── NoRoomForJob      the node has no room for it (the text is a clause about its disk)
 ├── UnknownPlatform       no training service of that name is registered
 ├── BrokenPlatform        one is registered, but cannot be loaded or made
 ├── ReservationRefused    another job holds it
@@ -15,6 +17,8 @@ TrainingServiceError
     ├── MalformedReport   the request contradicts itself (400)
     └── ManagerLeaving    this manager is shutting down (503)
 """
+
+from proctor.trial_keeper.protocol import EndReason
 
 
 class TrainingServiceError(Exception):
@@ -31,6 +35,18 @@ class SubmissionRefused(TrainingServiceError):
 
 class ServiceUnavailable(TrainingServiceError):
     """The training service cannot be reached at the moment."""
+
+
+class PreparationFailed(TrainingServiceError):
+    """A node answers and cannot be made ready for a job."""
+
+    reason = EndReason.INFRASTRUCTURE
+
+
+class NoRoomForJob(PreparationFailed):
+    """A node has no room for what a job needs."""
+
+    reason = EndReason.NO_ROOM
 
 
 class UnknownPlatform(TrainingServiceError):

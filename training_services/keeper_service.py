@@ -6,12 +6,19 @@ import logging
 import time
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
+from proctor.sdk.failpoints import failpoint
 from proctor.training_services.base import (
+    CheckpointOffer,
+    EndReason,
+    Exit,
+    JobStart,
     JournalChunk,
     MetricListener,
     SoftStop,
@@ -25,8 +32,16 @@ from proctor.training_services.base import (
     TrialJobDetail,
     TrialJobForm,
     TrialJobStatus,
+    describe_start,
 )
-from proctor.training_services.errors import KeeperUnavailable, ServiceUnavailable, SubmissionRefused, UnknownTrialJob
+from proctor.training_services.errors import (
+    KeeperUnavailable,
+    PreparationFailed,
+    ServiceUnavailable,
+    SubmissionRefused,
+    TrainingServiceError,
+    UnknownTrialJob,
+)
 from proctor.training_services.keepers.launches import write_cancel
 from proctor.training_services.keepers.reports import HubClient
 from proctor.training_services.registry import ServiceContext
@@ -35,7 +50,19 @@ from proctor.trial_keeper.protocol import Cancel, Launch, Update
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 1.0
+NOTICED_SECONDS = 1.0
+"""What keeps a job waiting for less is not reported."""
 CLEAN_UP_SECONDS = 30.0
+
+
+@contextmanager
+def reporting_wait(notify: Callable[[str], None], clause: str) -> Iterator[None]:
+    """Report what is waited for, if that takes long."""
+    report = asyncio.get_running_loop().call_later(NOTICED_SECONDS, notify, clause)
+    try:
+        yield
+    finally:
+        report.cancel()
 
 
 class Listeners:
@@ -102,6 +129,9 @@ class KeeperTrainingService(
 ):
     """One experiment's jobs on nodes with keepers. What keepers say arrives through the hub; their redelivery is ours.
 
+    A job that needs something on its node first (a checkpoint to continue from, the code) is launched by a task of its
+    own, in `_launch`; all others are sent at once.
+
     :param now: Unix time, for records.
     :param clean_up_seconds: how long `clean_up` waits for the last jobs to end.
     """
@@ -127,6 +157,11 @@ class KeeperTrainingService(
         self._obstacles: dict[str, str] = {}
         self._listeners = Listeners(self._has_queued.set)
         self._is_cleaning = False
+        self._group: asyncio.TaskGroup | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._waiting: dict[str, bool] = {}  # jobs that are not sent yet; True: perhaps sent before a restart
+        self._launching: dict[str, asyncio.Task[None]] = {}
+        self._starts: dict[str, JobStart] = {}  # where jobs begin that were prepared
 
     @abstractmethod
     def check(self, form: TrialJobForm) -> None:
@@ -138,23 +173,25 @@ class KeeperTrainingService(
 
     # ---- what a platform may add
 
-    def begin(self, form: TrialJobForm) -> None:
-        """Send a new job to its node, or see to it. Raises KeeperError."""
-        self._hub.expect(form.job_id, form.token, form.experiment_id)
-        try:
-            self._hub.send(self._node_of(form), self.launch(form))
-        except KeeperUnavailable:
-            self._hub.forget(form.job_id)
-            raise
+    def must_prepare(self, form: TrialJobForm) -> bool:
+        """Whether a job needs something on its node before it is launched."""
+        return bool(form.checkpoints)
 
-    def resume(self, form: TrialJobForm) -> None:
-        """Resume a job that was sent before the manager was restarted."""
-        self._hub.expect(form.job_id, form.token, form.experiment_id)
-        self._hub.resume_launch(self._node_of(form), self.launch(form))
+    async def prepare(self, form: TrialJobForm) -> JobStart | None:
+        """Have on its node what a job needs, however long that is disconnected. Returns where the job begins, if its
+        form offers checkpoints. Raises SubmissionRefused, PreparationFailed."""
+        passed_over: list[tuple[CheckpointOffer, str]] = []
+        for offer in form.checkpoints:
+            damage = await self._verify(form, offer)
+            if not damage:
+                return describe_start(form.trial_id, offer, passed_over)
+            passed_over.append((offer, damage))
+        return describe_start(form.trial_id, None, passed_over)
 
-    def complete(self, change: StatusChange) -> StatusChange:
-        """A change as it is delivered to the listeners."""
-        return change
+    def checkpoint_of(self, form: TrialJobForm) -> str | None:
+        """The path of the checkpoint from which a job that was prepared continues."""
+        start = self._starts.get(form.job_id)
+        return None if start is None or start.checkpoint is None else start.checkpoint.path
 
     def on_end(self, job: TrialJobDetail) -> None:
         """A job is over, and its listeners know. Must not block."""
@@ -199,10 +236,10 @@ class KeeperTrainingService(
             return known
         self.check(form)
         self._hub.attach(self._experiment_id, self)
-        try:
-            self.begin(form)
-        except KeeperUnavailable as error:
-            raise ServiceUnavailable(str(error)) from error
+        if self.must_prepare(form):
+            self._await_launch(form, arrived=False)
+        else:
+            self._send_new(form)
         self._jobs[form.job_id] = self._detail(form)
         node_id = self._node_of(form)
         obstacle = self._obstacles[node_id] = self._pool.absence(node_id)
@@ -257,13 +294,20 @@ class KeeperTrainingService(
     async def run(self) -> None:
         self._hub.attach(self._experiment_id, self)
         stop_watching = self._pool.on_change(self._report_obstacles)
-        try:
-            while True:
-                await self._has_queued.wait()
-                await self._deliver_queued()
-        finally:
-            stop_watching()
-            self._hub.detach(self._experiment_id, self)
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            for job_id in self._waiting:
+                self._start_launching(job_id)
+            try:
+                while True:
+                    await self._has_queued.wait()
+                    await self._deliver_queued()
+            finally:
+                self._group = None
+                for task in tuple(self._tasks):
+                    task.cancel()
+                stop_watching()
+                self._hub.detach(self._experiment_id, self)
 
     async def reattach(self, forms: Sequence[TrialJobForm], ended: Sequence[str]) -> None:
         self._hub.attach(self._experiment_id, self)
@@ -271,7 +315,103 @@ class KeeperTrainingService(
             self._hub.forget(job_id)
         for form in forms:
             self._jobs[form.job_id] = self._detail(form)
-            self.resume(form)
+            if self.must_prepare(form):
+                self._await_launch(form, arrived=True)
+            else:
+                self._hub.expect(form.job_id, form.token, form.experiment_id)
+                self._hub.resume_launch(self._node_of(form), self.launch(form))
+
+    # ---- launching
+
+    def _send_new(self, form: TrialJobForm) -> None:
+        self._hub.expect(form.job_id, form.token, form.experiment_id)
+        try:
+            self._hub.send(self._node_of(form), self.launch(form))
+        except KeeperUnavailable as error:
+            self._hub.forget(form.job_id)
+            raise ServiceUnavailable(str(error)) from error
+
+    def _await_launch(self, form: TrialJobForm, *, arrived: bool) -> None:
+        self._hub.expect(form.job_id, form.token, form.experiment_id, node_id=self._node_of(form))
+        self._waiting[form.job_id] = arrived
+        self._start_launching(form.job_id)
+
+    def _start_launching(self, job_id: str) -> None:
+        if self._group is not None:
+            self._launching[job_id] = self._start(self._launch(job_id), f"launch of {job_id}")
+
+    async def _launch(self, job_id: str) -> None:
+        """Make a job's node ready and send the job there. A permanent failure ends the job."""
+        await asyncio.sleep(0)  # a job that is just being submitted is listed first
+        form = self._jobs[job_id].form
+        try:
+            if not (self._waiting[job_id] and await self._was_launched(form)):
+                await self._prepare_and_send(form)
+        except SubmissionRefused as error:
+            self._end_unsent(form, EndReason.UNPLACEABLE, str(error))
+        except UnknownTrialJob:
+            log.info("job %s has ended before it was sent", job_id, extra={"action": "job.launch", "job_id": job_id})
+        except PreparationFailed as error:
+            self._end_unsent(form, error.reason, str(error))
+        except Exception as error:
+            log.exception("job %s cannot be launched", job_id, extra={"action": "job.launch", "job_id": job_id})
+            self._end_unsent(form, EndReason.INFRASTRUCTURE, f"it cannot be launched: {error!r}; see the manager's log")
+        finally:
+            self._waiting.pop(job_id, None)
+            self._launching.pop(job_id, None)
+
+    async def _was_launched(self, form: TrialJobForm) -> bool:
+        """Whether the job was sent before a restart of the manager; waits until its keeper is connected."""
+        node_id = self._node_of(form)
+        while (found := self._hub.reattach(node_id, form.job_id)) is None:
+            await self._pool.wait_changed()
+        return found
+
+    async def _prepare_and_send(self, form: TrialJobForm) -> None:
+        start = await self.prepare(form)
+        if start is not None:  # before the first metric: it decides where the job's curve continues
+            self._starts[form.job_id] = start
+            await self.deliver_change(self.submitted(form, start=start))
+        if (job := self._jobs.get(form.job_id)) is not None:
+            failpoint("manager.launch.before")
+            self._hub.send(self._node_of(form), self.launch(job.form))
+            failpoint("manager.launch.after")
+
+    async def _verify(self, form: TrialJobForm, offer: CheckpointOffer) -> str:
+        """What keeps a job from continuing from a checkpoint at its own path, as a clause; waits until its node is
+        connected."""
+        node_id = self._node_of(form)
+        clause = f"{offer.name(form.trial_id)} is being verified"
+        with reporting_wait(partial(self.report_waiting, form), clause):
+            while True:
+                await self._pool.wait_connected(node_id)
+                try:
+                    return await self._hub.verify_checkpoint(node_id, offer.path, offer.manifest)
+                except ServiceUnavailable as error:
+                    log.info("%s: %s", clause, error, extra={"action": "job.prepare", "job_id": form.job_id})
+                    await asyncio.sleep(RETRY_SECONDS)
+                except TrainingServiceError as error:
+                    return f"it cannot be verified: {error}"
+
+    def _end_unsent(self, form: TrialJobForm, reason: EndReason, detail: str) -> None:
+        """End a job that was never sent."""
+        if form.job_id not in self._jobs:
+            return
+        self._hub.forget(form.job_id)
+        now = self._now()
+        end = Exit(reason=reason, code=None, signal=None, started_at=0.0, ended_at=now, detail=detail)
+        time = datetime.fromtimestamp(now, UTC)
+        self.queue_change(
+            StatusChange(form.job_id, form.token, TrialJobStatus.ENDED, time, detail=detail,
+                         node_id=self._node_of(form), exit=end)
+        )  # fmt: skip
+
+    def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        assert self._group is not None, "nodes are used only while the service runs"
+        task = self._group.create_task(work, name=f"experiment {self._experiment_id}: {name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     # ---- what keepers report
 
@@ -291,7 +431,7 @@ class KeeperTrainingService(
             raise ServiceUnavailable(f"no listener is attached to the jobs of experiment {self._experiment_id} yet")
         async with self._delivering:
             queued = list(self._queued)  # older than `changes`
-            everything = [self.complete(change) for change in (*queued, *changes)]
+            everything = [self._with_start(change) for change in (*queued, *changes)]
             for change in everything:
                 self._apply(change)
             await self._listeners.deliver(everything)
@@ -325,6 +465,10 @@ class KeeperTrainingService(
                 log.warning("status changes were not accepted; they are delivered again", exc_info=True)
                 await asyncio.sleep(RETRY_SECONDS)
 
+    def _with_start(self, change: StatusChange) -> StatusChange:
+        start = self._starts.get(change.job_id)
+        return replace(change, start=start) if start and change.status is TrialJobStatus.RUNNING else change
+
     def _apply(self, change: StatusChange) -> None:
         job = self._jobs.get(change.job_id)
         if job is None:
@@ -338,6 +482,10 @@ class KeeperTrainingService(
     def _drop(self, job_id: str) -> None:
         self._jobs.pop(job_id, None)
         self._saving.discard(job_id)
+        self._waiting.pop(job_id, None)
+        self._starts.pop(job_id, None)
+        if (task := self._launching.pop(job_id, None)) is not None:
+            task.cancel()
         self.release_job(job_id)
         self._has_queued.set()
 

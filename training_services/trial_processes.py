@@ -5,16 +5,19 @@ other. `end_trials` leaves nothing of a job running, `describe_exit` says how it
 moments (files, `/proc`), so an asyncio service calls it in a thread. `examples/plug-in-subprocess` is built on it.
 """
 
+import asyncio
 import os
+import threading
 import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
 from proctor.sdk.bundle import build_bundle
+from proctor.sdk.checkpoints import verify_checkpoint
 from proctor.sdk.process_limits import users_open_files
 from proctor.sdk.protocol import EXIT_FILE, STDERR_FILE
-from proctor.training_services.base import EndReason, Exit, TrialJobForm
+from proctor.training_services.base import CheckpointOffer, EndReason, Exit, TrialJobForm
 from proctor.training_services.capacity import GpuRules
 from proctor.training_services.keepers.launches import write_launch
 from proctor.trial_keeper.files.access import list_files, read_file
@@ -33,6 +36,7 @@ __all__ = [
     "living_trials",
     "prepare_trial",
     "read_file",
+    "verify_on_this_machine",
 ]
 
 JobTag = tuple[str, str]
@@ -67,6 +71,18 @@ def prepare_trial(form: TrialJobForm, *, platform: str, bundle_directory: str) -
     limits = f"ulimit -Sn {users_open_files()}; umask {captured.umask(form.environment_file):04o}"
     command = f"{limits}; {keep_bundle(form.command, bundle)}"
     return TrialCommand(("bash", "-c", command), form.code_directory, environment)
+
+
+async def verify_on_this_machine(checkpoint: CheckpointOffer) -> str:
+    """Why a job on this machine must not continue from a checkpoint, as a clause; "" if it is whole. Reads all of it,
+    in a thread."""
+    is_abandoned = threading.Event()
+    try:
+        return await asyncio.to_thread(
+            verify_checkpoint, checkpoint.path, checkpoint.manifest, is_abandoned=is_abandoned.is_set
+        )
+    finally:
+        is_abandoned.set()
 
 
 def living_trials(directory: str) -> set[JobTag]:

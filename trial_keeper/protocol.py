@@ -251,6 +251,19 @@ class ReadFiles:
 
 
 @dataclass(frozen=True)
+class VerifyCheckpoint:
+    """Answer `request` with what keeps a trial from continuing from the checkpoint in `folder`, wherever that is. All
+    of it is read.
+
+    manifest: the SHA-256 of its manifest, as it was registered; None: it was saved without one.
+    """
+
+    request: str
+    folder: str
+    manifest: str | None
+
+
+@dataclass(frozen=True)
 class RemoveFolder:
     """Remove a folder below the keeper's directory with all that is in it, and answer `request`. One that is not there
     is allowed; one in which a job still runs is left, with an error."""
@@ -271,7 +284,7 @@ class RemoveCheckpoint:
 
 KeeperCommand = Launch | Cancel | Update | Shutdown
 """What a keeper must do with a job, or with itself."""
-FileRequest = ListFiles | ReadFile | ReadFiles | RemoveFolder | RemoveCheckpoint
+FileRequest = ListFiles | ReadFile | ReadFiles | VerifyCheckpoint | RemoveFolder | RemoveCheckpoint
 """A command that is answered, with a `FileAnswer`."""
 COMMAND_TYPES: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(KeeperCommand | FileRequest)}
 
@@ -364,9 +377,9 @@ class FileFacts:
 
 @dataclass(frozen=True)
 class FileAnswer:
-    """The answer to a ListFiles, ReadFile, ReadFiles, RemoveFolder or RemoveCheckpoint; the bytes that were read follow
-    it. `error` is a sentence, empty if all went well; `missing`: what was asked for is not there; `more`: there are
-    files after these, ask again."""
+    """The answer to a `FileRequest`; the bytes that were read follow it. `error` is a sentence, empty if all went well;
+    `missing`: what was asked for is not there; `more`: there are files after these, ask again; `damage`: why no trial
+    must continue from a checkpoint, as a clause, empty if it is whole."""
 
     session: str
     request: str
@@ -374,6 +387,7 @@ class FileAnswer:
     missing: bool = False
     files: list[FileFacts] = field(default_factory=list)
     more: bool = False
+    damage: str = ""
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,8 @@ class TrialFiles:
         as `read` does."""
         files = [(path, size) for path, size in await self.list(trial, number) if path.startswith(f"{folder}/")]
         if not files:
-            raise NotFound(f"job {trial.id}.{number} has no files in {folder}; they were removed by hand, or its node")
+            why = "they were removed by hand, or lost with their machine"
+            raise NotFound(f"job {trial.id}.{number} has no files in {folder}: {why}")
         await self.read(trial, number, files[0][0], 0, 1)  # that they can be read is known before the answer begins
 
         async def read(path: str, offset: int, limit: int) -> bytes:

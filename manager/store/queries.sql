@@ -426,12 +426,6 @@ WHERE trial_id = :trial_id AND kind = 'intermediate' AND job = :job AND member =
 -- name: checkpoints.page
 SELECT * FROM checkpoints WHERE trial_id = :trial_id AND id > :after_id ORDER BY id LIMIT :limit;
 
--- name: checkpoints.latest
--- of the rank whose reports count if it has one, else of the lowest rank that has
-SELECT * FROM checkpoints WHERE trial_id = :trial_id AND deleted_at IS NULL
-  AND id NOT IN (SELECT value FROM json_each(:but))
-ORDER BY job DESC, member <> :member, member, id DESC LIMIT 1;
-
 -- name: checkpoints.kept
 SELECT * FROM checkpoints WHERE trial_id = :trial_id AND deleted_at IS NULL ORDER BY id;
 
@@ -469,3 +463,11 @@ SELECT id FROM checkpoints WHERE deleted_at IS NULL AND value IS NOT NULL ORDER 
 
 -- name: checkpoints.lowest
 SELECT id FROM checkpoints WHERE deleted_at IS NULL AND value IS NOT NULL ORDER BY value LIMIT 1;
+
+-- name: checkpoints.of_job
+SELECT * FROM checkpoints WHERE trial_id = :trial_id AND job = :job;
+
+-- name: checkpoints.newest
+-- of each job first those of the rank whose reports count, then those of the others
+SELECT * FROM checkpoints WHERE trial_id = :trial_id AND deleted_at IS NULL
+ORDER BY job DESC, member <> :member, member, id DESC LIMIT :limit;

@@ -230,6 +230,8 @@ class TrialJobRow(Row):
     """How many GPUs it counts as; a share of one that n trials may share counts 1/n."""
     cpu_seconds: float | None = None
     """Processor time of all its processes, once it has ended; None where it is not known."""
+    checkpoints: JsonValue = None
+    """What its service was offered to continue from, in order (`CheckpointOffer`)."""
 
     @property
     def gpu_seconds(self) -> float:

@@ -23,6 +23,7 @@ OF_STOPPING = frozenset({"manager.cancel.before", "manager.cancel.after", "keepe
 OF_A_CLEAN_UP = _both("manager.clean_up")
 OF_A_SOFT_STOP = frozenset({"keeper.stop.save.after"})
 OF_DELETED_CHECKPOINTS = _both("manager.checkpoint.delete", "manager.checkpoint.remove", "keeper.checkpoint.delete")
+OF_A_CONTINUED_JOB = _both("manager.launch")
 OF_LIMITS = _both("manager.update")
 OF_DELETING = _both("manager.delete")
 OF_LOADING = _both("manager.load")
@@ -33,7 +34,15 @@ OF_A_DEAD_REAPER = _both("keeper.stop")
 """These and the above are passed for a reason, and killed at in `test_failpoints_of_user_commands.py`."""
 
 KILLED_AT = frozenset().union(
-    *(OF_AN_EXPERIMENT, OF_STOPPING, OF_A_CLEAN_UP, OF_A_SOFT_STOP, OF_DELETED_CHECKPOINTS, OF_LIMITS),
+    *(
+        OF_AN_EXPERIMENT,
+        OF_STOPPING,
+        OF_A_CLEAN_UP,
+        OF_A_SOFT_STOP,
+        OF_A_CONTINUED_JOB,
+        OF_DELETED_CHECKPOINTS,
+        OF_LIMITS,
+    ),
     *(OF_DELETING, OF_LOADING, OF_EXHAUSTION, OF_A_TUNER_THAT_RAISES, OF_A_SUSPENDED_DISPATCHER, OF_A_DEAD_REAPER),
 )
 

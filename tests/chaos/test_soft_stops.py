@@ -34,7 +34,7 @@ def create(built: House, folder: Path) -> None:
     built.wait_for(asks, "the trial to ask whether to stop")
 
 
-@pytest.mark.parametrize("place", ["", *listed(places.OF_A_SOFT_STOP)])
+@pytest.mark.parametrize("place", ["", *listed(places.OF_A_SOFT_STOP | places.OF_A_CONTINUED_JOB)])
 def test_a_stopped_trial_saves_and_goes_on_from_there(place: str, tmp_path: Path) -> None:
     dying = {"PROCTOR_FAILPOINT": place, "PROCTOR_FAILPOINT_COUNTER": str(tmp_path / "counter")}
     with house(tmp_path, dying if place else {}) as built:

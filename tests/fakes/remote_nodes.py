@@ -5,7 +5,7 @@ import asyncio
 import json
 import shutil
 import tarfile
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,11 +58,14 @@ class FakeKeeper:
 
     async def serve(self, *jobs: JobReport, devices: list[Device] | None = None) -> None:
         """Register and take commands until canceled."""
-        registration = Registration("k", 1, "boot", self.node_id, "1", "3.11", devices or [], list(jobs))
+        registration = Registration(
+            "k", 1, "boot", self.node_id, "1", "3.11", devices or [], list(jobs), commands=list(COMMAND_TYPES)
+        )
         self.session = (await self.hub.register(self.node_id, registration)).session
         cursor = 0
         async with asyncio.TaskGroup() as group:
             group.create_task(self._answer_files())
+            group.create_task(self._answer(self._answers.next_verified))
             while True:
                 batch = await self.hub.poll(self.node_id, CommandPoll(self.session, cursor, 60.0))
                 for command in batch.commands:
@@ -115,8 +118,11 @@ class FakeKeeper:
             self._news.notify_all()
 
     async def _answer_files(self) -> None:
+        await self._answer(self._answers.next)
+
+    async def _answer(self, wait_for_next: Callable[[str], Awaitable[bytes]]) -> None:
         while True:
-            body = await self._answers.next(self.session)
+            body = await wait_for_next(self.session)
             head, _, data = body.partition(b"\n")
             self.hub.answer(self.node_id, from_json(FileAnswer, json.loads(head)), data)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from fakes.keeper_node import Node, open_node
 
+from proctor.sdk.checkpoints import save_checkpoint
 from proctor.trial_keeper.files.server import AT_ONCE
 from proctor.trial_keeper.protocol import (
     COMMAND_TYPES,
@@ -17,6 +18,7 @@ from proctor.trial_keeper.protocol import (
     ReadFiles,
     RemoveCheckpoint,
     RemoveFolder,
+    VerifyCheckpoint,
 )
 
 pytestmark = pytest.mark.anyio
@@ -227,6 +229,23 @@ async def test_only_checkpoints_of_jobs_are_deleted_as_checkpoints(node: Node) -
         assert why in answer.error, folder
     assert (outside / "output" / "checkpoints" / "1").exists()
     assert (outside / "1").exists()
+
+
+async def test_a_checkpoint_is_verified_wherever_it_lies(node: Node) -> None:
+    write(node, "weights", b"learned", folder="source")
+    elsewhere, ours = node.directory / "elsewhere", node.keeper_directory / FOLDER
+    for number, job in enumerate((elsewhere, ours)):
+        stored = save_checkpoint(str(node.keeper_directory / "source"), str(job))
+        assert stored is not None
+        folder = f"{job}/{stored.path}" if job is elsewhere else f"{FOLDER}/{stored.path}"
+        request = VerifyCheckpoint(f"whole {number}", folder, stored.manifest)
+        answer, _ = await node.manager.ask(request)
+        assert (answer.error, answer.damage) == ("", "")
+        (job / stored.path / "weights").write_bytes(b"lost")
+        answer, _ = await node.manager.ask(VerifyCheckpoint(f"torn {number}", folder, stored.manifest))
+        assert (answer.error, answer.damage) == ("", "weights has 4 bytes, 7 expected")
+    answer, _ = await node.manager.ask(VerifyCheckpoint("gone", "nowhere", None))
+    assert (answer.error, answer.missing, answer.damage) == ("", False, "its folder is gone")
 
 
 async def test_long_lists_come_in_pages_that_follow_one_another(node: Node) -> None:

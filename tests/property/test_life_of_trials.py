@@ -1,5 +1,5 @@
 """Whatever a user does with trials, and whatever happens to their jobs, the manager and its dispatcher: no trial is
-lost, every PAUSED trial can be resumed, and no budget is overdrawn."""
+lost, every PAUSED trial can be resumed, no budget is overdrawn, and no job begins with a checkpoint that is deleted."""
 
 import asyncio
 import json
@@ -22,6 +22,7 @@ from proctor.manager.settings import Home
 from proctor.manager.simulation.simulation import Simulation
 from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.manager.store.rows import TrialJobRow, TrialRow
+from proctor.manager.store.tables import checkpoints, metrics
 from proctor.training_services.base import EndReason, TrialJobForm
 from proctor.training_services.in_memory.scripts import Final, Raw, ScriptedExit, ScriptedReport, Step
 
@@ -33,6 +34,8 @@ CONFIG = SMALL | {
     "maxInfrastructureRetries": 2,
     "objective": {"direction": "maximize"},
     "seed": 7,
+    "keepCheckpoints": 1,
+    "checkpointQuotaMb": 1,  # two of them
 }
 COMMANDS = ("pause", "resume", "clone", "retry", "kill", "pause all", "resume all", "stop", "restart the manager")
 MISHAPS = {
@@ -68,7 +71,7 @@ class Platform:
                 yield ScriptedExit(0.1, reason, MISHAPS[reason])
             folder = Path(form.directory) / "output" / "checkpoints" / str(point)
             folder.mkdir(parents=True)
-            record = {"kind": "checkpoint", "path": f"output/checkpoints/{point}", "step": point, "time": 1.0}
+            record = {"kind": "checkpoint", "path": f"output/checkpoints/{point}", "step": point, "bytes": 400_000}
             yield Raw(0.0, json.dumps(record).encode() + b"\n")
         yield Final(0.5, float(form.sequence_id))
 
@@ -142,6 +145,27 @@ def check_concurrency(jobs: Sequence[TrialJobRow]) -> None:
     assert max(running, default=0) <= CONFIG["trialConcurrency"]
 
 
+async def check_checkpoints(manager: Manager, experiment_id: str, jobs: Sequence[TrialJobRow]) -> None:
+    """Of a checkpoint that is deleted nothing is left, of any other all. None was deleted before the end of a job that
+    was given it."""
+    rows = await all_trials(manager, experiment_id)
+    folders = {row.id: f"{row.sequence_id}-{row.id}" for row in rows}
+    top = Path((await manager.experiment(experiment_id)).directory) / "trials"
+    database = await manager.metrics(experiment_id)
+    deleted_at: dict[str, float | None] = {}
+    for row in rows:
+        for saved in await database.read(lambda c, key=row.id: metrics.checkpoints(c, key, limit=100)):  # type: ignore[misc]
+            place = top / folders[row.id] / "jobs" / str(saved.job) / saved.path
+            deleted_at[str(place)] = saved.deleted_at
+            assert (saved.removed_at is None) == (saved.deleted_at is None), saved
+            assert place.is_dir() == (saved.deleted_at is None), saved
+    for job in jobs:
+        if job.resume_checkpoint is not None and (gone := deleted_at[job.resume_checkpoint]) is not None:
+            assert gone >= (job.ended_at or 0.0), f"{job.resume_checkpoint} was deleted while {job.id} had it"
+    left = sum(time is None for time in deleted_at.values())
+    assert await database.read(checkpoints.total_bytes) == 400_000 * left <= 10**6
+
+
 async def live(directory: Path, platform: Platform, wanted: Sequence[tuple[float, str, int]]) -> dict[str, Any]:
     """Play the user's commands, then let everything come to its end."""
     simulation = Simulation(Home(directory / "home"), asyncio.get_running_loop(), script=platform.training)  # type: ignore[arg-type]
@@ -159,9 +183,11 @@ async def live(directory: Path, platform: Platform, wanted: Sequence[tuple[float
             else:
                 await finish(manager, experiment_id)
                 rows = await all_trials(manager, experiment_id)
+                jobs = [await attempts(manager, row) for row in rows]
+                await check_checkpoints(manager, experiment_id, list(chain.from_iterable(jobs)))
                 return {
                     "trials": rows,
-                    "jobs": [await attempts(manager, row) for row in rows],
+                    "jobs": jobs,
                     "curves": [await curve(manager, row) for row in rows],
                 }
 

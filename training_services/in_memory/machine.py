@@ -161,13 +161,7 @@ class InMemoryPlatform:
     def _take(self, job: SimulatedJob, step: Step) -> None:
         match step:
             case scripts.Wait():
-                self._add_change(
-                    job,
-                    TrialJobStatus.SUBMITTED,
-                    step.reason,
-                    resumed=step.resumed,
-                    start_reason=step.start_reason,
-                )
+                self._add_change(job, TrialJobStatus.SUBMITTED, step.reason, start=step.start)
             case scripts.ScriptedStart():
                 self._run(job, step.node_id)
             case scripts.ScriptedReport():

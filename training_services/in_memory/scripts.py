@@ -15,7 +15,7 @@ from itertools import chain
 from typing import Any
 
 from proctor.sdk.quick_json import loads
-from proctor.training_services.base import EndReason, TrialJobForm
+from proctor.training_services.base import EndReason, JobStart, TrialJobForm
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +25,7 @@ class Wait:
 
     delay: float
     reason: str
-    resumed: bool | None = None
-    start_reason: str = ""
+    start: JobStart | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,6 +61,8 @@ __all__ = ["HubClient", "KeeperHub"]
 log = logging.getLogger(__name__)
 
 LONGEST_POLL_SECONDS = 60.0
+VERIFY_SECONDS = 6 * 3600.0
+"""A terabyte at 50 MB/s."""
 PAUSE_SECONDS_PER_NODE = 0.002
 LONGEST_PAUSE_SECONDS = 0.5
 MayBeStopped = Callable[[Sequence[JobReport]], Awaitable[set[str] | None]]
@@ -354,6 +356,13 @@ class KeeperHub:
         """The beginnings of small files of a folder, each up to `limit` bytes, as many as fit into one answer."""
         files = self._sessions.files(node_id)
         return await files.read_files(folder, paths, limit=limit, timeout_seconds=timeout_seconds)
+
+    async def verify_checkpoint(
+        self, node_id: str, folder: str, manifest: str | None, *, timeout_seconds: float = VERIFY_SECONDS
+    ) -> str:
+        """What keeps a trial from continuing from the checkpoint in a folder of a node, as a clause; "" if it is whole.
+        `manifest` is the SHA-256 with which it was registered. Takes as long as reading all of it."""
+        return await self._sessions.files(node_id).verify_checkpoint(folder, manifest, timeout_seconds=timeout_seconds)
 
     async def remove_folder(self, node_id: str, folder: str, *, timeout_seconds: float = 60.0) -> None:
         """Remove a folder of a node in which no job runs; one that is not there is removed already."""

@@ -23,6 +23,7 @@ from proctor.trial_keeper.protocol import (
     Registration,
     RemoveCheckpoint,
     RemoveFolder,
+    VerifyCheckpoint,
     to_json,
 )
 
@@ -92,6 +93,7 @@ class FileRequests:
         self._registration = registration
         self._commands = commands
         self._turns = asyncio.Semaphore(_AT_ONCE)
+        self._verifying_turns = asyncio.Semaphore(_AT_ONCE)
         self._waiting: dict[str, asyncio.Future[_Answer]] = {}
         self._is_closed = False
 
@@ -136,6 +138,17 @@ class FileRequests:
             )
         return contents
 
+    async def verify_checkpoint(self, folder: str, manifest: str | None, *, timeout_seconds: float) -> str:
+        """Why no trial must continue from a checkpoint, as a clause; "" if it is whole. ServiceUnavailable also while
+        the keeper is of an earlier version, which the manager replaces."""
+        if VerifyCheckpoint.__name__ not in self._registration.commands:
+            raise ServiceUnavailable(
+                f"the keeper of node {self._node_id} is of another version ({self._registration.version}) and cannot "
+                "verify checkpoints; it is replaced when it connects"
+            )
+        answer, _ = await self._ask(VerifyCheckpoint(_new_request(), folder, manifest), timeout_seconds)
+        return answer.damage
+
     async def remove_folder(self, folder: str, *, timeout_seconds: float) -> None:
         """Remove a folder with all that is in it; one that is not there is removed already."""
         await self._ask(RemoveFolder(_new_request(), folder), timeout_seconds)
@@ -163,8 +176,9 @@ class FileRequests:
                 waiting.set_exception(self._ended())
 
     async def _ask(self, request: FileRequest, timeout_seconds: float) -> _Answer:
+        turns = self._verifying_turns if isinstance(request, VerifyCheckpoint) else self._turns
         try:
-            async with asyncio.timeout(timeout_seconds), self._turns:
+            async with asyncio.timeout(timeout_seconds), turns:
                 answer, data = await self._exchange(request)
         except TimeoutError:
             raise ServiceUnavailable(

@@ -3,10 +3,15 @@
 import asyncio
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from proctor.training_services.base import SupportsCheckpointDeletion, SupportsLogs, TrialJobForm
+from proctor.training_services.base import (
+    SupportsCheckpointDeletion,
+    SupportsCheckpoints,
+    SupportsLogs,
+    TrialJobForm,
+)
 from proctor.training_services.capacity import GpuRules
 from proctor.training_services.errors import SubmissionRefused
 from proctor.training_services.keeper_service import KeeperTrainingService
@@ -55,7 +60,7 @@ def _tupled(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-class LocalTrainingService(KeeperTrainingService, SupportsLogs, SupportsCheckpointDeletion):
+class LocalTrainingService(KeeperTrainingService, SupportsLogs, SupportsCheckpoints, SupportsCheckpointDeletion):
     """One experiment's trials on node `local`. Settings: `use_active_gpu`, `max_trial_number_per_gpu`,
     `gpu_indices`."""
 
@@ -99,4 +104,5 @@ class LocalTrainingService(KeeperTrainingService, SupportsLogs, SupportsCheckpoi
             )
 
     def launch(self, form: TrialJobForm) -> Launch:
-        return write_launch(form, platform="local", owner=self._owner, rules=self._settings.rules)
+        launch = write_launch(form, platform="local", owner=self._owner, rules=self._settings.rules)
+        return replace(launch, resume_checkpoint=self.checkpoint_of(form))

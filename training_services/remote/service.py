@@ -4,35 +4,25 @@
 """
 
 import asyncio
-import logging
 import socket
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from proctor.training_services.base import (
     EndReason,
-    Exit,
-    StatusChange,
+    JobStart,
     SupportsCheckpointCopies,
     SupportsCheckpointDeletion,
     SupportsCheckpoints,
     SupportsLogs,
     TrialJobDetail,
     TrialJobForm,
-    TrialJobStatus,
 )
 from proctor.training_services.capacity import GpuRules, Strategy
-from proctor.training_services.errors import (
-    BrokenPlatform,
-    ServiceUnavailable,
-    SubmissionRefused,
-    TrainingServiceError,
-    UnknownTrialJob,
-)
+from proctor.training_services.errors import BrokenPlatform, NoRoomForJob, ServiceUnavailable, TrainingServiceError
 from proctor.training_services.files.code import CodeArchives
 from proctor.training_services.keeper_service import KeeperTrainingService
 from proctor.training_services.keepers.launches import require_launchable, user_name, write_launch
@@ -42,21 +32,13 @@ from proctor.training_services.remote.files.collection import Collector, JobRead
 from proctor.training_services.remote.files.paths import ExperimentPaths
 from proctor.training_services.remote.files.transfer import TransferQueue
 from proctor.training_services.remote.settings import ClusterMetadata, RemoteSettings, read_logins
-from proctor.training_services.remote.staging import (
-    CheckpointLocator,
-    NoRoomForJob,
-    PreparationFailed,
-    StagedJob,
-    Staging,
-)
+from proctor.training_services.remote.staging import CheckpointLocator, StagedJob, Staging
 from proctor.trial_keeper.protocol import Launch
 
 if TYPE_CHECKING:  # it imports the SSH library
     from proctor.training_services.remote.machines.provider import RemoteProvider
 
 __all__ = ["RemoteTrainingService", "provider_of"]
-
-log = logging.getLogger(__name__)
 
 ARCHIVES_FOLDER = "code-archives"
 NO_ROOM_SECONDS = 60.0
@@ -92,10 +74,6 @@ class RemoteTrainingService(
         home = context.experiment_directory.parent.parent
         self._owner = f"user {user_name()}, manager {socket.gethostname()}:{home}"
         self._is_claimed = False
-        self._group: asyncio.TaskGroup | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._waiting: dict[str, bool] = {}  # jobs that are not sent yet; True: perhaps sent before a restart
-        self._launching: dict[str, asyncio.Task[None]] = {}
         self._staged: dict[str, StagedJob] = {}
         self._codes: dict[str, CodeArchives] = {}  # by code directory
         self._paths = ExperimentPaths(context.experiment_id, context.experiment_directory)
@@ -177,16 +155,7 @@ class RemoteTrainingService(
 
     async def run(self) -> None:
         self._claim()
-        async with asyncio.TaskGroup() as group:
-            self._group = group
-            for job_id in self._waiting:
-                self._start_launching(job_id)
-            try:
-                await super().run()
-            finally:
-                self._group = None
-                for task in tuple(self._tasks):
-                    task.cancel()
+        await super().run()
 
     async def reattach(self, forms: Sequence[TrialJobForm], ended: Sequence[str]) -> None:
         self._claim()
@@ -208,11 +177,18 @@ class RemoteTrainingService(
     def check(self, form: TrialJobForm) -> None:
         require_launchable(form)
 
-    def begin(self, form: TrialJobForm) -> None:
-        self._await_launch(form, arrived=False)
+    def must_prepare(self, form: TrialJobForm) -> bool:
+        return True
 
-    def resume(self, form: TrialJobForm) -> None:
-        self._await_launch(form, arrived=True)
+    async def prepare(self, form: TrialJobForm) -> JobStart | None:
+        node_id = self._node_of(form)
+        try:
+            staged = await self._staging.prepare(form, node_id, lambda clause: self.report_waiting(form, clause))
+        except NoRoomForJob as error:
+            self._avoid_full_node(node_id, str(error))
+            raise NoRoomForJob(f"node {node_id}: {error}") from error
+        self._staged[form.job_id] = staged
+        return staged.resume_point.start
 
     def launch(self, form: TrialJobForm) -> Launch:
         node_id, staged = self._node_of(form), self._staged[form.job_id]
@@ -227,12 +203,6 @@ class RemoteTrainingService(
             search_path=(machine.python_path or "") if machine is not None else "",
         )
 
-    def complete(self, change: StatusChange) -> StatusChange:
-        staged = self._staged.get(change.job_id)
-        if staged is None or change.status is not TrialJobStatus.RUNNING:
-            return change
-        return replace(change, resumed=staged.resume_point.resumed, start_reason=staged.resume_point.reason)
-
     def on_end(self, job: TrialJobDetail) -> None:
         if job.exit is not None:
             node_id, after = self._node_of(job.form), self._settings.quarantine_after
@@ -242,85 +212,15 @@ class RemoteTrainingService(
             self._collector.note_end(self._node_of(job.form), self._paths.job(job.form), Path(job.form.directory))
 
     def release_job(self, job_id: str) -> None:
-        self._waiting.pop(job_id, None)
         self._staged.pop(job_id, None)
-        task = self._launching.pop(job_id, None)
-        if task is not None:
-            task.cancel()
 
-    # ---- launching
-
-    def _await_launch(self, form: TrialJobForm, *, arrived: bool) -> None:
-        self._hub.expect(form.job_id, form.token, form.experiment_id, node_id=self._node_of(form))
-        self._waiting[form.job_id] = arrived
-        self._start_launching(form.job_id)
-
-    def _start_launching(self, job_id: str) -> None:
-        if self._group is not None:
-            self._launching[job_id] = self._start(self._launch(job_id), f"launch of {job_id}")
-
-    async def _launch(self, job_id: str) -> None:
-        """Make a job's machine ready and send the job there. A permanent failure ends the job."""
-        await asyncio.sleep(0)  # a job that is just being submitted is listed first
-        form = self._jobs[job_id].form
-        try:
-            if not (self._waiting[job_id] and await self._was_launched(form)):
-                await self._stage_and_send(form)
-        except SubmissionRefused as error:
-            self._end_unsent(form, EndReason.UNPLACEABLE, str(error))
-        except UnknownTrialJob:
-            log.info("job %s has ended before it was sent", job_id, extra={"action": "job.launch", "job_id": job_id})
-        except NoRoomForJob as error:
-            self._end_without_room(form, str(error))
-        except PreparationFailed as error:
-            self._end_unsent(form, EndReason.INFRASTRUCTURE, str(error))
-        except Exception as error:
-            log.exception("job %s cannot be launched", job_id, extra={"action": "job.launch", "job_id": job_id})
-            self._end_unsent(form, EndReason.INFRASTRUCTURE, f"it cannot be launched: {error!r}; see the manager's log")
-        finally:
-            self._waiting.pop(job_id, None)
-            self._launching.pop(job_id, None)
-
-    async def _was_launched(self, form: TrialJobForm) -> bool:
-        """Whether the job was sent before a restart of the manager; waits until its keeper is connected."""
-        node_id = self._node_of(form)
-        while (found := self._hub.reattach(node_id, form.job_id)) is None:
-            await self._pool.wait_changed()
-        return found
-
-    async def _stage_and_send(self, form: TrialJobForm) -> None:
-        node_id = self._node_of(form)
-        staged = await self._staging.prepare(form, node_id, lambda clause: self.report_waiting(form, clause))
-        self._staged[form.job_id] = staged
-        resume_point = staged.resume_point
-        if resume_point.reason:  # before the first metric: a job that starts from the beginning has another curve
-            change = self.submitted(form, resumed=resume_point.resumed, start_reason=resume_point.reason)
-            await self.deliver_change(change)
-        if (job := self._jobs.get(form.job_id)) is not None:
-            self._hub.send(node_id, self.launch(job.form))
-
-    def _end_without_room(self, form: TrialJobForm, clause: str) -> None:
-        """End a job for which its node has no room. The node gets no others until it reports more room than now. As it
-        does not report everything (a quota), it is tried again after `NO_ROOM_SECONDS`."""
-        node_id = self._node_of(form)
+    def _avoid_full_node(self, node_id: str, clause: str) -> None:
+        """The node has no room for a job. It gets no others until it reports more room than now. As it does not report
+        everything (a quota), it is tried again after `NO_ROOM_SECONDS`."""
         if not self._pool.shortage([node_id]):
             self._pool.set_copy_obstacle(node_id, clause)
             loop = asyncio.get_running_loop()
             loop.call_later(NO_ROOM_SECONDS, self._pool.set_copy_obstacle, node_id, "")
-        self._end_unsent(form, EndReason.NO_ROOM, f"node {node_id}: {clause}")
-
-    def _end_unsent(self, form: TrialJobForm, reason: EndReason, detail: str) -> None:
-        """End a job that was never sent."""
-        if form.job_id not in self._jobs:
-            return
-        self._hub.forget(form.job_id)
-        now = self._now()
-        end = Exit(reason=reason, code=None, signal=None, started_at=0.0, ended_at=now, detail=detail)
-        time = datetime.fromtimestamp(now, UTC)
-        self.queue_change(
-            StatusChange(form.job_id, form.token, TrialJobStatus.ENDED, time, detail=detail,
-                         node_id=self._node_of(form), exit=end)
-        )  # fmt: skip
 
     # ---- machines
 
@@ -349,10 +249,3 @@ class RemoteTrainingService(
             found = CodeArchives(code, ours / ARCHIVES_FOLDER, without=[ours, *others])
             self._codes[form.code_directory] = found
         return found
-
-    def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        assert self._group is not None, "machines are used only while the service runs"
-        task = self._group.create_task(work, name=f"experiment {self._experiment_id}: {name}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task

@@ -1,8 +1,9 @@
 """What must be on a machine before a job can be launched there: the trial code, and the checkpoint to resume from.
 
-The first of these that applies says where a job resumes: the checkpoint is on the job's own machine; the machine shares
-the home in which it was saved; it was collected and is copied from here; it is fetched from the machine on which it was
-saved. Else the job starts from the beginning.
+A job continues from the first of the checkpoints it is offered that is whole. Each is looked for where it costs least:
+on the job's own machine; in a home that this shares with the machine on which it was saved; among the collected files,
+from which it is copied; on the machine on which it was saved, from which it is fetched. It is verified where it is
+found. Without one, the job starts from the beginning.
 
 This module uses the machines of the provider, so it is above `machines`, and `files` below that.
 """
@@ -18,21 +19,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from proctor.sdk.disk_errors import is_full
-from proctor.training_services.base import TrialJobForm
-from proctor.training_services.errors import ServiceUnavailable, SubmissionRefused, TrainingServiceError
+from proctor.training_services.base import CheckpointOffer, JobStart, TrialJobForm, describe_start
+from proctor.training_services.errors import (
+    NoRoomForJob,
+    PreparationFailed,
+    ServiceUnavailable,
+    SubmissionRefused,
+    TrainingServiceError,
+)
 from proctor.training_services.files.code import CodeArchives
+from proctor.training_services.keeper_service import reporting_wait
 from proctor.training_services.keepers.hub import KeeperHub
 from proctor.training_services.nodes.pool import NodePool
 from proctor.training_services.remote.files.collection import Collector
 from proctor.training_services.remote.files.paths import ExperimentPaths
 from proctor.training_services.remote.files.transfer import Copy, Notify, TransferQueue
 from proctor.training_services.ssh.errors import NoRoom
+from proctor.training_services.trial_processes import verify_on_this_machine
 from proctor.trial_keeper.linux.backoff import growing_pause
 
 if TYPE_CHECKING:  # it imports the SSH library
     from proctor.training_services.remote.machines.provider import RemoteProvider
 
-__all__ = ["CheckpointLocator", "NoRoomForJob", "PreparationFailed", "ResumePoint", "StagedJob", "Staging"]
+__all__ = ["CheckpointLocator", "ResumePoint", "StagedJob", "Staging"]
 
 log = logging.getLogger(__name__)
 
@@ -42,21 +51,22 @@ ATTEMPTS = 8
 """After so many failures in a row of a machine that answers, the job runs elsewhere."""
 
 
-class PreparationFailed(TrainingServiceError):
-    """A machine answers and cannot be made ready for a job."""
+@dataclass(frozen=True)
+class ResumePoint:
+    """Where a job begins, and the path of its checkpoint for the job's keeper."""
 
-
-class NoRoomForJob(TrainingServiceError):
-    """A machine has no room for what a job needs. The text is a clause about its disk."""
+    start: JobStart | None = None
+    path: str | None = None
 
 
 @dataclass(frozen=True)
-class ResumePoint:
-    """Where a job starts. `resumed` and `reason` as in `StatusChange`."""
+class _Place:
+    """Where on a job's machine a checkpoint is: its path for the keeper, and how it came there, as in `describe_start`.
+    Or what is in the way, as a clause."""
 
-    path: str | None = None  # of the checkpoint, for the job's keeper
-    resumed: bool | None = None
-    reason: str = ""
+    path: str = ""
+    how: str = ""
+    problem: str = ""
 
 
 @dataclass(frozen=True)
@@ -101,55 +111,73 @@ class CheckpointLocator:
         await self._collector.delete(directory, path)  # again: it may just have been collected
 
     async def find(self, form: TrialJobForm, node_id: str, notify: Notify) -> ResumePoint:
-        """Where the job starts on this node; copies the checkpoint there where necessary.
+        """Where the job begins on this node: with the first of its checkpoints that is whole; copies it there where
+        necessary.
 
         Raises ServiceUnavailable, RemoteError and OSError: try again.
         """
-        if form.resume_checkpoint is None:
-            return ResumePoint()
-        here, name = Path(form.resume_checkpoint), self._paths.checkpoint_name(form.resume_checkpoint)
-        there, saved_on = self._paths.on_machine(form.resume_checkpoint), form.resume_node_id
-        if there is not None and saved_on == node_id and await self._is_there(node_id, there):
-            return ResumePoint(there, True, f"from {name}, which is on this node")
-        if there is not None and saved_on not in {None, node_id}:
-            shared = f"../{self._provider.keeper_folder(str(saved_on))}/{there}"
-            if await self._is_there(node_id, shared):
-                return ResumePoint(shared, True, f"from {name} of node {saved_on}, whose home this node shares")
-        source = "copied from the manager's machine"
-        if not await asyncio.to_thread(self._collector.has_all, here):
-            problem = await self._fetch(there, saved_on, here, notify)
-            if problem:
-                return ResumePoint(None, False, f"from the start: {name} {problem}")
-            source = f"fetched from node {saved_on}"
-        return ResumePoint(await self._copy(here, node_id, notify), True, f"from {name}, {source}")
+        passed_over: list[tuple[CheckpointOffer, str]] = []
+        for offer in form.checkpoints:
+            name = offer.name(form.trial_id)
+            place = await self._bring(offer, name, node_id, notify)
+            if not place.problem:
+                return ResumePoint(describe_start(form.trial_id, offer, passed_over, place.how), place.path)
+            passed_over.append((offer, place.problem))
+        return ResumePoint(describe_start(form.trial_id, None, passed_over) if passed_over else None)
 
-    async def _is_there(self, node_id: str, folder: str) -> bool:
-        """Raises ServiceUnavailable while the node is disconnected."""
+    async def _bring(self, offer: CheckpointOffer, name: str, node_id: str, notify: Notify) -> _Place:
+        here, there, saved_on = Path(offer.path), self._paths.on_machine(offer.path), offer.node_id
+        problem = "it is gone"
+        if there is not None and saved_on is not None:
+            is_same = saved_on == node_id
+            path = there if is_same else f"../{self._provider.keeper_folder(saved_on)}/{there}"
+            problem = await self._verify(node_id, path, offer, name, notify)
+            if not problem:
+                how = ", which is on this node" if is_same else f" of node {saved_on}, whose home this node shares"
+                return _Place(path, how)
+        how = ", copied from the manager's machine"
+        if not await asyncio.to_thread(self._collector.has_all, here):
+            if there is None or saved_on in {None, node_id}:
+                return _Place(problem=problem)
+            if problem := await self._fetch(offer, name, there, here, notify):
+                return _Place(problem=problem)
+            how = f", fetched from node {saved_on}"
+        with reporting_wait(notify, f"{name} is being verified"):
+            problem = await verify_on_this_machine(offer)
+        if problem:
+            return _Place(problem=problem)
+        return _Place(await self._copy(here, name, node_id, notify), how)
+
+    async def _verify(self, node_id: str, path: str, offer: CheckpointOffer, name: str, notify: Notify) -> str:
+        """What is wrong with a checkpoint on a node, as a clause. Raises ServiceUnavailable while that is
+        disconnected."""
         try:
-            return bool(await self._hub.list_files(node_id, folder))
+            with reporting_wait(notify, f"{name} is being verified on {node_id}"):
+                return await self._hub.verify_checkpoint(node_id, path, offer.manifest)
         except ServiceUnavailable:
             raise
-        except (FileNotFoundError, TrainingServiceError):
-            return False
+        except TrainingServiceError as error:
+            return f"it cannot be verified: {error}"
 
-    async def _fetch(self, there: str | None, saved_on: str | None, here: Path, notify: Notify) -> str:
-        """Collect it from the node on which it was saved. A clause that says why it is not available, or ""."""
-        if there is None or saved_on is None:
-            return "is gone"
-        notify(f"{self._paths.checkpoint_name(str(here))} is being fetched from {saved_on}")
+    async def _fetch(self, offer: CheckpointOffer, name: str, there: str, here: Path, notify: Notify) -> str:
+        """Collect it from the node on which it was saved, if it is whole there. A clause that says why it is not
+        available, or ""."""
+        saved_on = str(offer.node_id)
         try:
+            if problem := await self._verify(saved_on, there, offer, name, notify):
+                return problem
+            notify(f"{name} is being fetched from {saved_on}")
             if await self._collector.fetch(saved_on, there, here):
                 return ""
         except FileNotFoundError:
             pass
         except ServiceUnavailable:
             if absence := self._pool.absence(saved_on):
-                return f"was saved on a machine that cannot be read: {absence}"
+                return f"it was saved on a machine that cannot be read: {absence}"
             raise
-        return f"is gone from node {saved_on}"
+        return f"it is gone from node {saved_on}"
 
-    async def _copy(self, here: Path, node_id: str, notify: Notify) -> str:
-        name = self._paths.checkpoint_name(str(here))
+    async def _copy(self, here: Path, name: str, node_id: str, notify: Notify) -> str:
         target = self._target(here)
         self._copies.setdefault(target, set()).add(node_id)
         machine = self._provider.machine(node_id)

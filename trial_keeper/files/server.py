@@ -1,5 +1,5 @@
 """Answers the manager's questions about files, a few at a time and in threads of their own, so that a slow disk delays
-neither launches nor reports.
+neither launches nor reports. Verifying checkpoints takes as long as reading them, so they have turns of their own.
 """
 
 import asyncio
@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
+from proctor.sdk.checkpoints import verify_checkpoint
 from proctor.sdk.failpoints import failpoint
 from proctor.sdk.files import UNFINISHED_PREFIX, set_aside, sync_folder
 from proctor.trial_keeper.errors import AccessRefused
@@ -25,10 +26,12 @@ from proctor.trial_keeper.protocol import (
     ReadFiles,
     RemoveCheckpoint,
     RemoveFolder,
+    VerifyCheckpoint,
     to_json,
 )
 
 AT_ONCE = 4
+VERIFIED_AT_ONCE = 2
 MOST_BYTES = 4 * 1024 * 1024
 _PAGE_FILES = 2000
 _REMOVAL_TRIES = 3
@@ -53,19 +56,27 @@ class FileAnswers:
     """
 
     def __init__(self, directory: str, jobs: Callable[[], ReadablePaths]) -> None:
+        self._directory = directory
         self._access = FileAccess(directory)
         self._jobs = jobs
         self._requests: asyncio.Queue[FileRequest] = asyncio.Queue()
+        self._checkpoints: asyncio.Queue[VerifyCheckpoint] = asyncio.Queue()
         self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="files")
+        self._verifying_threads = ThreadPoolExecutor(VERIFIED_AT_ONCE, thread_name_prefix="checkpoints")
+        self._verifying: set[str] = set()  # requests whose answers are still needed
 
     def take(self, request: FileRequest) -> None:
         """Answer this when its turn comes."""
-        self._requests.put_nowait(request)
+        if isinstance(request, VerifyCheckpoint):
+            self._checkpoints.put_nowait(request)
+        else:
+            self._requests.put_nowait(request)
 
     def begin_session(self) -> None:
         """Requests of an earlier session are no longer answered."""
-        while not self._requests.empty():
-            self._requests.get_nowait()
+        for queue in (self._requests, self._checkpoints):
+            while not queue.empty():
+                queue.get_nowait()
 
     async def next(self, session: str) -> bytes:
         """Wait for a request, carry it out; the body of its answer: one line of JSON, then bytes."""
@@ -73,9 +84,22 @@ class FileAnswers:
         jobs = self._jobs()
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._answer, request, session, jobs)
 
+    async def next_verified(self, session: str) -> bytes:
+        """As `next`, for checkpoints. Canceled, it stops reading."""
+        request = await self._checkpoints.get()
+        self._verifying.add(request.request)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(
+                self._verifying_threads, self._answer, request, session, ReadablePaths((), ())
+            )
+        finally:
+            self._verifying.discard(request.request)
+
     def close(self) -> None:
-        """Begin nothing new. What is being done is finished before the process ends."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        """Begin nothing new. What is being done is finished before the process ends; verifying is broken off."""
+        self._verifying.clear()
+        for threads in (self._threads, self._verifying_threads):
+            threads.shutdown(wait=False, cancel_futures=True)
 
     def _answer(self, request: FileRequest, session: str, jobs: ReadablePaths) -> bytes:
         """In a thread. Whatever goes wrong is an answer, too."""
@@ -100,6 +124,12 @@ class FileAnswers:
         if isinstance(request, RemoveCheckpoint):
             _delete_checkpoint(self._access.checkpoint(request.folder, jobs.busy))
             return blank, b""
+        if isinstance(request, VerifyCheckpoint):  # a launch may name any folder, and no content is answered
+            folder = os.path.join(self._directory, request.folder)
+            damage = verify_checkpoint(
+                folder, request.manifest, is_abandoned=lambda: request.request not in self._verifying
+            )
+            return replace(blank, damage=damage), b""
         folder = self._access.readable(request.folder, jobs.known)
         if isinstance(request, ListFiles):
             files = list_files(folder)

@@ -7,13 +7,14 @@ import logging
 import os
 import secrets
 from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
 from proctor.sdk.failpoints import failpoint
 from proctor.trial_keeper.errors import SessionError, SessionLost
-from proctor.trial_keeper.files.server import AT_ONCE, FileAnswers
+from proctor.trial_keeper.files.server import AT_ONCE, VERIFIED_AT_ONCE, FileAnswers
 from proctor.trial_keeper.jobs.outbox import Outbox, SettledReport
 from proctor.trial_keeper.linux.backoff import BackOff
 from proctor.trial_keeper.linux.tasks import until_first_ends
@@ -176,11 +177,12 @@ class ManagerSession:
         more."""
         bodies: asyncio.Queue[bytes] = asyncio.Queue(1)
 
-        async def answer() -> None:
+        async def answer(wait_for_next: "Callable[[str], Awaitable[bytes]]") -> None:
             while True:
-                await bodies.put(await self._answers.next(self._session))
+                await bodies.put(await wait_for_next(self._session))
 
-        works = {f"answers {number}": answer() for number in range(AT_ONCE)}
+        works = {f"answers {number}": answer(self._answers.next) for number in range(AT_ONCE)}
+        works |= {f"verified {number}": answer(self._answers.next_verified) for number in range(VERIFIED_AT_ONCE)}
         await until_first_ends(sender=self._send_answers(bodies), **works)
 
     async def _send_answers(self, bodies: "asyncio.Queue[bytes]") -> None:

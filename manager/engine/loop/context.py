@@ -17,7 +17,13 @@ from proctor.manager.settings import ENVIRONMENT_FILE
 from proctor.manager.store.database import Database
 from proctor.manager.store.rows import ExperimentRow, TrialJobRow, TrialRow
 from proctor.sdk.protocol import ENV_CHECKPOINT_QUOTA
-from proctor.training_services.base import NodePlacement, SupportsSoftStop, TrainingService, TrialJobForm
+from proctor.training_services.base import (
+    CheckpointOffer,
+    NodePlacement,
+    SupportsSoftStop,
+    TrainingService,
+    TrialJobForm,
+)
 
 
 class JobFormBuilder:
@@ -59,11 +65,18 @@ class JobFormBuilder:
             environment={} if quota is None else {ENV_CHECKPOINT_QUOTA: str(quota)},
             gpu_number=self._config.trial_gpu_number,
             max_duration_seconds=experiment.max_trial_seconds,
-            resume_checkpoint=job.resume_checkpoint,
-            resume_node_id=job.resume_node_id,
+            checkpoints=_offers(job),
             placement=placement_from(job.placement),
             lease_seconds=self._config.lease_seconds,
         )
+
+
+def _offers(job: TrialJobRow) -> tuple[CheckpointOffer, ...]:
+    """What a job may continue from. Rows of earlier versions name one checkpoint."""
+    if job.checkpoints is None and job.resumed_from_job is not None and job.resume_checkpoint is not None:
+        path, sequence = job.resume_checkpoint, job.resumed_from_step or 0
+        return (CheckpointOffer(job.resumed_from_job, path, sequence, job.resume_node_id),)
+    return tuple(CheckpointOffer(**offer) for offer in job.checkpoints or ())
 
 
 def parameter_file(trial: TrialRow, job: TrialJobRow) -> str:

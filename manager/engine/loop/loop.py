@@ -28,10 +28,10 @@ from proctor.manager.engine.loop.copies import CheckpointCopies
 from proctor.manager.engine.loop.effects import Effects
 from proctor.manager.engine.loop.listeners import ServiceListener
 from proctor.manager.engine.loop.messages import Envelope, Inbox
-from proctor.manager.engine.loop.placing import find_checkpoint, place_waiting
+from proctor.manager.engine.loop.placing import find_start, place_waiting
 from proctor.manager.engine.loop.recovery import InputLog, bring_back, read_state, save_columns
 from proctor.manager.engine.loop.retention import CheckpointRetention
-from proctor.manager.engine.loop.state import Checkpoint, ExperimentState, LiveTrial, Snapshot, Turn
+from proctor.manager.engine.loop.state import ExperimentState, LiveTrial, Snapshot, Turn
 from proctor.manager.engine.transient_errors import error_clause, is_transient
 from proctor.manager.errors import BadRequest, Conflict, ManagerError, Unavailable
 from proctor.manager.lifecycle.experiment import EXPERIMENT, ExperimentEvent
@@ -39,7 +39,7 @@ from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.store.errors import RowNotFound, StoreError, ValueRefused
 from proctor.manager.store.tables import experiments, jobs, trials
 from proctor.manager.store.tables import metrics as metric_store
-from proctor.training_services.base import SupportsEvents
+from proctor.training_services.base import CheckpointOffer, SupportsEvents
 
 log = logging.getLogger(__name__)
 
@@ -228,24 +228,22 @@ class ExperimentLoop:
             return []
         return await bring_back(self.state, turn, self.context.control, self.context.metrics, wanted)
 
-    async def _find_donors(self, envelopes: Sequence[Envelope]) -> dict[str, Checkpoint]:
+    async def _find_donors(self, envelopes: Sequence[Envelope]) -> dict[str, CheckpointOffer]:
         """Of the trials from which others are to continue, what these begin with; by trial id."""
         clones = [each.message for each in envelopes if isinstance(each.message, protocol.CloneTrial)]
-        found: dict[str, Checkpoint] = {}
+        found: dict[str, CheckpointOffer] = {}
         for trial_id in {clone.donor_trial for clone in clones}:
             with suppress(RowNotFound):
                 row = await self.context.control.read(lambda c, key=trial_id: trials.get(c, key))  # type: ignore[misc]
-                checkpoint = await find_checkpoint(
-                    self.context, row, self.state.row.report_from, deleting=self.state.deleting
-                )
-                if checkpoint is not None and row.experiment_id == self.state.row.id:
-                    found[trial_id] = checkpoint
+                _, start = await find_start(self.context, self.state, row)
+                if start.checkpoint is not None and row.experiment_id == self.state.row.id:
+                    found[trial_id] = start.checkpoint
         return found
 
     def _new_turn(self) -> Turn:
         return Turn(self.state.row.id, self.context.clock.now(), self.context.clock.monotonic())
 
-    def _handle(self, turn: Turn, message: m.LoopMessage, donors: Mapping[str, Checkpoint]) -> Any:
+    def _handle(self, turn: Turn, message: m.LoopMessage, donors: Mapping[str, CheckpointOffer]) -> Any:
         state = self.state
         if isinstance(message, protocol.News):
             self._take_news(turn, message, donors)
@@ -295,7 +293,7 @@ class ExperimentLoop:
                 user_commands.stop(state, turn, save_seconds=self.context.save_seconds)
         return None
 
-    def _take_news(self, turn: Turn, message: protocol.News, donors: Mapping[str, Checkpoint]) -> None:
+    def _take_news(self, turn: Turn, message: protocol.News, donors: Mapping[str, CheckpointOffer]) -> None:
         """What a dispatcher has decided."""
         state = self.state
         match message:

@@ -16,7 +16,7 @@ from proctor.manager.dispatcher.client.client import DispatcherRestarted, Dispat
 from proctor.manager.dispatcher.protocol import Error, Initialized, KillTrial, NewTrial, NoMoreTrials
 from proctor.manager.store.rows import CheckpointRow, TrialRow
 from proctor.manager.store.tables.metrics import StoredChunk
-from proctor.training_services.base import EndReason, Exit, StatusChange
+from proctor.training_services.base import EndReason, Exit, JobStart, StatusChange
 
 LAZY_SECONDS = 0.02
 """How long a lazy message may wait for company, so that a metric and the exit right after it share a commit."""
@@ -328,6 +328,7 @@ def _without_words(change: StatusChange, text: str, now: float) -> StatusChange:
     """Only what the trial's fate depends on. The end of a job remains an end, for the same reason."""
     time = datetime.fromtimestamp(now, UTC)
     if change.exit is None:
-        return StatusChange(change.job_id, change.token, change.status, time, detail=text, resumed=change.resumed)
+        start = None if change.start is None else JobStart(change.start.checkpoint)
+        return StatusChange(change.job_id, change.token, change.status, time, detail=text, start=start)
     exit = Exit(change.exit.reason, None, None, 0.0, now, text, change.exit.lost, change.exit.lost_finals)
     return replace(StatusChange(change.job_id, change.token, change.status, time, detail=text), exit=exit)

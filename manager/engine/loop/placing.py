@@ -1,21 +1,29 @@
 """Which waiting trial gets a job now."""
 
 import secrets
-from collections.abc import Collection
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from proctor.manager.engine.loop import transitions, tuning
 from proctor.manager.engine.loop.context import LoopContext
-from proctor.manager.engine.loop.state import Checkpoint, ExperimentState, LiveTrial, Turn
+from proctor.manager.engine.loop.state import ExperimentState, LiveTrial, Turn
 from proctor.manager.lifecycle.experiment import ExperimentEvent
 from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.placement import Impossible, Waiting
 from proctor.manager.store.rows import DecisionRow, TrialRow
 from proctor.manager.store.tables import dispatcher_inputs, events, jobs
 from proctor.manager.store.tables import metrics as metric_store
-from proctor.training_services.base import EndReason, SupportsCheckpoints
+from proctor.training_services.base import (
+    CheckpointOffer,
+    EndReason,
+    JobStart,
+    SupportsCheckpoints,
+    describe_start,
+)
 from proctor.training_services.capacity import Preemptible
+from proctor.training_services.trial_processes import verify_on_this_machine
+
+OFFERED_CHECKPOINTS = 3
 
 _PLACING = {
     ExperimentStatus.RUNNING,
@@ -106,9 +114,7 @@ async def _place(
         transitions.set_reason(turn, trial, _waiting(trial, place.reason))
         return place
     trial.waiting_since = None
-    checkpoint = await find_checkpoint(
-        context, trial.row, state.row.report_from, decision=trial.decision, deleting=state.deleting
-    )
+    offers, start = await find_start(context, state, trial.row, decision=trial.decision)
     fingerprint = await context.code.fingerprint()
     if state.code_fingerprint not in {None, fingerprint}:
         where, number = context.forms.code_directory, trial.row.sequence_id
@@ -121,7 +127,8 @@ async def _place(
         trial,
         token=token,
         placement=place,
-        checkpoint=checkpoint,
+        offers=offers,
+        start=start,
         code_fingerprint=fingerprint,
         counted_gpus=context.placer.counted_gpus(place),
     )
@@ -129,46 +136,67 @@ async def _place(
     return None
 
 
-async def find_checkpoint(
-    context: LoopContext,
-    trial: TrialRow,
-    report_from: int,
-    *,
-    decision: DecisionRow | None = None,
-    deleting: Collection[int] = (),
-) -> Checkpoint | None:
-    """What the trial's next job continues from: the newest checkpoint that it has registered, else the one that it was
-    cloned from, before which its own curve has no points. If its folder is not on this machine: only for a service that
-    finds it elsewhere.
+async def find_start(
+    context: LoopContext, state: ExperimentState, trial: TrialRow, *, decision: DecisionRow | None = None
+) -> tuple[Sequence[CheckpointOffer], JobStart]:
+    """What the trial's next job is offered to continue from, and where it begins as far as is known now: a service that
+    is not `SupportsCheckpoints` is given the first one that is whole on this machine.
 
-    :param decision: what was decided of the job. A clone continues from its donor's checkpoint, and so do the jobs
-        after it as long as none has registered one: what the trial had saved before is not part of its curve any more.
-    :param deleting: checkpoints that are deleted, although the store may not say so yet.
+    :param decision: what was decided of the job.
     """
-    found: Checkpoint | None = None
-    if decision is not None and decision.is_clone:
-        found = _donated(decision)
-    elif trial.jobs > 0:
-        clone = await context.control.read(lambda connection: dispatcher_inputs.newest_clone(connection, trial.id))
-        row = await context.metrics.read(
-            lambda connection: metric_store.latest_checkpoint(connection, trial.id, member=report_from, but=deleting)
-        )
-        if row is not None and row.job >= (clone.job or 0 if clone is not None else 0):
-            path = str(context.forms.job_directory(trial, row.job) / row.path)
-            found = Checkpoint(f"{trial.id}.{row.job}", row.sequence, path)
-        elif clone is not None:
-            found = _donated(clone)
-    if found is None and trial.origin_job is not None and trial.origin_checkpoint is not None:
-        found = Checkpoint(trial.origin_job, 0, trial.origin_checkpoint)
-    if found is None:
-        return None
+    offers = await _find_offers(context, state, trial, decision)
+    if not offers:
+        reason = "from the start: the trial has registered no checkpoint" if trial.jobs > 0 else ""
+        return (), JobStart(None, reason)
     if isinstance(context.service, SupportsCheckpoints):
-        saved = await context.control.read(lambda connection: jobs.get(connection, found.job_id))
-        return replace(found, node_id=saved.node_id)
-    return found if Path(found.path).is_dir() else None
+        return offers, describe_start(trial.id, offers[0], ())
+    passed_over: list[tuple[CheckpointOffer, str]] = []
+    for offer in offers:
+        damage = await verify_on_this_machine(offer)
+        if not damage:
+            return [offer], describe_start(trial.id, offer, passed_over)
+        passed_over.append((offer, damage))
+    return (), describe_start(trial.id, None, passed_over)
 
 
-def _donated(clone: DecisionRow) -> Checkpoint:
-    assert clone.donor_job is not None
-    assert clone.donor_checkpoint is not None
-    return Checkpoint(clone.donor_job, clone.donor_sequence or 0, clone.donor_checkpoint, clone.donor_node)
+async def _find_offers(
+    context: LoopContext, state: ExperimentState, trial: TrialRow, decision: DecisionRow | None
+) -> list[CheckpointOffer]:
+    """In the order of preference: the newest checkpoints that the trial has registered, then the one that it was cloned
+    or retried from, before which its own curve has no points.
+
+    A clone that was decided of the job continues from its donor's checkpoint, and so do the jobs after it as long as
+    none has registered one: what the trial had saved before is not part of its curve any more.
+    """
+    offers: list[CheckpointOffer] = []
+    clone = decision if decision is not None and decision.is_clone else None
+    if clone is None and trial.jobs > 0:
+        clone = await context.control.read(lambda c: dispatcher_inputs.newest_clone(c, trial.id))
+        since = clone.job or 0 if clone is not None else 0
+        member, count = state.row.report_from, OFFERED_CHECKPOINTS + len(state.deleting)
+        found = await context.metrics.read(
+            lambda c: metric_store.newest_checkpoints(c, trial.id, member=member, limit=count)
+        )
+        kept = [row for row in found if row.job >= since and row.id not in state.deleting]
+        for row in kept[:OFFERED_CHECKPOINTS]:
+            path = str(context.forms.job_directory(trial, row.job) / row.path)
+            offers.append(CheckpointOffer(f"{trial.id}.{row.job}", path, row.sequence, manifest=row.manifest))
+    if clone is not None and clone.donor_job is not None and clone.donor_checkpoint is not None:
+        sequence = clone.donor_sequence or 0
+        offers.append(CheckpointOffer(clone.donor_job, clone.donor_checkpoint, sequence, clone.donor_node))
+    elif trial.origin_job is not None and trial.origin_checkpoint is not None:
+        offers.append(CheckpointOffer(trial.origin_job, trial.origin_checkpoint, 0))
+    return [await _complete(context, offer) for offer in offers]
+
+
+async def _complete(context: LoopContext, offer: CheckpointOffer) -> CheckpointOffer:
+    """With the node of its job and, if it is another trial's, with its manifest."""
+    if offer.node_id is None:
+        job = await context.control.read(lambda c: jobs.get(c, offer.job_id) if jobs.exists(c, offer.job_id) else None)
+        offer = replace(offer, node_id=None if job is None else job.node_id)
+    if offer.manifest is None:
+        trial_id, _, number = offer.job_id.rpartition(".")
+        rows = await context.metrics.read(lambda c: metric_store.checkpoints_of_job(c, trial_id, int(number)))
+        manifest = next((row.manifest for row in rows if offer.path.endswith(f"/{row.path}")), None)
+        offer = replace(offer, manifest=manifest)
+    return offer

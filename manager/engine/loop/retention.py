@@ -93,10 +93,10 @@ def gather_facts(
 
 
 def _given(job: TrialJobRow | None) -> set[str | None]:
-    """The paths of the checkpoints that a live job may continue from."""
+    """The paths of the checkpoints that a live job may continue from: until it has started, all that it was offered."""
     if job is None:
         return set()
-    offers = getattr(job, "checkpoints", None) or ()
+    offers = job.checkpoints or () if job.started_at is None else ()
     return {job.resume_checkpoint, *(offer["path"] for offer in offers)}
 
 

@@ -31,16 +31,6 @@ from proctor.training_services.capacity import Standing
 Write = Callable[[sqlite3.Connection], Any]
 
 
-@dataclass(frozen=True)
-class Checkpoint:
-    """What a job continues from. `sequence` is the point of the trial's curve at which it was saved."""
-
-    job_id: str
-    sequence: int
-    path: str  # absolute
-    node_id: str | None = None  # where it was saved
-
-
 @dataclass
 class LiveTrial:
     """A trial that has not ended, with its live job if it has one."""

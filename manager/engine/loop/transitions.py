@@ -7,12 +7,13 @@ its training service's events (`on_change`); whether its trial then ends or runs
 import logging
 import secrets
 import string
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 from proctor.manager.dispatcher import protocol
 from proctor.manager.engine.loop.messages import Delayed, JobRefused
-from proctor.manager.engine.loop.state import Checkpoint, ExperimentState, LiveTrial, Turn
+from proctor.manager.engine.loop.state import ExperimentState, LiveTrial, Turn
 from proctor.manager.lifecycle.experiment_failures import cause_of_failure, is_worth_a_notice
 from proctor.manager.lifecycle.job import JOB, JobEvent
 from proctor.manager.lifecycle.retries import RetryDecision, RetryPolicy, judge, retry_delay, settled_reason
@@ -20,9 +21,18 @@ from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.lifecycle.trial import ENDS, TRIAL, TrialEvent
 from proctor.manager.store.rows import DecisionRow, TrialJobRow, TrialRow
 from proctor.manager.store.tables import dispatcher_inputs, jobs, trials
-from proctor.training_services.base import EndReason, Exit, NodePlacement, StatusChange, TrialJobStatus
+from proctor.training_services.base import (
+    CheckpointOffer,
+    EndReason,
+    Exit,
+    JobStart,
+    NodePlacement,
+    StatusChange,
+    TrialJobStatus,
+)
 
 _ALPHABET = string.ascii_letters + string.digits
+_AT_THE_START = JobStart(None)
 _NO_FINAL = "no final metric was reported"
 
 
@@ -41,7 +51,7 @@ def create_trial(
     position: int | None = None,
     algorithm_state: Any = None,
     origin_trial: str | None = None,
-    checkpoint: Checkpoint | None = None,
+    checkpoint: CheckpointOffer | None = None,
 ) -> LiveTrial:
     """Add a new trial to the state and the store.
 
@@ -78,12 +88,17 @@ def create_job(
     *,
     token: str,
     placement: NodePlacement | None,
-    checkpoint: Checkpoint | None,
+    offers: Sequence[CheckpointOffer] = (),
+    start: JobStart = _AT_THE_START,
     code_fingerprint: str | None = None,
     counted_gpus: float = 0.0,
 ) -> TrialJobRow:
     """Store the trial's next job as submitted; the service gets it after the commit. It carries out what was decided of
-    the trial: from then on a clone has its new parameters."""
+    the trial: from then on a clone has its new parameters.
+
+    :param offers: what it may continue from.
+    :param start: where it begins, until its service says so (`record_start`).
+    """
     number = trial.row.jobs + 1
     changes: dict[str, Any] = {"jobs": number, "not_before": None}
     if (decision := trial.decision) is not None:
@@ -104,11 +119,9 @@ def create_job(
         parameter_id=trial.row.parameter_id,
         parameters=trial.row.parameters,
         parent_job=f"{trial.row.id}.{number - 1}" if number > 1 else None,
-        resumed_from_job=None if checkpoint is None else checkpoint.job_id,
-        resumed_from_step=None if checkpoint is None else checkpoint.sequence,
-        resume_checkpoint=None if checkpoint is None else checkpoint.path,
-        resume_node_id=None if checkpoint is None else checkpoint.node_id,
-        start_reason=_first_reason(trial.row, number, checkpoint),
+        start_reason=start.reason,
+        checkpoints=[asdict(offer) for offer in offers] or None,
+        **_start_columns(start.checkpoint),
         placement=None if placement is None else placement.to_json(),
         node_id=None if placement is None else placement.node_id,
         code_fingerprint=code_fingerprint,
@@ -125,36 +138,29 @@ def create_job(
     return job
 
 
-def record_start(
-    state: ExperimentState, turn: Turn, trial: LiveTrial, *, resumed: bool | None, start_reason: str
-) -> None:
-    """The service says where the trial's job begins, and whether it continues from its checkpoint (None: as it was
-    asked to). The dispatcher is notified of one that does not: its curve starts over."""
+def record_start(state: ExperimentState, turn: Turn, trial: LiveTrial, start: JobStart) -> None:
+    """The service says where the trial's job begins. The dispatcher is notified if the curve continues from another
+    point than was assumed."""
     job = trial.job
     assert job is not None
-    columns: dict[str, Any] = {}
-    if start_reason and start_reason != job.start_reason:
-        columns["start_reason"] = start_reason
-    afresh = resumed is False and job.resumed_from_job is not None
-    if afresh:
-        columns |= dict.fromkeys(("resumed_from_job", "resumed_from_step", "resume_checkpoint", "resume_node_id"))
-    if not columns:
+    known = replace(job, start_reason=start.reason or job.start_reason, **_start_columns(start.checkpoint))
+    if known == job:
         return
-    trial.job = replace(job, **columns)
+    trial.job = known
+    columns = {"start_reason": known.start_reason, **_start_columns(start.checkpoint)}
     turn.write(lambda c: jobs.update(c, job.id, token=job.token, **columns))
-    if afresh:
-        _send_restart(state, turn, trial, job.number, 0)
+    if (known.resumed_from_step or 0) != (job.resumed_from_step or 0):
+        _send_restart(state, turn, trial, job.number, known.resumed_from_step or 0)
 
 
-def _first_reason(trial: TrialRow, number: int, checkpoint: Checkpoint | None) -> str:
-    """What is known of a job's beginning before its service has seen it."""
-    if checkpoint is not None:
-        owner, _, job = checkpoint.job_id.rpartition(".")
-        whose = "" if owner == trial.id else f" of trial {owner}"
-        return f"from checkpoint {checkpoint.path.rpartition('/')[2]} of job {job}{whose}"
-    if trial.origin_checkpoint is not None:
-        return f"from the start: the checkpoint of trial {trial.origin_trial} can no longer be read"
-    return "" if number == 1 else "from the start: the trial has no checkpoint that can be read"
+def _start_columns(checkpoint: CheckpointOffer | None) -> dict[str, Any]:
+    """What a job's row says of the checkpoint that it continues from."""
+    return {
+        "resumed_from_job": None if checkpoint is None else checkpoint.job_id,
+        "resumed_from_step": None if checkpoint is None else checkpoint.sequence,
+        "resume_checkpoint": None if checkpoint is None else checkpoint.path,
+        "resume_node_id": None if checkpoint is None else checkpoint.node_id,
+    }
 
 
 def _send_restart(state: ExperimentState, turn: Turn, trial: LiveTrial, number: int, first: int) -> None:
@@ -347,8 +353,8 @@ def on_change(state: ExperimentState, turn: Turn, change: StatusChange, policy: 
     trial = state.by_job.get(change.job_id)
     if trial is None or trial.job is None or trial.job.token != change.token:
         return
-    if change.exit is None:
-        record_start(state, turn, trial, resumed=change.resumed, start_reason=change.start_reason)
+    if change.start is not None:
+        record_start(state, turn, trial, change.start)
     if change.exit is not None:
         end_job(state, turn, trial, change.exit, policy)
     elif change.status is TrialJobStatus.RUNNING:

@@ -11,7 +11,7 @@ from typing import Any
 from proctor.manager.dispatcher import protocol
 from proctor.manager.engine.loop import transitions
 from proctor.manager.engine.loop.messages import MetricsRefused, MetricsStored, SuggestionRefused
-from proctor.manager.engine.loop.state import Checkpoint, ExperimentState, LiveTrial, Turn
+from proctor.manager.engine.loop.state import ExperimentState, LiveTrial, Turn
 from proctor.manager.lifecycle.experiment import (
     EXPERIMENT,
     ExperimentEvent,
@@ -25,7 +25,7 @@ from proctor.manager.store.rows import DecisionRow
 from proctor.manager.store.tables import dispatcher_inputs, experiments, trials
 from proctor.manager.store.tables.journals import metric_number
 from proctor.manager.store.tables.metrics import StoredChunk
-from proctor.training_services.base import EndReason
+from proctor.training_services.base import CheckpointOffer, EndReason
 
 
 def on_stored(state: ExperimentState, turn: Turn, message: MetricsStored, *, notify: bool) -> None:
@@ -187,7 +187,7 @@ def on_decision(
     state: ExperimentState,
     turn: Turn,
     message: protocol.ResumeTrial | protocol.CloneTrial,
-    donor: Checkpoint | None,
+    donor: CheckpointOffer | None,
 ) -> None:
     """A request is answered by a trial that exists: it is written down, and carried out by the trial's next job. One
     that was not requested, or that came before, is ignored.

@@ -8,13 +8,13 @@ from proctor.manager.dispatcher import protocol
 from proctor.manager.engine.loop import transitions, tuning
 from proctor.manager.engine.loop.context import JobFormBuilder
 from proctor.manager.engine.loop.messages import AddTrial, ChangeLimits, ImportRows
-from proctor.manager.engine.loop.state import Checkpoint, ExperimentState, LiveTrial, Turn
+from proctor.manager.engine.loop.state import ExperimentState, LiveTrial, Turn
 from proctor.manager.errors import Conflict
 from proctor.manager.lifecycle.experiment import EXPERIMENT, ExperimentEvent, spent_limit
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.store.rows import TrialRow
 from proctor.manager.store.tables import experiments
-from proctor.training_services.base import EndReason
+from proctor.training_services.base import CheckpointOffer, EndReason
 
 _WITHOUT_NEW_TRIALS = {
     ExperimentStatus.PAUSED,
@@ -89,7 +89,7 @@ def add_trial(state: ExperimentState, turn: Turn, command: AddTrial, forms: JobF
     checkpoint = None
     if donor is not None and saved is not None:
         path = forms.job_directory(donor, saved.job) / saved.path
-        checkpoint = Checkpoint(f"{donor.id}.{saved.job}", 0, str(path))
+        checkpoint = CheckpointOffer(f"{donor.id}.{saved.job}", str(path), 0)
     trial = transitions.create_trial(
         state,
         turn,

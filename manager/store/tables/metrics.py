@@ -3,9 +3,8 @@
 `insert` writes the metrics of an experiment that was saved elsewhere, without the journals they came from.
 """
 
-import json
 import sqlite3
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from heapq import merge
 from itertools import islice
@@ -21,6 +20,7 @@ __all__ = [
     "RankSummary",
     "StoredChunk",
     "checkpoints",
+    "checkpoints_of_job",
     "curve",
     "finals",
     "has_progress",
@@ -28,6 +28,7 @@ __all__ = [
     "last_id",
     "latest_checkpoint",
     "latest_intermediate",
+    "newest_checkpoints",
     "offset_of",
     "offsets",
     "page",
@@ -182,21 +183,32 @@ def checkpoints(connection: sqlite3.Connection, trial_id: str, *, after_id: int 
     return [CheckpointRow.from_row(row) for row in connection.execute(query("checkpoints.page"), values)]
 
 
-def latest_checkpoint(
-    connection: sqlite3.Connection, trial_id: str, *, member: int = 0, but: Collection[int] = ()
-) -> CheckpointRow | None:
-    """The checkpoint that the trial's newest job with one has registered last: that of the member whose curve is the
-    trial's, or of the lowest other one where that has none.
+def newest_checkpoints(
+    connection: sqlite3.Connection, trial_id: str, *, member: int = 0, limit: int
+) -> list[CheckpointRow]:
+    """The checkpoints of a trial that were not deleted, newest first: those of its newest job, among them first those
+    of the member whose curve is the trial's.
 
-    Its `sequence` is that of the member's curve, with the metric that was reported together with the checkpoint.
-
-    :param but: none of these ids; nor one that is deleted.
+    Their `sequence` is that of the member's curve, with the metric that was reported together with the checkpoint.
     """
-    values = {"trial_id": trial_id, "member": member, "but": json.dumps(list(but))}
-    row = connection.execute(query("checkpoints.latest"), values).fetchone()
-    if row is None:
-        return None
-    checkpoint = CheckpointRow.from_row(row)
+    values = {"trial_id": trial_id, "member": member, "limit": limit}
+    found = connection.execute(query("checkpoints.newest"), values).fetchall()
+    return [_in_curve(connection, CheckpointRow.from_row(row), member) for row in found]
+
+
+def latest_checkpoint(connection: sqlite3.Connection, trial_id: str, *, member: int = 0) -> CheckpointRow | None:
+    """The first of `newest_checkpoints`."""
+    return next(iter(newest_checkpoints(connection, trial_id, member=member, limit=1)), None)
+
+
+def checkpoints_of_job(connection: sqlite3.Connection, trial_id: str, job: int) -> list[CheckpointRow]:
+    """All that a job has registered, as stored."""
+    rows = connection.execute(query("checkpoints.of_job"), {"trial_id": trial_id, "job": job})
+    return [CheckpointRow.from_row(row) for row in rows]
+
+
+def _in_curve(connection: sqlite3.Connection, checkpoint: CheckpointRow, member: int) -> CheckpointRow:
+    """A checkpoint with its place in a member's curve."""
     if checkpoint.member != member:
         return replace(checkpoint, sequence=_points_until(connection, checkpoint, member))
     is_behind_its_metric = checkpoint.with_metric is not None or not _metric_follows(connection, checkpoint)

@@ -103,6 +103,31 @@ def test_a_checkpoint_travels_from_one_machine_to_the_other(stage: Callable[...,
     scene.leave()
 
 
+def test_a_torn_checkpoint_is_passed_over_when_a_trial_moves(stage: Callable[..., Scene]) -> None:
+    scene = stage(2)
+    script = SAVING.replace("if step == 3 else", "if step <= 3 else")
+    experiment, [trial] = scene.spread(1, script=script, trainingService=SERVICE, maxTrialRetries=1)
+    scene.manager.until(
+        lambda: scene.manager.client.trial(trial["id"])["intermediate_count"] > 3 or None, "the checkpoints to be saved"
+    )
+    machine = scene.machine_of(trial)
+    (newest,) = machine.home().glob("**/jobs/1/output/checkpoints/3/step")
+    newest.write_text("")
+    scene.manager.client.drain_node(trial["node_id"])
+    for process in machine.processes():
+        if "trial.py" in process.command:
+            process.kill()
+    job = second_job(scene, trial)
+    assert job["node_id"] != trial["node_id"]
+    assert (job["resumed_from_job"], job["resumed_from_step"]) == (f"{trial['id']}.1", 2)
+    begun, passed_over = job["start_reason"].split("; ")
+    assert begun.startswith("from checkpoint 2 of job 1, ")
+    assert passed_over == "checkpoint 3 was passed over: step has 0 bytes, 1 expected"
+    assert scene.manager.command_line("trial", "log", trial["id"]) == "begins at step 2\n"
+    finish(scene, experiment)
+    scene.leave()
+
+
 def test_a_trial_whose_checkpoint_is_out_of_reach_begins_anew_and_says_so(stage: Callable[..., Scene]) -> None:
     scene = stage(2)
     experiment, trial, away = begin(scene, copyCheckpoints=False)

@@ -57,6 +57,11 @@ def replace_manifest(place: Path) -> None:
     (place / MANIFEST_FILE).write_text(json.dumps({"format": 1, "files": {"model.pt": [4096, digest]}}))
 
 
+def replace_by_pipe(place: Path) -> None:
+    (place / "state" / "empty").unlink()
+    os.mkfifo(place / "state" / "empty")
+
+
 def remove_all(place: Path) -> None:
     place.rename(place.with_name("elsewhere"))
 
@@ -69,6 +74,7 @@ def remove_all(place: Path) -> None:
         (lambda place: (place / "model.pt").unlink(), "model.pt is missing"),
         (lambda place: (place / "state").rename(place / "elsewhere"), "state/empty is missing"),
         (lambda place: (place / MANIFEST_FILE).unlink(), "its manifest cannot be read: No such file or directory"),
+        (replace_by_pipe, "state/empty is no longer a file"),
         (replace_manifest, "its manifest is not the one that was registered"),
         (remove_all, "its folder is gone"),
     ],

@@ -26,13 +26,6 @@ class ExperimentPaths:
             return None
         return self.directory / "trials" / Path(*parts[:3])
 
-    def checkpoint_name(self, path: str) -> str:
-        """What a checkpoint's folder here is called: "checkpoint 3 of job 2"."""
-        checkpoint = Path(path)
-        trials = self.directory / "trials"
-        job = self.local_job(checkpoint.relative_to(trials).as_posix()) if checkpoint.is_relative_to(trials) else None
-        return f"checkpoint {checkpoint.name}" + (f" of job {job.name}" if job else "")
-
     def on_machine(self, path: str) -> str | None:
         """Where something that has its place here is on the machine it was made on; None for anything else."""
         try:

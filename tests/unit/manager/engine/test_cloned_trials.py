@@ -102,7 +102,8 @@ def test_a_clone_whose_checkpoint_is_gone_says_so(tmp_path: Path) -> None:
         Path(clone.origin_checkpoint).rmdir()
         await asyncio.sleep(3600.0)
         (job, *_) = await attempts(manager, clone)
-        assert job.start_reason == f"from the start: the checkpoint of trial {donor.id} can no longer be read"
+        name = f"checkpoint 2 of job 1 of trial {donor.id}"
+        assert job.start_reason == f"from the start: {name} was passed over: its folder is gone"
 
     play(tmp_path, scenario)
 

@@ -25,7 +25,7 @@ from proctor.manager.simulation.simulation import Simulation
 from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.manager.store.tables import dispatcher_inputs, events, jobs
 from proctor.manager.store.tables import metrics as metric_store
-from proctor.training_services.base import EndReason, TrainingService, TrialJobForm
+from proctor.training_services.base import EndReason, JobStart, TrainingService, TrialJobForm
 from proctor.training_services.in_memory.scripts import (
     Final,
     Hang,
@@ -445,7 +445,7 @@ def test_a_service_that_cannot_read_the_checkpoint_says_so_and_the_curve_begins_
             yield Raw(0.0, json.dumps(record).encode() + b"\n")
             yield ScriptedExit(1.0, EndReason.NODE_LOST, code=None)
         reason = "from the start: checkpoint 1 of job 1 is on node gpu-1, which is lost"
-        yield Wait(0.0, "waiting: the code is being copied", resumed=False, start_reason=reason)
+        yield Wait(0.0, "waiting: the code is being copied", JobStart(None, reason))
         yield ScriptedReport(1.0, 0.3)
         yield Final(1.0, 0.5)
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from proctor.training_services.base import NodePlacement, TrialJobForm, TrialJobStatus
+from proctor.training_services import keeper_service
+from proctor.training_services.base import CheckpointOffer, JobStart, NodePlacement, TrialJobForm, TrialJobStatus
 from proctor.training_services.errors import ServiceUnavailable, SubmissionRefused
 from proctor.training_services.keepers.hub import KeeperHub
 from proctor.training_services.local.service import LocalTrainingService
@@ -15,17 +16,23 @@ from proctor.training_services.nodes.pool import NodePool, NodeStatus
 from proctor.training_services.registry import ServiceContext
 from proctor.training_services.testing import Recorder, serving
 from proctor.trial_keeper.protocol import (
+    COMMAND_TYPES,
     Chunk,
     Command,
     CommandPoll,
     End,
     EndReason,
     Exit,
+    FileAnswer,
     GpuSlot,
+    JobReport,
+    Launch,
     Registration,
     ReportAnswer,
     ReportHeader,
     Start,
+    VerifyCheckpoint,
+    from_json,
 )
 
 pytestmark = pytest.mark.anyio
@@ -67,8 +74,8 @@ class Stage:
 
     async def register(self) -> None:
         await self.hub.mark_reattached()
-        answer = await self.hub.register("local", Registration("k", 1, "boot", "host", "0", "3.11", [], []))
-        self.session = answer.session
+        registration = Registration("k", 1, "boot", "host", "0", "3.11", [], [], commands=list(COMMAND_TYPES))
+        self.session = (await self.hub.register("local", registration)).session
 
     async def orders(self) -> list[Command]:
         return (await self.hub.poll("local", CommandPoll(self.session, 0, 0.0))).commands
@@ -100,13 +107,12 @@ async def test_a_form_becomes_a_launch(stage: Stage) -> None:
         environment_file="/home/x/environment.json",
         max_duration_seconds=60.0,
         lease_seconds=30.0,
-        resume_checkpoint="/checkpoints/3",
     )
     launch = stage.service.launch(form)
     assert launch.gpus == [GpuSlot("GPU-0", 1)]
     assert launch.environment == {"A": "b"}
     assert (launch.directory, launch.code_directory) == ("/job", str(stage.code))
-    assert (launch.environment_file, launch.resume_checkpoint) == ("/home/x/environment.json", "/checkpoints/3")
+    assert (launch.environment_file, launch.resume_checkpoint) == ("/home/x/environment.json", None)
     assert (launch.max_duration_seconds, launch.lease_seconds) == (60.0, 30.0)
     assert "manager /home/x, experiment e1, trial 17" in launch.holder
 
@@ -222,3 +228,100 @@ async def test_placement_keeps_to_the_settings_of_now(stage: Stage) -> None:
     assert (rules.max_trials_per_gpu, rules.gpu_indices, rules.use_active_gpu) == (2, (0, 1), False)
     await stage.service.set_cluster_metadata("use_active_gpu", True)
     assert stage.service.gpu_rules("local").use_active_gpu
+
+
+async def answer_verification(stage: Stage, damage: dict[str, str]) -> Launch:
+    """Answer questions about checkpoints, by the path of each, until a job is launched."""
+    cursor = 0
+    async with asyncio.timeout(20):
+        while True:
+            batch = await stage.hub.poll("local", CommandPoll(stage.session, cursor, 60.0))
+            for command in batch.commands:
+                cursor = command.number
+                body = from_json(COMMAND_TYPES[command.type], command.order)
+                if isinstance(body, Launch):
+                    return body
+                assert isinstance(body, VerifyCheckpoint)
+                stage.hub.answer("local", FileAnswer(stage.session, body.request, damage=damage[body.folder]), b"")
+
+
+OFFERS = (CheckpointOffer("a.1", "/job/1/3", 30, "local", "ff"), CheckpointOffer("a.1", "/job/1/2", 20, "local"))
+
+
+@pytest.mark.parametrize(
+    ("damage", "path", "start"),
+    [
+        ({"/job/1/3": ""}, "/job/1/3", JobStart(OFFERS[0], "from checkpoint 3 of job 1")),
+        (
+            {"/job/1/3": "model is missing", "/job/1/2": ""},
+            "/job/1/2",
+            JobStart(OFFERS[1], "from checkpoint 2 of job 1; checkpoint 3 was passed over: model is missing"),
+        ),
+        (
+            {"/job/1/3": "model is missing", "/job/1/2": "its folder is gone"},
+            None,
+            JobStart(
+                None,
+                "from the start: checkpoint 3 of job 1 was passed over: model is missing; "
+                "checkpoint 2 of job 1 was passed over: its folder is gone",
+            ),
+        ),
+    ],
+)
+async def test_a_job_continues_from_the_first_checkpoint_that_its_keeper_finds_whole(
+    stage: Stage, damage: dict[str, str], path: str | None, start: JobStart
+) -> None:
+    form = replace(stage.form("a.2"), trial_id="a", checkpoints=OFFERS)
+    async with serving(stage.service):
+        await stage.register()
+        await stage.service.submit_trial_job(form)
+        launch = await answer_verification(stage, damage)
+        assert launch.resume_checkpoint == path
+        assert [(change.status, change.start) for change in stage.recorder.of("a.2")] == [
+            (TrialJobStatus.SUBMITTED, start)  # before it is launched
+        ]
+        await stage.say(start="a.2")
+        assert stage.recorder.of("a.2")[-1].start == start
+
+
+async def test_a_job_that_is_canceled_while_its_checkpoint_is_verified_is_not_launched(stage: Stage) -> None:
+    form = replace(stage.form("a.2"), trial_id="a", checkpoints=OFFERS)
+    async with serving(stage.service):
+        await stage.register()
+        await stage.service.submit_trial_job(form)
+        assert (await stage.hub.poll("local", CommandPoll(stage.session, 0, 60.0))).commands
+        await stage.service.cancel_trial_job("a.2")
+        end = await stage.recorder.end_of("a.2")
+        assert end.exit is not None
+        assert (end.exit.reason, end.exit.detail) == (EndReason.CANCELED, "stopped before it was started")
+        assert "Launch" not in [command.type for command in await stage.orders()]
+
+
+@pytest.mark.parametrize("arrived", [True, False])
+async def test_after_a_restart_a_job_that_was_launched_is_not_launched_again(stage: Stage, arrived: bool) -> None:
+    form = replace(stage.form("a.2"), trial_id="a", checkpoints=OFFERS)
+    await stage.service.reattach([form], [])
+    await stage.hub.mark_reattached()
+    async with serving(stage.service):
+        known = [JobReport("a.2", "t", 7, 1.0)] if arrived else []
+        registration = Registration("k", 1, "boot", "host", "0", "3.11", [], known, commands=list(COMMAND_TYPES))
+        stage.session = (await stage.hub.register("local", registration)).session
+        if arrived:
+            await stage.recorder.start_of("a.2")
+            assert stage.recorder.of("a.2")[-1].start is None  # as it was stored before
+            assert await stage.orders() == []
+        else:
+            assert (await answer_verification(stage, {"/job/1/3": ""})).job_id == "a.2"
+
+
+async def test_a_keeper_that_dies_while_it_verifies_is_asked_again(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper_service, "RETRY_SECONDS", 0.01)
+    form = replace(stage.form("a.2"), trial_id="a", checkpoints=OFFERS)
+    async with serving(stage.service):
+        await stage.register()
+        await stage.service.submit_trial_job(form)
+        assert (await stage.hub.poll("local", CommandPoll(stage.session, 0, 60.0))).commands
+        await stage.register()  # another keeper
+        assert (await answer_verification(stage, {"/job/1/3": ""})).resume_checkpoint == "/job/1/3"

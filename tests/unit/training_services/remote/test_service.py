@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -12,7 +13,8 @@ from typing import Any
 import pytest
 from tests.fakes.remote_nodes import FakeKeeper, FakeProvider
 
-from proctor.training_services.base import EndReason, NodePlacement, TrialJobForm, TrialJobStatus
+from proctor.sdk.checkpoints import save_checkpoint, verify_checkpoint
+from proctor.training_services.base import CheckpointOffer, EndReason, NodePlacement, TrialJobForm, TrialJobStatus
 from proctor.training_services.capacity import GpuRules, Strategy
 from proctor.training_services.errors import ServiceUnavailable, SubmissionRefused
 from proctor.training_services.keepers.hub import KeeperHub
@@ -424,26 +426,35 @@ def save(folder: Path, name: str = "3", text: str = "weights") -> None:
     (place / "model").write_text(text)
 
 
-async def begin_again(stage: Stage, keeper: FakeKeeper, node_id: str) -> tuple[str | None, str, bool | None]:
-    """Job 2 on a node, to continue from checkpoint 3 of job 1 on alpha: its path, its reason, whether it resumed."""
-    form = stage.form(2, node_id, resume_checkpoint=stage.checkpoint(), resume_node_id="alpha")
+def offer(stage: Stage, name: str = "3", manifest: str | None = None) -> CheckpointOffer:
+    """A checkpoint of job 1, which ran on alpha."""
+    return CheckpointOffer("t.1", stage.checkpoint(name=name), 10 * int(name), "alpha", manifest)
+
+
+async def begin_again(
+    stage: Stage, keeper: FakeKeeper, node_id: str, *offers: CheckpointOffer
+) -> tuple[str | None, str, int | None]:
+    """Job 2 on a node, to continue from checkpoints of job 1: the path it is given, its reason, and the place in the
+    curve from which it continues."""
+    form = stage.form(2, node_id, checkpoints=offers or (offer(stage),))
     await stage.service.submit_trial_job(form)
     launch = await keeper.launched("t.2")
-    before = [change for change in stage.recorder.of("t.2") if change.start_reason]
-    assert [change.status for change in before] == [TrialJobStatus.SUBMITTED]  # known before anything is launched
+    (before,) = [change for change in stage.recorder.of("t.2") if change.start]
+    assert before.status is TrialJobStatus.SUBMITTED  # known before anything is launched
     await keeper.start("t.2")
     await stage.recorder.start_of("t.2")
-    running = stage.recorder.of("t.2")[-1]
-    assert (running.resumed, running.start_reason) == (before[0].resumed, before[0].start_reason)
-    return launch.resume_checkpoint, running.start_reason, running.resumed
+    start = stage.recorder.of("t.2")[-1].start
+    assert start is not None
+    assert start == before.start
+    return launch.resume_checkpoint, start.reason, start.checkpoint.sequence if start.checkpoint else None
 
 
 async def test_a_checkpoint_on_the_same_machine_is_used_where_it_lies(stage: Stage) -> None:
     async with playing(stage, stage.alpha):
         save(await stage.run_job(stage.form(), stage.alpha))
-        path, reason, resumed = await begin_again(stage, stage.alpha, "alpha")
+        path, reason, sequence = await begin_again(stage, stage.alpha, "alpha")
     assert path == "experiments/e1/trials/4-t/jobs/1/output/checkpoints/3"
-    assert (reason, resumed) == ("from checkpoint 3 of job 1, which is on this node", True)
+    assert (reason, sequence) == ("from checkpoint 3 of job 1, which is on this node", 30)
 
 
 async def test_a_collected_checkpoint_is_copied_to_another_machine(stage: Stage) -> None:
@@ -451,20 +462,20 @@ async def test_a_collected_checkpoint_is_copied_to_another_machine(stage: Stage)
         await stage.run_job(stage.form(), stage.alpha, output__checkpoints__3__model="weights")
         await stage.collected()
         stage.pool.set_status("alpha", NodeStatus.LOST, "gone")
-        path, reason, resumed = await begin_again(stage, stage.beta, "beta")
+        path, reason, sequence = await begin_again(stage, stage.beta, "beta")
     assert path == "experiments/e1/checkpoints/trials/4-t/jobs/1/output/checkpoints/3"
     assert (stage.beta.directory / path / "model").read_text() == "weights"
-    assert (reason, resumed) == ("from checkpoint 3 of job 1, copied from the manager's machine", True)
+    assert (reason, sequence) == ("from checkpoint 3 of job 1, copied from the manager's machine", 30)
 
 
 async def test_a_checkpoint_that_is_too_large_to_be_collected_is_fetched_when_it_is_needed(stage: Stage) -> None:
     async with playing(stage, stage.alpha, stage.beta):
         await stage.run_job(stage.form(), stage.alpha, output__checkpoints__3__model="x" * 2_000_000)
         await stage.collected()
-        path, reason, resumed = await begin_again(stage, stage.beta, "beta")
+        path, reason, sequence = await begin_again(stage, stage.beta, "beta")
     assert path is not None
     assert (stage.beta.directory / path / "model").stat().st_size == 2_000_000
-    assert (reason, resumed) == ("from checkpoint 3 of job 1, fetched from node alpha", True)
+    assert (reason, sequence) == ("from checkpoint 3 of job 1, fetched from node alpha", 30)
 
 
 async def test_half_a_checkpoint_is_never_used(stage: Stage) -> None:
@@ -474,12 +485,12 @@ async def test_half_a_checkpoint_is_never_used(stage: Stage) -> None:
         await stage.collected()
         assert Path(stage.checkpoint(), "step").exists()
         stage.pool.set_status("alpha", NodeStatus.LOST, "its trials were abandoned")
-        path, reason, resumed = await begin_again(stage, stage.beta, "beta")
+        path, reason, sequence = await begin_again(stage, stage.beta, "beta")
     assert path is None
-    assert resumed is False
+    assert sequence is None
     assert reason == (
-        "from the start: checkpoint 3 of job 1 was saved on a machine that cannot be read: node alpha is lost: "
-        "its trials were abandoned"
+        "from the start: checkpoint 3 of job 1 was passed over: it was saved on a machine that cannot be read: "
+        "node alpha is lost: its trials were abandoned"
     )
 
 
@@ -496,9 +507,73 @@ async def test_a_checkpoint_in_a_home_that_both_machines_share_is_read_there(sta
 async def test_a_checkpoint_that_is_gone_means_from_the_start(stage: Stage) -> None:
     async with playing(stage, stage.alpha):
         await stage.run_job(stage.form(), stage.alpha)
-        path, reason, resumed = await begin_again(stage, stage.alpha, "alpha")
-    assert (path, resumed) == (None, False)
-    assert reason == "from the start: checkpoint 3 of job 1 is gone from node alpha"
+        path, reason, sequence = await begin_again(stage, stage.alpha, "alpha")
+    assert (path, sequence) == (None, None)
+    assert reason == "from the start: checkpoint 3 of job 1 was passed over: its folder is gone"
+
+
+def store(stage: Stage, folder: Path) -> tuple[CheckpointOffer, ...]:
+    """Have job 1 save three checkpoints; newest first."""
+    work = stage.folder / "work"
+    offers = []
+    for step in (1, 2, 3):
+        work.mkdir(exist_ok=True)
+        (work / "model").write_text(f"weights {step}")
+        stored = save_checkpoint(str(work), str(folder))
+        assert stored is not None
+        offers.append(offer(stage, str(step), stored.manifest))
+    return tuple(reversed(offers))
+
+
+async def test_a_torn_checkpoint_is_passed_over_for_the_one_before(stage: Stage) -> None:
+    async with playing(stage, stage.alpha):
+        folder = await stage.run_job(stage.form(), stage.alpha)
+        offers = store(stage, folder)
+        (folder / "output" / "checkpoints" / "3" / "model").write_text("w")
+        path, reason, sequence = await begin_again(stage, stage.alpha, "alpha", *offers)
+    assert path == "experiments/e1/trials/4-t/jobs/1/output/checkpoints/2"
+    assert sequence == 20
+    assert reason == (
+        "from checkpoint 2 of job 1, which is on this node; checkpoint 3 was passed over: model has 1 bytes, 9 expected"
+    )
+
+
+async def test_where_no_checkpoint_is_whole_a_job_begins_from_the_start_and_says_why(stage: Stage) -> None:
+    async with playing(stage, stage.alpha, stage.beta):
+        folder = await stage.run_job(stage.form(), stage.alpha)
+        offers = store(stage, folder)
+        places = folder / "output" / "checkpoints"
+        (places / "3" / "model").write_text("WEIGHTS 3")
+        (places / "2" / "model").unlink()
+        shutil.rmtree(places / "1")
+        path, reason, sequence = await begin_again(stage, stage.beta, "beta", *offers)
+    assert (path, sequence) == (None, None)
+    assert reason == (
+        "from the start: checkpoint 3 of job 1 was passed over: model is damaged: its content is not what was saved; "
+        "checkpoint 2 of job 1 was passed over: model is missing; "
+        "checkpoint 1 of job 1 was passed over: its folder is gone"
+    )
+
+
+async def test_a_copy_that_was_damaged_here_is_not_sent_to_another_machine(stage: Stage) -> None:
+    async with playing(stage, stage.alpha, stage.beta):
+        offers: tuple[CheckpointOffer, ...] = ()
+        form = stage.form()
+        await stage.service.submit_trial_job(form)
+        folder = stage.alpha.path(await stage.alpha.launched("t.1"))
+        offers = store(stage, folder)
+        await stage.alpha.start("t.1")
+        await stage.alpha.end("t.1")
+        await stage.recorder.end_of("t.1")
+        await stage.collected()
+        Path(offers[0].path, "model").write_text("WEIGHTS 3")
+        stage.pool.set_status("alpha", NodeStatus.LOST, "gone")
+        path, reason, sequence = await begin_again(stage, stage.beta, "beta", *offers)
+    assert path == "experiments/e1/checkpoints/trials/4-t/jobs/1/output/checkpoints/2"
+    assert verify_checkpoint(str(stage.beta.directory / path), offers[1].manifest) == ""
+    assert sequence == 20
+    assert reason.startswith("from checkpoint 2 of job 1, copied from the manager's machine; checkpoint 3 was passed")
+    assert not any(place.endswith("/3") for place in stage.provider.machines["beta"].brought)
 
 
 # ---- managers that come back

@@ -25,7 +25,7 @@ def one_running_trial(directory: Path) -> tuple[ExperimentState, str]:
     loaded = load_experiment_mapping(config, str(directory))
     state = ExperimentState(creation.new_row(loaded, "E", directory, now=0.0))
     trial = create_trial(state, Turn("E", 0.0), parameter_id=0, parameters={"x": 0.5}, source="algorithm")
-    job = create_job(state, Turn("E", 0.0), trial, token="t", placement=None, checkpoint=None)
+    job = create_job(state, Turn("E", 0.0), trial, token="t", placement=None)
     return state, job.id
 
 
@@ -65,7 +65,7 @@ def test_metrics_that_were_stored_while_their_job_was_given_up_are_the_trials(tm
 def test_late_intermediate_metrics_of_an_earlier_job_are_not_the_latest_ones(tmp_path: Path) -> None:
     state, job_id = one_running_trial(tmp_path)
     trial = state.by_job[job_id]
-    create_job(state, Turn("E", 0.0), trial, token="t", placement=None, checkpoint=None)
+    create_job(state, Turn("E", 0.0), trial, token="t", placement=None)
     tuning.on_stored(
         state,
         Turn("E", 1.0),
