@@ -28,7 +28,7 @@ from proctor.manager.engine.loop.copies import CheckpointCopies
 from proctor.manager.engine.loop.effects import Effects
 from proctor.manager.engine.loop.listeners import ServiceListener
 from proctor.manager.engine.loop.messages import Envelope, Inbox
-from proctor.manager.engine.loop.placing import find_start, place_waiting
+from proctor.manager.engine.loop.placing import find_start, offer_preemptible, place_waiting
 from proctor.manager.engine.loop.recovery import InputLog, bring_back, read_state, save_columns
 from proctor.manager.engine.loop.retention import CheckpointRetention
 from proctor.manager.engine.loop.state import ExperimentState, LiveTrial, Snapshot, Turn
@@ -333,6 +333,7 @@ class ExperimentLoop:
             transitions.end_waiting_with_final(state, turn)
         tuning.advance(state, turn)
         tuning.request(state, turn)
+        offer_preemptible(state, self.context)
         if not places_stay:
             await place_waiting(state, turn, self.context)
             retries = (trial.retry_at for trial in state.jobless.values() if trial.retry_at is not None)

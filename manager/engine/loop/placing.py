@@ -57,8 +57,7 @@ async def place_waiting(state: ExperimentState, turn: Turn, context: LoopContext
         shortage = outcome.reason if outcome is not None else ""
     if not shortage:
         context.placer.stop_waiting()
-    if context.placer.is_preemptible:
-        _preempt(state, turn, context)
+    _preempt(state, turn, context)
 
 
 def _waiting(trial: LiveTrial, why: str) -> str:
@@ -66,20 +65,31 @@ def _waiting(trial: LiveTrial, why: str) -> str:
     return "waiting: " + "; ".join(filter(None, (trial.preempted, why)))
 
 
-def _preempt(state: ExperimentState, turn: Turn, context: LoopContext) -> None:
-    """Stop trials for waiting ones of experiments with a higher priority, as many as these need: such as have a
-    checkpoint to continue from, or time of their own to save one. Their loops start theirs when the GPUs are free."""
+def offer_preemptible(state: ExperimentState, context: LoopContext) -> None:
+    """Say which trials may be stopped for those of a higher priority: such as have a checkpoint to continue from, or
+    time of their own to save one."""
+    if not context.placer.is_preemptible:
+        return
     can_save = bool(context.config.save_seconds and context.save_seconds)
     preemptible: dict[str, Preemptible] = {}
-    for job_id, trial in state.by_job.items():
+    # Others rely on what is offered, so it is nothing where `place_waiting` does not look.
+    for job_id, trial in state.by_job.items() if state.row.status in _PLACING else ():
         job = trial.job
         if job is None or job.stop_reason is not None or job.started_at is None:
             continue
         if trial.saved_at is not None or job.resume_checkpoint is not None or can_save:
             saved_at = max(trial.saved_at or 0.0, job.started_at)
             preemptible[job_id] = Preemptible(state.row.priority, saved_at)
+    context.placer.set_preemptible(preemptible)
+
+
+def _preempt(state: ExperimentState, turn: Turn, context: LoopContext) -> None:
+    """Stop trials for waiting ones of experiments with a higher priority, as many as these need. Their loops start them
+    when the GPUs are free."""
+    if not context.placer.is_wanted(state.row.priority):
+        return
     standing = state.standing(turn.monotonic)
-    for job_id, winner in context.placer.preempt(standing, preemptible, context.clock.steady()).items():
+    for job_id, winner in context.placer.preempt(standing, context.clock.steady()).items():
         turn.preempted.append(job_id)
         detail = f"preempted by experiment {winner.experiment_id} (priority {winner.priority})"
         trial = state.by_job[job_id]

@@ -50,12 +50,12 @@ class Placer(Protocol):
     def is_wanted(self, priority: int) -> bool:
         """Whether they may, and a trial of a higher priority waits."""
 
-    def preempt(self, standing: Standing, jobs: Mapping[str, Preemptible], now: float) -> Mapping[str, Standing]:
-        """Which of the experiment's jobs are to be stopped now for others of a higher priority, and for which. These
-        count as being stopped from now on; `set_leaving` takes that back.
+    def set_preemptible(self, jobs: Mapping[str, Preemptible]) -> None:
+        """The experiment's jobs that may be stopped."""
 
-        :param jobs: all that may be.
-        """
+    def preempt(self, standing: Standing, now: float) -> Mapping[str, Standing]:
+        """Which of these are to be stopped now for experiments of a higher priority, and for which. They count as being
+        stopped from now on; `set_leaving` takes that back."""
 
     def set_leaving(self, job_id: str, leaving: bool = True) -> None:
         """The job is being stopped, or is not after all. Idempotent."""
@@ -102,7 +102,10 @@ class FreePlacer:
         """Nothing is known of its places."""
         return False
 
-    def preempt(self, standing: Standing, jobs: Mapping[str, Preemptible], now: float) -> Mapping[str, Standing]:
+    def set_preemptible(self, jobs: Mapping[str, Preemptible]) -> None:
+        """Nothing is known of its places."""
+
+    def preempt(self, standing: Standing, now: float) -> Mapping[str, Standing]:
         """Nothing is known of its places."""
         return {}
 
@@ -148,6 +151,7 @@ class PoolPlacer:
         self._service = service
         self._gpu_number = gpu_number
         self.is_preemptible = is_preemptible and bool(gpu_number)
+        self._preemptible: Mapping[str, Preemptible] = {}
         self._taken: set[str] = set()  # by jobs, not given back yet
         self._noticed: set[str] = set()
         self._has_changed = True  # the pool, since `take_notices` has looked at it
@@ -178,13 +182,16 @@ class PoolPlacer:
             demand.standing.priority > priority for owner, demand in self._pool.demands().items() if owner is not self
         )
 
-    def preempt(self, standing: Standing, jobs: Mapping[str, Preemptible], now: float) -> Mapping[str, Standing]:
+    def set_preemptible(self, jobs: Mapping[str, Preemptible]) -> None:
+        self._preemptible = jobs
         self._pool.set_preemptible(self, jobs)
+
+    def preempt(self, standing: Standing, now: float) -> Mapping[str, Standing]:
         if not self.is_wanted(standing.priority):
             return {}
         wanted = [demand for demand in self._pool.demands().values() if demand.standing.priority > standing.priority]
         found = preempted_jobs(wanted, self._nodes_of(wanted), now, standing)
-        chosen = {job_id: demand.standing for job_id, demand in found.items() if job_id in jobs}
+        chosen = {job_id: demand.standing for job_id, demand in found.items() if job_id in self._preemptible}
         for job_id in chosen:
             self._pool.set_leaving(job_id)
         return chosen

@@ -252,6 +252,21 @@ def test_two_experiments_give_way_together_where_neither_is_enough(tmp_path: Pat
     play(tmp_path, scenario)
 
 
+def test_trials_of_a_paused_experiment_run_to_their_end_and_another_one_gives_way(tmp_path: Path) -> None:
+    async def scenario(machines: Machines, manager: Manager) -> None:
+        for name in ("low0", "low1"):
+            await create(manager, tmp_path, name, preemptible=True, maxTrialNumber=2, trialConcurrency=1)
+            await asyncio.sleep(30.0)
+        await asyncio.sleep(400.0)
+        await manager.pause_experiment("low1")  # which would lose the least
+        await create(manager, tmp_path, "high", priority=5, maxTrialNumber=1)
+        await asyncio.sleep(10.0)
+        assert await running(manager, "high") == [0]
+        assert [await preempted(manager, name) for name in ("low0", "low1")] == [[0], []]
+
+    play(tmp_path, scenario)
+
+
 def test_a_raised_priority_preempts_while_it_runs(tmp_path: Path) -> None:
     async def scenario(machines: Machines, manager: Manager) -> None:
         await create(manager, tmp_path, "low", preemptible=True)

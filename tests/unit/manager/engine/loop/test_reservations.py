@@ -7,7 +7,7 @@ import pytest
 from proctor.manager.engine.loop.reservations import FreePlacer, PoolPlacer
 from proctor.manager.placement import Impossible, Waiting
 from proctor.training_services.base import NodePlacement, SupportsNodes
-from proctor.training_services.capacity import GpuRules, SharingPolicy, Strategy
+from proctor.training_services.capacity import GpuRules, SharingPolicy, Standing, Strategy
 from proctor.training_services.nodes.pool import NodePool, NodeStatus
 from proctor.trial_keeper.protocol import Device, GpuSlot
 
@@ -226,3 +226,37 @@ def test_nothing_is_held_on_a_node_whose_disk_is_full_for_the_trial_that_waits(p
     assert isinstance(waiting, Waiting)
     assert waiting.reason.endswith("; what becomes free on node one is held for trial 1")
     assert isinstance(take(small, 3, since=71.0, now=71.0), Waiting)
+
+
+def test_a_share_of_a_gpu_counts_as_the_part_that_it_may_be(pool: NodePool) -> None:
+    placer = PoolPlacer(pool, Machines(("one",), rules={"one": GpuRules(max_trials_per_gpu=4)}), 2)
+    assert placer.counted_gpus(taken(placer, 0)) == 0.5
+    whole = PoolPlacer(pool, Machines(("two",)), 2)
+    assert whole.counted_gpus(taken(whole, 1)) == 2.0
+    none = PoolPlacer(pool, Machines(("one",)), None)
+    assert none.counted_gpus(taken(none, 2)) == 0.0
+    assert (FreePlacer(3).counted_gpus(None), FreePlacer().counted_gpus(None)) == (3.0, 0.0)
+
+
+def test_a_free_gpu_goes_to_the_experiment_that_has_used_less_and_both_agree_who_that_is(pool: NodePool) -> None:
+    woken: list[None] = []
+    busy, idle = (PoolPlacer(pool, Machines(("one",)), 1) for _ in range(2))
+    first = [taken(PoolPlacer(pool, Machines(("one",)), 1), number) for number in (7, 8)]
+    assert len(first) == 2
+    used = {busy: 5000.0, idle: 10.0}
+
+    def ask(placer: PoolPlacer, number: int) -> NodePlacement | Waiting | Impossible:
+        standing = Standing(f"e{number}", 0, used[placer])
+        return placer.take(f"t{number}.1", "t", f"trial {number}", since=float(number), now=10.0, standing=standing)
+
+    assert isinstance(ask(busy, 1), Waiting)  # it has waited longer
+    assert isinstance(ask(idle, 2), Waiting)
+    pool.release("t7.1")
+    reason = ask(busy, 1)
+    assert isinstance(reason, Waiting)
+    assert "GPU 0 held for trial 2, which needs 1 GPU" in reason.reason
+    used[idle] = 6000.0  # by now
+    pool.on_change(lambda: woken.append(None))
+    assert isinstance(ask(idle, 2), Waiting)
+    assert woken  # it was before the other one, and is no longer
+    assert isinstance(ask(busy, 1), NodePlacement)
