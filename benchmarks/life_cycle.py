@@ -244,32 +244,43 @@ def _turns(quick: bool, repeats: int) -> list[Row]:
     return rows[1:]
 
 
-def _saves(running: harness.RunningManager, folder: Path, saves: int) -> Row:
+def _saves(running: harness.RunningManager, folder: Path, saves: int) -> list[Row]:
     seconds = folder / "seconds"
     experiment = running.create(
         command=f"{sys.executable} saver.py {seconds} {MEGABYTES} {saves}", trialConcurrency=1, maxTrialNumber=1
     )
     running.finish(experiment)
     running.stop(experiment)
-    pairs = [tuple(map(float, line.split())) for line in seconds.read_text().splitlines()]
-    ratio = median(reported / copied for copied, reported in pairs)
-    return Row(
-        f"report(checkpoint=) of {MEGABYTES} MB, as seen by the trial",
-        "shutil.copytree: " + spread([copied * 1000 for copied, _ in pairs], " ms"),
-        spread([reported * 1000 for _, reported in pairs], " ms"),
-        f"{ratio:.2f}",
-        f"≤ {TARGET_SAVE} ×",
-        ratio <= TARGET_SAVE,
-    )
+    rounds = [[float(word) * 1000 for word in line.split()] for line in seconds.read_text().splitlines()]
+    reached = spread([reported for _, _, reported in rounds], " ms")
+    ratios = [median(found[2] / found[place] for found in rounds) for place in (0, 1)]
+    return [
+        Row(
+            f"report(checkpoint=) of {MEGABYTES} MB, as seen by the trial",
+            "shutil.copytree: " + spread([found[0] for found in rounds], " ms"),
+            reached,
+            f"{ratios[0]:.2f}",
+            f"≤ {TARGET_SAVE} ×",
+            ratios[0] <= TARGET_SAVE,
+        ),
+        Row(
+            "… against a copy that survives a power cut, too",
+            "shutil.copytree and fsync: " + spread([found[1] for found in rounds], " ms"),
+            reached,
+            f"{ratios[1]:.2f}",
+            "–",
+            None,
+        ),
+    ]
 
 
 def measure(quick: bool) -> list[Row]:
-    """Six rows."""
+    """Seven rows."""
     repeats = 1 if quick else 5
     with harness.manager() as running, machines(2) as group, harness.temporary_folder() as folder:
         rows = [
             _pauses(running, folder, repeats),
             _moves(running, group, folder, repeats),
-            _saves(running, folder, 3 if quick else 15),
+            *_saves(running, folder, 3 if quick else 15),
         ]
     return [*rows, *_turns(quick, repeats)]

@@ -84,7 +84,9 @@ def measure(quick: bool) -> list[Row]:
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         marks = pool.apply(simulate, (trials, 10))
     cpu = (marks[-1].cpu_seconds - marks[0].cpu_seconds) / trials * 1000
-    first, last = marks[1].wall_seconds - marks[0].wall_seconds, marks[-1].wall_seconds - marks[-2].wall_seconds
+    ends = (marks[0], marks[1]), (marks[-2], marks[-1])
+    first, last = (end.wall_seconds - begin.wall_seconds for begin, end in ends)
+    first_cpu, last_cpu = (end.cpu_seconds - begin.cpu_seconds for begin, end in ends)
     memory = [mark.resident_bytes / 2**20 for mark in marks]
     return [
         Row(
@@ -97,8 +99,8 @@ def measure(quick: bool) -> list[Row]:
         ),
         Row(
             f"… time of the last {SLICE:,}",
-            f"first {SLICE:,}: {first:.2f} s",
-            f"{last:.2f} s",
+            f"first {SLICE:,}: {first:.2f} s (CPU: {first_cpu:.2f} s)",
+            f"{last:.2f} s (CPU: {last_cpu:.2f} s)",
             f"{last / first:.2f}",
             f"≤ {TARGET_TIME} ×",
             last <= TARGET_TIME * first,

@@ -253,7 +253,8 @@ def retry(
     found = named_trial(session.client, words, trial, experiment)
     made = session.client.retry_trial(found["id"], from_checkpoint=from_checkpoint)
     echo(made["id"])
-    session.report(f"The parameters of trial {found['sequence_id']} run again as trial {made['sequence_id']}.")
+    where = ", from its newest checkpoint" if from_checkpoint else ""
+    session.report(f"The parameters of trial {found['sequence_id']} run again as trial {made['sequence_id']}{where}.")
 
 
 @trial.command(

@@ -104,7 +104,8 @@ def test_a_change_without_a_name_or_a_value_is_refused(running: FakeRest, invoke
 
 
 def test_a_trial_is_retried_from_its_checkpoint(running: FakeRest, invoke) -> None:
-    assert invoke("trial", "retry", "t1", "--from-checkpoint").exit_code == 0
+    again = invoke("trial", "retry", "t1", "--from-checkpoint")
+    assert again.stderr.endswith(", from its newest checkpoint.\n")
     assert running.queries == [{"from_checkpoint": "true"}]
 
 
