@@ -188,25 +188,11 @@ class Player:
         self.placer.give_back(job.id)
 
 
-@settings(max_examples=25)
-@given(
-    sizes,
-    st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3)), min_size=2, max_size=4),
-    st.integers(0, 2**32),
-)
-def test_every_waiting_trial_of_one_priority_starts_eventually(
-    node_sizes: list[int], experiments: list[tuple[int, int]], seed: int
-) -> None:
-    chance, pool = random.Random(seed), make_pool(node_sizes)
-    service = AllNodes(pool)
-    most = max(node_sizes)
-    players = [
-        Player(f"e{n}-", min(gpus, most), concurrency, PoolPlacer(pool, service, min(gpus, most)))
-        for n, (gpus, concurrency) in enumerate(experiments)
-    ]
+def run(pool: NodePool, players: list[Player], chance: random.Random) -> None:
+    """Let them run for four hours; the loops are asked in any order. Fails where a trial waits for too long."""
+    bound = OVERDUE_AFTER_SECONDS + HOLD_AFTER_SECONDS + 2 * LONGEST * len(players)
     counter = itertools.count()
     ends: list[tuple[float, int, Player, TrialJobRow]] = []
-    bound = OVERDUE_AFTER_SECONDS + HOLD_AFTER_SECONDS + 2 * LONGEST * len(players)
     wakes: list[None] = []
     pool.on_change(lambda: wakes.append(None))
     now = 0.0
@@ -224,3 +210,34 @@ def test_every_waiting_trial_of_one_priority_starts_eventually(
         assert ends, "nothing runs, and all wait"
         now, _, player, job = heapq.heappop(ends)
         player.end(job, now)
+
+
+def make_player(pool: NodePool, name: str, gpus: int, concurrency: int) -> Player:
+    return Player(name, gpus, concurrency, PoolPlacer(pool, AllNodes(pool), gpus))
+
+
+@settings(max_examples=25)
+@given(
+    sizes,
+    st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3)), min_size=2, max_size=4),
+    st.integers(0, 2**32),
+)
+def test_every_waiting_trial_of_one_priority_starts_eventually(
+    node_sizes: list[int], experiments: list[tuple[int, int]], seed: int
+) -> None:
+    pool, most = make_pool(node_sizes), max(node_sizes)
+    players = [
+        make_player(pool, f"e{n}-", min(gpus, most), concurrency) for n, (gpus, concurrency) in enumerate(experiments)
+    ]
+    run(pool, players, random.Random(seed))
+
+
+@settings(max_examples=10)
+@given(st.integers(0, 2**32))
+def test_an_experiment_that_always_uses_more_gets_its_turn_when_it_is_overdue(seed: int) -> None:
+    pool = make_pool([3])
+    greedy = make_player(pool, "greedy", 1, 2)
+    assert greedy.try_to_start(0.0) is not None  # a job that never ends
+    others = [make_player(pool, f"e{n}-", 1, 1) for n in range(3)]
+    run(pool, [greedy, *others], random.Random(seed))
+    assert greedy.number > 2
