@@ -474,7 +474,7 @@ def test_a_job_that_continues_an_older_one_than_the_last_continues_its_curve(tmp
             record = {"kind": "checkpoint", "path": "output/checkpoints/1", "step": 3, "time": 1.0}
             yield Raw(0.0, json.dumps(record).encode() + b"\n")
         if form.number == 2:
-            yield Wait(0.0, "", resumed=False, start_reason="from the start: checkpoint 1 of job 1 is on node gpu-1")
+            yield Wait(0.0, "", JobStart(None, "from the start: checkpoint 1 of job 1 is on node gpu-1"))
             yield ScriptedReport(1.0, 0.5)
         if form.number < 3:
             yield ScriptedExit(1.0, EndReason.NODE_LOST, code=None)

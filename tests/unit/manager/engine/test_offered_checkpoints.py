@@ -4,11 +4,15 @@ import asyncio
 import json
 import tempfile
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from proctor.manager.config.experiment import ExperimentConfig
+from proctor.manager.engine.loop.context import JobFormBuilder
+from proctor.manager.engine.loop.retention import gather_facts
 from proctor.manager.engine.manager import Manager
 from proctor.manager.settings import Home
 from proctor.manager.simulation.simulation import Simulation
@@ -263,3 +267,23 @@ def test_a_clone_is_offered_its_own_checkpoints_and_then_that_of_its_origin(tmp_
         assert all(offer.manifest for offer in second.checkpoints)
 
     play(tmp_path, scenario, script, kind=CheckpointingSimulation)
+
+
+@pytest.mark.parametrize(("started_at", "given"), [(None, ["2", "3"]), (5.0, ["2"])])
+def test_what_a_job_was_offered_is_kept_until_it_has_started(
+    tmp_path: Path, started_at: float | None, given: list[str]
+) -> None:
+    async def scenario(simulation: Simulation, manager: Manager, experiment_id: str) -> None:
+        await asyncio.sleep(60.0)
+        trial = await only_trial(manager, experiment_id)
+        (first, *_) = await attempts(manager, trial)
+        database = await manager.metrics(experiment_id)
+        rows = await database.read(lambda c: metrics.checkpoints(c, trial.id, limit=10))
+        forms = JobFormBuilder(cast(ExperimentConfig, None), tmp_path)  # asked for paths only
+        offers = [{"path": str(forms.job_directory(trial, 1) / f"output/checkpoints/{number}")} for number in (3, 2)]
+        job = replace(first, started_at=started_at, checkpoints=offers, resume_checkpoint=offers[1]["path"])
+        facts = gather_facts(trial, rows, forms, job=job, origins=())
+        found = [Path(row.path).name for row, fact in zip(rows, facts, strict=True) if fact.is_given]
+        assert found == given
+
+    play(tmp_path, scenario, continuing)
