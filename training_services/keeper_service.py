@@ -333,6 +333,8 @@ class KeeperTrainingService(
 
     def _await_launch(self, form: TrialJobForm, *, arrived: bool) -> None:
         self._hub.expect(form.job_id, form.token, form.experiment_id, node_id=self._node_of(form))
+        if arrived:  # before a stop is repeated: a job that its keeper may have does not end as one that was never sent
+            self._hub.reattach(self._node_of(form), form.job_id)
         self._waiting[form.job_id] = arrived
         self._start_launching(form.job_id)
 

@@ -613,6 +613,24 @@ async def test_a_job_that_was_stopped_before_its_machine_came_back_ends(stage: S
     assert stage.alpha.launches == {}
 
 
+async def test_a_job_that_was_being_stopped_when_the_manager_was_killed_is_stopped_by_its_keeper(stage: Stage) -> None:
+    stage.hub.close()
+    stage.open()
+    stage.recorder.listen(stage.service)
+    running, never_sent = stage.form(1), stage.form(2)
+    await stage.service.reattach([running, never_sent], [])
+    for form in (running, never_sent):  # again, at once: the keeper may not have it yet
+        await stage.service.cancel_trial_job(form.job_id)
+    await stage.hub.mark_reattached()
+    async with playing(stage, stage.alpha, reports=(JobReport("t.1", running.token, 7, 10.0),)):
+        end = await stage.recorder.end_of("t.2")
+        assert end.exit is not None
+        assert end.exit.reason is EndReason.CANCELED
+        await stage.alpha.until(lambda: set(stage.alpha.cancels) == {"t.1"})
+    assert {change.exit for change in stage.recorder.of("t.1")} == {None}  # it runs; its keeper will report its end
+    assert stage.alpha.launches == {}
+
+
 async def until_connected(stage: Stage, node_id: str) -> None:
     async with asyncio.timeout(60):
         await stage.pool.wait_connected(node_id)
