@@ -54,7 +54,7 @@ def test_the_list_says_what_is_kept_and_why(manager: RealManager, trial: dict[st
     assert [row["deleted_at"] is None for row in rows] == [True, False, True, True]
     assert [row["value"] for row in rows] == [0.9, 0.1, 0.2, 0.3]
     assert [row["size_bytes"] for row in rows] == [5_000_000] * 4
-    lines = manager.command_line("trial", "checkpoints", trial["id"], "-o", "csv").splitlines()
+    lines = manager.command_line("trial", "checkpoints", trial["id"], "--all", "-o", "csv").splitlines()
     assert len(lines) == 5
 
 
