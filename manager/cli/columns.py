@@ -153,13 +153,17 @@ def eta(experiment: TableRow, active_seconds: float) -> str:
 
 def gpu_hours(row: TableRow, digits: int = IN_TABLES) -> str:
     """What its trials have used, up to now."""
-    return number(row["usage"]["gpu_hours"], digits)
+    return _hours(row["usage"]["gpu_hours"], digits)
 
 
 def cpu_hours(row: TableRow, digits: int = IN_TABLES) -> str:
     """Processor time of its jobs that have ended; `at least 1.5` where that of some is missing."""
     usage = row["usage"]
-    return f"{'at least ' if usage['unmeasured_jobs'] else ''}{number(usage['cpu_hours'], digits)}"
+    return f"{'at least ' if usage['unmeasured_jobs'] else ''}{_hours(usage['cpu_hours'], digits)}"
+
+
+def _hours(value: float, digits: int) -> str:
+    return "<0.01" if 0 < value < 0.01 else number(value, digits)
 
 
 def priority(experiment: TableRow) -> str:

@@ -50,7 +50,8 @@ def show_duration(seconds: float | None) -> str:
 
 def show_cpu_hours(usage: Usage) -> str:
     """Processor time in hours; "at least" where that of some jobs is missing."""
-    return f"{'at least ' if usage.unmeasured_jobs else ''}{show_number(usage.cpu_hours)}"
+    hours = "<0.01" if 0 < usage.cpu_hours < 0.01 else show_number(usage.cpu_hours)
+    return f"{'at least ' if usage.unmeasured_jobs else ''}{hours}"
 
 
 def between(started: float | None, ended: float | None, now: float) -> str:

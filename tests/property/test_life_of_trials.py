@@ -22,7 +22,8 @@ from proctor.manager.settings import Home
 from proctor.manager.simulation.simulation import Simulation
 from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.manager.store.rows import TrialJobRow, TrialRow
-from proctor.manager.store.tables import checkpoints, metrics
+from proctor.manager.store.tables import checkpoints, dispatcher_inputs, metrics
+from proctor.manager.store.tables.jobs import live as live_jobs
 from proctor.training_services.base import EndReason, TrialJobForm
 from proctor.training_services.in_memory.scripts import Final, Raw, ScriptedExit, ScriptedReport, Step
 
@@ -37,7 +38,10 @@ CONFIG = SMALL | {
     "keepCheckpoints": 1,
     "checkpointQuotaMb": 1,  # two of them
 }
-COMMANDS = ("pause", "resume", "clone", "retry", "kill", "pause all", "resume all", "stop", "restart the manager")
+COMMANDS = (
+    *("pause", "resume", "clone", "retry", "retry from its checkpoint", "kill"),
+    *("pause new trials", "pause all", "resume new trials", "resume all", "stop", "restart the manager"),
+)
 MISHAPS = {
     EndReason.EXITED_ERROR: 1,
     EndReason.SIGNALED: None,
@@ -82,10 +86,10 @@ async def carry_out(manager: Manager, experiment_id: str, command: str, which: i
     trial_id = rows[which % len(rows)].id if rows else "none"
     try:
         match command:
-            case "pause all":
-                await manager.pause_experiment(experiment_id, trials=True)
-            case "resume all":
-                await manager.resume_experiment(experiment_id, trials=True)
+            case "pause all" | "pause new trials":
+                await manager.pause_experiment(experiment_id, trials=command == "pause all")
+            case "resume all" | "resume new trials":
+                await manager.resume_experiment(experiment_id, trials=command == "resume all")
             case "stop":
                 await manager.stop_experiment(experiment_id)
             case _ if not rows:
@@ -96,13 +100,27 @@ async def carry_out(manager: Manager, experiment_id: str, command: str, which: i
                 await manager.trials.resume(trial_id)
             case "clone":
                 await manager.trials.clone(trial_id, {"x": 0.25})
-            case "retry":
-                await manager.trials.retry(trial_id)
+            case "retry" | "retry from its checkpoint":
+                await manager.trials.retry(trial_id, from_checkpoint=command != "retry")
             case "kill":
                 await manager.trials.kill(trial_id)
     except (Conflict, BadRequest):
         after = await all_trials(manager, experiment_id)
         assert [row.id for row in after] == [row.id for row in rows], f"{command} was refused and made a trial"
+
+
+async def check_always(manager: Manager, experiment_id: str, seen: set[str]) -> None:
+    """What holds at any moment.
+
+    :param seen: the trials that there were; new ones are added.
+    """
+    rows = await all_trials(manager, experiment_id)
+    assert seen <= {row.id for row in rows}, "a trial is lost"
+    seen |= {row.id for row in rows}
+    jobs = Counter(job.trial_id for job in await manager.control.read(lambda c: live_jobs(c, experiment_id)))
+    assert max(jobs.values(), default=0) <= 1
+    assert jobs.total() <= CONFIG["trialConcurrency"]
+    assert not [row for row in rows if row.id in jobs and (row.status is TrialStatus.PAUSED or row.status.is_terminal)]
 
 
 async def finish(manager: Manager, experiment_id: str) -> None:
@@ -126,10 +144,8 @@ def check_budgets(row: TrialRow, jobs: Sequence[TrialJobRow]) -> None:
     lost = ends[EndReason.SIGNALED] + ends[EndReason.NODE_LOST]
     assert charged <= CONFIG["maxTrialRetries"] + 1
     assert lost <= CONFIG["maxInfrastructureRetries"] + 1
-    assert (row.failures, row.infrastructure_failures) <= (
-        CONFIG["maxTrialRetries"],
-        CONFIG["maxInfrastructureRetries"],
-    )
+    assert row.failures <= CONFIG["maxTrialRetries"]
+    assert row.infrastructure_failures <= CONFIG["maxInfrastructureRetries"]
     if row.status is TrialStatus.FAILED:
         assert charged == CONFIG["maxTrialRetries"] + 1 or lost == CONFIG["maxInfrastructureRetries"] + 1
     assert [job.number for job in jobs] == list(range(1, len(jobs) + 1))
@@ -169,7 +185,7 @@ async def check_checkpoints(manager: Manager, experiment_id: str, jobs: Sequence
 async def live(directory: Path, platform: Platform, wanted: Sequence[tuple[float, str, int]]) -> dict[str, Any]:
     """Play the user's commands, then let everything come to its end."""
     simulation = Simulation(Home(directory / "home"), asyncio.get_running_loop(), script=platform.training)  # type: ignore[arg-type]
-    experiment_id, remaining = "", list(wanted)
+    experiment_id, remaining, seen = "", list(wanted), set[str]()
     while True:
         async with simulation.manager() as manager:
             if not experiment_id:
@@ -180,12 +196,17 @@ async def live(directory: Path, platform: Platform, wanted: Sequence[tuple[float
                 if command == "restart the manager":
                     break
                 await carry_out(manager, experiment_id, command, which)
+                await check_always(manager, experiment_id, seen)
             else:
                 await finish(manager, experiment_id)
                 rows = await all_trials(manager, experiment_id)
                 jobs = [await attempts(manager, row) for row in rows]
                 await check_checkpoints(manager, experiment_id, list(chain.from_iterable(jobs)))
+                log = await manager.control.read(
+                    lambda c, key=experiment_id: dispatcher_inputs.after(c, key, 0, 10_000)  # type: ignore[misc]
+                )
                 return {
+                    "ends": Counter(entry.payload["parameter_id"] for entry in log if entry.kind == "TrialEnd"),
                     "trials": rows,
                     "jobs": jobs,
                     "curves": [await curve(manager, row) for row in rows],
@@ -193,7 +214,7 @@ async def live(directory: Path, platform: Platform, wanted: Sequence[tuple[float
 
 
 @given(wanted=commands, mishaps=mishaps)
-@settings(max_examples=60)
+@settings(max_examples=settings().max_examples * 2 // 5)
 def test_no_trial_is_lost_every_paused_one_is_resumable_and_budgets_hold(
     wanted: list[tuple[float, str, int]], mishaps: dict[int, tuple[int, EndReason]]
 ) -> None:
@@ -203,6 +224,7 @@ def test_no_trial_is_lost_every_paused_one_is_resumable_and_budgets_hold(
         rows: list[TrialRow] = found["trials"]
         assert [row.sequence_id for row in rows] == list(range(len(rows)))
         assert len({row.parameter_id for row in rows}) == len(rows)
+        assert found["ends"] == Counter(row.parameter_id for row in rows), "each trial ends once for the tuner"
         suggested = [row for row in rows if row.source == "algorithm"]
         assert len(suggested) <= CONFIG["maxTrialNumber"] <= len(rows)
         check_concurrency(list(chain.from_iterable(found["jobs"])))
@@ -213,6 +235,8 @@ def test_no_trial_is_lost_every_paused_one_is_resumable_and_budgets_hold(
             if row.status is TrialStatus.SUCCEEDED:
                 assert row.final_value == row.sequence_id
                 assert [point.step for point in points] == list(range(POINTS - len(points) + 1, POINTS + 1))
+            if row.origin_job is None and points:
+                assert points[0].step == 1
             if row.status is TrialStatus.USER_CANCELED:
                 assert any(command == "kill" for _, command, _ in wanted)
 

@@ -124,6 +124,9 @@ async def test_what_was_used_is_in_rest_on_the_pages_and_in_prometheus(api: Any)
     await api.manager.control.write(lambda c: c.execute("UPDATE job_usage SET unmeasured_jobs = 1"))
     text, _ = await visit(api, f"/experiments/{created['id']}")
     assert "<dt>CPU-hours</dt><dd>at least 2.5</dd>" in text
+    await api.manager.control.write(lambda c: c.execute("UPDATE job_usage SET cpu_seconds = 0.07"))
+    text, _ = await visit(api, f"/experiments/{created['id']}")
+    assert "<dt>CPU-hours</dt><dd>at least &lt;0.01</dd>" in text
 
 
 async def test_trials_are_filtered_and_sorted(api: Any) -> None:

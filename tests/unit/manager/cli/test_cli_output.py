@@ -127,6 +127,12 @@ def test_numbers_in_tables_have_four_significant_digits(value: float | str | Non
     assert columns.number(value) == text
 
 
+def test_a_little_time_is_not_written_as_a_power_of_ten() -> None:
+    row = {"usage": {"gpu_hours": 1.94e-05, "cpu_hours": 0.012, "unmeasured_jobs": 1}}
+    assert (columns.gpu_hours(row), columns.cpu_hours(row)) == ("<0.01", "at least 0.012")
+    assert columns.gpu_hours({"usage": {"gpu_hours": 0.0}}) == "0"
+
+
 @pytest.mark.parametrize(
     ("changes", "seconds"),
     [
