@@ -386,6 +386,10 @@ ORDER BY id DESC LIMIT 1;
 -- one for each job and member as a rule
 SELECT * FROM metrics WHERE trial_id = :trial_id AND kind = 'final' ORDER BY id;
 
+-- name: metrics.points_backwards
+SELECT sequence, step FROM metrics
+WHERE trial_id = :trial_id AND kind = 'intermediate' AND job = :job AND member = :member ORDER BY id DESC;
+
 -- name: metrics.points_until
 SELECT count(*) FROM metrics
 WHERE trial_id = :trial_id AND kind = 'intermediate' AND job = :job AND member = :member AND time <= :time;

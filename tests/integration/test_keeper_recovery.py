@@ -59,6 +59,8 @@ ENDING = [
 ]
 IN_SOFT_STOPS = {"keeper.stop.save.after"}
 """Tried by `tests/chaos/test_soft_stops.py`."""
+OF_DELETED_CHECKPOINTS = {"keeper.checkpoint.delete.before", "keeper.checkpoint.delete.after"}
+"""Tried by `tests/chaos/test_deleted_checkpoints.py`."""
 STOPPING = ["keeper.stop.signal.before", "keeper.stop.signal.after", "reaper.stop.before", "reaper.stop.after"]
 WITHOUT_REAPER = ["keeper.stop.before", "keeper.stop.after"]
 
@@ -365,7 +367,11 @@ def test_all_places_of_the_source_are_tried() -> None:
     source = "".join(path.read_text() for path in Path(trial_keeper.__file__).parent.rglob("*.py"))
     places = [place.partition("@")[0] for place in (*STARTING, *ENDING, *STOPPING, *WITHOUT_REAPER)]
     of_files = {f"{place}.{side}" for place in re.findall(r'place="([^"]+)"', source) for side in ("before", "after")}
-    assert {*re.findall(r'failpoint\("([^"]+)"\)', source), *of_files} == {*places, *IN_SOFT_STOPS}
+    assert {*re.findall(r'failpoint\("([^"]+)"\)', source), *of_files} == {
+        *places,
+        *IN_SOFT_STOPS,
+        *OF_DELETED_CHECKPOINTS,
+    }
 
 
 async def keep_alive(node: Node) -> None:

@@ -10,6 +10,7 @@ import re
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain, takewhile
 from typing import Any
 
 from proctor.manager.store.connections import refusal_of
@@ -336,30 +337,44 @@ class _StoredJournal:
         size, manifest = whole_number(record.get("bytes")), record.get("manifest")
         if not isinstance(path, str) or not path or not path.isprintable():
             return False
+        sequence = self._first + self._intermediates
+        if step is not None and with_metric is not True:
+            sequence = self._points_up_to(step)
         values: dict[str, Any] = {
             "offset": place,
             "step": step,
             "path": path,
-            "sequence": self._first + self._intermediates,
+            "sequence": sequence,
             "time": time,
             "with_metric": int(with_metric) if isinstance(with_metric, bool) else None,
             "bytes": size if size is not None and size >= 0 else None,
             "manifest": manifest if isinstance(manifest, str) and _SHA_256.fullmatch(manifest) else None,
-            "value": self._value_before(),
+            "value": self._value_before(sequence),
         }
         [row] = self._connection.execute(query("checkpoints.insert"), self._key | values).fetchall()
         self._news.checkpoints.append(CheckpointRow.from_row(row))
         return True
 
-    def _value_before(self) -> float | None:
-        """The number of the member's last intermediate metric up to here; of any member's where it has none."""
-        found = next((row for row in reversed(self._rows) if row[5] == KIND_INTERMEDIATE), None)
+    def _points_up_to(self, step: int) -> int:
+        """How many points the curve had at a step. One that is stored beside the training, as the trainer does it, is
+        registered when later steps have been reported: they are not part of it."""
+        pending = ((row[6], row[7]) for row in reversed(self._rows) if row[5] == KIND_INTERMEDIATE)
+        stored = self._connection.execute(query("metrics.points_backwards"), self._key)
+        later = takewhile(lambda point: point[1] is not None and point[1] > step, chain(pending, stored))
+        places: list[int] = [place for place, _ in later]
+        return min(places, default=self._first + self._intermediates)
+
+    def _value_before(self, sequence: int) -> float | None:
+        """The number of the member's last intermediate metric before a point; of any member's where it has none."""
+        points = (row for row in reversed(self._rows) if row[5] == KIND_INTERMEDIATE)
+        found = next((row for row in points if row[6] < sequence), None)
         if found is not None:
             return found[8]  # type: ignore[no-any-return]
         key = {name: self._key[name] for name in ("trial_id", "member")}
-        values = {**key, "sequence": self._first + self._intermediates}
+        values = {**key, "sequence": sequence}
         stored = self._connection.execute(query("metrics.value_before"), values).fetchone()
-        stored = stored or self._connection.execute(query("metrics.latest_value"), key).fetchone()
+        if stored is None and self._first + self._intermediates == 0:
+            stored = self._connection.execute(query("metrics.latest_value"), key).fetchone()
         return None if stored is None else stored[0]
 
     def _take_lost(self, place: int, count: int | None, why: Any, time: float) -> bool:

@@ -245,3 +245,34 @@ def test_a_page_may_hold_the_records_of_one_member(metrics_database: sqlite3.Con
     assert [row.value for row in metrics.page(metrics_database, "trial000", member=1, limit=9)] == [1.0]
     latest = [metrics.latest_intermediate(metrics_database, "trial000", member=member) for member in (0, 1, 2)]
     assert [row and row.value for row in latest] == [0.0, 1.0, None]
+
+
+def test_a_checkpoint_that_is_registered_late_stands_at_its_step(metrics_database: sqlite3.Connection) -> None:
+    """The trainer stores it beside the training, which goes on."""
+
+    def store(*records: dict[str, Any], job: int = 1, first: int = 0) -> metrics.StoredChunk:
+        offset = metrics.offset_of(metrics_database, "trial000", job)
+        data = "".join(json.dumps({"time": 1.0, **record}) + "\n" for record in records).encode()
+        key = {"trial_id": "trial000", "job": job, "member": 0}
+        return metrics.store_chunk(metrics_database, **key, offset=offset, data=data, first_sequence=first)
+
+    def points(*steps: int) -> list[dict[str, Any]]:
+        return [{"kind": "intermediate", "value": step / 10, "step": step} for step in steps]
+
+    def saved(step: int, **more: Any) -> dict[str, Any]:
+        return {"kind": "checkpoint", "path": f"output/checkpoints/{step}", "step": step, "with_metric": False, **more}
+
+    store(*points(1, 2, 3, 4))
+    chunk = store(*points(5, 6), saved(3), saved(6), saved(5, with_metric=True), saved(0), saved(9))
+    assert [(row.step, row.sequence, row.value) for row in chunk.checkpoints] == [
+        (3, 3, 0.3),
+        (6, 6, 0.6),
+        (5, 6, 0.6),  # its metric was reported just before it
+        (0, 0, None),
+        (9, 6, 0.6),
+    ]
+    chunk = store(*points(4), saved(3), job=2, first=3)  # the points of the job before are not this one's
+    assert [(row.sequence, row.value) for row in chunk.checkpoints] == [(3, 0.3)]
+    latest = metrics.latest_checkpoint(metrics_database, "trial000")
+    assert latest is not None
+    assert (latest.step, latest.sequence) == (3, 3)
