@@ -169,7 +169,7 @@ class _HoldOption:
 def _hold_options(
     demands: Sequence[GpuDemand], nodes: Mapping[str, NodeCapacity], now: float, asking: Standing
 ) -> Iterator[tuple[GpuDemand, _HoldOption]]:
-    """What is held for each of these trials, for which something is, in their order."""
+    """For each of these trials that gets a hold, in their order, what is held."""
     held: dict[str, set[str]] = {}
     for demand in sorted(demands, key=lambda demand: demand.order):
         choices = (_hold_option(demand, nodes[node_id], held.get(node_id, set())) for node_id in demand.rules)

@@ -119,13 +119,11 @@ class CheckpointCopies:
         try:
             await self._make(row)
             self._has_noticed = False
-        except ServiceUnavailable as error:
+        except (ServiceUnavailable, StoreError) as error:
             wanted.failures += 1
             wanted.due = self._context.clock.monotonic() + growing_pause(wanted.failures)
             self._wanted.setdefault(key, wanted)  # unless a newer one has come
             log.info("a checkpoint is copied later: %s", error, extra=self._extra)
-        except StoreError as error:
-            log.warning("a checkpoint is not copied: %s", error, extra=self._extra)
         except Exception as error:
             log.warning("a checkpoint is not copied: %s", error, extra=self._extra)
             self._say(error_clause(error))

@@ -143,10 +143,11 @@ class InputLog:
     def _answers(self, connection: sqlite3.Connection, position: int) -> list[protocol.Answer]:
         suggested = dispatcher_inputs.suggestions(connection, self._experiment_id, position)
         decided = dispatcher_inputs.decisions(connection, self._experiment_id, position)
-        return [protocol.Answer(*suggestion) for suggestion in suggested] + [
+        answers = [protocol.Answer(*suggestion) for suggestion in suggested] + [
             protocol.Answer(row.parameter_id, row.parameters, row.state, str(row.kind), row.trial_id, row.donor_trial)
             for row in decided
         ]
+        return sorted(answers, key=lambda answer: answer.parameter_id)
 
     async def _message(self, row: InputRow, answers: list[protocol.Answer]) -> ToDispatcher:
         if row.kind == "ReportMetrics":

@@ -67,7 +67,7 @@ def gather_facts(
     origins: Collection[tuple[str, str]],
     copying: Collection[int] = (),
 ) -> list[CheckpointFacts]:
-    """What decides over the checkpoints of a trial.
+    """What the fate of a trial's checkpoints depends on.
 
     :param job: its live job.
     :param copying: those that are being copied to this machine.
@@ -121,6 +121,7 @@ class CheckpointRetention:
         quota = context.config.checkpoint_quota_mb
         self._quota = None if quota is None else quota * BYTES_PER_MB
         self._undecided: dict[str, None] = {}  # trials, in the order in which they came
+        self._ended: set[str] = set()  # trials whose donors are to be decided over
         self._is_exceeded = False
         self._said: set[str] = set()
         self._group: asyncio.TaskGroup | None = None
@@ -150,7 +151,7 @@ class CheckpointRetention:
             platform = config.training_service.platform
             self._say(
                 f"platform {platform} cannot delete checkpoints: keepCheckpoints and checkpointQuotaMb have no effect, "
-                "but that a checkpoint larger than the quota is not saved"
+                "except that a checkpoint larger than the quota is not saved"
             )
 
     # ---- decisions, in the loop
@@ -176,22 +177,26 @@ class CheckpointRetention:
         if not self._is_needed:
             return
         self._undecided |= dict.fromkeys(trial_ids)
+        self._ended.update(trial_id for trial_id in trial_ids if trial_id not in self._state.trials)
         batch = list(islice(self._undecided, TRIALS_AT_ONCE))
         if not batch:
             return
+        for trial_id in batch:  # what changes from now on is decided over again
+            del self._undecided[trial_id]
+        ended, self._ended = self._ended, set()
         try:
             self._context.metrics.require_writable()
+            donors = await self._donors(ended)
             decision = await self._judge(batch)
-            donors = await self._donors([trial_id for trial_id in trial_ids if trial_id not in self._state.trials])
             await self._commit(decision.changed, decision.deleted)
             if self._quota is not None:
                 await self._enforce(self._quota)
         except StoreError as error:
             extra = {"action": "checkpoint.decide", "experiment_id": self._state.row.id}
             log.warning("nothing is decided over checkpoints now: %s", error, extra=extra)
+            self._undecided |= dict.fromkeys(batch)
+            self._ended |= ended
             return
-        for trial_id in batch:
-            del self._undecided[trial_id]
         self._undecided |= dict.fromkeys(donor for donor in donors if donor not in batch)
         if self._undecided:
             self._inbox.post(Wake())
@@ -236,7 +241,7 @@ class CheckpointRetention:
         return _Decision(deleted, expendable, changed, rows)
 
     async def _commit(self, changed: Mapping[int, Expendability], deleted: Sequence[CheckpointRow]) -> None:
-        """Write down a decision; what is deleted then leaves in its time. Raises DatabaseUnusable: it is written down
+        """Write down a decision; their files are removed later. Raises DatabaseUnusable: it is written down
         later."""
         if not changed and not deleted:
             return

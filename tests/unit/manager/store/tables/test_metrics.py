@@ -248,7 +248,7 @@ def test_a_page_may_hold_the_records_of_one_member(metrics_database: sqlite3.Con
 
 
 def test_a_checkpoint_that_is_registered_late_stands_at_its_step(metrics_database: sqlite3.Connection) -> None:
-    """The trainer stores it beside the training, which goes on."""
+    """The trainer stores it beside the training, which continues."""
 
     def store(*records: dict[str, Any], job: int = 1, first: int = 0) -> metrics.StoredChunk:
         offset = metrics.offset_of(metrics_database, "trial000", job)
