@@ -394,9 +394,6 @@ WHERE trial_id = :trial_id AND kind = 'intermediate' AND job = :job AND member =
 SELECT count(*) FROM metrics
 WHERE trial_id = :trial_id AND kind = 'intermediate' AND job = :job AND member = :member AND time <= :time;
 
--- name: metrics.between
-SELECT * FROM metrics WHERE id BETWEEN :first_id AND :last_id ORDER BY id;
-
 -- name: metrics.intermediates_between
 -- with how long their trials had run
 SELECT metrics.*, max(0.0, first_seconds + time - started_at) FROM metrics JOIN journals USING (trial_id, job, member)

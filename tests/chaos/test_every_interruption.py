@@ -10,20 +10,14 @@ pytestmark = pytest.mark.chaos
 
 
 @pytest.mark.parametrize("tuner", ["Random", "TPE"])
-def test_a_kill_at_any_commit_of_either_database_changes_nothing(
-    tuner: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("killed_at", "counted"), [("manager_killed_at", "commits"), ("dispatcher_killed_at", "inputs")]
+)
+def test_a_kill_at_any_commit_of_either_database_or_any_input_changes_nothing(
+    tuner: str, killed_at: str, counted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = ScheduledRun(monkeypatch, tmp_path)
     undisturbed = run(tuner)
-    for moment in range(1, undisturbed.commits):
-        assert run(tuner, manager_killed_at=moment).found == undisturbed.found, f"killed at commit {moment}"
-
-
-@pytest.mark.parametrize("tuner", ["Random", "TPE"])
-def test_a_kill_of_the_dispatcher_at_any_input_changes_nothing(
-    tuner: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = ScheduledRun(monkeypatch, tmp_path)
-    undisturbed = run(tuner)
-    for moment in range(1, undisturbed.inputs):
-        assert run(tuner, dispatcher_killed_at=moment).found == undisturbed.found, f"killed at input {moment}"
+    for moment in range(1, getattr(undisturbed, counted)):
+        outcome = run(tuner, **{killed_at: moment})
+        assert outcome.found == undisturbed.found, f"{killed_at} {moment}"

@@ -241,6 +241,13 @@ class ExperimentState:
             if trial.job is not None and trial.job.started_at is not None:
                 self.gpu_time.start(trial.job, monotonic - max(now - trial.job.started_at, 0.0))
 
+    def take_answer(self, parameter_id: int) -> bool:
+        """A request for this id is answered. False: it was not requested, or is answered already."""
+        is_open = parameter_id in self.requested or parameter_id in self.declined
+        self.requested.discard(parameter_id)
+        self.declined.discard(parameter_id)
+        return is_open
+
     def active_seconds(self, monotonic: float) -> float:
         """How long trials have been created or waited for, up to now."""
         running = 0.0 if self.active_since is None else monotonic - self.active_since

@@ -299,15 +299,23 @@ def _supersedes(before: EndReason, reason: EndReason) -> bool:
 
 
 def stop_softly(
-    state: ExperimentState, turn: Turn, trial: LiveTrial, reason: EndReason, detail: str, save_seconds: float
+    state: ExperimentState,
+    turn: Turn,
+    trial: LiveTrial,
+    reason: EndReason,
+    detail: str,
+    save_seconds: float,
+    *,
+    position: int | None = None,
 ) -> None:
     """Stop the trial's job; one whose process runs may save first.
 
     :param save_seconds: how long it may save before it is signaled.
+    :param position: as of `request_stop`.
     """
     runs = trial.job is not None and trial.job.status is TrialJobStatus.RUNNING
     save_until = turn.now + save_seconds if runs and save_seconds > 0 else None
-    request_stop(state, turn, trial, reason, detail, save_until=save_until)
+    request_stop(state, turn, trial, reason, detail, position=position, save_until=save_until)
 
 
 def end_saving(turn: Turn, trial: LiveTrial) -> None:

@@ -118,10 +118,8 @@ def apply_chunk(turn: Turn, trial: LiveTrial, chunk: StoredChunk, *, is_newest: 
 
 def on_new_trial(state: ExperimentState, turn: Turn, message: protocol.NewTrial) -> None:
     """A suggestion becomes a trial. One that was not requested, or that came before, is ignored."""
-    if message.parameter_id not in state.requested | state.declined:
+    if not state.take_answer(message.parameter_id):
         return
-    state.requested.discard(message.parameter_id)
-    state.declined.discard(message.parameter_id)
     transitions.create_trial(
         state,
         turn,
@@ -135,10 +133,8 @@ def on_new_trial(state: ExperimentState, turn: Turn, message: protocol.NewTrial)
 
 def on_suggestion_refused(state: ExperimentState, turn: Turn, message: SuggestionRefused) -> None:
     """A suggestion whose parameters the store refuses is a trial that has failed."""
-    if message.parameter_id not in state.requested | state.declined:
+    if not state.take_answer(message.parameter_id):
         return
-    state.requested.discard(message.parameter_id)
-    state.declined.discard(message.parameter_id)
     trial = transitions.create_trial(
         state,
         turn,
@@ -177,10 +173,7 @@ def on_pause(state: ExperimentState, turn: Turn, message: protocol.PauseTrial, *
     if trial is None or trial.job is None or trial.job.number != message.job_number:
         return
     detail = "paused by its trial scheduler"
-    save_until = turn.now + save_seconds if save_seconds > 0 else None
-    transitions.request_stop(
-        state, turn, trial, EndReason.PAUSED, detail, position=message.position, save_until=save_until
-    )
+    transitions.stop_softly(state, turn, trial, EndReason.PAUSED, detail, save_seconds, position=message.position)
 
 
 def on_decision(
@@ -194,10 +187,8 @@ def on_decision(
 
     :param donor: what a clone begins with, if there is a checkpoint.
     """
-    if message.parameter_id not in state.requested | state.declined:
+    if not state.take_answer(message.parameter_id):
         return
-    state.requested.discard(message.parameter_id)
-    state.declined.discard(message.parameter_id)
     trial = state.trials.get(message.trial_id)
     decision = DecisionRow(
         experiment_id=state.row.id,

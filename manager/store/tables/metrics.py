@@ -33,7 +33,6 @@ __all__ = [
     "offsets",
     "page",
     "ranks",
-    "rows_between",
     "store_chunk",
     "store_lines",
 ]
@@ -153,12 +152,6 @@ def ranks(connection: sqlite3.Connection, trial_id: str) -> list[RankSummary]:
         for job, member, intermediates, reported_finals in journals
         if job == newest and intermediates + reported_finals
     ]
-
-
-def rows_between(connection: sqlite3.Connection, first_id: int, last_id: int) -> list[MetricRow]:
-    """The records with these ids, both ends included, in the order of storing; of every trial and kind."""
-    rows = connection.execute(query("metrics.between"), {"first_id": first_id, "last_id": last_id})
-    return [MetricRow.from_row(row) for row in rows]
 
 
 def intermediates_between(

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from fakes.settable_clock import SettableClock
+from fakes.small_experiments import SMALL
 
 from proctor.manager.clock import LoopClock
 from proctor.manager.engine.manager import Manager
@@ -98,16 +99,7 @@ def play(tmp_path: Path, *scenarios: Scenario, gpus: int = 2) -> None:
 
 
 async def create(manager: Manager, tmp_path: Path, name: str, **changes: Any) -> str:
-    config = {
-        "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}},
-        "trialCommand": "python trial.py",
-        "trialConcurrency": 2,
-        "maxTrialNumber": 2,
-        "trialGpuNumber": 1,
-        "tuner": {"name": "Random"},
-        "trainingService": {"platform": "local"},
-        **changes,
-    }
+    config = SMALL | {"trialConcurrency": 2, "maxTrialNumber": 2, "trialGpuNumber": 1, **changes}
     await manager.create_experiment(config=config, directory=str(tmp_path), experiment_id=name)
     await asyncio.sleep(1.0)
     return name

@@ -92,9 +92,10 @@ def test_pages_follow_the_order_of_storing_over_all_kinds(metrics_database: sqli
 def test_rows_are_replayed_by_their_ids(metrics_database: sqlite3.Connection) -> None:
     _report(metrics_database, 1, [0.1, 0.2])
     _report(metrics_database, 1, [0.3], trial_id="trial001")
-    replayed = metrics.rows_between(metrics_database, 2, 3)
-    assert [(row.trial_id, row.value) for row in replayed] == [("trial000", 0.2), ("trial001", 0.3)]
-    assert metrics.last_id(metrics_database) == 3
+    _report(metrics_database, 1, [9.0], member=1)
+    replayed = metrics.intermediates_between(metrics_database, 2, 4)
+    assert [(row.trial_id, row.value) for row, _ in replayed] == [("trial000", 0.2), ("trial001", 0.3)]
+    assert metrics.last_id(metrics_database) == 4
 
 
 def test_an_empty_database_has_nothing_latest(metrics_database: sqlite3.Connection) -> None:
