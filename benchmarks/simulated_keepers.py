@@ -55,7 +55,7 @@ class SimulatedKeeper(SessionHandler):
             pointer=str(home / "run" / "socket"),
             secret_file=secret_file,
             outbox=self._outbox,
-            answers=FileAnswers(str(self._folder), lambda: ReadablePaths((), ())),
+            answers=FileAnswers(str(self._folder), lambda: ReadablePaths((), ()), lambda _: ""),
         )
 
     async def run(self) -> None:

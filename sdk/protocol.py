@@ -28,7 +28,7 @@ A journal record is one JSON object on one line, at most `MAX_RECORD_BYTES` long
         path is relative to the job's directory; with_metric: whether it was reported together with the metric whose
         record is written just before it. Records of earlier versions do not say so, and have such a metric after them.
         bytes: the size of all its files; manifest: the SHA-256, in hexadecimal, of its manifest
-        (`proctor.sdk.checkpoints`). Records of earlier versions have neither
+        (`proctor.sdk.checkpoints.saving`). Records of earlier versions have neither
     {"kind": "lost", "count": 7, "time": …}
     {"kind": "lost", "why": "a sentence", "time": …}      (how many, or of what, is not counted)
         reports that could not be written (full disk). Of those that the trial itself could no longer record the keeper
@@ -78,7 +78,8 @@ ENV_MEMBER = "PROCTOR_MEMBER"  # rank of a process that no launcher has given on
 ENV_INHERITED_LAUNCHES = "PROCTOR_INHERITED_LAUNCHES"  # `describe_launches` of the trial's start, or unset
 ENV_MEMORY_RESERVE = "PROCTOR_MEMORY_RESERVE"  # path of the reserve in the reaper's memory
 ENV_CHECKPOINT_QUOTA = "PROCTOR_CHECKPOINT_QUOTA_MB"  # what all checkpoints of the experiment may take, or unset
-ENV_RESUME_CHECKPOINT = "PROCTOR_RESUME_CHECKPOINT"  # absolute path of the checkpoint to continue from, or unset
+ENV_CHECKPOINT_STORAGE = "PROCTOR_CHECKPOINT_STORAGE"  # folder or URL below which this job stores its own, or unset
+ENV_RESUME_CHECKPOINT = "PROCTOR_RESUME_CHECKPOINT"  # path or URL of the checkpoint to continue from, or unset
 
 # Of each launcher: the variables of the rank and the number of processes, and those that distinguish its launches.
 _LAUNCHERS = (
@@ -109,6 +110,17 @@ def describe_launches(environment: "Mapping[str, str]") -> str:
     """Return what distinguishes the launches that an environment comes from from later ones; "" if there are none."""
     found = [names for names in _LAUNCHERS if _launched_rank(environment, names) is not None]
     return ";".join(_describe_launch(environment, names) for names in found)
+
+
+def is_url(place: str) -> bool:
+    """Return whether a place of checkpoints is a URL for fsspec and not a folder."""
+    return "://" in place
+
+
+def checkpoint_place(job_directory: str, path: str) -> str:
+    """Return where a registered checkpoint is: its `path` is relative to the job's directory unless it was stored in
+    the experiment's storage, of which it is the absolute path or the URL."""
+    return path if path.startswith("/") or is_url(path) else f"{job_directory}/{path}"
 
 
 def journal_name(rank: int) -> str:

@@ -25,7 +25,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from proctor.sdk.checkpoints import StoredCheckpoint
+    from proctor.sdk.checkpoints.saving import StoredCheckpoint
 
 
 class _State:
@@ -99,7 +99,7 @@ def report(metrics: "Any", checkpoint: "str | os.PathLike[str] | None" = None, s
     channel = _open()
     if channel is None:
         return
-    from proctor.sdk.checkpoints import save_checkpoint
+    from proctor.sdk.checkpoints.saving import save_checkpoint
 
     stored = save_checkpoint(os.fspath(checkpoint), channel.job_directory)
     # After its metric, so that the curve up to the checkpoint includes it.
@@ -117,21 +117,28 @@ def save_checkpoint(checkpoint: "str | os.PathLike[str]", step: "int | None" = N
     channel = _open()
     if channel is None:
         return
-    from proctor.sdk import checkpoints
+    from proctor.sdk.checkpoints import saving
 
-    stored = checkpoints.save_checkpoint(os.fspath(checkpoint), channel.job_directory)
+    stored = saving.save_checkpoint(os.fspath(checkpoint), channel.job_directory)
     if record := _checkpoint_record(stored, step, with_metric=False):
         channel.journal.append(record, patient=False)
 
 
 def get_checkpoint() -> "str | None":
-    """Return the folder to continue from: this job's newest checkpoint, else the one it was started from, else None."""
+    """Return the folder to continue from: this job's newest checkpoint, else the one it was started from, else None.
+    Where checkpoints are stored under a URL, the first call downloads it.
+
+    :raises CheckpointError: it cannot be downloaded, or is damaged.
+    """
     channel = _open()
     if channel is None:
         return None
-    from proctor.sdk.checkpoints import find_newest_checkpoint
+    from proctor.sdk.checkpoints.saving import fetch_checkpoint, find_newest_checkpoint
 
-    return find_newest_checkpoint(channel.job_directory) or channel.resume_checkpoint
+    newest = find_newest_checkpoint(channel.job_directory)
+    if newest is not None or channel.resume_checkpoint is None:
+        return newest
+    return fetch_checkpoint(channel.job_directory, channel.resume_checkpoint)
 
 
 def should_stop() -> bool:

@@ -392,8 +392,9 @@ class SupportsCheckpoints(ABC):  # noqa: B024 - it promises a behavior, not a me
     """A service that finds out by itself which of the checkpoints of its form the place of a job can read.
 
     The engine offers it several, also such that are not on the manager's machine. The service takes the first that
-    `proctor.sdk.checkpoints.verify_checkpoint` finds whole, where the job will run or where it copies it from; if there
-    is none, the job begins at the start. It says which (`StatusChange.start`, put together by `describe_start`): with
+    `proctor.sdk.checkpoints.manifest.verify_checkpoint` finds whole, where the job will run or where it copies it from;
+    one under a URL is verified by `stored_checkpoints.await_verified`. If there is none, the job begins at the start.
+    It says which (`StatusChange.start`, put together by `describe_start`): with
     SUBMITTED, before it starts the job, because that decides where the curve of its metrics continues; and again with
     RUNNING.
     """
@@ -421,10 +422,10 @@ class SupportsCheckpointDeletion(ABC):
         """Delete a checkpoint of a job, which may be running: everywhere the service has put a copy of it.
 
         That it is deleted was committed before, so no job is given it any longer. `path` is relative to the job's
-        directory: output/checkpoints/<n>. It must never be found half removed. Idempotent; one that is not there is
-        deleted already. May take as long as removing the files takes. Raises ServiceUnavailable while the job's node
-        is away: it is called again later, also by the next manager; and TrainingServiceError, with what a person can do
-        about it, where it cannot be deleted.
+        directory, output/checkpoints/<n>, or absolute where it is in a folder that the nodes share (checkpointStorage).
+        It must never be found half removed. Idempotent; one that is not there is deleted already. May take as long as
+        removing the files takes. Raises ServiceUnavailable while the job's node is away: it is called again later, also
+        by the next manager; and TrainingServiceError, with what a person can do about it, where it cannot be deleted.
         """
 
 

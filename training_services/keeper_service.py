@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from proctor.sdk.failpoints import failpoint
+from proctor.sdk.protocol import ENV_CHECKPOINT_STORAGE, is_url
 from proctor.training_services.base import (
     CheckpointOffer,
     EndReason,
@@ -45,11 +46,13 @@ from proctor.training_services.errors import (
 from proctor.training_services.keepers.launches import write_cancel
 from proctor.training_services.keepers.reports import HubClient
 from proctor.training_services.registry import ServiceContext
+from proctor.training_services.stored_checkpoints import await_verified
 from proctor.trial_keeper.protocol import Cancel, Launch, Update
 
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 1.0
+STORAGE_PAUSE_SECONDS = 30.0
 NOTICED_SECONDS = 1.0
 """What keeps a job waiting for less is not reported."""
 CLEAN_UP_SECONDS = 30.0
@@ -162,6 +165,7 @@ class KeeperTrainingService(
         self._waiting: dict[str, bool] = {}  # jobs that are not sent yet; True: perhaps sent before a restart
         self._launching: dict[str, asyncio.Task[None]] = {}
         self._starts: dict[str, JobStart] = {}  # where jobs begin that were prepared
+        self._storing: set[str] = set()  # nodes whose trials can store checkpoints in the experiment's storage
 
     @abstractmethod
     def check(self, form: TrialJobForm) -> None:
@@ -175,7 +179,7 @@ class KeeperTrainingService(
 
     def must_prepare(self, form: TrialJobForm) -> bool:
         """Whether a job needs something on its node before it is launched."""
-        return bool(form.checkpoints)
+        return bool(form.checkpoints) or ENV_CHECKPOINT_STORAGE in form.environment
 
     async def prepare(self, form: TrialJobForm) -> JobStart | None:
         """Have on its node what a job needs, however long that is disconnected. Returns where the job begins, if its
@@ -186,7 +190,7 @@ class KeeperTrainingService(
             if not damage:
                 return describe_start(form.trial_id, offer, passed_over)
             passed_over.append((offer, damage))
-        return describe_start(form.trial_id, None, passed_over)
+        return describe_start(form.trial_id, None, passed_over) if passed_over else None
 
     def checkpoint_of(self, form: TrialJobForm) -> str | None:
         """The path of the checkpoint from which a job that was prepared continues."""
@@ -371,6 +375,7 @@ class KeeperTrainingService(
 
     async def _prepare_and_send(self, form: TrialJobForm) -> None:
         start = await self.prepare(form)
+        await self._await_storage(form)
         if start is not None:  # before the first metric: it decides where the job's curve continues
             self._starts[form.job_id] = start
             await self.deliver_change(self.submitted(form, start=start))
@@ -379,9 +384,30 @@ class KeeperTrainingService(
             self._hub.send(self._node_of(form), self.launch(job.form))
             failpoint("manager.launch.after")
 
+    async def _await_storage(self, form: TrialJobForm) -> None:
+        """Wait until the trials on a job's node can store checkpoints where the experiment has them stored, so that
+        none trains for hours and then cannot."""
+        storage, node_id = form.environment.get(ENV_CHECKPOINT_STORAGE), self._node_of(form)
+        while storage is not None and node_id not in self._storing:
+            await self._pool.wait_connected(node_id)
+            try:
+                place = storage.removesuffix(f"/{form.trial_id}/{form.number}")
+                problem = await self._hub.probe_storage(node_id, place, self.launch(form))
+            except TrainingServiceError as error:
+                problem = str(error)
+            if not problem:
+                self._storing.add(node_id)
+                return
+            log.warning("node %s: %s", node_id, problem, extra={"action": "storage.probe", "node_id": node_id})
+            clause = f"trials on node {node_id} cannot store checkpoints: {problem}"
+            self.report_waiting(form, f"{clause}; tried again in {STORAGE_PAUSE_SECONDS:.0f} s")
+            await asyncio.sleep(STORAGE_PAUSE_SECONDS)
+
     async def _verify(self, form: TrialJobForm, offer: CheckpointOffer) -> str:
         """What keeps a job from continuing from a checkpoint at its own path, as a clause; waits until its node is
         connected."""
+        if is_url(offer.path):
+            return await await_verified(offer, form.environment, partial(self.report_waiting, form))
         node_id = self._node_of(form)
         clause = f"{offer.name(form.trial_id)} is being verified"
         with reporting_wait(partial(self.report_waiting, form), clause):

@@ -32,16 +32,27 @@ __all__ = [
     "ProviderFactory",
     "Providers",
     "UncollectedFiles",
+    "read_secrets",
 ]
 
 SECRETS_FILE = "secrets.json"
-"""In the folder of an experiment: the secrets of its configuration by their path in it, for a provider's logins."""
+"""In the folder of an experiment: the secrets of its configuration by their path in it, for a provider's logins and
+the storage of checkpoints."""
 RECORD_FILE = "node.json"
 """In the folder of a node that a provider still has to do with: a JSON object whose `kind` names the provider."""
 
 log = logging.getLogger(__name__)
 
 BUILT_IN: Mapping[str, str] = {"remote": "proctor.training_services.remote.machines.provider:RemoteProvider"}
+
+
+def read_secrets(experiment_directory: Path) -> dict[str, str]:
+    """The secrets of the experiment in this folder, by path in its configuration."""
+    try:
+        found = json.loads((experiment_directory / SECRETS_FILE).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    return {str(path): str(secret) for path, secret in found.items()}
 
 
 class CheckVerdict(StrEnum):

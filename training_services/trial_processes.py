@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from proctor.sdk.bundle import build_bundle
-from proctor.sdk.checkpoints import verify_checkpoint
+from proctor.sdk.checkpoints.manifest import verify_checkpoint
 from proctor.sdk.process_limits import users_open_files
 from proctor.sdk.protocol import EXIT_FILE, STDERR_FILE
 from proctor.training_services.base import CheckpointOffer, EndReason, Exit, TrialJobForm

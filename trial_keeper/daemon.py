@@ -94,7 +94,11 @@ class Keeper(SessionHandler):
             tasks=self._tasks,
             disk=self._disk,
         )
-        self._answers = FileAnswers(str(directory), self._job_places)
+        self._answers = FileAnswers(
+            str(directory),
+            self._job_places,
+            lambda asked: requests.probe_storage(asked.folder, absolute_launch(asked.launch, str(directory))),
+        )
         self._session = ManagerSession(
             node_id=settings.node_id,
             pointer=settings.manager_pointer,

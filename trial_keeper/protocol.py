@@ -264,6 +264,19 @@ class VerifyCheckpoint:
 
 
 @dataclass(frozen=True)
+class ProbeStorage:
+    """Answer `request` with what keeps the trials of an experiment on this node from storing checkpoints in `folder`,
+    which may be a URL: their interpreter is asked then, in their environment.
+
+    launch: of one of its jobs.
+    """
+
+    request: str
+    folder: str
+    launch: Launch
+
+
+@dataclass(frozen=True)
 class RemoveFolder:
     """Remove a folder below the keeper's directory with all that is in it, and answer `request`. One that is not there
     is allowed; one in which a job still runs is left, with an error."""
@@ -275,8 +288,9 @@ class RemoveFolder:
 @dataclass(frozen=True)
 class RemoveCheckpoint:
     """Delete a checkpoint of a job, which may be running, and answer `request`: `folder` is the path of
-    output/checkpoints/<n> in the job's directory. It loses its name at once, so that no process finds half of it. One
-    that is not there is deleted already; one that a running job continues from is left, with an error."""
+    output/checkpoints/<n> in the job's directory, or of a checkpoint in the experiment's storage. It loses its name at
+    once, so that no process finds half of it. One that is not there is deleted already; one that a running job
+    continues from is left, with an error."""
 
     request: str
     folder: str
@@ -284,7 +298,7 @@ class RemoveCheckpoint:
 
 KeeperCommand = Launch | Cancel | Update | Shutdown
 """What a keeper must do with a job, or with itself."""
-FileRequest = ListFiles | ReadFile | ReadFiles | VerifyCheckpoint | RemoveFolder | RemoveCheckpoint
+FileRequest = ListFiles | ReadFile | ReadFiles | VerifyCheckpoint | ProbeStorage | RemoveFolder | RemoveCheckpoint
 """A command that is answered, with a `FileAnswer`."""
 COMMAND_TYPES: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(KeeperCommand | FileRequest)}
 
@@ -379,7 +393,7 @@ class FileFacts:
 class FileAnswer:
     """The answer to a `FileRequest`; the bytes that were read follow it. `error` is a sentence, empty if all went well;
     `missing`: what was asked for is not there; `more`: there are files after these, ask again; `damage`: why no trial
-    must continue from a checkpoint, as a clause, empty if it is whole."""
+    must continue from a checkpoint or can store one, as a clause, empty if nothing is wrong."""
 
     session: str
     request: str

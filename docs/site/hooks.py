@@ -62,7 +62,7 @@ MESSAGES = {
     "Manager": ("manager/process", "manager/settings.py", "manager/app.py", "manager/engine", "manager/api"),
     "Tuners and assessors": ("manager/dispatcher",),
     "Machines and platforms": ("training_services",),
-    "Trials": ("sdk/trial.py", "sdk/metrics.py", "sdk/channel.py", "sdk/checkpoints.py", "sdk/compat"),
+    "Trials": ("sdk/trial.py", "sdk/metrics.py", "sdk/channel.py", "sdk/checkpoints", "sdk/compat"),
     "Scripts that control experiments": ("sdk/client",),
     "PyTorch trainer": ("sdk/pytorch",),
 }

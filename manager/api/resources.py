@@ -1,6 +1,7 @@
 """From the store's rows to the resources of the REST API. Used by the routes and by the page."""
 
 import json
+import os
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from proctor.manager.store.rows import CheckpointRow, ExperimentRow, MetricRow, 
 from proctor.manager.store.tables import events, jobs, trials
 from proctor.manager.store.tables.jobs import JobUsage
 from proctor.sdk.metrics import JSON_WORDS
+from proctor.sdk.protocol import checkpoint_place
 from proctor.training_services.nodes.pool import Node, NodePool, Reservation
 from proctor.training_services.providers import CheckStep, FileCollection
 from proctor.trial_keeper.protocol import to_json
@@ -228,7 +230,7 @@ def checkpoint_resource(
         value=row.value,
         kept=list(kept),
         deleted_at=utc_or_none(row.deleted_at),
-        is_here=(trial_directory / "jobs" / str(row.job) / row.path).is_dir(),
+        is_here=os.path.isdir(checkpoint_place(f"{trial_directory}/jobs/{row.job}", row.path)),
         time=utc(row.time),
     )
 

@@ -23,9 +23,11 @@ from proctor.manager.config.fields import (
     Priority,
     Seconds,
     SecondsOrZero,
+    StoragePlace,
     Text,
     TrialNumber,
     Truth,
+    VariableNames,
     Whole,
     newest_checkpoints,
     unexpected,
@@ -100,6 +102,20 @@ def _keep_checkpoints(value: Any) -> Any:
         raise unexpected("a number from 1, all, or a mapping such as {newest: 2, best: 1}") from None
 
 
+class CheckpointStorageConfig(Section):
+    """Where checkpoints are stored instead of the jobs' own folders."""
+
+    location: StoragePlace
+    """A folder that all nodes share, or a URL that fsspec can write to, such as s3://bucket/folder."""
+    environment: VariableNames = ()
+    """Variables with the credentials, taken from the shell of `create`; for trials and manager, stored privately."""
+
+
+def _checkpoint_storage(value: Any) -> Any:
+    """A location alone as the mapping that it stands for."""
+    return {"location": value} if isinstance(value, str) else value
+
+
 class ExperimentConfig(Section):
     """Everything an experiment was asked to be; immutable, all paths absolute, no secrets inside."""
 
@@ -171,6 +187,8 @@ class ExperimentConfig(Section):
     """How many megabytes all checkpoints of the experiment may take together; no limit if not given."""
     copy_checkpoints: Truth = True
     """Copy the newest checkpoint of each trial from its machine to the manager's, in the background."""
+    checkpoint_storage: Annotated[CheckpointStorageConfig | None, BeforeValidator(_checkpoint_storage)] = None
+    """Where checkpoints are stored, as a location alone or a mapping; in the jobs' own folders if not given."""
     save_seconds: SecondsOrZero | None = None
     """How long a stopped trial may save; if not given 30 where it calls should_stop() or has a checkpoint, else 0."""
     lease_seconds: Seconds | None = None

@@ -153,6 +153,29 @@ def _node_path(value: Any) -> Any:
     return value
 
 
+def _storage(value: Any) -> Any:
+    """A folder, or a URL for fsspec that holds no credentials."""
+    scheme, is_url, rest = value.partition("://") if isinstance(value, str) else ("", "", "")
+    if not is_url and (not isinstance(value, str) or not re.fullmatch("/+[^/\0].*", value)):
+        raise unexpected("an absolute path, or a URL such as s3://bucket/folder")
+    if is_url and "@" in rest.partition("/")[0]:
+        raise unexpected("a URL without credentials; name the variables that hold them under environment")
+    if is_url and scheme in {"file", "local"}:
+        raise unexpected("an absolute path instead of a file URL")
+    if is_url and not (re.fullmatch("[a-z][a-z0-9+.-]*", scheme) and rest.strip("/") and rest.isprintable()):
+        raise unexpected("a URL such as s3://bucket/folder")
+    return value.rstrip("/")
+
+
+def _variable_names(value: Any) -> Any:
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, list | tuple) or not all(
+        isinstance(name, str) and re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name) for name in names
+    ):
+        raise unexpected("names of environment variables, as in [AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY]")
+    return tuple(dict.fromkeys(names))
+
+
 def _class_name(value: Any) -> Any:
     parts = value.split(".") if isinstance(value, str) else []
     if len(parts) < 2 or not all(part.isidentifier() for part in parts):
@@ -222,6 +245,13 @@ Label = Annotated[str, BeforeValidator(_label)]
 LoginName = Annotated[str, BeforeValidator(_login_name)]
 NodePath = Annotated[str, BeforeValidator(_node_path)]
 """An absolute path on another machine: kept as it is written."""
+StoragePlace = Annotated[str, BeforeValidator(_storage), WithJsonSchema({"type": "string", "minLength": 1})]
+"""A folder that all nodes share, or a URL; without a slash at its end."""
+VariableNames = Annotated[
+    tuple[str, ...],
+    BeforeValidator(_variable_names),
+    WithJsonSchema({"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "string"}]}),
+]
 ClassName = Annotated[str, BeforeValidator(_class_name)]
 ObjectiveMetric = Annotated[Literal["default"], BeforeValidator(_objective_metric)]
 AnyMapping = Annotated[dict[str, Any], BeforeValidator(_mapping)]

@@ -198,6 +198,7 @@ def render_json_schema() -> str:
         {"type": "integer", "minimum": 1},
         {"const": "all"},
     ]
+    root["checkpointStorage"]["anyOf"].append({"type": "string", "minLength": 1})
     root["advisor"] = {"$ref": "#/$defs/TunerConfig", "deprecated": True, "description": "Old name of tuner."}
     _add_keys_without_effect(schema)
     _add_inherited(schema)

@@ -1,6 +1,8 @@
 """The files of trial jobs, read through their training service, whether the experiment runs or not."""
 
+import asyncio
 import tarfile
+import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +16,11 @@ from proctor.manager.store.database import Database
 from proctor.manager.store.errors import RowNotFound
 from proctor.manager.store.rows import TrialRow
 from proctor.manager.store.tables import jobs
+from proctor.sdk.protocol import is_url
 from proctor.training_services.base import SupportsLogs, TrialJobForm
-from proctor.training_services.errors import TrainingServiceError
+from proctor.training_services.errors import ServiceUnavailable, TrainingServiceError
+from proctor.training_services.stored_checkpoints import download_stored
+from proctor.trial_keeper.files.access import list_files, read_file
 
 PIECE_BYTES = 4 * 1024 * 1024
 
@@ -70,6 +75,21 @@ class FolderArchive:
         yield bytes(2 * tarfile.BLOCKSIZE)
 
 
+async def _archive_of_folder(folder: str, name: str, *, owner: object = None) -> FolderArchive:
+    """A folder of this machine as a tar. Raises NotFound where it has no files.
+
+    :param owner: kept as long as the archive is.
+    """
+    found = await asyncio.to_thread(list_files, folder)
+    if not found:
+        raise NotFound(f"the manager's machine has no files in {folder}; copy them from a node that has the folder")
+
+    async def read(path: str, offset: int, limit: int, _owner: object = owner) -> bytes:
+        return await asyncio.to_thread(read_file, folder, path, offset, limit)
+
+    return FolderArchive([ArchivedFile(file.path, file.size, f"{name}/{file.path}") for file in found], read)
+
+
 class TrialFiles:
     """Reads what trials have written."""
 
@@ -98,9 +118,22 @@ class TrialFiles:
         except TrainingServiceError as error:
             raise Unavailable(str(error)) from error
 
-    async def archive(self, trial: TrialRow, number: int, folder: str, *, name: str) -> "FolderArchive":
-        """A folder of a trial's job as a tar in which it is called `name`. Raises NotFound where it has no files, and
-        as `read` does."""
+    async def archive_checkpoint(self, trial: TrialRow, number: int, folder: str, *, name: str) -> "FolderArchive":
+        """A checkpoint of a trial's job as a tar in which it is called `name`. One that is stored under a URL is
+        downloaded first. Raises NotFound where it has no files, and as `read` does.
+
+        :param folder: its registered path.
+        """
+        if is_url(folder):
+            _, form = await self._open(trial, number)
+            copy = tempfile.TemporaryDirectory(prefix="proctor-checkpoint-")  # removed with the archive
+            try:
+                await download_stored(folder, f"{copy.name}/files", form.environment)
+            except ServiceUnavailable as error:
+                raise Unavailable(str(error)) from error
+            return await _archive_of_folder(f"{copy.name}/files", name, owner=copy)
+        if folder.startswith("/"):
+            return await _archive_of_folder(folder, name)
         files = [(path, size) for path, size in await self.list(trial, number) if path.startswith(f"{folder}/")]
         if not files:
             why = "they were removed by hand, or lost with their machine"

@@ -126,10 +126,12 @@ class Manager:
         dry_run: bool = False,
     ) -> ExperimentRow:
         """Check, write down and start an experiment. Raises BadRequest with every problem, Conflict for a used id."""
-        captured = creation.read_handover(self.home, handover).environment
+        request = creation.read_handover(self.home, handover)
+        captured = request.environment
         caller = Caller.captured(captured)
         loaded = await asyncio.to_thread(creation.check, config, directory, self.home.path, caller=caller)
         await asyncio.to_thread(creation.check_command, loaded.config, captured.get("environment"))
+        await creation.check_storage(loaded.config, {**loaded.secrets, **request.secrets})
         experiment_id = creation.make_id(experiment_id)
         folder = creation.experiment_directory(self.home, loaded, experiment_id)
         row = creation.new_row(loaded, experiment_id, folder, self.clock.now())
@@ -309,8 +311,12 @@ class Manager:
         await self.experiment(experiment_id)
         await self._supervisor.ask(experiment_id, m.Pause(trials))
 
-    async def delete_experiment(self, experiment_id: str) -> None:
-        """Remove everything of a stopped experiment: its rows and its folder."""
+    async def delete_experiment(self, experiment_id: str, *, keep_checkpoints: bool = False) -> None:
+        """Remove everything of a stopped experiment: its rows, its folder, and what it has stored in its
+        checkpointStorage.
+
+        :param keep_checkpoints: leave what is in the checkpointStorage.
+        """
         row = await self.experiment(experiment_id)
         await self._require_deletable(row)
         await self._supervisor.leave(experiment_id)
@@ -320,6 +326,8 @@ class Manager:
         if row.clean_up_owed or row.status is ExperimentStatus.STOPPING:
             await self._supervisor.settle(row)
         await self._supervisor.close_metrics(experiment_id)
+        if not keep_checkpoints:
+            await creation.delete_storage(row)
         failpoint("manager.delete.before")
         try:
             await asyncio.to_thread(creation.remove_folder, Path(row.directory))
@@ -470,7 +478,8 @@ class Manager:
         """The files of a checkpoint as a tar. Raises NotFound, with the reason where it was deleted."""
         trial = await self.trials.get(trial_id)
         found = await self.trials.checkpoint(trial, checkpoint_id)
-        return await self._files.archive(trial, found.job, found.path, name=f"{trial_id}-checkpoint-{checkpoint_id}")
+        name = f"{trial_id}-checkpoint-{checkpoint_id}"
+        return await self._files.archive_checkpoint(trial, found.job, found.path, name=name)
 
     @property
     def problem(self) -> str:

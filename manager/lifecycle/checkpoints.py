@@ -19,7 +19,7 @@ class KeepReason(StrEnum):
     NEWEST = "NEWEST"  # among the newest of its trial that the rule keeps
     BEST = "BEST"  # among the best of its trial that the rule keeps
     ALL = "ALL"  # the rule keeps every checkpoint
-    FOREIGN = "FOREIGN"  # it is no folder output/checkpoints/<n>: the trial itself has to remove it
+    FOREIGN = "FOREIGN"  # it is where the SDK stores none: the trial itself has to remove it
 
 
 class Expendability(IntEnum):

@@ -206,9 +206,11 @@ class Client:
         found: JsonObject = self._transport.request("PATCH", _path("experiments", experiment_id), body=dict(changes))
         return found
 
-    def delete_experiment(self, experiment_id: str) -> None:
-        """Remove an experiment that does not run, with its folder."""
-        self._transport.request("DELETE", _path("experiments", experiment_id))
+    def delete_experiment(self, experiment_id: str, *, keep_checkpoints: bool = False) -> None:
+        """Remove an experiment that does not run, with its folder; `keep_checkpoints`: not what is in its
+        checkpointStorage."""
+        query = {"keep_checkpoints": "true"} if keep_checkpoints else None
+        self._transport.request("DELETE", _path("experiments", experiment_id), query=query)
 
     def stop_experiment(self, experiment_id: str) -> JsonObject:
         """End its trials and the experiment; it can be resumed."""

@@ -240,6 +240,8 @@ class ExperimentConfig:
     """A number is that of the newest; "all" keeps every one."""
     checkpoint_quota_mb: int | None = None
     copy_checkpoints: bool | None = None
+    checkpoint_storage: Mapping[str, Any] | str | None = None
+    """A folder that all nodes share, or a URL; with variables for it as {"location": …, "environment": [...]}."""
     save_seconds: float | str | None = None
     lease_seconds: float | None = None
 

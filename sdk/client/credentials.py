@@ -5,7 +5,7 @@ read. The manager moves it into the experiment's folder; the process that wrote 
 
 A configuration may name its secrets instead of holding them: `passwordEnv: NAME` is read from the environment,
 `passwordPrompt: true` is asked for on the terminal, both once, when the experiment is created; the same holds for
-`sshPassphrase`.
+`sshPassphrase`. `checkpointStorage` names the variables that its trials need.
 """
 
 import json
@@ -26,9 +26,11 @@ from proctor.sdk.process_limits import read_umask
 REDACTED = "********"
 HELD_PREFIX = "held-"
 """A file in `incoming` with such a name is locked (flock) by the process that wrote it while that needs it."""
+STORAGE_SECRETS = "checkpoint_storage.environment"
+"""Below it the variables of the experiment's checkpointStorage are kept."""
 _SECRETS = ("password", "ssh_passphrase")
 _OF_A_LOGIN = [f"{secret}{ending}" for secret in _SECRETS for ending in ("", "_env", "_prompt")]
-_NAMES = ("training_service", "machine_list", "host", "port", "user", *_OF_A_LOGIN)
+_NAMES = ("training_service", "machine_list", "host", "port", "user", "checkpoint_storage", "environment", *_OF_A_LOGIN)
 _OLD_NAMES = {"ip": "host", "username": "user", "passwd": "password", "passphrase": "ssh_passphrase"}
 _CANONICAL = {name.replace("_", ""): name for name in _NAMES} | _OLD_NAMES
 _KINDS = {"password": ("password", "passwordEnv"), "ssh_passphrase": ("passphrase", "sshPassphraseEnv")}
@@ -158,6 +160,11 @@ def wanted_secrets(config: Mapping[str, Any]) -> Iterator[WantedSecret]:
                 path = f"training_service.machine_list.{index}.{name}"
                 label = f"{word} of {_address(machine)}"
                 yield WantedSecret(path, label, str(variable) if variable else None, key)
+    storage = _member(config, "checkpoint_storage")
+    names = _member(storage, "environment") if isinstance(storage, Mapping) else None
+    for name in (names,) if isinstance(names, str) else names if isinstance(names, (list, tuple)) else ():
+        if isinstance(name, str):
+            yield WantedSecret(f"{STORAGE_SECRETS}.{name}", f"{name} of checkpointStorage", name, "environment")
 
 
 def find_secrets(

@@ -26,7 +26,7 @@ from time import monotonic, time
 from typing import Any
 
 from proctor.sdk import trial as sdk
-from proctor.sdk.checkpoints import list_checkpoints
+from proctor.sdk.checkpoints.saving import fetch_checkpoint, list_checkpoints
 from proctor.sdk.errors import JobDirectoryError
 from proctor.sdk.files import UNFINISHED_PREFIX, discard, lock_file, unlock_file
 from proctor.sdk.protocol import CHECKPOINT_FOLDER, ENV_JOB_DIRECTORY, ENV_OUTPUT_DIRECTORY, ENV_RESUME_CHECKPOINT
@@ -190,10 +190,19 @@ def list_registered_runs(folder: Path) -> "dict[str, Path]":
 def find_registered_runs() -> "dict[str, Path]":
     """Return the newest checkpoint of each run of this trial: registered by this job, else handed to it."""
     found: dict[str, Path] = {}
-    for folder in [*reversed(list_checkpoints(os.environ[ENV_JOB_DIRECTORY])), os.environ.get(ENV_RESUME_CHECKPOINT)]:
+    for folder in [*reversed(list_checkpoints(os.environ[ENV_JOB_DIRECTORY])), find_handed()]:
         if folder:
             found = {**list_registered_runs(Path(folder)), **found}
     return found
+
+
+def find_handed() -> "str | None":
+    """Return the folder of the checkpoint that the job was handed to continue from; None if there is none.
+
+    :raises CheckpointError: it is stored under a URL and cannot be downloaded, or is damaged.
+    """
+    handed = os.environ.get(ENV_RESUME_CHECKPOINT)
+    return fetch_checkpoint(os.environ[ENV_JOB_DIRECTORY], handed) if handed else None
 
 
 def find_refusal(run_name: str) -> "str | None":
@@ -201,7 +210,7 @@ def find_refusal(run_name: str) -> "str | None":
 
     A retried trial may well have a run that its earlier attempts did not reach.
     """
-    handed = os.environ.get(ENV_RESUME_CHECKPOINT)
+    handed = find_handed()
     if not handed:
         return None
     runs = list_registered_runs(Path(handed))

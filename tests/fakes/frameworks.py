@@ -18,7 +18,7 @@ import torch
 from fakes.attempts import begin_attempt
 from fakes.trained_models import DigitsModel, hash_state
 
-from proctor.sdk.checkpoints import find_newest_checkpoint
+from proctor.sdk.checkpoints.saving import find_newest_checkpoint
 from proctor.sdk.protocol import JOURNAL_FILE
 from proctor.sdk.pytorch import trial
 from proctor.sdk.pytorch.checkpoints.pointer import Entry

@@ -79,14 +79,24 @@ class RealManager:
         return [self.home / "log/manager.log", self.home / "nodes/local/log"]
 
     def create(
-        self, script: str, *arguments: object, experiment_id: str | None = None, before: str = "", **config: Any
+        self,
+        script: str,
+        *arguments: object,
+        experiment_id: str | None = None,
+        before: str = "",
+        interpreter: str = f"{sys.executable} -S",
+        secrets: Mapping[str, str] | None = None,
+        **config: Any,
     ) -> str:
-        """A new experiment whose trials run this Python, with `before` at the head of their command; returns its id."""
+        """A new experiment whose trials run this Python, with `before` at the head of their command; returns its id.
+
+        :param secrets: what is handed over, by path in the configuration.
+        """
         name = f"trial-{uuid.uuid4().hex}.py"
         (self.code / name).write_text(script)
         body = {
             "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}},
-            "trialCommand": " ".join([*filter(None, [before]), sys.executable, "-S", name, *map(str, arguments)]),
+            "trialCommand": " ".join([*filter(None, [before]), interpreter, name, *map(str, arguments)]),
             "trialCodeDirectory": str(self.code),
             "trialConcurrency": 1,
             "objective": {"direction": "maximize"},
@@ -95,7 +105,7 @@ class RealManager:
             **config,
         }
         created = self.client.create_experiment(
-            body, directory=self.code, handover=self._hand_over(), experiment_id=experiment_id
+            body, directory=self.code, handover=self._hand_over(secrets or {}), experiment_id=experiment_id
         )
         return str(created["id"])
 
@@ -168,11 +178,12 @@ class RealManager:
         if self._process is not None:
             self._process.wait()
 
-    def _hand_over(self) -> str:
+    def _hand_over(self, secrets: Mapping[str, str]) -> str:
         """What `create` hands over: the environment of the trials."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PROCTOR_", "PYTHON"))}
         name = f"{uuid.uuid4().hex}.json"
         body = {"environment": {**kept, TAG: self.tag}, "cwd": str(self.code), "executable": sys.executable}
+        body["secrets"] = dict(secrets)
         with open(self.home / "incoming" / name, "x") as file:
             json.dump(body, file)
         return name

@@ -54,7 +54,7 @@ class FakeKeeper:
         self.session = ""
         self._offsets: dict[str, int] = {}
         self._news = asyncio.Condition()
-        self._answers = FileAnswers(str(self.directory), self._places)
+        self._answers = FileAnswers(str(self.directory), self._places, lambda asked: "")
 
     async def serve(self, *jobs: JobReport, devices: list[Device] | None = None) -> None:
         """Register and take commands until canceled."""

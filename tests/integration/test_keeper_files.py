@@ -1,19 +1,21 @@
 """A real keeper lists, reads and removes files on its node for a manager."""
 
 import os
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from fakes.keeper_node import Node, open_node
 
-from proctor.sdk.checkpoints import save_checkpoint
+from proctor.sdk.checkpoints.saving import StoredCheckpoint, save_checkpoint
 from proctor.trial_keeper.files.server import AT_ONCE
 from proctor.trial_keeper.protocol import (
     COMMAND_TYPES,
     Cancel,
     EndReason,
     ListFiles,
+    ProbeStorage,
     ReadFile,
     ReadFiles,
     RemoveCheckpoint,
@@ -229,6 +231,50 @@ async def test_only_checkpoints_of_jobs_are_deleted_as_checkpoints(node: Node) -
         assert why in answer.error, folder
     assert (outside / "output" / "checkpoints" / "1").exists()
     assert (outside / "1").exists()
+
+
+async def test_a_checkpoint_of_a_shared_folder_is_deleted_by_its_manifest(node: Node) -> None:
+    write(node, "weights", b"learned", folder="source")
+    shared = node.directory / "shared" / "e1" / "t1" / "1"
+    (shared / "7").mkdir(parents=True)
+    (shared / "7" / "mine").touch()
+    stored = save_checkpoint(str(node.keeper_directory / "source"), str(node.directory / "job"))
+    assert isinstance(stored, StoredCheckpoint)
+    (node.directory / "job" / stored.path).rename(shared / "1")
+    answer, _ = await node.manager.ask(RemoveCheckpoint("no manifest", str(shared / "7")))
+    assert "is no checkpoint, it has no .proctor-manifest.json" in answer.error
+    for number in range(2):
+        answer, _ = await node.manager.ask(RemoveCheckpoint(f"time {number}", str(shared / "1")))
+        assert (answer.error, [path.name for path in shared.iterdir()]) == ("", ["7"])
+
+
+async def test_a_folder_for_checkpoints_is_tried(node: Node) -> None:
+    launch = node.launch("T.1", "exit 0", code_directory=".")
+    shared = node.directory / "shared"
+    answer, _ = await node.manager.ask(ProbeStorage("good", str(shared), launch))
+    assert (answer.error, answer.damage, list(shared.iterdir())) == ("", "", [])
+    (node.directory / "file").touch()
+    place = f"{node.directory}/file/shared"
+    answer, _ = await node.manager.ask(ProbeStorage("bad", place, launch))
+    assert answer.damage == f"{place} cannot be used: [Errno 20] Not a directory: '{place}'"
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (f"{sys.executable} train.py", "nosuch://b/c cannot be used: ValueError: Protocol not known: nosuch"),
+        ("./train.sh", ""),
+        ("python-that-is-not-there train.py", ""),
+    ],
+    ids=["a Python", "a script", "nothing"],
+)
+async def test_a_url_for_checkpoints_is_tried_by_the_interpreter_of_the_command(
+    node: Node, command: str, expected: str
+) -> None:
+    answer, _ = await node.manager.ask(
+        ProbeStorage("url", "nosuch://b/c", node.launch("T.1", command, code_directory="."))
+    )
+    assert (answer.error, answer.damage) == ("", expected)
 
 
 async def test_a_checkpoint_is_verified_wherever_it_lies(node: Node) -> None:

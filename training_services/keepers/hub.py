@@ -364,6 +364,14 @@ class KeeperHub:
         `manifest` is the SHA-256 with which it was registered. Takes as long as reading all of it."""
         return await self._sessions.files(node_id).verify_checkpoint(folder, manifest, timeout_seconds=timeout_seconds)
 
+    async def probe_storage(self, node_id: str, storage: str, launch: Launch, *, timeout_seconds: float = 120.0) -> str:
+        """What keeps the trials of an experiment on a node from storing checkpoints in a folder or under a URL, as a
+        clause; "" if nothing does.
+
+        :param launch: of one of its jobs there.
+        """
+        return await self._sessions.files(node_id).probe_storage(storage, launch, timeout_seconds=timeout_seconds)
+
     async def remove_folder(self, node_id: str, folder: str, *, timeout_seconds: float = 60.0) -> None:
         """Remove a folder of a node in which no job runs; one that is not there is removed already."""
         await self._sessions.files(node_id).remove_folder(folder, timeout_seconds=timeout_seconds)

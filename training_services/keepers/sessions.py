@@ -17,7 +17,9 @@ from proctor.trial_keeper.protocol import (
     FileFacts,
     FileRequest,
     KeeperCommand,
+    Launch,
     ListFiles,
+    ProbeStorage,
     ReadFile,
     ReadFiles,
     Registration,
@@ -149,6 +151,14 @@ class FileRequests:
         answer, _ = await self._ask(VerifyCheckpoint(_new_request(), folder, manifest), timeout_seconds)
         return answer.damage
 
+    async def probe_storage(self, storage: str, launch: Launch, *, timeout_seconds: float) -> str:
+        """What keeps the trials of an experiment from storing checkpoints, as a clause; "" if nothing does, or if the
+        keeper is of an earlier version and cannot tell."""
+        if ProbeStorage.__name__ not in self._registration.commands:
+            return ""
+        answer, _ = await self._ask(ProbeStorage(_new_request(), storage, launch), timeout_seconds)
+        return answer.damage
+
     async def remove_folder(self, folder: str, *, timeout_seconds: float) -> None:
         """Remove a folder with all that is in it; one that is not there is removed already."""
         await self._ask(RemoveFolder(_new_request(), folder), timeout_seconds)
@@ -176,7 +186,7 @@ class FileRequests:
                 waiting.set_exception(self._ended())
 
     async def _ask(self, request: FileRequest, timeout_seconds: float) -> _Answer:
-        turns = self._verifying_turns if isinstance(request, VerifyCheckpoint) else self._turns
+        turns = self._verifying_turns if isinstance(request, VerifyCheckpoint | ProbeStorage) else self._turns
         try:
             async with asyncio.timeout(timeout_seconds), turns:
                 answer, data = await self._exchange(request)

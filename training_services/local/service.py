@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from proctor.sdk.protocol import checkpoint_place
 from proctor.training_services.base import (
     SupportsCheckpointDeletion,
     SupportsCheckpoints,
@@ -93,7 +94,7 @@ class LocalTrainingService(KeeperTrainingService, SupportsLogs, SupportsCheckpoi
         return [(file.path, file.size) for file in found]
 
     async def delete_checkpoint(self, form: TrialJobForm, path: str) -> None:
-        await self._hub.remove_checkpoint(LOCAL_NODE, f"{form.directory}/{path}")
+        await self._hub.remove_checkpoint(LOCAL_NODE, checkpoint_place(form.directory, path))
 
     def check(self, form: TrialJobForm) -> None:
         require_launchable(form)

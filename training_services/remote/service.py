@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import os
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
@@ -145,8 +146,11 @@ class RemoteTrainingService(
                 await self._collector.copy(self._node_of(form), f"{self._paths.job(form)}/{path}", here)
 
     async def delete_checkpoint(self, form: TrialJobForm, path: str) -> None:
+        node_id = self._node_of(form)
+        if os.path.isabs(path) and self._pool.absence(node_id):  # any node will do
+            node_id = next((other for other in self._node_ids if not self._pool.absence(other)), node_id)
         try:
-            await self._checkpoints.delete(form, self._node_of(form), path)
+            await self._checkpoints.delete(form, node_id, path)
         except OSError as error:
             problem = f"the copy of {path} of job {form.job_id} on the manager's machine cannot be removed: {error}"
             raise TrainingServiceError(problem) from error

@@ -10,6 +10,7 @@ This module uses the machines of the provider, so it is above `machines`, and `f
 
 import asyncio
 import logging
+import os
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from proctor.sdk.disk_errors import is_full
+from proctor.sdk.protocol import is_url
 from proctor.training_services.base import CheckpointOffer, JobStart, TrialJobForm, describe_start
 from proctor.training_services.errors import (
     NoRoomForJob,
@@ -35,6 +37,7 @@ from proctor.training_services.remote.files.collection import Collector
 from proctor.training_services.remote.files.paths import ExperimentPaths
 from proctor.training_services.remote.files.transfer import Copy, Notify, TransferQueue
 from proctor.training_services.ssh.errors import NoRoom
+from proctor.training_services.stored_checkpoints import await_verified
 from proctor.training_services.trial_processes import verify_on_this_machine
 from proctor.trial_keeper.linux.backoff import growing_pause
 
@@ -102,6 +105,9 @@ class CheckpointLocator:
         """Delete a checkpoint of a job that ran on this node: there, here, and where this manager has copied it to.
         Raises ServiceUnavailable: a node is away; OSError."""
         directory = Path(form.directory)
+        if os.path.isabs(path):
+            await self._hub.remove_checkpoint(node_id, path)
+            return
         await self._collector.delete(directory, path)
         target = self._target(directory / path)
         for copied_to in self._copies.pop(target, ()):
@@ -119,16 +125,24 @@ class CheckpointLocator:
         passed_over: list[tuple[CheckpointOffer, str]] = []
         for offer in form.checkpoints:
             name = offer.name(form.trial_id)
-            place = await self._bring(offer, name, node_id, notify)
+            place = await self._bring(offer, name, form, node_id, notify)
             if not place.problem:
                 return ResumePoint(describe_start(form.trial_id, offer, passed_over, place.how), place.path)
             passed_over.append((offer, place.problem))
         return ResumePoint(describe_start(form.trial_id, None, passed_over) if passed_over else None)
 
-    async def _bring(self, offer: CheckpointOffer, name: str, node_id: str, notify: Notify) -> _Place:
+    async def _bring(
+        self, offer: CheckpointOffer, name: str, form: TrialJobForm, node_id: str, notify: Notify
+    ) -> _Place:
+        if is_url(offer.path):
+            problem = await await_verified(offer, form.environment, notify)
+            return _Place(offer.path, problem=problem)
         here, there, saved_on = Path(offer.path), self._paths.on_machine(offer.path), offer.node_id
         problem = "it is gone"
-        if there is not None and saved_on is not None:
+        if there is None:
+            if not (problem := await self._verify(node_id, offer.path, offer, name, notify)):
+                return _Place(offer.path, ", in the folder that the nodes share")
+        elif saved_on is not None:
             is_same = saved_on == node_id
             path = there if is_same else f"../{self._provider.keeper_folder(saved_on)}/{there}"
             problem = await self._verify(node_id, path, offer, name, notify)

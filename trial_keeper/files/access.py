@@ -8,6 +8,7 @@ import os
 import stat
 from collections.abc import Sequence
 
+from proctor.sdk.checkpoints.manifest import MANIFEST_FILE
 from proctor.sdk.protocol import CHECKPOINT_FOLDER, PARAMETER_FILE
 from proctor.trial_keeper.errors import AccessRefused
 from proctor.trial_keeper.protocol import FileFacts
@@ -58,8 +59,9 @@ class FileAccess:
         return found
 
     def checkpoint(self, folder: str, busy: Sequence[tuple[str, str]]) -> str:
-        """The path of a checkpoint that may be deleted: output/checkpoints/<n> of a job's directory, wherever that is,
-        which no running job continues from. It need not be there. Raises AccessRefused.
+        """The path of a checkpoint that may be deleted, which no running job continues from: output/checkpoints/<n> of
+        a job's directory, wherever that is, or a folder <n> anywhere else that has the manifest of a checkpoint. It
+        need not be there. Raises AccessRefused.
 
         :param busy: (job id, path) of what running jobs need.
         """
@@ -67,12 +69,15 @@ class FileAccess:
         named = os.path.normpath(os.path.join(self._directory, folder))
         parent, name = os.path.split(named)
         job = parent.removesuffix(f"{os.sep}{CHECKPOINT_FOLDER}")
-        if job == parent or not (name.isascii() and name.isdecimal()):
+        if not (name.isascii() and name.isdecimal()):
             raise AccessRefused(f"{folder} is no checkpoint {CHECKPOINT_FOLDER}/<n> of a job; it was not deleted")
-        found = os.path.join(self._real(job), CHECKPOINT_FOLDER, name)
-        if os.path.join(self._real(parent), name) != found:
+        found = os.path.join(self._real(parent), name)
+        if job == parent:  # in a storage
+            if os.path.lexists(found) and not os.path.isfile(os.path.join(found, MANIFEST_FILE)):
+                raise AccessRefused(f"{folder} is no checkpoint, it has no {MANIFEST_FILE}; it was not deleted")
+        elif os.path.join(self._real(job), CHECKPOINT_FOLDER, name) != found:
             raise AccessRefused(f"{parent} is reached by a link to another place; {folder} was not deleted")
-        if os.path.lexists(found) and not os.path.exists(os.path.join(job, PARAMETER_FILE)):
+        elif os.path.lexists(found) and not os.path.exists(os.path.join(job, PARAMETER_FILE)):
             raise AccessRefused(
                 f"{job} is not the directory of a job, it has no {PARAMETER_FILE}; {folder} was not deleted"
             )

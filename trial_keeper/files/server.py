@@ -1,5 +1,6 @@
 """Answers the manager's questions about files, a few at a time and in threads of their own, so that a slow disk delays
-neither launches nor reports. Verifying checkpoints takes as long as reading them, so they have turns of their own.
+neither launches nor reports. Verifying checkpoints takes as long as reading them, so they have turns of their own, with
+the questions whether they can be stored.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from proctor.sdk.checkpoints import verify_checkpoint
+from proctor.sdk.checkpoints.manifest import verify_checkpoint
 from proctor.sdk.failpoints import failpoint
 from proctor.sdk.files import UNFINISHED_PREFIX, set_aside, sync_folder
 from proctor.trial_keeper.errors import AccessRefused
@@ -22,6 +23,7 @@ from proctor.trial_keeper.protocol import (
     FileFacts,
     FileRequest,
     ListFiles,
+    ProbeStorage,
     ReadFile,
     ReadFiles,
     RemoveCheckpoint,
@@ -53,21 +55,23 @@ class FileAnswers:
 
     :param directory: the keeper's, absolute.
     :param jobs: called when a request's turn has come.
+    :param probe: says what keeps trials from storing checkpoints, as a clause; blocks.
     """
 
-    def __init__(self, directory: str, jobs: Callable[[], ReadablePaths]) -> None:
+    def __init__(self, directory: str, jobs: Callable[[], ReadablePaths], probe: Callable[[ProbeStorage], str]) -> None:
         self._directory = directory
+        self._probe = probe
         self._access = FileAccess(directory)
         self._jobs = jobs
         self._requests: asyncio.Queue[FileRequest] = asyncio.Queue()
-        self._checkpoints: asyncio.Queue[VerifyCheckpoint] = asyncio.Queue()
+        self._checkpoints: asyncio.Queue[VerifyCheckpoint | ProbeStorage] = asyncio.Queue()
         self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="files")
         self._verifying_threads = ThreadPoolExecutor(VERIFIED_AT_ONCE, thread_name_prefix="checkpoints")
         self._verifying: set[str] = set()  # requests whose answers are still needed
 
     def take(self, request: FileRequest) -> None:
         """Answer this when its turn comes."""
-        if isinstance(request, VerifyCheckpoint):
+        if isinstance(request, VerifyCheckpoint | ProbeStorage):
             self._checkpoints.put_nowait(request)
         else:
             self._requests.put_nowait(request)
@@ -130,6 +134,8 @@ class FileAnswers:
                 folder, request.manifest, is_abandoned=lambda: request.request not in self._verifying
             )
             return replace(blank, damage=damage), b""
+        if isinstance(request, ProbeStorage):
+            return replace(blank, damage=self._probe(request)), b""
         folder = self._access.readable(request.folder, jobs.known)
         if isinstance(request, ListFiles):
             files = list_files(folder)

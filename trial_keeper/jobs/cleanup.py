@@ -14,9 +14,10 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from proctor.sdk.checkpoints.saving import checkpoint_folder
 from proctor.sdk.failpoints import failpoint
 from proctor.sdk.files import lock_file, remove_file, replace_file
-from proctor.sdk.protocol import CAN_SAVE_FILE, CHECKPOINT_FOLDER, CONTROL_FILE
+from proctor.sdk.protocol import CAN_SAVE_FILE, CONTROL_FILE, ENV_CHECKPOINT_STORAGE
 from proctor.trial_keeper.jobs.records import (
     JobRecord,
     ProcessRecord,
@@ -187,8 +188,9 @@ def can_save(launch: Launch) -> bool:
     Reads the job's directory, so it may block on the disk."""
     if launch.resume_checkpoint is not None or os.path.exists(os.path.join(launch.directory, CAN_SAVE_FILE)):
         return True
+    folder = checkpoint_folder(launch.directory, launch.environment.get(ENV_CHECKPOINT_STORAGE, ""))
     try:
-        return any(name.isdigit() for name in os.listdir(os.path.join(launch.directory, CHECKPOINT_FOLDER)))
+        return any(name.isdigit() for name in os.listdir(folder))
     except OSError:
         return False
 

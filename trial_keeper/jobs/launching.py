@@ -11,17 +11,20 @@ import json
 import logging
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from textwrap import shorten
 
 from proctor.sdk.disk_errors import is_full
 from proctor.sdk.disk_reserve import RESERVE_BYTES
 from proctor.sdk.failpoints import failpoint
-from proctor.sdk.files import remove_tree, replace_file
+from proctor.sdk.files import UNFINISHED_PREFIX, remove_tree, replace_file
 from proctor.sdk.process_limits import users_open_files, users_umask
 from proctor.sdk.protocol import (
     ENV_INHERITED_LAUNCHES,
@@ -34,6 +37,7 @@ from proctor.sdk.protocol import (
     RESERVE_FILE,
     STDOUT_FILE,
     describe_launches,
+    is_url,
     trial_environment,
 )
 from proctor.trial_keeper.jobs.lost_reports import remove_reserve
@@ -57,6 +61,10 @@ PYTHONPATH='' and "PYTHONPATH=". A path that ended with a colon would put the wo
 _PLAIN_PATH = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
 
 _KEPT_FROM_TRIALS = ("PROCTOR_FAILPOINT", "PROCTOR_FAILPOINT_LOG", "PROCTOR_FAILPOINT_COUNTER")
+_INTERPRETER = re.compile(r"python[0-9.]*")
+_STORAGE_MODULE = "proctor.sdk.checkpoints.storage"
+_PROBE_SECONDS = 60.0
+_MOST_SAID = 300
 _END_SECONDS = 2.0
 _EXIT_BYTES = 4096
 _MOST_LOG_BYTES = 1024 * 1024
@@ -154,12 +162,13 @@ def absolute_launch(launch: Launch, directory: str) -> Launch:
     def below_or_none(path: str | None) -> str | None:
         return None if path is None else below(path)
 
+    checkpoint = launch.resume_checkpoint
     return replace(
         launch,
         directory=below(launch.directory),
         code_directory=below(launch.code_directory),
         environment_file=below_or_none(launch.environment_file),
-        resume_checkpoint=below_or_none(launch.resume_checkpoint),
+        resume_checkpoint=checkpoint if checkpoint and is_url(checkpoint) else below_or_none(checkpoint),
         search_path=below(launch.search_path) if launch.search_path else "",
     )
 
@@ -229,6 +238,37 @@ class RequestBuilder:
             "record_file": self._folder.record_file(launch.job_id),
             "process_file": self._folder.process_file(launch.job_id),
         }
+
+    def probe_storage(self, storage: str, launch: Launch) -> str:
+        """What keeps the trials of an experiment from storing checkpoints, as a clause; "" if nothing does, or if that
+        is not known: where it is a URL, the interpreter is asked with which the trial's command begins. Blocks."""
+        try:
+            if not is_url(storage):
+                os.makedirs(storage, exist_ok=True)
+                with tempfile.TemporaryFile(dir=storage, prefix=UNFINISHED_PREFIX):
+                    return ""
+            environment = build_environment(launch, self._captured.read(launch.environment_file), self._bundle)
+            word = launch.command.split(maxsplit=1)[0]
+            interpreter = shutil.which(word, path=environment.get("PATH"))
+            if interpreter is None or not _INTERPRETER.fullmatch(os.path.basename(word)):
+                return ""
+            asked = subprocess.run(
+                [interpreter, "-m", _STORAGE_MODULE],
+                input=json.dumps({"do": "probe", "url": storage}).encode(),
+                cwd=launch.code_directory,
+                env=environment,
+                capture_output=True,
+                timeout=_PROBE_SECONDS,
+            )
+        except (OSError, ValueError) as error:
+            return f"{storage} cannot be used: {error}"
+        except subprocess.TimeoutExpired:
+            return f"{storage} has not answered for {_PROBE_SECONDS:.0f} s"
+        try:
+            return str(json.loads(asked.stdout.splitlines()[-1]).get("error", ""))
+        except (ValueError, IndexError, AttributeError):
+            said = shorten(asked.stderr.decode(errors="replace"), _MOST_SAID)
+            return f"{word} cannot use {storage}: {said or f'exit code {asked.returncode}'}"
 
 
 class Spawner:

@@ -12,10 +12,11 @@ import socket
 import time
 from dataclasses import replace
 
+from proctor.sdk.checkpoints.saving import checkpoint_folder
 from proctor.sdk.disk_errors import describe_full, is_full
 from proctor.sdk.failpoints import failpoint
-from proctor.sdk.files import remove_unfinished
-from proctor.sdk.protocol import CHECKPOINT_FOLDER
+from proctor.sdk.files import remove_tree, remove_unfinished
+from proctor.sdk.protocol import ENV_CHECKPOINT_STORAGE, is_url
 from proctor.trial_keeper.jobs.cleanup import (
     can_save,
     end_leftovers,
@@ -476,8 +477,6 @@ class JobTable:
         self._tasks.start(asyncio.to_thread(self._clear_up, job), f"clear up after {job.job_id}")
         self.watch.remove(job)
         job.rest()
-        with contextlib.suppress(OSError):
-            remove_unfinished(os.path.join(job.directory, CHECKPOINT_FOLDER))  # a copy that the trial died in
         self._ended_lately.add(job.tag)
         if end.reason == EndReason.PREEMPTED:
             self.place_taken.set()
@@ -488,7 +487,12 @@ class JobTable:
             self._outbox.queue(job)
 
     def _clear_up(self, job: Job) -> None:
-        """Make the end of a job durable, and give back the room that it no longer needs. Blocks."""
+        """Make the end of a job durable, and give back the room that it no longer needs: also that of a checkpoint in
+        which its trial died, and of those here that are stored under a URL. Blocks."""
+        storage = job.record.launch.environment.get(ENV_CHECKPOINT_STORAGE, "")
+        with contextlib.suppress(OSError):
+            folder = checkpoint_folder(job.directory, storage)
+            remove_tree(folder) if is_url(storage) else remove_unfinished(folder)
         sync_exit(job.directory)
         with contextlib.suppress(OSError):
             if job.process is None:

@@ -106,9 +106,13 @@ async def update_experiment(context: Context, experiment_id: str, body: UpdateEx
 
 
 @router.delete("/{experiment_id}", status_code=204, summary="Delete a stopped experiment")
-async def delete_experiment(context: Context, experiment_id: str) -> None:
-    """Removes its rows and its folder."""
-    await context.manager.delete_experiment(experiment_id)
+async def delete_experiment(
+    context: Context,
+    experiment_id: str,
+    keep_checkpoints: Annotated[bool, Query(description="Leave what is in its checkpointStorage.")] = False,
+) -> None:
+    """Removes its rows, its folder, and its checkpoints."""
+    await context.manager.delete_experiment(experiment_id, keep_checkpoints=keep_checkpoints)
 
 
 @router.post("/{experiment_id}/stop", status_code=202, summary="Stop an experiment")

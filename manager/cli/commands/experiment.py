@@ -107,8 +107,9 @@ def wait(session: CliSession, experiment: str | None, timeout: str | None) -> in
 @experiment_argument
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option("-a", "--all", "every", is_flag=True, help="Delete all experiments that do not run.")
+@click.option("--keep-checkpoints", is_flag=True, help="Leave what is in the experiment's checkpointStorage.")
 @with_session
-def delete(session: CliSession, experiment: str | None, yes: bool, every: bool) -> None:
+def delete(session: CliSession, experiment: str | None, yes: bool, every: bool, keep_checkpoints: bool) -> None:
     """Delete an experiment and its folder: metrics, logs, checkpoints, outputs. It must not be running."""
     if every == (experiment is not None):
         raise click.UsageError("give the ID to delete, or --all")
@@ -118,7 +119,7 @@ def delete(session: CliSession, experiment: str | None, yes: bool, every: bool) 
         question = f"Delete experiment {row['id']} ({row['name']}, {row['status']}) and {row['directory']}?"
         if yes or confirm(question):
             _settle(session, row)
-            session.client.delete_experiment(row["id"])
+            session.client.delete_experiment(row["id"], keep_checkpoints=keep_checkpoints)
             session.report(f"Deleted experiment {row['id']}.")
 
 

@@ -1,11 +1,13 @@
 """What an experiment's loop is given: everything that is not the experiment itself, and the forms of its jobs."""
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from proctor.manager.clock import Clock
-from proctor.manager.config.experiment import AlgorithmConfig, ExperimentConfig
+from proctor.manager.config.experiment import AlgorithmConfig, CheckpointStorageConfig, ExperimentConfig
 from proctor.manager.dispatcher import protocol
 from proctor.manager.dispatcher.client.client import Opener
 from proctor.manager.engine.code import SNAPSHOT_FOLDER, CodeWatch
@@ -16,7 +18,8 @@ from proctor.manager.lifecycle.retries import RetryPolicy
 from proctor.manager.settings import ENVIRONMENT_FILE
 from proctor.manager.store.database import Database
 from proctor.manager.store.rows import ExperimentRow, TrialJobRow, TrialRow
-from proctor.sdk.protocol import ENV_CHECKPOINT_QUOTA
+from proctor.sdk.client.credentials import STORAGE_SECRETS
+from proctor.sdk.protocol import CHECKPOINT_FOLDER, ENV_CHECKPOINT_QUOTA, ENV_CHECKPOINT_STORAGE, checkpoint_place
 from proctor.training_services.base import (
     CheckpointOffer,
     NodePlacement,
@@ -24,6 +27,38 @@ from proctor.training_services.base import (
     TrainingService,
     TrialJobForm,
 )
+from proctor.training_services.providers import read_secrets
+
+
+@dataclass(frozen=True)
+class CheckpointStorage:
+    """Where an experiment's checkpoints are stored instead of in the jobs' folders: below `location`, a folder or a
+    URL, with what must be in the environment of whoever reads or writes there."""
+
+    location: str
+    environment: Mapping[str, str] = field(repr=False)
+
+    @classmethod
+    def of(cls, config: ExperimentConfig, directory: Path) -> "CheckpointStorage | None":
+        """That of the experiment in this folder, if it has one."""
+        found = config.checkpoint_storage
+        if found is None:
+            return None
+        return cls.with_secrets(found, read_secrets(directory) if found.environment else {})
+
+    @classmethod
+    def with_secrets(cls, config: CheckpointStorageConfig, secrets: Mapping[str, str]) -> "CheckpointStorage":
+        """That of an experiment whose secrets were handed over: those that are missing are left out."""
+        found = {name: secrets.get(f"{STORAGE_SECRETS}.{name}") for name in config.environment}
+        return cls(config.location, {name: value for name, value in found.items() if value is not None})
+
+    def of_experiment(self, experiment_id: str) -> str:
+        """Where the checkpoints of an experiment are."""
+        return f"{self.location}/{experiment_id}"
+
+    def of_job(self, experiment_id: str, trial_id: str, number: int) -> str:
+        """Where the checkpoints of a job are."""
+        return f"{self.of_experiment(experiment_id)}/{trial_id}/{number}"
 
 
 class JobFormBuilder:
@@ -34,6 +69,11 @@ class JobFormBuilder:
         self._directory = directory
         environment_file = directory / ENVIRONMENT_FILE
         self._environment_file = str(environment_file) if environment_file.exists() else None
+
+    @cached_property
+    def storage(self) -> CheckpointStorage | None:
+        """Where checkpoints are stored instead of in the jobs' folders."""
+        return CheckpointStorage.of(self._config, self._directory)
 
     @property
     def code_directory(self) -> Path:
@@ -46,9 +86,25 @@ class JobFormBuilder:
         """Where the files of a trial's job are."""
         return self._directory / "trials" / f"{trial.sequence_id}-{trial.id}" / "jobs" / str(number)
 
+    def checkpoint_place(self, trial: TrialRow, number: int, path: str) -> str:
+        """Where a registered checkpoint of a trial's job is: an absolute path, or a URL."""
+        return checkpoint_place(str(self.job_directory(trial, number)), path)
+
+    def is_checkpoint_path(self, trial: TrialRow, number: int, path: str) -> bool:
+        """Whether what a trial's job has registered is a checkpoint that the SDK has stored, and not any path."""
+        folder, _, name = path.rpartition("/")
+        folders = {CHECKPOINT_FOLDER}
+        if self.storage is not None:
+            folders.add(self.storage.of_job(trial.experiment_id, trial.id, number))
+        return folder in folders and name.isascii() and name.isdecimal()
+
     def form(self, experiment: ExperimentRow, trial: TrialRow, job: TrialJobRow) -> TrialJobForm:
         """Everything the service needs to run `job`."""
         quota = self._config.checkpoint_quota_mb
+        environment = {} if quota is None else {ENV_CHECKPOINT_QUOTA: str(quota)}
+        if self.storage is not None:
+            environment |= self.storage.environment
+            environment[ENV_CHECKPOINT_STORAGE] = self.storage.of_job(experiment.id, trial.id, job.number)
         return TrialJobForm(
             job_id=job.id,
             token=job.token,
@@ -62,7 +118,7 @@ class JobFormBuilder:
             code_directory=str(self.code_directory),
             directory=str(self.job_directory(trial, job.number)),
             environment_file=self._environment_file,
-            environment={} if quota is None else {ENV_CHECKPOINT_QUOTA: str(quota)},
+            environment=environment,
             gpu_number=self._config.trial_gpu_number,
             max_duration_seconds=experiment.max_trial_seconds,
             checkpoints=_offers(job),

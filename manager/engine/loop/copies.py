@@ -2,7 +2,8 @@
 
 Of each trial that has not ended the newest checkpoint is copied, a few at a time and beside the loop: one that is
 superseded before its turn has come is skipped, and one that is being copied is kept until it is here. Where they are
-on this machine anyway (the service is not `SupportsCheckpointCopies`) nothing is done.
+on this machine anyway (the service is not `SupportsCheckpointCopies`), or in a storage of the experiment's, nothing is
+done.
 """
 
 import asyncio
@@ -61,7 +62,9 @@ class CheckpointCopies:
 
     @property
     def _is_needed(self) -> bool:
-        return self._context.config.copy_checkpoints and isinstance(self._context.service, SupportsCheckpointCopies)
+        config = self._context.config
+        is_wanted = config.copy_checkpoints and config.checkpoint_storage is None
+        return is_wanted and isinstance(self._context.service, SupportsCheckpointCopies)
 
     async def start(self) -> None:
         """After a restart of the loop: the newest ones of the live trials may not be here yet."""

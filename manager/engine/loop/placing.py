@@ -189,7 +189,7 @@ async def _find_offers(
         )
         kept = [row for row in found if row.job >= since and row.id not in state.deleting]
         for row in kept[:OFFERED_CHECKPOINTS]:
-            path = str(context.forms.job_directory(trial, row.job) / row.path)
+            path = context.forms.checkpoint_place(trial, row.job, row.path)
             offers.append(CheckpointOffer(f"{trial.id}.{row.job}", path, row.sequence, manifest=row.manifest))
     if clone is not None and clone.donor_job is not None and clone.donor_checkpoint is not None:
         sequence = clone.donor_sequence or 0
@@ -207,6 +207,6 @@ async def _complete(context: LoopContext, offer: CheckpointOffer) -> CheckpointO
     if offer.manifest is None:
         trial_id, _, number = offer.job_id.rpartition(".")
         rows = await context.metrics.read(lambda c: metric_store.checkpoints_of_job(c, trial_id, int(number)))
-        manifest = next((row.manifest for row in rows if offer.path.endswith(f"/{row.path}")), None)
+        manifest = next((row.manifest for row in rows if f"/{offer.path}".endswith(f"/{row.path}")), None)
         offer = replace(offer, manifest=manifest)
     return offer

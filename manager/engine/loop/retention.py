@@ -9,7 +9,6 @@ out again by the next loop. See docs/decisions/0035.
 
 import asyncio
 import logging
-import re
 import sqlite3
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -33,9 +32,10 @@ from proctor.manager.store.errors import DatabaseUnusable, RowNotFound, StoreErr
 from proctor.manager.store.rows import CheckpointRow, TrialJobRow, TrialRow
 from proctor.manager.store.tables import checkpoints, jobs, trials
 from proctor.sdk.failpoints import failpoint
-from proctor.sdk.protocol import CHECKPOINT_FOLDER
+from proctor.sdk.protocol import is_url
 from proctor.training_services.base import SupportsCheckpointDeletion
 from proctor.training_services.errors import ServiceUnavailable
+from proctor.training_services.stored_checkpoints import delete_stored
 from proctor.trial_keeper.linux.backoff import growing_pause
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,6 @@ STUCK_SECONDS = 300.0
 """After this time the deletion of what could not be deleted is tried again."""
 FINISH_SECONDS = 10.0
 """How long an experiment that ends waits for deletions that are under way."""
-_OURS = re.compile(rf"{CHECKPOINT_FOLDER}/[0-9]+")
 _FIRST_TO_GO = (Expendability.OF_ENDED, Expendability.OLDER_OF_LIVE, Expendability.BEST_OF_ENDED)
 
 
@@ -76,7 +75,7 @@ def gather_facts(
     given = _given(job)
 
     def facts(row: CheckpointRow) -> CheckpointFacts:
-        path = str(forms.job_directory(trial, row.job) / row.path)
+        path = forms.checkpoint_place(trial, row.job, row.path)
         return CheckpointFacts(
             row.id,
             row.job,
@@ -86,7 +85,7 @@ def gather_facts(
             is_given=path in given,
             is_donor=(trial.id, path) in origins,
             is_copied=row.id in copying,
-            is_foreign=_OURS.fullmatch(row.path) is None,
+            is_foreign=not forms.is_checkpoint_path(trial, row.job, row.path),
         )
 
     return [facts(row) for row in rows]
@@ -375,16 +374,18 @@ class CheckpointRetention:
         self._end_work(node_id)
 
     async def _delete(self, row: CheckpointRow) -> None:
-        service = self._context.service
-        assert isinstance(service, SupportsCheckpointDeletion)
-
         def read(connection: sqlite3.Connection) -> tuple[TrialRow, TrialJobRow]:
             return trials.get(connection, row.trial_id), jobs.get(connection, f"{row.trial_id}.{row.job}")
 
         trial, job = await self._context.control.read(read)
         form = self._context.forms.form(self._state.row, trial, job)
         failpoint("manager.checkpoint.remove.before")
-        await service.delete_checkpoint(form, row.path)
+        if is_url(row.path):
+            await delete_stored(row.path, form.environment)
+        else:
+            service = self._context.service
+            assert isinstance(service, SupportsCheckpointDeletion)
+            await service.delete_checkpoint(form, row.path)
         failpoint("manager.checkpoint.remove.after")
         now = self._context.clock.now()
         with suppress(DatabaseUnusable):  # it is closed: the next loop asks again

@@ -88,8 +88,8 @@ def add_trial(state: ExperimentState, turn: Turn, command: AddTrial, forms: JobF
     turn.send_input(message, transitions.message_payload(message))
     checkpoint = None
     if donor is not None and saved is not None:
-        path = forms.job_directory(donor, saved.job) / saved.path
-        checkpoint = CheckpointOffer(f"{donor.id}.{saved.job}", str(path), 0)
+        path = forms.checkpoint_place(donor, saved.job, saved.path)
+        checkpoint = CheckpointOffer(f"{donor.id}.{saved.job}", path, 0)
     trial = transitions.create_trial(
         state,
         turn,

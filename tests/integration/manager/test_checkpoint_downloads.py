@@ -10,7 +10,7 @@ import httpx
 import pytest
 from fakes.real_manager import RealManager, real_manager
 
-from proctor.sdk.checkpoints import MANIFEST_FILE, verify_checkpoint
+from proctor.sdk.checkpoints.manifest import MANIFEST_FILE, verify_checkpoint
 from proctor.sdk.client.errors import NotFound
 
 pytestmark = pytest.mark.slow

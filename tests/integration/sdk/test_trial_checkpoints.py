@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from proctor.sdk.checkpoints import verify_checkpoint
+from proctor.sdk.checkpoints.manifest import verify_checkpoint
 
 MakeJob = Callable[..., Any]
 

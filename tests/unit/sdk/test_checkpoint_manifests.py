@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from proctor.sdk import checkpoints
-from proctor.sdk.checkpoints import MANIFEST_FILE, StoredCheckpoint, save_checkpoint, verify_checkpoint
+from proctor.sdk.checkpoints import saving
+from proctor.sdk.checkpoints.manifest import MANIFEST_FILE, verify_checkpoint
+from proctor.sdk.checkpoints.saving import StoredCheckpoint, save_checkpoint
+from proctor.sdk.errors import CheckpointError
 
 FILES = {"model.pt": b"w" * 4096, "state/step": b"3", "state/empty": b""}
 
@@ -109,14 +111,14 @@ def test_the_manifest_of_another_checkpoint_is_not_copied(tmp_path: Path) -> Non
 def test_a_file_that_changes_while_it_is_copied_is_hashed_as_it_was_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source, copy_bytes = make_source(tmp_path / "source"), checkpoints._copy_bytes
+    source, copy_bytes = make_source(tmp_path / "source"), saving._copy_bytes
 
     def copy_and_append(reader: int, writer: int) -> None:
         copy_bytes(reader, writer)
         with open(source / "model.pt", "ab") as file:
             file.write(b"more")
 
-    monkeypatch.setattr(checkpoints, "_copy_bytes", copy_and_append)
+    monkeypatch.setattr(saving, "_copy_bytes", copy_and_append)
     stored, place = store(source, tmp_path / "job")
     assert verdict(stored, place) == ""
 
@@ -144,6 +146,6 @@ def test_no_thread_is_left_behind(tmp_path: Path) -> None:
     before = threading.active_count()
     store(make_source(tmp_path / "source"), tmp_path / "job")
     (tmp_path / "source" / "zz-dangling").symlink_to("nowhere")
-    with pytest.raises(checkpoints.CheckpointError, match="zz-dangling"):
+    with pytest.raises(CheckpointError, match="zz-dangling"):
         save_checkpoint(str(tmp_path / "source"), str(tmp_path / "job"))
     assert threading.active_count() == before

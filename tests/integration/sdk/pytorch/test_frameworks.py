@@ -11,7 +11,7 @@ from fakes.attempts import make_environment
 from fakes.frameworks import read_reports
 from fakes.incarnations import Incarnations
 
-from proctor.sdk.checkpoints import find_newest_checkpoint
+from proctor.sdk.checkpoints.saving import find_newest_checkpoint
 
 MISSING = [name for name in ("lightning", "transformers", "accelerate") if find_spec(name) is None]
 pytestmark = [

@@ -10,7 +10,7 @@ from fakes.incarnations import Incarnations
 from fakes.trained_models import Recipe
 from fakes.trial_incarnations import FOLDS, run_job
 
-from proctor.sdk.checkpoints import find_newest_checkpoint, list_checkpoints
+from proctor.sdk.checkpoints.saving import find_newest_checkpoint, list_checkpoints
 from proctor.sdk.protocol import JOURNAL_FILE
 from proctor.sdk.pytorch.checkpoints.pointer import read_pointer
 

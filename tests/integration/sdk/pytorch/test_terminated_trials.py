@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from fakes.attempts import make_environment
 
-from proctor.sdk.checkpoints import list_checkpoints
+from proctor.sdk.checkpoints.saving import list_checkpoints
 from proctor.sdk.protocol import JOURNAL_FILE
 
 TESTS = Path(__file__).parents[3]

@@ -46,6 +46,8 @@ def base_for(row: Key, mapping: dict[str, Any]) -> dict[str, Any]:
         del base["tuner"]
     if row.path.startswith("assessor."):
         base["assessor"] = {"name": "Medianstop"}
+    if row.path.startswith("checkpointStorage."):
+        base["checkpointStorage"] = {"location": "/mnt/shared"}
     if row.path.startswith("sharedStorage."):
         of_nfs = row.example == "NFS" or row.path.rpartition(".")[2] in NFS
         base["sharedStorage"] = dict(NFS if of_nfs else BLOB)

@@ -77,6 +77,7 @@ def test_the_smallest_configuration_has_the_documented_defaults(load: Load, smal
         "keep_checkpoints": {"newest": 2, "best": 1},
         "checkpoint_quota_mb": None,
         "copy_checkpoints": True,
+        "checkpoint_storage": None,
         "save_seconds": None,
         "lease_seconds": None,
     }
@@ -173,6 +174,19 @@ trainingService:
         ("experimentName: [a]", "text", "a list of 1"),
         ("tunerGpuIndices: [0, 0]", "GPU indices that differ", "a list of 2"),
         ("retryExitCodes: [75, 0]", "exit codes from 1 to 255, as in [75, 137]", "a list of 2"),
+        ("checkpointStorage: shared", "an absolute path, or a URL such as s3://bucket/folder", "the text 'shared'"),
+        ("checkpointStorage: 's3://'", "a URL such as s3://bucket/folder", "the text 's3://'"),
+        ("checkpointStorage: 'file:///mnt'", "an absolute path instead of a file URL", "the text 'file:///mnt'"),
+        (
+            "checkpointStorage: 's3://key:secret@bucket/folder'",
+            "a URL without credentials; name the variables that hold them under environment",
+            "the text 's3://key:secret@bucket/folder'",
+        ),
+        (
+            "checkpointStorage: {location: 's3://b/c', environment: ['A B']}",
+            "names of environment variables, as in [AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY]",
+            "a list of 1",
+        ),
         ("retryExitCodes: 'all'", "exit codes from 1 to 255, as in [75, 137]", "the text 'all'"),
         ("maxInfrastructureRetries: -2", "at least -1", "the number -2"),
         ("experimentWorkingDirectory: 3", "a path", "the number 3"),

@@ -67,6 +67,7 @@ def test_every_top_key_that_is_not_refused_is_in_the_schema(small: str) -> None:
     [
         *("trialComand: x", "maxTrialNumber: 0", "maxTrialDuration: ten", "seed: abc", "assessor: Medianstop"),
         *("keepCheckpoints: 0", "keepCheckpoints: some", "keepCheckpoints: {newest: 0}", "checkpointQuotaMb: 0"),
+        *("checkpointStorage: 3", "checkpointStorage: {environment: [A]}"),
     ],
 )
 def test_the_schema_refuses_what_the_reader_refuses(small: str, line: str) -> None:
@@ -79,6 +80,7 @@ def test_the_schema_refuses_what_the_reader_refuses(small: str, line: str) -> No
     [
         *("maxTrialNumber: 5", "maxTrialDuration: 1.5h", "tunerGpuIndices: '0,1'", "nniManagerIp: 10.0.0.1"),
         *("seed: null", "keepCheckpoints: 3", "keepCheckpoints: all", "keepCheckpoints: {newest: all, best: 0}"),
+        *("checkpointStorage: /mnt/shared", "checkpointStorage: {location: 's3://b/c', environment: KEY}"),
     ],
 )
 def test_the_schema_accepts_what_the_reader_accepts(small: str, line: str) -> None:

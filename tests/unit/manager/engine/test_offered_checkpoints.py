@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -19,7 +19,7 @@ from proctor.manager.simulation.simulation import Simulation
 from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.manager.store.rows import TrialJobRow, TrialRow
 from proctor.manager.store.tables import dispatcher_inputs, jobs, metrics, trials
-from proctor.sdk.checkpoints import save_checkpoint
+from proctor.sdk.checkpoints.saving import save_checkpoint
 from proctor.training_services.base import (
     EndReason,
     JobStart,
@@ -279,7 +279,8 @@ def test_what_a_job_was_offered_is_kept_until_it_has_started(
         (first, *_) = await attempts(manager, trial)
         database = await manager.metrics(experiment_id)
         rows = await database.read(lambda c: metrics.checkpoints(c, trial.id, limit=10))
-        forms = JobFormBuilder(cast(ExperimentConfig, None), tmp_path)  # asked for paths only
+        row = await manager.experiment(experiment_id)
+        forms = JobFormBuilder(ExperimentConfig.from_canonical(row.config), tmp_path)
         offers = [{"path": str(forms.job_directory(trial, 1) / f"output/checkpoints/{number}")} for number in (3, 2)]
         job = replace(first, started_at=started_at, checkpoints=offers, resume_checkpoint=offers[1]["path"])
         facts = gather_facts(trial, rows, forms, job=job, origins=())

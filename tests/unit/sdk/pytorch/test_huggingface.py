@@ -11,7 +11,7 @@ from fakes.frameworks import Killed, Training, TransformersTrainer, cut_before_r
 from fakes.trained_models import DisturbedDigits
 
 from proctor.sdk import trial as sdk
-from proctor.sdk.checkpoints import find_newest_checkpoint, list_checkpoints
+from proctor.sdk.checkpoints.saving import find_newest_checkpoint, list_checkpoints
 from proctor.sdk.pytorch import (
     CheckpointWarning,
     ConfigurationError,

@@ -13,7 +13,7 @@ from fakes.frameworks import Killed, LightningTrainer, Training, cut_before_regi
 from fakes.trained_models import DisturbedDigits
 
 from proctor.sdk import trial as sdk
-from proctor.sdk.checkpoints import find_newest_checkpoint, list_checkpoints
+from proctor.sdk.checkpoints.saving import find_newest_checkpoint, list_checkpoints
 from proctor.sdk.pytorch import (
     CheckpointWarning,
     ConfigurationError,

@@ -11,7 +11,7 @@ from fakes.recording_model import RangeData
 from fakes.trained_models import SCHEDULERS, hash_state
 
 import proctor
-from proctor.sdk.checkpoints import find_newest_checkpoint
+from proctor.sdk.checkpoints.saving import find_newest_checkpoint
 from proctor.sdk.pytorch import Model, Outcome, Trainer, TrainerError, TrainingState
 
 STEPS, LEFT_AFTER = 12, 6

@@ -10,7 +10,7 @@ import torch
 from fakes.attempts import begin_attempt
 from fakes.recording_model import RangeData, RecordingModel
 
-from proctor.sdk.checkpoints import list_checkpoints
+from proctor.sdk.checkpoints.saving import list_checkpoints
 from proctor.sdk.protocol import CONTROL_FILE
 from proctor.sdk.pytorch import Model, Override, Plugin, StopReason, Trainer, TrainingState
 

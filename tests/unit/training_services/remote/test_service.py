@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from tests.fakes.remote_nodes import FakeKeeper, FakeProvider
 
-from proctor.sdk.checkpoints import save_checkpoint, verify_checkpoint
+from proctor.sdk.checkpoints.manifest import verify_checkpoint
+from proctor.sdk.checkpoints.saving import save_checkpoint
 from proctor.training_services.base import CheckpointOffer, EndReason, NodePlacement, TrialJobForm, TrialJobStatus
 from proctor.training_services.capacity import GpuRules, Strategy
 from proctor.training_services.errors import ServiceUnavailable, SubmissionRefused

@@ -14,7 +14,7 @@ from fakes.full_disk import FullDisk
 from fakes.trained_models import DigitsData, DigitsModel
 
 from proctor.sdk import trial as sdk
-from proctor.sdk.checkpoints import find_newest_checkpoint
+from proctor.sdk.checkpoints.saving import find_newest_checkpoint
 from proctor.sdk.pytorch import (
     CheckpointWarning,
     ConfigurationError,

@@ -14,7 +14,7 @@ from fakes.attempts import begin_attempt
 from fakes.full_disk import FullDisk
 from fakes.trained_models import DigitsData, DigitsModel
 
-from proctor.sdk.checkpoints import find_newest_checkpoint
+from proctor.sdk.checkpoints.saving import find_newest_checkpoint
 from proctor.sdk.pytorch import ConfigurationError, LogWarning, Outcome, Trainer, TrainingState
 from proctor.sdk.pytorch.callbacks.tensorboard import _name_events
 

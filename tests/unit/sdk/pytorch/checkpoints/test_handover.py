@@ -13,7 +13,7 @@ import pytest
 from fakes.attempts import begin_attempt
 from fakes.trained_models import DigitsData, DigitsModel
 
-from proctor.sdk.checkpoints import find_newest_checkpoint, list_checkpoints, save_checkpoint
+from proctor.sdk.checkpoints.saving import find_newest_checkpoint, list_checkpoints, save_checkpoint
 from proctor.sdk.protocol import CHECKPOINT_FOLDER
 from proctor.sdk.pytorch import CheckpointWarning, Model, Outcome, Trainer
 from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder

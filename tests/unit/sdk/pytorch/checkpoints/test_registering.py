@@ -9,7 +9,7 @@ from time import monotonic, time
 import pytest
 
 from proctor.sdk import trial as sdk
-from proctor.sdk.checkpoints import list_checkpoints, save_checkpoint
+from proctor.sdk.checkpoints.saving import list_checkpoints, save_checkpoint
 from proctor.sdk.protocol import ENV_JOB_DIRECTORY, ENV_RESUME_CHECKPOINT
 from proctor.sdk.pytorch import CheckpointWarning, TrainingState
 from proctor.sdk.pytorch import trial as pytorch_trial

@@ -1,29 +1,29 @@
-"""Checkpoints of a job: folders `output/checkpoints/<n>` that appear whole or not at all, and can be verified later.
+"""Checkpoints of a job: folders `<n>` that appear whole or not at all, and can be verified later. They are in
+`output/checkpoints` of the job's directory, or in the folder that the experiment's `checkpointStorage` has for the job.
+Where that is a URL, they are made in the job's directory as ever, and uploaded from there; the newest one stays here,
+and the one that the job began with is downloaded to be number 0. When the job has ended, the keeper removes both.
 
 A checkpoint is copied under a name beginning with a dot, synced to the disk, and renamed to the next free number; the
 journal names it only after that. It is copied rather than moved or hard-linked, because a trial may continue writing to
 the very files it has just handed over (the kernel shares the blocks where the file system can). A copy that a kill has
 left half made keeps its dotted name; the next checkpoint of the job removes it, and the keeper when the job has ended.
 
-Each has a manifest, `.proctor-manifest.json` in its folder: {"format": 1, "files": {path: [size, SHA-256]}}. It gets
-its name together with the folder, and the journal's record has the SHA-256 of the manifest itself. Whoever is to
-continue from a checkpoint verifies it first (`verify_checkpoint`): disks lose data, folders are copied, and files are
-changed by hand. Checkpoints of earlier versions have no manifest; they count as whole when their folder is there.
-
-The files are hashed in a thread while they are copied and synced. It reads the originals, which a trial has just
-written and which are still in memory, so no disk is read twice; where an original has changed meanwhile, the copy is
-read.
+Each has a manifest (`proctor.sdk.checkpoints.manifest`), which gets its name together with the folder. The files are
+hashed in a thread while they are copied and synced. It reads the originals, which a trial has just written and which
+are still in memory, so no disk is read twice; where an original has changed meanwhile, the copy is read.
 """
 
 import errno
 import os
-from stat import S_ISREG
 from time import monotonic, sleep
 
+from proctor.sdk.checkpoints.manifest import MANIFEST_FILE, encode_manifest
 from proctor.sdk.disk_errors import PASSING
 from proctor.sdk.errors import CheckpointError, notice_once
 from proctor.sdk.files import (
+    discard,
     hash_file,
+    lock_file,
     name_unfinished,
     put_in_place,
     remove_tree,
@@ -33,18 +33,14 @@ from proctor.sdk.files import (
     write_all,
 )
 from proctor.sdk.journal import read_wait_seconds
-from proctor.sdk.protocol import CHECKPOINT_FOLDER, ENV_CHECKPOINT_QUOTA
-from proctor.sdk.quick_json import loads, quote
+from proctor.sdk.protocol import CHECKPOINT_FOLDER, ENV_CHECKPOINT_QUOTA, ENV_CHECKPOINT_STORAGE, is_url
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
+    pass
 
-MANIFEST_FILE = ".proctor-manifest.json"
-"""Not copied into a checkpoint: one that is found in a folder is that of another checkpoint."""
-_MANIFEST_FORMAT = 1
 _RETRY_SECONDS = 1.0
+_DOWNLOAD_PATIENCE_SECONDS = 600.0
 _BYTES_PER_MB = 10**6
 _NO_SHARED_BLOCKS = {errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF}
 _BLOCK_BYTES = 1 << 22
@@ -53,7 +49,7 @@ _BLOCK_BYTES = 1 << 22
 class StoredCheckpoint:
     """A checkpoint that is whole and on the disk.
 
-    :param path: relative to the job's directory.
+    :param path: relative to the job's directory; in the experiment's storage absolute, or a URL.
     :param size: the bytes of all its files.
     :param manifest: the SHA-256 of its manifest.
     """
@@ -74,14 +70,18 @@ def save_checkpoint(source: str, job_directory: str) -> "StoredCheckpoint | str"
 
     :raises CheckpointError: the folder is missing, unreadable, or holds what cannot be copied.
     """
-    folder = f"{job_directory}/{CHECKPOINT_FOLDER}"
+    storage = os.environ.get(ENV_CHECKPOINT_STORAGE, "")
+    folder = checkpoint_folder(job_directory, storage)
     _check(source, folder)
     if refusal := _exceeds_quota(source):
         return refusal if notice_once("checkpoint quota", refusal) else ""
     deadline = monotonic() + read_wait_seconds()
     while True:
         try:
-            return _save(source, folder)
+            number, size, manifest = _save(source, folder)
+            if is_url(storage):
+                return _upload(folder, number, storage) or StoredCheckpoint(f"{storage}/{number}", size, manifest)
+            return StoredCheckpoint(f"{folder if storage else CHECKPOINT_FOLDER}/{number}", size, manifest)
         except OSError as problem:
             if problem.errno not in PASSING:
                 raise CheckpointError(f"checkpoint {source} cannot be copied to {folder}: {problem}") from problem
@@ -93,58 +93,70 @@ def save_checkpoint(source: str, job_directory: str) -> "StoredCheckpoint | str"
             sleep(_RETRY_SECONDS)
 
 
-def list_checkpoints(job_directory: str) -> "list[str]":
-    """Return the absolute paths of the job's whole checkpoints, oldest first."""
+def checkpoint_folder(job_directory: str, storage: str) -> str:
+    """Return the folder of a job's checkpoints on this machine.
+
+    :param storage: where the experiment's storage keeps them, a folder or a URL; "": it has none.
+    """
+    return f"{job_directory}/{CHECKPOINT_FOLDER}" if not storage or is_url(storage) else storage
+
+
+def _upload(folder: str, number: int, storage: str) -> str:
+    """Put a checkpoint that is whole here into the storage, and remove the others that are here. Returns why it is not
+    there, as a sentence. Raises CheckpointError where it never will be."""
+    from proctor.sdk.checkpoints.storage import StorageError, upload
+
+    deadline = monotonic() + read_wait_seconds()
+    while True:
+        try:
+            upload(f"{folder}/{number}", f"{storage}/{number}")
+        except StorageError as problem:
+            if isinstance(problem.__cause__, ImportError):
+                raise CheckpointError(f"a checkpoint cannot be stored: {problem}") from problem
+            if monotonic() < deadline:
+                sleep(_RETRY_SECONDS)
+                continue
+            notice_once("checkpoint", f"a checkpoint could not be stored ({problem}); the trial continues")
+            discard(f"{folder}/{number}")
+            return "a checkpoint could not be stored: the storage did not take it"
+        for other in _numbers(folder):
+            if 0 < other < number:
+                discard(f"{folder}/{other}")
+        return ""
+
+
+def fetch_checkpoint(job_directory: str, handed: str) -> str:
+    """Return the folder of the checkpoint that a job was handed: downloads it where it is a URL, once for all processes
+    of the job.
+
+    :raises CheckpointError: it cannot be read, or is damaged.
+    """
+    if not is_url(handed):
+        return handed
+    from proctor.sdk.checkpoints.storage import download
+
     folder = f"{job_directory}/{CHECKPOINT_FOLDER}"
-    return [f"{folder}/{number}" for number in sorted(_numbers(folder))]
+    os.makedirs(folder, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        lock_file(descriptor, waits=True)
+        if not os.path.isdir(f"{folder}/0"):
+            download(handed, f"{folder}/0", patience_seconds=_DOWNLOAD_PATIENCE_SECONDS)
+    finally:
+        os.close(descriptor)
+    return f"{folder}/0"
+
+
+def list_checkpoints(job_directory: str) -> "list[str]":
+    """Return the absolute paths of the job's whole checkpoints on this machine, oldest first."""
+    folder = checkpoint_folder(job_directory, os.environ.get(ENV_CHECKPOINT_STORAGE, ""))
+    return [f"{folder}/{number}" for number in sorted(_numbers(folder)) if number > 0]
 
 
 def find_newest_checkpoint(job_directory: str) -> "str | None":
-    """Return the absolute path of the job's newest whole checkpoint."""
+    """Return the absolute path of the job's newest whole checkpoint on this machine."""
     found = list_checkpoints(job_directory)
     return found[-1] if found else None
-
-
-def verify_checkpoint(folder: str, manifest: "str | None", *, is_abandoned: "Callable[[], bool]" = bool) -> str:
-    """Return why a trial must not continue from a checkpoint, as a clause; "" if it is whole. Reads all of it.
-
-    :param manifest: the SHA-256 of its manifest, as it was registered; None: by an earlier version, without one.
-    :param is_abandoned: asked again and again; once it is true, no one needs the answer, which may be wrong.
-    """
-    if not os.path.isdir(folder):
-        return "its folder is gone"
-    if manifest is None:
-        return ""
-    from hashlib import sha256  # slow to import
-
-    try:
-        with open(f"{folder}/{MANIFEST_FILE}", "rb") as file:
-            data = file.read()
-    except OSError as problem:
-        return f"its manifest cannot be read: {problem.strerror}"
-    if sha256(data).hexdigest() != manifest:
-        return "its manifest is not the one that was registered"
-    files: dict[str, list[Any]] = loads(data.decode())["files"]
-    path = ""
-    try:
-        for path, (size, _) in files.items():  # sizes first: they cost nothing
-            found = os.stat(f"{folder}/{path}")
-            if not S_ISREG(found.st_mode):  # opening a pipe would wait for its other end
-                return f"{_printable(path)} is no longer a file"
-            if found.st_size != size:
-                return f"{_printable(path)} has {found.st_size:,} bytes, {size:,} expected"
-        for path, (_, digest) in files.items():
-            if hash_file(f"{folder}/{path}", is_abandoned=is_abandoned) != digest:
-                return f"{_printable(path)} is damaged: its content is not what was saved"
-    except (FileNotFoundError, NotADirectoryError):
-        return f"{_printable(path)} is missing"
-    except OSError as problem:
-        return f"{_printable(path)} cannot be read: {problem.strerror}"
-    return ""
-
-
-def _printable(path: str) -> str:
-    return path if path.isprintable() else ascii(path)
 
 
 def _check(source: str, folder: str) -> None:
@@ -183,7 +195,8 @@ def _gigabytes(size: int) -> str:
     return f"{size / 1e9:,.1f} GB" if size >= 1e9 else f"{size / 1e6:,.1f} MB"
 
 
-def _save(source: str, folder: str) -> StoredCheckpoint:
+def _save(source: str, folder: str) -> "tuple[int, int, str]":
+    """Make the folder's next checkpoint. Returns its number, its size, and the SHA-256 of its manifest."""
     os.makedirs(folder, exist_ok=True)
     remove_unfinished(folder)
     unfinished = name_unfinished(folder)
@@ -198,7 +211,7 @@ def _save(source: str, folder: str) -> StoredCheckpoint:
         remove_tree(unfinished)
         raise
     sync_folder(folder)
-    return StoredCheckpoint(f"{CHECKPOINT_FOLDER}/{number}", size, manifest)
+    return number, size, manifest
 
 
 def _rename_to_next(unfinished: str, folder: str) -> int:
@@ -236,7 +249,7 @@ class _Copy:
         os.mkdir(f"{self._target}/{path}")
         with os.scandir(source) as entries:
             for entry in entries:
-                if entry.name == MANIFEST_FILE:
+                if entry.name == MANIFEST_FILE:  # of another checkpoint
                     continue
                 if entry.is_dir():
                     self.add_folder(entry.path, f"{path}{entry.name}/")
@@ -253,8 +266,7 @@ class _Copy:
 
         self._wait()
         files = {path: self._facts(path) for path in sorted(self._files)}
-        entries = ",".join(f'{quote(path)}:[{size},"{digest}"]' for path, (size, digest) in files.items())
-        data = f'{{"format":{_MANIFEST_FORMAT},"files":{{{entries}}}}}'.encode("ascii")
+        data = encode_manifest(files)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         writer = os.open(f"{self._target}/{MANIFEST_FILE}", flags, 0o644)
         try:

@@ -1,0 +1,191 @@
+"""A real S3 server (SeaweedFS) on loopback, with one bucket and two users: the owner, and one who may only read."""
+
+import json
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.request import urlopen
+
+BUCKET = "checkpoints"
+OWNER = {"AWS_ACCESS_KEY_ID": "owner-key", "AWS_SECRET_ACCESS_KEY": "owner-secret"}
+READER = {"AWS_ACCESS_KEY_ID": "reader-key", "AWS_SECRET_ACCESS_KEY": "reader-secret"}
+PROGRAM = Path(sys.executable).parent / "weed"
+READY_SECONDS = 60.0
+_ACTIONS = {"owner": ["Admin", "Read", "Write", "List"], "reader": ["Read", "List"]}
+
+
+class Gate:
+    """A port of loopback from which connections are forwarded to another, while it is open."""
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self._listener: socket.socket | None = None
+        self._connections: list[socket.socket] = []
+        self.port = 0
+
+    def open(self) -> None:
+        """Take connections, each time at the same port."""
+        self._listener = socket.create_server(("127.0.0.1", self.port))
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
+
+    def close(self) -> None:
+        """Refuse connections, and end those that there are."""
+        if self._listener is not None:
+            self._listener.shutdown(socket.SHUT_RDWR)
+            self._listener.close()
+        for connection in self._connections:
+            with connection, suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        self._connections.clear()
+
+    def _accept(self, listener: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                ours, _ = listener.accept()
+                try:
+                    theirs = socket.create_connection(("127.0.0.1", self._target))
+                except OSError:  # it is starting
+                    ours.close()
+                    continue
+                self._connections += [ours, theirs]
+                for source, sink in ((ours, theirs), (theirs, ours)):
+                    threading.Thread(target=_pass_on, args=(source, sink), daemon=True).start()
+
+
+def _pass_on(source: socket.socket, sink: socket.socket) -> None:
+    with suppress(OSError):
+        while data := source.recv(1 << 16):
+            sink.sendall(data)
+        sink.shutdown(socket.SHUT_WR)
+
+
+class S3Server:
+    """One server. Clients reach it through `gate`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+        names = ["master", "volume", "filer", "s3"]
+        self._ports = dict(zip([*names, *(f"{name}.grpc" for name in names)], _free_ports(2 * len(names)), strict=True))
+        self.gate = Gate(self._ports["s3"])
+        self.url = f"s3://{BUCKET}/proctor"
+
+    @property
+    def endpoint(self) -> str:
+        """The server as a client knows it."""
+        return f"http://127.0.0.1:{self.gate.port}"
+
+    def environment(self, user: dict[str, str] = OWNER) -> dict[str, str]:
+        """What a client needs in its environment. It does not try again by itself."""
+        return {
+            **user,
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_MAX_ATTEMPTS": "1",
+        }
+
+    def system(self) -> Any:
+        """The file system of fsspec for it, with all rights and without a memory."""
+        from s3fs import S3FileSystem
+
+        key, secret = OWNER.values()
+        system = S3FileSystem(key=key, secret=secret, endpoint_url=self.endpoint, use_listings_cache=False)
+        system.invalidate_cache()
+        return system
+
+    def start(self) -> None:
+        """Start it, and wait until it answers and has its bucket."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        identities = [
+            {
+                "name": name,
+                "credentials": [{"accessKey": f"{name}-key", "secretKey": f"{name}-secret"}],
+                "actions": actions,
+            }
+            for name, actions in _ACTIONS.items()
+        ]
+        (self._folder / "s3.json").write_text(json.dumps({"identities": identities}))
+        ports = [
+            f"-{name.replace('.grpc', '.port.grpc') if name.endswith('.grpc') else f'{name}.port'}={port}"
+            for name, port in self._ports.items()
+        ]
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    str(PROGRAM),
+                    "server",
+                    "-ip=127.0.0.1",
+                    "-ip.bind=127.0.0.1",
+                    f"-dir={self._folder}",
+                    "-filer",
+                    "-s3",
+                    f"-s3.config={self._folder}/s3.json",
+                    "-s3.port.iceberg=0",
+                    "-s3.port.lance=0",
+                    f"-s3.localSocket={self._folder}/s3.sock",
+                    f"-filer.localSocket={self._folder}/filer.sock",
+                    "-master.volumeSizeLimitMB=64",
+                    "-volume.max=20",
+                    "-master.telemetry=false",
+                    *ports,
+                ],
+                cwd=self._folder,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self.gate.open()
+        deadline = time.monotonic() + READY_SECONDS
+        while not self._make_bucket():
+            assert self._process.poll() is None, (self._folder / "log").read_text()[-2000:]
+            assert time.monotonic() < deadline, (self._folder / "log").read_text()[-2000:]
+            time.sleep(0.2)
+
+    def kill(self) -> None:
+        """End it at once."""
+        self.gate.close()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def _make_bucket(self) -> bool:
+        try:
+            with suppress(HTTPError), urlopen(self.endpoint, timeout=5):
+                pass
+            system = self.system()
+            if not system.exists(BUCKET):
+                system.mkdir(BUCKET)
+            system.pipe_file(f"{BUCKET}/.ready", b"ready")
+        except (URLError, OSError):
+            return False
+        return True
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    try:
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+@contextmanager
+def s3_server(folder: Path) -> Iterator[S3Server]:
+    """A server that is running, and removed with all that it has stored."""
+    server = S3Server(folder)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill()
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,231 @@
+"""Checkpoints that are stored where `checkpointStorage` says: in a folder that nodes share, and in a real S3 server."""
+
+import json
+import sys
+import venv
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.real_manager import RealManager, real_manager
+from fakes.s3_server import BUCKET, OWNER, READER, S3Server, s3_server
+
+from proctor.sdk.checkpoints.manifest import verify_checkpoint
+from proctor.sdk.client.errors import BadInput, ManagerFault
+
+pytestmark = pytest.mark.slow
+
+SAVES_SIX = """
+import os, sys, tempfile, time
+import proctor
+
+proctor.get_next_parameter()
+found = proctor.get_checkpoint()
+first = 1 + (int(open(found + "/step").read()) if found else 0)
+for step in range(first, 7):
+    with tempfile.TemporaryDirectory() as folder:
+        os.mkdir(folder + "/state")
+        for name, content in (("step", str(step)), ("weights", "w" * 100_000), ("state/empty", "")):
+            with open(folder + "/" + name, "w") as file:
+                file.write(content)
+        proctor.report(step, checkpoint=folder, step=step)
+    while step == 3 and not proctor.should_stop():
+        time.sleep(0.02)
+    if proctor.should_stop():
+        sys.exit(0)
+proctor.report_final_result(first)
+"""
+SECRET = OWNER["AWS_SECRET_ACCESS_KEY"]
+
+
+@pytest.fixture(scope="module")
+def manager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealManager]:
+    with real_manager(tmp_path_factory.mktemp("manager")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    with s3_server(tmp_path_factory.mktemp("s3")) as made:
+        yield made
+
+
+def storage(server: S3Server, user: dict[str, str] = OWNER, location: str = "") -> dict[str, Any]:
+    """The part of a configuration that has the checkpoints of an experiment stored in the server."""
+    variables = server.environment(user)
+    return {
+        "checkpointStorage": {"location": location or server.url, "environment": sorted(variables)},
+        "secrets": {f"checkpoint_storage.environment.{name}": value for name, value in variables.items()},
+        "interpreter": sys.executable,
+    }
+
+
+def pause_and_resume(manager: RealManager, experiment: str) -> dict[str, Any]:
+    """Have the experiment's trial stop after its third checkpoint, and continue from it to its end."""
+    manager.until(lambda: any(trial["intermediate_count"] == 3 for trial in manager.trials(experiment)), "3 reports")
+    (trial,) = manager.trials(experiment)
+    manager.client.pause_trial(trial["id"])
+    manager.until(lambda: manager.trials(experiment)[0]["status"] == "PAUSED", "the trial to be PAUSED")
+    manager.client.resume_trial(trial["id"])
+    manager.until_status(experiment, "DONE")
+    (trial,) = manager.trials(experiment)
+    assert trial["final_value"] == 4
+    curve = [point["value"] for point in manager.client.trial_curve(trial["id"])]
+    assert curve == [1, 2, 3, 4, 5, 6]
+    return trial
+
+
+def kept_paths(manager: RealManager, trial: dict[str, Any]) -> list[str]:
+    return [row["path"] for row in manager.client.checkpoints(trial["id"]) if row["deleted_at"] is None]
+
+
+def job_folders(trial: dict[str, Any]) -> list[Path]:
+    """What its jobs have left among their own files."""
+    return [path for job in (1, 2) for path in Path(trial["directory"], "jobs", str(job)).rglob("checkpoints/*")]
+
+
+def test_a_trial_continues_from_a_folder_that_nodes_share(manager: RealManager, tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    experiment = manager.create(SAVES_SIX, maxTrialNumber=1, checkpointStorage=str(shared))
+    trial = pause_and_resume(manager, experiment)
+    place = shared / experiment / trial["id"] / "2"
+    assert kept_paths(manager, trial) == [f"{place}/2", f"{place}/3"]
+    manager.until(lambda: sorted(path.name for path in place.iterdir()) == ["2", "3"], "the others to be deleted")
+    manager.until(lambda: not any((shared / experiment / trial["id"] / "1").iterdir()), "those of the first job")
+    assert job_folders(trial) == []
+    last = list(manager.client.checkpoints(trial["id"]))[-1]
+    assert (last["is_here"], verify_checkpoint(last["path"], last["manifest"])) == (True, "")
+    manager.client.download_checkpoint(trial["id"], last["id"], tmp_path / "copy")
+    assert (tmp_path / "copy" / "step").read_text() == "6"
+    manager.command_line("experiment", "delete", experiment, "-y")
+    assert list(shared.iterdir()) == []
+
+
+def test_a_trial_continues_from_an_object_store(manager: RealManager, server: S3Server, tmp_path: Path) -> None:
+    experiment = manager.create(SAVES_SIX, maxTrialNumber=1, **storage(server))
+    trial = pause_and_resume(manager, experiment)
+    place = f"{server.url}/{experiment}/{trial['id']}"
+    assert kept_paths(manager, trial) == [f"{place}/2/2", f"{place}/2/3"]
+    stored = place.removeprefix("s3://")
+
+    def is_pruned() -> bool:
+        return {path[len(stored) + 1 :].rpartition("/weights")[0] for path in server.system().find(stored)} == {
+            "",
+            "2/2",
+            "2/3",
+        }
+
+    manager.poll_for(is_pruned, "the others to be deleted")
+    assert job_folders(trial) == [], "what was uploaded or downloaded takes no room on the node"
+    last = list(manager.client.checkpoints(trial["id"]))[-1]
+    assert (last["is_here"], last["size_bytes"]) == (False, 100_001)
+    manager.client.download_checkpoint(trial["id"], last["id"], tmp_path / "copy")
+    assert verify_checkpoint(str(tmp_path / "copy"), last["manifest"]) == ""
+
+    shown = json.dumps([manager.client.experiment(experiment), manager.client.trial(trial["id"])])
+    databases = b"".join(path.read_bytes() for path in manager.home.rglob("*.db*"))
+    assert SECRET not in shown
+    assert SECRET.encode() not in databases
+    manager.command_line("experiment", "delete", experiment, "-y")
+    left = server.system().find(f"{BUCKET}/proctor")
+    assert [path for path in left if f"/{experiment}/" in path] == []
+
+
+@pytest.mark.parametrize(
+    ("user", "location", "problem"),
+    [
+        ({**OWNER, "AWS_SECRET_ACCESS_KEY": "wrong"}, "", r"cannot be used: .*signature"),
+        (READER, "", r"cannot be used: Access Denied"),
+        (OWNER, "nosuch://bucket/folder", r"cannot be used: ValueError: Protocol not known: nosuch"),
+    ],
+    ids=["wrong key", "no right to write", "unknown protocol"],
+)
+def test_a_storage_that_cannot_be_used_is_refused(
+    manager: RealManager, server: S3Server, user: dict[str, str], location: str, problem: str
+) -> None:
+    with pytest.raises(BadInput, match=rf"checkpointStorage: .*{problem}.*checkpointStorage.environment"):
+        manager.create(SAVES_SIX, **storage(server, user, location))
+
+
+def test_a_folder_that_cannot_be_written_is_refused(manager: RealManager, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(BadInput, match=f"nothing can be stored in {tmp_path}/file/shared: Not a directory; create"):
+        manager.create(SAVES_SIX, checkpointStorage=f"{tmp_path}/file/shared")
+
+
+def test_a_variable_that_was_not_handed_over_is_named(manager: RealManager, server: S3Server) -> None:
+    asked = storage(server)
+    del asked["secrets"]["checkpoint_storage.environment.AWS_SECRET_ACCESS_KEY"]
+    with pytest.raises(BadInput, match="were not provided: AWS_SECRET_ACCESS_KEY of checkpointStorage"):
+        manager.create(SAVES_SIX, **asked)
+
+
+def test_no_trial_starts_whose_interpreter_cannot_reach_the_storage(
+    manager: RealManager, server: S3Server, tmp_path: Path
+) -> None:
+    venv.create(tmp_path / "bare", with_pip=False)
+    python = f"{tmp_path}/bare/bin/python"
+    experiment = manager.create(SAVES_SIX, maxTrialNumber=1, **{**storage(server), "interpreter": python})
+    expected = f"waiting: trials on node local cannot store checkpoints: {server.url}/{experiment} cannot be used: "
+    expected += f"fsspec is not installed for {python}"
+    manager.until(lambda: any(expected in trial["reason"] for trial in manager.trials(experiment)), expected)
+    (trial,) = manager.trials(experiment)
+    assert trial["status"] == "WAITING"
+    assert not Path(trial["directory"], "jobs", "1", "stdout").exists()
+    manager.client.stop_experiment(experiment)
+    manager.until_status(experiment, "STOPPED")
+
+
+GOES_ON_WITHOUT = """
+import os, sys, tempfile, time
+import proctor
+
+proctor.get_next_parameter()
+for step in range(1, 4):
+    while step > 1 and not os.path.exists(f"{sys.argv[1]}/{step}"):
+        time.sleep(0.02)
+    with tempfile.TemporaryDirectory() as folder:
+        open(folder + "/step", "w").close()
+        proctor.report(step, checkpoint=folder, step=step)
+proctor.report_final_result(1)
+"""
+
+
+def test_what_cannot_be_stored_while_the_server_is_away_is_said_and_the_trial_continues(
+    manager: RealManager, server: S3Server, tmp_path: Path
+) -> None:
+    experiment = manager.create(
+        GOES_ON_WITHOUT,
+        tmp_path,
+        maxTrialNumber=1,
+        before="PROCTOR_REPORT_WAIT_SECONDS=0.1",
+        keepCheckpoints=1,
+        **storage(server),
+    )
+
+    def await_reports(count: int) -> None:
+        manager.until(
+            lambda: any(trial["intermediate_count"] == count for trial in manager.trials(experiment)), f"report {count}"
+        )
+
+    await_reports(1)
+    server.gate.close()
+    (tmp_path / "2").touch()
+    await_reports(2)
+    server.gate.open()
+    (tmp_path / "3").touch()
+    manager.until_status(experiment, "DONE")
+    (trial,) = manager.trials(experiment)
+    assert [row["step"] for row in manager.client.checkpoints(trial["id"])] == [1, 3]
+    said = Path(trial["directory"], "jobs", "1", "stderr").read_text()
+    assert "a checkpoint could not be stored (s3://" in said
+
+    server.gate.close()
+    manager.client.stop_experiment(experiment)
+    manager.until_status(experiment, "STOPPED")
+    with pytest.raises(ManagerFault, match=r"cannot be deleted: .*--keep-checkpoints"):
+        manager.client.delete_experiment(experiment)
+    manager.client.delete_experiment(experiment, keep_checkpoints=True)
+    server.gate.open()
+    assert any(f"/{experiment}/" in path for path in server.system().find(BUCKET))

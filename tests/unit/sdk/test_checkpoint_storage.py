@@ -1,0 +1,221 @@
+"""Checkpoints under a URL: whole or not there, verified, and deleted; as a trial and the manager see them."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from proctor.sdk.checkpoints import saving, storage
+from proctor.sdk.checkpoints.manifest import MANIFEST_FILE, read_manifest, verify_checkpoint
+from proctor.sdk.checkpoints.saving import StoredCheckpoint, fetch_checkpoint, list_checkpoints, save_checkpoint
+from proctor.sdk.checkpoints.storage import StorageError, delete_stored, download, probe, upload, verify_stored
+from proctor.sdk.errors import CheckpointError
+
+FILES = {"model.pt": b"w" * 4096, "state/step": b"3", "state/empty": b""}
+
+
+@pytest.fixture(autouse=True)
+def _without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "sleep", lambda seconds: None)
+    monkeypatch.setattr(saving, "sleep", lambda seconds: None)
+    monkeypatch.setattr(saving, "_DOWNLOAD_PATIENCE_SECONDS", 0.0)
+    monkeypatch.setenv("PROCTOR_REPORT_WAIT_SECONDS", "0")
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    return tmp_path / "job"
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the job's checkpoints are stored, which its trial knows as a URL."""
+    found = tmp_path / "storage" / "e1" / "t1" / "1"
+    monkeypatch.setenv("PROCTOR_CHECKPOINT_STORAGE", f"file://{found}")
+    return found
+
+
+def source(folder: Path, files: dict[str, bytes] = FILES) -> str:
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    return str(folder)
+
+
+def save(folder: Path, job: Path) -> StoredCheckpoint:
+    stored = save_checkpoint(source(folder), str(job))
+    assert isinstance(stored, StoredCheckpoint)
+    return stored
+
+
+def test_a_checkpoint_is_stored_under_the_url_and_the_newest_stays_here(tmp_path: Path, job: Path, place: Path) -> None:
+    first, second = save(tmp_path / "source", job), save(tmp_path / "source", job)
+    assert [first.path, second.path] == [f"file://{place}/1", f"file://{place}/2"]
+    for stored, number in ((first, 1), (second, 2)):
+        assert verify_checkpoint(f"{place}/{number}", stored.manifest) == ""
+        assert verify_stored(stored.path, stored.manifest) == ""
+    assert list_checkpoints(str(job)) == [f"{job}/output/checkpoints/2"]
+
+
+def test_the_manifest_is_uploaded_last(tmp_path: Path, job: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fsspec.implementations.local import LocalFileSystem
+
+    stored: list[list[str]] = []
+    put = LocalFileSystem.put
+
+    def watched(system: LocalFileSystem, here: list[str], there: list[str]) -> None:
+        stored.append([path.removeprefix(f"{place}/1/") for path in there])
+        put(system, here, there)
+
+    monkeypatch.setattr(LocalFileSystem, "put", watched)
+    save(tmp_path / "source", job)
+    assert stored == [sorted(FILES), [MANIFEST_FILE]]
+
+
+def test_what_an_upload_that_was_cut_off_has_left_is_replaced(tmp_path: Path, job: Path, place: Path) -> None:
+    source(place / "1", {"model.pt": b"half", "other": b"stale"})
+    assert "has no manifest" in verify_stored(f"file://{place}/1", None)
+    stored = save(tmp_path / "source", job)
+    assert stored.path == f"file://{place}/1"
+    assert {path.name for path in (place / "1").rglob("*") if path.is_file()} == {
+        "model.pt",
+        "step",
+        "empty",
+        MANIFEST_FILE,
+    }
+
+
+@pytest.mark.parametrize(
+    ("damage", "expected"),
+    [
+        (lambda place: (place / "model.pt").unlink(), "model.pt is missing"),
+        (lambda place: os.truncate(place / "model.pt", 7), "model.pt has 7 bytes, 4,096 expected"),
+        (lambda place: (place / MANIFEST_FILE).write_text("{}"), "its manifest is not the one that was registered"),
+        (lambda place: (place / MANIFEST_FILE).unlink(), "it is gone, or was found to be damaged"),
+    ],
+    ids=["missing", "short", "other manifest", "no manifest"],
+)
+def test_verifying_says_what_is_wrong(tmp_path: Path, job: Path, place: Path, damage: object, expected: str) -> None:
+    stored = save(tmp_path / "source", job)
+    damage(place / "1")  # type: ignore[operator]
+    assert verify_stored(stored.path, stored.manifest).startswith(expected)
+
+
+def test_the_checkpoint_that_a_job_was_handed_is_downloaded_once(tmp_path: Path, job: Path, place: Path) -> None:
+    stored = save(tmp_path / "source", job)
+    other = tmp_path / "next"
+    folder = fetch_checkpoint(str(other), stored.path)
+    assert verify_checkpoint(folder, stored.manifest) == ""
+    delete_stored(stored.path)
+    assert fetch_checkpoint(str(other), stored.path) == folder
+    assert list_checkpoints(str(other)) == [], "it is none of the job's own"
+    assert fetch_checkpoint(str(other), "/some/folder") == "/some/folder"
+
+
+def test_a_damaged_checkpoint_is_not_handed_to_the_trial_nor_offered_again(
+    tmp_path: Path, job: Path, place: Path
+) -> None:
+    stored = save(tmp_path / "source", job)
+    (place / "1" / "model.pt").write_bytes(b"v" * 4096)
+    assert verify_stored(stored.path, stored.manifest) == "", "its content is read where it is downloaded"
+    with pytest.raises(CheckpointError, match=r"model.pt is damaged: .* not offered again: the trial's next attempt"):
+        fetch_checkpoint(str(tmp_path / "next"), stored.path)
+    assert "has no manifest" in verify_stored(stored.path, stored.manifest)
+    assert list((tmp_path / "next").rglob("*.pt")) == []
+
+
+def test_a_storage_that_cannot_be_read_is_tried_again_until_patience_ends(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"the checkpoint is not read: file://.*/nothing cannot be read: "):
+        download(f"file://{tmp_path}/nothing", str(tmp_path / "copy"))
+    assert not (tmp_path / "copy").exists()
+
+
+def test_what_cannot_be_uploaded_is_said_and_removed(
+    tmp_path: Path, job: Path, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "storage").touch()
+    refusal = save_checkpoint(source(tmp_path / "source"), str(job))
+    assert refusal == "a checkpoint could not be stored: the storage did not take it"
+    assert f"file://{place}/1 cannot be written: " in capsys.readouterr().err
+    assert list((job / "output/checkpoints").iterdir()) == []
+
+
+def test_a_missing_library_is_a_mistake_of_the_environment(
+    tmp_path: Path, job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROCTOR_CHECKPOINT_STORAGE", "file:///anywhere")
+    monkeypatch.setitem(sys.modules, "fsspec.core", None)
+    with pytest.raises(CheckpointError, match="cannot be stored: "):
+        save_checkpoint(source(tmp_path / "source"), str(job))
+
+
+def test_deleting_begins_with_the_manifest_and_may_be_repeated(
+    tmp_path: Path, job: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fsspec.implementations.local import LocalFileSystem
+
+    stored = save(tmp_path / "source", job)
+
+    def fail(system: LocalFileSystem, path: str, recursive: bool = False) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalFileSystem, "rm", fail)
+        with pytest.raises(StorageError, match=r"cannot be deleted: .*Permission denied"):
+            delete_stored(stored.path)
+    assert "has no manifest" in verify_stored(stored.path, stored.manifest)
+    for _ in range(2):
+        delete_stored(stored.path)
+        assert not (place / "1").exists()
+
+
+def test_a_probe_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "storage").mkdir()
+    probe(f"file://{tmp_path}/storage")
+    assert list((tmp_path / "storage").iterdir()) == []
+    with pytest.raises(StorageError, match=r"cannot be used: .*nosuch"):
+        probe("nosuch://bucket/folder")
+
+
+@pytest.mark.parametrize("name", ["../outside", "/etc/passwd", "a/../../b"])
+def test_a_manifest_that_names_files_outside_is_refused(tmp_path: Path, name: str) -> None:
+    manifest = json.dumps({"format": 1, "files": {name: [1, "0" * 64]}}).encode()
+    with pytest.raises(ValueError, match="outside of the checkpoint"):
+        read_manifest(manifest)
+    source(tmp_path / "stored", {MANIFEST_FILE: manifest})
+    with pytest.raises(CheckpointError, match="outside of the checkpoint"):
+        download(f"file://{tmp_path}/stored", str(tmp_path / "copy"))
+
+
+@pytest.mark.parametrize("data", [b"{}", b"[]", b'{"files": {"a": 3}}', b"\xff", b"no JSON"])
+def test_what_is_no_manifest_is_a_value_error(data: bytes) -> None:
+    with pytest.raises(ValueError, match=r"manifest|decode|JSON|Expecting"):
+        read_manifest(data)
+
+
+def test_the_manager_asks_by_a_process(tmp_path: Path) -> None:
+    def ask(**request: object) -> dict[str, str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "proctor.sdk.checkpoints.storage"],
+            input=json.dumps(request),
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return dict(json.loads(done.stdout))
+
+    url = f"file://{tmp_path}/stored"
+    folder = Path(source(tmp_path / "source"))
+    stored = save_checkpoint(str(folder), str(tmp_path / "job"))
+    assert isinstance(stored, StoredCheckpoint)
+    upload(f"{tmp_path}/job/{stored.path}", url)
+    assert ask(do="probe", url=url) == {"answer": ""}
+    assert ask(do="verify", url=url, manifest=stored.manifest) == {"answer": ""}
+    assert ask(do="download", url=url, folder=f"{tmp_path}/copy") == {"answer": ""}
+    assert verify_checkpoint(f"{tmp_path}/copy", stored.manifest) == ""
+    assert ask(do="delete", url=url) == {"answer": ""}
+    assert ask(do="verify", url=url, manifest=stored.manifest)["answer"].startswith("it is gone")
+    assert ask(do="probe", url="nosuch://b/c")["error"].startswith("nosuch://b/c cannot be used: ")
