@@ -82,8 +82,8 @@ async def _ask(request: Mapping[str, Any], environment: Mapping[str, str], *, ti
                 process.kill()
             await process.wait()
     try:
-        answer = json.loads(output.splitlines()[-1])
-    except (ValueError, IndexError):
+        answer = json.loads(output)
+    except ValueError:
         said = shorten(errors.decode(errors="replace"), MOST_SAID) or f"exit code {process.returncode}"
         raise ServiceUnavailable(f"{request['url']} cannot be reached: {said}") from None
     if "error" in answer:

@@ -265,8 +265,8 @@ class RequestBuilder:
         except subprocess.TimeoutExpired:
             return f"{storage} has not answered for {_PROBE_SECONDS:.0f} s"
         try:
-            return str(json.loads(asked.stdout.splitlines()[-1]).get("error", ""))
-        except (ValueError, IndexError, AttributeError):
+            return str(json.loads(asked.stdout).get("error", ""))
+        except (ValueError, AttributeError):
             said = shorten(asked.stderr.decode(errors="replace"), _MOST_SAID)
             return f"{word} cannot use {storage}: {said or f'exit code {asked.returncode}'}"
 
