@@ -105,7 +105,7 @@ class RealManager:
             **config,
         }
         created = self.client.create_experiment(
-            body, directory=self.code, handover=self._hand_over(secrets or {}), experiment_id=experiment_id
+            body, directory=self.code, handover=self.hand_over(secrets or {}), experiment_id=experiment_id
         )
         return str(created["id"])
 
@@ -178,7 +178,7 @@ class RealManager:
         if self._process is not None:
             self._process.wait()
 
-    def _hand_over(self, secrets: Mapping[str, str]) -> str:
+    def hand_over(self, secrets: Mapping[str, str]) -> str:
         """What `create` hands over: the environment of the trials."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PROCTOR_", "PYTHON"))}
         name = f"{uuid.uuid4().hex}.json"

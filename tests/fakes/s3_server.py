@@ -14,6 +14,8 @@ from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
+from proctor.sdk.client.credentials import STORAGE_SECRETS
+
 BUCKET = "checkpoints"
 OWNER = {"AWS_ACCESS_KEY_ID": "owner-key", "AWS_SECRET_ACCESS_KEY": "owner-secret"}
 READER = {"AWS_ACCESS_KEY_ID": "reader-key", "AWS_SECRET_ACCESS_KEY": "reader-secret"}
@@ -23,17 +25,18 @@ _ACTIONS = {"owner": ["Admin", "Read", "Write", "List"], "reader": ["Read", "Lis
 
 
 class Gate:
-    """A port of loopback from which connections are forwarded to another, while it is open."""
+    """A port from which connections are forwarded to another one of loopback, while it is open."""
 
-    def __init__(self, target: int) -> None:
+    def __init__(self, target: int, address: str) -> None:
         self._target = target
+        self.address = address
         self._listener: socket.socket | None = None
         self._connections: list[socket.socket] = []
         self.port = 0
 
     def open(self) -> None:
         """Take connections, each time at the same port."""
-        self._listener = socket.create_server(("127.0.0.1", self.port))
+        self._listener = socket.create_server((self.address, self.port))
         self.port = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
 
@@ -71,18 +74,18 @@ def _pass_on(source: socket.socket, sink: socket.socket) -> None:
 class S3Server:
     """One server. Clients reach it through `gate`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, address: str) -> None:
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
         names = ["master", "volume", "filer", "s3"]
         self._ports = dict(zip([*names, *(f"{name}.grpc" for name in names)], _free_ports(2 * len(names)), strict=True))
-        self.gate = Gate(self._ports["s3"])
+        self.gate = Gate(self._ports["s3"], address)
         self.url = f"s3://{BUCKET}/proctor"
 
     @property
     def endpoint(self) -> str:
         """The server as a client knows it."""
-        return f"http://127.0.0.1:{self.gate.port}"
+        return f"http://{self.gate.address}:{self.gate.port}"
 
     def environment(self, user: dict[str, str] = OWNER) -> dict[str, str]:
         """What a client needs in its environment. It does not try again by itself."""
@@ -170,6 +173,16 @@ class S3Server:
         return True
 
 
+def stored_in(server: S3Server, user: dict[str, str] = OWNER, location: str = "") -> dict[str, Any]:
+    """What `create` needs for an experiment whose checkpoints are stored in the server: a part of its configuration,
+    and the secrets that it hands over."""
+    variables = server.environment(user)
+    return {
+        "checkpointStorage": {"location": location or server.url, "environment": sorted(variables)},
+        "secrets": {f"{STORAGE_SECRETS}.{name}": value for name, value in variables.items()},
+    }
+
+
 def _free_ports(count: int) -> list[int]:
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     try:
@@ -180,9 +193,12 @@ def _free_ports(count: int) -> list[int]:
 
 
 @contextmanager
-def s3_server(folder: Path) -> Iterator[S3Server]:
-    """A server that is running, and removed with all that it has stored."""
-    server = S3Server(folder)
+def s3_server(folder: Path, *, address: str = "127.0.0.1") -> Iterator[S3Server]:
+    """A server that is running, and removed with all that it has stored.
+
+    :param address: where its clients reach it.
+    """
+    server = S3Server(folder, address)
     try:
         server.start()
         yield server

@@ -27,6 +27,11 @@ class Network:
             end.run(lambda number=number: raise_interface("eth0", _address(number)))  # type: ignore[misc]
         self._lossy: dict[int, int] = {}
 
+    @property
+    def manager_address(self) -> str:
+        """That of the manager's place."""
+        return _address(_MANAGER)
+
     def address(self, index: int) -> str:
         """Of a machine."""
         return _address(index + _MANAGER + 1)

@@ -127,9 +127,15 @@ class Scene:
             **config,
         }
 
-    def create(self, **config: Any) -> str:
-        """A new experiment of `config`; returns its id."""
-        created = self.manager.client.create_experiment(self.config(**config), directory=self.manager.code)
+    def create(self, *, secrets: Mapping[str, str] | None = None, **config: Any) -> str:
+        """A new experiment of `config`; returns its id.
+
+        :param secrets: what is handed over, by path in the configuration.
+        """
+        handover = None if secrets is None else self.manager.hand_over(secrets)
+        created = self.manager.client.create_experiment(
+            self.config(**config), directory=self.manager.code, handover=handover
+        )
         return str(created["id"])
 
     def spread(self, number: int, **config: Any) -> tuple[str, list[Row]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from fakes.real_manager import RealManager, real_manager
-from fakes.s3_server import BUCKET, OWNER, READER, S3Server, s3_server
+from fakes.s3_server import BUCKET, OWNER, READER, S3Server, s3_server, stored_in
 
 from proctor.sdk.checkpoints.manifest import verify_checkpoint
 from proctor.sdk.client.errors import BadInput, ManagerFault
@@ -52,13 +52,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
 
 def storage(server: S3Server, user: dict[str, str] = OWNER, location: str = "") -> dict[str, Any]:
-    """The part of a configuration that has the checkpoints of an experiment stored in the server."""
-    variables = server.environment(user)
-    return {
-        "checkpointStorage": {"location": location or server.url, "environment": sorted(variables)},
-        "secrets": {f"checkpoint_storage.environment.{name}": value for name, value in variables.items()},
-        "interpreter": sys.executable,
-    }
+    """An experiment whose checkpoints are stored in the server, by trials that can import what that needs."""
+    return {**stored_in(server, user, location), "interpreter": sys.executable}
 
 
 def pause_and_resume(manager: RealManager, experiment: str) -> dict[str, Any]:
