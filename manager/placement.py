@@ -34,7 +34,8 @@ order:
 8. For a trial of a higher priority preemptible jobs are stopped (`preempted_jobs`), where it can start when they and
    those that are being stopped already are gone: on the node where the fewest have to be; there those of the lowest
    priority first, then those that free more of the GPUs it needs, then those that hold fewer others, then those that
-   lose the least work. None is stopped that turns out not to be needed.
+   lose the least work. None is stopped that turns out not to be needed: those that come last in this order are spared
+   first.
 """
 
 import math
@@ -245,7 +246,7 @@ def _stops(demand: GpuDemand, rules: GpuRules, usable: Sequence[GpuCapacity], go
             return terms[job_id].priority, -min(shares[job_id], lacking), sizes[job_id], -terms[job_id].saved_at
 
         stops.append(min(shares, key=lambda job_id: (rank(job_id), job_id)))
-    for job_id in sorted(stops, key=lambda job_id: terms[job_id].saved_at):
+    for job_id in stops[::-1]:  # what would be stopped last is spared first
         if missing([other for other in stops if other != job_id]) <= 0:
             stops.remove(job_id)
     return tuple(stops)

@@ -42,4 +42,5 @@ class EngineContext:
     create_service: ServiceFactory
     providers: Providers | None = None
     is_whole: asyncio.Event = field(default_factory=already)  # set once the control database is known to be whole
+    copying: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)  # see `LoopContext`
     threads: bool = True  # whether databases have threads of their own; a simulation has none

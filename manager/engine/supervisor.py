@@ -164,6 +164,7 @@ class ExperimentSupervisor:
             code=CodeWatch(forms.code_directory, self._context.clock),
             open_dispatcher=self._context.open_dispatcher(state.row, config),
             checkpoint_directory=str(directory / "checkpoint"),
+            copying=self._context.copying,
         )
         return ReadExperiment(ExperimentLoop(state, context), service)
 

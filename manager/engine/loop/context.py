@@ -168,6 +168,9 @@ class LoopContext:
     code: CodeWatch
     open_dispatcher: Opener
     checkpoint_directory: str
+    copying: dict[tuple[str, int], tuple[int, int]]
+    """Of all experiments of the manager, the checkpoints that are being copied to its machine: (disk, bytes) by
+    experiment and checkpoint."""
 
     def initialize(self, row: ExperimentRow) -> protocol.Initialize:
         """The first message to each dispatcher of the experiment."""

@@ -1,16 +1,16 @@
 """Copying registered checkpoints to the manager's machine, so that the loss of a node does not mean from the start.
 
 Of each trial that has not ended the newest checkpoint is copied, a few at a time and beside the loop: one that is
-superseded before its turn has come is skipped, and one that is being copied is kept until it is here. Where they are
-on this machine anyway (the service is not `SupportsCheckpointCopies`), or in a storage of the experiment's, nothing is
-done.
+superseded before its turn has come is skipped, and one that is being copied is kept until it is here. One for which the
+disk has no room is tried again now and then, because room may be made. Where they are on this machine anyway (the
+service is not `SupportsCheckpointCopies`), or in a storage of the experiment's, nothing is done.
 """
 
 import asyncio
 import logging
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +30,19 @@ log = logging.getLogger(__name__)
 
 AT_ONCE = 2
 SPARE_BYTES = 10**9
-"""What a copy leaves free on the manager's disk."""
+"""What copies leave free on the manager's disk."""
+NO_ROOM_SECONDS = 60.0
+"""After this time a copy is tried again for which there was no room."""
+TRIALS_AT_ONCE = 500
+
+
+class NoRoomForCopy(TrainingServiceError):
+    """The disk has no room for the copy of a checkpoint."""
+
+    def __init__(self, problem: str, *, passes: bool) -> None:
+        super().__init__(problem)
+        self.passes = passes
+        """There is room but for other copies that are being made."""
 
 
 @dataclass
@@ -67,13 +79,21 @@ class CheckpointCopies:
         return is_wanted and isinstance(self._context.service, SupportsCheckpointCopies)
 
     async def start(self) -> None:
-        """After a restart of the loop: the newest ones of the live trials may not be here yet."""
-        live = [trial.row.id for trial in self._state.trials.values() if trial.has_checkpoints]
-        if self._is_needed and live:
-            rows = await self._context.metrics.read(
-                lambda c: [row for trial_id in live for row in checkpoints.kept(c, trial_id)]
+        """After a restart of the loop: the newest ones of the trials that have not ended may not be here yet."""
+        if not self._is_needed:
+            return
+        wanted = [trial.row.id for trial in self._state.trials.values() if trial.has_checkpoints]
+        experiment_id = self._state.row.id
+        found = await self._context.metrics.read(checkpoints.undecided) if self._state.paused else []
+        for batch in _batches(found):
+            paused = await self._context.control.read(lambda c, ids=batch: trials.paused(c, experiment_id, ids))  # type: ignore[misc]
+            wanted += [trial.id for trial in paused]
+        for batch in _batches(wanted):
+            self.add(
+                await self._context.metrics.read(
+                    lambda c, ids=batch: [row for trial_id in ids for row in checkpoints.kept(c, trial_id)]  # type: ignore[misc]
+                )
             )
-            self.add(rows)
 
     def add(self, rows: Iterable[CheckpointRow]) -> None:
         """These were registered, in this order. Returns at once."""
@@ -122,11 +142,15 @@ class CheckpointCopies:
         try:
             await self._make(row)
             self._has_noticed = False
-        except (ServiceUnavailable, StoreError) as error:
+        except (ServiceUnavailable, StoreError, NoRoomForCopy) as error:
             wanted.failures += 1
-            wanted.due = self._context.clock.monotonic() + growing_pause(wanted.failures)
+            has_room = not isinstance(error, NoRoomForCopy)
+            pause = growing_pause(wanted.failures) if has_room else NO_ROOM_SECONDS
+            wanted.due = self._context.clock.monotonic() + pause
             self._wanted.setdefault(key, wanted)  # unless a newer one has come
             log.info("a checkpoint is copied later: %s", error, extra=self._extra)
+            if isinstance(error, NoRoomForCopy) and not error.passes:
+                self._say(error_clause(error))
         except Exception as error:
             log.warning("a checkpoint is not copied: %s", error, extra=self._extra)
             self._say(error_clause(error))
@@ -150,12 +174,18 @@ class CheckpointCopies:
         if still.deleted_at is not None:
             return
         form = self._context.forms.form(self._state.row, trial, job)
-        directory = Path(form.directory)
-        free = await asyncio.to_thread(_free_bytes, directory)
-        if (row.bytes or 0) > free - SPARE_BYTES:
-            problem = f"{row.path} of job {form.job_id} takes {_gb(row.bytes or 0)}, and its disk has {_gb(free)} left"
-            raise TrainingServiceError(problem)
-        await service.copy_checkpoint(form, row.path)
+        disk, free = await asyncio.to_thread(_free_bytes, Path(form.directory))
+        size, copying = row.bytes or 0, self._context.copying
+        promised = sum(size for other, size in copying.values() if other == disk)
+        if size + promised > free - SPARE_BYTES:
+            problem = f"{row.path} of job {form.job_id} takes {_gb(size)}, and its disk has {_gb(free)} left"
+            raise NoRoomForCopy(problem, passes=size <= free - SPARE_BYTES)
+        key = self._state.row.id, row.id
+        copying[key] = disk, size
+        try:
+            await service.copy_checkpoint(form, row.path)
+        finally:
+            del copying[key]
 
     def _say(self, clause: str) -> None:
         """A notice, once until a copy has been made again."""
@@ -172,11 +202,15 @@ class CheckpointCopies:
         return {"action": "checkpoint.copy", "experiment_id": self._state.row.id}
 
 
-def _free_bytes(folder: Path) -> int:
-    """What the disk has left on which a folder is, or is to be made. Blocks."""
+def _batches(trial_ids: list[str]) -> Iterator[list[str]]:
+    return (trial_ids[first : first + TRIALS_AT_ONCE] for first in range(0, len(trial_ids), TRIALS_AT_ONCE))
+
+
+def _free_bytes(folder: Path) -> tuple[int, int]:
+    """The disk on which a folder is, or is to be made, and what it has left. Blocks."""
     while not folder.exists():
         folder = folder.parent
-    return shutil.disk_usage(folder).free
+    return folder.stat().st_dev, shutil.disk_usage(folder).free
 
 
 def _gb(size: int) -> str:

@@ -273,9 +273,9 @@ def request_stop(
     job = trial.job
     if job is None:
         return
-    columns: dict[str, Any] = {"stop_reason": reason, "detail": detail}
-    columns |= {"stop_position": position, "save_until": save_until}
+    columns: dict[str, Any] = {"stop_reason": reason, "detail": detail, "stop_position": position}
     if job.stop_reason is None:
+        columns["save_until"] = save_until
         expected = JOB.sources(JobEvent.STOP)
         status = JOB.after(f"job {job.id}", job.status, JobEvent.STOP)
         trial.job = replace(job, status=status, **columns)
@@ -283,12 +283,12 @@ def request_stop(
             lambda c: jobs.move(c, job.id, token=job.token, expected=expected, status=status, time=turn.now, **columns)
         )
     elif _supersedes(job.stop_reason, reason):
+        columns["save_until"] = _earlier(job.save_until, save_until)
         trial.job = replace(job, **columns)
         turn.write(lambda c: jobs.update(c, job.id, token=job.token, **columns))
     else:
         return
-    saving = "" if save_until is None else f"; it may save for at most {save_until - turn.now:g} s"
-    set_reason(turn, trial, f"stopping: {detail}{saving}")
+    set_reason(turn, trial, _describe_stop(trial.job, turn.now))
     turn.cancel.append((job.id, reason is EndReason.EARLY_STOPPED))
 
 
@@ -296,6 +296,18 @@ def _supersedes(before: EndReason, reason: EndReason) -> bool:
     if before is EndReason.PREEMPTED:
         return reason is not EndReason.PREEMPTED
     return reason is EndReason.USER_CANCELED and before in {EndReason.PAUSED, EndReason.CLONED}
+
+
+def _earlier(before: float | None, save_until: float | None) -> float | None:
+    """Until when a trial may save that is asked to stop again: never longer than before. None: not at all."""
+    return None if before is None or save_until is None else min(before, save_until)
+
+
+def _describe_stop(job: TrialJobRow, now: float) -> str:
+    """Why a trial's job is being stopped, and how long it may still save."""
+    seconds = 0.0 if job.save_until is None else round(job.save_until - now, 1)
+    saving = f"; it may save for at most {seconds:g} s" if seconds > 0 else ""
+    return f"stopping: {job.detail}{saving}"
 
 
 def stop_softly(
@@ -313,7 +325,7 @@ def stop_softly(
     :param save_seconds: how long it may save before it is signaled.
     :param position: as of `request_stop`.
     """
-    runs = trial.job is not None and trial.job.status is TrialJobStatus.RUNNING
+    runs = trial.job is not None and trial.job.started_at is not None
     save_until = turn.now + save_seconds if runs and save_seconds > 0 else None
     request_stop(state, turn, trial, reason, detail, position=position, save_until=save_until)
 
@@ -367,9 +379,11 @@ def on_change(state: ExperimentState, turn: Turn, change: StatusChange, policy: 
         end_job(state, turn, trial, change.exit, policy)
     elif change.status is TrialJobStatus.RUNNING:
         _start_job(state, turn, trial, change)
-        is_stopping = trial.job is not None and trial.job.stop_reason is not None
-        if trial.row.status is TrialStatus.RUNNING and (change.detail or not is_stopping):
-            set_reason(turn, trial, change.detail)
+        if trial.row.status is TrialStatus.RUNNING:
+            clauses = [change.detail] if change.detail else []
+            if trial.job.stop_reason is not None:
+                clauses.insert(0, _describe_stop(trial.job, turn.now))
+            set_reason(turn, trial, "; ".join(clauses))
     elif change.detail and trial.row.status is TrialStatus.WAITING:
         set_reason(turn, trial, change.detail)
 
@@ -406,10 +420,10 @@ def end_job(state: ExperimentState, turn: Turn, trial: LiveTrial, exit: Exit, po
             f"metrics of rank {state.row.report_from} count (reportFrom)"
         )
         turn.add_notice(text, trial_id=trial.row.id)
-    if reason is job.stop_reason is EndReason.PREEMPTED:
-        trial.preempted, fruitless = detail, 0
-    else:
-        fruitless = 0 if trial.has_progress else trial.row.fruitless_jobs + 1
+    is_preempted = job.stop_reason is EndReason.PREEMPTED and reason is EndReason.PREEMPTED
+    if is_preempted:
+        trial.preempted = detail
+    fruitless = 0 if is_preempted or trial.has_progress else trial.row.fruitless_jobs + 1
     decision = judge(
         reason,
         failures=trial.row.failures,

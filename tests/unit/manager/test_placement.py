@@ -2,16 +2,27 @@
 
 import pytest
 
-from proctor.manager.placement import Impossible, Placed, PlacementRequest, Waiting, exclusions, place
+from proctor.manager.placement import (
+    Impossible,
+    Placed,
+    PlacementRequest,
+    Waiting,
+    exclusions,
+    place,
+    preempted_jobs,
+)
 from proctor.training_services.base import NodePlacement
 from proctor.training_services.capacity import (
     Candidate,
     ForeignProcess,
     GpuCapacity,
+    GpuDemand,
     GpuRules,
     Holding,
     NodeCapacity,
+    Preemptible,
     SharingPolicy,
+    Standing,
     Strategy,
 )
 from proctor.trial_keeper.protocol import GpuSlot
@@ -241,3 +252,26 @@ def test_a_node_that_can_never_run_the_jobs_while_another_one_can_is_excluded_wi
     assert exclusions(PlacementRequest(gpu_number=1), [bad, unknown]) == {}
     assert exclusions(PlacementRequest(gpu_number=3), [bad, good]) == {}
     assert exclusions(PlacementRequest(gpu_number=0), [bad, good]) == {}
+
+
+@pytest.mark.parametrize(
+    ("jobs", "wanted", "stopped"),
+    [
+        # Jobs are (priority, saved at, GPUs).
+        ({"a": (1, 90.0, [0]), "b": (0, 10.0, [1])}, 1, {"b"}),  # the lower priority, whatever is lost
+        ({"a": (0, 90.0, [0]), "b": (0, 90.0, [1]), "c": (0, 10.0, [2, 3])}, 2, {"c"}),  # frees more of what is needed
+        ({"a": (0, 90.0, [0, 1]), "b": (0, 10.0, [2])}, 1, {"b"}),  # holds fewer others
+        ({"a": (0, 10.0, [0]), "b": (0, 90.0, [1])}, 1, {"b"}),  # loses less
+        ({"a": (0, 10.0, [0]), "b": (1, 90.0, [1]), "c": (2, 50.0, [2, 3])}, 3, {"a", "c"}),  # b is not needed
+        ({"a": (0, 90.0, [0]), "b": (0, 10.0, [1]), "c": (2, 50.0, [2, 3])}, 3, {"a", "c"}),  # b would lose more
+    ],
+)
+def test_who_is_preempted_first(jobs: dict[str, tuple[int, float, list[int]]], wanted: int, stopped: set[str]) -> None:
+    holdings = {
+        index: Holding(name, 0, f"trial {name}", preemptible=Preemptible(priority, saved_at))
+        for name, (priority, saved_at, indices) in jobs.items()
+        for index in indices
+    }
+    machine = NodeCapacity("m1", tuple(gpu(index, holding) for index, holding in sorted(holdings.items())))
+    demand = GpuDemand("trial 0", wanted, 0.0, {"m1": GpuRules()}, standing=Standing("high", 5))
+    assert preempted_jobs([demand], {"m1": machine}, 0.0, Standing("low", 0)).keys() == stopped

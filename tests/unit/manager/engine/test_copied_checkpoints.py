@@ -2,10 +2,14 @@
 
 import asyncio
 import json
+import shutil
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from proctor.manager.engine.loop import copies
 from proctor.manager.engine.manager import Manager
 from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.settings import Home
@@ -55,8 +59,30 @@ class Platform(Simulation):
         return Service(self._script, platform=played, now=self.clock.now, platform_of_test=self)
 
 
-def play(tmp_path: Path, scenario: Scenario, *, seconds: float = 1.0, size: int = 4, **config: Any) -> list[str]:
-    """What is copied in an experiment of trials that save once a minute, six times."""
+WHOLE = {
+    "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}},
+    "trialCommand": "python trial.py",
+    "trialConcurrency": 5,
+    "maxTrialNumber": 1,
+    "objective": {"direction": "maximize"},
+    "tuner": {"name": "Random"},
+    "trainingService": {"platform": "local"},
+}
+
+
+def play(
+    tmp_path: Path,
+    scenario: Scenario,
+    then: Scenario | None = None,
+    *,
+    seconds: float = 1.0,
+    size: int = 4,
+    **config: Any,
+) -> list[str]:
+    """What is copied in an experiment of trials that save once a minute, six times.
+
+    :param then: what happens after a restart of the manager.
+    """
 
     def training(form: TrialJobForm) -> Iterable[Step]:
         for step in range(1, STEPS + 1):
@@ -71,18 +97,11 @@ def play(tmp_path: Path, scenario: Scenario, *, seconds: float = 1.0, size: int 
         platform = Platform(Home(tmp_path / "home"), loop, script=training)
         platform.log, platform.problems, platform.seconds = [], [], seconds
         async with platform.manager() as manager:
-            whole = {
-                "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}},
-                "trialCommand": "python trial.py",
-                "trialConcurrency": 5,
-                "maxTrialNumber": 1,
-                "objective": {"direction": "maximize"},
-                "tuner": {"name": "Random"},
-                "trainingService": {"platform": "local"},
-                **config,
-            }
-            row = await manager.create_experiment(config=whole, directory=str(tmp_path))
+            row = await manager.create_experiment(config=WHOLE | config, directory=str(tmp_path))
             await scenario(platform, manager, row.id)
+        if then is not None:
+            async with platform.manager() as manager:
+                await then(platform, manager, row.id)
         return platform.log
 
     return run_virtual(main)
@@ -172,6 +191,57 @@ def test_a_copy_for_which_there_is_no_room_is_one_notice(tmp_path: Path) -> None
         assert "takes 1,000,000.0 GB, and its disk has " in notice
 
     assert play(tmp_path, scenario, size=10**15, keepCheckpoints="all") == []
+
+
+def test_a_copy_for_which_there_was_no_room_is_made_when_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(platform: Platform, manager: Manager, experiment_id: str) -> None:
+        monkeypatch.setattr(copies, "SPARE_BYTES", 1 << 60)
+        await asyncio.sleep(90.0)
+        (trial, *_) = (await manager.control.read(lambda c: trials.page(c, experiment_id, limit=9))).items
+        await manager.trials.pause(trial.id)  # it saves no more
+        await asyncio.sleep(600.0)
+        assert platform.log == []
+        monkeypatch.setattr(copies, "SPARE_BYTES", 0)
+        await asyncio.sleep(61.0)
+        assert platform.log == ["begin 0:1", "end 0:1"]
+        assert len(await notices(manager, experiment_id)) == 1
+
+    play(tmp_path, scenario)
+
+
+def test_copies_that_are_made_at_once_count_on_each_others_room_in_all_experiments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copies, "SPARE_BYTES", 0)
+
+    async def scenario(platform: Platform, manager: Manager, experiment_id: str) -> None:
+        other = await manager.create_experiment(config=WHOLE | {"maxTrialNumber": 2}, directory=str(tmp_path))
+        await asyncio.sleep(350.0)
+        ids = (experiment_id, other.id)
+        assert [await notices(manager, name) for name in ids] == [[], []]
+
+    log = play(tmp_path, scenario, seconds=15.0, size=shutil.disk_usage(tmp_path).free * 3 // 5, maxTrialNumber=2)
+    assert len(log) > 4
+    assert [line.split()[0] for line in log] == ["begin", "end"] * (len(log) // 2)  # never two of them
+
+
+def test_the_checkpoint_of_a_trial_that_was_paused_is_copied_by_the_next_manager(tmp_path: Path) -> None:
+    async def scenario(platform: Platform, manager: Manager, experiment_id: str) -> None:
+        platform.problems[:] = [ServiceUnavailable("node gpu-1 is silent")]
+        await asyncio.sleep(130.0)
+        for trial in (await manager.control.read(lambda c: trials.page(c, experiment_id, limit=9))).items:
+            await manager.trials.pause(trial.id)
+        await asyncio.sleep(1.0)
+
+    async def then(platform: Platform, manager: Manager, experiment_id: str) -> None:
+        platform.problems.clear()
+        platform.log.clear()
+        await asyncio.sleep(10.0)
+        assert sorted(platform.log) == ["begin 0:2", "begin 1:2", "end 0:2", "end 1:2"]
+
+    play(tmp_path, scenario, then, maxTrialNumber=2)
 
 
 def test_a_copy_that_fails_is_one_notice_until_one_works_again(tmp_path: Path) -> None:

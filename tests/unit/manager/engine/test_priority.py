@@ -310,6 +310,32 @@ def test_what_the_user_decides_of_a_trial_that_is_being_preempted_counts(tmp_pat
     play(tmp_path, scenario)
 
 
+def test_a_trial_that_saves_because_it_is_preempted_may_go_on_saving_when_it_is_paused(tmp_path: Path) -> None:
+    async def scenario(machines: Machines, manager: Manager) -> None:
+        await create(manager, tmp_path, "low", preemptible=True)
+        await asyncio.sleep(600.0)
+        await create(manager, tmp_path, "high", priority=5, maxTrialNumber=1)
+        (number,) = await preempted(manager, "low")
+        trial = (await trials_of(manager, "low"))[number]
+        (before,) = await attempts(manager, trial)
+        assert before.save_until is not None
+        await asyncio.sleep(2.0)
+        await manager.trials.pause(trial.id)
+        (after,) = await attempts(manager, trial)
+        assert (after.stop_reason, after.save_until) == (EndReason.PAUSED, before.save_until)
+        left = before.save_until - machines.clock.now()
+        reason = (await trials_of(manager, "low"))[number].reason
+        assert reason == f"stopping: paused by the user; it may save for at most {round(left, 1):g} s"
+        await asyncio.sleep(10.0)
+        (job,) = await attempts(manager, trial)
+        assert (job.end_reason, (await trials_of(manager, "low"))[number].status) == (
+            EndReason.PAUSED,
+            TrialStatus.PAUSED,
+        )
+
+    play(tmp_path, scenario)
+
+
 def test_experiments_of_one_priority_take_turns_by_what_they_have_used(tmp_path: Path) -> None:
     async def scenario(machines: Machines, manager: Manager) -> None:
         await create(manager, tmp_path, "old", maxTrialNumber=20)

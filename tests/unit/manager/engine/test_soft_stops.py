@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from proctor.manager.store.tables import jobs, trials
 from proctor.training_services.base import (
     EndReason,
     SoftStop,
+    StatusChange,
     SupportsSoftStop,
     TrainingService,
     TrialJobForm,
@@ -200,6 +202,35 @@ def test_a_trial_that_is_killed_has_no_time_to_save(tmp_path: Path) -> None:
             for trial in page.items:
                 await manager.trials.kill(trial.id)
             assert [stop for _, stop in simulation.platform(experiment_id).asked] == [None] * 3
+
+    play(tmp_path, scenario)
+
+
+def test_a_trial_that_is_being_stopped_and_stuck_says_both(tmp_path: Path) -> None:
+    async def scenario(simulation: SavingSimulation) -> None:
+        async with simulation.manager() as manager:
+            experiment_id = await create(manager, tmp_path)
+            platform = simulation.platform(experiment_id)
+            page = await manager.control.read(lambda c: trials.page(c, experiment_id, limit=10))
+            (second,) = [trial.id for trial in page.items if trial.sequence_id == 1]
+
+            async def reason_after_a_report(detail: str) -> str:
+                job = platform.jobs[f"{second}.1"]
+                time = datetime.fromtimestamp(simulation.clock.now(), UTC)
+                job.changes.append(StatusChange(job.id, job.token, TrialJobStatus.RUNNING, time, detail=detail))
+                platform.waiting[job.id] = job
+                platform.wake()
+                await asyncio.sleep(1.0)
+                return (await manager.trials.get(second)).reason
+
+            stuck = "its end cannot be noticed: its reaper is suspended"
+            assert await reason_after_a_report(stuck) == stuck
+            await manager.trials.pause(second)
+            reasons = [await reason_after_a_report(detail) for detail in (stuck, "")]
+            assert reasons == [
+                f"stopping: paused by the user; it may save for at most 30 s; {stuck}",
+                "stopping: paused by the user; it may save for at most 29 s",
+            ]
 
     play(tmp_path, scenario)
 
