@@ -14,9 +14,10 @@ $(VENV)/ready: pyproject.toml constraints.txt
 
 setup: $(VENV)/ready  ## make the virtual environment
 
-# Many tests wait for processes and machines, so there are more workers than cores. They start thousands of Python
-# processes, each of which would compile its modules anew without bytecode files.
-WORKERS ?= 4
+# Most tests wait for processes and machines: all together they use a core less than half of their time, so there are three
+# workers for each of the two cores that CI has. They start thousands of Python processes, each of which would compile its
+# modules anew without bytecode files.
+WORKERS ?= 6
 export PYTHONDONTWRITEBYTECODE =
 test: setup  ## set up and run the whole test suite
 	$(BIN)/pytest -q -n $(WORKERS) --dist worksteal $(ARGS)
