@@ -155,7 +155,7 @@ ORDER BY sequence_id DESC LIMIT :limit;
 
 -- name: trials.move
 UPDATE trials SET {assignments}
-WHERE id = :id AND status IN (SELECT value FROM json_each(:expected)) RETURNING *;
+WHERE id = :id AND status IN (SELECT value FROM json_each(:expected)) RETURNING experiment_id, sequence_id;
 
 -- name: trials.update
 UPDATE trials SET {assignments} WHERE id = :id;
@@ -187,7 +187,8 @@ WHERE trial_jobs.status <> 'ENDED' ORDER BY trial_jobs.experiment_id, trial_jobs
 
 -- name: jobs.move
 UPDATE trial_jobs SET {assignments}
-WHERE id = :id AND token = :fencing_token AND status IN (SELECT value FROM json_each(:expected)) RETURNING *;
+WHERE id = :id AND token = :fencing_token AND status IN (SELECT value FROM json_each(:expected))
+RETURNING experiment_id, trial_id, detail, end_reason;
 
 -- name: jobs.update
 UPDATE trial_jobs SET {assignments} WHERE id = :id AND token = :fencing_token;

@@ -399,8 +399,9 @@ def move_row(
     expected: Collection[Enum],
     columns: Mapping[str, Any],
     token: str | None = None,
-) -> R:
-    """Change `columns` if the row's status is an expected one (and its token is `token`); return the new row.
+) -> tuple[Any, ...]:
+    """Change `columns` if the row's status is an expected one (and its token is `token`); what the statement returns of
+    the new row.
 
     Raises StaleWrite or RowNotFound.
     """
@@ -410,7 +411,7 @@ def move_row(
     rows = connection.execute(statement, values).fetchall()
     if not rows:
         raise _stale(connection, table, row_type, row_id, expected, token)
-    return row_type.from_row(rows[0])
+    return tuple(rows[0])
 
 
 def update_row(

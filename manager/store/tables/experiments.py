@@ -105,7 +105,9 @@ def move(
     Raises StaleWrite: let it pass, so that nothing else of the step is applied. Raises RowNotFound.
     """
     changes = {"status": status, "reason": reason, **columns}
-    row = move_row(connection, _TABLE, ExperimentRow, experiment_id, expected=expected, columns=changes)
+    row = ExperimentRow.from_row(
+        move_row(connection, _TABLE, ExperimentRow, experiment_id, expected=expected, columns=changes)
+    )
     _append_status_event(connection, row, time)
     return row
 

@@ -85,24 +85,24 @@ def move(
     status: TrialJobStatus,
     time: float,
     **columns: Any,
-) -> TrialJobRow:
+) -> None:
     """Change the status if it is an expected one and the token is the job's, with its event; other columns as given.
 
     Raises StaleWrite: let it pass, so that nothing else of the step is applied. Raises RowNotFound.
     """
     changes = {"status": status, **columns}
-    row = move_row(connection, _TABLE, TrialJobRow, job_id, expected=expected, columns=changes, token=token)
-    end_reason = row.end_reason.value if row.end_reason else None
+    experiment_id, trial_id, detail, end_reason = move_row(
+        connection, _TABLE, TrialJobRow, job_id, expected=expected, columns=changes, token=token
+    )
     events.append(
         connection,
         time=time,
         kind=events.JOB_STATUS,
-        data={"status": row.status.value, "detail": row.detail, "end_reason": end_reason},
-        experiment_id=row.experiment_id,
-        trial_id=row.trial_id,
-        job_id=row.id,
+        data={"status": status.value, "detail": detail, "end_reason": end_reason},
+        experiment_id=experiment_id,
+        trial_id=trial_id,
+        job_id=job_id,
     )
-    return row
 
 
 def update(connection: sqlite3.Connection, job_id: str, *, token: str, **columns: Any) -> None:

@@ -58,7 +58,8 @@ def insert(connection: sqlite3.Connection, row: TrialRow, *, time: float | None 
     """Add a trial, with its event (of `time`, or of its creation). Raises sqlite3.IntegrityError when its id or
     sequence id is taken."""
     insert_row(connection, _TABLE, row)
-    _append_event(connection, row, row.created_at if time is None else time)
+    data = {"status": row.status.value, "reason": row.reason, "sequence_id": row.sequence_id}
+    _append_event(connection, data, row.experiment_id, row.id, row.created_at if time is None else time)
 
 
 def get(connection: sqlite3.Connection, trial_id: str) -> TrialRow:
@@ -149,15 +150,15 @@ def move(
     reason: str,
     time: float,
     **columns: Any,
-) -> TrialRow:
+) -> None:
     """Change the status if it is an expected one, with its event; other columns as given.
 
     Raises StaleWrite: let it pass, so that nothing else of the step is applied. Raises RowNotFound.
     """
     changes = {"status": status, "reason": reason, **columns}
-    row = move_row(connection, _TABLE, TrialRow, trial_id, expected=expected, columns=changes)
-    _append_event(connection, row, time)
-    return row
+    experiment_id, sequence_id = move_row(connection, _TABLE, TrialRow, trial_id, expected=expected, columns=changes)
+    data = {"status": status.value, "reason": reason, "sequence_id": sequence_id}
+    _append_event(connection, data, experiment_id, trial_id, time)
 
 
 def update(connection: sqlite3.Connection, trial_id: str, **columns: Any) -> None:
@@ -176,16 +177,11 @@ def _rank(row: TrialRow, maximize: bool) -> tuple[float, int]:
     return (-row.final_value if maximize else row.final_value), row.sequence_id
 
 
-def _append_event(connection: sqlite3.Connection, row: TrialRow, time: float) -> None:
-    data = {"status": row.status.value, "reason": row.reason, "sequence_id": row.sequence_id}
-    events.append(
-        connection,
-        time=time,
-        kind=events.TRIAL_STATUS,
-        data=data,
-        experiment_id=row.experiment_id,
-        trial_id=row.id,
-    )
+def _append_event(
+    connection: sqlite3.Connection, data: dict[str, Any], experiment_id: str, trial_id: str, time: float
+) -> None:
+    kind = events.TRIAL_STATUS
+    events.append(connection, time=time, kind=kind, data=data, experiment_id=experiment_id, trial_id=trial_id)
 
 
 # ---- pages in four orders -------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ def test_a_sequence_id_is_given_once(control: sqlite3.Connection, make_trial: Ma
 
 def test_a_move_changes_the_row_and_tells_of_it(control: sqlite3.Connection, make_trial: MakeTrial) -> None:
     trials.insert(control, make_trial(0))
-    row = trials.move(
+    trials.move(
         control,
         "trial0000",
         expected={TrialStatus.WAITING},
@@ -52,8 +52,8 @@ def test_a_move_changes_the_row_and_tells_of_it(control: sqlite3.Connection, mak
         started_at=6.5,
         jobs=1,
     )
-    assert trials.get(control, "trial0000") == row
-    assert (row.status, row.started_at, row.jobs) == (TrialStatus.RUNNING, 6.5, 1)
+    row = trials.get(control, "trial0000")
+    assert (row.status, row.reason, row.started_at, row.jobs) == (TrialStatus.RUNNING, "on node n1", 6.5, 1)
     event = events.after(control, 2, limit=10)[0]
     assert (event.time, event.data) == (7.0, {"status": "RUNNING", "reason": "on node n1", "sequence_id": 0})
 
