@@ -12,6 +12,7 @@ from proctor.manager.settings import (
     SettingsError,
     read_dispatcher_settings,
     read_environment,
+    read_keeper_listen,
     read_port,
     read_prefix,
 )
@@ -55,6 +56,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--allowed-host", action="append", default=[], help="another host name to accept requests for")
     parser.add_argument("--url-prefix", help="the path in front of all URLs behind a reverse proxy")
     parser.add_argument(
+        "--keeper-listen", metavar="HOST:PORT", help="where keepers connect over TLS (default: nowhere)"
+    )
+    parser.add_argument(
         "--accept-database", action="store_true", help="start with the current (or an empty) control database"
     )
     parser.add_argument("--log-format", choices=["text", "json"], help="of stderr (default: text)")
@@ -74,7 +78,14 @@ def _settings(options: argparse.Namespace) -> ManagerSettings:
     )
     log = replace(log, format=options.log_format or log.format, level=options.log_level or log.level)
     dispatchers = read_dispatcher_settings()
-    return ManagerSettings(Home.find(options.home), web, log, dispatchers, accept_database=options.accept_database)
+    return ManagerSettings(
+        Home.find(options.home),
+        web,
+        log,
+        dispatchers,
+        keeper_listen=read_keeper_listen(options.keeper_listen),
+        accept_database=options.accept_database,
+    )
 
 
 if __name__ == "__main__":

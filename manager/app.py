@@ -18,7 +18,15 @@ from proctor.manager.events import prune_events_forever
 from proctor.manager.process.control_database import PageCheck, open_control
 from proctor.manager.process.instance import InstanceLock, ManagerAddress, StartError, remove_address, write_address
 from proctor.manager.process.log import start_logging, stop_logging
-from proctor.manager.process.sockets import KeeperSocket, listen_tcp, read_last_port, web_url
+from proctor.manager.process.sockets import (
+    KeeperListener,
+    KeeperSocket,
+    listen_for_keepers,
+    listen_tcp,
+    read_last_port,
+    stop_pointing_to_listener,
+    web_url,
+)
 from proctor.manager.security import HostGuard, Tokens
 from proctor.manager.settings import Home, ManagerSettings, open_to_others
 from proctor.manager.store.tables import jobs
@@ -91,17 +99,31 @@ async def serve(settings: ManagerSettings) -> None:
         keeper_socket = KeeperSocket(home)
         keeper_listener = stack.enter_context(keeper_socket.listen())
         stack.callback(keeper_socket.remove)
+        network_listener = _listen_for_keepers(settings, stack)
         host, port = settings.web.host, listener.getsockname()[1]
         url = web_url(host, port, settings.web.url_prefix)
         context = await stack.enter_async_context(open_manager(settings, url, stop.set))
-        await stack.enter_async_context(_serving(settings, context, listener, keeper_listener))
+        await stack.enter_async_context(_serving(settings, context, listener, keeper_listener, network_listener))
         replace_file(str(home.port_file), str(port).encode(), durable=False)
-        write_address(home, ManagerAddress.of_this_process(host=host, port=port, url=url))
+        keeper_url = str(network_listener.endpoint) if network_listener else ""
+        write_address(home, ManagerAddress.of_this_process(host=host, port=port, url=url, keeper_url=keeper_url))
         stack.callback(remove_address, home)
         failpoint("manager.ready.after")
         log.info("the manager of %s is at %s", home.path, url, extra={"action": "manager.start"})
+        if keeper_url:
+            log.info("keepers reach it at %s", keeper_url, extra={"action": "manager.start"})
         await stop.wait()
         log.info("the manager ends; trials keep running under their keepers", extra={"action": "manager.stop"})
+
+
+def _listen_for_keepers(settings: ManagerSettings, stack: AsyncExitStack) -> KeeperListener | None:
+    """The listener for keepers over a network, if there is to be one."""
+    if settings.keeper_listen is None:
+        stop_pointing_to_listener(settings.home)
+        return None
+    listener = listen_for_keepers(settings.home, settings.keeper_listen)
+    stack.enter_context(listener.socket)
+    return listener
 
 
 @asynccontextmanager
@@ -114,7 +136,9 @@ async def open_manager(settings: ManagerSettings, url: str, stop: Callable[[], N
         pool = NodePool()
         hub = KeeperHub(pool, now=clock.now)
         keeper = ensure_local_keeper(home.path, hub, pool)
-        providers = Providers(ProviderContext(home.manager_id(), home.nodes_directory, home.socket_pointer, pool, hub))
+        manager_id, folder = home.manager_id(), home.nodes_directory
+        around = ProviderContext(manager_id, folder, home.socket_pointer, pool, hub, home.endpoint_pointer)
+        providers = Providers(around)
         manager = Manager(
             home=home,
             control=control,
@@ -162,14 +186,18 @@ async def _stop_local_keeper(home: Home) -> None:
 
 @asynccontextmanager
 async def _serving(
-    settings: ManagerSettings, context: ApiContext, listener: socket, keeper_listener: socket
+    settings: ManagerSettings,
+    context: ApiContext,
+    listener: socket,
+    keeper_listener: socket,
+    network_listener: KeeperListener | None,
 ) -> AsyncIterator[None]:
-    """People and programs on TCP, keepers on the Unix socket, both on this loop."""
+    """People and programs on TCP, keepers on the Unix socket and over TLS, all on this loop."""
     # The web framework takes a good part of the start: it is loaded while the keeper comes up beside us.
     from proctor.manager.api.application import create_application
     from proctor.manager.api.guard import Guard
     from proctor.manager.api.keepers import keeper_application
-    from proctor.manager.process.server import HttpServer
+    from proctor.manager.process.server import HttpServer, TlsHttpServer
 
     guard = Guard(
         create_application(context),
@@ -177,7 +205,10 @@ async def _serving(
         hosts=HostGuard(bound=settings.web.host, allowed=settings.web.allowed_hosts),
         url_prefix=settings.web.url_prefix,
     )
-    servers = {listener: HttpServer(guard), keeper_listener: HttpServer(keeper_application(context.manager.hub))}
+    keepers = keeper_application(context.manager.hub)
+    servers = {listener: HttpServer(guard), keeper_listener: HttpServer(keepers)}
+    if network_listener is not None:
+        servers[network_listener.socket] = TlsHttpServer(keepers, network_listener.context)
     async with asyncio.TaskGroup() as group:
         for where, server in servers.items():
             group.create_task(server.serve_on(where), name=f"server on {where.getsockname()}")

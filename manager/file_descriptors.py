@@ -20,7 +20,7 @@ def most_databases() -> int:
 
 
 def most_connections(wanted: int) -> int:
-    """How many connections a server may have that would like to have so many; there are two servers."""
+    """How many connections a server may have that would like to have so many; there are up to three servers."""
     return max(min(wanted, _limit() // _DESCRIPTORS_PER_CONNECTION), 8)
 
 

@@ -21,6 +21,7 @@ ENV_HOST = "PROCTOR_HOST"
 ENV_PORT = "PROCTOR_PORT"
 ENV_ALLOWED_HOSTS = "PROCTOR_ALLOWED_HOSTS"
 ENV_URL_PREFIX = "PROCTOR_URL_PREFIX"
+ENV_KEEPER_LISTEN = "PROCTOR_KEEPER_LISTEN"
 ENV_LOG_FORMAT = "PROCTOR_LOG_FORMAT"
 ENV_LOG_LEVEL = "PROCTOR_LOG_LEVEL"
 ENV_DISPATCHER_PATIENCE = "PROCTOR_DISPATCHER_PATIENCE_SECONDS"
@@ -94,6 +95,17 @@ class Home:
     def socket_file(self) -> Path:
         """The Unix socket itself, where its path is short enough for the kernel."""
         return self.run_directory / "manager.sock"
+
+    @property
+    def endpoint_pointer(self) -> Path:
+        """A file that says under which URL, and with which certificate, keepers reach this manager over a network; not
+        there if the home's last manager did not listen for them."""
+        return self.run_directory / "endpoint"
+
+    @property
+    def keeper_certificate(self) -> Path:
+        """The certificate that keepers pin, and its key (0600)."""
+        return self.path / "keepers.pem"
 
     @property
     def port_file(self) -> Path:
@@ -189,6 +201,16 @@ class WebSettings:
 
 
 @dataclass(frozen=True)
+class ListenAddress:
+    """Where the manager listens for keepers that reach it over a network."""
+
+    host: str
+    """An address, or a name of this machine."""
+    port: int
+    """0 lets the system choose."""
+
+
+@dataclass(frozen=True)
 class LogSettings:
     """What the manager says, and how."""
 
@@ -215,6 +237,8 @@ class ManagerSettings:
     web: WebSettings = field(default_factory=WebSettings)
     log: LogSettings = field(default_factory=LogSettings)
     dispatchers: DispatcherSettings = field(default_factory=DispatcherSettings)
+    keeper_listen: ListenAddress | None = None
+    """Where to listen for keepers over TLS; None: only those on this machine, and over SSH, can connect."""
     accept_database: bool = False
     """Whether to begin with the control database that is there, or an empty one, though it is not what the home had."""
 
@@ -230,6 +254,18 @@ def read_port(text: str, name: str) -> int | None:
     if not text.isascii() or not text.isdigit() or int(text) > 65535:
         raise SettingsError(f"{name}: expected a port from 0 to 65535 or auto, found {text!r}")
     return int(text)
+
+
+def read_listen_address(text: str, name: str) -> ListenAddress | None:
+    """HOST:PORT, with an IPv6 address in brackets; nothing means None. Raises SettingsError."""
+    if not text:
+        return None
+    host, _, port = text.rpartition(":")
+    is_bracketed = host.startswith("[") and host.endswith("]")
+    is_number = port.isascii() and port.isdigit() and int(port) < 65536
+    if not host or not is_number or (":" in host and not is_bracketed):
+        raise SettingsError(f"{name}: expected HOST:PORT, such as 0.0.0.0:8443 or [::]:8443, found {text!r}")
+    return ListenAddress(host.strip("[]"), int(port))
 
 
 def read_prefix(text: str, name: str) -> str:
@@ -253,6 +289,13 @@ def read_dispatcher_settings(environment: Mapping[str, str] = os.environ) -> Dis
         wanted = f"a number of seconds, at least {LEAST_PATIENCE_SECONDS:g}"
         raise SettingsError(f"{ENV_DISPATCHER_PATIENCE}: expected {wanted}, found {text!r}")
     return DispatcherSettings(patience_seconds=seconds)
+
+
+def read_keeper_listen(option: str | None = None, environment: Mapping[str, str] = os.environ) -> ListenAddress | None:
+    """Where to listen for keepers: what the option says, else the environment. Raises SettingsError."""
+    if option is not None:
+        return read_listen_address(option, "--keeper-listen")
+    return read_listen_address(environment.get(ENV_KEEPER_LISTEN, ""), ENV_KEEPER_LISTEN)
 
 
 def read_environment(environment: Mapping[str, str] = os.environ) -> tuple[WebSettings, LogSettings]:

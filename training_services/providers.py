@@ -109,6 +109,9 @@ class ProviderContext:
     socket_pointer: Path  # the file that holds the path of the manager's Unix socket
     pool: NodePool
     hub: KeeperHub
+    endpoint_pointer: Path | None = None
+    """The file with the URL and the certificate for keepers on other networks; only there while the manager listens for
+    them (`--keeper-listen`)."""
 
 
 class NodeProvider(ABC):

@@ -1,4 +1,5 @@
-"""Messages between a keeper and the manager, and what both sides call the end of a job. REST over a Unix socket.
+"""Messages between a keeper and the manager, and what both sides call the end of a job. REST over a Unix
+socket or TLS.
 
 The keeper always dials. Under `/api/v1/keepers/{node_id}/`:
 

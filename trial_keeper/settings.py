@@ -40,7 +40,7 @@ class KeeperSettings:
     node_id: str
     """The manager's name for this node."""
     manager_pointer: str
-    """The file that holds the path of the manager's Unix socket; read at every (re)connect."""
+    """The file that says where the manager listens (`uplink/pointer.py`); read at every (re)connect."""
     secret_file: str = SECRET_FILE
     """The file with the node's secret, absolute or relative to the keeper's directory."""
     gpu_lock_directory: str = ""

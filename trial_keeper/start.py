@@ -57,7 +57,7 @@ def start_keeper(
     The keeper runs detached, in a session of its own. One that runs already is left alone; it reads the new secret at
     its next connect and the other settings at its next start.
 
-    :param manager_pointer: the file that holds the path of the manager's Unix socket.
+    :param manager_pointer: the file that says where the manager listens (`uplink/pointer.py`).
     :param gpu_lock_directory: where this machine's GPU leases are; empty for the default.
     :param device_refresh_seconds: how often NVML is asked, when there are devices.
     :raises KeeperNotStarted: it did not come up; says where its log is.

@@ -1,9 +1,13 @@
-"""The keepers' routes, served on the manager's Unix socket only. Plain Starlette: no model, no middleware, no schema.
+"""The keepers' routes, served on the manager's Unix socket and, if asked for, over TLS; nothing else is served there.
+Plain Starlette: no model, no middleware, no schema.
 
-What travels is described in `proctor.trial_keeper.protocol`; what happens with it is `KeeperHub`'s.
+A client that does not know a node's secret learns nothing, not even whether there is such a node, and can send no more
+than a short `hello`. What travels is described in `proctor.trial_keeper.protocol`; what happens with it is
+`KeeperHub`'s.
 """
 
 import json
+import secrets
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -14,18 +18,29 @@ from starlette.routing import Route
 
 from proctor.manager.api.errors import problem_response
 from proctor.sdk.json_input import clean_value
-from proctor.training_services.errors import KeeperUnavailable
+from proctor.training_services.errors import KeeperUnavailable, UnknownNode
 from proctor.training_services.keepers.hub import KeeperHub
-from proctor.trial_keeper.protocol import CommandPoll, FileAnswer, Registration, ReportHeader, from_json, to_json
+from proctor.trial_keeper.protocol import (
+    CommandPoll,
+    FileAnswer,
+    Registration,
+    ReportHeader,
+    from_json,
+    manager_proof,
+    to_json,
+)
 
 PREFIX = "/api/v1/keepers/"
+MAX_HELLO_BYTES = 4096
+MAX_BODY_BYTES = 64 * 1024 * 1024
+"""Of a keeper that knows its secret. A report has about 1 MiB, files 4 MiB, a registration half a KiB for each job."""
 
 _Handler = Callable[[Request], Awaitable[Response]]
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 
 def keeper_application(hub: KeeperHub) -> Starlette:
-    """The application behind the Unix socket."""
+    """The application behind the Unix socket and the TLS port."""
     routes = _KeeperRoutes(hub)
     path = PREFIX + "{node_id}/"
     return Starlette(
@@ -42,6 +57,7 @@ def keeper_application(hub: KeeperHub) -> Starlette:
 class _KeeperRoutes:
     def __init__(self, hub: KeeperHub) -> None:
         self._hub = hub
+        self._no_secret = secrets.token_hex(32)
 
     def authenticated(self, handler: _Handler) -> _Handler:
         """`handler`, for those who know the node's secret."""
@@ -55,33 +71,52 @@ class _KeeperRoutes:
         return check
 
     async def hello(self, request: Request) -> Response:
-        """Prove that this manager knows the node's secret."""
-        nonce = _object(await request.body()).get("nonce")
+        """Prove that this manager knows the node's secret; for an unknown node, as one that knows another secret."""
+        node_id, nonce = request.path_params["node_id"], _object(await _body(request, MAX_HELLO_BYTES)).get("nonce")
         if not isinstance(nonce, str) or not nonce:
             raise ValueError('expected {"nonce": hex}')
-        return _json({"proof": self._hub.hello(request.path_params["node_id"], nonce)})
+        try:
+            proof = self._hub.hello(node_id, nonce)
+        except UnknownNode:
+            proof = manager_proof(self._no_secret + node_id, nonce)
+        return _json({"proof": proof})
 
     async def register(self, request: Request) -> Response:
         """Begin a session."""
-        registration = from_json(Registration, _object(await request.body()))
+        registration = from_json(Registration, _object(await _body(request, MAX_BODY_BYTES)))
         return _json(to_json(await self._hub.register(request.path_params["node_id"], registration)))
 
     async def commands(self, request: Request) -> Response:
         """Held open until there is a command, or the keeper's patience is over."""
-        poll = from_json(CommandPoll, _object(await request.body()))
+        poll = from_json(CommandPoll, _object(await _body(request, MAX_BODY_BYTES)))
         return _json(to_json(await self._hub.poll(request.path_params["node_id"], poll)))
 
     async def report(self, request: Request) -> Response:
         """One line of JSON, then the bytes of its chunks."""
-        line, chunks = _split(await request.body())
+        line, chunks = _split(await _body(request, MAX_BODY_BYTES))
         header = from_json(ReportHeader, _object(line))
         return _json(to_json(await self._hub.report(request.path_params["node_id"], header, chunks)))
 
     async def answer(self, request: Request) -> Response:
         """One line of JSON, then the bytes that were asked for."""
-        line, data = _split(await request.body())
+        line, data = _split(await _body(request, MAX_BODY_BYTES))
         self._hub.answer(request.path_params["node_id"], from_json(FileAnswer, _message(line)), bytes(data))
         return _json({})
+
+
+class _TooLarge(Exception):
+    """The body of a request is longer than it may be."""
+
+
+async def _body(request: Request, most_bytes: int) -> bytes:
+    """The body of a request, which is not read to its end if it is too long. Raises _TooLarge."""
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > most_bytes:
+            raise _TooLarge(f"expected at most {most_bytes} bytes")
+        parts.append(part)
+    return b"".join(parts)
 
 
 def _split(body: bytes) -> tuple[bytes, bytes | memoryview]:
@@ -98,6 +133,8 @@ def _answering(handler: _Handler) -> _Handler:
             return await handler(request)
         except KeeperUnavailable as error:
             return problem_response(error.status_code, type(error).__name__, str(error), instance=request.url.path)
+        except _TooLarge as error:
+            return problem_response(413, "Too large", str(error), instance=request.url.path)
         except (AttributeError, TypeError, ValueError, RecursionError) as error:
             return problem_response(
                 400, "Bad request", f"not a message of a keeper: {error}", instance=request.url.path

@@ -64,13 +64,24 @@ with_session = click.make_pass_decorator(CliSession, ensure=True)
 
 
 def ensure_running(
-    home: Home, *, port: int | None = None, url_prefix: str | None = None, accept_database: bool = False
+    home: Home,
+    *,
+    port: int | None = None,
+    url_prefix: str | None = None,
+    keeper_listen: str | None = None,
+    accept_database: bool = False,
 ) -> str:
     """Start the home's manager in the background if none runs; its URL. Raises CommandError with the reason."""
     from proctor.manager.process.daemon import ensure_manager
     from proctor.manager.process.instance import StartError
 
     try:
-        return ensure_manager(home, port=port, url_prefix=url_prefix, accept_database=accept_database).url
+        return ensure_manager(
+            home,
+            port=port,
+            url_prefix=url_prefix,
+            keeper_listen=keeper_listen,
+            accept_database=accept_database,
+        ).url
     except StartError as error:
         raise CommandError(f"the manager could not be started: {error}", ExitCode.UNREACHABLE) from error

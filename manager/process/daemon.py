@@ -49,6 +49,7 @@ def ensure_manager(
     *,
     port: int | None = None,
     url_prefix: str | None = None,
+    keeper_listen: str | None = None,
     accept_database: bool = False,
     timeout_seconds: float = START_SECONDS,
 ) -> RunningManager:
@@ -56,11 +57,13 @@ def ensure_manager(
 
     :param port: for a manager that must be started; None: 8080 or the next free one.
     :param url_prefix: for a manager that must be started; None: what the environment says.
+    :param keeper_listen: for a manager that must be started: HOST:PORT; None: what the environment says.
     :param accept_database: for a manager that must be started: see `Settings.accept_database`.
     :raises ManagerNotStarted: with what the manager printed.
     """
     options = [] if port is None else ["--port", str(port)]
     options += [] if url_prefix is None else ["--url-prefix", url_prefix]
+    options += [] if keeper_listen is None else ["--keeper-listen", keeper_listen]
     options += ["--accept-database"] if accept_database else []
     address = read_address(home) or _start(home, options, timeout_seconds)
     return RunningManager(address, home.token_file.read_text(encoding="utf-8").strip())

@@ -45,12 +45,14 @@ class ManagerAddress:
     url: str
     """Scheme, host, port and prefix; no slash at the end."""
     version: str
+    keeper_url: str = ""
+    """Under which keepers reach it over a network; "": they do not."""
 
     @classmethod
-    def of_this_process(cls, *, host: str, port: int, url: str) -> "ManagerAddress":
+    def of_this_process(cls, *, host: str, port: int, url: str, keeper_url: str = "") -> "ManagerAddress":
         """The address of this very process."""
         pid = os.getpid()
-        return cls(pid, start_time(pid) or 0, boot_id(), host, port, url, version("proctor"))
+        return cls(pid, start_time(pid) or 0, boot_id(), host, port, url, version("proctor"), keeper_url)
 
     def open_pidfd(self) -> int | None:
         """A pidfd of the manager, or None when it is gone."""

@@ -2,11 +2,14 @@
 
 The limits hold for everyone who can connect, token or not: the bytes and the seconds that the head of a request may
 take, the pace of its body, the bytes between two pieces of the body (of a chunk's extensions, or of trailers), the
-seconds for which a body may continue after its answer, and the number of connections.
+seconds for which a body may continue after its answer, and the number of connections; over TLS, the handshakes that are
+under way and the seconds that one may take, too.
 """
 
 import asyncio
+import logging
 import socket
+import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
@@ -36,6 +39,13 @@ UNREAD_SECONDS = 60.0
 """How long a client may leave an answer unread that fills the buffers."""
 MAX_CONNECTIONS = 512
 """Fewer where the limit on open files is low."""
+MAX_KEEPER_CONNECTIONS = 4096
+"""The same for the server over TLS; a keeper holds two connections, and a third while it answers about files."""
+MAX_HANDSHAKES = 256
+HANDSHAKE_SECONDS = 10.0
+_RETRY_SECONDS = 1.0
+
+log = logging.getLogger(__name__)
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
@@ -44,6 +54,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     A connection that is open waits for the application, or has a timer: this class's while a head or a body is under
     way, uvicorn's between requests. uvicorn stops its own at any byte that arrives.
     """
+
+    max_connections = MAX_CONNECTIONS
 
     def __init__(self, *args: Any, **keywords: Any) -> None:
         super().__init__(*args, **keywords)
@@ -57,7 +69,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for a request, unless there are too many connections."""
         super().connection_made(transport)
-        most = most_connections(MAX_CONNECTIONS)
+        most = most_connections(self.max_connections)
         if len(self.connections) > most:
             self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, f"more than {most} connections; try again later")
         else:
@@ -206,11 +218,17 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._start_timer(UNREAD_SECONDS, self.transport.abort)
 
 
-class HttpServer(uvicorn.Server):
-    """Serves one application on one listening socket. Two of these live beside each other in one process, so signals
-    are the composition root's; and it waits for its end instead of looking for it ten times a second."""
+class KeeperHttpProtocol(BoundedHttpProtocol):
+    """A connection of a keeper over TLS."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    max_connections = MAX_KEEPER_CONNECTIONS
+
+
+class HttpServer(uvicorn.Server):
+    """Serves one application on one listening socket. Several of these live beside each other in one process, so
+    signals are the composition root's; and it waits for its end instead of looking for it ten times a second."""
+
+    def __init__(self, app: ASGIApp, protocol: type[BoundedHttpProtocol] = BoundedHttpProtocol) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
@@ -220,7 +238,7 @@ class HttpServer(uvicorn.Server):
                 server_header=False,
                 date_header=False,
                 ws="none",
-                http=BoundedHttpProtocol,
+                http=protocol,
                 timeout_keep_alive=KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=SHUTDOWN_SECONDS,
             )
@@ -251,3 +269,61 @@ class HttpServer(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Leave signals alone."""
         yield
+
+
+class TlsHttpServer(HttpServer):
+    """Serves one application over TLS. It accepts the connections itself: uvicorn would know, count and limit each only
+    when its handshake is over."""
+
+    def __init__(self, app: ASGIApp, context: ssl.SSLContext) -> None:
+        super().__init__(app, KeeperHttpProtocol)
+        self._context = context
+        self._listener: socket.socket | None = None
+        self._handshakes: set[asyncio.Task[None]] = set()
+
+    async def serve_on(self, listener: socket.socket) -> None:
+        """Serve until `leave`."""
+        self._listener = listener
+        await self.serve(sockets=[])
+
+    async def main_loop(self) -> None:
+        """Accept until the end."""
+        async with asyncio.TaskGroup() as group:
+            accepting = group.create_task(self._accept(group), name="accept keepers")
+            await self._leaving.wait()
+            for task in (accepting, *self._handshakes):
+                task.cancel()
+
+    async def _accept(self, group: asyncio.TaskGroup) -> None:
+        assert self._listener is not None
+        while True:
+            try:
+                connection, _ = await asyncio.get_running_loop().sock_accept(self._listener)
+            except OSError as error:  # no descriptors left, or the client is gone already
+                log.warning(
+                    "a keeper's connection could not be accepted: %s", error, extra={"action": "keepers.accept"}
+                )
+                await asyncio.sleep(_RETRY_SECONDS)
+                continue
+            if len(self._handshakes) >= MAX_HANDSHAKES:
+                connection.close()
+                continue
+            task = group.create_task(self._shake_hands(connection), name="handshake with a keeper")
+            self._handshakes.add(task)
+            task.add_done_callback(self._handshakes.discard)
+
+    async def _shake_hands(self, connection: socket.socket) -> None:
+        """Whoever does not speak TLS, or is too slow, is let go; the keeper's own log says why it cannot connect."""
+        loop = asyncio.get_running_loop()
+        connection.setblocking(False)
+        try:
+            await loop.connect_accepted_socket(
+                self._make_protocol, connection, ssl=self._context, ssl_handshake_timeout=HANDSHAKE_SECONDS
+            )
+        except OSError as error:
+            log.debug("no TLS with a client of the keepers' port: %s", error, extra={"action": "keepers.handshake"})
+
+    def _make_protocol(self) -> asyncio.Protocol:
+        return self.config.http_protocol_class(  # type: ignore[call-arg]
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )

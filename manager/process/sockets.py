@@ -1,17 +1,22 @@
-"""The two sockets of a manager: TCP for people and programs, Unix for keepers."""
+"""The sockets of a manager: TCP for people and programs, Unix for keepers, and TLS for keepers that are far away."""
 
 import errno
 import os
 import shutil
 import socket
+import ssl
 import tempfile
 from contextlib import suppress
+from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 
+from proctor.manager.process.certificate import open_certificate
 from proctor.manager.process.instance import EXIT_USAGE, StartError
 from proctor.manager.security import is_loopback
-from proctor.manager.settings import DEFAULT_PORT, Home, WebSettings
-from proctor.sdk.files import replace_file
+from proctor.manager.settings import DEFAULT_PORT, Home, ListenAddress, WebSettings
+from proctor.sdk.files import remove_file, replace_file
+from proctor.trial_keeper.uplink.pointer import ManagerEndpoint, write_pointer
 
 BACKLOG = 512
 PORTS_TO_TRY = 100
@@ -62,11 +67,16 @@ def read_last_port(home: Home) -> int | None:
     return port if port in _PORTS else None
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def _listen(host: str, port: int, *, option: str = "") -> socket.socket:
+    """Raises StartError.
+
+    :param option: the one that names host and port together; "": --host and --port.
+    """
+    host_option = option or "--host"
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except (OSError, UnicodeError) as error:
-        raise StartError(f"--host {host}: expected an address or a name of this machine; {error}") from error
+        raise StartError(f"{host_option} {host}: expected an address or a name of this machine; {error}") from error
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -76,9 +86,9 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRINUSE:
+            advice = option or "--port, or leave it out for the next free one"
             raise PortInUse(
-                f"port {port} of {host} is in use by another program; choose another one with --port, or leave it out "
-                "for the next free one"
+                f"port {port} of {host} is in use by another program; choose another one with {advice}"
             ) from error
         raise StartError(f"cannot listen on {host} port {port}: {error.strerror or error}") from error
     return listener
@@ -119,6 +129,39 @@ class KeeperSocket:
         _remove_whatever_is(self._home.socket_file)
         if not self._home.socket_pointer.is_file():
             _remove_whatever_is(self._home.socket_pointer)
+
+
+@dataclass(frozen=True)
+class KeeperListener:
+    """A TCP port for keepers, the certificate that it shows, and the pointer to it in the home."""
+
+    socket: socket.socket
+    context: ssl.SSLContext
+    endpoint: ManagerEndpoint
+
+
+def listen_for_keepers(home: Home, address: ListenAddress) -> KeeperListener:
+    """Listen there with the home's certificate, and point to it. Raises StartError."""
+    context, fingerprint = open_certificate(home, address.host)
+    listener = _listen(address.host, address.port, option="--keeper-listen")
+    host = socket.gethostname() if _is_any(address.host) else address.host
+    endpoint = ManagerEndpoint(host=host, port=listener.getsockname()[1], fingerprint=fingerprint)
+    write_pointer(home.endpoint_pointer, endpoint)
+    return KeeperListener(listener, context, endpoint)
+
+
+def stop_pointing_to_listener(home: Home) -> None:
+    """This manager does not listen for keepers over a network, though an earlier one may have."""
+    with suppress(OSError):
+        remove_file(str(home.endpoint_pointer))
+
+
+def _is_any(host: str) -> bool:
+    """Whether it stands for all addresses of this machine."""
+    try:
+        return ip_address(host).is_unspecified
+    except ValueError:
+        return False
 
 
 def _remove_socket(path: Path) -> None:

@@ -1,4 +1,5 @@
-"""A small manager for a real keeper: the keeper routes over HTTP on a Unix socket, everything kept in memory.
+"""A small manager for a real keeper: the keeper routes over HTTP, on a Unix socket or over TLS, everything kept in
+memory.
 
 What it has stored survives `restart` (which forgets only the session), as a manager's database would.
 """
@@ -11,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from proctor.manager.process.certificate import open_certificate
+from proctor.manager.settings import Home
 from proctor.trial_keeper.protocol import (
     Acknowledgement,
     Command,
@@ -29,7 +32,9 @@ from proctor.trial_keeper.protocol import (
     manager_proof,
     to_json,
 )
+from proctor.trial_keeper.uplink.pointer import ManagerEndpoint, write_pointer
 
+HOST = "127.0.0.1"
 NODE_ID = "node-1"
 SECRET = "a secret of the node"
 
@@ -53,6 +58,7 @@ class FakeManager:
     knows_secret: bool = True
     before_answer: Callable[[str], None] | None = None
     hangs_up_after: set[str] = field(default_factory=set)
+    uses_tls: bool = False
 
     def __post_init__(self) -> None:
         self.changed = asyncio.Condition()
@@ -64,6 +70,7 @@ class FakeManager:
         self._writers: set[asyncio.StreamWriter] = set()
         self._idle = asyncio.Event()
         self._idle.set()
+        self._port = 0
 
     @property
     def pointer(self) -> Path:
@@ -71,9 +78,12 @@ class FakeManager:
         return self.directory / "socket"
 
     async def start(self) -> None:
-        """Listen on a fresh socket and swap the pointer to it."""
+        """Listen, and swap the pointer: on a fresh socket, or always on the same port with the same certificate."""
         self._sessions += 1
         self._life = life = object()
+        if self.uses_tls:
+            await self._start_tls(life)
+            return
         path = self.directory / f"manager-{self._sessions}.sock"
         self._server = await asyncio.start_unix_server(
             lambda reader, writer: self._serve(life, reader, writer), str(path), limit=64 * 1024 * 1024
@@ -81,6 +91,18 @@ class FakeManager:
         swap = self.directory / "socket.new"
         swap.write_text(str(path))
         swap.replace(self.pointer)
+
+    async def _start_tls(self, life: object) -> None:
+        context, fingerprint = open_certificate(Home(self.directory), HOST)
+        self._server = await asyncio.start_server(
+            lambda reader, writer: self._serve(life, reader, writer),
+            HOST,
+            self._port,
+            ssl=context,
+            limit=64 * 1024 * 1024,
+        )
+        self._port = self._server.sockets[0].getsockname()[1]
+        write_pointer(self.pointer, ManagerEndpoint(host=HOST, port=self._port, fingerprint=fingerprint))
 
     async def stop(self) -> None:
         """Die: the socket closes, sessions and unsent commands are forgotten."""

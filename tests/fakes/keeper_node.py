@@ -88,10 +88,12 @@ class Node:
 
 
 @asynccontextmanager
-async def open_node(directory: Path, *, manager_directory: Path | None = None, **changes: Any) -> AsyncIterator[Node]:
+async def open_node(
+    directory: Path, *, manager_directory: Path | None = None, uses_tls: bool = False, **changes: Any
+) -> AsyncIterator[Node]:
     """A running manager and keeper; at the end, the keeper and everything of its jobs is stopped."""
     directory.mkdir(exist_ok=True)
-    manager = FakeManager(manager_directory or directory)
+    manager = FakeManager(manager_directory or directory, uses_tls=uses_tls)
     node = Node(directory, manager, **changes)
     async with manager.running():
         await node.start()

@@ -116,7 +116,15 @@ async def test_a_job_that_ends_while_no_keeper_runs_is_told_by_the_next_one(node
     assert node.manager.journals["T.1", "0"] == b"1\n"
 
 
-async def test_a_restarted_manager_gets_everything_once(node: Node) -> None:
+@pytest.fixture(params=["socket", "TLS"])
+async def linked_node(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Node]:
+    """A node whose keeper reaches its manager either way."""
+    async with open_node(tmp_path / "node", uses_tls=request.param == "TLS") as node:
+        yield node
+
+
+async def test_a_restarted_manager_gets_everything_once(linked_node: Node) -> None:
+    node = linked_node
     await node.manager.command(counting(node, "T.1", 200))
     for count in (20, 60, 100):
         await node.manager.until(lambda count=count: len(node.manager.journals.get(("T.1", "0"), b"")) > count)
@@ -130,7 +138,8 @@ async def test_a_restarted_manager_gets_everything_once(node: Node) -> None:
     assert len(node.manager.registrations) >= 4
 
 
-async def test_a_manager_that_cannot_prove_itself_learns_nothing(node: Node) -> None:
+async def test_a_manager_that_cannot_prove_itself_learns_nothing(linked_node: Node) -> None:
+    node = linked_node
     await node.manager.stop()
     node.manager.knows_secret = False
     known = len(node.manager.registrations)

@@ -1,39 +1,54 @@
-"""HTTP/1.1 over a Unix socket, as much of it as the keeper needs: POST, one request at a time, a kept connection.
+"""HTTP/1.1, as much of it as the keeper needs: POST, one request at a time, a kept connection; over a Unix socket, or
+over TLS to a manager with a pinned certificate (docs/decisions/0041).
 
 httpx costs several times as much per request (measured in docs/decisions/0003-keeper-http.md), and without it the
 keeper needs nothing but the standard library.
 """
 
 import asyncio
+import hashlib
 from types import TracebackType
 
 from proctor.trial_keeper.errors import SessionError
+from proctor.trial_keeper.uplink.pointer import ManagerEndpoint
 
+_CONNECT_SECONDS = 15.0
 _LONGEST_ANSWER = 64 * 1024 * 1024
 _STREAM_LIMIT = 256 * 1024
+_Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class HttpConnection:
     """One connection to the manager. After a SessionError it is of no more use."""
 
-    def __init__(self, socket_path: str, base_path: str) -> None:
-        self._socket_path = socket_path
+    def __init__(self, endpoint: ManagerEndpoint, base_path: str) -> None:
+        self._endpoint = endpoint
         self._base_path = base_path
+        self._host = str(endpoint).partition("://")[2] or "localhost"
         self._authorization = ""
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
 
     async def __aenter__(self) -> "HttpConnection":
+        where = self._endpoint
+        connect = _open_tls(where) if where.is_remote else _open_socket(where)
         try:
-            self._reader, self._writer = await asyncio.open_unix_connection(self._socket_path, limit=_STREAM_LIMIT)
+            self._reader, self._writer = await asyncio.wait_for(connect, _CONNECT_SECONDS)
+        except asyncio.TimeoutError as error:  # noqa: UP041 - another class before Python 3.11
+            why = f"no answer within {_CONNECT_SECONDS:g} s"
+            raise SessionError(f"no manager listens on {where}: {why}{_advice(where)}") from error
         except (OSError, ValueError) as error:
-            raise SessionError(f"no manager listens on {self._socket_path}: {error}") from error
+            raise SessionError(f"no manager listens on {where}: {error}{_advice(where)}") from error
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._writer is not None:
+        if self._writer is None:
+            return
+        if self._endpoint.is_remote:
+            self._writer.transport.abort()  # closing would wait for what is at the other end
+        else:
             self._writer.close()
 
     def authorize(self, secret: str) -> None:
@@ -50,7 +65,7 @@ class HttpConnection:
         if self._writer is None:
             raise SessionError("the connection to the manager is not open")
         head = (
-            f"POST {self._base_path}/{name} HTTP/1.1\r\nHost: localhost\r\n{self._authorization}"
+            f"POST {self._base_path}/{name} HTTP/1.1\r\nHost: {self._host}\r\n{self._authorization}"
             f"Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n"
         )
         try:
@@ -84,6 +99,40 @@ class HttpConnection:
             parts.append((await self._reader.readexactly(length + 2))[:-2])
             if length == 0:
                 return b"".join(parts)
+
+
+async def _open_socket(where: ManagerEndpoint) -> _Streams:
+    return await asyncio.open_unix_connection(where.socket_path, limit=_STREAM_LIMIT)
+
+
+async def _open_tls(where: ManagerEndpoint) -> _Streams:
+    """A connection to a listener with the pinned certificate; nothing is sent to another one. That it has the
+    certificate's key, the handshake shows."""
+    import ssl  # some builds of Python have none, and need it for no Unix socket
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE  # neither names, dates nor issuers count: the certificate itself is compared
+    try:
+        reader, writer = await asyncio.open_connection(where.host, where.port, ssl=context, limit=_STREAM_LIMIT)
+    except ssl.SSLError as error:
+        raise SessionError(f"what listens on {where} does not speak TLS 1.3: {error}{_advice(where)}") from error
+    certificate = writer.get_extra_info("ssl_object").getpeercert(binary_form=True) or b""
+    found = hashlib.sha256(certificate).hexdigest()
+    if found != where.fingerprint:
+        writer.transport.abort()
+        raise SessionError(
+            f"what listens on {where} has the certificate sha256:{found}, not the pinned one; it was sent nothing"
+            f"{_advice(where)}"
+        )
+    return reader, writer
+
+
+def _advice(where: ManagerEndpoint) -> str:
+    if not where.is_remote:
+        return ""
+    return f"; if the manager has moved, write its new address and certificate to {where.pointer}"
 
 
 def _parse_headers(text: bytes) -> dict[bytes, bytes]:

@@ -30,11 +30,13 @@ from proctor.trial_keeper.protocol import (
     to_json,
 )
 from proctor.trial_keeper.uplink.http_client import HttpConnection
+from proctor.trial_keeper.uplink.pointer import ManagerEndpoint, read_pointer
 
 _POLL_INTERVAL_SECONDS = 0.25
 _MOVED_SECONDS = 1.0
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 2.0
+_LONGEST_REMOTE_PAUSE_SECONDS = 15.0  # there is no socket on the disk by which a manager that has come is noticed
 _ANSWER_SECONDS = 60.0
 _NO_PROGRESS_SECONDS = 1.0
 
@@ -86,7 +88,7 @@ class ManagerSession:
 
     async def run(self, handler: SessionHandler) -> None:
         """Hold sessions for `handler`, one after another, without end."""
-        backoff = BackOff(first_seconds=_FIRST_PAUSE_SECONDS, longest_seconds=_LONGEST_PAUSE_SECONDS)
+        backoff = BackOff(first_seconds=_FIRST_PAUSE_SECONDS, longest_seconds=_LONGEST_REMOTE_PAUSE_SECONDS)
         while True:
             self._session = ""
             place = self._place()
@@ -98,7 +100,10 @@ class ManagerSession:
                     self._complaint = str(error)
             if self._session:
                 backoff.reset()
-            await self._wait_for_change(place, backoff.take())
+            pointed = self._pointed()
+            is_remote = pointed is not None and pointed.is_remote
+            longest = _LONGEST_REMOTE_PAUSE_SECONDS if is_remote else _LONGEST_PAUSE_SECONDS
+            await self._wait_for_change(place, backoff.take(longest))
 
     async def _hold_session(self, handler: SessionHandler) -> None:
         async with AsyncExitStack() as stack:
@@ -123,27 +128,27 @@ class ManagerSession:
     async def _connect(self, stack: AsyncExitStack) -> HttpConnection:
         """A connection to a manager that has proved that it knows our secret, before we show it."""
         try:
-            path = self._read_pointer()
+            endpoint = read_pointer(self._pointer)
             secret = self._secret_file.read_text(encoding="utf-8").strip()
         except OSError as error:
             raise SessionError(f"{error.filename} cannot be read: {error.strerror}") from error
         except ValueError as error:
-            raise SessionError(f"the path to the manager's socket cannot be read yet: {error}") from error
-        connection = await stack.enter_async_context(HttpConnection(path, self._base_path))
+            raise SessionError(f"where the manager listens cannot be read yet: {error}") from error
+        connection = await stack.enter_async_context(HttpConnection(endpoint, self._base_path))
         nonce = secrets.token_hex(16)
         answer = await self._post(connection, "hello", json.dumps({"nonce": nonce}).encode())
         if not secrets.compare_digest(str(answer.get("proof")), manager_proof(secret, nonce)):
             raise SessionError(
-                f"what listens on {path} does not know this node's secret, so it is not this node's manager"
+                f"what listens on {endpoint} does not know this node's secret, so it is not this node's manager"
             )
         connection.authorize(secret)
         return connection
 
-    async def _until_moved(self, pointed: str) -> None:
+    async def _until_moved(self, pointed: ManagerEndpoint | None) -> None:
         """A socket that leads through a network may be dead silently; the manager then points to a fresh one."""
         while True:
             await asyncio.sleep(_MOVED_SECONDS)
-            if self._pointed() not in (pointed, ""):
+            if self._pointed() not in (pointed, None):
                 return
 
     async def _take_commands(self, connection: HttpConnection, handler: SessionHandler) -> None:
@@ -228,27 +233,21 @@ class ManagerSession:
 
     def _place(self) -> tuple[Any, ...]:
         """What changes when a manager opens its socket."""
+        endpoint = self._pointed()
+        if endpoint is None or endpoint.is_remote:
+            return (endpoint,)
         try:
-            path = self._read_pointer()
-            facts = os.stat(path)
+            facts = os.stat(endpoint.socket_path)
         except (OSError, ValueError):
             return ()
-        return path, facts.st_ino, facts.st_ctime_ns
+        return endpoint, facts.st_ino, facts.st_ctime_ns
 
-    def _pointed(self) -> str:
-        """Where the pointer leads; "" while it cannot be read."""
+    def _pointed(self) -> ManagerEndpoint | None:
+        """Where the pointer leads; None while it cannot be read."""
         try:
-            return self._read_pointer()
+            return read_pointer(self._pointer)
         except (OSError, ValueError):
-            return ""
-
-    def _read_pointer(self) -> str:
-        """Raises OSError, and ValueError for one that was cut short by a power cut, until a manager writes it again."""
-        with open(self._pointer, "rb") as file:
-            path = os.fsdecode(file.read()).strip()
-        if not path or "\0" in path:
-            raise ValueError(f"{self._pointer} should hold the path of the manager's socket, found {path!r}")
-        return path
+            return None
 
 
 def _read(kind: type[T], body: Any) -> T:

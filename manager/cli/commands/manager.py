@@ -17,12 +17,14 @@ FIELDS = (
     Column("manager", lambda row: "running" if row["running"] else "not running"),
     Column("health", lambda row: " ".join(text for text in (row["health"], row["reason"]) if text)),
     Column("url", lambda row: row["url"] or ""),
+    Column("keepers", lambda row: row["keeper_url"] or ""),
     Column("pid", lambda row: str(row["pid"] or "")),
     Column("version", lambda row: row["version"] or ""),
     Column("home", lambda row: row["home"]),
 )
 
 
+KEEPERS_HELP = "Address for keepers on other networks, over TLS.  [default: none]"
 ACCEPT_HELP = "Start with the current (or an empty) control database even though this home used a different one."
 
 
@@ -39,6 +41,7 @@ def manager() -> None:
 @click.option("--allow-remote", is_flag=True, help="Allow a --host that other machines can reach.")
 @click.option("--allowed-host", multiple=True, metavar="NAME", help="Another host name to accept requests for.")
 @click.option("--url-prefix", metavar="PATH", help="Path prefix of all URLs behind a reverse proxy.")
+@click.option("--keeper-listen", metavar="HOST:PORT", help=KEEPERS_HELP)
 @click.option("--accept-database", is_flag=True, help=ACCEPT_HELP)
 @click.option("--log-format", type=OneOf(["text", "json"]), help="Format of the log on stderr.")
 @click.option("--log-level", type=OneOf(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False))
@@ -70,11 +73,12 @@ def run(
     "-p", "--port", type=click.IntRange(0, 65535), help="Port to listen on.  [default: 8080 or the next free]"
 )
 @click.option("--url-prefix", metavar="PATH", help="Path prefix of all URLs behind a reverse proxy.")
+@click.option("--keeper-listen", metavar="HOST:PORT", help=KEEPERS_HELP)
 @click.option("--accept-database", is_flag=True, help=ACCEPT_HELP)
 @with_session
-def start(session: CliSession, port: int | None, url_prefix: str | None, accept_database: bool) -> None:
+def start(session: CliSession, /, **options: Any) -> None:
     """Start the manager in the background; does nothing if it is already running. Its URL goes to stdout."""
-    echo(ensure_running(session.home, port=port, url_prefix=url_prefix, accept_database=accept_database))
+    echo(ensure_running(session.home, **options))
 
 
 @manager.command(epilog=examples("proctor manager stop"))
@@ -107,10 +111,10 @@ def describe_manager(session: CliSession) -> dict[str, Any]:
     from proctor.sdk.client.errors import ClientError
 
     address = manager_status(session.home)
-    known = dict.fromkeys(("url", "pid", "version")) if address is None else asdict(address)
+    known = dict.fromkeys(("url", "keeper_url", "pid", "version")) if address is None else asdict(address)
     row = {
         "running": address is not None,
-        **{name: known[name] for name in ("url", "pid", "version")},
+        **{name: known[name] for name in ("url", "keeper_url", "pid", "version")},
         "home": str(session.home.path),
         "health": "",
         "reason": "",

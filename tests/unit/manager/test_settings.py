@@ -10,9 +10,11 @@ from proctor.manager.settings import (
     METRICS_FILE,
     DispatcherSettings,
     Home,
+    ListenAddress,
     SettingsError,
     read_dispatcher_settings,
     read_environment,
+    read_keeper_listen,
     read_port,
     read_prefix,
 )
@@ -93,6 +95,20 @@ def test_ports_and_prefixes() -> None:
     assert read_port("0", "--port") == 0
     assert read_prefix("/", "x") == ""
     assert read_prefix("/user/ada/proctor/", "x") == "/user/ada/proctor"
+
+
+def test_where_to_listen_for_keepers_is_said_by_the_option_then_the_environment() -> None:
+    named = {"PROCTOR_KEEPER_LISTEN": "[::]:8443"}
+    assert read_keeper_listen(None, {}) is None
+    assert read_keeper_listen(None, named) == ListenAddress("::", 8443)
+    assert read_keeper_listen("10.0.0.1:0", named) == ListenAddress("10.0.0.1", 0)
+    assert read_keeper_listen("", named) is None
+
+
+@pytest.mark.parametrize("text", ["8443", ":8443", "host", "host:", "host:99999", "::1:80", "[::1]:80x", "host:auto"])
+def test_what_is_no_host_with_a_port_is_refused(text: str) -> None:
+    with pytest.raises(SettingsError, match="PROCTOR_KEEPER_LISTEN: expected HOST:PORT"):
+        read_keeper_listen(None, {"PROCTOR_KEEPER_LISTEN": text})
 
 
 def test_the_patience_with_dispatchers_can_be_set() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from proctor.trial_keeper.errors import SessionError
 from proctor.trial_keeper.uplink.http_client import HttpConnection
+from proctor.trial_keeper.uplink.pointer import ManagerEndpoint
 
 pytestmark = pytest.mark.anyio
 
@@ -35,7 +36,7 @@ async def answering(*answers: bytes, requests: list[bytes] | None = None) -> Asy
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "socket")
         server = await asyncio.start_unix_server(serve, path)
-        async with HttpConnection(path, "/base") as connection:
+        async with HttpConnection(ManagerEndpoint(path), "/base") as connection:
             yield connection
         await asyncio.wait_for(done.wait(), 10)
         server.close()
@@ -88,7 +89,7 @@ async def test_a_manager_that_does_not_answer_is_given_up() -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         server = await asyncio.start_unix_server(silent, f"{folder}/socket")
-        async with HttpConnection(f"{folder}/socket", "/base") as connection:
+        async with HttpConnection(ManagerEndpoint(f"{folder}/socket"), "/base") as connection:
             with pytest.raises(SessionError, match="within 0 s"):
                 await connection.post("report", b"", timeout_seconds=0)
         await asyncio.wait_for(done.wait(), 10)
@@ -97,5 +98,5 @@ async def test_a_manager_that_does_not_answer_is_given_up() -> None:
 
 async def test_a_socket_that_is_not_there_is_named() -> None:
     with pytest.raises(SessionError, match="/there/is/none"):
-        async with HttpConnection("/there/is/none", "/base"):
+        async with HttpConnection(ManagerEndpoint("/there/is/none"), "/base"):
             raise AssertionError("connected")
