@@ -1,7 +1,7 @@
 """`python -m proctor.trial_keeper COMMAND`, and `python3 keeper-<hash>.pyz COMMAND` on a node.
 
-`serve --directory DIR` runs the keeper of DIR (`start.py` starts it detached); `relay` is described in `relay.py`, all
-other commands in `commands/`.
+`serve --directory DIR` runs the keeper of DIR (`start.py` starts it detached); `relay` is described in `relay.py`,
+`pod` in `pod.py`, all other commands in `commands/`.
 """
 
 import sys
@@ -12,6 +12,10 @@ def main() -> int:
     command = sys.argv[1] if len(sys.argv) > 1 else ""
     if command == "serve":
         return _serve(sys.argv[2:])
+    if command == "pod":
+        from proctor.trial_keeper.pod import main as run_pod
+
+        return run_pod(sys.argv[2:])
     if command == "relay":
         from proctor.trial_keeper.relay import main as relay
 

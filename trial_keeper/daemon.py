@@ -65,9 +65,12 @@ log = logging.getLogger(__name__)
 
 
 class Keeper(SessionHandler):
-    """One keeper process. `run` returns when it was asked to leave; its jobs keep running without it."""
+    """One keeper process. `run` returns when it was asked to leave; its jobs keep running without it.
 
-    def __init__(self, directory: Path, settings: KeeperSettings) -> None:
+    :param oom_counter: the file in which the kernel counts the processes that it has killed for memory.
+    """
+
+    def __init__(self, directory: Path, settings: KeeperSettings, *, oom_counter: str = processes.OOM_COUNTER) -> None:
         self._directory = directory
         self._settings = settings
         self._keeper_id = uuid.uuid4().hex
@@ -84,6 +87,7 @@ class Keeper(SessionHandler):
             folder,
             bundle=build_bundle(str(directory / BUNDLE_FOLDER)),
             gpu_lock_directory=lock_folder,
+            oom_counter=oom_counter,
         )
         spawner = Spawner(directory / SPAWNER_LOG_FILE)
         self._jobs = JobTable(
@@ -111,7 +115,7 @@ class Keeper(SessionHandler):
         """Adopt what is there, then serve the manager until asked to exit (SIGTERM, SIGINT, or Shutdown when idle)."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._leaving.set)
+            loop.add_signal_handler(number, self._take_signal)
         loop.add_signal_handler(signal.SIGCHLD, processes.reap_children)
         processes.become_subreaper()  # of what a spawner that was killed leaves behind
         raise_open_files()  # two descriptors a job, whatever the number of jobs
@@ -126,11 +130,19 @@ class Keeper(SessionHandler):
                 if self._survey.has_driver:
                     tasks.start(self._watch_devices(), "devices")
                 tasks.start(self._leaving.wait(), "exit", ends_group=True)
-            log.info("the keeper is exiting; %d jobs continue under their reapers", len(self._jobs.running()))
+            self._leave()
         finally:
             self._jobs.close()
             self._answers.close()
             self._survey.close()
+
+    def _take_signal(self) -> None:
+        """SIGTERM or SIGINT."""
+        self._leaving.set()
+
+    def _leave(self) -> None:
+        """The session is over, and nothing is waited for any more."""
+        log.info("the keeper is exiting; %d jobs continue under their reapers", len(self._jobs.running()))
 
     def registration(self) -> Registration:
         return Registration(
@@ -215,9 +227,13 @@ class Keeper(SessionHandler):
                 await self._jobs.sweep()
             if self._stop_when_idle and not len(self._jobs):
                 self._leaving.set()
-            if not len(self._jobs) and not self._directory.exists():
-                log.info("the keeper's directory was deleted")
-                self._leaving.set()
+            self._consider_leaving()
+
+    def _consider_leaving(self) -> None:
+        """Once a second."""
+        if not len(self._jobs) and not self._directory.exists():
+            log.info("the keeper's directory was deleted")
+            self._leaving.set()
 
     async def _end_leases(self, silent_seconds: float) -> None:
         for job in self._jobs.running():

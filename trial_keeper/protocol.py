@@ -142,6 +142,7 @@ class Registration:
     driver_note: str = ""  # why there are no devices, said once
     full: dict[str, str] = field(default_factory=dict)  # as in a report
     commands: list[str] = field(default_factory=list)  # the types it understands; none from an older keeper
+    instance: str = ""  # of a keeper for one job: which start of it this is (a pod's uid); "" on a node
     protocol_version: int = PROTOCOL_VERSION
 
 

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 from fakes.keeper_node import open_node
+from fakes.pods import JOB, open_pod
 
-from proctor.trial_keeper.protocol import Cancel, EndReason, ListFiles, ReadFile, RemoveFolder
+from proctor.training_services.remote.bootstrap.archive import build
+from proctor.trial_keeper.protocol import Cancel, EndReason, ListFiles, ReadFile, RemoveFolder, Shutdown
 
 pytestmark = pytest.mark.anyio
 
@@ -50,3 +52,23 @@ async def test_a_keeper_on_the_oldest_python_runs_stops_and_adopts(tmp_path: Pat
         await node.manager.start()
         await node.manager.command(Cancel("U.1", "token of U.1", grace_seconds=0.5))
         assert (await node.manager.end_of("U.1")).reason == EndReason.CANCELED
+
+
+async def test_the_keeper_of_a_pod_is_one_file_that_the_oldest_python_runs_over_tls(
+    tmp_path: Path, oldest_python: str
+) -> None:
+    archive = build(tmp_path / "archive").path
+    python = (oldest_python, "-I", "-S", "-X", "utf8", str(archive))
+    async with open_pod(tmp_path, "--linger-seconds", "600", is_init=False, python=python) as pod:
+        await pod.manager.command(pod.launch("echo 1 >> $PROCTOR_JOB_DIR/journal; sleep 1; exit 3"))
+        await pod.manager.start_of(JOB)
+        assert pod.manager.registrations[0].python.startswith(OLDEST)
+        await pod.manager.stop()
+        await pod.manager.start()
+        assert (await pod.manager.end_of(JOB)).code == 3
+        assert pod.manager.journals[JOB, "0"] == b"1\n"
+        await pod.manager.command(Shutdown())
+        assert await pod.ended() == 0
+        message = pod.read_termination()
+        assert message is not None
+        assert message.exit.code == 3

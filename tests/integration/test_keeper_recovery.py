@@ -61,6 +61,8 @@ IN_SOFT_STOPS = {"keeper.stop.save.after"}
 """Tried by `tests/chaos/test_soft_stops.py`."""
 OF_DELETED_CHECKPOINTS = {"keeper.checkpoint.delete.before", "keeper.checkpoint.delete.after"}
 """Tried by `tests/chaos/test_deleted_checkpoints.py`."""
+OF_PODS = {"pod.leave.before", "pod.leave.after"}
+"""Tried by `tests/integration/test_pod_keeper.py`."""
 STOPPING = ["keeper.stop.signal.before", "keeper.stop.signal.after", "reaper.stop.before", "reaper.stop.after"]
 WITHOUT_REAPER = ["keeper.stop.before", "keeper.stop.after"]
 
@@ -380,6 +382,7 @@ def test_all_places_of_the_source_are_tried() -> None:
         *places,
         *IN_SOFT_STOPS,
         *OF_DELETED_CHECKPOINTS,
+        *OF_PODS,
     }
 
 

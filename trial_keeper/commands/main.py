@@ -126,7 +126,7 @@ def read_object(source: BinaryIO) -> Any:
 
 def _find(name: str) -> Callable[[CommandInput], dict[str, Any]]:
     if name not in COMMANDS:
-        known = ", ".join(sorted([*COMMANDS, "relay", "serve"]))
+        known = ", ".join(sorted([*COMMANDS, "pod", "relay", "serve"]))
         raise CommandRefused(f"there is no command {name!r}; known: {known}")
     module, _, function = COMMANDS[name].partition(":")
     if not sys.executable:  # an empty environment: Python could not find itself

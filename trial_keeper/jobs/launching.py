@@ -216,10 +216,11 @@ def discard_directory(directory: str) -> None:
 class RequestBuilder:
     """Puts together what a reaper needs to know."""
 
-    def __init__(self, folder: RecordFolder, *, bundle: str, gpu_lock_directory: str) -> None:
+    def __init__(self, folder: RecordFolder, *, bundle: str, gpu_lock_directory: str, oom_counter: str) -> None:
         self._folder = folder
         self._bundle = bundle
         self._gpu_lock_directory = gpu_lock_directory
+        self._oom_counter = oom_counter
         self._captured = CapturedEnvironments()
 
     def build(self, launch: Launch) -> JsonObject:
@@ -234,6 +235,7 @@ class RequestBuilder:
             "gpus": [[slot.uuid, slot.slot] for slot in launch.gpus or ()],
             "max_trials_per_gpu": launch.max_trials_per_gpu,
             "gpu_lock_directory": self._gpu_lock_directory,
+            "oom_counter": self._oom_counter,
             "holder": launch.holder,
             "record_file": self._folder.record_file(launch.job_id),
             "process_file": self._folder.process_file(launch.job_id),

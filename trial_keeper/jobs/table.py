@@ -60,6 +60,7 @@ _DEADLINE_GRACE_SECONDS = 5.0
 _DAMAGED_GRACE_SECONDS = 2.0
 _START_BYTES = 4096
 _END_BYTES = 256 * 1024
+_OWN_ENDS = (EndReason.EXITED_OK, EndReason.EXITED_ERROR, EndReason.SIGNALED)
 _CLAIM_PAUSES = (0.01, 0.05, 0.25, 0.5)
 
 log = logging.getLogger(__name__)
@@ -473,6 +474,8 @@ class JobTable:
         stop = job.record.stop
         if job.stop_unwritten and stop is not None and end.reason == EndReason.SIGNALED:
             end = replace(end, reason=EndReason(stop.reason), detail=stop.detail)  # its reaper could not read why
+        elif stop is not None and stop.reason == EndReason.PREEMPTED and end.reason in _OWN_ENDS:
+            end = replace(end, reason=EndReason.PREEMPTED, detail=stop.detail)  # it was asked to
         job.end(end, losses)
         self._tasks.start(asyncio.to_thread(self._clear_up, job), f"clear up after {job.job_id}")
         self.watch.remove(job)

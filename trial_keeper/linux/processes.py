@@ -19,6 +19,8 @@ from proctor.trial_keeper.linux.identity import open_pidfd, stat_fields
 
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_GET_CHILD_SUBREAPER = 37
+OOM_COUNTER = "/proc/vmstat"
+"""Counts for the whole machine, since its boot."""
 _libc = ctypes.CDLL(None, use_errno=True)
 _JOB_ID = ENV_JOB_ID.encode()
 _DIRECTORY = ENV_JOB_DIRECTORY.encode()
@@ -58,14 +60,35 @@ def _prctl(option: int, argument: int) -> None:
         raise OSError(number, os.strerror(number))
 
 
-def oom_kills() -> int:
-    """How many processes this machine's kernel has killed for memory since boot; 0 where it does not say."""
+def oom_kills(counter: str) -> int:
+    """How many processes the kernel has killed for memory, as the file `counter` says: `OOM_COUNTER`, or the one of a
+    control group; 0 where it does not say."""
     try:
-        with open("/proc/vmstat", "rb") as file:
-            _, found, rest = file.read().partition(b"\noom_kill ")
+        with open(counter, "rb") as file:
+            _, found, rest = (b"\n" + file.read()).partition(b"\noom_kill ")
     except OSError:
         return 0
     return int(rest.split(b"\n", 1)[0]) if found else 0
+
+
+def find_oom_counter(root: str) -> str:
+    """Where the kernel counts for the control group of this process, by version 2 or 1; "" where it does not.
+
+    In a container its own group is found at the mount point, whatever /proc/self/cgroup calls it.
+
+    :param root: where control groups are mounted.
+    """
+    version_2, version_1 = [root], [f"{root}/memory"]
+    with open("/proc/self/cgroup", encoding="utf-8") as file:
+        for line in file:
+            _, controllers, path = line.rstrip("\n").split(":", 2)
+            if not controllers:
+                version_2.insert(0, root + path)
+            elif "memory" in controllers.split(","):
+                version_1.insert(0, f"{root}/memory{path}")
+    candidates = [f"{folder}/memory.events" for folder in version_2]
+    candidates += [f"{folder}/memory.oom_control" for folder in version_1]
+    return next((path for path in candidates if os.path.exists(path)), "")
 
 
 class ProcessFacts:

@@ -91,7 +91,7 @@ class _Reaper:
         self._wait_status: int | None = None
         self._stop: dict[str, Any] | None = None
         self._started_at = time.time()
-        self._killed_for_memory = processes.oom_kills()
+        self._killed_for_memory = processes.oom_kills(request["oom_counter"])
         self._leases: list[int] = []
         self._memory = _make_memory_reserve()
 
@@ -262,7 +262,7 @@ class _Reaper:
             self._wait_status if self._wait_status is not None else 0,
             stop_reason=stop.get("reason"),
             stop_detail=stop.get("detail", ""),
-            out_of_memory=processes.oom_kills() > self._killed_for_memory,
+            out_of_memory=processes.oom_kills(self._request["oom_counter"]) > self._killed_for_memory,
             last_line="" if self._wait_status == 0 else last_line_of(stderr),
         )
         if left:

@@ -53,7 +53,7 @@ def test_every_command_is_described() -> None:
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("dance", b"{}\n", "there is no command 'dance'; known: point, prepare, probe"),
+        ("dance", b"{}\n", "there is no command 'dance'; known: pod, point, prepare, probe"),
         ("prepare", b"", "should begin with a line of JSON"),
         ("prepare", b"hello\n", "should begin with a line of JSON, found b'hello"),
         ("prepare", b"[]\n", "prepare needs one JSON object on its standard input, found list"),
