@@ -106,6 +106,9 @@ class SimulatedKeeper(SessionHandler):
             job.close()
             self._jobs.pop(job.job_id, None)
 
+    def turn_away(self, why: str) -> None:
+        raise RuntimeError(why)
+
 
 async def serve(home: Path, machines: int, *, rate: float, reports: int) -> None:
     """Play all machines until the process is ended."""

@@ -140,6 +140,9 @@ class Keeper(SessionHandler):
         """SIGTERM or SIGINT."""
         self._leaving.set()
 
+    def turn_away(self, why: str) -> None:
+        """Only of keepers that were started for one job."""
+
     def _leave(self) -> None:
         """The session is over, and nothing is waited for any more."""
         log.info("the keeper is exiting; %d jobs continue under their reapers", len(self._jobs.running()))
@@ -157,6 +160,7 @@ class Keeper(SessionHandler):
             driver_note=self._survey.driver_note,
             full=self._disk.full,
             commands=sorted(COMMAND_TYPES),
+            instance=self._settings.instance,
         )
 
     def begin_session(self, answer: RegistrationAnswer) -> None:
@@ -287,12 +291,17 @@ def serve(directory: Path, *, ready: int | None = None) -> int:
 
 async def _serve(directory: Path, ready: int | None) -> None:
     keeper = Keeper(directory, read_settings(directory))
-    facts = {"pid": os.getpid(), "start_time": start_time(os.getpid()), "boot_id": boot_id()}
-    facts |= {"version": proctor.__version__, "archive": ARCHIVE}
-    replace_file(str(directory / FACTS_FILE), json.dumps(facts).encode(), durable=False)
+    write_facts(directory)
     if ready is not None:
         os.close(ready)
     await keeper.run()
+
+
+def write_facts(directory: Path) -> None:
+    """Say who serves `directory`, once its lock is held. Raises OSError."""
+    facts = {"pid": os.getpid(), "start_time": start_time(os.getpid()), "boot_id": boot_id()}
+    facts |= {"version": proctor.__version__, "archive": ARCHIVE}
+    replace_file(str(directory / FACTS_FILE), json.dumps(facts).encode(), durable=False)
 
 
 def _log_to(path: Path) -> None:

@@ -6,7 +6,8 @@ TrialKeeperError
 ├── AccessRefused         a request for files that the manager may not read or remove
 ├── CommandRefused        a command on the node (`commands/`) cannot be carried out; says why and what to do
 └── SessionError          the manager cannot be reached or does not answer as agreed; try again (temporary)
-    └── SessionLost       the manager does not know our session: register again
+    ├── SessionLost       the manager does not know our session: register again
+    └── TurnedAway        the manager has no use for this keeper: another one has its job
 """
 
 
@@ -36,3 +37,7 @@ class SessionError(TrialKeeperError):
 
 class SessionLost(SessionError):
     """The manager does not know this session."""
+
+
+class TurnedAway(SessionError):
+    """The manager has no use for this keeper, which was started for one job."""

@@ -9,8 +9,8 @@ differs from the keeper of a node in this (docs/decisions/0042):
 * It is the process with pid 1, whose end is the end of the trial: it reaps what others leave behind, and never leaves a
   job running.
 * The platform has given it GPUs, so it takes no leases and hides none.
-* SIGTERM means that the pod goes away. The trial may save, then it is signaled and killed, within the grace; its end is
-  PREEMPTED.
+* SIGTERM means that the pod goes away, and 410 from the manager that it is not needed. The trial may save, then it is
+  signaled and killed, within the grace; its end is PREEMPTED.
 * That memory ran out, it sees in its own control group.
 * It leaves when the manager says so (`Shutdown`), or when it has had no manager for the linger time and nothing runs.
   What is not acknowledged then goes to standard output, and the end to the termination file (`pod_output`).
@@ -31,7 +31,7 @@ from pathlib import Path
 from proctor.sdk.failpoints import failpoint
 from proctor.sdk.files import open_locked, write_all
 from proctor.sdk.process_limits import keep_files_private
-from proctor.trial_keeper.daemon import Keeper
+from proctor.trial_keeper.daemon import Keeper, write_facts
 from proctor.trial_keeper.jobs.cleanup import can_save
 from proctor.trial_keeper.jobs.job import Job
 from proctor.trial_keeper.jobs.outbox import SettledReport
@@ -52,7 +52,6 @@ from proctor.trial_keeper.protocol import (
     FileRequest,
     KeeperCommand,
     Launch,
-    Registration,
     ReportAnswer,
 )
 from proctor.trial_keeper.settings import LOCK_FILE, KeeperSettings
@@ -91,6 +90,7 @@ class PodKeeper(Keeper):
             settings.pointer,
             secret_file=os.path.abspath(settings.secret_file),
             gpu_lock_directory=str(settings.directory / _GPU_LOCKS_FOLDER),
+            instance=settings.instance,
         )
         counter = find_oom_counter(settings.cgroup)
         if not counter:
@@ -100,9 +100,6 @@ class PodKeeper(Keeper):
         self._is_going = False
         self._job_id = ""
         self._ended: Job | None = None
-
-    def registration(self) -> Registration:
-        return replace(super().registration(), instance=self._pod.instance)
 
     def settle(self, report: SettledReport) -> None:
         self._ended = next(iter(report.stored), self._ended)
@@ -120,20 +117,27 @@ class PodKeeper(Keeper):
         return replace(body, gpus=None)
 
     def _take_signal(self) -> None:
+        self._go("the platform has ended its pod (SIGTERM)")
+
+    def turn_away(self, why: str) -> None:
+        self._go(why)
+
+    def _go(self, why: str) -> None:
+        """Stop the job and leave, within the grace; at once where there is no job."""
         if self._is_going:
             return
         self._is_going = True
         if not len(self._jobs):
-            log.info("SIGTERM: the pod is going away; it has no job")
+            log.info("leaving without a job: %s", why)
             self._leaving.set()
             return
         grace = self._pod.grace_seconds
-        log.info("SIGTERM: the pod is going away; its job is stopped within %g s", grace)
+        log.info("leaving, and stopping the job within %g s: %s", grace, why)
         leaves_after = grace - min(_WRITE_SECONDS, grace / 8)
         asyncio.get_running_loop().call_later(leaves_after, self._leaving.set)
-        self._tasks.start(self._preempt(), "stop for the end of the pod")
+        self._tasks.start(self._preempt(why), "stop for the end of the pod")
 
-    async def _preempt(self) -> None:
+    async def _preempt(self, why: str) -> None:
         """Stop the job so that it can end, and its end be reported, within the grace."""
         grace = self._pod.grace_seconds
         report, kill = min(_REPORT_SECONDS, grace / 4), min(_KILL_SECONDS, grace / 4)
@@ -143,7 +147,7 @@ class PodKeeper(Keeper):
             stop = StopRecord(
                 EndReason.PREEMPTED.value,
                 kill if saves else grace - report,
-                "the platform has ended its pod (SIGTERM)",
+                why,
                 request="preempt",
                 save_seconds=save,
                 deadline=time.time() + save,
@@ -258,4 +262,6 @@ def _run(settings: PodSettings) -> int:
 
 async def _serve(settings: PodSettings) -> None:
     log.info("the keeper of a pod is starting in %s, pid %d", settings.directory, os.getpid())
-    await PodKeeper(settings).run()
+    keeper = PodKeeper(settings)
+    write_facts(settings.directory)
+    await keeper.run()

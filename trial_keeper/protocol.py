@@ -12,6 +12,7 @@ The keeper always dials. Under `/api/v1/keepers/{node_id}/`:
 `proof` is HMAC-SHA256(secret, "manager:" + nonce); the keeper then sends "Authorization: Bearer <secret>". A session
 begins with `register`; a manager that does not know the session answers 409 and the keeper registers again. Commands
 are numbered within a session, and a poll with `cursor` n says that all up to n were carried out or written down.
+A keeper that was started for one job, and is not the first instance of it, is answered 410: it should leave.
 Everything may be sent again: launches are idempotent by job id, chunks by (job, member, offset), exits by job id.
 """
 
@@ -142,7 +143,7 @@ class Registration:
     driver_note: str = ""  # why there are no devices, said once
     full: dict[str, str] = field(default_factory=dict)  # as in a report
     commands: list[str] = field(default_factory=list)  # the types it understands; none from an older keeper
-    instance: str = ""  # of a keeper for one job: which start of it this is (a pod's uid); "" on a node
+    instance: str = ""  # of a keeper that was started for one job: which one of it this is, such as the uid of its pod
     protocol_version: int = PROTOCOL_VERSION
 
 

@@ -47,6 +47,8 @@ class KeeperSettings:
     """Where the GPU leases of this machine are, for all its users; empty: `default_lock_folder`."""
     device_refresh_seconds: float = 5.0
     """How often NVML is asked, when there are devices."""
+    instance: str = ""
+    """Of a keeper that was started for one job: which one of it this is, such as the uid of its pod."""
 
 
 def default_lock_folder() -> str:

@@ -56,6 +56,7 @@ class FakeManager:
     overlaps: list[str] = field(default_factory=list)
     takes_ends: bool = True
     knows_secret: bool = True
+    turns_away: bool = False
     before_answer: Callable[[str], None] | None = None
     hangs_up_after: set[str] = field(default_factory=set)
     uses_tls: bool = False
@@ -209,6 +210,8 @@ class FakeManager:
             return 200, {"proof": manager_proof(secret, json.loads(body)["nonce"])}
         if authorization != f"Bearer {SECRET}":
             return 401, {}
+        if self.turns_away:
+            return 410, {"detail": "job T.1 has another keeper"}
         if name == "register":
             return 200, await self._register(from_json(Registration, json.loads(body)))
         if name == "commands":

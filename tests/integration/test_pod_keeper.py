@@ -65,11 +65,13 @@ async def test_pid_1_reaps_what_others_leave_behind(tmp_path: Path) -> None:
         await pod.manager.start_of(JOB)
         keeper = await pod.keeper_pid()
         enter = ["nsenter", "--target", str(keeper), "--pid", "--mount"]
-        leaving = [*enter, "sh", "-c", "sleep 0.5 > /dev/null & echo"]
+        go = tmp_path / "go"
+        leaving = [*enter, "sh", "-c", f"while [ ! -e {go} ]; do sleep 0.02; done > /dev/null 2>&1 & echo"]
         orphan = await asyncio.to_thread(subprocess.run, leaving, capture_output=True, check=True)
         assert orphan.stdout == b"\n"
         before = children(keeper)
         assert len(before) == 2, "the spawner and the orphan"
+        go.touch()
         await eventually(lambda: len(children(keeper)) == 1)
         assert "Z" not in children(keeper).values()
 
@@ -119,6 +121,22 @@ async def test_sigterm_ends_a_trial_that_ignores_it_within_the_grace(tmp_path: P
         end = await pod.manager.end_of(JOB)
         assert (end.reason, end.signal) == (EndReason.PREEMPTED, signal.SIGKILL)
         assert await pod.ended() == 0, "without a word of the manager"
+
+
+@pytest.mark.parametrize("has_job", [False, True])
+async def test_a_pod_that_the_manager_turns_away_stops_its_job_and_leaves(tmp_path: Path, has_job: bool) -> None:
+    async with open_pod(tmp_path, "--grace-seconds", "3" if has_job else "600") as pod:
+        if has_job:
+            await pod.manager.command(pod.launch("sleep 600"))
+            await pod.manager.start_of(JOB)
+        pod.manager.turns_away = True
+        await pod.manager.stop()
+        await pod.manager.start()
+        assert await pod.ended() == 0
+        assert "job T.1 has another keeper" in pod.said()
+        message = pod.read_termination()
+        assert (message is not None) == has_job
+        assert message is None or message.exit.reason == EndReason.PREEMPTED
 
 
 async def test_a_pod_without_a_job_leaves_at_once(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from proctor.sdk.failpoints import failpoint
-from proctor.trial_keeper.errors import SessionError, SessionLost
+from proctor.trial_keeper.errors import SessionError, SessionLost, TurnedAway
 from proctor.trial_keeper.files.server import AT_ONCE, VERIFIED_AT_ONCE, FileAnswers
 from proctor.trial_keeper.jobs.outbox import Outbox, SettledReport
 from proctor.trial_keeper.linux.backoff import BackOff
@@ -64,6 +64,10 @@ class SessionHandler(ABC):
     def settle(self, report: SettledReport) -> None:
         """The manager has answered a report."""
 
+    @abstractmethod
+    def turn_away(self, why: str) -> None:
+        """The manager has no use for this keeper."""
+
 
 class ManagerSession:
     """Keeps a session with the manager for as long as the keeper lives."""
@@ -98,6 +102,8 @@ class ManagerSession:
                 if str(error) != self._complaint:  # once, not at every attempt
                     log.warning("%s", error)
                     self._complaint = str(error)
+                if isinstance(error, TurnedAway):
+                    handler.turn_away(str(error))
             if self._session:
                 backoff.reset()
             pointed = self._pointed()
@@ -213,8 +219,10 @@ class ManagerSession:
         status, answer = await connection.post(name, body, timeout_seconds=_ANSWER_SECONDS, content_type=content_type)
         if status == 409:
             raise SessionLost("the manager does not know this session; registering again")
+        text = answer[:300].decode(errors="replace")
+        if status == 410:
+            raise TurnedAway(f"the manager has turned this keeper away: {text}")
         if status != 200:
-            text = answer[:300].decode(errors="replace")
             raise SessionError(f"the manager answers {name!r} with status {status}: {text}")
         self.last_answer = asyncio.get_running_loop().time()
         try:
