@@ -152,9 +152,9 @@ def check_clock(home: Home) -> Check:
 
 
 def check_secrets(home: Home) -> Check:
-    """Tokens are for their owner only."""
-    private = (home.token_file, home.readonly_token_file, home.incoming_directory, home.run_directory)
-    there = [path for path in private if path.exists()]
+    """Tokens and keys are for their owner only."""
+    files = (home.token_file, home.readonly_token_file, home.keeper_certificate)
+    there = [path for path in (*files, home.incoming_directory, home.run_directory) if path.exists()]
     open_ones = [path for path in there if stat.S_IMODE(path.stat().st_mode) & 0o077]
     if open_ones:
         names = ", ".join(path.name for path in open_ones)

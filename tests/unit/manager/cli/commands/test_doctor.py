@@ -53,12 +53,13 @@ def test_a_home_below_a_file_fails(tmp_path: Path) -> None:
     assert checks.check_home(Home(tmp_path / "file")).verdict is CheckResult.FAIL
 
 
-def test_a_token_that_others_may_read_fails(tmp_path: Path) -> None:
-    (tmp_path / "token").write_text("x")
-    (tmp_path / "token").chmod(0o644)
+@pytest.mark.parametrize("name", ["token", "keepers.pem"])
+def test_a_secret_that_others_may_read_fails(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("x")
+    (tmp_path / name).chmod(0o644)
     found = checks.check_secrets(Home(tmp_path))
     assert found.verdict is CheckResult.FAIL
-    assert f"chmod go= {tmp_path / 'token'}" in found.advice
+    assert f"chmod go= {tmp_path / name}" in found.advice
 
 
 def test_a_manager_that_has_died_fails(rest: FakeRest, home: Path) -> None:
