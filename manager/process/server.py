@@ -320,7 +320,7 @@ class TlsHttpServer(HttpServer):
             await loop.connect_accepted_socket(
                 self._make_protocol, connection, ssl=self._context, ssl_handshake_timeout=HANDSHAKE_SECONDS
             )
-        except OSError as error:
+        except Exception as error:  # of any kind: what strangers send must not end the manager
             log.debug("no TLS with a client of the keepers' port: %s", error, extra={"action": "keepers.handshake"})
 
     def _make_protocol(self) -> asyncio.Protocol:

@@ -125,7 +125,7 @@ async def test_sigterm_ends_a_trial_that_ignores_it_within_the_grace(tmp_path: P
 
 @pytest.mark.parametrize("has_job", [False, True])
 async def test_a_pod_that_the_manager_turns_away_stops_its_job_and_leaves(tmp_path: Path, has_job: bool) -> None:
-    async with open_pod(tmp_path, "--grace-seconds", "3" if has_job else "600") as pod:
+    async with open_pod(tmp_path, "--grace-seconds", "2" if has_job else "600") as pod:
         if has_job:
             await pod.manager.command(pod.launch("sleep 600"))
             await pod.manager.start_of(JOB)
@@ -147,15 +147,12 @@ async def test_a_pod_without_a_job_leaves_at_once(tmp_path: Path) -> None:
         assert pod.read_termination() is None
 
 
-@pytest.mark.parametrize("uses_tls", [False, True], ids=["socket", "TLS"])
-async def test_what_no_manager_has_acknowledged_is_in_the_log_and_in_the_termination_message(
-    tmp_path: Path, uses_tls: bool
-) -> None:
+async def test_what_no_manager_has_acknowledged_is_in_the_log_and_in_the_termination_message(tmp_path: Path) -> None:
     go = tmp_path / "go"
     command = REPORT % ("intermediate", "1") + f"while [ ! -e {go} ]; do sleep 0.02; done; "
     command += "printf 'b\\xf6se\\n' >> $PROCTOR_JOB_DIR/journal; for i in $(seq 2000); do echo $i; done >> "
     command += f"$PROCTOR_JOB_DIR/journal; {FINAL} exit 0"
-    async with open_pod(tmp_path, "--linger-seconds", "1", uses_tls=uses_tls) as pod:
+    async with open_pod(tmp_path, "--linger-seconds", "1") as pod:
         await pod.manager.command(pod.launch(command))
         await pod.manager.until(lambda: (JOB, "0") in pod.manager.journals)
         await pod.manager.stop()
@@ -177,7 +174,7 @@ async def test_what_no_manager_has_acknowledged_is_in_the_log_and_in_the_termina
 
 
 async def test_sigterm_without_a_manager_leaves_the_end_behind(tmp_path: Path) -> None:
-    async with open_pod(tmp_path, "--grace-seconds", "3") as pod:
+    async with open_pod(tmp_path, "--grace-seconds", "2") as pod:
         await pod.manager.command(pod.launch("sleep 600"))
         await pod.manager.start_of(JOB)
         await pod.manager.stop()

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import json
+import random
 import socket
 import ssl
 from collections.abc import AsyncIterator
@@ -150,6 +151,29 @@ async def test_a_client_that_speaks_plain_http_gets_nothing(endpoint: ManagerEnd
         async with asyncio.timeout(SECONDS):
             assert b"HTTP" not in await reader.read()
     writer.close()
+    assert await greet(endpoint)
+
+
+def damaged_hello(seed: int) -> bytes:
+    """What a client begins a handshake with, cut and with other bytes in it."""
+    incoming, outgoing, randomness = ssl.MemoryBIO(), ssl.MemoryBIO(), random.Random(seed)
+    with suppress(ssl.SSLWantReadError):
+        ssl.create_default_context().wrap_bio(incoming, outgoing, server_hostname="localhost").do_handshake()
+    hello = bytearray(outgoing.read())
+    for _ in range(randomness.randrange(1, 20)):
+        hello[randomness.randrange(len(hello))] = randomness.randrange(256)
+    return bytes(hello[: randomness.randrange(len(hello))])
+
+
+async def test_a_damaged_handshake_ends_nothing_but_its_connection(endpoint: ManagerEndpoint) -> None:
+    async with asyncio.timeout(SECONDS):
+        for seed in range(100):
+            reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
+            writer.write(damaged_hello(seed))
+            writer.write_eof()
+            with suppress(ConnectionError):
+                await reader.read()
+            writer.close()
     assert await greet(endpoint)
 
 
