@@ -294,7 +294,7 @@ class CheckpointRetention:
                 f"all checkpoints together take {total / BYTES_PER_MB:,.0f} MB, more than checkpointQuotaMb "
                 f"({quota // BYTES_PER_MB:,}), and those that are left are kept: they are needed by trials that have "
                 "not ended or by jobs and clones that began with them, are being copied to the manager's machine, are "
-                f"the best one, or are not in {CHECKPOINT_FOLDER}, where only their own trials can delete them; raise "
+                "the best one, or are where only their own trials can delete them; raise "
                 "the quota in a new experiment, or end trials"
             )
             self._inbox.post(NoticePosted(text))
