@@ -258,7 +258,7 @@ def _rooms_of_unwritten_launches(ending: Ending, unbegun: Collection[str]) -> It
     """The room for the ends of jobs that were stopped before a keeper had written their launch down.
 
     A keeper makes the folder of a job, with that room in it, before it writes the launch down. If it is killed between
-    the two and the job is stopped before the next keeper registers, that one is never told of the job. Nothing is lost:
+    the two and the job is stopped before the next keeper registers, that one never hears of the job. Nothing is lost:
     no process of the job began. 68 KiB (this file, and the reserve) stay allocated until the experiment is deleted. To
     give them back, each launch would have to be written down twice.
     """
