@@ -136,8 +136,11 @@ def fetch_checkpoint(job_directory: str, handed: str) -> str:
     from proctor.sdk.checkpoints.storage import download
 
     folder = f"{job_directory}/{CHECKPOINT_FOLDER}"
+    if os.path.isdir(f"{folder}/0"):
+        return f"{folder}/0"
     os.makedirs(folder, exist_ok=True)
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    # Not of the checkpoints' own folder, which this process may have locked: the trainer does so while it registers.
+    descriptor = os.open(os.path.dirname(folder), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         lock_file(descriptor, waits=True)
         if not os.path.isdir(f"{folder}/0"):

@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -10,9 +9,7 @@ from typing import Any
 
 import pytest
 from fakes.machines.machine import Machine
-from fakes.machines.person import ADMINISTRATOR
 from fakes.machines.scene import Scene
-from fakes.s3_server import BUCKET, s3_server, stored_in
 
 from proctor.sdk.client.errors import NotFound
 
@@ -108,18 +105,6 @@ def test_a_checkpoint_travels_from_one_machine_to_the_other(stage: Callable[...,
     scene.leave()
 
 
-def curve(scene: Scene, trial: dict[str, Any]) -> list[float]:
-    return [point["value"] for point in scene.manager.client.trial_curve(trial["id"])]
-
-
-def leave_storage(scene: Scene, experiment: str, dead: Machine) -> None:
-    """The machine comes back; experiments are stopped and deleted, with all that they have stored."""
-    scene.manager.client.stop_experiment(experiment)
-    scene.manager.until_status(experiment, "STOPPED")
-    dead.power_on()
-    scene.leave()
-
-
 def test_a_trial_goes_on_from_a_folder_that_the_machines_share(stage: Callable[..., Scene]) -> None:
     scene = stage(2)
     with tempfile.TemporaryDirectory(dir="/dev/shm") as shared:
@@ -131,28 +116,13 @@ def test_a_trial_goes_on_from_a_folder_that_the_machines_share(stage: Callable[.
         assert scene.manager.command_line("trial", "log", trial["id"]) == "begins at step 3\n"
         assert [path.name for path in Path(shared, experiment, trial["id"]).iterdir()] == ["1"]
         finish(scene, experiment)
-        points = curve(scene, trial)
+        points = [point["value"] for point in scene.manager.client.trial_curve(trial["id"])]
         assert points == [float(step) for step in range(1, len(points) + 1)]
-        leave_storage(scene, experiment, dead)
+        scene.manager.client.stop_experiment(experiment)
+        scene.manager.until_status(experiment, "STOPPED")
+        dead.power_on()
+        scene.leave()
         assert list(Path(shared).iterdir()) == []
-
-
-def test_a_trial_goes_on_from_an_object_store(stage: Callable[..., Scene], tmp_path: Path) -> None:
-    scene = stage(2, users=(ADMINISTRATOR,))
-    assert scene.group.network is not None
-    with s3_server(tmp_path / "s3", address=scene.group.network.manager_address) as server:
-        experiment, trial, dead = begin(scene, trialCommand=f"{sys.executable} trial.py", **stored_in(server))
-        dead.power_off()
-        job = second_job(scene, trial)
-        assert job["start_reason"] == "from checkpoint 1 of job 1"
-        assert scene.manager.command_line("trial", "log", trial["id"]) == "begins at step 3\n"
-        finish(scene, experiment)
-        points = curve(scene, trial)
-        assert points == [float(step) for step in range(1, len(points) + 1)]
-        machine = scene.machine_of(scene.manager.client.trial(trial["id"]))
-        assert list(machine.home().rglob("output/checkpoints/*")) == [], "what was downloaded is removed with the job"
-        leave_storage(scene, experiment, dead)
-        assert [path for path in server.system().find(BUCKET) if f"/{experiment}/" in path] == []
 
 
 def test_a_torn_checkpoint_is_passed_over_when_a_trial_moves(stage: Callable[..., Scene]) -> None:

@@ -12,6 +12,7 @@ import pytest
 from fakes.machines.machine import Machine
 from fakes.machines.person import ADMINISTRATOR
 from fakes.machines.scene import Scene
+from fakes.s3_server import BUCKET, s3_server, stored_in
 
 pytestmark = pytest.mark.slow
 
@@ -137,6 +138,39 @@ def test_a_run_that_moves_twice_and_loses_its_machine_comes_to_what_an_undisturb
     assert curve(scene, trial) == points
     [row] = scene.manager.trials(experiment)
     assert row["final_data"]["digest"] == digest
+
+
+def test_a_run_whose_checkpoints_are_in_an_object_store_continues_on_another_machine_bit_for_bit(
+    stage: Callable[..., Scene], tmp_path: Path
+) -> None:
+    scene = stage(2, users=(ADMINISTRATOR,))
+    points, digest = undisturbed(tmp_path)
+    assert scene.group.network is not None
+    with s3_server(tmp_path / "s3", address=scene.group.network.manager_address) as server:
+        experiment, [trial] = scene.spread(
+            1,
+            script=TRAIN,
+            trialCommand=f"{sys.executable} trial.py",
+            trainingService={"nodeTimeout": 3},
+            **stored_in(server),
+        )
+        first = until_steps(scene, trial, jobs=1, steps=30)
+        scene.manager.client.drain_node(scene.node(first)["id"])
+        pause(scene, trial)
+        first.power_off()
+        scene.manager.command_line("trial", "resume", trial["id"])
+        other = until_steps(scene, trial, jobs=2, steps=60)
+        scene.release_trials(other)
+        assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 1}
+        second = max(scene.manager.client.jobs(trial["id"]), key=lambda job: job["number"])
+        assert (second["resumed_from_step"], second["start_reason"][:15]) == (30, "from checkpoint")
+        assert curve(scene, trial) == points
+        [row] = scene.manager.trials(experiment)
+        assert row["final_data"]["digest"] == digest
+        assert list(other.home().rglob("output/checkpoints/*")) == [], "what was downloaded is removed with the job"
+        first.power_on()
+        scene.remove(experiment)
+        assert [path for path in server.system().find(BUCKET) if f"/{experiment}/" in path] == []
 
 
 SAVING = """\

@@ -13,6 +13,7 @@ from proctor.sdk.checkpoints.manifest import MANIFEST_FILE, read_manifest, verif
 from proctor.sdk.checkpoints.saving import StoredCheckpoint, fetch_checkpoint, list_checkpoints, save_checkpoint
 from proctor.sdk.checkpoints.storage import StorageError, delete_stored, download, probe, upload, verify_stored
 from proctor.sdk.errors import CheckpointError
+from proctor.sdk.pytorch.trial import registering
 
 FILES = {"model.pt": b"w" * 4096, "state/step": b"3", "state/empty": b""}
 
@@ -113,6 +114,12 @@ def test_the_checkpoint_that_a_job_was_handed_is_downloaded_once(tmp_path: Path,
     assert fetch_checkpoint(str(other), stored.path) == folder
     assert list_checkpoints(str(other)) == [], "it is none of the job's own"
     assert fetch_checkpoint(str(other), "/some/folder") == "/some/folder"
+
+
+def test_a_checkpoint_is_downloaded_while_another_is_being_registered(tmp_path: Path, job: Path, place: Path) -> None:
+    stored = save(tmp_path / "source", job)
+    with registering(str(tmp_path / "next")):
+        assert verify_checkpoint(fetch_checkpoint(str(tmp_path / "next"), stored.path), stored.manifest) == ""
 
 
 def test_a_damaged_checkpoint_is_not_handed_to_the_trial_nor_offered_again(
