@@ -134,7 +134,7 @@ async def open_manager(settings: ManagerSettings, url: str, stop: Callable[[], N
     opened = await open_control(home, clock, accept=settings.accept_database)
     async with opened.database as control:
         pool = NodePool()
-        hub = KeeperHub(pool, now=clock.now)
+        hub = KeeperHub(pool, key=home.keeper_key(), now=clock.now)
         keeper = ensure_local_keeper(home.path, hub, pool)
         manager_id, folder = home.manager_id(), home.nodes_directory
         around = ProviderContext(manager_id, folder, home.socket_pointer, pool, hub, home.endpoint_pointer)

@@ -27,6 +27,7 @@ ENV_LOG_LEVEL = "PROCTOR_LOG_LEVEL"
 ENV_DISPATCHER_PATIENCE = "PROCTOR_DISPATCHER_PATIENCE_SECONDS"
 
 DEFAULT_HOST = "127.0.0.1"
+_KEY_BYTES = 32
 DEFAULT_PORT = 8080
 LEAST_PATIENCE_SECONDS = 3.0
 """Twelve looks at a dispatcher, none more often than four times a second."""
@@ -162,6 +163,16 @@ class Home:
                 return found
         made = secrets.token_hex(4)
         replace_file(str(path), made.encode(), durable=True)
+        return made
+
+    def keeper_key(self) -> bytes:
+        """What the secrets of the keepers of single jobs are derived from: random, made once (0600). Raises OSError."""
+        path = self.path / "keeper.key"
+        with suppress(FileNotFoundError):
+            if len(found := path.read_bytes()) == _KEY_BYTES:
+                return found
+        made = secrets.token_bytes(_KEY_BYTES)
+        replace_file(str(path), made, durable=True)
         return made
 
     def prepare(self) -> None:

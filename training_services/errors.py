@@ -11,9 +11,10 @@ TrainingServiceError
 ├── ReservationRefused    another job holds it
 ├── NodeInUse             an experiment needs this node (the sentence says which)
 ├── CollectionFailed      files of a node cannot be stored on the manager's disk (the sentence says what to do)
-└── KeeperError           a keeper asked for something it cannot have; `status_code` is what it is answered over REST
+└── KeeperUnavailable     a keeper asked for something it cannot have; `status_code` is what it is answered over REST
     ├── UnknownNode       no such node here (404)
     ├── UnknownSession    the keeper must register again (409)
+    ├── KeeperReplaced    the trial job has another keeper (410)
     ├── MalformedReport   the request contradicts itself (400)
     └── ManagerLeaving    this manager is shutting down (503)
 """
@@ -85,6 +86,12 @@ class UnknownSession(KeeperUnavailable):
     """The keeper's session is not known, or was replaced by a newer one; it must register again."""
 
     status_code = 409
+
+
+class KeeperReplaced(KeeperUnavailable):
+    """The trial job has another keeper, or needs none any more; this one should leave."""
+
+    status_code = 410
 
 
 class MalformedReport(KeeperUnavailable):

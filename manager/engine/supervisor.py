@@ -99,10 +99,9 @@ class ExperimentSupervisor:
                 self._context.pool.restore(job.id, placement, holder)
 
     def _announce(self, job: TrialJobRow) -> None:
-        """Have the hub expect a job of a keeper, which must not be given it again if it has lost it. No keeper reports
-        the end of any other job, so the hub would expect that one forever."""
-        if job.keeper_node is not None:
-            self._context.hub.expect(job.id, job.token, job.experiment_id, started=job.started_at is not None)
+        """Have the hub expect a job: a keeper must not be given it again if it has lost it, and while its experiment is
+        not loaded it must not be removed from its platform."""
+        self._context.hub.expect(job.id, job.token, job.experiment_id, started=job.started_at is not None)
 
     async def _until_attached(self) -> None:
         """Until the loops have found their jobs again, or it takes too long."""
@@ -110,6 +109,9 @@ class ExperimentSupervisor:
             async with asyncio.timeout(START_TIMEOUT_SECONDS):
                 for running in tuple(self._running.values()):
                     await running.loop.attached.wait()
+        for experiment_id, running in self._running.items():
+            if running.loop.attached.is_set():  # no keeper reports the ends of jobs that no service has sent to one
+                self._context.hub.forget_unsent(experiment_id)
 
     async def _hold_nodes(self) -> None:
         """Keep the nodes of experiments that are not loaded, of those that were stopped while they were not, and of
@@ -441,7 +443,9 @@ def _unknown_jobs(jobs: Sequence[tuple[str, JobReport]]) -> str:
     """What to do about jobs that are in no database, or ''."""
     if not jobs:
         return ""
-    names = ", ".join(f"{job.job_id} on node {node_id}" for node_id, job in jobs[:3]) + (", …" if len(jobs) > 3 else "")
+    places = [where if where.startswith("platform ") else f"node {where}" for where, _ in jobs[:3]]
+    named = [f"{job.job_id} on {place}" for place, (_, job) in zip(places, jobs, strict=False)]
+    names = ", ".join(named) + (", …" if len(jobs) > 3 else "")
     counted = "1 trial job is" if len(jobs) == 1 else f"{len(jobs)} trial jobs are"
     return (
         f"{counted} missing from the control database ({names}), which has lost data; they are left alone. Restore the "

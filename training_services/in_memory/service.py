@@ -31,10 +31,10 @@ from proctor.training_services.base import (
     TrialJobStatus,
 )
 from proctor.training_services.errors import SubmissionRefused, TrainingServiceError, UnknownTrialJob
+from proctor.training_services.hub_service import Listeners
 from proctor.training_services.in_memory import scripts
 from proctor.training_services.in_memory.machine import InMemoryPlatform, SimulatedJob
 from proctor.training_services.in_memory.scripts import Script, one_report
-from proctor.training_services.keeper_service import Listeners
 from proctor.training_services.registry import ServiceContext
 
 __all__ = ["InMemoryPlatform", "InMemoryTrainingService"]

@@ -1,6 +1,6 @@
 """The manager's end of the keeper protocol, without a web framework.
 
-Entry: `hub.KeeperHub`. Reading order: hub, sessions (who may speak for a node), launches (what a keeper is ordered to
-do with a job), reports (what a report concerns and what is acknowledged), jobs (which jobs are expected where),
-heartbeats (silent and lost nodes).
+Entry: `hub.KeeperHub`. Reading order: hub, sessions (which keeper may speak), presence (where it is kept how keepers
+are), launches (what a keeper is ordered to do with a job), reports (what a report concerns and what is acknowledged),
+jobs (which jobs are expected where), heartbeats (silent keepers, lost nodes).
 """

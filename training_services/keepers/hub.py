@@ -9,21 +9,23 @@ no job is unknown: reports about it are simply not acknowledged, and its keeper 
 is asked about each unexpected job whether it may be stopped: one that is not in its database continues, because the
 database may have lost it.
 
-A keeper reports on the jobs that were sent to its node, and on no others: what it reports on another node's job is
-neither stored nor acknowledged.
+A keeper is known by an id: the one of its node, or for the keeper of a single job `job_keeper_id`. It reports on the
+jobs that were sent to it, and on no others: what it reports on another keeper's job is neither stored nor acknowledged.
 """
 
 import asyncio
 import logging
+import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from proctor.sdk.failpoints import failpoint
 from proctor.training_services.base import EndReason, SoftStop
 from proctor.training_services.errors import ManagerLeaving, UnknownSession
 from proctor.training_services.keepers.heartbeats import HeartbeatMonitor
-from proctor.training_services.keepers.jobs import ExpectedJob, ExpectedJobs
+from proctor.training_services.keepers.jobs import ExpectedJob, ExpectedJobs, MayBeStopped, UnknownJobs
 from proctor.training_services.keepers.launches import write_cancel
+from proctor.training_services.keepers.presence import KeeperPresence, NodePresence
 from proctor.training_services.keepers.reports import (
     ExperimentReport,
     HubClient,
@@ -34,7 +36,13 @@ from proctor.training_services.keepers.reports import (
     split_body,
     started,
 )
-from proctor.training_services.keepers.sessions import KeeperSessions, RegisteredKeeper
+from proctor.training_services.keepers.sessions import (
+    KeeperSessions,
+    RegisteredKeeper,
+    derive_secret,
+    is_job_keeper,
+    job_keeper_id,
+)
 from proctor.training_services.nodes.pool import NodePool
 from proctor.trial_keeper.protocol import (
     Cancel,
@@ -65,14 +73,13 @@ VERIFY_SECONDS = 6 * 3600.0
 """A terabyte at 50 MB/s."""
 PAUSE_SECONDS_PER_NODE = 0.002
 LONGEST_PAUSE_SECONDS = 0.5
-MayBeStopped = Callable[[Sequence[JobReport]], Awaitable[set[str] | None]]
-"""Called with unexpected jobs: returns the ids of those that may be stopped; None: that is not known yet."""
 
 
 class KeeperHub:
-    """Serves the keepers of all nodes for all experiments.
+    """Serves the keepers of all nodes and jobs for all experiments.
 
     :param pool: gets every node's devices and status.
+    :param key: the secrets of the keepers of single jobs are derived from it; None: a random one.
     :param heartbeat_seconds: how often a keeper reports when it has nothing to report.
     :param silent_after: a node is SILENT after so many missed heartbeats.
     :param reattach_patience_seconds: how long a registration waits for `mark_reattached`.
@@ -83,6 +90,7 @@ class KeeperHub:
         self,
         pool: NodePool,
         *,
+        key: bytes | None = None,
         heartbeat_seconds: float = 5.0,
         silent_after: int = 3,
         reattach_patience_seconds: float = 20.0,
@@ -92,10 +100,11 @@ class KeeperHub:
         self._reattach_patience_seconds = reattach_patience_seconds
         self._now = now
         self._reattached = asyncio.Event()
-        self._may_be_stopped: MayBeStopped | None = None
-        self._unknown_jobs: dict[str, dict[str, JobReport]] = {}  # by node and job
+        self._unknown_jobs = UnknownJobs()
         self._is_closed = False
-        self._sessions = KeeperSessions(pool)
+        self._key = key or secrets.token_bytes(32)
+        self._nodes = NodePresence(pool)
+        self._sessions = KeeperSessions(self._nodes)
         self._clients: dict[str, HubClient] = {}
         self._jobs = ExpectedJobs()
         self._heartbeats = HeartbeatMonitor(
@@ -110,17 +119,25 @@ class KeeperHub:
 
         :param may_be_stopped: asked before that; None: each may be.
         """
-        self._may_be_stopped = may_be_stopped
+        self._unknown_jobs.may_be_stopped = may_be_stopped
         self._reattached.set()
-        for node_id, session in self._sessions.by_node():
-            unknown = await self._unknown(node_id, self._jobs.unexpected(session.jobs.values()))
+        for keeper_id, session in self._sessions.by_keeper():
+            unknown = await self._removable(keeper_id, self._jobs.unexpected(session.jobs.values()))
             for job in self._jobs.unexpected(session.jobs.values()):
                 if job.job_id in unknown:
                     session.commands.push(Cancel(job.job_id, job.token))
 
     def unknown_jobs(self) -> list[tuple[str, JobReport]]:
-        """The unexpected jobs that must not be stopped, with their nodes."""
-        return [(node_id, job) for node_id, jobs in self._unknown_jobs.items() for job in jobs.values()]
+        """The unexpected jobs that must not be stopped, with the keepers or platforms that have them."""
+        return self._unknown_jobs.all()
+
+    async def removable_jobs(self, platform: str, jobs: Sequence[JobReport]) -> set[str]:
+        """Which of the jobs that a platform has may be removed there: those that are not expected with their tokens and
+        that the database explains. Those that it does not explain are `unknown_jobs` from now on. Waits for
+        `mark_reattached`."""
+        await self._reattached.wait()
+        self._unknown_jobs.forget(platform)
+        return await self._removable(platform, self._jobs.unexpected(jobs))
 
     async def wait_until_reattached(self) -> None:
         """Wait for `mark_reattached`."""
@@ -141,7 +158,7 @@ class KeeperHub:
             never (the manager's own machine).
         """
         self._heartbeats.limit(node_id, lost_after_seconds)
-        self._sessions.add_node(node_id, secret)
+        self._sessions.add(node_id, secret, self._nodes)
 
     def reach(self, node_id: str) -> None:
         """The login to a node's machine has succeeded; its keeper will register soon, unless it cannot. Its jobs are
@@ -151,49 +168,65 @@ class KeeperHub:
     def remove_node(self, node_id: str) -> None:
         """Refuse this node's keeper from now on."""
         self._heartbeats.stop(node_id)
-        self._sessions.remove_node(node_id)
+        self._sessions.remove(node_id)
 
-    def hello(self, node_id: str, nonce: str) -> str:
+    def add_job_keeper(self, job_id: str, token: str, presence: KeeperPresence) -> str:
+        """Accept the keeper of one trial job; returns its secret, the same at each call and in each manager of the
+        home. Its jobs are never abandoned because of its silence."""
+        keeper_id, secret = job_keeper_id(job_id), derive_secret(self._key, job_id, token)
+        self._heartbeats.watch(keeper_id, presence)
+        self._sessions.add(keeper_id, secret, presence)
+        return secret
+
+    def remove_job_keeper(self, job_id: str) -> None:
+        """Refuse the keeper of a trial job from now on. Does nothing for an unknown one."""
+        keeper_id = job_keeper_id(job_id)
+        self._heartbeats.stop(keeper_id)
+        self._sessions.remove(keeper_id)
+
+    def hello(self, keeper_id: str, nonce: str) -> str:
         """Prove to a keeper that this manager knows its secret. Raises UnknownNode."""
-        return manager_proof(self._sessions.secret(node_id), nonce)
+        return manager_proof(self._sessions.secret(keeper_id), nonce)
 
-    def authenticate(self, node_id: str, bearer: str) -> bool:
-        """Whether `bearer` is this node's secret; False for an unknown node."""
-        return self._sessions.is_secret(node_id, bearer)
+    def authenticate(self, keeper_id: str, bearer: str) -> bool:
+        """Whether `bearer` is this keeper's secret; False for an unknown keeper."""
+        return self._sessions.is_secret(keeper_id, bearer)
 
-    async def register(self, node_id: str, registration: Registration) -> RegistrationAnswer:
-        """Begin a session; the one before is over. Raises UnknownNode, ManagerLeaving."""
+    async def register(self, keeper_id: str, registration: Registration) -> RegistrationAnswer:
+        """Begin a session; the one before is over. Raises UnknownNode, KeeperReplaced, ManagerLeaving."""
         try:
             async with asyncio.timeout(self._reattach_patience_seconds):
                 await self._reattached.wait()
         except TimeoutError:
             log.warning("a keeper registered while the experiments are still being reattached")
         self._require_open()
-        session = self._sessions.begin(node_id, registration)
-        self._unknown_jobs.pop(node_id, None)
-        unknown = await self._unknown(node_id, self._jobs.unexpected(registration.jobs))
-        for job in self._jobs.on_node(node_id):
+        session = self._sessions.begin(keeper_id, registration)
+        self._unknown_jobs.forget(keeper_id)
+        unknown = await self._removable(keeper_id, self._jobs.unexpected(registration.jobs))
+        for job in self._jobs.on_node(keeper_id):
             self._resume(job, session.jobs.get(job.job_id), session)
         # Last, because it may wake an experiment that then submits at once.
-        self._heartbeats.connect(node_id, registration)
+        self._heartbeats.connect(keeper_id, registration)
         return RegistrationAnswer(
             session=session.id,
             offsets={
                 report.job_id: dict(known.stored)
                 for report in registration.jobs
-                if (known := self._jobs.find(report.job_id, report.token)) and known.node_id in {None, node_id}
+                if (known := self._jobs.find(report.job_id, report.token)) and known.node_id in {None, keeper_id}
             },
             unknown=sorted(unknown),
             heartbeat_seconds=self._heartbeat_seconds,
         )
 
-    async def poll(self, node_id: str, poll: CommandPoll) -> CommandBatch:
+    async def poll(self, keeper_id: str, poll: CommandPoll) -> CommandBatch:
         """The commands after the keeper's cursor, as soon as there are any. Raises UnknownNode, UnknownSession."""
-        session = self._session(node_id, poll.session)
+        session = self._session(keeper_id, poll.session)
         commands = await session.commands.after(poll.cursor, min(poll.wait_seconds, LONGEST_POLL_SECONDS))
         self._require_open()
         if session.commands.is_closed:
-            raise UnknownSession(f"the session of node {node_id}'s keeper is over; it must register again")
+            raise UnknownSession(
+                f"the session of the keeper of {self._sessions.place(keeper_id)} is over; it must register again"
+            )
         for command in commands:
             job = self._jobs.known(command.order.get("job_id", ""))
             if job is not None and command.type == Launch.__name__:
@@ -203,22 +236,22 @@ class KeeperHub:
             failpoint("hub.commands.handed_over")
         return CommandBatch(commands)
 
-    async def report(self, node_id: str, header: ReportHeader, body: bytes | memoryview) -> ReportAnswer:
+    async def report(self, keeper_id: str, header: ReportHeader, body: bytes | memoryview) -> ReportAnswer:
         """Deliver a keeper's report to the experiments it concerns; the answer says what is committed.
 
         Raises UnknownNode, UnknownSession, MalformedReport.
         """
-        session = self._session(node_id, header.session)
+        session = self._session(keeper_id, header.session)
         unexpected: dict[str, JobReport] = {}
-        reports = self._sort(node_id, session, header, body, unexpected)
-        self._heartbeats.record(node_id, header)
-        fenced = await self._unknown(node_id, list(unexpected.values()))
+        reports = self._sort(keeper_id, session, header, body, unexpected)
+        self._heartbeats.record(keeper_id, header)
+        fenced = await self._removable(keeper_id, list(unexpected.values()))
         await deliver_all(reports)
         failpoint("hub.report.taken")
         for report in reports:
             fenced |= report.refused
             self._record_stored(report, session)
-        self._report_suspended(node_id, session, header.stopped)
+        self._report_suspended(keeper_id, session, header.stopped)
         return ReportAnswer(
             acknowledged=[item for report in reports for item in report.acknowledgements()],
             ended=[job_id for report in reports for job_id in report.ended],
@@ -227,26 +260,26 @@ class KeeperHub:
             pause_seconds=min(PAUSE_SECONDS_PER_NODE * (len(self._sessions.all()) - 1), LONGEST_PAUSE_SECONDS),
         )
 
-    def _report_suspended(self, node_id: str, session: RegisteredKeeper, suspended: Mapping[str, str]) -> None:
+    def _report_suspended(self, keeper_id: str, session: RegisteredKeeper, suspended: Mapping[str, str]) -> None:
         """Report to the experiments which of their jobs are stuck because a process of their keeper is suspended, and
         which continue again."""
         for job_id in session.suspended.keys() | suspended.keys():
             job, clause = self._jobs.known(job_id), suspended.get(job_id, "")
             if not job_id or clause == session.suspended.get(job_id, ""):
                 continue
-            if job is not None and self._is_of_another(job, node_id, session):
+            if job is not None and self._is_of_another(job, keeper_id, session):
                 continue
             client = None if job is None else self._clients.get(job.experiment_id)
             if job is None or client is None:
                 session.suspended.pop(job_id, None)  # reported again next time, if it is still so
                 continue
-            client.queue_change(held_up(job, node_id, clause, now=self._now()))
+            client.queue_change(held_up(job, keeper_id, session.place, clause, now=self._now()))
             session.suspended[job_id] = clause
         session.suspended = {job_id: clause for job_id, clause in session.suspended.items() if clause}
 
-    def answer(self, node_id: str, answer: FileAnswer, data: bytes) -> None:
+    def answer(self, keeper_id: str, answer: FileAnswer, data: bytes) -> None:
         """A keeper's answer to a file request. Raises UnknownNode, UnknownSession."""
-        self._session(node_id, answer.session).files.answer(answer, data)
+        self._session(keeper_id, answer.session).files.answer(answer, data)
 
     # ---- for training services
 
@@ -263,7 +296,8 @@ class KeeperHub:
     def expect(
         self, job_id: str, token: str, experiment_id: str, *, node_id: str | None = None, started: bool = False
     ) -> None:
-        """Announce the experiment of a job, and the node it will be sent to, before any command about it. Idempotent.
+        """Announce the experiment of a job, and the keeper it will be sent to (`node_id`), before any command about it.
+        Idempotent.
 
         :param started: it is known to have run, and must not be sent again to a keeper that does not have it.
         """
@@ -273,6 +307,12 @@ class KeeperHub:
         """A job is no longer needed: its keeper must stop and forget it when it next reports on it."""
         self._jobs.forget(job_id)
 
+    def forget_unsent(self, experiment_id: str) -> None:
+        """The service of an experiment is attached, and the jobs that it has not sent to a keeper have none."""
+        for job in self._jobs.of_experiment(experiment_id):
+            if job.node_id is None:
+                self._jobs.forget(job.job_id)
+
     def abandon(self, experiment_id: str) -> list[str]:
         """Forget every job of an experiment; returns their ids."""
         jobs = [job.job_id for job in self._jobs.of_experiment(experiment_id)]
@@ -280,42 +320,54 @@ class KeeperHub:
             self._jobs.forget(job_id)
         return jobs
 
-    def send(self, node_id: str, command: KeeperCommand) -> None:
-        """Send a command to a node's keeper.
+    def end(self, job_id: str, reason: EndReason, detail: str) -> None:
+        """A job is over, as its platform says, and its keeper will not report its end. One that was ordered to stop is
+        CANCELED. Does nothing for a job that is not expected."""
+        job = self._jobs.known(job_id)
+        if job is not None:
+            self._end(job, reason if job.cancel is None else EndReason.CANCELED, detail)
+
+    def was_started(self, job_id: str) -> bool:
+        """Whether a job is known to have run."""
+        job = self._jobs.known(job_id)
+        return job is not None and job.started
+
+    def send(self, keeper_id: str, command: KeeperCommand) -> None:
+        """Send a command to a keeper.
 
         Commands about a job are remembered and sent again to a keeper that registers again; while there is no keeper
         they wait. A launch raises UnknownNode, and UnknownTrialJob if it was not announced by `expect`.
         Commands about a job that has ended do nothing.
         """
         if isinstance(command, Launch):
-            self._sessions.secret(node_id)  # an unknown node is an error
-            self._jobs.place(self._jobs.require(command.job_id), node_id)
-        session = self._sessions.find(node_id)
+            self._sessions.secret(keeper_id)  # an unknown node is an error
+            self._jobs.place(self._jobs.require(command.job_id), keeper_id)
+        session = self._sessions.find(keeper_id)
         must_be_sent = isinstance(command, Shutdown) or self._remember(command, session)
         if must_be_sent and session is not None:
             session.commands.push(command)
 
-    def resume_launch(self, node_id: str, launch: Launch) -> None:
+    def resume_launch(self, keeper_id: str, launch: Launch) -> None:
         """Resume a job that was sent to a node before the manager was restarted: it is launched only if its
         keeper does not have it. Raises UnknownTrialJob if it was not announced by `expect`."""
         self._jobs.require(launch.job_id).remember(launch)
-        if self.reattach(node_id, launch.job_id) is False:
-            self.send(node_id, launch)
+        if self.reattach(keeper_id, launch.job_id) is False:
+            self.send(keeper_id, launch)
 
-    def reattach(self, node_id: str, job_id: str) -> bool | None:
+    def reattach(self, keeper_id: str, job_id: str) -> bool | None:
         """Whether a job that was sent to a node before the manager was restarted has arrived there; then it continues,
         or its end is reported if it is gone. None while its keeper is disconnected. Raises
         UnknownTrialJob if it was not announced by `expect`."""
         job = self._jobs.require(job_id)
-        self._jobs.place(job, node_id)
-        session = self._sessions.find(node_id)
+        self._jobs.place(job, keeper_id)
+        session = self._sessions.find(keeper_id)
         found = None if session is None else session.jobs.get(job_id)
         job.handed_over = session is None or found is not None or job.started
         if session is not None and job.handed_over:
             self._resume(job, found, session)
         return None if session is None else job.handed_over
 
-    def cancel_unattached(self, node_id: str, job_id: str, stop: SoftStop | None = None) -> None:
+    def cancel_unattached(self, keeper_id: str, job_id: str, stop: SoftStop | None = None) -> None:
         """Stop a job whose experiment is not attached. Its end and its reports stay with its keeper. Idempotent; does
         nothing for a job that never arrived or is not expected.
 
@@ -324,61 +376,65 @@ class KeeperHub:
         job = self._jobs.known(job_id)
         if job is None or (job.cancel is not None and (stop is not None or job.cancel.save_seconds == 0)):
             return
-        if job.cancel is not None or self.reattach(node_id, job_id) is not False:
-            self.send(node_id, Cancel(job_id, job.token) if stop is None else write_cancel(job_id, job.token, stop))
+        if job.cancel is not None or self.reattach(keeper_id, job_id) is not False:
+            self.send(keeper_id, Cancel(job_id, job.token) if stop is None else write_cancel(job_id, job.token, stop))
 
-    def is_over(self, node_id: str, job_id: str) -> bool:
+    def is_over(self, keeper_id: str, job_id: str) -> bool:
         """Whether nothing of a job still runs on its node, as far as its keeper reports; False while that is
         disconnected."""
         job = self._jobs.known(job_id)
-        session = self._sessions.find(node_id)
+        session = self._sessions.find(keeper_id)
         if job is None or job.has_ended:
             return True
         found = None if session is None else session.jobs.get(job_id)
         return session is not None and (found is None or found.exit is not None)
 
-    async def list_files(self, node_id: str, folder: str, *, timeout_seconds: float = 30.0) -> list[FileFacts]:
+    async def list_files(self, keeper_id: str, folder: str, *, timeout_seconds: float = 30.0) -> list[FileFacts]:
         """The regular files below a folder of a node, by path; `folder` is relative to the keeper's directory, or is
         the absolute path of a job's. Raises as `FileRequests` does; ServiceUnavailable at once while the keeper is
         disconnected. So do the next four."""
-        return await self._sessions.files(node_id).list_files(folder, timeout_seconds=timeout_seconds)
+        return await self._sessions.files(keeper_id).list_files(folder, timeout_seconds=timeout_seconds)
 
     async def read_file(
-        self, node_id: str, folder: str, path: str, offset: int, limit: int, *, timeout_seconds: float = 30.0
+        self, keeper_id: str, folder: str, path: str, offset: int, limit: int, *, timeout_seconds: float = 30.0
     ) -> bytes:
         """At most `limit` bytes of a file of a folder from `offset` (negative: from the end)."""
-        files = self._sessions.files(node_id)
+        files = self._sessions.files(keeper_id)
         return await files.read_file(folder, path, offset, limit, timeout_seconds=timeout_seconds)
 
     async def read_files(
-        self, node_id: str, folder: str, paths: Sequence[str], *, limit: int, timeout_seconds: float = 30.0
+        self, keeper_id: str, folder: str, paths: Sequence[str], *, limit: int, timeout_seconds: float = 30.0
     ) -> dict[str, bytes]:
         """The beginnings of small files of a folder, each up to `limit` bytes, as many as fit into one answer."""
-        files = self._sessions.files(node_id)
+        files = self._sessions.files(keeper_id)
         return await files.read_files(folder, paths, limit=limit, timeout_seconds=timeout_seconds)
 
     async def verify_checkpoint(
-        self, node_id: str, folder: str, manifest: str | None, *, timeout_seconds: float = VERIFY_SECONDS
+        self, keeper_id: str, folder: str, manifest: str | None, *, timeout_seconds: float = VERIFY_SECONDS
     ) -> str:
         """What keeps a trial from continuing from the checkpoint in a folder of a node, as a clause; "" if it is whole.
         `manifest` is the SHA-256 with which it was registered. Takes as long as reading all of it."""
-        return await self._sessions.files(node_id).verify_checkpoint(folder, manifest, timeout_seconds=timeout_seconds)
+        return await self._sessions.files(keeper_id).verify_checkpoint(
+            folder, manifest, timeout_seconds=timeout_seconds
+        )
 
-    async def probe_storage(self, node_id: str, storage: str, launch: Launch, *, timeout_seconds: float = 120.0) -> str:
+    async def probe_storage(
+        self, keeper_id: str, storage: str, launch: Launch, *, timeout_seconds: float = 120.0
+    ) -> str:
         """What keeps the trials of an experiment on a node from storing checkpoints in a folder or under a URL, as a
         clause; "" if nothing does.
 
         :param launch: of one of its jobs there.
         """
-        return await self._sessions.files(node_id).probe_storage(storage, launch, timeout_seconds=timeout_seconds)
+        return await self._sessions.files(keeper_id).probe_storage(storage, launch, timeout_seconds=timeout_seconds)
 
-    async def remove_folder(self, node_id: str, folder: str, *, timeout_seconds: float = 60.0) -> None:
+    async def remove_folder(self, keeper_id: str, folder: str, *, timeout_seconds: float = 60.0) -> None:
         """Remove a folder of a node in which no job runs; one that is not there is removed already."""
-        await self._sessions.files(node_id).remove_folder(folder, timeout_seconds=timeout_seconds)
+        await self._sessions.files(keeper_id).remove_folder(folder, timeout_seconds=timeout_seconds)
 
-    async def remove_checkpoint(self, node_id: str, folder: str, *, timeout_seconds: float = 600.0) -> None:
+    async def remove_checkpoint(self, keeper_id: str, folder: str, *, timeout_seconds: float = 600.0) -> None:
         """Delete a checkpoint of a job, which may be running; one that is not there is deleted already."""
-        await self._sessions.files(node_id).remove_checkpoint(folder, timeout_seconds=timeout_seconds)
+        await self._sessions.files(keeper_id).remove_checkpoint(folder, timeout_seconds=timeout_seconds)
 
     # ---- jobs
 
@@ -408,7 +464,7 @@ class KeeperHub:
                 if command is not None:
                     session.commands.push(command)
         elif job.started:
-            self._end(job, EndReason.EXIT_UNKNOWN, f"the keeper of node {job.node_id} no longer knows this job")
+            self._end(job, EndReason.EXIT_UNKNOWN, f"the keeper of {session.place} no longer knows this job")
         elif job.cancel is not None:
             self._end(job, EndReason.CANCELED, "stopped before it was started")
         elif job.launch is not None:
@@ -431,24 +487,24 @@ class KeeperHub:
             return
         client.queue_change(abandoned(job, reason, detail=detail, now=self._now()))
 
-    def _abandon_jobs(self, node_id: str, clause: str, is_lost: bool) -> bool:
+    def _abandon_jobs(self, keeper_id: str, clause: str, is_lost: bool) -> bool:
         """A node is lost with its jobs, or may be: then only jobs that are being stopped are abandoned. Should its
         keeper register again, it must stop them. Jobs whose experiment is not attached are kept: their end must be
         reported to it. False: there were none."""
         if is_lost:
-            self._sessions.end(node_id)
-        attached = [job for job in self._jobs.on_node(node_id) if job.experiment_id in self._clients]
+            self._sessions.end(keeper_id)
+        attached = [job for job in self._jobs.on_node(keeper_id) if job.experiment_id in self._clients]
         jobs = [job for job in attached if is_lost or job.cancel is not None]
         for job in jobs:
             reason = EndReason.NODE_LOST if job.cancel is None else EndReason.CANCELED
-            self._end(job, reason, f"node {node_id}: {clause}")
+            self._end(job, reason, f"node {keeper_id}: {clause}")
         return bool(jobs)
 
     # ---- reports
 
     def _sort(
         self,
-        node_id: str,
+        keeper_id: str,
         session: RegisteredKeeper,
         header: ReportHeader,
         body: bytes | memoryview,
@@ -464,7 +520,7 @@ class KeeperHub:
                 known = session.jobs.get(item.job_id)
                 unexpected[item.job_id] = known or JobReport(item.job_id, item.token, None, 0.0)
                 return None
-            if self._is_of_another(job, node_id, session):
+            if self._is_of_another(job, keeper_id, session):
                 return None
             job.started = True
             client = self._clients.get(job.experiment_id)
@@ -477,10 +533,10 @@ class KeeperHub:
                 report.chunks.append(chunk)
         for start in header.starts:
             if (report := report_of(start)) is not None:
-                report.starts.append(started(start, node_id))
+                report.starts.append(started(start, keeper_id))
                 continue
             job = self._jobs.find(start.job_id, start.token)
-            is_refused = self._reattached.is_set() if job is None else self._is_of_another(job, node_id, session)
+            is_refused = self._reattached.is_set() if job is None else self._is_of_another(job, keeper_id, session)
             if not is_refused:  # its experiment is not loaded yet, and a keeper reports this once
                 before = session.jobs.get(start.job_id)
                 owner = "" if before is None else before.experiment_id
@@ -489,46 +545,26 @@ class KeeperHub:
                 )
         for end in header.ends:
             if (report := report_of(end)) is not None:
-                report.ends.append(ended(end, node_id))
-            elif (job := self._jobs.find(end.job_id, end.token)) and not self._is_of_another(job, node_id, session):
+                report.ends.append(ended(end, keeper_id))
+            elif (job := self._jobs.find(end.job_id, end.token)) and not self._is_of_another(job, keeper_id, session):
                 job.has_ended = True
         return list(reports.values())
 
-    def _is_of_another(self, job: ExpectedJob, node_id: str, session: RegisteredKeeper) -> bool:
-        """Whether a job was sent to another node than the one that reports on it; logged once a session."""
-        if job.node_id in (None, node_id):
+    def _is_of_another(self, job: ExpectedJob, keeper_id: str, session: RegisteredKeeper) -> bool:
+        """Whether a job was sent to another keeper than the one that reports on it; logged once a session."""
+        if job.node_id == keeper_id or (job.node_id is None and not is_job_keeper(keeper_id)):
             return False
         if job.job_id not in session.refused:
             session.refused.add(job.job_id)
-            text = "node %s reports on trial job %s, which was sent to node %s; the report is refused"
-            extra = {"action": "report.refuse", "job_id": job.job_id, "node_id": node_id}
-            log.warning(text, node_id, job.job_id, job.node_id, extra=extra)
+            text = "%s reports on trial job %s, which was sent to %s; the report is refused"
+            extra = {"action": "report.refuse", "job_id": job.job_id, "node_id": keeper_id}
+            other = "another node" if job.node_id is None else self._sessions.place(job.node_id)
+            log.warning(text, session.place, job.job_id, other, extra=extra)
         return True
 
-    async def _unknown(self, node_id: str, unexpected: Sequence[JobReport]) -> set[str]:
+    async def _removable(self, where: str, unexpected: Sequence[JobReport]) -> set[str]:
         """The unexpected jobs that are to be stopped; none before `mark_reattached`."""
-        if not unexpected or not self._reattached.is_set():
-            return set()
-        if self._may_be_stopped is None:
-            return {job.job_id for job in unexpected}
-        try:
-            unknown = await self._may_be_stopped(unexpected)
-        except Exception:
-            log.exception("cannot tell whether unknown jobs may be stopped; they keep running")
-            unknown = None
-        if unknown is None:
-            return set()
-        self._record_unknown(node_id, [job for job in unexpected if job.job_id not in unknown])
-        return unknown
-
-    def _record_unknown(self, node_id: str, jobs: Sequence[JobReport]) -> None:
-        known = self._unknown_jobs.setdefault(node_id, {})
-        for job in jobs:
-            if job.job_id not in known:
-                text = "job %s (experiment %s) on node %s is in no database of this manager; it is not stopped"
-                extra = {"action": "job.ignore", "job_id": job.job_id, "node_id": node_id}
-                log.error(text, job.job_id, job.experiment_id or "unknown", node_id, extra=extra)
-            known[job.job_id] = job
+        return await self._unknown_jobs.judge(where, unexpected) if self._reattached.is_set() else set()
 
     def _record_stored(self, report: ExperimentReport, session: RegisteredKeeper) -> None:
         for (job_id, member), offset in report.stored.items():
@@ -544,6 +580,6 @@ class KeeperHub:
         if self._is_closed:
             raise ManagerLeaving
 
-    def _session(self, node_id: str, session_id: str) -> RegisteredKeeper:
+    def _session(self, keeper_id: str, session_id: str) -> RegisteredKeeper:
         self._require_open()
-        return self._sessions.require(node_id, session_id)
+        return self._sessions.require(keeper_id, session_id)

@@ -1,11 +1,17 @@
 """The jobs that the hub expects reports on: every job that is not known to have ended, whose it is, and what its keeper
-was ordered to do."""
+was ordered to do. And those that keepers have although they are not expected."""
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from proctor.training_services.errors import UnknownTrialJob
 from proctor.trial_keeper.protocol import Cancel, JobReport, Launch, Update
+
+log = logging.getLogger(__name__)
+
+MayBeStopped = Callable[[Sequence[JobReport]], Awaitable[set[str] | None]]
+"""Called with unexpected jobs: returns the ids of those that may be stopped; None: that is not known yet."""
 
 
 @dataclass(slots=True)
@@ -96,3 +102,42 @@ class ExpectedJobs:
     def unexpected(self, reports: Iterable[JobReport]) -> list[JobReport]:
         """Those of a keeper's jobs that are not expected with their tokens."""
         return [report for report in reports if self.find(report.job_id, report.token) is None]
+
+
+class UnknownJobs:
+    """The unexpected jobs that must not be stopped, by the keeper or platform that has them."""
+
+    def __init__(self) -> None:
+        self.may_be_stopped: MayBeStopped | None = None
+        """None: each may be."""
+        self._jobs: dict[str, dict[str, JobReport]] = {}
+
+    def all(self) -> list[tuple[str, JobReport]]:
+        """Each with who has it."""
+        return [(where, job) for where, jobs in self._jobs.items() for job in jobs.values()]
+
+    def forget(self, where: str) -> None:
+        """What this keeper or platform has is about to be judged anew."""
+        self._jobs.pop(where, None)
+
+    async def judge(self, where: str, unexpected: Sequence[JobReport]) -> set[str]:
+        """Those of a keeper's or platform's unexpected jobs that may be stopped. The others are kept here."""
+        if not unexpected or self.may_be_stopped is None:
+            return {job.job_id for job in unexpected}
+        try:
+            stopped = await self.may_be_stopped(unexpected)
+        except Exception:
+            log.exception("cannot tell whether unknown jobs may be stopped; they keep running")
+            stopped = None
+        if stopped is None:
+            return set()
+        known = self._jobs.setdefault(where, {})
+        for job in unexpected:
+            if job.job_id in stopped:
+                continue
+            if job.job_id not in known:
+                text = "job %s (experiment %s) on node %s is in no database of this manager; it is not stopped"
+                extra = {"action": "job.ignore", "job_id": job.job_id, "node_id": where}
+                log.error(text, job.job_id, job.experiment_id or "unknown", where, extra=extra)
+            known[job.job_id] = job
+        return stopped

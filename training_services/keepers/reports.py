@@ -168,11 +168,12 @@ def abandoned(job: ExpectedJob, reason: EndReason, *, detail: str, now: float) -
     )
 
 
-def held_up(job: ExpectedJob, node_id: str, clause: str, *, now: float) -> StatusChange:
-    """The status change of a job that is stuck or, with "", continues again. `now` is Unix time."""
+def held_up(job: ExpectedJob, node_id: str, place: str, clause: str, *, now: float) -> StatusChange:
+    """The status change of a job that is stuck or, with "", continues again. `place` is what its node is called, `now`
+    is Unix time."""
     status = TrialJobStatus.RUNNING if job.started else TrialJobStatus.SUBMITTED
     if not job.started:
-        clause = f"waiting: {clause or f'it is being started on node {node_id}'}"
+        clause = f"waiting: {clause or f'it is being started on {place}'}"
     return StatusChange(job.job_id, job.token, status, datetime.fromtimestamp(now, UTC), detail=clause, node_id=node_id)
 
 

@@ -1,8 +1,11 @@
-"""Sessions with keepers: who may connect for each node, the commands that its keeper has not received yet, and the file
-requests that it has not answered yet.
+"""Sessions with keepers: who may connect for each, the commands that it has not received yet, and the file requests
+that it has not answered yet.
+
+A keeper is known by an id: the one of its node, or `job_keeper_id` of the trial job that it was started for.
 """
 
 import asyncio
+import hashlib
 import hmac
 import secrets
 from collections import deque
@@ -10,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from proctor.training_services.errors import ServiceUnavailable, TrainingServiceError, UnknownNode, UnknownSession
-from proctor.training_services.nodes.pool import NodePool
+from proctor.training_services.keepers.presence import KeeperPresence
 from proctor.trial_keeper.protocol import (
     Command,
     FileAnswer,
@@ -29,13 +32,31 @@ from proctor.trial_keeper.protocol import (
     to_json,
 )
 
-__all__ = ["MOST_BYTES", "FileRequests"]
+__all__ = ["MOST_BYTES", "FileRequests", "derive_secret", "is_job_keeper", "job_keeper_id"]
 
 MOST_BYTES = 4 * 1024 * 1024
 """How much one answer of a keeper holds."""
 _AT_ONCE = 8
 
+_JOB_PREFIX = "job:"
+
 _Answer = tuple[FileAnswer, bytes]
+
+
+def job_keeper_id(job_id: str) -> str:
+    """The id of the keeper that was started for one trial job. No node has such an id."""
+    return _JOB_PREFIX + job_id
+
+
+def is_job_keeper(keeper_id: str) -> bool:
+    """Whether a keeper was started for one trial job."""
+    return keeper_id.startswith(_JOB_PREFIX)
+
+
+def derive_secret(key: bytes, job_id: str, token: str) -> str:
+    """The secret of a trial job's keeper (hex HMAC-SHA256). Nothing of it is stored: the next manager derives it
+    again."""
+    return hmac.new(key, f"job keeper\n{job_id}\n{token}".encode(), hashlib.sha256).hexdigest()
 
 
 class CommandQueue:
@@ -81,17 +102,18 @@ class CommandQueue:
 
 
 class FileRequests:
-    """What was asked of one node's keeper in one session. Every question ends in time, or when the session does.
+    """What was asked of one keeper in one session. Every question ends in time, or when the session does.
 
     They raise FileNotFoundError for what is not on the node, ServiceUnavailable when the keeper does not answer (try
     again), TrainingServiceError with the keeper's sentence when it cannot do it.
 
+    :param place: what the keeper is called, after "the keeper of": "node gpu-3".
     :param commands: what the requests are sent with.
     :param registration: of the keeper.
     """
 
-    def __init__(self, node_id: str, commands: CommandQueue, registration: Registration) -> None:
-        self._node_id = node_id
+    def __init__(self, place: str, commands: CommandQueue, registration: Registration) -> None:
+        self._place = place
         self._registration = registration
         self._commands = commands
         self._turns = asyncio.Semaphore(_AT_ONCE)
@@ -136,7 +158,7 @@ class FileRequests:
             position += file.size
         if position != len(data):
             raise TrainingServiceError(
-                f"the keeper of node {self._node_id} announces {position} bytes of files; {len(data)} follow"
+                f"the keeper of {self._place} announces {position} bytes of files; {len(data)} follow"
             )
         return contents
 
@@ -145,7 +167,7 @@ class FileRequests:
         the keeper is of an earlier version, which the manager replaces."""
         if VerifyCheckpoint.__name__ not in self._registration.commands:
             raise ServiceUnavailable(
-                f"the keeper of node {self._node_id} is of another version ({self._registration.version}) and cannot "
+                f"the keeper of {self._place} is of another version ({self._registration.version}) and cannot "
                 "verify checkpoints; it is replaced when it connects"
             )
         answer, _ = await self._ask(VerifyCheckpoint(_new_request(), folder, manifest), timeout_seconds)
@@ -167,7 +189,7 @@ class FileRequests:
         """Delete a checkpoint of a job, which may be running; one that is not there is deleted already."""
         if RemoveCheckpoint.__name__ not in self._registration.commands:
             raise TrainingServiceError(
-                f"node {self._node_id}: its keeper is of another version ({self._registration.version}) and cannot "
+                f"{self._place}: its keeper is of another version ({self._registration.version}) and cannot "
                 "delete checkpoints; stop it and start it again with this manager's version"
             )
         await self._ask(RemoveCheckpoint(_new_request(), folder), timeout_seconds)
@@ -192,16 +214,16 @@ class FileRequests:
                 answer, data = await self._exchange(request)
         except TimeoutError:
             raise ServiceUnavailable(
-                f"the keeper of node {self._node_id} has not answered a request for {request.folder} within "
+                f"the keeper of {self._place} has not answered a request for {request.folder} within "
                 f"{timeout_seconds:g} s; try again"
             ) from None
         if answer.missing:
-            raise FileNotFoundError(f"node {self._node_id}: {answer.error or f'{request.folder} is not there'}")
+            raise FileNotFoundError(f"{self._place}: {answer.error or f'{request.folder} is not there'}")
         if answer.error:
-            raise TrainingServiceError(f"node {self._node_id}: {answer.error}")
+            raise TrainingServiceError(f"{self._place}: {answer.error}")
         if not all(map(_is_sound, answer.files)):
             raise TrainingServiceError(
-                f"node {self._node_id}: its keeper reports impossible files in {request.folder}; stop it and start it "
+                f"{self._place}: its keeper reports impossible files in {request.folder}; stop it and start it "
                 "again with this manager's version"
             )
         return answer, data
@@ -223,7 +245,7 @@ class FileRequests:
 
     def _ended(self) -> ServiceUnavailable:
         return ServiceUnavailable(
-            f"the session with the keeper of node {self._node_id} ended before it had answered; try again"
+            f"the session with the keeper of {self._place} ended before it had answered; try again"
         )
 
 
@@ -241,17 +263,18 @@ def _new_request() -> str:
 class RegisteredKeeper:
     """One registration of one keeper: the commands for it, and the questions about files that are put to it.
 
-    `suspended` says which of its jobs are stuck, as far as their experiments know (`ReportHeader.stopped`). `refused`
-    are the jobs of other nodes that it has reported on.
+    `place` is what it is called, after "the keeper of". `suspended` says which of its jobs are stuck, as far as their
+    experiments know (`ReportHeader.stopped`). `refused` are the jobs of other keepers that it has reported on.
     """
 
-    def __init__(self, node_id: str, registration: Registration) -> None:
+    def __init__(self, place: str, registration: Registration) -> None:
         self.id = secrets.token_hex(16)
+        self.place = place
         self.jobs = {job.job_id: job for job in registration.jobs}
         self.suspended: dict[str, str] = {}
         self.refused: set[str] = set()
         self.commands = CommandQueue()
-        self.files = FileRequests(node_id, self.commands, registration)
+        self.files = FileRequests(place, self.commands, registration)
 
     def close(self) -> None:
         """A newer session has taken its place; a waiting poll is answered at once, a question about files fails."""
@@ -261,86 +284,102 @@ class RegisteredKeeper:
 
 @dataclass(slots=True)
 class _Keeper:
-    """The secret of one node's keeper, and the session with it."""
+    """The secret of one keeper, where its presence is kept, and the session with it."""
 
     secret: str
+    presence: KeeperPresence
     session: RegisteredKeeper | None = None
 
 
 class KeeperSessions:
-    """The nodes whose keepers are accepted, and at most one session with each."""
+    """The keepers that are accepted, and at most one session with each.
 
-    def __init__(self, pool: NodePool) -> None:
-        self._pool = pool
+    :param nodes: knows also of nodes whose keepers are not accepted why.
+    """
+
+    def __init__(self, nodes: KeeperPresence) -> None:
+        self._nodes = nodes
         self._keepers: dict[str, _Keeper] = {}
 
-    def add_node(self, node_id: str, secret: str) -> None:
-        """Accept a keeper with this secret for this node."""
-        self._keepers.setdefault(node_id, _Keeper(secret)).secret = secret
+    def add(self, keeper_id: str, secret: str, presence: KeeperPresence) -> None:
+        """Accept a keeper with this secret."""
+        known = self._keepers.setdefault(keeper_id, _Keeper(secret, presence))
+        known.secret, known.presence = secret, presence
 
-    def remove_node(self, node_id: str) -> None:
-        """Refuse its keeper from now on. Does nothing for an unknown node."""
-        self.end(node_id)
-        self._keepers.pop(node_id, None)
+    def remove(self, keeper_id: str) -> None:
+        """Refuse a keeper from now on. Does nothing for an unknown one."""
+        self.end(keeper_id)
+        self._keepers.pop(keeper_id, None)
 
-    def secret(self, node_id: str) -> str:
-        """A node's secret. Raises UnknownNode."""
-        return self._keeper(node_id).secret
+    def secret(self, keeper_id: str) -> str:
+        """A keeper's secret. Raises UnknownNode."""
+        return self._keeper(keeper_id).secret
 
-    def is_secret(self, node_id: str, bearer: str) -> bool:
-        """Whether `bearer` is this node's secret; False for an unknown node."""
-        keeper = self._keepers.get(node_id)
+    def is_secret(self, keeper_id: str, bearer: str) -> bool:
+        """Whether `bearer` is this keeper's secret; False for an unknown one."""
+        keeper = self._keepers.get(keeper_id)
         return keeper is not None and hmac.compare_digest(keeper.secret.encode(), bearer.encode())
 
-    def begin(self, node_id: str, registration: Registration) -> RegisteredKeeper:
-        """A new session; the one before is over. Raises UnknownNode."""
-        keeper = self._keeper(node_id)
-        self.end(node_id)
-        keeper.session = RegisteredKeeper(node_id, registration)
+    def place(self, keeper_id: str) -> str:
+        """What a keeper is called, after "the keeper of"."""
+        return self._presence(keeper_id).place(keeper_id)
+
+    def begin(self, keeper_id: str, registration: Registration) -> RegisteredKeeper:
+        """A new session; the one before is over. Raises UnknownNode, KeeperReplaced."""
+        keeper = self._keeper(keeper_id)
+        keeper.presence.admit(keeper_id, registration)
+        self.end(keeper_id)
+        keeper.session = RegisteredKeeper(keeper.presence.place(keeper_id), registration)
         return keeper.session
 
-    def end(self, node_id: str) -> None:
+    def end(self, keeper_id: str) -> None:
         """End its session, if it has one."""
-        keeper = self._keepers.get(node_id)
+        keeper = self._keepers.get(keeper_id)
         if keeper is not None and keeper.session is not None:
             keeper.session.close()
             keeper.session = None
 
     def close(self) -> None:
         """End all sessions."""
-        for node_id in self._keepers:
-            self.end(node_id)
+        for keeper_id in self._keepers:
+            self.end(keeper_id)
 
     def all(self) -> list[RegisteredKeeper]:
         """The sessions there are."""
         return [keeper.session for keeper in self._keepers.values() if keeper.session is not None]
 
-    def by_node(self) -> list[tuple[str, RegisteredKeeper]]:
-        """The sessions there are, with their nodes."""
+    def by_keeper(self) -> list[tuple[str, RegisteredKeeper]]:
+        """The sessions there are, with the ids of their keepers."""
         return [(id, keeper.session) for id, keeper in self._keepers.items() if keeper.session is not None]
 
-    def find(self, node_id: str) -> RegisteredKeeper | None:
-        """The session with a node's keeper, if there is one."""
-        keeper = self._keepers.get(node_id)
+    def find(self, keeper_id: str) -> RegisteredKeeper | None:
+        """The session with a keeper, if there is one."""
+        keeper = self._keepers.get(keeper_id)
         return None if keeper is None else keeper.session
 
-    def require(self, node_id: str, session_id: str) -> RegisteredKeeper:
-        """The session with a node's keeper, if it is this one. Raises UnknownNode, UnknownSession."""
-        session = self._keeper(node_id).session
+    def require(self, keeper_id: str, session_id: str) -> RegisteredKeeper:
+        """The session with a keeper, if it is this one. Raises UnknownNode, UnknownSession."""
+        session = self._keeper(keeper_id).session
         if session is None or session.id != session_id:
-            raise UnknownSession(f"the session of node {node_id}'s keeper is not known; it must register again")
+            place = self.place(keeper_id)
+            raise UnknownSession(f"the session of the keeper of {place} is not known; it must register again")
         return session
 
-    def files(self, node_id: str) -> FileRequests:
-        """Where to ask a node's keeper for files. Raises ServiceUnavailable with the reason while it is away."""
-        session = self.find(node_id)
-        absence = self._pool.absence(node_id)
+    def files(self, keeper_id: str) -> FileRequests:
+        """Where to ask a keeper for files. Raises ServiceUnavailable with the reason while it is away."""
+        session = self.find(keeper_id)
+        absence = self._presence(keeper_id).absence(keeper_id)
         if session is None or absence:
-            raise ServiceUnavailable(absence or f"the keeper of node {node_id} has not reconnected yet; try again")
+            place = self.place(keeper_id)
+            raise ServiceUnavailable(absence or f"the keeper of {place} has not reconnected yet; try again")
         return session.files
 
-    def _keeper(self, node_id: str) -> _Keeper:
+    def _presence(self, keeper_id: str) -> KeeperPresence:
+        keeper = self._keepers.get(keeper_id)
+        return self._nodes if keeper is None else keeper.presence
+
+    def _keeper(self, keeper_id: str) -> _Keeper:
         try:
-            return self._keepers[node_id]
+            return self._keepers[keeper_id]
         except KeyError:
-            raise UnknownNode(f"there is no node {node_id} here") from None
+            raise UnknownNode(f"there is no node {keeper_id} here") from None

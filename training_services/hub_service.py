@@ -1,0 +1,404 @@
+"""What all training services have in common whose jobs run under keepers: listeners, redelivery, stops, reasons.
+
+Below it are `keeper_service`, for jobs on nodes of the pool, and `job_keeper_service`, for platforms that start a
+keeper for each job (decision 0039).
+"""
+
+import asyncio
+import logging
+import time
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from proctor.training_services.base import (
+    EndReason,
+    Exit,
+    JobStart,
+    JournalChunk,
+    MetricListener,
+    SoftStop,
+    StatusChange,
+    StatusListener,
+    SupportsEvents,
+    SupportsReattach,
+    SupportsSoftStop,
+    TrainingService,
+    TrialJobDetail,
+    TrialJobForm,
+    TrialJobStatus,
+)
+from proctor.training_services.errors import ServiceUnavailable, SubmissionRefused, UnknownTrialJob
+from proctor.training_services.keepers.launches import write_cancel
+from proctor.training_services.keepers.reports import HubClient
+from proctor.training_services.registry import ServiceContext
+from proctor.trial_keeper.protocol import Cancel, Launch, Update
+
+log = logging.getLogger(__name__)
+
+REDELIVERY_SECONDS = 1.0
+CLEAN_UP_SECONDS = 30.0
+
+
+class Listeners:
+    """The listeners of one training service, whose answers become one. `on_added` is called after one was added."""
+
+    def __init__(self, on_added: Callable[[], None] = lambda: None) -> None:
+        self._metric: list[MetricListener] = []
+        self._status: list[StatusListener] = []
+        self._on_added = on_added
+
+    @property
+    def has_metric_listeners(self) -> bool:
+        """Whether there is a listener to metrics."""
+        return bool(self._metric)
+
+    @property
+    def has_status_listeners(self) -> bool:
+        """Whether there is a listener to status changes."""
+        return bool(self._status)
+
+    def add_metric(self, listener: MetricListener) -> None:
+        """Deliver metrics to `listener` from now on. Idempotent."""
+        if listener not in self._metric:
+            self._metric.append(listener)
+            self._on_added()
+
+    def remove_metric(self, listener: MetricListener) -> None:
+        """Stop delivering to it."""
+        if listener in self._metric:
+            self._metric.remove(listener)
+
+    def add_status(self, listener: StatusListener) -> None:
+        """Deliver status changes to `listener` from now on. Idempotent."""
+        if listener not in self._status:
+            self._status.append(listener)
+            self._on_added()
+
+    def remove_status(self, listener: StatusListener) -> None:
+        """Stop delivering to it."""
+        if listener in self._status:
+            self._status.remove(listener)
+
+    async def store(self, chunks: Sequence[JournalChunk]) -> Mapping[tuple[str, int], int]:
+        """Hand chunks to every listener; what is stored is what all of them have stored.
+
+        Raises whatever a listener raises: the chunks are to be delivered again.
+        """
+        if len(self._metric) == 1:
+            return await self._metric[0](chunks)
+        answers = [await listener(chunks) for listener in tuple(self._metric)]
+        if not answers:
+            return {}
+        common = set(answers[0]).intersection(*answers[1:])
+        return {key: min(answer[key] for answer in answers) for key in common}
+
+    async def deliver(self, changes: Sequence[StatusChange]) -> None:
+        """Hand changes to every listener. Raises whatever a listener raises: they are to be delivered again."""
+        for listener in tuple(self._status):
+            await listener(changes)
+
+
+class HubTrainingService(TrainingService, SupportsEvents, SupportsReattach, SupportsSoftStop, HubClient):
+    """One experiment's jobs, each under a keeper. What keepers report arrives through the hub; its redelivery to the
+    listeners is done here.
+
+    :param now: Unix time, for records.
+    :param clean_up_seconds: how long `clean_up` waits for the last jobs to end.
+    """
+
+    def __init__(
+        self,
+        context: ServiceContext,
+        *,
+        now: Callable[[], float] = time.time,
+        clean_up_seconds: float = CLEAN_UP_SECONDS,
+    ) -> None:
+        self._experiment_id = context.experiment_id
+        self._hub = context.hub
+        self._now = now
+        self._clean_up_seconds = clean_up_seconds
+        self._jobs: dict[str, TrialJobDetail] = {}
+        self._saving: set[str] = set()  # jobs that were asked to save before they are stopped
+        self._starts: dict[str, JobStart] = {}  # where jobs begin that were prepared
+        self._queued: deque[StatusChange] = deque()
+        self._has_queued = asyncio.Event()
+        self._delivered = asyncio.Event()
+        self._delivering = asyncio.Lock()
+        self._listeners = Listeners(self._has_queued.set)
+        self._is_cleaning = False
+        self._group: asyncio.TaskGroup | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @abstractmethod
+    def check(self, form: TrialJobForm) -> None:
+        """Raise SubmissionRefused, with a sentence, for what can never run."""
+
+    @abstractmethod
+    def launch(self, form: TrialJobForm) -> Launch:
+        """The command to the keeper that starts the job."""
+
+    # ---- what the two kinds of services differ in
+
+    @abstractmethod
+    def keeper_of(self, form: TrialJobForm) -> str:
+        """The id by which the hub knows the job's keeper."""
+
+    @abstractmethod
+    def place_of(self, form: TrialJobForm) -> str | None:
+        """What the machine on which the job runs, or is to run, is called in records; None while that is not known."""
+
+    @abstractmethod
+    def begin(self, form: TrialJobForm) -> None:
+        """Have a new job launched: at once, or by a task once the service runs. Must not block. Raises
+        ServiceUnavailable."""
+
+    @abstractmethod
+    def resume(self, form: TrialJobForm) -> None:
+        """As `begin`, for a job that an earlier instance was given: it is launched only if it never arrived."""
+
+    def obstacle(self, form: TrialJobForm) -> str:
+        """Why a job that was just submitted waits, as a clause; "" if that is not known yet, or it does not."""
+        return ""
+
+    def begin_serving(self) -> None:
+        """`run` has begun: tasks may be started from now on."""
+
+    def end_serving(self) -> None:
+        """`run` ends."""
+
+    # ---- what a platform may add
+
+    def on_end(self, job: TrialJobDetail) -> None:
+        """A job is over, and its listeners know. Must not block."""
+
+    def release_job(self, job_id: str) -> None:
+        """A job is dropped: it is over or no longer wanted. Must not block."""
+
+    # ---- the twelve
+
+    @property
+    def is_multi_phase_job_supported(self) -> bool:
+        return False
+
+    async def list_trial_jobs(self) -> list[TrialJobDetail]:
+        return list(self._jobs.values())
+
+    async def get_trial_job(self, job_id: str) -> TrialJobDetail:
+        try:
+            return self._jobs[job_id]
+        except KeyError:
+            raise UnknownTrialJob(f"there is no trial job {job_id} in experiment {self._experiment_id}") from None
+
+    def add_trial_job_metric_listener(self, listener: MetricListener) -> None:
+        self._listeners.add_metric(listener)
+
+    def remove_trial_job_metric_listener(self, listener: MetricListener) -> None:
+        self._listeners.remove_metric(listener)
+
+    def add_status_listener(self, listener: StatusListener) -> None:
+        self._listeners.add_status(listener)
+
+    def remove_status_listener(self, listener: StatusListener) -> None:
+        self._listeners.remove_status(listener)
+
+    async def submit_trial_job(self, form: TrialJobForm) -> TrialJobDetail:
+        known = self._jobs.get(form.job_id)
+        if known is not None:
+            if known.form.token != form.token:
+                raise SubmissionRefused(
+                    f"trial job {form.job_id} is already here with another token; a new attempt needs a new job id"
+                )
+            return known
+        self.check(form)
+        self._hub.attach(self._experiment_id, self)
+        self.begin(form)
+        self._jobs[form.job_id] = self._detail(form)
+        if obstacle := self.obstacle(form):
+            self.report_waiting(form, obstacle)
+        return self._jobs[form.job_id]
+
+    async def update_trial_job(self, job_id: str, form: TrialJobForm) -> TrialJobDetail:
+        before = await self.get_trial_job(job_id)
+        limit = form.max_duration_seconds
+        self._jobs[job_id] = replace(before, form=replace(before.form, max_duration_seconds=limit))
+        if not before.status.is_terminal:
+            self._hub.send(self.keeper_of(before.form), Update(job_id, before.form.token, limit))
+        return self._jobs[job_id]
+
+    async def cancel_trial_job(self, job_id: str, is_early_stopped: bool = False) -> None:
+        job = self._jobs.get(job_id)
+        is_stopping = job is not None and job.status is TrialJobStatus.STOPPING and job_id not in self._saving
+        if job is None or is_stopping or job.status is TrialJobStatus.ENDED:
+            return
+        self._saving.discard(job_id)
+        self._jobs[job_id] = replace(job, status=TrialJobStatus.STOPPING, is_early_stopped=is_early_stopped)
+        self._hub.send(self.keeper_of(job.form), Cancel(job_id, job.form.token))
+
+    async def cancel_softly(self, job_id: str, stop: SoftStop) -> None:
+        job = self._jobs.get(job_id)
+        if job is None or job.status in {TrialJobStatus.STOPPING, TrialJobStatus.ENDED}:
+            return
+        self._saving.add(job_id)
+        self._jobs[job_id] = replace(job, status=TrialJobStatus.STOPPING, is_early_stopped=False)
+        self._hub.send(self.keeper_of(job.form), write_cancel(job_id, job.form.token, stop))
+
+    async def clean_up(self) -> None:
+        self._is_cleaning = True
+        self._hub.attach(self._experiment_id, self)
+        for job_id in list(self._jobs):
+            await self.cancel_trial_job(job_id)
+        try:
+            async with asyncio.timeout(self._clean_up_seconds):
+                while self._jobs:
+                    await self._deliver_queued()
+                    if self._jobs:
+                        await self._has_queued.wait()
+        except TimeoutError:
+            log.warning("still running when experiment %s was closed: %s", self._experiment_id, ", ".join(self._jobs))
+        finally:
+            self._hub.abandon(self._experiment_id)
+            self._hub.detach(self._experiment_id, self)
+            for job_id in list(self._jobs):
+                self._drop(job_id)
+
+    async def run(self) -> None:
+        self._hub.attach(self._experiment_id, self)
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            self.begin_serving()
+            try:
+                while True:
+                    await self._has_queued.wait()
+                    await self._deliver_queued()
+            finally:
+                self._group = None
+                for task in tuple(self._tasks):
+                    task.cancel()
+                self.end_serving()
+                self._hub.detach(self._experiment_id, self)
+
+    async def reattach(self, forms: Sequence[TrialJobForm], ended: Sequence[str]) -> None:
+        self._hub.attach(self._experiment_id, self)
+        for job_id in ended:
+            self._hub.forget(job_id)
+        for form in forms:
+            self._jobs[form.job_id] = self._detail(form)
+            self.resume(form)
+
+    # ---- what keepers report
+
+    async def store_chunks(self, chunks: Sequence[JournalChunk]) -> Mapping[tuple[str, int], int]:
+        if not self._listeners.has_metric_listeners:
+            if self._is_cleaning:  # no listener will ever need them
+                return {(chunk.job_id, chunk.member): chunk.end for chunk in chunks}
+            raise ServiceUnavailable(f"no listener is attached to the metrics of experiment {self._experiment_id} yet")
+        stored = await self._listeners.store(chunks)
+        for chunk in chunks:
+            if (chunk.job_id, chunk.member) not in stored:
+                self._drop(chunk.job_id)
+        return stored
+
+    async def deliver_changes(self, changes: Sequence[StatusChange]) -> None:
+        if not self._listeners.has_status_listeners and not self._is_cleaning:
+            raise ServiceUnavailable(f"no listener is attached to the jobs of experiment {self._experiment_id} yet")
+        async with self._delivering:
+            queued = list(self._queued)  # older than `changes`
+            everything = [self._with_start(change) for change in (*queued, *changes)]
+            for change in everything:
+                self._apply(change)
+            await self._listeners.deliver(everything)
+            for _ in queued:
+                self._queued.popleft()
+            self._delivered.set()
+            for change in everything:
+                if change.status.is_terminal:
+                    if (job := self._jobs.get(change.job_id)) is not None:
+                        self.on_end(job)
+                    self._drop(change.job_id)
+
+    def queue_change(self, change: StatusChange) -> None:
+        self._queued.append(change)
+        self._has_queued.set()
+
+    async def deliver_change(self, change: StatusChange) -> None:
+        """As `queue_change`, and wait until the listeners have taken it."""
+        self.queue_change(change)
+        while any(queued is change for queued in self._queued):
+            self._delivered.clear()
+            await self._delivered.wait()
+
+    async def _deliver_queued(self) -> None:
+        """Deliver queued changes; those that a listener does not accept are delivered again after a pause."""
+        self._has_queued.clear()
+        while self._queued and (self._listeners.has_status_listeners or self._is_cleaning):
+            try:
+                await self.deliver_changes(())
+            except Exception:
+                log.warning("status changes were not accepted; they are delivered again", exc_info=True)
+                await asyncio.sleep(REDELIVERY_SECONDS)
+
+    def _with_start(self, change: StatusChange) -> StatusChange:
+        start = self._starts.get(change.job_id)
+        return replace(change, start=start) if start and change.status is TrialJobStatus.RUNNING else change
+
+    def _apply(self, change: StatusChange) -> None:
+        job = self._jobs.get(change.job_id)
+        if job is None:
+            return
+        if change.status is TrialJobStatus.RUNNING:
+            status = job.status if job.status is TrialJobStatus.STOPPING else change.status
+            self._jobs[job.id] = replace(job, status=status, start_time=job.start_time or change.time)
+        elif change.status is TrialJobStatus.ENDED:
+            self._jobs[job.id] = replace(job, status=change.status, end_time=change.time, exit=change.exit)
+
+    def _drop(self, job_id: str) -> None:
+        self._jobs.pop(job_id, None)
+        self._saving.discard(job_id)
+        self._starts.pop(job_id, None)
+        self.release_job(job_id)
+        self._has_queued.set()
+
+    # ---- news of jobs that no keeper reports
+
+    def report_waiting(self, form: TrialJobForm, clause: str) -> None:
+        """Say why a job does not run yet."""
+        self.queue_change(self.submitted(form, detail=f"waiting: {clause}"))
+
+    def submitted(self, form: TrialJobForm, **news: Any) -> StatusChange:
+        """What is new of a job that does not run yet, now."""
+        time = datetime.fromtimestamp(self._now(), UTC)
+        return StatusChange(form.job_id, form.token, TrialJobStatus.SUBMITTED, time, **news)
+
+    def _end_unsent(self, form: TrialJobForm, reason: EndReason, detail: str) -> None:
+        """End a job that was never sent."""
+        if form.job_id not in self._jobs:
+            return
+        self._hub.forget(form.job_id)
+        now = self._now()
+        end = Exit(reason=reason, code=None, signal=None, started_at=0.0, ended_at=now, detail=detail)
+        time = datetime.fromtimestamp(now, UTC)
+        self.queue_change(
+            StatusChange(form.job_id, form.token, TrialJobStatus.ENDED, time, detail=detail,
+                         node_id=self.place_of(form), exit=end)
+        )  # fmt: skip
+
+    def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        assert self._group is not None, "nodes are used only while the service runs"
+        task = self._group.create_task(work, name=f"experiment {self._experiment_id}: {name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _detail(self, form: TrialJobForm) -> TrialJobDetail:
+        return TrialJobDetail(
+            id=form.job_id,
+            status=TrialJobStatus.SUBMITTED,
+            form=form,
+            submit_time=datetime.fromtimestamp(self._now(), UTC),
+            tags=form.tags,
+            working_directory=form.code_directory,
+        )
