@@ -307,7 +307,7 @@ class HubTrainingService(TrainingService, SupportsEvents, SupportsReattach, Supp
             raise ServiceUnavailable(f"no listener is attached to the jobs of experiment {self._experiment_id} yet")
         async with self._delivering:
             queued = list(self._queued)  # older than `changes`
-            everything = [self._with_start(change) for change in (*queued, *changes)]
+            everything = [self.complete(change) for change in (*queued, *changes)]
             for change in everything:
                 self._apply(change)
             await self._listeners.deliver(everything)
@@ -341,7 +341,8 @@ class HubTrainingService(TrainingService, SupportsEvents, SupportsReattach, Supp
                 log.warning("status changes were not accepted; they are delivered again", exc_info=True)
                 await asyncio.sleep(REDELIVERY_SECONDS)
 
-    def _with_start(self, change: StatusChange) -> StatusChange:
+    def complete(self, change: StatusChange) -> StatusChange:
+        """A change with what the service knows and the hub does not."""
         start = self._starts.get(change.job_id)
         return replace(change, start=start) if start and change.status is TrialJobStatus.RUNNING else change
 
@@ -370,8 +371,11 @@ class HubTrainingService(TrainingService, SupportsEvents, SupportsReattach, Supp
 
     def submitted(self, form: TrialJobForm, **news: Any) -> StatusChange:
         """What is new of a job that does not run yet, now."""
-        time = datetime.fromtimestamp(self._now(), UTC)
-        return StatusChange(form.job_id, form.token, TrialJobStatus.SUBMITTED, time, **news)
+        return self.news(form, TrialJobStatus.SUBMITTED, **news)
+
+    def news(self, form: TrialJobForm, status: TrialJobStatus, **news: Any) -> StatusChange:
+        """What is new of a job, now."""
+        return StatusChange(form.job_id, form.token, status, datetime.fromtimestamp(self._now(), UTC), **news)
 
     def _end_unsent(self, form: TrialJobForm, reason: EndReason, detail: str) -> None:
         """End a job that was never sent."""

@@ -24,6 +24,8 @@ OF_A_CLEAN_UP = _both("manager.clean_up")
 OF_A_SOFT_STOP = frozenset({"keeper.stop.save.after"})
 OF_DELETED_CHECKPOINTS = _both("manager.checkpoint.delete", "manager.checkpoint.remove", "keeper.checkpoint.delete")
 OF_A_CONTINUED_JOB = _both("manager.launch")
+OF_A_JOB_KEEPER = _both("manager.job_keeper.start", "manager.job_keeper.stop")
+"""Passed on a platform that starts a keeper for each job, and killed at in `test_job_keepers.py`."""
 OF_LIMITS = _both("manager.update")
 OF_DELETING = _both("manager.delete")
 OF_LOADING = _both("manager.load")
@@ -40,6 +42,7 @@ KILLED_AT = frozenset().union(
         OF_A_CLEAN_UP,
         OF_A_SOFT_STOP,
         OF_A_CONTINUED_JOB,
+        OF_A_JOB_KEEPER,
         OF_DELETED_CHECKPOINTS,
         OF_LIMITS,
     ),

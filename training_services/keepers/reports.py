@@ -68,6 +68,13 @@ class ExperimentReport:
             last = [end for end in self.ends if end.job_id in with_chunks and self._is_stored(end.job_id)]
             await _attempt(self._deliver_changes([], last))
 
+    @property
+    def is_taken(self) -> bool:
+        """Whether all of it is stored, or was refused for good."""
+        live = [chunk for chunk in self.chunks if chunk.job_id not in self.refused]
+        ends = {end.job_id for end in self.ends} - self.refused
+        return all(self._is_stored(chunk.job_id) for chunk in live) and ends <= set(self.ended)
+
     def acknowledgements(self) -> list[Acknowledgement]:
         """What of the chunks is stored."""
         return [Acknowledgement(job_id, str(member), offset) for (job_id, member), offset in self.stored.items()]
@@ -91,6 +98,18 @@ class ExperimentReport:
                 self.client.queue_change(start)
             raise
         self.ended.extend(end.job_id for end in ends)
+
+
+def report_on(
+    job_id: str, token: str, header: ReportHeader, body: bytes, *, client: HubClient, node_id: str
+) -> ExperimentReport:
+    """The part of a report that is about one job. Raises MalformedReport."""
+    return ExperimentReport(
+        client,
+        chunks=[chunk for chunk in split_body(header, body) if (chunk.job_id, chunk.token) == (job_id, token)],
+        starts=[started(start, node_id) for start in header.starts if (start.job_id, start.token) == (job_id, token)],
+        ends=[ended(end, node_id) for end in header.ends if (end.job_id, end.token) == (job_id, token)],
+    )
 
 
 async def deliver_all(reports: Sequence[ExperimentReport]) -> None:

@@ -1,0 +1,271 @@
+"""A platform for `JobKeeperService` whose pods are processes: each a real keeper in a folder of its own.
+
+Everything is in files below one folder, so that the platform outlives a manager that is killed. It schedules when it is
+listed or watched. Faults are files too: see `ProcessPlatform.hold` and what follows it.
+"""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from proctor.training_services.base import EndReason, SupportsLogs, TrialJobForm
+from proctor.training_services.capacity import GpuRules
+from proctor.training_services.errors import ServiceUnavailable, SubmissionRefused
+from proctor.training_services.job_keeper_service import JobKeeperService, PlatformJob, PlatformStatus
+from proctor.training_services.keepers.launches import write_launch
+from proctor.training_services.registry import ServiceContext
+from proctor.trial_keeper.files.access import list_files, read_file
+from proctor.trial_keeper.jobs.cleanup import end_leftovers
+from proctor.trial_keeper.protocol import Launch
+from proctor.trial_keeper.settings import FACTS_FILE, KeeperSettings, write_settings
+from proctor.trial_keeper.start import find_keeper, launch_keeper, stop_keeper
+
+POLL_SECONDS = 0.05
+FOLDER, POINTER = "PROCTOR_TEST_PODS", "PROCTOR_TEST_POINTER"
+"""Environment variables: where the platform is, for a manager that is a process of its own."""
+
+
+@dataclass(frozen=True)
+class Pod:
+    """What the platform was asked to run for a job."""
+
+    job_id: str
+    token: str
+    experiment_id: str
+    keeper_id: str
+    job_directory: str
+    created_at: float
+    instances: tuple[str, ...]
+
+
+class ProcessPlatform:
+    """The platform itself, as one process sees it.
+
+    :param pointer: the file in which keepers find the manager's socket.
+    :param python: what runs a keeper; something else than Python never comes up.
+    """
+
+    def __init__(self, folder: Path, pointer: Path, *, python: str = sys.executable) -> None:
+        self.folder = folder
+        self.pointer = pointer
+        self.python = python
+        self._turn = threading.RLock()
+        folder.mkdir(parents=True, exist_ok=True)
+
+    # ---- the four calls, which block
+
+    def start(self, form: TrialJobForm, keeper_id: str, secret: str) -> None:
+        """Take a job; the next look starts its keeper."""
+        self._require_there()
+        if form.command == "refuse":
+            raise SubmissionRefused("this platform runs no command that is called refuse")
+        folder = self.folder_of(form.job_id)
+        if folder.exists():
+            return
+        pod = Pod(form.job_id, form.token, form.experiment_id, keeper_id, form.directory, time.time(), ("first",))
+        draft = folder.with_suffix(f".{uuid.uuid4().hex}")
+        draft.mkdir()
+        (draft / "secret.given").write_text(secret)
+        _write(draft / "pod.json", pod)
+        draft.rename(folder)
+
+    def stop(self, job_id: str) -> None:
+        """End a pod with all its processes, and forget it."""
+        self._require_there()
+        folder = self.folder_of(job_id)
+        with self._turn:
+            if (pod := _read(folder)) is not None:
+                for directory in folder.glob("*/"):
+                    stop_keeper(directory, timeout_seconds=1.0)
+                end_leftovers((job_id, pod.job_directory), None, grace_seconds=0.0)
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def look(self) -> list[PlatformJob]:
+        """Every pod; those that wait are started, unless that is held."""
+        self._require_there()
+        with self._turn:
+            found = [self._see(path) for path in sorted(self.folder.glob("*.pod"))]
+        return [seen for seen in found if seen is not None]
+
+    # ---- faults
+
+    def hold(self, reason: str) -> None:
+        """Start no pod, with this reason, until `unhold`."""
+        (self.folder / "held").write_text(reason)
+
+    def unhold(self) -> None:
+        """Start pods again."""
+        (self.folder / "held").unlink(missing_ok=True)
+
+    def leave(self, reason: str) -> None:
+        """Answer nothing but this, until `come_back`."""
+        (self.folder / "away").write_text(reason)
+
+    def come_back(self) -> None:
+        """Answer again."""
+        (self.folder / "away").unlink(missing_ok=True)
+
+    def end(self, job_id: str, reason: EndReason | None, detail: str) -> None:
+        """End a pod from outside, as a kernel, a node or another user does: all its processes are killed."""
+        folder = self.folder_of(job_id)
+        (folder / "end.json").write_text(json.dumps({"reason": reason and reason.value, "detail": detail}))
+        self.kill(job_id)
+
+    def kill(self, job_id: str) -> None:
+        """Kill all processes of a pod."""
+        folder = self.folder_of(job_id)
+        if (pid := find_keeper(folder / "keeper")) is not None:
+            os.kill(pid, signal.SIGKILL)
+        pod = _read(folder)
+        assert pod is not None
+        end_leftovers((job_id, pod.job_directory), None, grace_seconds=0.0)
+
+    def start_second(self, job_id: str, *, is_listed: bool) -> None:
+        """Start another keeper for a job, while the first one runs."""
+        folder = self.folder_of(job_id)
+        pod = _read(folder)
+        assert pod is not None
+        self._launch(folder, pod, "second")
+        if is_listed:
+            _write(folder / "pod.json", replace(pod, instances=(*pod.instances, "second")))
+
+    def keeper_pid(self, job_id: str) -> int | None:
+        """The process of a pod's keeper."""
+        return find_keeper(self.folder_of(job_id) / "keeper")
+
+    def folder_of(self, job_id: str) -> Path:
+        """Where a pod is; names are hashes, as on platforms whose names are not as long as ours."""
+        return self.folder / f"{sha256(job_id.encode()).hexdigest()[:20]}.pod"
+
+    def close(self) -> None:
+        """End every pod."""
+        self.come_back()
+        for path in self.folder.glob("*.pod"):
+            if (pod := _read(path)) is not None:
+                self.stop(pod.job_id)
+
+    # ---- inside
+
+    def _require_there(self) -> None:
+        away = self.folder / "away"
+        if away.exists():
+            raise ServiceUnavailable(away.read_text())
+
+    def _see(self, folder: Path) -> PlatformJob | None:
+        pod = _read(folder)
+        if pod is None:
+            return None
+        seen = PlatformJob(
+            pod.job_id, pod.token, pod.experiment_id, PlatformStatus.PENDING, pod.created_at, instances=pod.instances
+        )
+        held, keeper = self.folder / "held", folder / "keeper"
+        if not (keeper / FACTS_FILE).exists() and not (folder / "output").exists():
+            if held.exists():
+                return replace(seen, detail=held.read_text(), instances=())
+            self._launch(folder, pod, pod.instances[0])
+        if find_keeper(keeper) is not None:
+            return replace(seen, status=PlatformStatus.RUNNING, node="worker-1")
+        end_leftovers((pod.job_id, pod.job_directory), None, grace_seconds=0.0)  # a pod's processes end together
+        how: dict[str, Any] = {"detail": "exit code 1"}
+        if (folder / "end.json").exists():
+            how = json.loads((folder / "end.json").read_text())
+        output = folder / "output"
+        return replace(
+            seen,
+            status=PlatformStatus.ENDED,
+            detail=how["detail"],
+            reason=EndReason(how["reason"]) if how.get("reason") else None,
+            output=output.read_text() if output.exists() else "",
+        )
+
+    def _launch(self, folder: Path, pod: Pod, instance: str) -> None:
+        directory = folder / ("keeper" if instance == "first" else instance)
+        settings = KeeperSettings(pod.keeper_id, str(self.pointer), gpu_lock_directory=str(folder), instance=instance)
+        write_settings(directory, settings, (folder / "secret.given").read_text())
+        try:
+            launch_keeper(directory, (self.python,))
+        except Exception as error:
+            (folder / "output").write_text(f"{error}\n")
+
+
+def _write(path: Path, pod: Pod) -> None:
+    draft = path.with_suffix(".new")
+    draft.write_text(json.dumps(asdict(pod)))
+    draft.rename(path)
+
+
+def _read(folder: Path) -> Pod | None:
+    try:
+        body = json.loads((folder / "pod.json").read_text())
+    except FileNotFoundError:
+        return None
+    return Pod(**{**body, "instances": tuple(body["instances"])})
+
+
+class ProcessService(JobKeeperService, SupportsLogs):
+    """One experiment's jobs on a `ProcessPlatform`. Settings: `pending_timeout_seconds`."""
+
+    def __init__(self, context: ServiceContext, platform: ProcessPlatform | None = None, **options: Any) -> None:
+        limit = context.settings.get("pending_timeout_seconds")
+        super().__init__(context, pending_timeout_seconds=limit, **options)
+        self._platform = platform or ProcessPlatform(Path(os.environ[FOLDER]), Path(os.environ[POINTER]))
+        self._metadata: dict[str, Any] = {"pending_timeout_seconds": limit}
+        self._listed: dict[str, PlatformJob] = {}
+
+    @property
+    def place_name(self) -> str:
+        return "platform processes"
+
+    async def start_keeper(self, form: TrialJobForm, secret: str) -> None:
+        await asyncio.to_thread(self._platform.start, form, self.keeper_of(form), secret)
+
+    async def stop_keeper(self, job_id: str) -> None:
+        await asyncio.to_thread(self._platform.stop, job_id)
+
+    async def list_keepers(self) -> Sequence[PlatformJob]:
+        found = await asyncio.to_thread(self._platform.look)
+        self._listed = {seen.job_id: seen for seen in found}
+        return found
+
+    async def watch_keepers(self) -> AsyncIterator[PlatformJob]:
+        while True:
+            before = self._listed
+            await self.list_keepers()
+            for job_id, seen in self._listed.items():
+                if seen != before.get(job_id):
+                    yield seen
+            for job_id in before.keys() - self._listed.keys():
+                yield replace(before[job_id], status=PlatformStatus.GONE, detail="")
+            await asyncio.sleep(POLL_SECONDS)
+
+    def check(self, form: TrialJobForm) -> None:
+        if not os.path.isdir(form.code_directory):
+            raise SubmissionRefused(f"the code directory should be a folder that exists: {form.code_directory}")
+
+    def launch(self, form: TrialJobForm) -> Launch:
+        return write_launch(form, platform="processes", owner="tests", rules=GpuRules())
+
+    async def set_cluster_metadata(self, key: str, value: Any) -> None:
+        self._metadata[key]  # raises KeyError
+        self._metadata[key] = self._pending_timeout_seconds = value
+
+    async def get_cluster_metadata(self, key: str) -> Any:
+        return self._metadata[key]
+
+    async def read_job_file(self, form: TrialJobForm, path: str, offset: int, limit: int) -> bytes:
+        return await asyncio.to_thread(read_file, form.directory, path, offset, limit)
+
+    async def list_job_files(self, form: TrialJobForm) -> list[tuple[str, int]]:
+        found = await asyncio.to_thread(list_files, form.directory)
+        return [(file.path, file.size) for file in found]

@@ -1,0 +1,474 @@
+"""A service with a keeper per job on a platform that follows the test, with keepers that are played here."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proctor.training_services import job_keeper_service
+from proctor.training_services.base import SoftStop, StatusChange, TrialJobForm, TrialJobStatus
+from proctor.training_services.capacity import GpuRules
+from proctor.training_services.errors import KeeperReplaced, ServiceUnavailable, SubmissionRefused
+from proctor.training_services.job_keeper_service import JobKeeperService, PlatformJob, PlatformStatus
+from proctor.training_services.keepers.hub import KeeperHub
+from proctor.training_services.keepers.launches import write_launch
+from proctor.training_services.nodes.pool import NodePool
+from proctor.training_services.registry import ServiceContext
+from proctor.training_services.testing import Recorder, serving
+from proctor.trial_keeper.linux import backoff
+from proctor.trial_keeper.protocol import (
+    Chunk,
+    Command,
+    CommandPoll,
+    End,
+    EndReason,
+    Exit,
+    JobReport,
+    Launch,
+    Registration,
+    ReportHeader,
+    Start,
+)
+
+pytestmark = pytest.mark.anyio
+
+KEY = b"k" * 32
+LINE = b'{"kind":"final","value":1.0,"time":1.0}\n'
+
+
+class ScriptedService(JobKeeperService):
+    """What its platform answers is set by the test; `calls` are the requests that it was sent."""
+
+    place_name = "platform scripted"
+
+    def __init__(self, context: ServiceContext, **options: Any) -> None:
+        super().__init__(context, clean_up_seconds=0.01, **options)
+        self.calls: list[tuple[str, str]] = []
+        self.answers: dict[str, list[Exception]] = {"start": [], "stop": [], "list": [], "read": []}
+        self.there: dict[str, PlatformJob] = {}
+        self.left: dict[str, tuple[ReportHeader, bytes]] = {}
+        self.changes: asyncio.Queue[PlatformJob | Exception | None] = asyncio.Queue()
+        self.may_start = asyncio.Event()
+        self.may_start.set()
+
+    def _answer(self, what: str, job_id: str = "") -> None:
+        self.calls.append((what, job_id))
+        if self.answers[what]:
+            raise self.answers[what].pop(0)
+
+    async def start_keeper(self, form: TrialJobForm, secret: str) -> None:
+        self._answer("start", form.job_id)
+        await self.may_start.wait()
+        self.there[form.job_id] = seen(form.job_id)
+
+    async def stop_keeper(self, job_id: str) -> None:
+        self._answer("stop", job_id)
+        self.there.pop(job_id, None)
+
+    async def list_keepers(self) -> Sequence[PlatformJob]:
+        self._answer("list")
+        return list(self.there.values())
+
+    async def watch_keepers(self) -> AsyncIterator[PlatformJob]:
+        while (item := await self.changes.get()) is not None:
+            if isinstance(item, Exception):
+                raise item
+            yield item
+
+    async def read_left_report(self, job: PlatformJob) -> tuple[ReportHeader, bytes] | None:
+        self._answer("read", job.job_id)
+        return self.left.get(job.job_id)
+
+    def check(self, form: TrialJobForm) -> None:
+        """Everything can run."""
+
+    def launch(self, form: TrialJobForm) -> Launch:
+        return write_launch(form, platform="scripted", owner="tests", rules=GpuRules())
+
+    async def set_cluster_metadata(self, key: str, value: Any) -> None:
+        raise KeyError(key)
+
+    async def get_cluster_metadata(self, key: str) -> Any:
+        raise KeyError(key)
+
+
+def seen(job_id: str, status: PlatformStatus = PlatformStatus.PENDING, **facts: Any) -> PlatformJob:
+    """What the platform says of a job."""
+    return PlatformJob(job_id, "t", "e1", status, created_at=1000.0, **facts)
+
+
+class Stage:
+    """One experiment's service; `keeper` methods play the keepers of its jobs."""
+
+    def __init__(self, **options: Any) -> None:
+        self.hub = KeeperHub(NodePool(), key=KEY, heartbeat_seconds=60.0)
+        context = ServiceContext("e1", Path("/home/x/experiments/e1"), NodePool(), self.hub)
+        self.service = ScriptedService(context, **options)
+        self.recorder = Recorder()
+        self.recorder.listen(self.service)
+        self.sessions: dict[str, str] = {}
+
+    def form(self, job_id: str = "a.1") -> TrialJobForm:
+        return TrialJobForm(
+            job_id=job_id,
+            token="t",
+            experiment_id="e1",
+            trial_id=job_id,
+            sequence_id=17,
+            number=1,
+            parameter_id=0,
+            parameter_file="{}",
+            command="python trial.py",
+            code_directory="/code",
+            directory="/job",
+        )
+
+    async def register(self, job_id: str = "a.1", *jobs: JobReport, instance: str = "uid-1") -> None:
+        registration = Registration("k", 1, "boot", "host", "0", "3.11", [], list(jobs), instance=instance)
+        self.sessions[job_id] = (await self.hub.register(f"job:{job_id}", registration)).session
+
+    async def orders(self, job_id: str = "a.1") -> list[Command]:
+        return (await self.hub.poll(f"job:{job_id}", CommandPoll(self.sessions[job_id], 0, 0.0))).commands
+
+    async def begin(self, job_id: str = "a.1") -> None:
+        """The keeper says that its trial runs."""
+        header = ReportHeader(self.sessions[job_id], starts=[Start(job_id, "t", 7, 1.0)])
+        await self.hub.report(f"job:{job_id}", header, b"")
+        await self.recorder.start_of(job_id)
+
+    async def until(self, *calls: tuple[str, str]) -> None:
+        """Until these requests were sent to the platform, in this order, with nothing but lists between them."""
+        async with asyncio.timeout(20):
+            while [call for call in self.service.calls if call[0] != "list"] != list(calls):  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+
+    def details(self, job_id: str = "a.1") -> list[str]:
+        """The reasons that were reported."""
+        return [change.detail for change in self.recorder.of(job_id)]
+
+
+@pytest.fixture
+async def stage(anyio_backend: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
+    monkeypatch.setattr(backoff.BackOff, "take", lambda self: 0.01)
+    monkeypatch.setattr(job_keeper_service, "LAST_REPORT_SECONDS", 0.05)
+    stage = Stage()
+    await stage.hub.mark_reattached()
+    yield stage
+    stage.hub.close()
+
+
+def how(end: StatusChange) -> tuple[EndReason, str]:
+    assert end.exit is not None
+    return end.exit.reason, end.detail
+
+
+async def test_submitting_only_queues(stage: Stage) -> None:
+    detail = await stage.service.submit_trial_job(stage.form())
+    assert detail.status is TrialJobStatus.SUBMITTED
+    assert stage.service.calls == []
+    async with serving(stage.service):
+        await stage.until(("start", "a.1"))
+
+
+async def test_a_keeper_that_registers_is_sent_its_launch(stage: Stage) -> None:
+    async with serving(stage.service):
+        await stage.service.submit_trial_job(stage.form())
+        await stage.register()
+        (launch,) = await stage.orders()
+        assert (launch.type, launch.order["job_id"], launch.order["command"]) == ("Launch", "a.1", "python trial.py")
+
+
+async def test_a_platform_that_is_away_is_asked_again_and_says_why_once(stage: Stage) -> None:
+    stage.service.answers["start"] = [ServiceUnavailable("quota exceeded: pods=10")] * 3
+    async with serving(stage.service):
+        await stage.service.submit_trial_job(stage.form())
+        await stage.until(*[("start", "a.1")] * 4)
+        await stage.recorder.waiting_of("a.1")
+        assert stage.details() == ["waiting: quota exceeded: pods=10"]
+
+
+@pytest.mark.parametrize(
+    ("error", "end"),
+    [
+        (SubmissionRefused("no such image"), (EndReason.UNPLACEABLE, "no such image")),
+        (
+            RuntimeError("a bug"),
+            (
+                EndReason.INFRASTRUCTURE,
+                "its keeper cannot be started: RuntimeError('a bug'); see the manager's log",
+            ),
+        ),
+    ],
+)
+async def test_a_job_whose_keeper_cannot_be_started_is_over(
+    stage: Stage, error: Exception, end: tuple[EndReason, str]
+) -> None:
+    stage.service.answers["start"] = [error]
+    async with serving(stage.service):
+        await stage.service.submit_trial_job(stage.form())
+        assert how(await stage.recorder.end_of("a.1")) == end
+        await stage.until(("start", "a.1"), ("stop", "a.1"))
+
+
+async def test_a_job_that_is_canceled_while_its_keeper_is_asked_for_is_removed_after_that(stage: Stage) -> None:
+    stage.service.may_start.clear()
+    async with serving(stage.service):
+        await stage.service.submit_trial_job(stage.form())
+        await stage.until(("start", "a.1"))
+        await stage.service.cancel_trial_job("a.1")
+        assert how(await stage.recorder.end_of("a.1")) == (EndReason.CANCELED, "stopped before it was started")
+        await asyncio.sleep(0.1)  # enough for a removal that does not wait for the request
+        assert ("stop", "a.1") not in stage.service.calls
+        stage.service.may_start.set()
+        await stage.until(("start", "a.1"), ("stop", "a.1"))
+        assert stage.service.there == {}
+
+
+async def test_a_removal_is_tried_again_until_the_platform_takes_it(stage: Stage) -> None:
+    stage.service.answers["stop"] = [ServiceUnavailable("no right to delete jobs"), RuntimeError("a bug")]
+    async with serving(stage.service):
+        await stage.service.submit_trial_job(stage.form())
+        await stage.until(("start", "a.1"))
+        await stage.service.cancel_trial_job("a.1")
+        await stage.recorder.end_of("a.1")
+        await stage.until(("start", "a.1"), *[("stop", "a.1")] * 3)
+
+
+async def test_what_was_missed_while_nothing_was_watched_is_found_in_the_next_list(stage: Stage) -> None:
+    async with serving(stage.service):
+        await stage.service.submit_trial_job(stage.form())
+        await stage.until(("start", "a.1"))
+        stage.service.changes.put_nowait(seen("a.1", detail="0/3 nodes are available"))
+        await stage.recorder.waiting_of("a.1")
+        del stage.service.there["a.1"]
+        stage.service.changes.put_nowait(None)  # the watch has expired
+        found = how(await stage.recorder.end_of("a.1"))
+    assert found == (EndReason.PREEMPTED, "its platform no longer has it")  # free: its trial gets another job
+
+
+async def test_a_list_that_was_asked_for_before_a_keeper_was_started_says_nothing_of_it(stage: Stage) -> None:
+    asked, may_answer = asyncio.Event(), asyncio.Event()
+
+    async def list_late() -> Sequence[PlatformJob]:
+        asked.set()
+        await may_answer.wait()
+        return []
+
+    stage.service.list_keepers = list_late  # type: ignore[method-assign]
+    async with serving(stage.service):
+        await asked.wait()
+        await stage.service.submit_trial_job(stage.form())
+        await stage.until(("start", "a.1"))
+        await stage.register()
+        may_answer.set()
+        await stage.begin()
+    assert stage.recorder.statuses("a.1") == [TrialJobStatus.RUNNING]
+
+
+async def test_a_job_waits_for_its_keeper_to_connect(stage: Stage) -> None:
+    running = seen("a.1", PlatformStatus.RUNNING, node="worker-1", instances=("uid-1",))
+    async with serving(stage.service):
+        await stage.service.submit_trial_job(stage.form())
+        stage.service.changes.put_nowait(running)
+        waiting = await stage.recorder.waiting_of("a.1")
+        assert waiting.detail == "waiting: its keeper was started on worker-1 and has not connected yet"
+        with pytest.raises(ServiceUnavailable, match="its keeper was started on worker-1 and has not connected yet"):
+            await stage.hub.list_files("job:a.1", "/job")
+        await stage.register()
+        await stage.begin()
+    assert stage.recorder.of("a.1")[-1].node_id == "worker-1"
+
+
+async def test_the_pending_timeout_counts_from_when_the_platform_took_the_job(anyio_backend: str) -> None:
+    now = 1000.0 + 599.9
+    stage = Stage(pending_timeout_seconds=600.0, now=lambda: now)
+    await stage.hub.mark_reattached()
+    stage.service.there["a.1"] = seen("a.1", detail="ImagePullBackOff: no such image")
+    await stage.service.reattach([stage.form()], [])  # as after a restart
+    async with serving(stage.service):
+        end = how(await stage.recorder.end_of("a.1"))
+    assert end == (
+        EndReason.UNPLACEABLE,
+        "it waited for 600 s, which is pendingTimeout: ImagePullBackOff: no such image",
+    )
+    assert ("stop", "a.1") in stage.service.calls
+
+
+async def test_a_keeper_that_has_connected_is_no_longer_pending(anyio_backend: str) -> None:
+    stage = Stage(pending_timeout_seconds=600.0, now=lambda: 1000.0 + 599.9)
+    await stage.hub.mark_reattached()
+    stage.service.there["a.1"] = seen("a.1", PlatformStatus.RUNNING)
+    await stage.service.reattach([stage.form()], [])
+    async with serving(stage.service):
+        await stage.recorder.waiting_of("a.1")
+        await stage.register()
+        await asyncio.sleep(0.2)
+        assert stage.recorder.statuses("a.1") == []
+        assert [job.id for job in await stage.service.list_trial_jobs()] == ["a.1"]
+
+
+async def test_a_job_whose_second_keeper_registers_ends_as_the_platform_says_of_the_first(stage: Stage) -> None:
+    async with serving(stage.service):
+        await stage.service.submit_trial_job(stage.form())
+        await stage.until(("start", "a.1"))
+        await stage.register(instance="uid-1")
+        await stage.register(instance="uid-1")  # the same one, connected again
+        evicted = seen("a.1", instances=("uid-1", "uid-2"), reason=EndReason.PREEMPTED, detail="Evicted")
+        stage.service.changes.put_nowait(evicted)
+        reason, detail = how(await stage.recorder.end_of("a.1"))
+        assert reason is EndReason.PREEMPTED
+        assert detail == "its platform has started another keeper for it, so the first one is lost; Evicted"
+        await stage.until(("start", "a.1"), ("stop", "a.1"))
+
+
+async def test_a_second_keeper_is_refused_before_it_gets_the_launch(stage: Stage) -> None:
+    async with serving(stage.service):
+        await stage.service.submit_trial_job(stage.form())
+        await stage.until(("start", "a.1"))
+        await stage.register(instance="uid-1")
+        with pytest.raises(KeeperReplaced, match=r"the keeper of trial job a\.1 is instance uid-1, not uid-2"):
+            await stage.register(instance="uid-2")
+        assert how(await stage.recorder.end_of("a.1"))[0] is EndReason.NODE_LOST
+
+
+async def test_a_first_keeper_that_is_replaced_while_it_saves_reports_the_end_itself(stage: Stage) -> None:
+    async with serving(stage.service):
+        await stage.service.submit_trial_job(stage.form())
+        await stage.until(("start", "a.1"))
+        await stage.register()
+        await stage.orders()
+        await stage.begin()
+        stage.service.answers["stop"] = [ServiceUnavailable("away")] * 1000
+        stage.service.changes.put_nowait(seen("a.1", instances=("uid-1", "uid-2")))
+        preempted = Exit(EndReason.PREEMPTED, None, 15, 1.0, 2.0, "the platform has ended its pod")
+        header = ReportHeader(stage.sessions["a.1"], ends=[End("a.1", "t", preempted)])
+        await stage.hub.report("job:a.1", header, b"")
+        found = how(await stage.recorder.end_of("a.1"))
+    assert found == (EndReason.PREEMPTED, "the platform has ended its pod")
+
+
+async def test_a_stop_reaches_the_keeper_with_the_time_to_save(stage: Stage) -> None:
+    async with serving(stage.service):
+        await stage.service.submit_trial_job(stage.form())
+        await stage.register()
+        await stage.orders()  # the launch
+        await stage.begin()
+        await stage.service.cancel_softly("a.1", SoftStop("paused by the user", 30.0, only_if_able=True))
+        cancel = (await stage.orders())[-1]
+        assert (cancel.type, cancel.order["save_seconds"], cancel.order["reason"]) == (
+            "Cancel",
+            30.0,
+            "paused by the user",
+        )
+        stage.service.changes.put_nowait(seen("a.1", PlatformStatus.ENDED, detail="exit code 0"))
+        assert how(await stage.recorder.end_of("a.1"))[0] is EndReason.CANCELED
+
+
+async def test_the_keeper_of_a_job_that_is_over_is_ordered_to_exit(stage: Stage) -> None:
+    async with serving(stage.service):
+        await stage.service.submit_trial_job(stage.form())
+        await stage.until(("start", "a.1"))
+        await stage.register()
+        await stage.orders()
+        stage.service.answers["stop"] = [ServiceUnavailable("away")] * 1000
+        stage.hub.end("a.1", EndReason.NODE_LOST, "gone")
+        await stage.recorder.end_of("a.1")
+        assert (await stage.orders())[-1].type == "Shutdown"
+
+
+async def test_the_silence_of_a_keeper_is_shown_with_its_job_and_loses_nothing(stage: Stage) -> None:
+    clause = "no report from its keeper for 15 s"
+    async with serving(stage.service):
+        await stage.service.submit_trial_job(stage.form())
+        await stage.register()
+        await stage.orders()
+        await stage.begin()
+        stage.service.silent("job:a.1", clause)
+        await stage.recorder.until(lambda: stage.details()[-1] == clause)
+        await stage.hub.report("job:a.1", ReportHeader(stage.sessions["a.1"]), b"")
+        await stage.recorder.until(lambda: stage.details()[-1] == "")
+        stage.service.silent("job:unknown.1", clause)  # of a job that is over: nothing to show
+    assert stage.recorder.statuses("a.1") == [TrialJobStatus.RUNNING]
+
+
+async def test_what_a_keeper_left_when_it_ended_without_a_manager_is_read_and_delivered(stage: Stage) -> None:
+    chunks = [Chunk("a.1", "t", "0", 0, len(LINE)), Chunk("b.1", "t", "0", 0, 2)]
+    end = End("a.1", "t", Exit(EndReason.EXITED_OK, 0, None, 1.0, 2.0))
+    stage.service.left["a.1"] = (ReportHeader("", chunks, [Start("a.1", "t", 7, 1.0)], [end]), LINE + b"{}")
+    stage.service.answers["read"] = [ServiceUnavailable("away")]
+    stage.service.there["a.1"] = seen("a.1", PlatformStatus.ENDED, detail="exit code 0")
+    recorder = Recorder(refusals=1)
+    recorder.listen(stage.service)
+    await stage.service.reattach([stage.form()], [])
+    async with serving(stage.service):
+        assert how(await recorder.end_of("a.1"))[0] is EndReason.EXITED_OK
+        await stage.until(*[("read", "a.1")] * 3, ("stop", "a.1"))
+    assert recorder.journals == {"a.1": LINE}
+    assert recorder.statuses("a.1") == [TrialJobStatus.RUNNING, TrialJobStatus.ENDED]
+    assert stage.hub.abandon("e1") == []
+
+
+async def test_of_a_report_that_was_cut_off_what_is_there_is_stored(stage: Stage) -> None:
+    stage.service.left["a.1"] = (ReportHeader("", [Chunk("a.1", "t", "0", 0, len(LINE))]), LINE)
+    stage.service.left["b.1"] = (ReportHeader("", [Chunk("b.1", "t", "0", 0, len(LINE))]), LINE[:3])
+    for job_id in ("a.1", "b.1"):
+        stage.hub.expect(job_id, "t", "e1", started=True)
+        stage.service.there[job_id] = seen(job_id, PlatformStatus.ENDED, reason=EndReason.PREEMPTED, detail="drained")
+    await stage.service.reattach([stage.form("a.1"), stage.form("b.1")], [])
+    async with serving(stage.service):
+        for job_id in ("a.1", "b.1"):
+            assert how(await stage.recorder.end_of(job_id)) == (EndReason.PREEMPTED, "drained")
+    assert stage.recorder.journals == {"a.1": LINE}
+
+
+async def test_a_job_whose_keeper_does_not_come_back_to_a_new_manager_says_so(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_keeper_service, "RECONNECT_SECONDS", 0.05)
+    clause = "no report from its keeper, which has not connected since the manager was started"
+    stage.service.there["a.1"] = seen("a.1", PlatformStatus.RUNNING, node="worker-1", instances=("uid-1",))
+    stage.hub.expect("a.1", "t", "e1", started=True)
+    await stage.service.reattach([stage.form()], [])
+    async with serving(stage.service):
+        await stage.recorder.until(lambda: stage.details() == [clause])
+        await stage.register("a.1", JobReport("a.1", "t", 7, 1.0), instance="uid-1")
+        await stage.recorder.until(lambda: stage.details()[-1] == "")
+    assert stage.recorder.statuses("a.1") == [TrialJobStatus.RUNNING]
+
+
+async def test_a_platform_that_goes_away_is_listed_again(stage: Stage) -> None:
+    async with serving(stage.service):
+        await stage.service.submit_trial_job(stage.form())
+        await stage.until(("start", "a.1"))
+        stage.service.answers["list"] = [ServiceUnavailable("connection refused")] * 2
+        stage.service.changes.put_nowait(ServiceUnavailable("connection reset"))
+        async with asyncio.timeout(20):
+            while stage.service.calls.count(("list", "")) < 4:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        stage.service.changes.put_nowait(
+            seen("a.1", PlatformStatus.ENDED, reason=EndReason.PREEMPTED, detail="drained")
+        )
+        assert how(await stage.recorder.end_of("a.1")) == (EndReason.PREEMPTED, "drained")
+
+
+async def test_cleaning_up_removes_what_the_platform_has_of_this_experiment_alone(stage: Stage) -> None:
+    stage.service.there = {"a.1": seen("a.1"), "b.1": replace(seen("b.1"), experiment_id="e2")}
+    await stage.service.clean_up()
+    assert stage.service.there.keys() == {"b.1"}
+    stage.service.there["a.2"] = seen("a.2")
+    stage.service.answers["stop"] = [ServiceUnavailable("away")]
+    with pytest.raises(ServiceUnavailable):  # it is owed, and asked for again
+        await stage.service.clean_up()
+
+
+async def test_what_no_service_has_sent_to_a_keeper_is_not_expected_for_ever(stage: Stage) -> None:
+    stage.hub.expect("a.1", "t", "e1")
+    stage.hub.expect("plug-in.1", "t", "e1", started=True)
+    stage.hub.expect("other.1", "t", "not loaded", started=True)
+    await stage.service.reattach([stage.form()], [])
+    stage.hub.forget_unsent("e1")
+    assert (stage.hub.was_started("plug-in.1"), stage.hub.was_started("other.1")) == (False, True)
+    assert stage.hub.abandon("e1") == ["a.1"]
