@@ -1,0 +1,104 @@
+"""The suite of training services, where each job's keeper is the command `pod` and reaches its manager over TLS."""
+
+import asyncio
+import subprocess
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from contract.test_job_keeper_service import EXPERIMENT, KEY, JobKeeperHarness
+from fakes.process_platform import Pod, ProcessPlatform, ProcessService
+
+from proctor.manager.api.keepers import keeper_application
+from proctor.manager.process.server import TlsHttpServer
+from proctor.manager.process.sockets import KeeperListener, listen_for_keepers
+from proctor.manager.settings import Home, ListenAddress
+from proctor.training_services.keepers.hub import KeeperHub
+from proctor.training_services.nodes.pool import NodePool
+from proctor.training_services.registry import ServiceContext
+from proctor.training_services.testing import TrainingServiceContract
+from proctor.trial_keeper.settings import FACTS_FILE
+
+pytestmark = pytest.mark.slow
+
+HOST = "127.0.0.1"
+START_SECONDS = 30.0
+
+
+class PodPlatform(ProcessPlatform):
+    """The platform whose pods are processes, with the main process that a real one would run."""
+
+    def __init__(self, folder: Path, pointer: Path) -> None:
+        super().__init__(folder, pointer)
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def _launch(self, folder: Path, pod: Pod, instance: str) -> None:
+        directory = folder / ("keeper" if instance == "first" else instance)
+        options = ["--directory", directory, "--node-id", pod.keeper_id, "--pointer", self.pointer]
+        options += ["--secret-file", folder / "secret.given", "--instance", instance, "--grace-seconds", "4"]
+        command = [self.python, "-m", "proctor.trial_keeper", "pod", *map(str, options)]
+        with (folder / "log").open("ab") as log:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self._processes.append(process)
+        gives_up = time.monotonic() + START_SECONDS
+        while not (directory / FACTS_FILE).exists():
+            assert process.poll() is None, (folder / "log").read_text()
+            assert time.monotonic() < gives_up
+            time.sleep(0.02)
+
+    def close(self) -> None:
+        super().close()
+        for process in self._processes:
+            process.wait(START_SECONDS)
+
+
+class PodHarness(JobKeeperHarness):
+    def __init__(self, directory: Path, **settings: Any) -> None:
+        super().__init__(directory, **settings)
+        self.home = Home(directory / "home")
+        self.home.prepare()
+        self.platform = PodPlatform(directory / "pods", self.home.endpoint_pointer)
+        self._port = 0
+
+    async def open(self) -> None:
+        """Open a manager's end, always on the same port with the same certificate."""
+        self.pool = NodePool()
+        self.hub = KeeperHub(self.pool, key=KEY, heartbeat_seconds=0.5, reattach_patience_seconds=30.0)
+        context = ServiceContext(EXPERIMENT, self.directory, self.pool, self.hub, self.settings)
+        self.service = ProcessService(context, self.platform)
+        listener = listen_for_keepers(self.home, ListenAddress(HOST, self._port))
+        self._port = listener.endpoint.port
+        await self._open.enter_async_context(_serving(self.hub, listener))
+
+
+@asynccontextmanager
+async def _serving(hub: KeeperHub, listener: KeeperListener) -> AsyncIterator[None]:
+    server = TlsHttpServer(keeper_application(hub), listener.context)
+    with listener.socket:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(server.serve_on(listener.socket), name="keepers over TLS")
+            await server.serving.wait()
+            try:
+                yield
+            finally:
+                hub.close()
+                server.leave()
+
+
+@pytest.fixture
+async def harness(tmp_path: Path, anyio_backend: str) -> AsyncIterator[PodHarness]:
+    made = PodHarness(tmp_path)
+    await made.open()
+    await made.reattached()
+    try:
+        yield made
+    finally:
+        await made.close()
+        await asyncio.to_thread(made.platform.close)
+
+
+class TestPods(TrainingServiceContract):
+    """The suite, on the fixture above."""
