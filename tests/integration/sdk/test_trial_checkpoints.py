@@ -99,9 +99,9 @@ proctor.report(1, checkpoint=folder)
 def test_a_trial_killed_in_the_middle_of_a_copy_leaves_no_checkpoint_and_the_next_copy_cleans_up(job: Any) -> None:
     job.run(
         f"""{SAVE}
-import proctor.sdk.checkpoints as checkpoints
+import proctor.sdk.checkpoints.saving as saving
 save(1)
-checkpoints.os.fsync = lambda descriptor: os.kill(os.getpid(), 9)
+saving.os.fsync = lambda descriptor: os.kill(os.getpid(), 9)
 save(2)
 """,
         expect=-9,
@@ -169,12 +169,12 @@ def test_a_checkpoint_that_finds_no_room_is_given_up_and_the_metric_is_reported(
     job = make_job(PROCTOR_REPORT_WAIT_SECONDS="0")
     done = job.run(f"""{SAVE}
 import errno
-import proctor.sdk.checkpoints as checkpoints
+import proctor.sdk.checkpoints.saving as saving
 
 def full(descriptor):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-checkpoints.os.fsync = full
+saving.os.fsync = full
 save(1)
 """)
     assert "a checkpoint could not be stored" in done.stderr

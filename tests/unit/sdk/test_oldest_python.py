@@ -19,6 +19,7 @@ ALLOWED |= {f"proctor/{path.relative_to(ROOT)}": TRAINER_ALLOWED for path in (RO
 ALLOWED["proctor/sdk/pytorch/callbacks/tensorboard.py"] = {"tensorboard", "torch"}
 ALLOWED["proctor/sdk/pytorch/lightning.py"] = {"lightning", "pytorch_lightning"}
 ALLOWED["proctor/sdk/pytorch/huggingface.py"] = {"transformers"}
+ALLOWED["proctor/sdk/checkpoints/storage.py"] = {"fsspec"}
 KEEPER_ALLOWED = {"httpx", "pynvml"}
 
 
