@@ -100,11 +100,10 @@ async def check_storage(config: ExperimentConfig, secrets: Mapping[str, str]) ->
         if len(storage.environment) < len(config.checkpoint_storage.environment):
             return
         problem = await probe_storage(storage.location, storage.environment)
-        if problem:
-            problem += (
-                "; the manager needs `pip install 'proctor[storage]'` and what the URL is for, and the credentials in "
-                "the variables that checkpointStorage.environment names"
-            )
+        if "install" in problem:
+            problem += "; the manager needs `pip install 'proctor[storage]'` and what this kind of URL needs"
+        elif problem:
+            problem += "; credentials are looked for in the variables that checkpointStorage.environment names"
     else:
         is_local = config.training_service.platform == "local"
         problem = await asyncio.to_thread(_folder_problem, storage.location) if is_local else ""

@@ -183,7 +183,7 @@ def _explaining(clause: str) -> "Iterator[None]":
 
 
 def _describe(problem: Exception) -> str:
-    text = " ".join(str(problem).split()) or type(problem).__name__
+    text = " ".join(str(problem).split()).rstrip(".") or type(problem).__name__
     if isinstance(problem, ImportError):
         if getattr(problem, "name", None) == "fsspec":
             return f"fsspec is not installed for {sys.executable}; install it with what this kind of URL needs"

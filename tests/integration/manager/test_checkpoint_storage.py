@@ -139,7 +139,9 @@ def test_a_trial_continues_from_an_object_store(manager: RealManager, server: S3
 def test_a_storage_that_cannot_be_used_is_refused(
     manager: RealManager, server: S3Server, user: dict[str, str], location: str, problem: str
 ) -> None:
-    with pytest.raises(BadInput, match=rf"checkpointStorage: .*{problem}.*checkpointStorage.environment"):
+    with pytest.raises(
+        BadInput, match=rf"checkpointStorage: .*{problem}.*; credentials are looked for in the variables"
+    ):
         manager.create(SAVES_SIX, **storage(server, user, location))
 
 
