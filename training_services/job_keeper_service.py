@@ -70,6 +70,7 @@ class PlatformJob:
     reason: EndReason | None = None
     """How it, or its first instance, ended, where the platform knows what the keeper cannot: OUT_OF_MEMORY, PREEMPTED,
     NODE_LOST."""
+    exit_code: int | None = None  # of a keeper that is over; 0: it left by itself
     output: str = ""  # the last lines that a keeper which is over has printed
 
 
@@ -531,6 +532,8 @@ def _how_it_ended(seen: PlatformJob, *, has_run: bool) -> tuple[EndReason, str]:
         return seen.reason, _joined(seen.detail, printed)
     if has_run:
         return EndReason.EXIT_UNKNOWN, _joined("its keeper ended and has not reported how the job did", seen.detail)
+    if seen.exit_code == 0:
+        return EndReason.PREEMPTED, _joined("its keeper left, because no manager answered it", seen.detail)
     return EndReason.LAUNCH_FAILED, _joined("its keeper ended before it had connected", seen.detail, printed)
 
 

@@ -242,7 +242,7 @@ def check_nothing_left(ending: Ending, *, but: Set[str] = frozenset()) -> None:
     assert not (ending.home / "manager.json").exists()
     for folder in ("incoming", "nodes/local/jobs"):
         assert not (names := os.listdir(ending.home / folder)), f"left behind in {folder}: {names}"
-    stays = {"socket", "port"}  # the pointer, for keepers that wait, and the port to come back on
+    stays = {"socket", "endpoint", "port"}  # the pointers, for keepers that wait, and the port to come back on
     assert set(os.listdir(ending.home / "run")) <= stays, os.listdir(ending.home / "run")
     assert not Path((ending.home / "run" / "socket").read_text()).exists()
     numbers = Counter(job["trial_id"] for job in ending.jobs.values())

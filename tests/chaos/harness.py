@@ -258,10 +258,12 @@ def house(
     *,
     home: Path | None = None,
     prefix: tuple[str | Path, ...] = (),
+    options: tuple[str, ...] = (),
 ) -> Iterator[House]:
     """A house with a manager in it. On leaving, nothing of it runs."""
     built = House(folder, environment, home=home)
     built.prefix = prefix
+    built.options += options
     built.start()
     try:
         yield built

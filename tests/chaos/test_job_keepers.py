@@ -32,13 +32,13 @@ def in_chaos(place: str, *, unless: str = "") -> Any:
 
 @contextmanager
 def pod_house(folder: Path, place: str = "") -> Iterator[tuple[House, ProcessPlatform]]:
-    """A manager that knows the platform as a plug-in, and the platform."""
+    """A manager that knows the platform as a plug-in, and the platform, whose pods reach the manager over TLS."""
     installed = folder / "site-packages" / "proctor_test_pods-1.dist-info"
     installed.mkdir(parents=True)
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: proctor-test-pods\nVersion: 1\n")
     entry = "[proctor.training_services]\npods = fakes.process_platform:ProcessService\n"
     (installed / "entry_points.txt").write_text(entry)
-    platform = ProcessPlatform(folder / "pods", folder / "home" / "run" / "socket")
+    platform = ProcessPlatform(folder / "pods", folder / "home" / "run" / "endpoint")
     environment = {
         "PYTHONPATH": f"{installed.parent}:{TESTS}",
         FOLDER: str(platform.folder),
@@ -46,7 +46,7 @@ def pod_house(folder: Path, place: str = "") -> Iterator[tuple[House, ProcessPla
     }
     if place:
         environment |= {"PROCTOR_FAILPOINT": place, "PROCTOR_FAILPOINT_COUNTER": str(folder / "counter")}
-    with house(folder, environment) as built:
+    with house(folder, environment, options=("--keeper-listen", "127.0.0.1:0")) as built:
         yield built, platform
 
 

@@ -18,11 +18,13 @@ from proctor.manager.api.keepers import keeper_application
 from proctor.training_services import job_keeper_service
 from proctor.training_services.base import EndReason, StatusChange, TrialJobForm, TrialJobStatus
 from proctor.training_services.errors import KeeperReplaced, ServiceUnavailable
+from proctor.training_services.job_keeper_service import PlatformStatus
 from proctor.training_services.keepers.hub import KeeperHub
 from proctor.training_services.nodes.pool import NodePool
 from proctor.training_services.registry import ServiceContext
 from proctor.training_services.testing import (
     COMMANDS,
+    VALUES,
     Behavior,
     Recorder,
     ServiceHarness,
@@ -46,7 +48,7 @@ class JobKeeperHarness(ServiceHarness):
         self.directory = directory
         self.settings = settings
         self.pointer = directory / "socket"
-        self.platform = ProcessPlatform(directory / "pods", self.pointer)
+        self.platform = ProcessPlatform(directory / "pods", self.pointer, linger_seconds=3.0)
         self._open = AsyncExitStack()
         self._sockets = 0
 
@@ -232,8 +234,9 @@ async def test_a_keeper_that_never_comes_up_ends_its_job_with_what_it_printed(ha
         await harness.service.submit_trial_job(form)
         reason, detail = _how(await recorder.end_of(form.job_id))
         assert await harness.leftovers() == []
+    printed = "it printed last: libffi.so.8: cannot open shared object file"
     assert reason is EndReason.LAUNCH_FAILED
-    assert detail.startswith("its keeper ended before it had connected; exit code 1; it printed last: ")
+    assert detail == f"its keeper ended before it had connected; exit code 127; {printed}"
 
 
 async def test_what_the_platform_refuses_is_unplaceable(harness: JobKeeperHarness) -> None:
@@ -267,12 +270,9 @@ async def test_a_second_keeper_is_turned_away_and_the_job_ends(harness: JobKeepe
     async with serving(harness.service):
         form = await _running(harness, recorder)
         await asyncio.to_thread(harness.platform.start_second, form.job_id, is_listed=is_listed)
-        reason, detail = _how(await recorder.end_of(form.job_id))
+        found = _how(await recorder.end_of(form.job_id))
         assert await harness.leftovers() == []
-    assert (reason, detail) == (
-        EndReason.NODE_LOST,
-        "its platform has started another keeper for it, so the first one is lost",
-    )
+    assert found == (EndReason.PREEMPTED, "the platform has ended its pod (SIGTERM)")  # as the first one reports
 
 
 async def test_a_second_keeper_from_before_a_restart_ends_the_job(harness: JobKeeperHarness) -> None:
@@ -289,7 +289,49 @@ async def test_a_second_keeper_from_before_a_restart_ends_the_job(harness: JobKe
     async with serving(harness.service):
         reason, _ = _how(await after.end_of(form.job_id))
         assert await harness.leftovers() == []
-    assert reason is EndReason.NODE_LOST
+    assert reason in {EndReason.PREEMPTED, EndReason.NODE_LOST}  # whether the first one was faster or not
+
+
+async def test_what_a_pod_has_printed_that_ended_without_a_manager_is_delivered_to_the_next_one(
+    harness: JobKeeperHarness,
+) -> None:
+    before, after = Recorder(), Recorder()
+    before.listen(harness.service)
+    gate, report = harness.directory / "gate", COMMANDS[Behavior.REPORT]
+    form = harness.form_of(f"{report}; while [ ! -e {gate} ]; do sleep 0.05; done; {report}")
+    async with serving(harness.service):
+        await harness.service.submit_trial_job(form)
+        await before.until(lambda: len(before.records(form.job_id)) == len(VALUES) + 1)
+    await harness.close()
+    gate.touch()
+    await _until(lambda: harness.platform.look() and harness.platform.keeper_pid(form.job_id) is None)
+    await harness.open()
+    after.journals.update(before.journals)  # what is stored
+    after.listen(harness.service)
+    harness.hub.expect(form.job_id, form.token, EXPERIMENT, started=True)
+    await harness.service.reattach([form], [])
+    await harness.reattached()
+    async with serving(harness.service):
+        assert _how(await after.end_of(form.job_id))[0] is EndReason.EXITED_OK
+        assert await harness.leftovers() == []
+    assert after.records(form.job_id) == 2 * before.records(form.job_id)
+
+
+async def test_a_pod_that_leaves_because_it_never_had_a_manager_costs_its_trial_nothing(
+    harness: JobKeeperHarness,
+) -> None:
+    recorder, form = Recorder(), harness.form(Behavior.HANG)
+    await harness.close()
+    await asyncio.to_thread(harness.platform.start, form, "job:first.1", "a secret")
+    await _until(lambda: [seen.status for seen in harness.platform.look()] == [PlatformStatus.ENDED])
+    await harness.open()
+    recorder.listen(harness.service)
+    await harness.service.reattach([form], [])
+    await harness.reattached()
+    async with serving(harness.service):
+        found = _how(await recorder.end_of(form.job_id))
+        assert await harness.leftovers() == []
+    assert found == (EndReason.PREEMPTED, "its keeper left, because no manager answered it; exit code 0")
 
 
 async def test_while_the_platform_is_away_trials_report_and_new_ones_wait(harness: JobKeeperHarness) -> None:

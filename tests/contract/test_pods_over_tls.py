@@ -1,8 +1,6 @@
 """The suite of training services, where each job's keeper is the command `pod` and reaches its manager over TLS."""
 
 import asyncio
-import subprocess
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,7 +8,7 @@ from typing import Any
 
 import pytest
 from contract.test_job_keeper_service import EXPERIMENT, KEY, JobKeeperHarness
-from fakes.process_platform import Pod, ProcessPlatform, ProcessService
+from fakes.process_platform import ProcessPlatform, ProcessService
 
 from proctor.manager.api.keepers import keeper_application
 from proctor.manager.process.server import TlsHttpServer
@@ -20,39 +18,10 @@ from proctor.training_services.keepers.hub import KeeperHub
 from proctor.training_services.nodes.pool import NodePool
 from proctor.training_services.registry import ServiceContext
 from proctor.training_services.testing import TrainingServiceContract
-from proctor.trial_keeper.settings import FACTS_FILE
 
 pytestmark = pytest.mark.slow
 
 HOST = "127.0.0.1"
-START_SECONDS = 30.0
-
-
-class PodPlatform(ProcessPlatform):
-    """The platform whose pods are processes, with the main process that a real one would run."""
-
-    def __init__(self, folder: Path, pointer: Path) -> None:
-        super().__init__(folder, pointer)
-        self._processes: list[subprocess.Popen[bytes]] = []
-
-    def _launch(self, folder: Path, pod: Pod, instance: str) -> None:
-        directory = folder / ("keeper" if instance == "first" else instance)
-        options = ["--directory", directory, "--node-id", pod.keeper_id, "--pointer", self.pointer]
-        options += ["--secret-file", folder / "secret.given", "--instance", instance, "--grace-seconds", "4"]
-        command = [self.python, "-m", "proctor.trial_keeper", "pod", *map(str, options)]
-        with (folder / "log").open("ab") as log:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        self._processes.append(process)
-        gives_up = time.monotonic() + START_SECONDS
-        while not (directory / FACTS_FILE).exists():
-            assert process.poll() is None, (folder / "log").read_text()
-            assert time.monotonic() < gives_up
-            time.sleep(0.02)
-
-    def close(self) -> None:
-        super().close()
-        for process in self._processes:
-            process.wait(START_SECONDS)
 
 
 class PodHarness(JobKeeperHarness):
@@ -60,7 +29,7 @@ class PodHarness(JobKeeperHarness):
         super().__init__(directory, **settings)
         self.home = Home(directory / "home")
         self.home.prepare()
-        self.platform = PodPlatform(directory / "pods", self.home.endpoint_pointer)
+        self.platform = ProcessPlatform(directory / "pods", self.home.endpoint_pointer)
         self._port = 0
 
     async def open(self) -> None:

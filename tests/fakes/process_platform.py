@@ -1,4 +1,4 @@
-"""A platform for `JobKeeperService` whose pods are processes: each a real keeper in a folder of its own.
+"""A platform for `JobKeeperService` whose pods are processes: each is the command `pod` in a folder of its own.
 
 Everything is in files below one folder, so that the platform outlives a manager that is killed. It schedules when it is
 listed or watched. Faults are files too: see `ProcessPlatform.hold` and what follows it.
@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -19,6 +20,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from proctor.sdk.files import is_locked, open_locked
 from proctor.training_services.base import EndReason, SupportsLogs, TrialJobForm
 from proctor.training_services.capacity import GpuRules
 from proctor.training_services.errors import ServiceUnavailable, SubmissionRefused
@@ -27,11 +29,14 @@ from proctor.training_services.keepers.launches import write_launch
 from proctor.training_services.registry import ServiceContext
 from proctor.trial_keeper.files.access import list_files, read_file
 from proctor.trial_keeper.jobs.cleanup import end_leftovers
-from proctor.trial_keeper.protocol import Launch
-from proctor.trial_keeper.settings import FACTS_FILE, KeeperSettings, write_settings
-from proctor.trial_keeper.start import find_keeper, launch_keeper, stop_keeper
+from proctor.trial_keeper.pod_output import read_log
+from proctor.trial_keeper.protocol import Launch, ReportHeader
+from proctor.trial_keeper.settings import FACTS_FILE
+from proctor.trial_keeper.start import find_keeper, stop_keeper
 
 POLL_SECONDS = 0.05
+GRACE_SECONDS = 4.0
+KEEP_EXIT_CODE = ("sh", "-c", '"$@"; echo $? > "$0"')
 FOLDER, POINTER = "PROCTOR_TEST_PODS", "PROCTOR_TEST_POINTER"
 """Environment variables: where the platform is, for a manager that is a process of its own."""
 
@@ -54,13 +59,18 @@ class ProcessPlatform:
 
     :param pointer: the file in which keepers find the manager's socket.
     :param python: what runs a keeper; something else than Python never comes up.
+    :param linger_seconds: how long a keeper without a job waits for a manager.
     """
 
-    def __init__(self, folder: Path, pointer: Path, *, python: str = sys.executable) -> None:
+    def __init__(
+        self, folder: Path, pointer: Path, *, python: str = sys.executable, linger_seconds: float = 60.0
+    ) -> None:
         self.folder = folder
         self.pointer = pointer
         self.python = python
+        self.linger_seconds = linger_seconds
         self._turn = threading.RLock()
+        self._children: list[subprocess.Popen[bytes]] = []
         folder.mkdir(parents=True, exist_ok=True)
 
     # ---- the four calls, which block
@@ -77,6 +87,7 @@ class ProcessPlatform:
         draft = folder.with_suffix(f".{uuid.uuid4().hex}")
         draft.mkdir()
         (draft / "secret.given").write_text(secret)
+        (draft / "alive-first").touch()
         _write(draft / "pod.json", pod)
         draft.rename(folder)
 
@@ -89,6 +100,8 @@ class ProcessPlatform:
                 for directory in folder.glob("*/"):
                     stop_keeper(directory, timeout_seconds=1.0)
                 end_leftovers((job_id, pod.job_directory), None, grace_seconds=0.0)
+                while any(is_locked(path) for path in folder.glob("alive-*")):  # its exit code is still being written
+                    time.sleep(0.01)
             shutil.rmtree(folder, ignore_errors=True)
 
     def look(self) -> list[PlatformJob]:
@@ -144,6 +157,10 @@ class ProcessPlatform:
         """The process of a pod's keeper."""
         return find_keeper(self.folder_of(job_id) / "keeper")
 
+    def log(self, job_id: str) -> list[bytes]:
+        """The lines that the first pod of a job has printed."""
+        return (self.folder_of(job_id) / "log-first").read_bytes().splitlines()
+
     def folder_of(self, job_id: str) -> Path:
         """Where a pod is; names are hashes, as on platforms whose names are not as long as ours."""
         return self.folder / f"{sha256(job_id.encode()).hexdigest()[:20]}.pod"
@@ -154,6 +171,8 @@ class ProcessPlatform:
         for path in self.folder.glob("*.pod"):
             if (pod := _read(path)) is not None:
                 self.stop(pod.job_id)
+        for child in self._children:
+            child.wait()
 
     # ---- inside
 
@@ -170,14 +189,17 @@ class ProcessPlatform:
             pod.job_id, pod.token, pod.experiment_id, PlatformStatus.PENDING, pod.created_at, instances=pod.instances
         )
         held, keeper = self.folder / "held", folder / "keeper"
-        if not (keeper / FACTS_FILE).exists() and not (folder / "output").exists():
+        was_up = (keeper / FACTS_FILE).exists() or (folder / "output").exists()
+        if not was_up and not is_locked(folder / "alive-first"):
             if held.exists():
                 return replace(seen, detail=held.read_text(), instances=())
             self._launch(folder, pod, pod.instances[0])
-        if find_keeper(keeper) is not None:
+        self._children = [child for child in self._children if child.poll() is None]
+        if is_locked(folder / "alive-first"):
             return replace(seen, status=PlatformStatus.RUNNING, node="worker-1")
         end_leftovers((pod.job_id, pod.job_directory), None, grace_seconds=0.0)  # a pod's processes end together
-        how: dict[str, Any] = {"detail": "exit code 1"}
+        exit_code = int((folder / "exit-first").read_text() or 1)
+        how: dict[str, Any] = {"detail": f"exit code {exit_code}"}
         if (folder / "end.json").exists():
             how = json.loads((folder / "end.json").read_text())
         output = folder / "output"
@@ -186,17 +208,40 @@ class ProcessPlatform:
             status=PlatformStatus.ENDED,
             detail=how["detail"],
             reason=EndReason(how["reason"]) if how.get("reason") else None,
+            exit_code=exit_code,
             output=output.read_text() if output.exists() else "",
         )
 
     def _launch(self, folder: Path, pod: Pod, instance: str) -> None:
+        """Start a pod; returns when its keeper is up, or has ended. It holds a lock as long as it lives, by which the
+        next manager finds it, however early this one is killed."""
+        lock = open_locked(folder / f"alive-{instance}")
+        assert lock is not None
         directory = folder / ("keeper" if instance == "first" else instance)
-        settings = KeeperSettings(pod.keeper_id, str(self.pointer), gpu_lock_directory=str(folder), instance=instance)
-        write_settings(directory, settings, (folder / "secret.given").read_text())
-        try:
-            launch_keeper(directory, (self.python,))
-        except Exception as error:
-            (folder / "output").write_text(f"{error}\n")
+        directory.mkdir(exist_ok=True)
+        termination, output = folder / f"termination-{instance}", folder / f"log-{instance}"
+        termination.touch()
+        code = folder / f"exit-{instance}"
+        code.touch()
+        options: dict[str, object] = {"directory": directory, "node-id": pod.keeper_id, "pointer": self.pointer}
+        options |= {"secret-file": folder / "secret.given", "instance": instance, "termination-file": termination}
+        options |= {"grace-seconds": GRACE_SECONDS, "linger-seconds": self.linger_seconds}
+        words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+        with output.open("ab") as log:
+            child = subprocess.Popen(
+                [*KEEP_EXIT_CODE, str(code), self.python, "-m", "proctor.trial_keeper", "pod", *words],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                pass_fds=(lock,),
+            )
+        os.close(lock)
+        self._children.append(child)
+        while find_keeper(directory) is None and child.poll() is None:
+            time.sleep(0.01)
+        if child.poll() is not None and instance == "first":
+            (folder / "output").write_bytes(output.read_bytes()[-2000:])
 
 
 def _write(path: Path, pod: Pod) -> None:
@@ -248,6 +293,10 @@ class ProcessService(JobKeeperService, SupportsLogs):
             for job_id in before.keys() - self._listed.keys():
                 yield replace(before[job_id], status=PlatformStatus.GONE, detail="")
             await asyncio.sleep(POLL_SECONDS)
+
+    async def read_left_report(self, job: PlatformJob) -> tuple[ReportHeader, bytes] | None:
+        left = read_log(self._platform.log(job.job_id), job_id=job.job_id, token=job.token)
+        return (left.header, left.body) if left.header.chunks or left.header.ends else None
 
     def check(self, form: TrialJobForm) -> None:
         if not os.path.isdir(form.code_directory):
