@@ -17,7 +17,7 @@ from proctor.training_services.base import CheckpointOffer
 from proctor.training_services.errors import ServiceUnavailable
 from proctor.trial_keeper.linux.backoff import growing_pause
 
-__all__ = ["await_verified", "delete_stored", "download_stored", "probe_storage"]
+__all__ = ["await_verified", "delete_stored", "download_stored", "probe_storage", "verify_stored"]
 
 TIME_LIMIT_SECONDS = 120.0
 MOST_SAID = 300
@@ -30,16 +30,23 @@ async def await_verified(offer: CheckpointOffer, environment: Mapping[str, str],
 
     :param notify: called with clauses on what it waits for, while the storage cannot be read.
     """
-    request = {"do": "verify", "url": offer.path, "manifest": offer.manifest}
     failures = 0
     while True:
         try:
-            return await _ask(request, environment, time_limit=TIME_LIMIT_SECONDS)
+            return await verify_stored(offer, environment)
         except ServiceUnavailable as error:
             failures += 1
             pause = growing_pause(failures)
             notify(f"{error}; tried again in {pause:.0f} s")
             await asyncio.sleep(pause)
+
+
+async def verify_stored(
+    offer: CheckpointOffer, environment: Mapping[str, str], *, time_limit: float = TIME_LIMIT_SECONDS
+) -> str:
+    """As `await_verified`, once. Raises ServiceUnavailable."""
+    request = {"do": "verify", "url": offer.path, "manifest": offer.manifest}
+    return await _ask(request, environment, time_limit=time_limit)
 
 
 async def delete_stored(url: str, environment: Mapping[str, str]) -> None:

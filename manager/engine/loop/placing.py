@@ -13,6 +13,7 @@ from proctor.manager.placement import Impossible, Waiting
 from proctor.manager.store.rows import DecisionRow, TrialRow
 from proctor.manager.store.tables import dispatcher_inputs, events, jobs
 from proctor.manager.store.tables import metrics as metric_store
+from proctor.sdk.protocol import is_url
 from proctor.training_services.base import (
     CheckpointOffer,
     EndReason,
@@ -21,9 +22,13 @@ from proctor.training_services.base import (
     describe_start,
 )
 from proctor.training_services.capacity import Preemptible
+from proctor.training_services.errors import ServiceUnavailable
+from proctor.training_services.stored_checkpoints import verify_stored
 from proctor.training_services.trial_processes import verify_on_this_machine
 
 OFFERED_CHECKPOINTS = 3
+STORAGE_SECONDS = 10.0
+"""How long the loop waits for the storage of checkpoints, where the service does not look at these by itself."""
 
 _PLACING = {
     ExperimentStatus.RUNNING,
@@ -162,11 +167,21 @@ async def find_start(
         return offers, describe_start(trial.id, offers[0], ())
     passed_over: list[tuple[CheckpointOffer, str]] = []
     for offer in offers:
-        damage = await verify_on_this_machine(offer)
+        damage = await (_verify_stored(context, offer) if is_url(offer.path) else verify_on_this_machine(offer))
         if not damage:
             return [offer], describe_start(trial.id, offer, passed_over)
         passed_over.append((offer, damage))
     return (), describe_start(trial.id, None, passed_over)
+
+
+async def _verify_stored(context: LoopContext, offer: CheckpointOffer) -> str:
+    """What is wrong with a checkpoint under a URL, as a clause. While the storage cannot be read, nothing is: the trial
+    waits for it when it downloads."""
+    storage = context.forms.storage
+    try:
+        return await verify_stored(offer, {} if storage is None else storage.environment, time_limit=STORAGE_SECONDS)
+    except ServiceUnavailable:
+        return ""
 
 
 async def _find_offers(

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import tempfile
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from proctor.manager.config.experiment import ExperimentConfig
+from proctor.manager.engine.loop import placing
 from proctor.manager.engine.loop.context import JobFormBuilder
 from proctor.manager.engine.loop.retention import gather_facts
 from proctor.manager.engine.manager import Manager
@@ -21,6 +22,7 @@ from proctor.manager.store.rows import TrialJobRow, TrialRow
 from proctor.manager.store.tables import dispatcher_inputs, jobs, metrics, trials
 from proctor.sdk.checkpoints.saving import save_checkpoint
 from proctor.training_services.base import (
+    CheckpointOffer,
     EndReason,
     JobStart,
     SupportsCheckpoints,
@@ -28,6 +30,7 @@ from proctor.training_services.base import (
     TrialJobForm,
     describe_start,
 )
+from proctor.training_services.errors import ServiceUnavailable
 from proctor.training_services.in_memory.scripts import Final, Raw, ScriptedExit, ScriptedReport, Step, Wait
 from proctor.training_services.in_memory.service import InMemoryPlatform, InMemoryTrainingService
 from proctor.training_services.registry import ServiceContext
@@ -164,6 +167,50 @@ def test_a_job_continues_from_the_newest_of_three_that_is_whole(
         assert await restarts(manager, experiment_id) == [taken]
 
     play(tmp_path, scenario, damaging)
+
+
+@pytest.mark.parametrize(
+    ("answers", "step", "reason"),
+    [
+        (["it is gone", ""], 3, "from checkpoint 3 of job 1; checkpoint 4 was passed over: it is gone"),
+        ([ServiceUnavailable("s3://b/4 cannot be read")], 4, "from checkpoint 4 of job 1"),
+    ],
+    ids=["one is gone", "the storage is away"],
+)
+def test_a_service_that_does_not_verify_is_given_a_checkpoint_under_a_url(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: list[Any], step: int, reason: str
+) -> None:
+    asked: list[str] = []
+
+    async def answer(offer: CheckpointOffer, environment: Mapping[str, str], *, time_limit: float) -> str:
+        asked.append(offer.path)
+        found = answers[len(asked) - 1]
+        if isinstance(found, ServiceUnavailable):
+            raise found
+        return str(found)
+
+    monkeypatch.setattr(placing, "verify_stored", answer)
+    handed: list[str | None] = []
+
+    def script(form: TrialJobForm) -> Iterable[Step]:
+        if form.number == 1:
+            for number in range(1, SAVED + 1):
+                yield ScriptedReport(1.0, number)
+                record = {"kind": "checkpoint", "path": f"s3://b/{number}", "bytes": 1, "manifest": "0" * 64}
+                yield Raw(0.0, json.dumps({**record, "with_metric": True, "time": 1.0}).encode() + b"\n")
+            yield ScriptedExit(1.0, EndReason.NODE_LOST, code=None)
+            return
+        handed.append(form.resume_checkpoint)
+        yield Final(1.0, 1.0)
+
+    async def scenario(simulation: Simulation, manager: Manager, experiment_id: str) -> None:
+        await simulation.ended(manager, experiment_id)
+        _, job = await attempts(manager, await only_trial(manager, experiment_id))
+        assert (job.start_reason, job.resumed_from_step) == (reason, step)
+
+    play(tmp_path, scenario, script)
+    assert asked == [f"s3://b/{number}" for number in range(SAVED, step - 1, -1)]
+    assert handed == [f"s3://b/{step}"]
 
 
 def test_what_a_service_takes_decides_where_the_curve_continues(tmp_path: Path) -> None:
