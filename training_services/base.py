@@ -176,7 +176,7 @@ class TrialJobForm:
     code_directory: str  # absolute path on the manager's machine
     directory: str  # absolute path of the job's directory on the manager's machine
     environment_file: str | None = None  # the captured environment, 0600
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     gpu_number: int | None = None
     max_duration_seconds: float | None = None
     checkpoints: tuple[CheckpointOffer, ...] = ()

@@ -19,6 +19,7 @@ from proctor.training_services.base import (
     TrialJobStatus,
     describe_start,
 )
+from proctor.training_services.capacity import GpuRules
 from proctor.training_services.errors import (
     KeeperUnavailable,
     PreparationFailed,
@@ -28,15 +29,20 @@ from proctor.training_services.errors import (
     UnknownTrialJob,
 )
 from proctor.training_services.hub_service import HubTrainingService, Listeners
+from proctor.training_services.keepers.launches import write_launch
 from proctor.training_services.registry import ServiceContext
 from proctor.training_services.stored_checkpoints import await_verified
+from proctor.trial_keeper.linux.backoff import growing_pause
+from proctor.trial_keeper.protocol import Launch
 
 __all__ = ["KeeperTrainingService", "Listeners", "reporting_wait"]
 
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 1.0
-STORAGE_PAUSE_SECONDS = 30.0
+FIRST_STORAGE_PAUSE_SECONDS = 1.0
+LONGEST_STORAGE_PAUSE_SECONDS = 60.0
+STORAGE_ATTEMPTS = 12
 NOTICED_SECONDS = 1.0
 """What keeps a job waiting for less is not reported."""
 
@@ -65,7 +71,7 @@ class KeeperTrainingService(HubTrainingService, SupportsNodes):
         self._stop_watching: Callable[[], None] = lambda: None
         self._waiting: dict[str, bool] = {}  # jobs that are not sent yet; True: perhaps sent before a restart
         self._launching: dict[str, asyncio.Task[None]] = {}
-        self._storing: set[str] = set()  # nodes whose trials can store checkpoints in the experiment's storage
+        self._storing: set[str] = set()  # nodes whose trials can store checkpoints under the experiment's URL
 
     # ---- what a platform may add
 
@@ -172,8 +178,13 @@ class KeeperTrainingService(HubTrainingService, SupportsNodes):
         return found
 
     async def _prepare_and_send(self, form: TrialJobForm) -> None:
+        storage = form.environment.get(ENV_CHECKPOINT_STORAGE)
+        if storage is not None and not is_url(storage):  # before its checkpoints are looked for
+            await self._await_storage(form, storage, write_launch(form, platform="", owner="", rules=GpuRules()))
         start = await self.prepare(form)
-        await self._await_storage(form)
+        if storage is not None and is_url(storage) and self._node_of(form) not in self._storing:
+            await self._await_storage(form, storage, self.launch(form))
+            self._storing.add(self._node_of(form))
         if start is not None:  # before the first metric: it decides where the job's curve continues
             self._starts[form.job_id] = start
             await self.deliver_change(self.submitted(form, start=start))
@@ -182,24 +193,25 @@ class KeeperTrainingService(HubTrainingService, SupportsNodes):
             self._hub.send(self._node_of(form), self.launch(job.form))
             failpoint("manager.launch.after")
 
-    async def _await_storage(self, form: TrialJobForm) -> None:
+    async def _await_storage(self, form: TrialJobForm, storage: str, launch: Launch) -> None:
         """Wait until the trials on a job's node can store checkpoints where the experiment has them stored, so that
-        none trains for hours and then cannot."""
-        storage, node_id = form.environment.get(ENV_CHECKPOINT_STORAGE), self._node_of(form)
-        while storage is not None and node_id not in self._storing:
+        none trains for hours and then cannot. Raises PreparationFailed after `STORAGE_ATTEMPTS`: it runs elsewhere."""
+        node_id, place = self._node_of(form), storage.removesuffix(f"/{form.trial_id}/{form.number}")
+        problem = ""
+        for failures in range(1, STORAGE_ATTEMPTS + 1):
             await self._pool.wait_connected(node_id)
             try:
-                place = storage.removesuffix(f"/{form.trial_id}/{form.number}")
-                problem = await self._hub.probe_storage(node_id, place, self.launch(form))
+                problem = await self._hub.probe_storage(node_id, place, launch)
             except TrainingServiceError as error:
                 problem = str(error)
             if not problem:
-                self._storing.add(node_id)
                 return
             log.warning("node %s: %s", node_id, problem, extra={"action": "storage.probe", "node_id": node_id})
+            pause = growing_pause(failures, FIRST_STORAGE_PAUSE_SECONDS, LONGEST_STORAGE_PAUSE_SECONDS)
             clause = f"trials on node {node_id} cannot store checkpoints: {problem}"
-            self.report_waiting(form, f"{clause}; tried again in {STORAGE_PAUSE_SECONDS:.0f} s")
-            await asyncio.sleep(STORAGE_PAUSE_SECONDS)
+            self.report_waiting(form, f"{clause}; tried again in {pause:.0f} s")
+            await asyncio.sleep(pause)
+        raise PreparationFailed(f"trials on node {node_id} cannot store checkpoints: {problem}")
 
     async def _verify(self, form: TrialJobForm, offer: CheckpointOffer) -> str:
         """What keeps a job from continuing from a checkpoint at its own path, as a clause; waits until its node is

@@ -1,7 +1,8 @@
 """What the manager does with checkpoints that lie under a URL (checkpointStorage), each in a process of its own.
 
 The libraries behind fsspec are large and block; credentials are found in the environment. Neither belongs in the
-manager's process, so `proctor.sdk.checkpoints.storage` is run with the environment of the experiment's trials.
+manager's process, so `proctor.sdk.checkpoints.storage` is run, with the manager's environment and the experiment's
+variables.
 """
 
 import asyncio
@@ -20,6 +21,8 @@ from proctor.trial_keeper.linux.backoff import growing_pause
 __all__ = ["await_verified", "delete_stored", "download_stored", "probe_storage", "verify_stored"]
 
 TIME_LIMIT_SECONDS = 120.0
+DELETE_SECONDS = 600.0
+DOWNLOAD_SECONDS = 3600.0
 MOST_SAID = 300
 _MODULE = "proctor.sdk.checkpoints.storage"
 
@@ -51,12 +54,12 @@ async def verify_stored(
 
 async def delete_stored(url: str, environment: Mapping[str, str]) -> None:
     """Delete everything under a URL. What is not there is deleted already. Raises ServiceUnavailable."""
-    await _ask({"do": "delete", "url": url}, environment, time_limit=None)
+    await _ask({"do": "delete", "url": url}, environment, time_limit=DELETE_SECONDS)
 
 
 async def download_stored(url: str, folder: str, environment: Mapping[str, str]) -> None:
     """Make a checkpoint a folder, which appears whole or not at all. Raises ServiceUnavailable."""
-    await _ask({"do": "download", "url": url, "folder": folder}, environment, time_limit=None)
+    await _ask({"do": "download", "url": url, "folder": folder}, environment, time_limit=DOWNLOAD_SECONDS)
 
 
 async def probe_storage(url: str, environment: Mapping[str, str]) -> str:
@@ -68,7 +71,7 @@ async def probe_storage(url: str, environment: Mapping[str, str]) -> str:
         return str(error)
 
 
-async def _ask(request: Mapping[str, Any], environment: Mapping[str, str], *, time_limit: float | None) -> str:
+async def _ask(request: Mapping[str, Any], environment: Mapping[str, str], *, time_limit: float) -> str:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",

@@ -182,7 +182,7 @@ class Launch:
     parameter_file: str  # the text of parameter.json
     environment_file: str | None  # absolute path of a 0600 JSON file with the captured environment
     platform: str = "local"
-    environment: dict[str, str] = field(default_factory=dict)  # laid over it
+    environment: dict[str, str] = field(default_factory=dict, repr=False)  # laid over it; may hold credentials
     gpus: list[GpuSlot] | None = None  # None: unmanaged; []: CUDA_VISIBLE_DEVICES is empty
     max_duration_seconds: float | None = None
     resume_checkpoint: str | None = None

@@ -158,8 +158,8 @@ def _storage(value: Any) -> Any:
     scheme, is_url, rest = value.partition("://") if isinstance(value, str) else ("", "", "")
     if not is_url and (not isinstance(value, str) or not re.fullmatch("/+[^/\0].*", value)):
         raise unexpected("an absolute path, or a URL such as s3://bucket/folder")
-    if is_url and "@" in rest.partition("/")[0]:
-        raise unexpected("a URL without credentials; name the variables that hold them under environment")
+    if is_url and (":" in rest.partition("/")[0].rpartition("@")[0] or "?" in rest):
+        raise unexpected("a URL without credentials and queries; name the variables that hold them under environment")
     if is_url and scheme in {"file", "local"}:
         raise unexpected("an absolute path instead of a file URL")
     if is_url and not (re.fullmatch("[a-z][a-z0-9+.-]*", scheme) and rest.strip("/") and rest.isprintable()):

@@ -100,7 +100,7 @@ async def check_storage(config: ExperimentConfig, secrets: Mapping[str, str]) ->
         if len(storage.environment) < len(config.checkpoint_storage.environment):
             return
         problem = await probe_storage(storage.location, storage.environment)
-        if "install" in problem:
+        if "is not installed" in problem or "Please install" in problem:
             problem += "; the manager needs `pip install 'proctor[storage]'` and what this kind of URL needs"
         elif problem:
             problem += "; credentials are looked for in the variables that checkpointStorage.environment names"
@@ -115,7 +115,6 @@ async def check_storage(config: ExperimentConfig, secrets: Mapping[str, str]) ->
 
 def _folder_problem(folder: str) -> str:
     try:
-        os.makedirs(folder, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder, prefix=files.UNFINISHED_PREFIX):
             return ""
     except OSError as error:
@@ -132,7 +131,7 @@ async def delete_storage(row: ExperimentRow) -> None:
     try:
         if is_url(place):
             await delete_stored(place, storage.environment)
-        else:
+        elif os.path.isdir(place):
             await asyncio.to_thread(files.discard, place)
     except (ServiceUnavailable, OSError) as error:
         raise Unavailable(

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 _RETRY_SECONDS = 1.0
 _DOWNLOAD_PATIENCE_SECONDS = 600.0
+_uploaded: "list[str]" = []
+"""The copy here of what this process has uploaded last."""
 _BYTES_PER_MB = 10**6
 _NO_SHARED_BLOCKS = {errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF}
 _BLOCK_BYTES = 1 << 22
@@ -102,7 +104,7 @@ def checkpoint_folder(job_directory: str, storage: str) -> str:
 
 
 def _upload(folder: str, number: int, storage: str) -> str:
-    """Put a checkpoint that is whole here into the storage, and remove the others that are here. Returns why it is not
+    """Put a checkpoint that is whole here into the storage, and remove the one before from here. Returns why it is not
     there, as a sentence. Raises CheckpointError where it never will be."""
     from proctor.sdk.checkpoints.storage import StorageError, upload
 
@@ -119,9 +121,9 @@ def _upload(folder: str, number: int, storage: str) -> str:
             notice_once("checkpoint", f"a checkpoint could not be stored ({problem}); the trial continues")
             discard(f"{folder}/{number}")
             return "a checkpoint could not be stored: the storage did not take it"
-        for other in _numbers(folder):
-            if 0 < other < number:
-                discard(f"{folder}/{other}")
+        if _uploaded:  # by this process: another rank may still be uploading its own
+            discard(_uploaded.pop())
+        _uploaded.append(f"{folder}/{number}")
         return ""
 
 
@@ -144,7 +146,7 @@ def fetch_checkpoint(job_directory: str, handed: str) -> str:
     try:
         lock_file(descriptor, waits=True)
         if not os.path.isdir(f"{folder}/0"):
-            download(handed, f"{folder}/0", patience_seconds=_DOWNLOAD_PATIENCE_SECONDS)
+            download(handed, f"{folder}/0", patience_seconds=_DOWNLOAD_PATIENCE_SECONDS, discards_damaged=True)
     finally:
         os.close(descriptor)
     return f"{folder}/0"

@@ -39,13 +39,19 @@ class StorageError(Exception):
 
 
 def upload(folder: str, url: str) -> None:
-    """Store a checkpoint, with its manifest, under a URL. What an upload that was cut off has left there is replaced.
+    """Store a checkpoint, with its manifest, under a URL. What an upload that was cut off has left there is replaced;
+    another whole checkpoint never is.
 
     :raises StorageError: it could not be stored.
     """
     names = sorted(_relative_files(folder))
     with _explaining(f"{url} cannot be written"):
         system, root = _open(url)
+        if system.exists(f"{root}/{MANIFEST_FILE}"):
+            with open(f"{folder}/{MANIFEST_FILE}", "rb") as file:
+                if system.cat_file(f"{root}/{MANIFEST_FILE}") == file.read():
+                    return
+            raise FileExistsError("another experiment of the same id has a checkpoint there")
         if system.exists(root):
             system.rm(root, recursive=True)
         if _has_folders(root):
@@ -56,11 +62,12 @@ def upload(folder: str, url: str) -> None:
             system.put([f"{folder}/{name}" for name in group], [f"{root}/{name}" for name in group])
 
 
-def download(url: str, folder: str, *, patience_seconds: float = 0.0) -> None:
-    """Make a checkpoint a folder, which appears whole or not at all. A checkpoint of which a file was damaged twice in
-    a row loses its manifest, so that no trial is offered it again.
+def download(url: str, folder: str, *, patience_seconds: float = 0.0, discards_damaged: bool = False) -> None:
+    """Make a checkpoint a folder, which appears whole or not at all.
 
     :param patience_seconds: for how long it is tried again while the storage cannot be read; standard error says so.
+    :param discards_damaged: a checkpoint of which a file was found damaged twice loses its manifest, so that no trial
+        is offered it again.
     :raises CheckpointError: it cannot be read, or is damaged.
     """
     deadline = monotonic() + patience_seconds
@@ -72,17 +79,20 @@ def download(url: str, folder: str, *, patience_seconds: float = 0.0) -> None:
             damages += 1
         except StorageError as problem:
             if monotonic() >= deadline:
-                raise CheckpointError(f"the checkpoint is not read: {problem}") from problem
-            notice_once(f"download of {url}", f"the checkpoint is not read yet, and tried again: {problem}")
+                raise CheckpointError(f"the checkpoint could not be read: {problem}") from problem
+            notice_once(f"download of {url}", f"the checkpoint could not be read, and is tried again: {problem}")
         if damages == _DAMAGES:
             break
         sleep(_PAUSES[min(failures, len(_PAUSES) - 1)])
         failures += 1
+    if not discards_damaged:
+        raise CheckpointError(f"checkpoint {url}: {damage}")
     with _explaining(f"{url} cannot be written"):
         system, root = _open(url)
         system.rm_file(f"{root}/{MANIFEST_FILE}")
     raise CheckpointError(
-        f"checkpoint {url}: {damage}. It is not offered again: the trial's next attempt continues from the one before."
+        f"checkpoint {url}: {damage}. It is not offered again: another attempt of the trial continues from the one "
+        "before."
     )
 
 
@@ -218,8 +228,10 @@ def _answer(request: "dict[str, Any]") -> str:
         delete_stored(url)
     elif request["do"] == "download":
         download(url, request["folder"])
-    else:
+    elif request["do"] == "probe":
         probe(url)
+    else:
+        raise StorageError(f"unknown request {request['do']!r}")
     return ""
 
 

@@ -246,17 +246,23 @@ async def test_a_checkpoint_of_a_shared_folder_is_deleted_by_its_manifest(node: 
     for number in range(2):
         answer, _ = await node.manager.ask(RemoveCheckpoint(f"time {number}", str(shared / "1")))
         assert (answer.error, [path.name for path in shared.iterdir()]) == ("", ["7"])
+    answer, _ = await node.manager.ask(RemoveCheckpoint("away", str(shared / "nothing" / "1")))
+    assert f"{shared}/nothing is not there, perhaps not mounted on this node" in answer.error
 
 
 async def test_a_folder_for_checkpoints_is_tried(node: Node) -> None:
     launch = node.launch("T.1", "exit 0", code_directory=".")
-    shared = node.directory / "shared"
+    shared = node.directory / "mounted" / "e1"
+    answer, _ = await node.manager.ask(ProbeStorage("away", str(shared), launch))
+    assert answer.damage == f"there is no folder {shared.parent}; mount what the nodes share, or create it"
+    assert not shared.parent.exists()
+    shared.parent.mkdir()
     answer, _ = await node.manager.ask(ProbeStorage("good", str(shared), launch))
     assert (answer.error, answer.damage, list(shared.iterdir())) == ("", "", [])
-    (node.directory / "file").touch()
-    place = f"{node.directory}/file/shared"
+    place = f"{node.directory}/mounted/e1/file"
+    Path(place).touch()
     answer, _ = await node.manager.ask(ProbeStorage("bad", place, launch))
-    assert answer.damage == f"{place} cannot be used: [Errno 20] Not a directory: '{place}'"
+    assert answer.damage == f"{place} cannot be used: [Errno 17] File exists: '{place}'"
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,8 @@ class FileAccess:
             raise AccessRefused(f"{folder} is no checkpoint {CHECKPOINT_FOLDER}/<n> of a job; it was not deleted")
         found = os.path.join(self._real(parent), name)
         if job == parent:  # in a storage
+            if not os.path.isdir(parent):
+                raise AccessRefused(f"{parent} is not there, perhaps not mounted on this node; {name} was not deleted")
             if os.path.lexists(found) and not os.path.isfile(os.path.join(found, MANIFEST_FILE)):
                 raise AccessRefused(f"{folder} is no checkpoint, it has no {MANIFEST_FILE}; it was not deleted")
         elif os.path.join(self._real(job), CHECKPOINT_FOLDER, name) != found:

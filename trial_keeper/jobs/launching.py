@@ -246,6 +246,8 @@ class RequestBuilder:
         is not known: where it is a URL, the interpreter is asked with which the trial's command begins. Blocks."""
         try:
             if not is_url(storage):
+                if not os.path.isdir(os.path.dirname(storage)):  # never made: it would hide that nothing is mounted
+                    return f"there is no folder {os.path.dirname(storage)}; mount what the nodes share, or create it"
                 os.makedirs(storage, exist_ok=True)
                 with tempfile.TemporaryFile(dir=storage, prefix=UNFINISHED_PREFIX):
                     return ""

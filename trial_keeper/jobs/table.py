@@ -492,11 +492,12 @@ class JobTable:
     def _clear_up(self, job: Job) -> None:
         """Make the end of a job durable, and give back the room that it no longer needs: also that of a checkpoint in
         which its trial died, and of those here that are stored under a URL. Blocks."""
+        sync_exit(job.directory)
         storage = job.record.launch.environment.get(ENV_CHECKPOINT_STORAGE, "")
         with contextlib.suppress(OSError):
             folder = checkpoint_folder(job.directory, storage)
-            remove_tree(folder) if is_url(storage) else remove_unfinished(folder)
-        sync_exit(job.directory)
+            remove = remove_tree if is_url(storage) else remove_unfinished
+            remove(folder)
         with contextlib.suppress(OSError):
             if job.process is None:
                 release_room(job.directory)

@@ -130,14 +130,20 @@ class CheckpointRetention:
         self._rests.set()
 
     @property
-    def _is_needed(self) -> bool:
-        return isinstance(self._context.service, SupportsCheckpointDeletion) and (
-            self._rule.newest is not None or self._quota is not None
+    def _can_delete(self) -> bool:
+        """Whether checkpoints can be deleted: by the service; those under a URL by this process, whatever it is."""
+        storage = self._context.forms.storage
+        return isinstance(self._context.service, SupportsCheckpointDeletion) or (
+            storage is not None and is_url(storage.location)
         )
+
+    @property
+    def _is_needed(self) -> bool:
+        return self._can_delete and (self._rule.newest is not None or self._quota is not None)
 
     async def start(self) -> None:
         """Take up what the loop before has left."""
-        if not isinstance(self._context.service, SupportsCheckpointDeletion):
+        if not self._can_delete:
             self._explain_that_all_are_kept()
             return
         await self._queue(await self._context.metrics.read(checkpoints.to_remove))

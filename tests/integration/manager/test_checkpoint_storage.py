@@ -82,6 +82,7 @@ def job_folders(trial: dict[str, Any]) -> list[Path]:
 
 def test_a_trial_continues_from_a_folder_that_nodes_share(manager: RealManager, tmp_path: Path) -> None:
     shared = tmp_path / "shared"
+    shared.mkdir()
     experiment = manager.create(SAVES_SIX, maxTrialNumber=1, checkpointStorage=str(shared))
     trial = pause_and_resume(manager, experiment)
     place = shared / experiment / trial["id"] / "2"
@@ -146,9 +147,35 @@ def test_a_storage_that_cannot_be_used_is_refused(
 
 
 def test_a_folder_that_cannot_be_written_is_refused(manager: RealManager, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(BadInput, match=f"nothing can be stored in {tmp_path}/file/shared: Not a directory; create"):
-        manager.create(SAVES_SIX, checkpointStorage=f"{tmp_path}/file/shared")
+    with pytest.raises(BadInput, match=f"nothing can be stored in {tmp_path}/away: No such file or directory; create"):
+        manager.create(SAVES_SIX, checkpointStorage=f"{tmp_path}/away")
+
+
+def test_a_folder_that_is_away_when_its_experiment_is_deleted_is_left(manager: RealManager, tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    experiment = manager.create("", maxTrialNumber=1, checkpointStorage=str(shared))
+    shared.rename(tmp_path / "away")
+    manager.client.stop_experiment(experiment)
+    manager.until_status(experiment, "STOPPED")
+    manager.client.delete_experiment(experiment)
+
+
+def test_a_trial_waits_for_a_folder_that_is_not_mounted_and_continues(manager: RealManager, tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    experiment = manager.create(SAVES_SIX, maxTrialNumber=1, checkpointStorage=str(shared))
+    manager.until(lambda: any(trial["intermediate_count"] == 3 for trial in manager.trials(experiment)), "3 reports")
+    (trial,) = manager.trials(experiment)
+    manager.client.pause_trial(trial["id"])
+    manager.until(lambda: manager.trials(experiment)[0]["status"] == "PAUSED", "the trial to be PAUSED")
+    shared.rename(tmp_path / "away")
+    manager.client.resume_trial(trial["id"])
+    expected = f"cannot store checkpoints: there is no folder {shared}; mount what the nodes share, or create it"
+    manager.until(lambda: expected in manager.trials(experiment)[0]["reason"], expected)
+    (tmp_path / "away").rename(shared)
+    manager.until_status(experiment, "DONE")
+    assert manager.trials(experiment)[0]["final_value"] == 4
 
 
 def test_a_variable_that_was_not_handed_over_is_named(manager: RealManager, server: S3Server) -> None:

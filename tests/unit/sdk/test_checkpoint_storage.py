@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from proctor.sdk import errors
 from proctor.sdk.checkpoints import saving, storage
 from proctor.sdk.checkpoints.manifest import MANIFEST_FILE, read_manifest, verify_checkpoint
 from proctor.sdk.checkpoints.saving import StoredCheckpoint, fetch_checkpoint, list_checkpoints, save_checkpoint
@@ -24,6 +25,8 @@ def _without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(saving, "sleep", lambda seconds: None)
     monkeypatch.setattr(saving, "_DOWNLOAD_PATIENCE_SECONDS", 0.0)
     monkeypatch.setenv("PROCTOR_REPORT_WAIT_SECONDS", "0")
+    monkeypatch.setattr(saving, "_uploaded", [])
+    monkeypatch.setattr(errors, "_given", set())  # what standard error has said already
 
 
 @pytest.fixture
@@ -105,6 +108,22 @@ def test_verifying_says_what_is_wrong(tmp_path: Path, job: Path, place: Path, da
     assert verify_stored(stored.path, stored.manifest).startswith(expected)
 
 
+def test_another_whole_checkpoint_is_never_replaced(tmp_path: Path, job: Path, place: Path) -> None:
+    first = save(tmp_path / "source", job)
+    refusal = save_checkpoint(source(tmp_path / "other", {"model.pt": b"other"}), str(tmp_path / "other-job"))
+    assert refusal == "a checkpoint could not be stored: the storage did not take it"
+    assert verify_checkpoint(f"{place}/1", first.manifest) == ""
+    upload(f"{job}/output/checkpoints/1", first.path)  # the same again: its answer may have been lost
+
+
+def test_a_process_leaves_alone_what_another_one_is_uploading(tmp_path: Path, job: Path, place: Path) -> None:
+    other = job / "output" / "checkpoints" / "1"
+    other.mkdir(parents=True)
+    first, second = save(tmp_path / "source", job), save(tmp_path / "source", job)
+    assert [first.path, second.path] == [f"file://{place}/2", f"file://{place}/3"]
+    assert sorted(path.name for path in other.parent.iterdir()) == ["1", "3"]
+
+
 def test_the_checkpoint_that_a_job_was_handed_is_downloaded_once(tmp_path: Path, job: Path, place: Path) -> None:
     stored = save(tmp_path / "source", job)
     other = tmp_path / "next"
@@ -128,14 +147,24 @@ def test_a_damaged_checkpoint_is_not_handed_to_the_trial_nor_offered_again(
     stored = save(tmp_path / "source", job)
     (place / "1" / "model.pt").write_bytes(b"v" * 4096)
     assert verify_stored(stored.path, stored.manifest) == "", "its content is read where it is downloaded"
-    with pytest.raises(CheckpointError, match=r"model.pt is damaged: .* not offered again: the trial's next attempt"):
+    with pytest.raises(
+        CheckpointError, match=r"model.pt is damaged: .* not offered again: another attempt of the trial"
+    ):
         fetch_checkpoint(str(tmp_path / "next"), stored.path)
     assert "has no manifest" in verify_stored(stored.path, stored.manifest)
     assert list((tmp_path / "next").rglob("*.pt")) == []
 
 
+def test_who_only_looks_at_a_damaged_checkpoint_leaves_it_as_it_is(tmp_path: Path, job: Path, place: Path) -> None:
+    stored = save(tmp_path / "source", job)
+    (place / "1" / "model.pt").write_bytes(b"v" * 4096)
+    with pytest.raises(CheckpointError, match=r"model\.pt is damaged"):
+        download(stored.path, f"{tmp_path}/copy")
+    assert verify_stored(stored.path, stored.manifest) == ""
+
+
 def test_a_storage_that_cannot_be_read_is_tried_again_until_patience_ends(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"the checkpoint is not read: file://.*/nothing cannot be read: "):
+    with pytest.raises(CheckpointError, match=r"the checkpoint could not be read: file://.*/nothing cannot be read: "):
         download(f"file://{tmp_path}/nothing", str(tmp_path / "copy"))
     assert not (tmp_path / "copy").exists()
 

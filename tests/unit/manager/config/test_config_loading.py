@@ -179,7 +179,7 @@ trainingService:
         ("checkpointStorage: 'file:///mnt'", "an absolute path instead of a file URL", "the text 'file:///mnt'"),
         (
             "checkpointStorage: 's3://key:secret@bucket/folder'",
-            "a URL without credentials; name the variables that hold them under environment",
+            "a URL without credentials and queries; name the variables that hold them under environment",
             "the text 's3://key:secret@bucket/folder'",
         ),
         (
