@@ -361,7 +361,7 @@ async def test_an_ended_trial_is_run_again_as_a_new_one(api: Any) -> None:
 
 
 async def test_a_trial_is_paused_and_resumed(api: Any) -> None:
-    created = await api.create(max_trial_number=1)
+    created = await api.create(max_trial_number=None)  # one that has no more trials cannot be paused
     experiment = f"/api/v1/experiments/{created['id']}"
     bell = api.manager.feed.next_change()
     while (await api.client.post(f"{experiment}/pause")).status_code == 409:  # it is INITIALIZED
@@ -369,6 +369,7 @@ async def test_a_trial_is_paused_and_resumed(api: Any) -> None:
         bell = api.manager.feed.next_change()
     added = (await api.client.post(f"{experiment}/trials", json={"parameters": {"x": 0.5}})).json()
     trial = f"/api/v1/trials/{added['id']}"
+    assert (await api.client.patch(experiment, json={"max_trial_number": added["sequence_id"] + 1})).status_code == 200
     paused = await api.client.post(f"{trial}/pause")
     assert (paused.status_code, paused.json()["status"]) == (202, "PAUSED")
     resumed = await api.client.post(f"{trial}/resume")
