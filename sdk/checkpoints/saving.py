@@ -35,10 +35,6 @@ from proctor.sdk.files import (
 from proctor.sdk.journal import read_wait_seconds
 from proctor.sdk.protocol import CHECKPOINT_FOLDER, ENV_CHECKPOINT_QUOTA, ENV_CHECKPOINT_STORAGE, is_url
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    pass
-
 _RETRY_SECONDS = 1.0
 _DOWNLOAD_PATIENCE_SECONDS = 600.0
 _uploaded: "list[str]" = []
