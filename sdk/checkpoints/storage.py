@@ -21,6 +21,7 @@ from time import monotonic, sleep
 
 from proctor.sdk.checkpoints.manifest import MANIFEST_FILE, read_manifest, verify_checkpoint
 from proctor.sdk.errors import CheckpointError, notice_once
+from proctor.sdk.failpoints import failpoint
 from proctor.sdk.files import name_unfinished, put_in_place, remove_tree, remove_unfinished
 
 TYPE_CHECKING = False
@@ -59,7 +60,9 @@ def upload(folder: str, url: str) -> None:
                 system.makedirs(parent, exist_ok=True)
         files = [name for name in names if name != MANIFEST_FILE]
         for group in filter(None, (files, [MANIFEST_FILE])):
+            failpoint("trial.checkpoint.upload.before")
             system.put([f"{folder}/{name}" for name in group], [f"{root}/{name}" for name in group])
+        failpoint("trial.checkpoint.upload.after")
 
 
 def download(url: str, folder: str, *, patience_seconds: float = 0.0, discards_damaged: bool = False) -> None:

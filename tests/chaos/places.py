@@ -51,6 +51,7 @@ KILLED_AT = frozenset().union(
 
 ELSEWHERE = {
     "pod.": "its keeper is killed there in tests/integration/test_pod_keeper.py",
+    "trial.checkpoint.": "a trial is killed there in tests/unit/sdk/test_checkpoint_storage.py",
     "trainer.": "the trainer's own tests kill there: test_trainer_kills.py, tests/integration/sdk/pytorch",
     "manager.collect.": "it takes machines: tests/e2e/remote/test_collecting.py",
 }

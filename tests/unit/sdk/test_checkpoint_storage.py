@@ -2,8 +2,10 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -106,6 +108,28 @@ def test_verifying_says_what_is_wrong(tmp_path: Path, job: Path, place: Path, da
     stored = save(tmp_path / "source", job)
     damage(place / "1")  # type: ignore[operator]
     assert verify_stored(stored.path, stored.manifest).startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("point", "is_whole"),
+    [
+        ("trial.checkpoint.upload.before@1", False),
+        ("trial.checkpoint.upload.before@2", False),
+        ("trial.checkpoint.upload.after", True),
+    ],
+)
+def test_a_trial_that_is_killed_while_it_uploads_leaves_a_whole_checkpoint_or_none(
+    tmp_path: Path, job: Path, place: Path, point: str, is_whole: bool
+) -> None:
+    killed = subprocess.run(
+        [sys.executable, "-c", "import sys; from proctor.sdk.checkpoints.saving import save_checkpoint as save; "
+         "save(sys.argv[1], sys.argv[2])", source(tmp_path / "source"), str(job)],
+        env={**os.environ, "PROCTOR_FAILPOINT": point},
+    )  # fmt: skip
+    assert killed.returncode == -signal.SIGKILL
+    manifest = sha256((job / "output/checkpoints/1" / MANIFEST_FILE).read_bytes()).hexdigest()
+    assert (verify_stored(f"file://{place}/1", manifest) == "") is is_whole
+    assert save(tmp_path / "source", job).path == f"file://{place}/2", "the next one has a number of its own"
 
 
 def test_another_whole_checkpoint_is_never_replaced(tmp_path: Path, job: Path, place: Path) -> None:
