@@ -37,7 +37,7 @@ async def test_a_checkpoint_that_the_trial_died_in_is_removed_and_a_whole_one_st
     await node.manager.command(node.launch("T.1", f'mkdir -p "$PROCTOR_OUTPUT_DIR/checkpoints/1" {draft}; kill -9 $$'))
     await node.manager.end_of("T.1")
     checkpoints = node.job_directory("T.1") / "output" / "checkpoints"
-    assert [path.name for path in checkpoints.iterdir()] == ["1"]
+    await eventually(lambda: [path.name for path in checkpoints.iterdir()] == ["1"])  # in the background, after the end
 
 
 BURN = """
