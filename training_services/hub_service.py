@@ -9,12 +9,17 @@ import logging
 import time
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
+from proctor.sdk.failpoints import failpoint
+from proctor.sdk.protocol import ENV_CHECKPOINT_STORAGE, is_url
 from proctor.training_services.base import (
+    CheckpointOffer,
     EndReason,
     Exit,
     JobStart,
@@ -30,17 +35,43 @@ from proctor.training_services.base import (
     TrialJobDetail,
     TrialJobForm,
     TrialJobStatus,
+    describe_start,
 )
-from proctor.training_services.errors import ServiceUnavailable, SubmissionRefused, UnknownTrialJob
-from proctor.training_services.keepers.launches import write_cancel
+from proctor.training_services.capacity import GpuRules
+from proctor.training_services.errors import (
+    PreparationFailed,
+    ServiceUnavailable,
+    SubmissionRefused,
+    TrainingServiceError,
+    UnknownTrialJob,
+)
+from proctor.training_services.keepers.launches import write_cancel, write_launch
 from proctor.training_services.keepers.reports import HubClient
 from proctor.training_services.registry import ServiceContext
+from proctor.training_services.stored_checkpoints import await_verified
+from proctor.trial_keeper.linux.backoff import growing_pause
 from proctor.trial_keeper.protocol import Cancel, Launch, Update
 
 log = logging.getLogger(__name__)
 
 REDELIVERY_SECONDS = 1.0
 CLEAN_UP_SECONDS = 30.0
+RETRY_SECONDS = 1.0
+FIRST_STORAGE_PAUSE_SECONDS = 1.0
+LONGEST_STORAGE_PAUSE_SECONDS = 60.0
+STORAGE_ATTEMPTS = 12
+NOTICED_SECONDS = 1.0
+"""What keeps a job waiting for less is not reported."""
+
+
+@contextmanager
+def reporting_wait(notify: Callable[[str], None], clause: str) -> Iterator[None]:
+    """Report what is waited for, if that takes long."""
+    report = asyncio.get_running_loop().call_later(NOTICED_SECONDS, notify, clause)
+    try:
+        yield
+    finally:
+        report.cancel()
 
 
 class Listeners:
@@ -106,6 +137,9 @@ class HubTrainingService(TrainingService, SupportsEvents, SupportsReattach, Supp
     """One experiment's jobs, each under a keeper. What keepers report arrives through the hub; its redelivery to the
     listeners is done here.
 
+    A job that needs something where it runs first (a checkpoint to continue from, the code) is launched by a task of
+    its own, in `_launch`.
+
     :param now: Unix time, for records.
     :param clean_up_seconds: how long `clean_up` waits for the last jobs to end.
     """
@@ -124,6 +158,9 @@ class HubTrainingService(TrainingService, SupportsEvents, SupportsReattach, Supp
         self._jobs: dict[str, TrialJobDetail] = {}
         self._saving: set[str] = set()  # jobs that were asked to save before they are stopped
         self._starts: dict[str, JobStart] = {}  # where jobs begin that were prepared
+        self._waiting: dict[str, bool] = {}  # jobs that are not sent yet; True: perhaps sent before a restart
+        self._launching: dict[str, asyncio.Task[None]] = {}
+        self._storing: set[str] = set()  # where trials can store checkpoints under the experiment's URL
         self._queued: deque[StatusChange] = deque()
         self._has_queued = asyncio.Event()
         self._delivered = asyncio.Event()
@@ -160,6 +197,18 @@ class HubTrainingService(TrainingService, SupportsEvents, SupportsReattach, Supp
     def resume(self, form: TrialJobForm) -> None:
         """As `begin`, for a job that an earlier instance was given: it is launched only if it never arrived."""
 
+    @abstractmethod
+    def where(self, form: TrialJobForm) -> str:
+        """Where a job runs, in messages about what is wrong there: "node gpu-3"."""
+
+    @abstractmethod
+    async def wait_changed(self, form: TrialJobForm) -> None:
+        """Until the keeper of a job may have connected or become silent."""
+
+    @abstractmethod
+    async def wait_connected(self, form: TrialJobForm) -> None:
+        """Until the keeper of a job answers; returns at once if it does."""
+
     def obstacle(self, form: TrialJobForm) -> str:
         """Why a job that was just submitted waits, as a clause; "" if that is not known yet, or it does not."""
         return ""
@@ -171,6 +220,21 @@ class HubTrainingService(TrainingService, SupportsEvents, SupportsReattach, Supp
         """`run` ends."""
 
     # ---- what a platform may add
+
+    def must_prepare(self, form: TrialJobForm) -> bool:
+        """Whether a job needs something where it runs before it is launched."""
+        return bool(form.checkpoints) or ENV_CHECKPOINT_STORAGE in form.environment
+
+    async def prepare(self, form: TrialJobForm) -> JobStart | None:
+        """Have there what a job needs, however long its keeper is disconnected. Returns where the job begins, if its
+        form offers checkpoints. Raises SubmissionRefused, PreparationFailed."""
+        passed_over: list[tuple[CheckpointOffer, str]] = []
+        for offer in form.checkpoints:
+            damage = await self.verify(form, offer)
+            if not damage:
+                return describe_start(form.trial_id, offer, passed_over)
+            passed_over.append((offer, damage))
+        return describe_start(form.trial_id, None, passed_over) if passed_over else None
 
     def on_end(self, job: TrialJobDetail) -> None:
         """A job is over, and its listeners know. Must not block."""
@@ -270,6 +334,8 @@ class HubTrainingService(TrainingService, SupportsEvents, SupportsReattach, Supp
         async with asyncio.TaskGroup() as group:
             self._group = group
             self.begin_serving()
+            for job_id in self._waiting:
+                self._start_launching(job_id)
             try:
                 while True:
                     await self._has_queued.wait()
@@ -288,6 +354,99 @@ class HubTrainingService(TrainingService, SupportsEvents, SupportsReattach, Supp
         for form in forms:
             self._jobs[form.job_id] = self._detail(form)
             self.resume(form)
+
+    # ---- launching
+
+    def _await_launch(self, form: TrialJobForm, *, arrived: bool) -> None:
+        self._hub.expect(form.job_id, form.token, form.experiment_id, node_id=self.keeper_of(form))
+        if arrived:  # before a stop is repeated: a job that its keeper may have does not end as one that was never sent
+            self._hub.reattach(self.keeper_of(form), form.job_id)
+        self._waiting[form.job_id] = arrived
+        self._start_launching(form.job_id)
+
+    def _start_launching(self, job_id: str) -> None:
+        if self._group is not None:
+            self._launching[job_id] = self._start(self._launch(job_id), f"launch of {job_id}")
+
+    async def _launch(self, job_id: str) -> None:
+        """Have where a job runs what it needs, and send it there. A permanent failure ends the job."""
+        await asyncio.sleep(0)  # a job that is just being submitted is listed first
+        form = self._jobs[job_id].form
+        try:
+            if not (self._waiting[job_id] and await self._was_launched(form)):
+                await self._prepare_and_send(form)
+        except SubmissionRefused as error:
+            self._end_unsent(form, EndReason.UNPLACEABLE, str(error))
+        except UnknownTrialJob:
+            log.info("job %s has ended before it was sent", job_id, extra={"action": "job.launch", "job_id": job_id})
+        except PreparationFailed as error:
+            self._end_unsent(form, error.reason, str(error))
+        except Exception as error:
+            log.exception("job %s cannot be launched", job_id, extra={"action": "job.launch", "job_id": job_id})
+            self._end_unsent(form, EndReason.INFRASTRUCTURE, f"it cannot be launched: {error!r}; see the manager's log")
+        finally:
+            self._waiting.pop(job_id, None)
+            self._launching.pop(job_id, None)
+
+    async def _was_launched(self, form: TrialJobForm) -> bool:
+        """Whether the job was sent before a restart of the manager; waits until its keeper is connected."""
+        while (found := self._hub.reattach(self.keeper_of(form), form.job_id)) is None:
+            await self.wait_changed(form)
+        return found
+
+    async def _prepare_and_send(self, form: TrialJobForm) -> None:
+        storage = form.environment.get(ENV_CHECKPOINT_STORAGE)
+        if storage is not None and not is_url(storage):  # before its checkpoints are looked for
+            await self._await_storage(form, storage, write_launch(form, platform="", owner="", rules=GpuRules()))
+        start = await self.prepare(form)
+        if storage is not None and is_url(storage) and self.where(form) not in self._storing:
+            await self._await_storage(form, storage, self.launch(form))
+            self._storing.add(self.where(form))
+        if start is not None:  # before the first metric: it decides where the job's curve continues
+            self._starts[form.job_id] = start
+            await self.deliver_change(self.submitted(form, start=start))
+        if (job := self._jobs.get(form.job_id)) is not None:
+            failpoint("manager.launch.before")
+            self._hub.send(self.keeper_of(form), self.launch(job.form))
+            failpoint("manager.launch.after")
+
+    async def _await_storage(self, form: TrialJobForm, storage: str, launch: Launch) -> None:
+        """Wait until a job's trial can store checkpoints where the experiment has them stored, so that
+        none trains for hours and then cannot. Raises PreparationFailed after `STORAGE_ATTEMPTS`: it runs elsewhere."""
+        keeper_id, place = self.keeper_of(form), storage.removesuffix(f"/{form.trial_id}/{form.number}")
+        problem = ""
+        for failures in range(1, STORAGE_ATTEMPTS + 1):
+            await self.wait_connected(form)
+            try:
+                problem = await self._hub.probe_storage(keeper_id, place, launch)
+            except TrainingServiceError as error:
+                problem = str(error)
+            if not problem:
+                return
+            where = self.where(form)
+            log.warning("%s: %s", where, problem, extra={"action": "storage.probe", "job_id": form.job_id})
+            pause = growing_pause(failures, FIRST_STORAGE_PAUSE_SECONDS, LONGEST_STORAGE_PAUSE_SECONDS)
+            clause = f"trials on {where} cannot store checkpoints: {problem}"
+            self.report_waiting(form, f"{clause}; tried again in {pause:.0f} s")
+            await asyncio.sleep(pause)
+        raise PreparationFailed(f"trials on {self.where(form)} cannot store checkpoints: {problem}")
+
+    async def verify(self, form: TrialJobForm, offer: CheckpointOffer) -> str:
+        """What keeps a job from continuing from a checkpoint at its own path, as a clause; waits until its keeper is
+        connected."""
+        if is_url(offer.path):
+            return await await_verified(offer, form.environment, partial(self.report_waiting, form))
+        clause = f"{offer.name(form.trial_id)} is being verified"
+        with reporting_wait(partial(self.report_waiting, form), clause):
+            while True:
+                await self.wait_connected(form)
+                try:
+                    return await self._hub.verify_checkpoint(self.keeper_of(form), offer.path, offer.manifest)
+                except ServiceUnavailable as error:
+                    log.info("%s: %s", clause, error, extra={"action": "job.prepare", "job_id": form.job_id})
+                    await asyncio.sleep(RETRY_SECONDS)
+                except TrainingServiceError as error:
+                    return f"it cannot be verified: {error}"
 
     # ---- what keepers report
 
@@ -358,6 +517,9 @@ class HubTrainingService(TrainingService, SupportsEvents, SupportsReattach, Supp
 
     def _drop(self, job_id: str) -> None:
         self._jobs.pop(job_id, None)
+        self._waiting.pop(job_id, None)
+        if (task := self._launching.pop(job_id, None)) is not None:
+            task.cancel()
         self._saving.discard(job_id)
         self._starts.pop(job_id, None)
         self.release_job(job_id)

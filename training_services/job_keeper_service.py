@@ -93,6 +93,7 @@ class _JobKeeper:
     starting: asyncio.Task[None] | None = None
     dropped: asyncio.Event = field(default_factory=asyncio.Event)  # its job is over, or no longer wanted
     timer: asyncio.TimerHandle | None = None  # until it must have connected
+    changed: asyncio.Event = field(default_factory=asyncio.Event)  # it may answer now, or no longer
 
 
 class JobKeeperService(HubTrainingService, KeeperPresence):
@@ -160,15 +161,33 @@ class JobKeeperService(HubTrainingService, KeeperPresence):
         keeper = self._keepers.get(form.job_id)
         return None if keeper is None else keeper.node or None
 
+    def where(self, form: TrialJobForm) -> str:
+        return self.place_name
+
+    async def wait_changed(self, form: TrialJobForm) -> None:
+        changed = self._keepers[form.job_id].changed
+        changed.clear()
+        await changed.wait()
+
+    async def wait_connected(self, form: TrialJobForm) -> None:
+        while self.absence(self.keeper_of(form)):
+            await self.wait_changed(form)
+
     def begin(self, form: TrialJobForm) -> None:
         self._add_keeper(form)
-        self._hub.send(self.keeper_of(form), self.launch(form))  # it gets it when it registers
+        if self.must_prepare(form):
+            self._await_launch(form, arrived=False)
+        else:
+            self._hub.send(self.keeper_of(form), self.launch(form))  # it gets it when it registers
         self._begin_starting(form.job_id)
 
     def resume(self, form: TrialJobForm) -> None:
         """The list will show whether the platform has it."""
         self._add_keeper(form).is_resumed = True
-        self._hub.resume_launch(self.keeper_of(form), self.launch(form))
+        if self.must_prepare(form):
+            self._await_launch(form, arrived=True)
+        else:
+            self._hub.resume_launch(self.keeper_of(form), self.launch(form))
 
     def _add_keeper(self, form: TrialJobForm) -> _JobKeeper:
         self._hub.expect(form.job_id, form.token, form.experiment_id, node_id=self.keeper_of(form))
@@ -497,6 +516,7 @@ class JobKeeperService(HubTrainingService, KeeperPresence):
             keeper.is_connected = keeper.is_taken = True
             keeper.is_resumed = keeper.is_pending = False
             _stop_timer(keeper)
+            keeper.changed.set()
             self._set_silence(keeper, "")
 
     def heard(self, keeper_id: str, header: ReportHeader, now: float) -> None:
@@ -521,6 +541,7 @@ class JobKeeperService(HubTrainingService, KeeperPresence):
         if clause == keeper.silence:
             return
         keeper.silence = clause
+        keeper.changed.set()
         if self._is_current(keeper) and self._hub.was_started(keeper.form.job_id):
             self.queue_change(self.news(keeper.form, TrialJobStatus.RUNNING, detail=clause))
 

@@ -12,11 +12,11 @@ from typing import Any
 
 from proctor.training_services.errors import ServiceUnavailable, TrainingServiceError, UnknownNode
 from proctor.training_services.files.code import CodeArchive
+from proctor.training_services.files.paths import ExperimentPaths
 from proctor.training_services.keepers.hub import KeeperHub
 from proctor.training_services.nodes.pool import NodePool
 from proctor.training_services.providers import FileCollection
 from proctor.training_services.remote.files.collection import collect_and_remove
-from proctor.training_services.remote.files.paths import ExperimentPaths
 from proctor.trial_keeper.files.server import FileAnswers, ReadablePaths
 from proctor.trial_keeper.jobs.launching import absolute_launch
 from proctor.trial_keeper.protocol import (

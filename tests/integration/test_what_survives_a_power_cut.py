@@ -18,7 +18,7 @@ from proctor.manager.security import Tokens
 from proctor.manager.settings import Home
 from proctor.sdk.files import sync_tree
 from proctor.sdk.tuner import Tuner
-from proctor.training_services.remote.files.collection import CollectionNote
+from proctor.training_services.files.collection import CollectionNote
 from proctor.training_services.remote.machines.records import NodeDirectory, NodeRecord
 from proctor.training_services.ssh.host_keys import HostKeys
 from proctor.trial_keeper.jobs.records import JobRecord, RecordFolder

@@ -1,5 +1,5 @@
-"""Files between the manager and nodes, whatever connects them.
+"""Files between the manager and the machines of jobs, whatever connects them.
 
-Entry: `mirror`, which copies a node's files to the manager's disk. `code` decides which user code travels and builds
-its archive.
+Entry: `collection.Collector`, which copies jobs' files to the manager's disk. Reading order: paths, mirror, collection.
+`code` decides which user code travels and builds its archive.
 """

@@ -25,12 +25,13 @@ from proctor.training_services.base import (
 from proctor.training_services.capacity import GpuRules, Strategy
 from proctor.training_services.errors import BrokenPlatform, NoRoomForJob, ServiceUnavailable, TrainingServiceError
 from proctor.training_services.files.code import CodeArchives
+from proctor.training_services.files.collection import Collector, JobReader
+from proctor.training_services.files.paths import ExperimentPaths
 from proctor.training_services.keeper_service import KeeperTrainingService
 from proctor.training_services.keepers.launches import require_launchable, user_name, write_launch
 from proctor.training_services.providers import SECRETS_FILE
 from proctor.training_services.registry import ServiceContext
-from proctor.training_services.remote.files.collection import Collector, JobReader
-from proctor.training_services.remote.files.paths import ExperimentPaths
+from proctor.training_services.remote.files.collection import CollectionQueues
 from proctor.training_services.remote.files.transfer import TransferQueue
 from proctor.training_services.remote.settings import ClusterMetadata, RemoteSettings, read_logins
 from proctor.training_services.remote.staging import CheckpointLocator, StagedJob, Staging
@@ -80,13 +81,10 @@ class RemoteTrainingService(
         self._paths = ExperimentPaths(context.experiment_id, context.experiment_directory)
         self._reader = JobReader(self._hub)
         transfers = TransferQueue(self._start)
-        self._collector = Collector(
-            self._hub,
-            self._pool,
-            self._paths,
-            largest=self._settings.collect_limit_mb * _BYTES_PER_MB,
-            start=self._start,
-            experiment_id=context.experiment_id,
+        largest = self._settings.collect_limit_mb * _BYTES_PER_MB
+        self._collector = Collector(self._hub, self._paths, largest=largest)
+        self._collections = CollectionQueues(
+            self._pool, self._collector, start=self._start, experiment_id=context.experiment_id
         )
         self._checkpoints = CheckpointLocator(
             self._hub,
@@ -129,6 +127,7 @@ class RemoteTrainingService(
             self._node_of(form),
             self._paths.job(form),
             Path(form.directory),
+            place=self.where(form),
             path=path,
             offset=offset,
             limit=limit,
@@ -137,7 +136,8 @@ class RemoteTrainingService(
 
     async def list_job_files(self, form: TrialJobForm) -> list[tuple[str, int]]:
         node_id, folder = self._node_of(form), self._paths.job(form)
-        return await self._reader.list(node_id, folder, Path(form.directory), lives=form.job_id in self._jobs)
+        lives = form.job_id in self._jobs
+        return await self._reader.list(node_id, folder, Path(form.directory), place=self.where(form), lives=lives)
 
     async def copy_checkpoint(self, form: TrialJobForm, path: str) -> None:
         here = Path(form.directory, path)
@@ -213,7 +213,7 @@ class RemoteTrainingService(
             self._pool.quarantine.record(node_id, job.form.trial_id, job.exit.reason, after=after)
         lost = job.exit is not None and job.exit.reason is EndReason.NODE_LOST
         if self._group is not None and job.id not in self._waiting and not lost:
-            self._collector.note_end(self._node_of(job.form), self._paths.job(job.form), Path(job.form.directory))
+            self._collections.note_end(self._node_of(job.form), self._paths.job(job.form), Path(job.form.directory))
 
     def release_job(self, job_id: str) -> None:
         self._staged.pop(job_id, None)

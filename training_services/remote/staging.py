@@ -30,11 +30,11 @@ from proctor.training_services.errors import (
     TrainingServiceError,
 )
 from proctor.training_services.files.code import CodeArchives
-from proctor.training_services.keeper_service import reporting_wait
+from proctor.training_services.files.collection import Collector
+from proctor.training_services.files.paths import ExperimentPaths
+from proctor.training_services.hub_service import reporting_wait
 from proctor.training_services.keepers.hub import KeeperHub
 from proctor.training_services.nodes.pool import NodePool
-from proctor.training_services.remote.files.collection import Collector
-from proctor.training_services.remote.files.paths import ExperimentPaths
 from proctor.training_services.remote.files.transfer import Copy, Notify, TransferQueue
 from proctor.training_services.ssh.errors import NoRoom
 from proctor.training_services.stored_checkpoints import await_verified

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from proctor.training_services import keeper_service
+from proctor.training_services import hub_service
 from proctor.training_services.base import CheckpointOffer, JobStart, NodePlacement, TrialJobForm, TrialJobStatus
 from proctor.training_services.errors import ServiceUnavailable, SubmissionRefused
 from proctor.training_services.keepers.hub import KeeperHub
@@ -317,7 +317,7 @@ async def test_after_a_restart_a_job_that_was_launched_is_not_launched_again(sta
 async def test_a_keeper_that_dies_while_it_verifies_is_asked_again(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper_service, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(hub_service, "RETRY_SECONDS", 0.01)
     form = replace(stage.form("a.2"), trial_id="a", checkpoints=OFFERS)
     async with serving(stage.service):
         await stage.register()

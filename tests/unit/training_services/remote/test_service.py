@@ -18,11 +18,11 @@ from proctor.sdk.checkpoints.saving import save_checkpoint
 from proctor.training_services.base import CheckpointOffer, EndReason, NodePlacement, TrialJobForm, TrialJobStatus
 from proctor.training_services.capacity import GpuRules, Strategy
 from proctor.training_services.errors import ServiceUnavailable, SubmissionRefused
+from proctor.training_services.files.collection import CollectionNote
 from proctor.training_services.keepers.hub import KeeperHub
 from proctor.training_services.nodes.pool import NodePool, NodeStatus
 from proctor.training_services.registry import ServiceContext
 from proctor.training_services.remote import staging
-from proctor.training_services.remote.files.collection import CollectionNote
 from proctor.training_services.remote.service import RemoteTrainingService
 from proctor.training_services.ssh.errors import NoRoom, RemoteError
 from proctor.training_services.testing import Recorder, serving

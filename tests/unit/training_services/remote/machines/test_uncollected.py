@@ -13,9 +13,9 @@ from fakes.provider_scene import DAY, Scene, play
 from fakes.remote_nodes import FakeKeeper
 
 from proctor.training_services.errors import CollectionFailed, KeeperUnavailable, NodeInUse, UnknownNode
+from proctor.training_services.files.collection import CollectionNote
 from proctor.training_services.files.mirror import CollectedFiles, CollectionResult, MirrorFolder
 from proctor.training_services.providers import FileCollection
-from proctor.training_services.remote.files.collection import CollectionNote
 from proctor.training_services.remote.machines.records import read_records
 from proctor.training_services.ssh.errors import Unreachable
 from proctor.trial_keeper.protocol import FileFacts

@@ -1,5 +1,5 @@
-"""Where the files of an experiment are on its machines: the same tree as on the manager's, below the keeper's
-directory."""
+"""Where the files of an experiment are on the machines of its jobs: in the same tree as on the manager's, below the
+directory of the keeper."""
 
 from pathlib import Path, PurePosixPath
 
