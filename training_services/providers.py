@@ -1,9 +1,9 @@
-"""Who brings keepers to the nodes of one kind: manager-wide, shared by the experiments.
+"""What the experiments of a manager share on one kind of platform: connections, and what was claimed there.
 
 A training service whose nodes are not simply there (platform `remote`) has a `NodeProvider` behind it. Experiments
 claim nodes and release them; a node without a claim is cleaned, but files that could not be collected stay on it until
-a user has them collected. A provider is made when it is first asked for, so that a manager whose experiments are all
-local never loads its libraries.
+a user has them collected. Platforms that choose the machines themselves have a plain `Provider`. One is made when it is
+first asked for, so that a manager whose experiments are all local never loads its libraries.
 """
 
 import asyncio
@@ -28,6 +28,7 @@ __all__ = [
     "CheckVerdict",
     "FileCollection",
     "NodeProvider",
+    "Provider",
     "ProviderContext",
     "ProviderFactory",
     "Providers",
@@ -43,7 +44,10 @@ RECORD_FILE = "node.json"
 
 log = logging.getLogger(__name__)
 
-BUILT_IN: Mapping[str, str] = {"remote": "proctor.training_services.remote.machines.provider:RemoteProvider"}
+BUILT_IN: Mapping[str, str] = {
+    "remote": "proctor.training_services.remote.machines.provider:RemoteProvider",
+    "kubernetes": "proctor.training_services.kubernetes.provider:KubernetesProvider",
+}
 
 
 def read_secrets(experiment_directory: Path) -> dict[str, str]:
@@ -114,13 +118,53 @@ class ProviderContext:
     them (`--keeper-listen`)."""
 
 
-class NodeProvider(ABC):
-    """Keeps keepers running on the nodes that experiments claim."""
+class Provider(ABC):
+    """What the experiments of a manager share on one kind of platform."""
 
     @abstractmethod
     async def run(self) -> None:
-        """Serve until canceled: connect to claimed nodes, again after every loss; clean released ones. On
-        cancellation keepers and trials keep running."""
+        """Serve until canceled: connect, again after every loss. On cancellation keepers and trials keep running."""
+
+    def uncollected(self) -> Sequence[UncollectedFiles]:
+        """The files that released nodes still have, as far as is known. Returns at once."""
+        return ()
+
+    async def end_collections(self, experiment_id: str) -> None:  # noqa: B027
+        """An experiment is about to be resumed or deleted: when this returns, nothing of it is being collected. What
+        was not collected stays on its node."""
+
+    async def forget(self, experiment_id: str, *, keep: Collection[str] = ()) -> None:  # noqa: B027
+        """Release what an experiment has claimed and collect nothing, because it is about to be deleted, or because
+        none of its jobs ran there. From now on nothing is written to its folder.
+
+        :param keep: the nodes for which that is not so.
+        """
+
+    def hold(self, experiment_id: str) -> None:  # noqa: B027
+        """Keep the nodes that an experiment had claimed when the manager was last running, as they are written down:
+        the experiment is not loaded, and its jobs keep running, or it is still to be cleaned up after. Does nothing
+        without a record of them. Idempotent."""
+
+    @abstractmethod
+    async def inspect(
+        self, settings: Mapping[str, Any], secrets: Mapping[str, str], *, trial_gpu_number: int | None = None
+    ) -> Sequence[CheckStep]:
+        """Try everything that trials of a configuration need there. Changes nothing that stays.
+
+        :param settings: the `trainingService` section, keys in snake_case.
+        :param secrets: what was taken out of it, by path ("training_service.machine_list.0.password").
+        :param trial_gpu_number: how many GPUs each trial needs: places that could never run one are reported.
+        """
+
+    @abstractmethod
+    async def clean(self, settings: Mapping[str, Any], secrets: Mapping[str, str]) -> Sequence[CheckStep]:
+        """Remove everything of this manager from the place of a configuration: keepers, their jobs, folders, objects.
+        What an experiment uses is left alone, with a FAIL step that names the experiment."""
+
+
+class NodeProvider(Provider):
+    """Keeps keepers running on the nodes that experiments claim, and cleans those that are released. A check has steps
+    for every hop to every node, and a cleaning one for each node, in their order."""
 
     @abstractmethod
     def claim(self, experiment_id: str, settings: Mapping[str, Any], secrets: Mapping[str, str]) -> tuple[str, ...]:
@@ -140,30 +184,10 @@ class NodeProvider(ABC):
         collected first, from the nodes that are connected; see `uncollected` for the others. Does not wait until the
         nodes are cleaned; does nothing without a claim."""
 
-    def uncollected(self) -> Sequence[UncollectedFiles]:
-        """The files that released nodes still have, as far as is known. Returns at once."""
-        return ()
-
     def collect(self, node_id: str, experiment_id: str) -> FileCollection:
         """Begin to collect the files of an experiment that are `uncollected` on a node, then remove them there; when
         it is being done already, that. Returns at once. Raises UnknownNode where it has none, ServiceUnavailable."""
         raise UnknownNode(f"node {node_id} has no files that were not collected")
-
-    async def end_collections(self, experiment_id: str) -> None:  # noqa: B027
-        """An experiment is about to be resumed or deleted: when this returns, nothing of it is being collected. What
-        was not collected stays on its node."""
-
-    async def forget(self, experiment_id: str, *, keep: Collection[str] = ()) -> None:  # noqa: B027
-        """Release an experiment's nodes and collect nothing, because it is about to be deleted, or because none of its
-        jobs ran there. From now on nothing is written to its folder.
-
-        :param keep: the nodes for which that is not so.
-        """
-
-    def hold(self, experiment_id: str) -> None:  # noqa: B027
-        """Keep the nodes that an experiment had claimed when the manager was last running, as they are written down:
-        the experiment is not loaded, and its jobs keep running, or it is still to be cleaned up after. Does nothing
-        without a record of them. Idempotent; `claim`, `release` and `forget` end it."""
 
     @abstractmethod
     def has(self, node_id: str) -> bool:
@@ -182,23 +206,8 @@ class NodeProvider(ABC):
         """How one of its nodes is reached, as the user wrote it: "bob@gpu-3:2222". Raises UnknownNode."""
         return node_id
 
-    @abstractmethod
-    async def inspect(
-        self, settings: Mapping[str, Any], secrets: Mapping[str, str], *, trial_gpu_number: int | None = None
-    ) -> Sequence[CheckStep]:
-        """Try every hop to every node of a configuration. Changes nothing that stays.
 
-        :param trial_gpu_number: how many GPUs each trial needs: nodes that could never run one are reported.
-        """
-
-    @abstractmethod
-    async def clean(self, settings: Mapping[str, Any], secrets: Mapping[str, str]) -> Sequence[CheckStep]:
-        """Remove everything of this manager from the nodes of a configuration: its keepers, their jobs, its folders.
-        A node that an experiment claims is left alone, with a FAIL step that names the experiment. One step for each
-        node, in their order."""
-
-
-ProviderFactory = Callable[[ProviderContext], NodeProvider]
+ProviderFactory = Callable[[ProviderContext], Provider]
 
 
 class Providers:
@@ -208,7 +217,7 @@ class Providers:
         """:param factories: makers of providers by kind, beside the built-in ones and before them."""
         self._context = context
         self._factories = dict(factories or {})
-        self._made: dict[str, NodeProvider] = {}
+        self._made: dict[str, Provider] = {}
         self._group: asyncio.TaskGroup | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -226,8 +235,8 @@ class Providers:
                 for task in self._tasks:
                     task.cancel()
 
-    def get(self, kind: str) -> NodeProvider:
-        """The provider of a kind of nodes. Raises UnknownPlatform where there is none, ImportError with the package
+    def get(self, kind: str) -> Provider:
+        """The provider of a platform. Raises UnknownPlatform where there is none, ImportError with the package
         to install."""
         if kind not in self._made:
             provider = self._factory(kind)(self._context)
@@ -259,7 +268,7 @@ class Providers:
     def of_node(self, node_id: str) -> NodeProvider:
         """The provider of a node. Raises UnknownNode where there is none, as for node `local`."""
         for provider in self._made.values():
-            if provider.has(node_id):
+            if isinstance(provider, NodeProvider) and provider.has(node_id):
                 return provider
         raise UnknownNode(f"node {node_id} is not reached over a network; there is nothing to connect to")
 
@@ -282,8 +291,8 @@ class Providers:
                     "%s nodes are on record and cannot be cleaned: %s", kind, error, extra={"action": "node.fail"}
                 )
 
-    def _start(self, group: asyncio.TaskGroup, kind: str, provider: NodeProvider) -> asyncio.Task[None]:
-        return group.create_task(provider.run(), name=f"provider of {kind} nodes")
+    def _start(self, group: asyncio.TaskGroup, kind: str, provider: Provider) -> asyncio.Task[None]:
+        return group.create_task(provider.run(), name=f"provider of platform {kind}")
 
 
 def _kinds_on_record(nodes_directory: Path) -> set[str]:

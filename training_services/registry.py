@@ -26,6 +26,7 @@ BUILT_IN: Mapping[str, str] = {
     "local": "proctor.training_services.local.service:LocalTrainingService",
     "in_memory": "proctor.training_services.in_memory.service:from_context",
     "remote": "proctor.training_services.remote.service:RemoteTrainingService",
+    "kubernetes": "proctor.training_services.kubernetes.service:KubernetesTrainingService",
 }
 
 

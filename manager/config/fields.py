@@ -25,6 +25,9 @@ LONGEST_SECONDS = 100 * 365 * 86400.0
 MOST_PRIORITY = 1000
 MOST_HOURS = 1e9
 """Of GPUs: a thousand of them for a hundred years are fewer."""
+_OBJECT_NAME = "[a-z0-9]([a-z0-9.-]*[a-z0-9])?"
+_MEMORY = r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>[KMGTP]i|[kMGTP]|(?i:[kmgtp]b))"
+_QUANTITIES = frozenset({*"kMGTP", "Ki", "Mi", "Gi", "Ti", "Pi"})
 _LARGEST_WHOLE = 2**63 - 1
 """What the database can keep."""
 
@@ -219,6 +222,43 @@ def _something(value: Any) -> Any:
     return value
 
 
+def _object_name(value: Any) -> Any:
+    if not isinstance(value, str) or len(value) > 253 or not re.fullmatch(_OBJECT_NAME, value):
+        raise unexpected("the name of an object of Kubernetes: lower-case letters, digits, - and .")
+    return value
+
+
+def _text_mapping(value: Any) -> Any:
+    if not isinstance(value, dict) or not all(
+        isinstance(key, str) and isinstance(text, str) for key, text in value.items()
+    ):
+        raise unexpected('a mapping of text to text; quote numbers and booleans, as in "true"')
+    return value
+
+
+def _amount(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise unexpected("a number of more than zero, such as 4 or 0.5")
+    return float(value)
+
+
+def _memory_size(value: Any) -> Any:
+    """A quantity of Kubernetes, or as NNI writes it: 16gb, "16 GB"."""
+    match = re.fullmatch(_MEMORY, value.strip()) if isinstance(value, str) else None
+    if match is None or not float(match["number"]):
+        raise unexpected("an amount of memory, such as 16Gi or 512Mi")
+    unit = match["unit"]
+    return f"{match['number']}{unit if unit in _QUANTITIES else unit[0].upper() + 'i'}"
+
+
+def _manager_url(value: Any) -> Any:
+    if not isinstance(value, str) or not re.fullmatch(
+        r"https://(\[[0-9A-Fa-f:.%]+\]|[^\s/?#@:\[\]]+):[0-9]{1,5}/?", value
+    ):
+        raise unexpected("a URL such as https://10.0.0.5:8443, with the port of --keeper-listen")
+    return value.rstrip("/")
+
+
 def _duration_schema(bound: str) -> WithJsonSchema:
     """A number from 0, or text with a unit.
 
@@ -255,6 +295,15 @@ VariableNames = Annotated[
 ClassName = Annotated[str, BeforeValidator(_class_name)]
 ObjectiveMetric = Annotated[Literal["default"], BeforeValidator(_objective_metric)]
 AnyMapping = Annotated[dict[str, Any], BeforeValidator(_mapping)]
+TextMapping = Annotated[dict[str, str], BeforeValidator(_text_mapping)]
+ObjectName = Annotated[
+    str, BeforeValidator(_object_name), WithJsonSchema({"type": "string", "pattern": f"^{_OBJECT_NAME}$"})
+]
+"""The name of an object of Kubernetes."""
+Amount = Annotated[float, BeforeValidator(_amount), WithJsonSchema({"type": "number", "exclusiveMinimum": 0})]
+MemorySize = Annotated[str, BeforeValidator(_memory_size)]
+"""A quantity of Kubernetes."""
+ManagerUrl = Annotated[str, BeforeValidator(_manager_url)]
 AnyValue = Annotated[Any, BeforeValidator(_something)]
 """Any JSON value but null."""
 AbsolutePath = Annotated[Path, BeforeValidator(absolute_path), WithJsonSchema({"type": "string", "minLength": 1})]

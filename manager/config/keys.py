@@ -70,6 +70,7 @@ ALGORITHMS = "Tuner and assessor"
 SERVICE = "trainingService, any platform"
 LOCAL = "trainingService, platform local"
 REMOTE = "trainingService, platform remote"
+KUBERNETES = "trainingService, platform kubernetes"
 OTHER_PLATFORMS = "trainingService, other platforms of NNI"
 STORAGE = "sharedStorage"
 ADDITIONS = "Additions of this project"
@@ -227,6 +228,7 @@ def _services() -> Iterator[Key]:
     sharing: dict[str, object] = {"useActiveGpu": True, "maxTrialNumberPerGpu": 2, "gpuIndices": [0, 2]}
     yield from _honored(LOCAL, {f"trainingService.{key}": value for key, value in sharing.items()}, "local")
     yield from _remote(sharing)
+    yield from _kubernetes()
     for platform in PLATFORMS.values():
         for key in platform.keys:
             yield Key(
@@ -267,6 +269,46 @@ def _remote(sharing: dict[str, object]) -> Iterator[Key]:
     yield from _honored(REMOTE, {f"trainingService.{key}": value for key, value in service.items()}, "remote")
     machine_keys = {f"trainingService.machineList[].{key}": value for key, value in machine.items()}
     yield from _honored(REMOTE, machine_keys, "remote")
+
+
+def _kubernetes() -> Iterator[Key]:
+    service: dict[str, object] = {
+        "image": "images.example.org/digits:3",
+        "namespace": "ml",
+        "context": "cluster-2",
+        "kubeconfig": "kubeconfig.yml",
+        "managerUrl": "https://10.0.0.5:8443",
+        "cpuNumber": 4,
+        "memorySize": "16Gi",
+        "gpuResource": "amd.com/gpu",
+        "nodeSelector": {"pool": "a100"},
+        "tolerations": [{"key": "gpu", "operator": "Exists"}],
+        "serviceAccount": "trials",
+        "imagePullSecrets": ["registry"],
+        "imagePullPolicy": "Always",
+        "priorityClass": "low",
+        "schedulerName": "volcano",
+        "labels": {"kueue.x-k8s.io/queue-name": "ml"},
+        "annotations": {"team": "vision"},
+        "mounts": [{"path": "/data", "claim": "datasets"}],
+        "environmentSecrets": ["wandb"],
+        "python": "python3.12",
+        "podTemplate": {"spec": {"hostIPC": True}},
+        "pendingTimeout": "2h",
+        "nodeTimeout": "20m",
+        "terminationGracePeriod": "2m",
+    }
+    mount: dict[str, object] = {
+        "path": "/models",
+        "claim": "models",
+        "secret": "keys",
+        "configMap": "lists",
+        "subPath": "v2",
+        "readOnly": True,
+    }
+    yield from _honored(KUBERNETES, {f"trainingService.{key}": value for key, value in service.items()}, "kubernetes")
+    keys = {f"trainingService.mounts[].{key}": value for key, value in mount.items()}
+    yield from _honored(KUBERNETES, keys, "kubernetes")
 
 
 def _storage() -> Iterator[Key]:

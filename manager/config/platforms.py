@@ -58,7 +58,7 @@ _USE_OURS = "use platform local or remote, on the machines that have the GPUs"
 _ALL = (
     Platform("local", Availability.SUPPORTED),
     Platform("remote", Availability.SUPPORTED, needs=("asyncssh", "proctor[remote]")),
-    Platform("kubernetes", Availability.NOT_YET, _USE_OURS),
+    Platform("kubernetes", Availability.SUPPORTED, needs=("kubernetes", "proctor[kubernetes]")),
     Platform(
         "kubeflow",
         Availability.REFUSED,

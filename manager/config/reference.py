@@ -15,10 +15,14 @@ from proctor.manager.config.keys import ADDITIONS, ANY, EXPERIMENT, KEYS, OTHER_
 from proctor.manager.config.matching import section_models
 from proctor.manager.config.platforms import PLATFORMS
 from proctor.manager.config.sections import INHERITED
-from proctor.manager.config.services import LocalConfig, RemoteConfig, Section
+from proctor.manager.config.services import KubernetesConfig, LocalConfig, RemoteConfig, Section
 from proctor.manager.config.version1 import MULTI_PHASE, OLD_CLASS_FILE, OLD_KEYS, OLD_MACHINE_KEYS
 
-_SERVICES: dict[str | None, type[Section]] = {"local": LocalConfig, "remote": RemoteConfig}
+_SERVICES: dict[str | None, type[Section]] = {
+    "local": LocalConfig,
+    "remote": RemoteConfig,
+    "kubernetes": KubernetesConfig,
+}
 _TREATMENT_NAMES = {
     Treatment.HONORED: "honored",
     Treatment.NOTICE: "accepted with a notice",

@@ -2,24 +2,31 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, field_validator, model_validator
 from pydantic_core import InitErrorDetails
 
 from proctor.manager.config.fields import (
     AbsolutePath,
+    Amount,
+    AnyMapping,
     Count,
     GpuIndices,
     LoginName,
+    ManagerUrl,
+    MemorySize,
     NodePath,
+    ObjectName,
     PortNumber,
     Positive,
     Seconds,
     Text,
+    TextMapping,
     Truth,
     unexpected,
 )
 from proctor.manager.config.key_names import camel_case
 from proctor.manager.config.platforms import PLATFORMS
+from proctor.training_services.kubernetes.pod_template import find_conflicts
 
 SECRET = {"writeOnly": True}
 """Marks a field whose value is kept apart from the configuration (see `secrets.py`)."""
@@ -143,6 +150,103 @@ class RemoteConfig(Section):
         return self
 
 
+class MountConfig(Section):
+    """Something of the namespace that trials see as a folder: a claim, a Secret or a ConfigMap."""
+
+    path: NodePath
+    """Where trials see it."""
+    claim: Text | None = None
+    """A PersistentVolumeClaim."""
+    secret: Text | None = None
+    """A Secret: a file for each of its keys."""
+    config_map: Text | None = None
+    """A ConfigMap: a file for each of its keys."""
+    sub_path: Text | None = None
+    """A folder of it instead of all of it."""
+    read_only: Truth = False
+    """Trials cannot write there."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if sum(each is not None for each in (self.claim, self.secret, self.config_map)) != 1:
+            raise unexpected("one of claim, secret and configMap")
+        return self
+
+
+class KubernetesConfig(Section):
+    """Trials run as Jobs of a Kubernetes cluster, in one namespace."""
+
+    platform: Literal["kubernetes"]
+    """Where trials run."""
+    image: Text
+    """Container image of the trials; it needs Python 3.10 or later and bash."""
+    namespace: ObjectName | None = None
+    """Namespace of the trials; that of the context if not given."""
+    context: Text | None = None
+    """Context of the kubeconfig file; the current one if not given."""
+    kubeconfig: AbsolutePath | None = None
+    """Kubeconfig file; $KUBECONFIG, ~/.kube/config, or in a cluster the pod's service account if not given."""
+    manager_url: ManagerUrl | None = None
+    """Where pods reach this manager, which listens by --keeper-listen, such as https://10.0.0.5:8443; if not given, the
+    manager reaches the pods through the API server."""
+    cpu_number: Amount | None = None
+    """CPUs that each trial requests."""
+    memory_size: MemorySize | None = None
+    """Memory of each trial, such as 16Gi: its request and its limit."""
+    gpu_resource: Text = "nvidia.com/gpu"
+    """What the cluster calls the GPUs that trialGpuNumber counts."""
+    node_selector: TextMapping = {}
+    """Labels of the nodes that trials may run on."""
+    tolerations: tuple[AnyMapping, ...] = ()
+    """Taints of nodes that trials tolerate."""
+    service_account: ObjectName | None = None
+    """Service account of the trials; without one they have no token of the cluster."""
+    image_pull_secrets: tuple[ObjectName, ...] = ()
+    """Secrets for the registry of the image."""
+    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
+    """When the image is pulled; the cluster's default if not given."""
+    priority_class: ObjectName | None = None
+    """Priority class of the pods."""
+    scheduler_name: Text | None = None
+    """Scheduler of the pods, such as volcano; the cluster's default if not given."""
+    labels: TextMapping = {}
+    """Labels of Jobs and pods, such as kueue.x-k8s.io/queue-name."""
+    annotations: TextMapping = {}
+    """Annotations of Jobs and pods."""
+    mounts: tuple[MountConfig, ...] = ()
+    """Claims, Secrets and ConfigMaps that trials see as folders."""
+    environment_secrets: tuple[ObjectName, ...] = ()
+    """Secrets whose keys are environment variables of trials."""
+    python: Text = "python3"
+    """The image's Python that runs the keeper of a trial."""
+    pod_template: AnyMapping = {}
+    """Lines of the pod's template, laid over Proctor's own as a strategic merge patch."""
+    pending_timeout_seconds: Annotated[Seconds | None, Field(alias="pendingTimeout")] = None
+    """A trial that waits longer for its pod to run fails: seconds, or 10m, 1.5h; without a limit if not given."""
+    node_timeout_seconds: Annotated[Seconds, Field(alias="nodeTimeout")] = 300.0
+    """A node that is away for longer loses its trials, which then run elsewhere: seconds, or 10m, 1.5h."""
+    termination_grace_seconds: Annotated[Seconds, Field(alias="terminationGracePeriod")] = 60.0
+    """How long a trial has to save and to end when the cluster takes its pod away."""
+
+    @field_validator("pod_template")
+    @classmethod
+    def _leaves_the_keeper_alone(cls, template: dict[str, Any]) -> dict[str, Any]:
+        for path, why in find_conflicts(template):
+            raise unexpected(f"podTemplate without {'.'.join(map(str, path))} ({why})")
+        return template
+
+    @model_validator(mode="after")
+    def _each_path_once(self) -> Self:
+        paths = [mount.path.rstrip("/") for mount in self.mounts]
+        twice = next((path for path in paths if paths.count(path) > 1), None)
+        ours = next((path for path in paths if path == "/proctor" or path.startswith("/proctor/")), None)
+        if twice is not None:
+            raise unexpected("each path of mounts once", found=f"{twice} twice")
+        if ours is not None:
+            raise unexpected("paths of mounts outside of /proctor, where the keeper is", found=ours)
+        return self
+
+
 class PlugInConfig(Section):
     """Trials run on a platform that an installed package brings. Its other keys are for the package: they reach it in
     snake_case, whatever stands inside of them as it was written."""
@@ -194,12 +298,13 @@ def _service_kind(section: Any) -> str | None:
     platform = section.get("platform") if isinstance(section, dict) else getattr(section, "platform", None)
     if not isinstance(platform, str):
         return None
-    return platform if platform in ("local", "remote") else "plug_in"
+    return platform if platform in ("local", "remote", "kubernetes") else "plug_in"
 
 
 TrainingServiceConfig = Annotated[
     Annotated[LocalConfig, Tag("local")]
     | Annotated[RemoteConfig, Tag("remote")]
+    | Annotated[KubernetesConfig, Tag("kubernetes")]
     | Annotated[PlugInConfig, Tag("plug_in")],
     Discriminator(_service_kind),
 ]

@@ -1,4 +1,4 @@
-"""The machines of a configuration without an experiment: looked at hop by hop, or cleaned."""
+"""The machines or the cluster of a configuration without an experiment: looked at hop by hop, or cleaned."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from proctor.manager.engine.supervisor import ExperimentSupervisor
 from proctor.manager.errors import BadRequest, Unavailable
 from proctor.manager.settings import Home
 from proctor.training_services.errors import UnknownPlatform
-from proctor.training_services.providers import CheckStep, CheckVerdict, NodeProvider, Providers
+from proctor.training_services.providers import CheckStep, CheckVerdict, NodeProvider, Provider, Providers
 
 LEAVING = "leaving"
 """The name of the step of a machine that a stopped experiment is leaving."""
@@ -25,7 +25,7 @@ _SECRETS = "training_service.machine_list"
 class _Asked:
     """The machines that are asked about, and who knows them."""
 
-    provider: NodeProvider
+    provider: Provider
     settings: dict[str, Any]
     secrets: dict[str, str]
     trial_gpu_number: int | None
@@ -56,6 +56,8 @@ class Platforms:
         alone. An experiment that is being stopped, or was stopped and still leaves them, is waited for a while; a
         machine that it has not left by then has a failed step LEAVING that says so. Raises as `check`."""
         asked = await self._read(config, directory, handover, machine)
+        if not isinstance(asked.provider, NodeProvider):
+            return await asked.provider.clean(asked.settings, asked.secrets)
         node_ids = asked.provider.node_ids_of(asked.settings)
         await self._supervisor.until_left(node_ids, LEAVING_SECONDS)
         leaving = [self._supervisor.leaving((node_id,)) for node_id in node_ids]
@@ -70,18 +72,19 @@ class Platforms:
         secrets = {**loaded.secrets, **handed.secrets}
         section = loaded.config.training_service
         provider = self._provider(section.platform)
-        assert isinstance(section, RemoteConfig), "a provider for a platform without machines"
         creation.check_secrets(loaded.config, secrets)
         settings: dict[str, Any] = section.model_dump(mode="json", by_alias=False)
         asked = _Asked(provider, settings, secrets, loaded.config.trial_gpu_number)
         if machine is None:
             return asked
+        if not isinstance(section, RemoteConfig):
+            raise BadRequest(f"platform {section.platform} has no machines to choose from; leave out `machine`")
         if not 0 <= machine < len(section.machine_list):
             raise BadRequest(f"machine: expected 0 to {len(section.machine_list) - 1}, found {machine}")
         chosen = {**settings, "machine_list": [settings["machine_list"][machine]]}
         return replace(asked, settings=chosen, secrets=_secrets_of(secrets, machine))
 
-    def _provider(self, platform: str) -> NodeProvider:
+    def _provider(self, platform: str) -> Provider:
         if self._providers is None:
             raise Unavailable("this manager reaches no machines")
         try:

@@ -17,7 +17,7 @@ from fakes.keeper_manager import NODE_ID, SECRET, FakeManager
 from fakes.keeper_node import kill_and_wait
 from fakes.launches import make_launch
 
-from proctor.training_services.remote.bootstrap.archive import KeeperArchive, build
+from proctor.training_services.keepers.archive import KeeperArchive, build
 from proctor.trial_keeper.jobs.cleanup import find_processes
 from proctor.trial_keeper.linux.processes import end_processes
 from proctor.trial_keeper.protocol import Launch

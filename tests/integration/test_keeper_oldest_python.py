@@ -9,7 +9,7 @@ import pytest
 from fakes.keeper_node import open_node
 from fakes.pods import JOB, open_pod
 
-from proctor.training_services.remote.bootstrap.archive import build
+from proctor.training_services.keepers.archive import build
 from proctor.trial_keeper.protocol import Cancel, EndReason, ListFiles, ReadFile, RemoveFolder, Shutdown
 
 pytestmark = pytest.mark.anyio

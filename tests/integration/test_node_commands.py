@@ -14,7 +14,7 @@ import pytest
 from fakes.archive_node import ArchiveNode, open_archive_node
 from fakes.keeper_node import eventually, kill_and_wait
 
-from proctor.training_services.remote.bootstrap.archive import KeeperArchive
+from proctor.training_services.keepers.archive import KeeperArchive
 from proctor.trial_keeper.jobs.records import RecordFolder, read_exit
 from proctor.trial_keeper.protocol import Cancel, EndReason
 

@@ -52,14 +52,14 @@ def test_an_unknown_name_is_an_error_that_lists_the_known_ones(
     context: ServiceContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(monkeypatch, ("slurm", "nowhere:Nothing"))
-    with pytest.raises(UnknownPlatform, match=r"'lokal'.*known: local, in_memory, remote, slurm"):
+    with pytest.raises(UnknownPlatform, match=r"'lokal'.*known: local, in_memory, remote, kubernetes, slurm"):
         create("lokal", context)
 
 
 def test_a_plug_in_is_made_by_its_entry_point(context: ServiceContext, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(EntryPoint, "load", lambda entry: plug_in)
     install(monkeypatch, ("slurm", "somewhere:plug_in"))
-    assert known_platforms() == ["local", "in_memory", "remote", "slurm"]
+    assert known_platforms() == ["local", "in_memory", "remote", "kubernetes", "slurm"]
     assert isinstance(create("slurm", context), InMemoryTrainingService)
 
 

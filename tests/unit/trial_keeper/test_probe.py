@@ -17,7 +17,8 @@ from unittest import mock
 
 import pytest
 
-from proctor.training_services.remote.bootstrap.archive import build, read_probe
+from proctor.training_services.keepers.archive import build
+from proctor.training_services.remote.bootstrap.node import read_probe
 from proctor.training_services.ssh.shell import ISOLATED, READ_SOURCE, with_source
 from proctor.trial_keeper import probe
 

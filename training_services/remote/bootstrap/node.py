@@ -6,12 +6,14 @@ order: `NodeFacts` and the checks (`require_…`), then `open_contact` and `Node
 """
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from importlib.resources import files
 from typing import Any
 
-from proctor.training_services.remote.bootstrap.archive import OLDEST_PYTHON, KeeperArchive, read_probe
+from proctor.training_services.keepers.archive import OLDEST_PYTHON, KeeperArchive
 from proctor.training_services.remote.bootstrap.keeper_commands import NodeKeeper, RemotePython, read_answer
 from proctor.training_services.ssh.base import NodeConnection
 from proctor.training_services.ssh.errors import NoPython, NoRoom, NotWritable, RemoteError, WrongClock
@@ -22,6 +24,7 @@ __all__ = [
     "Site",
     "detach",
     "open_contact",
+    "read_probe",
     "require_clock",
     "require_home",
     "require_python_path",
@@ -37,6 +40,12 @@ _NAMES = ("python3", "python")
 _NOT_FOUND = (126, 127)
 _PROBE_SECONDS = 30.0
 _UPLOAD_SECONDS = 600.0
+
+
+@functools.cache
+def read_probe() -> str:
+    """The source of the probe of a machine, for `python3 -c`; see `trial_keeper/probe.py`."""
+    return files("proctor").joinpath("trial_keeper", "probe.py").read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,9 @@ from pathlib import Path
 from proctor.training_services.errors import ServiceUnavailable, TrainingServiceError
 from proctor.training_services.files.code import CodeArchive
 from proctor.training_services.files.paths import ExperimentPaths
+from proctor.training_services.keepers.archive import ArchiveBuilder
 from proctor.training_services.nodes.pool import NodeStatus
 from proctor.training_services.providers import FileCollection, ProviderContext
-from proctor.training_services.remote.bootstrap.archive import ArchiveBuilder
 from proctor.training_services.remote.bootstrap.node import Site, open_contact, require_usable
 from proctor.training_services.remote.files.collection import collect_and_remove, name_files, read_left
 from proctor.training_services.remote.files.transfer import Transfers

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from proctor.training_services.errors import NodeInUse, ServiceUnavailable, UnknownNode
+from proctor.training_services.keepers.archive import ArchiveBuilder
 from proctor.training_services.providers import (
     SECRETS_FILE,
     CheckStep,
@@ -18,7 +19,6 @@ from proctor.training_services.providers import (
     ProviderContext,
     UncollectedFiles,
 )
-from proctor.training_services.remote.bootstrap.archive import ArchiveBuilder
 from proctor.training_services.remote.machines.checks import TrialNeeds, clean_machines, inspect_machines
 from proctor.training_services.remote.machines.machine import Connect, Machine, MachineContext
 from proctor.training_services.remote.machines.records import (

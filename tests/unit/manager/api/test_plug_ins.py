@@ -81,4 +81,4 @@ async def test_a_platform_that_nobody_brings_is_refused_with_those_that_are_know
     body = {"config": {**real.config, "training_service": {"platform": "moonbase"}}, "directory": str(real.directory)}
     answer = await real.client.post("/api/v1/experiments", json=body)
     assert answer.status_code == 422
-    assert "local or remote or broken or cluster or missing" in answer.json()["detail"]
+    assert "local or remote or kubernetes or broken or cluster or missing" in answer.json()["detail"]

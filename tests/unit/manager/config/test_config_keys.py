@@ -35,6 +35,10 @@ def name_of(row: Key) -> str:
     return f"{row.platform or ''}:{row.path}={row.example}"
 
 
+MOUNTED = ("claim", "secret", "configMap")
+"""Of which a mount has one."""
+
+
 def base_for(row: Key, mapping: dict[str, Any]) -> dict[str, Any]:
     """The small configuration, with the surroundings the key of a row needs."""
     base = copy.deepcopy(mapping)
@@ -42,6 +46,11 @@ def base_for(row: Key, mapping: dict[str, Any]) -> dict[str, Any]:
         base["trainingService"] = {"platform": row.platform}
     if row.platform == "remote":
         base["trainingService"]["machineList"] = [{"host": "gpu", "user": "me"}]
+    if row.platform == "kubernetes":
+        base["trainingService"]["image"] = "digits"
+    if row.path.startswith("trainingService.mounts[]"):
+        source = "secret" if row.path.endswith(".claim") else "claim"
+        base["trainingService"]["mounts"] = [{"path": "/data", source: "data"}]
     if row.path.startswith("advisor"):
         del base["tuner"]
     if row.path.startswith("assessor."):
@@ -71,6 +80,9 @@ def with_key(row: Key, base: dict[str, Any]) -> dict[str, Any]:
         holder["className"] = f"{parents[0]}s.Mine"
     if name == "searchSpaceFile":
         del filled["searchSpace"]
+    if name in MOUNTED:
+        for other in MOUNTED:
+            holder.pop(other, None)
     if parents == ["trainingService"]:
         filled.pop(name, None)  # what the section says for the root needs no second word there
     holder[name] = row.example
@@ -189,6 +201,8 @@ def test_a_platform_is_treated_as_its_table_says(platform: Any, small_mapping: d
     small_mapping["trainingService"] = {"platform": platform.name}
     if platform.name == "remote":
         small_mapping["trainingService"]["machineList"] = [{"host": "gpu"}]
+    if platform.name == "kubernetes":
+        small_mapping["trainingService"]["image"] = "digits"
     if platform.availability is Availability.SUPPORTED:
         assert load_experiment_mapping(small_mapping, directory).config.training_service.platform == platform.name
         return

@@ -152,7 +152,7 @@ trainingService:
     assert lines[0] == f"{file}:1:1: trialCommand: expected a value, found nothing; this key is required"
     assert lines[2] == (f"{file}:2:1: trialComand: expected a known key, found trialComand; did you mean trialCommand?")
     assert lines[3] == f"{file}:3:19: trialConcurrency: expected a whole number, found the text 'two'"
-    assert lines[9].endswith("expected local or remote, found the text 'locall'; did you mean local?")
+    assert lines[9].endswith("expected local or remote or kubernetes, found the text 'locall'; did you mean local?")
 
 
 @pytest.mark.parametrize(
@@ -342,7 +342,7 @@ def test_a_tuner_that_cannot_search_the_space_is_told_at_the_parameter(problems:
 def test_a_missing_key_of_a_section_is_told_at_the_section(problems: Problems, small: str) -> None:
     found = problems(small.replace("  platform: local\n", "  gpuIndices: 0\n"))
     assert str(found["trainingService.platform"]).endswith(
-        ":6:1: trainingService.platform: expected local or remote, found nothing"
+        ":6:1: trainingService.platform: expected local or remote or kubernetes, found nothing"
     )
 
 

@@ -78,7 +78,7 @@ def test_an_unknown_platform_is_an_error_that_lists_what_is_known(
 ) -> None:
     install("some_cluster", "cluster = some_cluster:Service\nlocal = some_cluster:Service")
     printed = problem(small_mapping, directory, platform="moonbase")
-    assert "expected local or remote or cluster, found the text 'moonbase'" in printed
+    assert "expected local or remote or kubernetes or cluster, found the text 'moonbase'" in printed
     assert "entry point of the group proctor.training_services" in printed
     assert "did you mean cluster" in problem(small_mapping, directory, platform="clustre")
     assert "did you mean local" in problem(small_mapping, directory, platform="locall")

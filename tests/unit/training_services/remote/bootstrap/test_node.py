@@ -14,7 +14,7 @@ import pytest
 from fakes.connections import PASSWORDS, PATIENCE_SECONDS, connected
 from fakes.ssh_server import FakeSshServer, Wanted, ssh_server
 
-from proctor.training_services.remote.bootstrap.archive import build
+from proctor.training_services.keepers.archive import build
 from proctor.training_services.remote.bootstrap.node import NodeContact, detach, open_contact, require_usable
 from proctor.training_services.ssh.connection import Connection
 from proctor.training_services.ssh.errors import CommandFailed, ConnectionEnded, NoPython

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from proctor.sdk.bundle import build_bundle, bundle_files
-from proctor.training_services.remote.bootstrap import archive
-from proctor.training_services.remote.bootstrap.archive import ArchiveNotBuilt, archive_files, build
+from proctor.training_services.keepers import archive
+from proctor.training_services.keepers.archive import ArchiveNotBuilt, archive_files, build
 
 ROOT = Path(__file__).parents[5]
 

@@ -1,4 +1,4 @@
-"""The keeper archive, the one file that is copied to a machine: a zip archive that any Python ≥ 3.10 runs.
+"""The keeper archive, the one file that is brought to a machine or a pod: a zip archive that any Python ≥ 3.10 runs.
 
 It holds the keeper, what the keeper needs of the SDK, what trials there import (`proctor.sdk.bundle`), and `pynvml`
 from the installed nvidia-ml-py, whose metadata must say that it is pure Python and runs on 3.10. Nothing else of the
@@ -6,7 +6,6 @@ manager's environment. The same files give the same bytes, and its name holds th
 """
 
 import asyncio
-import functools
 import hashlib
 import io
 import zipfile
@@ -18,9 +17,9 @@ from pathlib import Path
 
 from proctor.sdk.bundle import PACKAGES, bundle_files
 from proctor.sdk.files import name_beside, replace_file
-from proctor.training_services.ssh.errors import RemoteError
+from proctor.training_services.errors import TrainingServiceError
 
-__all__ = ["OLDEST_PYTHON", "ArchiveBuilder", "ArchiveNotBuilt", "KeeperArchive", "build", "read_probe"]
+__all__ = ["OLDEST_PYTHON", "ArchiveBuilder", "ArchiveNotBuilt", "KeeperArchive", "build"]
 
 OLDEST_PYTHON = "3.10"
 
@@ -39,7 +38,7 @@ sys.exit(main())
 """
 
 
-class ArchiveNotBuilt(RemoteError):
+class ArchiveNotBuilt(TrainingServiceError):
     """The keeper's archive cannot be built from what is installed here."""
 
 
@@ -86,12 +85,6 @@ class ArchiveBuilder:
             if self._built is None:
                 self._built = await asyncio.to_thread(build, self._folder)
             return self._built
-
-
-@functools.cache
-def read_probe() -> str:
-    """The source of the probe of a machine, for `python3 -c`; see `trial_keeper/probe.py`."""
-    return files("proctor").joinpath("trial_keeper", "probe.py").read_text(encoding="utf-8")
 
 
 def archive_files() -> dict[str, bytes]:

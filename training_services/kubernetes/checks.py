@@ -1,0 +1,114 @@
+"""What `proctor doctor --config` looks at in a cluster, and what `proctor platform clean` removes there."""
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from proctor.training_services.errors import TrainingServiceError
+from proctor.training_services.kubernetes.client import Cluster
+from proctor.training_services.kubernetes.manifests import EXPERIMENT_ANNOTATION, Names, manager_selector
+from proctor.training_services.providers import CheckStep, CheckVerdict
+
+__all__ = ["RIGHTS", "RIGHTS_FOR_EXEC", "ClusterChecks", "Right", "clean_namespace", "find_missing_rights"]
+
+_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+
+
+@dataclass(frozen=True)
+class Right:
+    """What the manager's user does in the namespace with one kind of objects."""
+
+    group: str
+    resource: str  # with its subresource: "pods/log"
+    verbs: tuple[str, ...]
+    is_needed: bool = True
+
+
+RIGHTS = (
+    Right("batch", "jobs", ("create", "delete", "get", "list", "watch")),
+    Right("", "pods", ("list", "watch")),
+    Right("", "pods/log", ("get",)),
+    Right("", "configmaps", ("create", "delete", "get", "list", "patch")),
+    Right("", "secrets", ("create",)),
+    Right("", "events", ("list", "watch"), is_needed=False),
+)
+"""All that platform kubernetes does, and the whole of the Role in `deploy/kubernetes`."""
+RIGHTS_FOR_EXEC = (Right("", "pods/exec", ("create", "get")),)
+"""What is needed besides where pods do not reach the manager (no managerUrl)."""
+
+
+@dataclass
+class ClusterChecks:
+    """The steps of one check, each added as it is done.
+
+    :param place: what they are about, for people.
+    """
+
+    place: str
+    steps: list[CheckStep] = field(default_factory=list)
+
+    def add(self, name: str, found: str, advice: str = "", verdict: CheckVerdict = CheckVerdict.OK) -> None:
+        """A step that was done."""
+        self.steps.append(CheckStep(self.place, name, verdict, found, advice))
+
+    @contextmanager
+    def step(self, name: str, advice: str = "") -> Iterator[None]:
+        """Take one step, which adds itself. An error in it is its failure, and no reason to stop."""
+        try:
+            yield
+        except (TrainingServiceError, OSError) as error:
+            self.add(name, str(error), advice, CheckVerdict.FAIL)
+
+    async def check_rights(self, cluster: Cluster, namespace: str, rights: Sequence[Right]) -> None:
+        """Whether the user may do what the manager will."""
+        with self.step("rights"):
+            missing = await find_missing_rights(cluster, namespace, rights)
+            needed = [text for text, is_needed in missing if is_needed]
+            if missing:
+                advice = "give its user the Role of docs/kubernetes.md#rights"
+                found = f"its user cannot {', '.join(text for text, _ in missing)} in namespace {namespace}"
+                if not needed:
+                    advice += "; without it reasons such as a quota are not shown"
+                self.add("rights", found, advice, CheckVerdict.FAIL if needed else CheckVerdict.NOTE)
+            else:
+                self.add("rights", f"its user may do all that is needed in namespace {namespace}")
+
+
+async def find_missing_rights(cluster: Cluster, namespace: str, rights: Sequence[Right]) -> list[tuple[str, bool]]:
+    """What of `rights` the user does not have, each as words, "create jobs.batch", and whether nothing goes without it.
+    Raises ServiceUnavailable."""
+    missing = []
+    for right in rights:
+        resource, _, subresource = right.resource.partition("/")
+        for verb in right.verbs:
+            asked = {"namespace": namespace, "verb": verb, "group": right.group, "resource": resource}
+            spec = {"resourceAttributes": {**asked, "subresource": subresource}}
+            kind = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
+            answer = await cluster.create(_REVIEWS, {**kind, "spec": spec})
+            if not answer["status"].get("allowed"):
+                name = f"{right.resource}.{right.group}" if right.group else right.resource
+                missing.append((f"{verb} {name}", right.is_needed))
+    return missing
+
+
+async def clean_namespace(
+    cluster: Cluster, namespace: str, names: Names, *, in_use: Collection[str]
+) -> tuple[list[str], list[str]]:
+    """Delete what the manager has in a namespace, but for experiments that are in use; everything goes with the anchor
+    of its experiment. Returns the experiments whose objects were deleted, and those that were left alone. Raises
+    ServiceUnavailable.
+    """
+    path = f"/api/v1/namespaces/{namespace}/configmaps"
+    query = {"labelSelector": f"{manager_selector(names)},app.kubernetes.io/component=experiment"}
+    removed: set[str] = set()
+    left: set[str] = set()
+    async for anchors, _ in cluster.list(path, query):
+        for anchor in anchors:
+            metadata = anchor["metadata"]
+            experiment_id = (metadata.get("annotations") or {}).get(EXPERIMENT_ANNOTATION, "")
+            if experiment_id in in_use:
+                left.add(experiment_id)
+            elif "ownerReferences" not in metadata:
+                await cluster.delete(f"{path}/{metadata['name']}", uid=metadata["uid"])
+                removed.add(experiment_id)
+    return sorted(removed), sorted(left)

@@ -1,0 +1,290 @@
+"""The API server of a cluster: requests, paged lists and watches, with JSON objects as they are. No other module
+imports the library, which knows how to log in (kubeconfig files, the account of a pod) and how to speak TLS.
+"""
+
+import asyncio
+import builtins
+import json
+import logging
+import os
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn, cast
+from urllib.parse import urlencode
+
+import aiohttp
+from kubernetes.aio import config as kube_config
+from kubernetes.aio.client import ApiClient, ApiException, Configuration
+from kubernetes.aio.config.config_exception import ConfigException
+
+from proctor.training_services.errors import ServiceUnavailable
+
+__all__ = ["ApiRefused", "ApiUnreachable", "Cluster", "KubernetesObject", "WatchExpired", "open_cluster"]
+
+KubernetesObject = dict[str, Any]
+
+PAGE_SIZE = 500
+REQUEST_SECONDS = 30.0
+WATCH_SECONDS = 240
+"""A watch ends after this time and continues where it was: a connection that has died silently is noticed then."""
+_RETRIES = 5
+_MOST_RETRY_AFTER_SECONDS = 20.0
+_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_PATCH = {"Content-Type": "application/merge-patch+json"}
+
+log = logging.getLogger(__name__)
+
+
+class ApiRefused(ServiceUnavailable):
+    """The API server has refused a request; the text is its own sentence.
+
+    :param status: of HTTP.
+    :param reason: one word of Kubernetes: Forbidden, Invalid, NotFound, AlreadyExists, Conflict, Expired, …
+    """
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
+
+
+class ApiUnreachable(ServiceUnavailable):
+    """The API server does not answer."""
+
+
+class WatchExpired(ServiceUnavailable):
+    """What a watch was to continue from is forgotten there (410): list again."""
+
+
+class Cluster:
+    """One API server, as one user."""
+
+    def __init__(
+        self, client: ApiClient, *, context: str, namespace: str, log_in: Callable[[], Awaitable[object]] | None = None
+    ) -> None:
+        """:param log_in: gets new credentials; None: the library does, when they expire."""
+        self._client = client
+        self._log_in = log_in
+        self.context = context
+        """Its name in the kubeconfig file; "" inside of a cluster."""
+        self.namespace = namespace
+        """Where its user works by default."""
+
+    @property
+    def url(self) -> str:
+        """Where the API server is."""
+        return str(self._client.configuration.host)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._client.close()
+
+    async def get(self, path: str, query: Mapping[str, str] | None = None) -> KubernetesObject:
+        """Raises ApiRefused (status 404 where there is no such object), ApiUnreachable."""
+        return await self._request("GET", path, query)
+
+    async def create(self, path: str, body: KubernetesObject) -> KubernetesObject:
+        """Create an object in the collection `path`. Raises ApiRefused (status 409 where it exists), ApiUnreachable."""
+        return await self._request("POST", path, body=body)
+
+    async def patch(self, path: str, body: KubernetesObject) -> KubernetesObject:
+        """Merge `body` into an object. Raises ApiRefused, ApiUnreachable."""
+        return await self._request("PATCH", path, body=body, headers=_PATCH)
+
+    async def delete(self, path: str, *, uid: str | None = None) -> bool:
+        """Delete an object, and then, in the background, what it owns. False where it was not there.
+
+        :param uid: only this one, not another one of its name. Raises ApiRefused, ApiUnreachable.
+        """
+        options: dict[str, Any] = {"propagationPolicy": "Background"}
+        if uid is not None:
+            options["preconditions"] = {"uid": uid}
+        try:
+            await self._request("DELETE", path, body=options)
+        except ApiRefused as error:
+            if error.status == 404:
+                return False
+            raise
+        return True
+
+    async def read_log(self, namespace: str, pod: str, *, tail_lines: int | None = None) -> bytes:
+        """What the container of a pod has printed, all of it or its last lines. Raises ApiRefused, ApiUnreachable."""
+        query = {} if tail_lines is None else {"tailLines": str(tail_lines)}
+        path = f"/api/v1/namespaces/{namespace}/pods/{pod}/log"
+        response = await self._send("GET", path, query, timeout=aiohttp.ClientTimeout(REQUEST_SECONDS))
+        return await _read(response)
+
+    async def list(
+        self, path: str, query: Mapping[str, str]
+    ) -> AsyncIterator[tuple[builtins.list[KubernetesObject], str]]:
+        """All objects of a collection that the query's selectors choose, page by page, and with each page the resource
+        version to watch from. Raises ApiRefused, ApiUnreachable; WatchExpired when further pages are forgotten."""
+        token = ""
+        while True:
+            page = await self._request("GET", path, {**query, "limit": str(PAGE_SIZE), "continue": token})
+            yield page["items"], page["metadata"]["resourceVersion"]
+            token = page["metadata"].get("continue", "")
+            if not token:
+                return
+
+    async def watch(
+        self, path: str, query: Mapping[str, str], resource_version: str
+    ) -> AsyncIterator[tuple[str, KubernetesObject]]:
+        """The changes since a resource version: ADDED, MODIFIED, DELETED or BOOKMARK with the object. Ends when the
+        server ends it; then it continues from the last object's version.
+
+        Raises ApiRefused, ApiUnreachable, WatchExpired.
+        """
+        asked = {**query, "watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": str(WATCH_SECONDS)}
+        asked["resourceVersion"] = resource_version
+        timeout = aiohttp.ClientTimeout(None, sock_connect=REQUEST_SECONDS, sock_read=WATCH_SECONDS + REQUEST_SECONDS)
+        response = await self._send("GET", path, asked, timeout=timeout)
+        try:
+            async for line in cast("AsyncIterable[bytes]", response.content):
+                event = json.loads(line)
+                if event["type"] == "ERROR":
+                    _raise(int(event["object"].get("code") or 500), event["object"])
+                yield event["type"], event["object"]
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+            raise ApiUnreachable(f"the watch of {path} was cut: {error or type(error).__name__}") from error
+        finally:
+            response.close()
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        *,
+        body: KubernetesObject | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> KubernetesObject:
+        timeout = aiohttp.ClientTimeout(REQUEST_SECONDS)
+        response = await self._send(method, path, query or {}, body=body, headers=headers, timeout=timeout)
+        found: KubernetesObject = json.loads(await _read(response))
+        return found
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        *,
+        timeout: aiohttp.ClientTimeout,
+        body: KubernetesObject | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> aiohttp.ClientResponse:
+        """The response to a request that was carried out; its body is still to be read. One that the server turns away
+        because it is busy (429, 503) is sent again when it says so, and one whose credentials have expired with new
+        ones."""
+        may_log_in, attempts = self._log_in is not None, 0
+        while True:
+            response = await self._send_once(method, path, query, timeout=timeout, body=body, headers=headers)
+            if response.status < 400:
+                return response
+            status = _parse_status(await _read(response))
+            if response.status == 401 and self._log_in is not None and may_log_in:
+                may_log_in = False
+                await self._log_in()
+            elif response.status in (429, 503) and attempts < _RETRIES:
+                attempts += 1
+                await asyncio.sleep(_retry_after(response))
+            else:
+                _raise(response.status, status)
+
+    async def _send_once(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        *,
+        timeout: aiohttp.ClientTimeout,
+        body: KubernetesObject | None,
+        headers: Mapping[str, str] | None,
+    ) -> aiohttp.ClientResponse:
+        wanted = {name: value for name, value in query.items() if value}
+        resource = f"{path}?{urlencode(wanted)}" if wanted else path
+        try:
+            serialized = await self._client.param_serialize(
+                method,
+                resource,
+                header_params={"Accept": "application/json", **(headers or {})},
+                body=body,
+                auth_settings=["BearerToken"],
+            )
+            response = await self._client.call_api(*serialized, _request_timeout=timeout)
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            why = str(error) or type(error).__name__
+            raise ApiUnreachable(f"the API server {self.url} cannot be reached: {why}") from error
+        except (ApiException, ConfigException) as error:
+            raise ApiUnreachable(f"no request can be made to {self.url}: {error}") from error
+        return cast("aiohttp.ClientResponse", response.response)
+
+
+async def open_cluster(kubeconfig: str | None, context: str | None) -> Cluster:
+    """The cluster of a kubeconfig file's context, or without any, the one that this process runs in.
+
+    :param kubeconfig: None: $KUBECONFIG, else ~/.kube/config, if there is one.
+    :param context: None: the current one.
+    :raises ServiceUnavailable: it cannot be used; names the file and what it has.
+    """
+    configuration = Configuration()
+    configuration.retries = None
+    configuration.connection_pool_maxsize = 0  # watches and exec streams hold theirs
+    path = kubeconfig or os.environ.get("KUBECONFIG") or str(Path("~/.kube/config").expanduser())
+    is_there = any(Path(each).expanduser().exists() for each in path.split(os.pathsep))
+    if not is_there and kubeconfig is None and context is None and "KUBERNETES_SERVICE_HOST" in os.environ:
+        try:
+            kube_config.load_incluster_config(client_configuration=configuration)  # reads the token again by itself
+            namespace = (_ACCOUNT / "namespace").read_text(encoding="utf-8").strip()
+        except (ConfigException, OSError) as error:
+            raise ServiceUnavailable(f"the service account of this pod cannot be used: {error}") from error
+        return Cluster(ApiClient(configuration), context="", namespace=namespace)
+    if not is_there:
+        raise ServiceUnavailable(f"there is no kubeconfig file {path}; give trainingService.kubeconfig, or KUBECONFIG")
+
+    async def log_in() -> KubernetesObject:
+        try:
+            loader = await kube_config.load_kube_config(
+                config_file=path, context=context, client_configuration=configuration, persist_config=False
+            )
+        except (ConfigException, OSError, ValueError, KeyError, TypeError) as error:
+            raise ServiceUnavailable(f"the kubeconfig file {path} cannot be used: {error}") from error
+        found: KubernetesObject = loader.current_context
+        return found
+
+    chosen = await log_in()
+    namespace = chosen["context"].get("namespace") or "default"
+    return Cluster(ApiClient(configuration), context=chosen["name"], namespace=namespace, log_in=log_in)
+
+
+async def _read(response: aiohttp.ClientResponse) -> bytes:
+    try:
+        return await response.read()
+    except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        raise ApiUnreachable(f"an answer of {response.url.host} was cut: {error or type(error).__name__}") from error
+
+
+def _retry_after(response: aiohttp.ClientResponse) -> float:
+    """How long a busy server wants to be left alone, in seconds."""
+    try:
+        return min(float(response.headers.get("Retry-After", "1")), _MOST_RETRY_AFTER_SECONDS)
+    except ValueError:  # it may be a date
+        return 1.0
+
+
+def _parse_status(body: bytes) -> KubernetesObject:
+    """The Status object in an answer; a proxy in front of the server may have sent something else."""
+    with suppress(ValueError):
+        found = json.loads(body)
+        if isinstance(found, dict):
+            return found
+    return {"message": body[:200].decode(errors="replace").strip()}
+
+
+def _raise(status: int, body: KubernetesObject) -> NoReturn:
+    message = str(body.get("message") or f"HTTP status {status}")
+    if status == 410:
+        raise WatchExpired(message)
+    raise ApiRefused(status, str(body.get("reason") or ""), message)

@@ -1,0 +1,263 @@
+"""What is created in the cluster: one anchor for an experiment, which owns everything, the keeper's file beside it, and
+for each trial job a Job with a Secret of its own.
+
+Names and label values are hashes, because ids of trials differ by case and may begin with `_`; the ids themselves are
+annotations. Nothing of the trial is in a Job: its keeper gets the launch over its connection.
+"""
+
+import base64
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+from proctor.training_services.base import TrialJobForm
+from proctor.training_services.kubernetes.client import KubernetesObject
+from proctor.training_services.kubernetes.pod_template import TRIAL_CONTAINER, merge
+from proctor.training_services.kubernetes.settings import KubernetesSettings, Mount
+
+__all__ = [
+    "EXPERIMENT_ANNOTATION",
+    "JOB_ANNOTATION",
+    "MANAGER_LABEL",
+    "TOKEN_ANNOTATION",
+    "ExperimentManifests",
+    "Names",
+    "manager_selector",
+]
+
+EXPERIMENT_ANNOTATION = "proctor/experiment-id"
+JOB_ANNOTATION = "proctor/job-id"
+TOKEN_ANNOTATION = "proctor/job-token"
+MANAGER_LABEL = "proctor/manager"
+EXPERIMENT_LABEL = "proctor/experiment"
+JOB_LABEL = "proctor/job"
+MANAGED_BY = "app.kubernetes.io/managed-by"
+
+ENDPOINT_KEY = "endpoint"
+SECRET_KEY = "secret"
+KEEPER_KEY = "keeper.pyz"
+KEEPER_FOLDER = "/proctor/keeper"
+ENDPOINT_FOLDER = "/proctor/manager"
+SECRET_FOLDER = "/proctor/secret"
+WORK_FOLDER = "/proctor/work"
+SOCKET = f"{WORK_FOLDER}/manager.sock"
+"""Where keepers find a manager that comes to them by exec streams."""
+ENDED_JOB_SECONDS = 7 * 86400
+"""The cluster deletes ended Jobs after this time, for managers that never return."""
+_UID = "POD_UID"
+_HASH_LENGTH = 24
+
+
+@dataclass(frozen=True)
+class Names:
+    """What the objects of a manager are called.
+
+    :param manager_id: random, from the home: managers may share a namespace.
+    """
+
+    manager_id: str
+
+    @property
+    def manager(self) -> str:
+        """The value of the label by which a manager finds its objects."""
+        return _hash(self.manager_id)
+
+    def experiment(self, experiment_id: str) -> str:
+        """The hash of an experiment, in labels."""
+        return _hash(self.manager_id, experiment_id)
+
+    def anchor(self, experiment_id: str) -> str:
+        """The ConfigMap that owns everything of an experiment."""
+        return f"proctor-{self.experiment(experiment_id)}"
+
+    def keeper(self, experiment_id: str, sha256: str) -> str:
+        """The ConfigMap with the keeper's file."""
+        return f"{self.anchor(experiment_id)}-keeper-{sha256[:12]}"
+
+    def job(self, job_id: str) -> str:
+        """The Job of a trial job, and its Secret."""
+        return f"proctor-{_hash(self.manager_id, 'job', job_id)}"
+
+
+def manager_selector(names: Names) -> str:
+    """The label selector of a manager's objects."""
+    return f"{MANAGED_BY}=proctor,{MANAGER_LABEL}={names.manager}"
+
+
+def _hash(*words: str) -> str:
+    return hashlib.sha256("\0".join(words).encode()).hexdigest()[:_HASH_LENGTH]
+
+
+@dataclass(frozen=True)
+class ExperimentManifests:
+    """The objects of one experiment.
+
+    :param version: of Proctor, for the recommended label.
+    """
+
+    names: Names
+    experiment_id: str
+    settings: KubernetesSettings
+    version: str
+
+    def anchor(self, endpoint: str) -> KubernetesObject:
+        """The ConfigMap that owns the experiment's objects. It holds where keepers find the manager, and is changed
+        when that moves: pods see the change within a minute or two."""
+        metadata = self._metadata(self.names.anchor(self.experiment_id), "experiment")
+        return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {ENDPOINT_KEY: endpoint}}
+
+    def keeper(self, sha256: str, archive: bytes, owner: KubernetesObject) -> KubernetesObject:
+        """The ConfigMap with the keeper's one file, which never changes."""
+        metadata = self._metadata(self.names.keeper(self.experiment_id, sha256), "experiment", owner)
+        data = {KEEPER_KEY: base64.b64encode(archive).decode()}
+        return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "immutable": True, "binaryData": data}
+
+    def secret(self, form: TrialJobForm, secret: str, owner: KubernetesObject) -> KubernetesObject:
+        """The Secret of a trial job's keeper."""
+        metadata = self._metadata(self.names.job(form.job_id), "trial", owner, form)
+        data = {SECRET_KEY: base64.b64encode(secret.encode()).decode()}
+        return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "immutable": True, "data": data}
+
+    def job(
+        self, form: TrialJobForm, *, keeper_id: str, keeper_sha256: str, owner: KubernetesObject
+    ) -> KubernetesObject:
+        """The Job of a trial job."""
+        name = self.names.job(form.job_id)
+        metadata = self._metadata(name, "trial", owner, form)
+        own = {key: metadata[key] for key in ("labels", "annotations")}
+        template = {
+            "metadata": own,
+            "spec": self._pod(form, keeper_id, self.names.keeper(self.experiment_id, keeper_sha256)),
+        }
+        merged = merge(template, self.settings.pod_template)
+        merged["metadata"] = merge(merged["metadata"], own)  # what we find it by
+        return {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": metadata,
+            "spec": {
+                "backoffLimit": 0,
+                "completions": 1,
+                "parallelism": 1,
+                "ttlSecondsAfterFinished": ENDED_JOB_SECONDS,
+                "template": merged,
+            },
+        }
+
+    def _metadata(
+        self, name: str, component: str, owner: KubernetesObject | None = None, form: TrialJobForm | None = None
+    ) -> dict[str, Any]:
+        labels = {
+            "app.kubernetes.io/name": "proctor",
+            "app.kubernetes.io/instance": self.names.anchor(self.experiment_id),
+            "app.kubernetes.io/component": component,
+            "app.kubernetes.io/part-of": "proctor",
+            "app.kubernetes.io/version": self.version,
+            MANAGED_BY: "proctor",
+            MANAGER_LABEL: self.names.manager,
+            EXPERIMENT_LABEL: self.names.experiment(self.experiment_id),
+        }
+        annotations = {EXPERIMENT_ANNOTATION: self.experiment_id}
+        if form is not None:
+            labels = {**self.settings.labels, **labels, JOB_LABEL: name}
+            annotations = {**self.settings.annotations, **annotations}
+            annotations |= {JOB_ANNOTATION: form.job_id, TOKEN_ANNOTATION: form.token}
+        metadata: dict[str, Any] = {"name": name, "labels": labels, "annotations": annotations}
+        if owner is not None:
+            metadata["ownerReferences"] = [_reference(owner)]
+        return metadata
+
+    def _pod(self, form: TrialJobForm, keeper_id: str, keeper: str) -> dict[str, Any]:
+        settings, name = self.settings, self.names.job(form.job_id)
+        volumes: list[dict[str, Any]] = [
+            {"name": "proctor-keeper", "configMap": {"name": keeper}},
+            {"name": "proctor-manager", "configMap": {"name": self.names.anchor(self.experiment_id)}},
+            {"name": "proctor-secret", "secret": {"secretName": name, "defaultMode": 0o444}},
+            {"name": "proctor-work", "emptyDir": {}},
+        ]
+        mounts: list[dict[str, Any]] = [
+            {"name": "proctor-keeper", "mountPath": KEEPER_FOLDER, "readOnly": True},
+            {"name": "proctor-manager", "mountPath": ENDPOINT_FOLDER, "readOnly": True},
+            {"name": "proctor-secret", "mountPath": SECRET_FOLDER, "readOnly": True},
+            {"name": "proctor-work", "mountPath": WORK_FOLDER},
+        ]
+        for index, mount in enumerate(settings.mounts):
+            volumes.append(_volume(f"mount-{index}", mount))
+            mounts.append(_without_none(
+                name=f"mount-{index}", mountPath=mount.path, subPath=mount.sub_path, readOnly=mount.read_only or None
+            ))  # fmt: skip
+        container = _without_none(
+            name=TRIAL_CONTAINER,
+            image=settings.image,
+            imagePullPolicy=settings.image_pull_policy,
+            command=self._command(keeper_id),
+            env=[{"name": _UID, "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}],
+            envFrom=[{"secretRef": {"name": each}} for each in settings.environment_secrets] or None,
+            resources=self._resources(form.gpu_number or 0),
+            volumeMounts=mounts,
+        )
+        return _without_none(
+            restartPolicy="Never",
+            terminationGracePeriodSeconds=round(settings.termination_grace_seconds),
+            enableServiceLinks=False,
+            automountServiceAccountToken=None if settings.service_account else False,
+            serviceAccountName=settings.service_account,
+            nodeSelector=dict(settings.node_selector) or None,
+            tolerations=[*settings.tolerations, *self._node_tolerations()],
+            priorityClassName=settings.priority_class,
+            schedulerName=settings.scheduler_name,
+            imagePullSecrets=[{"name": each} for each in settings.image_pull_secrets] or None,
+            containers=[container],
+            volumes=volumes,
+        )
+
+    def _command(self, keeper_id: str) -> list[str]:
+        options = {
+            "directory": WORK_FOLDER,
+            "node-id": keeper_id,
+            "pointer": f"{ENDPOINT_FOLDER}/{ENDPOINT_KEY}",
+            "secret-file": f"{SECRET_FOLDER}/{SECRET_KEY}",
+            "instance": f"$({_UID})",
+            "grace-seconds": f"{self.settings.termination_grace_seconds:g}",
+        }
+        words = [word for name, value in options.items() for word in (f"--{name}", value)]
+        return [self.settings.python, "-I", "-S", "-X", "utf8", f"{KEEPER_FOLDER}/{KEEPER_KEY}", "pod", *words]
+
+    def _resources(self, gpu_number: int) -> dict[str, Any]:
+        """CPUs are requested, and what is idle may be used too; memory and GPUs are limits."""
+        settings = self.settings
+        limits = {settings.gpu_resource: str(gpu_number)} if gpu_number else {}
+        if settings.memory_size is not None:
+            limits["memory"] = settings.memory_size
+        requests = {**limits} if settings.cpu_number is None else {**limits, "cpu": f"{settings.cpu_number:g}"}
+        return {"requests": requests, "limits": limits}
+
+    def _node_tolerations(self) -> list[dict[str, Any]]:
+        """How long a pod stays on a node that is away, before the cluster gives it up."""
+        seconds = round(self.settings.node_timeout_seconds)
+        return [
+            {
+                "key": f"node.kubernetes.io/{taint}",
+                "operator": "Exists",
+                "effect": "NoExecute",
+                "tolerationSeconds": seconds,
+            }
+            for taint in ("not-ready", "unreachable")
+        ]
+
+
+def _reference(owner: KubernetesObject) -> dict[str, Any]:
+    metadata = owner["metadata"]
+    return {"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": metadata["name"], "uid": metadata["uid"]}
+
+
+def _volume(name: str, mount: Mount) -> dict[str, Any]:
+    if mount.claim is not None:
+        return {"name": name, "persistentVolumeClaim": {"claimName": mount.claim, "readOnly": mount.read_only}}
+    if mount.secret is not None:
+        return {"name": name, "secret": {"secretName": mount.secret}}
+    return {"name": name, "configMap": {"name": mount.config_map}}
+
+
+def _without_none(**members: Any) -> dict[str, Any]:
+    return {key: value for key, value in members.items() if value is not None}

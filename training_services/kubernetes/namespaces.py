@@ -1,0 +1,290 @@
+"""What a cluster has of a manager's objects in one namespace, kept up to date by watches: Jobs, pods, and the cluster's
+warnings about them. The experiments that run there share it.
+
+Each kind is listed once, page by page, and then watched from where the list was. A watch that ends continues from the
+last change; it is listed again only when the server no longer knows that (410).
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from proctor.training_services.errors import ServiceUnavailable
+from proctor.training_services.job_keeper_service import PlatformJob, PlatformStatus
+from proctor.training_services.kubernetes.client import ApiRefused, Cluster, KubernetesObject, WatchExpired
+from proctor.training_services.kubernetes.pods import ClusterJob, ClusterPod, describe, read_job, read_pod
+from proctor.trial_keeper.linux.backoff import BackOff
+
+__all__ = ["NamespaceView"]
+
+SYNC_SECONDS = 30.0
+"""How long the first lists of a namespace may take before it is reported why there are none."""
+_STEADY_SECONDS = 5.0
+_MOST_DELETED = 2000
+_MOST_WARNINGS = 5000
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class _Kind:
+    """One kind of objects: where they are, and how far they are followed."""
+
+    name: str  # of the resource: jobs, pods, events
+    path: str
+    query: Mapping[str, str]
+    is_needed: bool = True
+    problem: str = ""
+    listed: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class NamespaceView:
+    """One namespace of a cluster, as far as it is this manager's.
+
+    :param selector: the label selector of the manager's objects.
+    """
+
+    def __init__(self, cluster: Cluster, namespace: str, selector: str) -> None:
+        self.cluster = cluster
+        self.namespace = namespace
+        self._jobs: dict[str, ClusterJob] = {}  # by name
+        self._names: dict[str, str] = {}  # of Jobs, by the uids of them and of their pods
+        self._pods: dict[str, dict[str, ClusterPod]] = {}  # by the name of the Job, then by uid; in order of creation
+        self._warnings: dict[str, str] = {}  # by the uid of what they are about; the oldest first
+        self._deleted: deque[str] = deque(maxlen=_MOST_DELETED)  # uids of Jobs
+        self._listeners: set[_Changes] = set()
+        labels = {"labelSelector": selector}
+        self._kinds = (
+            _Kind("jobs", self.jobs_path, labels),
+            _Kind("pods", self.pods_path, labels),
+            _Kind(
+                "events", f"/api/v1/namespaces/{namespace}/events", {"fieldSelector": "type=Warning"}, is_needed=False
+            ),
+        )
+
+    @property
+    def jobs_path(self) -> str:
+        """The collection of Jobs."""
+        return f"/apis/batch/v1/namespaces/{self.namespace}/jobs"
+
+    @property
+    def pods_path(self) -> str:
+        """The collection of pods."""
+        return f"/api/v1/namespaces/{self.namespace}/pods"
+
+    @property
+    def place_name(self) -> str:
+        """What it is called in messages."""
+        context = f" of {self.cluster.context}" if self.cluster.context else ""
+        return f"namespace {self.namespace}{context}"
+
+    # ---- what is there
+
+    async def list(self) -> list[PlatformJob]:
+        """All Jobs. Waits for the first lists. Raises ServiceUnavailable, with the reason why there are none yet."""
+        needed = [kind for kind in self._kinds if kind.is_needed]
+        try:
+            async with asyncio.timeout(SYNC_SECONDS):
+                for kind in needed:
+                    await kind.listed.wait()
+        except TimeoutError:
+            problem = next((kind.problem for kind in needed if kind.problem), "the API server is slow to answer")
+            raise ServiceUnavailable(problem) from None
+        return [self._describe(job) for job in self._jobs.values()]
+
+    @contextmanager
+    def changes(self) -> Iterator["_Changes"]:
+        """What changes from now on."""
+        changes = _Changes()
+        self._listeners.add(changes)
+        try:
+            yield changes
+        finally:
+            self._listeners.discard(changes)
+
+    def job(self, name: str) -> PlatformJob | None:
+        """A Job as it is now, None where there is none."""
+        found = self._jobs.get(name)
+        return None if found is None else self._describe(found)
+
+    def uid(self, name: str) -> str | None:
+        """The uid of a Job."""
+        found = self._jobs.get(name)
+        return None if found is None else found.uid
+
+    def first_pod(self, name: str) -> ClusterPod | None:
+        """The first pod that was started for a Job, as it was seen last."""
+        return next(iter(self._pods.get(name, {}).values()), None)
+
+    def note_created(self, found: KubernetesObject) -> None:
+        """A Job was created; its watch may be late."""
+        if found["metadata"]["uid"] not in self._deleted:
+            self._apply_job(found)
+
+    def note_deleted(self, name: str) -> None:
+        """A Job was deleted; its watch may be late."""
+        if name in self._jobs:
+            self._remove_job(self._jobs[name].uid)
+
+    # ---- watches
+
+    async def run(self) -> None:
+        """Watch until canceled."""
+        async with asyncio.TaskGroup() as group:
+            for kind in self._kinds:
+                group.create_task(self._follow(kind), name=f"watch of {kind.name} in {self.place_name}")
+
+    async def _follow(self, kind: _Kind) -> None:
+        backoff, version = BackOff(first_seconds=0.25, longest_seconds=15.0), ""
+        while True:
+            started = time.monotonic()
+            try:
+                version = version or await self._list_kind(kind)
+                async for change, found in self.cluster.watch(kind.path, kind.query, version):
+                    version = found["metadata"]["resourceVersion"]
+                    if change != "BOOKMARK":
+                        self._apply(kind, found)
+                    if change == "DELETED":
+                        self._remove(kind, found["metadata"]["uid"])
+            except WatchExpired:
+                version = ""
+            except ServiceUnavailable as error:
+                self._note_problem(kind, error)
+                if isinstance(error, ApiRefused):
+                    version = ""
+            if time.monotonic() - started > _STEADY_SECONDS:
+                backoff.reset()
+            await asyncio.sleep(backoff.take())
+
+    def _note_problem(self, kind: _Kind, error: ServiceUnavailable) -> None:
+        if str(error) != kind.problem:
+            kind.problem = str(error)
+            text = "%s of %s cannot be watched: %s"
+            log.warning(text, kind.name, self.place_name, error, extra={"action": "platform.watch"})
+
+    async def _list_kind(self, kind: _Kind) -> str:
+        """Compare with a new list; returns the resource version to watch from."""
+        missing, newest = self._known(kind), ""
+        async for items, version in self.cluster.list(kind.path, kind.query):
+            newest = version
+            for found in items:
+                missing.discard(found["metadata"]["uid"])
+                self._apply(kind, found)
+        for uid in missing:
+            self._remove(kind, uid)
+        kind.problem = ""
+        kind.listed.set()
+        return newest
+
+    # ---- objects
+
+    def _known(self, kind: _Kind) -> set[str]:
+        """The uids of those of a kind."""
+        if kind.name == "jobs":
+            return {job.uid for job in self._jobs.values()}
+        return {uid for pods in self._pods.values() for uid in pods} if kind.name == "pods" else set()
+
+    def _apply(self, kind: _Kind, found: KubernetesObject) -> None:
+        apply = {"jobs": self._apply_job, "pods": self._apply_pod, "events": self._apply_warning}[kind.name]
+        apply(found)
+
+    def _remove(self, kind: _Kind, uid: str) -> None:
+        if kind.name == "jobs":
+            self._remove_job(uid)
+        elif kind.name == "pods":
+            self._remove_pod(uid)
+
+    def _apply_job(self, found: KubernetesObject) -> None:
+        job = read_job(found)
+        if job is not None and job.uid not in self._deleted:
+            self._jobs[job.name] = job
+            self._names[job.uid] = job.name
+            self._notify(job.name)
+
+    def _remove_job(self, uid: str) -> None:
+        self._deleted.append(uid)
+        self._warnings.pop(uid, None)
+        job = self._jobs.get(self._names.pop(uid, ""))
+        if job is None or job.uid != uid:
+            return
+        gone = replace(self._describe(job), status=PlatformStatus.GONE)
+        del self._jobs[job.name]
+        for pod in self._pods.pop(job.name, {}):
+            self._warnings.pop(pod, None)
+            self._names.pop(pod, None)
+        for listener in self._listeners:
+            listener.put(job.name, gone)
+
+    def _apply_pod(self, found: KubernetesObject) -> None:
+        pod = read_pod(found)
+        pods = self._pods.setdefault(pod.job_name, {})
+        is_new = pod.uid not in pods
+        pods[pod.uid] = pod
+        if is_new:
+            self._names[pod.uid] = pod.job_name
+            in_order = sorted(pods.values(), key=lambda each: each.created_at)
+            self._pods[pod.job_name] = {each.uid: each for each in in_order}
+        self._notify(pod.job_name)
+
+    def _remove_pod(self, uid: str) -> None:
+        """One that has been deleted is remembered as long as its Job: another one in its place is a second one."""
+        name = self._names.get(uid, "")
+        pod = self._pods.get(name, {}).get(uid)
+        if pod is None:
+            return
+        if name not in self._jobs:
+            del self._names[uid], self._pods[name][uid]
+            if not self._pods[name]:
+                del self._pods[name]
+        elif pod.phase not in ("Succeeded", "Failed"):
+            self._pods[name][uid] = replace(pod, phase="Failed", is_going=True)
+            self._notify(name)
+
+    def _apply_warning(self, found: KubernetesObject) -> None:
+        """The last one about each object that is ours by its name."""
+        about = found["involvedObject"]
+        if not str(about.get("name", "")).startswith("proctor-") or "uid" not in about:
+            return
+        reason, message = found.get("reason", ""), (found.get("message") or "").strip()
+        self._warnings.pop(about["uid"], None)
+        self._warnings[about["uid"]] = f"{reason}: {message}" if message else reason
+        if len(self._warnings) > _MOST_WARNINGS:
+            del self._warnings[next(iter(self._warnings))]
+        name = about["name"] if about.get("kind") == "Job" else about["name"].rpartition("-")[0]
+        if name in self._jobs:
+            self._notify(name)
+
+    def _describe(self, job: ClusterJob) -> PlatformJob:
+        pods = tuple(self._pods.get(job.name, {}).values())
+        about = [job.uid, *(pod.uid for pod in pods)]
+        return describe(job, pods, next((self._warnings[uid] for uid in reversed(about) if uid in self._warnings), ""))
+
+    def _notify(self, name: str) -> None:
+        if name in self._jobs:
+            seen = self._describe(self._jobs[name])
+            for listener in self._listeners:
+                listener.put(name, seen)
+
+
+class _Changes:
+    """The Jobs that have changed and were not taken yet, each as it was last."""
+
+    def __init__(self) -> None:
+        self._changed: dict[str, PlatformJob] = {}
+        self._has_changed = asyncio.Event()
+
+    def put(self, name: str, seen: PlatformJob) -> None:
+        """A Job has changed."""
+        self._changed[name] = seen
+        self._has_changed.set()
+
+    async def take(self) -> list[tuple[str, PlatformJob]]:
+        """Wait for changes, and take them all."""
+        await self._has_changed.wait()
+        self._has_changed.clear()
+        taken, self._changed = self._changed, {}
+        return list(taken.items())

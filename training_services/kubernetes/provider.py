@@ -1,0 +1,144 @@
+"""What the experiments of a manager share on Kubernetes: the clusters and their namespaces, each watched once, and the
+keeper's file."""
+
+import asyncio
+import contextlib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from proctor.training_services.errors import ServiceUnavailable
+from proctor.training_services.keepers.archive import ArchiveBuilder, KeeperArchive
+from proctor.training_services.kubernetes.checks import RIGHTS, RIGHTS_FOR_EXEC, ClusterChecks, clean_namespace
+from proctor.training_services.kubernetes.client import Cluster, open_cluster
+from proctor.training_services.kubernetes.manifests import SOCKET, Names, manager_selector
+from proctor.training_services.kubernetes.namespaces import NamespaceView
+from proctor.training_services.kubernetes.settings import KubernetesSettings
+from proctor.training_services.providers import CheckStep, CheckVerdict, Provider, ProviderContext
+from proctor.trial_keeper.uplink.pointer import parse_endpoint, read_pointer
+
+
+class KubernetesProvider(Provider):
+    """The clusters of a manager. Each is connected to when an experiment first needs it."""
+
+    def __init__(self, context: ProviderContext) -> None:
+        self._context = context
+        self.names = Names(context.manager_id)
+        self._archives = ArchiveBuilder(context.nodes_directory / ".keeper")
+        self._clusters: dict[tuple[str | None, str | None], Cluster] = {}
+        self._views: dict[tuple[str | None, str | None, str], NamespaceView] = {}
+        self._opening = asyncio.Lock()
+        self._users: set[str] = set()  # experiments
+        self._group: asyncio.TaskGroup | None = None
+
+    async def run(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._group = group
+                for view in self._views.values():
+                    self._watch(view)
+                await asyncio.Event().wait()
+        finally:
+            self._group = None
+            for cluster in self._clusters.values():
+                await cluster.close()
+
+    async def view(self, settings: KubernetesSettings) -> NamespaceView:
+        """The namespace of an experiment, watched from now on. Raises ServiceUnavailable where the kubeconfig file
+        cannot be used."""
+        async with self._opening:
+            where = (settings.kubeconfig, settings.context)
+            if where not in self._clusters:
+                self._clusters[where] = await open_cluster(*where)
+            cluster = self._clusters[where]
+            namespace = settings.namespace or cluster.namespace
+            if (*where, namespace) not in self._views:
+                view = NamespaceView(cluster, namespace, manager_selector(self.names))
+                self._views[*where, namespace] = view
+                self._watch(view)
+            return self._views[*where, namespace]
+
+    async def archive(self) -> KeeperArchive:
+        """The keeper's one file. Raises ArchiveNotBuilt."""
+        return await self._archives.get()
+
+    def endpoint(self, settings: KubernetesSettings) -> str:
+        """The text of the pointer by which keepers in pods find this manager. Raises ServiceUnavailable."""
+        pointer = self._context.endpoint_pointer
+        if settings.manager_url is None:
+            return f"{SOCKET}\n"
+        if pointer is None or not pointer.exists():
+            raise ServiceUnavailable(
+                f"keepers are to reach this manager at {settings.manager_url}, and it does not listen for them; start "
+                "it with --keeper-listen HOST:PORT"
+            )
+        with contextlib.suppress(OSError, ValueError):
+            ours = read_pointer(str(pointer))
+            given = parse_endpoint(f"{settings.manager_url}\nsha256:{ours.fingerprint}")
+            endpoint = replace(given, fingerprint=ours.fingerprint)
+            return f"{endpoint}\nsha256:{endpoint.fingerprint}\n"
+        raise ServiceUnavailable(f"{pointer} cannot be read; restart the manager")
+
+    # ---- who uses what
+
+    def claim(self, experiment_id: str) -> None:
+        """An experiment runs there: what it has is not cleaned. Idempotent."""
+        self._users.add(experiment_id)
+
+    def release(self, experiment_id: str) -> None:
+        """It has nothing there any more."""
+        self._users.discard(experiment_id)
+
+    def hold(self, experiment_id: str) -> None:
+        self.claim(experiment_id)
+
+    async def forget(self, experiment_id: str, *, keep: Collection[str] = ()) -> None:
+        self.release(experiment_id)
+
+    # ---- doctor and clean
+
+    async def inspect(
+        self, settings: Mapping[str, Any], secrets: Mapping[str, str], *, trial_gpu_number: int | None = None
+    ) -> Sequence[CheckStep]:
+        chosen = KubernetesSettings.read(settings)
+        checks = ClusterChecks(chosen.namespace or "cluster")
+        with checks.step("cluster", "check kubeconfig and context"):
+            cluster = await open_cluster(chosen.kubeconfig, chosen.context)
+            try:
+                await self._inspect(cluster, chosen, checks)
+            finally:
+                await cluster.close()
+        return checks.steps
+
+    async def _inspect(self, cluster: Cluster, chosen: KubernetesSettings, checks: ClusterChecks) -> None:
+        namespace = chosen.namespace or cluster.namespace
+        checks.place = f"{cluster.context or 'this cluster'}/{namespace}"
+        version = await cluster.get("/version")
+        checks.add("cluster", f"Kubernetes {version.get('gitVersion', '')} at {cluster.url}")
+        rights = RIGHTS if chosen.manager_url is not None else (*RIGHTS, *RIGHTS_FOR_EXEC)
+        await checks.check_rights(cluster, namespace, rights)
+        with checks.step("listener"):
+            self.endpoint(chosen)
+            checks.add("listener", f"pods are to reach this manager at {chosen.manager_url}")
+
+    async def clean(self, settings: Mapping[str, Any], secrets: Mapping[str, str]) -> Sequence[CheckStep]:
+        chosen = KubernetesSettings.read(settings)
+        checks = ClusterChecks(chosen.namespace or "cluster")
+        with checks.step("clean", "check kubeconfig and context"):
+            cluster = await open_cluster(chosen.kubeconfig, chosen.context)
+            try:
+                namespace = chosen.namespace or cluster.namespace
+                checks.place = f"{cluster.context or 'this cluster'}/{namespace}"
+                removed, left = await clean_namespace(cluster, namespace, self.names, in_use=self._users)
+            finally:
+                await cluster.close()
+            for experiment_id in left:
+                found = f"experiment {experiment_id} uses it"
+                checks.add("clean", found, f"run `proctor stop {experiment_id}` first", CheckVerdict.FAIL)
+            what = f"removed what experiments {', '.join(removed)} had there" if removed else "nothing was left there"
+            checks.add("clean", what)
+        return checks.steps
+
+    def _watch(self, view: NamespaceView) -> None:
+        if self._group is not None:
+            self._group.create_task(view.run(), name=f"watches of {view.place_name}")

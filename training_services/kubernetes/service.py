@@ -1,0 +1,216 @@
+"""Platform `kubernetes`: each trial job is a Job of the user's namespace, whose pod runs the job's keeper."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from typing import Any, cast
+
+from proctor.training_services.base import TrialJobForm
+from proctor.training_services.capacity import GpuRules
+from proctor.training_services.errors import BrokenPlatform, ServiceUnavailable, SubmissionRefused
+from proctor.training_services.job_keeper_service import JobKeeperService, PlatformJob, PlatformStatus
+from proctor.training_services.keepers.launches import user_name, write_launch
+from proctor.training_services.kubernetes.client import ApiRefused, KubernetesObject
+from proctor.training_services.kubernetes.manifests import ENDPOINT_KEY, TOKEN_ANNOTATION, ExperimentManifests
+from proctor.training_services.kubernetes.namespaces import NamespaceView
+from proctor.training_services.kubernetes.provider import KubernetesProvider
+from proctor.training_services.kubernetes.settings import KubernetesSettings
+from proctor.training_services.registry import ServiceContext
+from proctor.trial_keeper.pod_output import read_log, read_termination
+from proctor.trial_keeper.protocol import End, Launch, ReportHeader
+
+__all__ = ["KubernetesTrainingService"]
+
+REVIEW_SECONDS = 300.0
+"""How often all Jobs of the namespace are compared with those that are expected; in between they are watched."""
+LOG_LINES = 20
+_NEVER = frozenset({400, 413, 422})
+"""Statuses of HTTP with which the API server refuses what can never be created as it is."""
+
+
+def provider_of(context: ServiceContext) -> KubernetesProvider:
+    """The manager's connections to clusters. Raises BrokenPlatform."""
+    if context.providers is None:
+        raise BrokenPlatform("platform kubernetes needs a manager that connects to clusters, and this one does not")
+    return cast("KubernetesProvider", context.providers.get("kubernetes"))
+
+
+class KubernetesTrainingService(JobKeeperService):
+    """One experiment's trials in a namespace. Settings: see `KubernetesSettings`.
+
+    :param provider: for tests; None: the manager's.
+    """
+
+    def __init__(self, context: ServiceContext, *, provider: KubernetesProvider | None = None, **options: Any) -> None:
+        self._settings = KubernetesSettings.read(context.settings)
+        super().__init__(context, pending_timeout_seconds=self._settings.pending_timeout_seconds, **options)
+        self._provider = provider or provider_of(context)
+        self._manifests = ExperimentManifests(
+            self._provider.names, context.experiment_id, self._settings, version("proctor")
+        )
+        self._anchor_uid = ""  # of the one whose keeper's file is there
+        self._preparing = asyncio.Lock()
+
+    @property
+    def place_name(self) -> str:
+        namespace = f", namespace {self._settings.namespace}" if self._settings.namespace else ""
+        return f"platform kubernetes{namespace}"
+
+    def check(self, form: TrialJobForm) -> None:
+        if not form.command.strip():
+            raise SubmissionRefused("trialCommand is empty; it says how a trial is started, e.g. `python trial.py`")
+
+    def launch(self, form: TrialJobForm) -> Launch:
+        launch = write_launch(form, platform="kubernetes", owner=f"user {user_name()}", rules=GpuRules())
+        hidden = {"CUDA_VISIBLE_DEVICES": ""} if form.gpu_number == 0 else {}
+        return replace(launch, environment_file=None, environment={**hidden, **launch.environment})
+
+    async def get_cluster_metadata(self, key: str) -> Any:
+        if key != "namespace":
+            raise KeyError(key)
+        return (await self._view()).namespace
+
+    async def set_cluster_metadata(self, key: str, value: Any) -> None:
+        raise KeyError(key)
+
+    # ---- what the cluster is asked
+
+    async def start_keeper(self, form: TrialJobForm, secret: str) -> None:
+        view, archive = await self._view(), await self._provider.archive()
+        try:
+            anchor = await self._prepare(view)
+            body = self._manifests.job(form, keeper_id=self.keeper_of(form), keeper_sha256=archive.sha256, owner=anchor)
+            job = await self._create_job(view, form, body)
+            view.note_created(job)
+            await _create(
+                view, f"/api/v1/namespaces/{view.namespace}/secrets", self._manifests.secret(form, secret, job)
+            )
+        except ApiRefused as error:
+            if error.status in _NEVER:
+                raise SubmissionRefused(f"the cluster refuses its Job: {error}") from error
+            raise
+
+    async def stop_keeper(self, job_id: str) -> None:
+        view, name = await self._view(), self._provider.names.job(job_id)
+        await view.cluster.delete(f"{view.jobs_path}/{name}")
+        view.note_deleted(name)
+
+    async def list_keepers(self) -> Sequence[PlatformJob]:
+        view = await self._view()
+        return [await self._with_output(view, seen) for seen in await view.list()]
+
+    async def watch_keepers(self) -> AsyncIterator[PlatformJob]:
+        view = await self._view()
+        with view.changes() as changes:
+            try:
+                async with asyncio.timeout(REVIEW_SECONDS):
+                    while True:
+                        for _, seen in await changes.take():
+                            if seen.experiment_id == self._experiment_id:
+                                yield await self._with_output(view, seen)
+            except TimeoutError:
+                return
+
+    async def read_left_report(self, job: PlatformJob) -> tuple[ReportHeader, bytes] | None:
+        view = await self._view()
+        pod = view.first_pod(self._provider.names.job(job.job_id))
+        if pod is None:
+            return None
+        try:
+            text = await view.cluster.read_log(view.namespace, pod.name)
+        except ApiRefused as error:
+            if error.status >= 500 or error.status in (401, 403):
+                raise
+            text = b""  # the pod, or its log, is gone
+        left = read_log(text.splitlines(), job_id=job.job_id, token=job.token)
+        message = read_termination(pod.termination, job_id=job.job_id)
+        header = left.header
+        if not header.ends and message is not None:
+            header.ends.append(End(job.job_id, job.token, message.exit))
+        return (header, left.body) if header.chunks or header.ends else None
+
+    async def run(self) -> None:
+        self._provider.claim(self._experiment_id)
+        await super().run()
+
+    async def clean_up(self) -> None:
+        await super().clean_up()
+        view = await self._view()
+        name = self._provider.names.anchor(self._experiment_id)
+        await view.cluster.delete(f"/api/v1/namespaces/{view.namespace}/configmaps/{name}")
+        self._anchor_uid = ""
+        self._provider.release(self._experiment_id)
+
+    # ---- objects
+
+    async def _view(self) -> NamespaceView:
+        return await self._provider.view(self._settings)
+
+    async def _prepare(self, view: NamespaceView) -> KubernetesObject:
+        """Make sure that the experiment's anchor and the keeper's file are there; returns the anchor."""
+        path = f"/api/v1/namespaces/{view.namespace}/configmaps"
+        async with self._preparing:
+            endpoint = await asyncio.to_thread(self._provider.endpoint, self._settings)
+            archive = await self._provider.archive()
+            wanted = self._manifests.anchor(endpoint)
+            place = f"{path}/{wanted['metadata']['name']}"
+            there = await _find(view, place) or await _create(view, path, wanted)
+            if (there.get("data") or {}).get(ENDPOINT_KEY) != endpoint:
+                there = await view.cluster.patch(place, {"data": wanted["data"]})
+            there = {**there, "apiVersion": "v1", "kind": "ConfigMap"}
+            if there["metadata"]["uid"] != self._anchor_uid:
+                data = await asyncio.to_thread(archive.path.read_bytes)
+                await _create(view, path, self._manifests.keeper(archive.sha256, data, there))
+                self._anchor_uid = there["metadata"]["uid"]
+            return there
+
+    async def _create_job(self, view: NamespaceView, form: TrialJobForm, body: KubernetesObject) -> KubernetesObject:
+        """Create it, or find the one that was created before."""
+        name = body["metadata"]["name"]
+        job = await _create(view, view.jobs_path, body)
+        if "deletionTimestamp" in job["metadata"]:
+            raise ServiceUnavailable(f"Job {name} of an earlier attempt is still being deleted")
+        if (job["metadata"].get("annotations") or {}).get(TOKEN_ANNOTATION) != form.token:
+            raise SubmissionRefused(f"Job {name} is there already, and is not that of trial job {form.job_id}")
+        return {**job, "apiVersion": "batch/v1", "kind": "Job"}
+
+    async def _create_secret(self, view: NamespaceView, body: KubernetesObject) -> None:
+        """Secrets are never read, so that their rights are not needed: one that is there is this one."""
+        try:
+            await view.cluster.create(f"/api/v1/namespaces/{view.namespace}/secrets", body)
+        except ApiRefused as error:
+            if error.status != 409:
+                raise
+
+    async def _with_output(self, view: NamespaceView, seen: PlatformJob) -> PlatformJob:
+        """With the last lines that a keeper has printed which ended by itself, and not as it should."""
+        if seen.status is not PlatformStatus.ENDED or seen.reason is not None or seen.exit_code in (0, None):
+            return seen
+        pod = view.first_pod(self._provider.names.job(seen.job_id))
+        if pod is None:
+            return seen
+        try:
+            output = await view.cluster.read_log(view.namespace, pod.name, tail_lines=LOG_LINES)
+        except ServiceUnavailable as error:
+            output = f"(its log cannot be read: {error})".encode()
+        return replace(seen, output=output.decode(errors="replace"))
+
+
+async def _find(view: NamespaceView, path: str) -> KubernetesObject | None:
+    try:
+        return await view.cluster.get(path)
+    except ApiRefused as error:
+        if error.status != 404:
+            raise
+        return None
+
+
+async def _create(view: NamespaceView, path: str, body: KubernetesObject) -> KubernetesObject:
+    """Create an object, or find it where it is there already."""
+    try:
+        return await view.cluster.create(path, body)
+    except ApiRefused as error:
+        if error.status != 409:
+            raise
+        return await view.cluster.get(f"{path}/{body['metadata']['name']}")
