@@ -13,6 +13,7 @@ TrainingServiceError
 ├── CollectionFailed      files of a node cannot be stored on the manager's disk (the sentence says what to do)
 └── KeeperUnavailable     a keeper asked for something it cannot have; `status_code` is what it is answered over REST
     ├── UnknownNode       no such node here (404)
+    ├── UnknownContent    it was not asked to fetch this (404)
     ├── UnknownSession    the keeper must register again (409)
     ├── KeeperReplaced    the trial job has another keeper (410)
     ├── MalformedReport   the request contradicts itself (400)
@@ -78,6 +79,12 @@ class KeeperUnavailable(TrainingServiceError):
 
 class UnknownNode(KeeperUnavailable):
     """There is no such node."""
+
+    status_code = 404
+
+
+class UnknownContent(KeeperUnavailable):
+    """The keeper was not asked to fetch this archive."""
 
     status_code = 404
 

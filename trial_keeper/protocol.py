@@ -8,6 +8,7 @@ The keeper always dials. Under `/api/v1/keepers/{node_id}/`:
     POST commands   CommandPoll               → CommandBatch     held open until there is one, or `wait_seconds`
     POST report     ReportHeader as one JSON line, then the bytes of its chunks one after another → ReportAnswer
     POST answer     FileAnswer as one JSON line, then the bytes that were asked for → {}
+    POST content    ContentRequest            → bytes of an archive that the keeper was asked to fetch
 
 `proof` is HMAC-SHA256(secret, "manager:" + nonce); the keeper then sends "Authorization: Bearer <secret>". A session
 begins with `register`; a manager that does not know the session answers 409 and the keeper registers again. Commands
@@ -299,9 +300,23 @@ class RemoveCheckpoint:
     folder: str
 
 
+@dataclass(frozen=True)
+class FetchArchive:
+    """Have the .tar.gz with this SHA-256 and size (of the file) unpacked as `folder`, below the keeper's directory, and
+    answer `request`. Its bytes are what `content` answers, a piece at a time. The folder appears whole or not at all;
+    one that is there already is not fetched again."""
+
+    request: str
+    folder: str
+    sha256: str
+    size: int
+
+
 KeeperCommand = Launch | Cancel | Update | Shutdown
 """What a keeper must do with a job, or with itself."""
-FileRequest = ListFiles | ReadFile | ReadFiles | VerifyCheckpoint | ProbeStorage | RemoveFolder | RemoveCheckpoint
+FileRequest = (
+    ListFiles | ReadFile | ReadFiles | VerifyCheckpoint | ProbeStorage | RemoveFolder | RemoveCheckpoint | FetchArchive
+)
 """A command that is answered, with a `FileAnswer`."""
 COMMAND_TYPES: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(KeeperCommand | FileRequest)}
 
@@ -405,6 +420,16 @@ class FileAnswer:
     files: list[FileFacts] = field(default_factory=list)
     more: bool = False
     damage: str = ""
+
+
+@dataclass(frozen=True)
+class ContentRequest:
+    """Ask for the bytes of an archive from `offset` on, as many as the manager sends at once: at least one where there
+    are any. Only an archive that a `FetchArchive` names which was not answered yet."""
+
+    session: str
+    sha256: str
+    offset: int
 
 
 @dataclass(frozen=True)

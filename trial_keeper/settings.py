@@ -19,6 +19,7 @@ JOBS_FOLDER = "jobs"
 BUNDLE_FOLDER = "sdk"
 SOCKET_FOLDER = "run"
 EXPERIMENTS_FOLDER = "experiments"
+UPLOADS_FOLDER = "uploads"
 
 _LOCK_FOLDERS = ("/var/lock/proctor", "/tmp/proctor-gpu-locks")
 PACKAGE_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(proctor.__file__)))

@@ -22,6 +22,7 @@ from proctor.training_services.errors import KeeperUnavailable, UnknownNode
 from proctor.training_services.keepers.hub import KeeperHub
 from proctor.trial_keeper.protocol import (
     CommandPoll,
+    ContentRequest,
     FileAnswer,
     Registration,
     ReportHeader,
@@ -49,6 +50,7 @@ def keeper_application(hub: KeeperHub) -> Starlette:
             Route(path + "register", _answering(routes.authenticated(routes.register)), methods=["POST"]),
             Route(path + "commands", _answering(routes.authenticated(routes.commands)), methods=["POST"]),
             Route(path + "report", _answering(routes.authenticated(routes.report)), methods=["POST"]),
+            Route(path + "content", _answering(routes.authenticated(routes.content)), methods=["POST"]),
             Route(path + "answer", _answering(routes.authenticated(routes.answer)), methods=["POST"]),
         ]
     )
@@ -96,6 +98,12 @@ class _KeeperRoutes:
         line, chunks = _split(await _body(request, MAX_BODY_BYTES))
         header = from_json(ReportHeader, _object(line))
         return _json(to_json(await self._hub.report(request.path_params["node_id"], header, chunks)))
+
+    async def content(self, request: Request) -> Response:
+        """A piece of an archive."""
+        asked = from_json(ContentRequest, _object(await _body(request, MAX_BODY_BYTES)))
+        data = await self._hub.content(request.path_params["node_id"], asked)
+        return Response(data, media_type="application/octet-stream")
 
     async def answer(self, request: Request) -> Response:
         """One line of JSON, then the bytes that were asked for."""

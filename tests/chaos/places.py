@@ -50,6 +50,7 @@ KILLED_AT = frozenset().union(
 )
 
 ELSEWHERE = {
+    "keeper.archive.": "a keeper is killed there in tests/integration/test_keeper_files.py",
     "pod.": "its keeper is killed there in tests/integration/test_pod_keeper.py",
     "trial.checkpoint.": "a trial is killed there in tests/unit/sdk/test_checkpoint_storage.py",
     "trainer.": "the trainer's own tests kill there: test_trainer_kills.py, tests/integration/sdk/pytorch",

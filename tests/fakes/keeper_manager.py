@@ -19,6 +19,7 @@ from proctor.trial_keeper.protocol import (
     Command,
     CommandBatch,
     CommandPoll,
+    ContentRequest,
     End,
     Exit,
     FileAnswer,
@@ -49,6 +50,9 @@ class FakeManager:
     starts: dict[str, list[Start]] = field(default_factory=dict)
     ends: dict[str, list[End]] = field(default_factory=dict)
     answers: dict[str, tuple[FileAnswer, bytes]] = field(default_factory=dict)
+    archives: dict[str, bytes] = field(default_factory=dict)  # what `content` answers, by SHA-256
+    piece_bytes: int = 64 * 1024
+    pieces: list[int] = field(default_factory=list)  # the offsets that were asked for
     headers: list[ReportHeader] = field(default_factory=list)
     registrations: list[Registration] = field(default_factory=list)
     unknown: set[str] = field(default_factory=set)
@@ -189,7 +193,7 @@ class FakeManager:
                 status, answer = await self._answer(path.rsplit("/", 1)[1], headers.get("authorization"), body)
                 if self.before_answer is not None:
                     self.before_answer(path.rsplit("/", 1)[1])
-                data = json.dumps(answer).encode()
+                data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
                 if life is not self._life:
                     return
                 writer.write(f"HTTP/1.1 {status} X\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data)
@@ -216,10 +220,20 @@ class FakeManager:
             return 200, await self._register(from_json(Registration, json.loads(body)))
         if name == "commands":
             return await self._poll(from_json(CommandPoll, json.loads(body)))
+        if name == "content":
+            return self._send_piece(from_json(ContentRequest, json.loads(body)))
         header, _, data = body.partition(b"\n")
         if name == "answer":
             return await self._take_answer(from_json(FileAnswer, json.loads(header)), data)
         return await self._report(from_json(ReportHeader, json.loads(header)), data)
+
+    def _send_piece(self, asked: ContentRequest) -> tuple[int, Any]:
+        if asked.session != self._session:
+            return 409, {}
+        if asked.sha256 not in self.archives:
+            return 404, {}
+        self.pieces.append(asked.offset)
+        return 200, self.archives[asked.sha256][asked.offset : asked.offset + self.piece_bytes]
 
     async def _register(self, registration: Registration) -> Any:
         async with self.changed:

@@ -1,12 +1,15 @@
 """A real keeper lists, reads and removes files on its node for a manager."""
 
+import hashlib
+import io
 import os
 import sys
+import tarfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from fakes.keeper_node import Node, open_node
+from fakes.keeper_node import Node, open_node, readable
 
 from proctor.sdk.checkpoints.saving import StoredCheckpoint, save_checkpoint
 from proctor.trial_keeper.files.server import AT_ONCE
@@ -14,6 +17,7 @@ from proctor.trial_keeper.protocol import (
     COMMAND_TYPES,
     Cancel,
     EndReason,
+    FetchArchive,
     ListFiles,
     ProbeStorage,
     ReadFile,
@@ -371,4 +375,93 @@ async def test_a_manager_that_closes_idle_connections_is_answered_on_new_ones(no
     for number in range(3 * AT_ONCE):
         answer, data = await node.manager.ask(ReadFile(f"{number}", FOLDER, "stdout", 0, 10))
         assert (answer.error, data) == ("", b"x")
+    assert len(node.manager.registrations) == 1
+
+
+def offer(node: Node, request: str, folder: str, *, content: bytes = b"x" * 300_000) -> FetchArchive:
+    """An archive with one file, which the manager offers."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=0) as tar:
+        member = tarfile.TarInfo("train.py")
+        member.size = len(content)
+        tar.addfile(member, io.BytesIO(content))
+    data = packed.getvalue()
+    sha256 = hashlib.sha256(data).hexdigest()
+    node.manager.archives[sha256] = data
+    return FetchArchive(request, folder, sha256, len(data))
+
+
+async def test_an_archive_is_fetched_piece_by_piece_and_becomes_a_folder_once(node: Node) -> None:
+    order = offer(node, "first", "code/abc")
+    answer, _ = await node.manager.ask(order)
+    assert answer.error == ""
+    assert (node.keeper_directory / "code/abc/train.py").read_bytes() == b"x" * 300_000
+    pieces = list(node.manager.pieces)
+    assert pieces == list(range(0, order.size, node.manager.piece_bytes))
+    again, _ = await node.manager.ask(FetchArchive("again", order.folder, order.sha256, order.size))
+    assert (again.error, node.manager.pieces) == ("", pieces)
+    assert list((node.keeper_directory / "uploads").iterdir()) == []
+
+
+async def test_what_has_arrived_of_an_archive_is_not_asked_for_again_by_the_next_session(node: Node) -> None:
+    order = offer(node, "first", "code/abc")
+    data = node.manager.archives[order.sha256]
+    node.manager.archives[order.sha256] = data[: 2 * node.manager.piece_bytes]
+    answer, _ = await node.manager.ask(order)
+    assert answer.error == f"the archive for code/abc ends after {2 * node.manager.piece_bytes} of {order.size} bytes"
+    await node.manager.stop()
+    await node.manager.start()
+    node.manager.archives[order.sha256] = data
+    node.manager.pieces.clear()
+    answer, _ = await node.manager.ask(FetchArchive("second", order.folder, order.sha256, order.size))
+    assert (answer.error, node.manager.pieces[0]) == ("", 2 * node.manager.piece_bytes)
+    assert (node.keeper_directory / "code/abc/train.py").stat().st_size == 300_000
+
+
+async def test_a_damaged_archive_is_no_folder_and_is_fetched_again_when_asked(node: Node) -> None:
+    order = offer(node, "first", "code/abc")
+    data = node.manager.archives[order.sha256]
+    node.manager.archives[order.sha256] = data[:-1] + bytes([data[-1] ^ 1])
+    answer, _ = await node.manager.ask(order)
+    assert "damaged in transit" in answer.error
+    assert not (node.keeper_directory / "code/abc").exists()
+    node.manager.archives[order.sha256] = data
+    answer, _ = await node.manager.ask(FetchArchive("second", order.folder, order.sha256, order.size))
+    assert answer.error == ""
+
+
+@pytest.mark.parametrize("place", ["keeper.archive.before", "keeper.archive.after"])
+async def test_a_keeper_that_is_killed_while_it_unpacks_has_the_folder_whole_when_it_is_asked_again(
+    node: Node, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    await node.stop()
+    monkeypatch.setenv("PROCTOR_FAILPOINT", place)
+    pid = await node.start()
+    order = offer(node, "first", "code/abc")
+    await node.manager.command(order)
+    descriptor = os.pidfd_open(pid)
+    await readable(descriptor)
+    os.close(descriptor)
+    monkeypatch.delenv("PROCTOR_FAILPOINT")
+    node.manager.pieces.clear()
+    sessions = len(node.manager.registrations)
+    await node.start()
+    await node.manager.until(lambda: len(node.manager.registrations) > sessions)
+    answer, _ = await node.manager.ask(FetchArchive("second", order.folder, order.sha256, order.size))
+    assert (answer.error, node.manager.pieces) == ("", [])
+    assert (node.keeper_directory / "code/abc/train.py").read_bytes() == b"x" * 300_000
+
+
+@pytest.mark.parametrize("folder", ["../elsewhere", "jobs/x", "/etc/proctor", "."])
+async def test_no_archive_is_unpacked_outside_of_the_folders_for_it(node: Node, folder: str) -> None:
+    answer, _ = await node.manager.ask(offer(node, "first", folder))
+    assert "nothing is unpacked there" in answer.error
+    assert node.manager.pieces == []
+
+
+async def test_an_archive_that_is_no_longer_offered_does_not_end_the_session(node: Node) -> None:
+    order = offer(node, "first", "code/abc")
+    del node.manager.archives[order.sha256]
+    answer, _ = await node.manager.ask(order)
+    assert answer.error == "the manager no longer offers this archive"
     assert len(node.manager.registrations) == 1

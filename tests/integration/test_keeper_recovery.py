@@ -61,6 +61,7 @@ IN_SOFT_STOPS = {"keeper.stop.save.after"}
 """Tried by `tests/chaos/test_soft_stops.py`."""
 OF_DELETED_CHECKPOINTS = {"keeper.checkpoint.delete.before", "keeper.checkpoint.delete.after"}
 """Tried by `tests/chaos/test_deleted_checkpoints.py`."""
+OF_ARCHIVES = ("keeper.archive.before", "keeper.archive.after")  # killed at in test_keeper_files.py
 OF_PODS = {"pod.leave.before", "pod.leave.after"}
 """Tried by `tests/integration/test_pod_keeper.py`."""
 STOPPING = ["keeper.stop.signal.before", "keeper.stop.signal.after", "reaper.stop.before", "reaper.stop.after"]
@@ -382,6 +383,7 @@ def test_all_places_of_the_source_are_tried() -> None:
         *places,
         *IN_SOFT_STOPS,
         *OF_DELETED_CHECKPOINTS,
+        *OF_ARCHIVES,
         *OF_PODS,
     }
 

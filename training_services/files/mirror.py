@@ -19,8 +19,8 @@ from pathlib import Path
 from proctor.sdk.disk_errors import advise
 from proctor.sdk.files import put_in_place, remove_file, sync_file, sync_folder
 from proctor.training_services.errors import CollectionFailed, ServiceUnavailable, TrainingServiceError
+from proctor.training_services.keepers.file_requests import MOST_BYTES
 from proctor.training_services.keepers.hub import KeeperHub
-from proctor.training_services.keepers.sessions import MOST_BYTES
 from proctor.training_services.providers import FileCollection
 from proctor.trial_keeper.protocol import FileFacts
 

@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from proctor.sdk.failpoints import failpoint
 from proctor.training_services.base import EndReason, SoftStop
 from proctor.training_services.errors import ManagerLeaving, UnknownSession
+from proctor.training_services.keepers.file_requests import FileRequests, KeeperFiles
 from proctor.training_services.keepers.heartbeats import HeartbeatMonitor
 from proctor.training_services.keepers.jobs import ExpectedJob, ExpectedJobs, MayBeStopped, UnknownJobs
 from proctor.training_services.keepers.launches import write_cancel
@@ -49,9 +50,9 @@ from proctor.trial_keeper.protocol import (
     Chunk,
     CommandBatch,
     CommandPoll,
+    ContentRequest,
     End,
     FileAnswer,
-    FileFacts,
     JobReport,
     KeeperCommand,
     Launch,
@@ -69,13 +70,11 @@ __all__ = ["HubClient", "KeeperHub"]
 log = logging.getLogger(__name__)
 
 LONGEST_POLL_SECONDS = 60.0
-VERIFY_SECONDS = 6 * 3600.0
-"""A terabyte at 50 MB/s."""
 PAUSE_SECONDS_PER_NODE = 0.002
 LONGEST_PAUSE_SECONDS = 0.5
 
 
-class KeeperHub:
+class KeeperHub(KeeperFiles):
     """Serves the keepers of all nodes and jobs for all experiments.
 
     :param pool: gets every node's devices and status.
@@ -277,6 +276,11 @@ class KeeperHub:
             session.suspended[job_id] = clause
         session.suspended = {job_id: clause for job_id, clause in session.suspended.items() if clause}
 
+    async def content(self, keeper_id: str, request: ContentRequest) -> bytes:
+        """Bytes of an archive that a keeper was asked to fetch. Raises UnknownNode, UnknownSession, UnknownContent,
+        OSError."""
+        return await self._session(keeper_id, request.session).files.read_offered(request.sha256, request.offset)
+
     def answer(self, keeper_id: str, answer: FileAnswer, data: bytes) -> None:
         """A keeper's answer to a file request. Raises UnknownNode, UnknownSession."""
         self._session(keeper_id, answer.session).files.answer(answer, data)
@@ -388,53 +392,6 @@ class KeeperHub:
             return True
         found = None if session is None else session.jobs.get(job_id)
         return session is not None and (found is None or found.exit is not None)
-
-    async def list_files(self, keeper_id: str, folder: str, *, timeout_seconds: float = 30.0) -> list[FileFacts]:
-        """The regular files below a folder of a node, by path; `folder` is relative to the keeper's directory, or is
-        the absolute path of a job's. Raises as `FileRequests` does; ServiceUnavailable at once while the keeper is
-        disconnected. So do the next four."""
-        return await self._sessions.files(keeper_id).list_files(folder, timeout_seconds=timeout_seconds)
-
-    async def read_file(
-        self, keeper_id: str, folder: str, path: str, offset: int, limit: int, *, timeout_seconds: float = 30.0
-    ) -> bytes:
-        """At most `limit` bytes of a file of a folder from `offset` (negative: from the end)."""
-        files = self._sessions.files(keeper_id)
-        return await files.read_file(folder, path, offset, limit, timeout_seconds=timeout_seconds)
-
-    async def read_files(
-        self, keeper_id: str, folder: str, paths: Sequence[str], *, limit: int, timeout_seconds: float = 30.0
-    ) -> dict[str, bytes]:
-        """The beginnings of small files of a folder, each up to `limit` bytes, as many as fit into one answer."""
-        files = self._sessions.files(keeper_id)
-        return await files.read_files(folder, paths, limit=limit, timeout_seconds=timeout_seconds)
-
-    async def verify_checkpoint(
-        self, keeper_id: str, folder: str, manifest: str | None, *, timeout_seconds: float = VERIFY_SECONDS
-    ) -> str:
-        """What keeps a trial from continuing from the checkpoint in a folder of a node, as a clause; "" if it is whole.
-        `manifest` is the SHA-256 with which it was registered. Takes as long as reading all of it."""
-        return await self._sessions.files(keeper_id).verify_checkpoint(
-            folder, manifest, timeout_seconds=timeout_seconds
-        )
-
-    async def probe_storage(
-        self, keeper_id: str, storage: str, launch: Launch, *, timeout_seconds: float = 120.0
-    ) -> str:
-        """What keeps the trials of an experiment on a node from storing checkpoints in a folder or under a URL, as a
-        clause; "" if nothing does.
-
-        :param launch: of one of its jobs there.
-        """
-        return await self._sessions.files(keeper_id).probe_storage(storage, launch, timeout_seconds=timeout_seconds)
-
-    async def remove_folder(self, keeper_id: str, folder: str, *, timeout_seconds: float = 60.0) -> None:
-        """Remove a folder of a node in which no job runs; one that is not there is removed already."""
-        await self._sessions.files(keeper_id).remove_folder(folder, timeout_seconds=timeout_seconds)
-
-    async def remove_checkpoint(self, keeper_id: str, folder: str, *, timeout_seconds: float = 600.0) -> None:
-        """Delete a checkpoint of a job, which may be running; one that is not there is deleted already."""
-        await self._sessions.files(keeper_id).remove_checkpoint(folder, timeout_seconds=timeout_seconds)
 
     # ---- jobs
 
@@ -575,6 +532,9 @@ class KeeperHub:
             self._jobs.forget(job_id)
 
     # ---- keepers
+
+    def _requests(self, keeper_id: str) -> FileRequests:
+        return self._sessions.files(keeper_id)
 
     def _require_open(self) -> None:
         if self._is_closed:

@@ -1,46 +1,21 @@
-"""Sessions with keepers: who may connect for each, the commands that it has not received yet, and the file requests
-that it has not answered yet.
+"""Sessions with keepers: who may connect for each, and what it is sent.
 
 A keeper is known by an id: the one of its node, or `job_keeper_id` of the trial job that it was started for.
 """
 
-import asyncio
 import hashlib
 import hmac
 import secrets
-from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from proctor.training_services.errors import ServiceUnavailable, TrainingServiceError, UnknownNode, UnknownSession
+from proctor.training_services.errors import ServiceUnavailable, UnknownNode, UnknownSession
+from proctor.training_services.keepers.file_requests import CommandQueue, FileRequests
 from proctor.training_services.keepers.presence import KeeperPresence
-from proctor.trial_keeper.protocol import (
-    Command,
-    FileAnswer,
-    FileFacts,
-    FileRequest,
-    KeeperCommand,
-    Launch,
-    ListFiles,
-    ProbeStorage,
-    ReadFile,
-    ReadFiles,
-    Registration,
-    RemoveCheckpoint,
-    RemoveFolder,
-    VerifyCheckpoint,
-    to_json,
-)
+from proctor.trial_keeper.protocol import Registration
 
-__all__ = ["MOST_BYTES", "FileRequests", "derive_secret", "is_job_keeper", "job_keeper_id"]
-
-MOST_BYTES = 4 * 1024 * 1024
-"""How much one answer of a keeper holds."""
-_AT_ONCE = 8
+__all__ = ["derive_secret", "is_job_keeper", "job_keeper_id"]
 
 _JOB_PREFIX = "job:"
-
-_Answer = tuple[FileAnswer, bytes]
 
 
 def job_keeper_id(job_id: str) -> str:
@@ -57,207 +32,6 @@ def derive_secret(key: bytes, job_id: str, token: str) -> str:
     """The secret of a trial job's keeper (hex HMAC-SHA256). Nothing of it is stored: the next manager derives it
     again."""
     return hmac.new(key, f"job keeper\n{job_id}\n{token}".encode(), hashlib.sha256).hexdigest()
-
-
-class CommandQueue:
-    """The numbered commands for one keeper in one session, kept until the keeper says that it has taken them."""
-
-    def __init__(self) -> None:
-        self._commands: deque[Command] = deque()
-        self._number = 0
-        self.is_closed = False
-        self._wake = asyncio.Event()
-
-    def push(self, command: KeeperCommand | FileRequest) -> None:
-        """Add a command; a waiting poll is answered at once."""
-        self._number += 1
-        self._commands.append(Command(self._number, type(command).__name__, to_json(command)))
-        self._wake.set()
-
-    def withdraw_job(self, job_id: str) -> None:
-        """Take back the commands for a job that the keeper has not been given."""
-        self._commands = deque(command for command in self._commands if command.order.get("job_id") != job_id)
-
-    def withdraw_request(self, request: str) -> None:
-        """Take back a request for files that the keeper has not been given."""
-        self._commands = deque(command for command in self._commands if command.order.get("request") != request)
-
-    def close(self) -> None:
-        """The session is over; a waiting poll is answered at once."""
-        self.is_closed = True
-        self._wake.set()
-
-    async def after(self, cursor: int, wait_seconds: float) -> list[Command]:
-        """The commands after `cursor`, once there are any; those up to it are dropped. Empty when the wait is over."""
-        while self._commands and self._commands[0].number <= cursor:
-            self._commands.popleft()
-        if not self._commands and not self.is_closed:
-            self._wake.clear()
-            try:
-                async with asyncio.timeout(wait_seconds):
-                    await self._wake.wait()
-            except TimeoutError:
-                return []
-        return list(self._commands)
-
-
-class FileRequests:
-    """What was asked of one keeper in one session. Every question ends in time, or when the session does.
-
-    They raise FileNotFoundError for what is not on the node, ServiceUnavailable when the keeper does not answer (try
-    again), TrainingServiceError with the keeper's sentence when it cannot do it.
-
-    :param place: what the keeper is called, after "the keeper of": "node gpu-3".
-    :param commands: what the requests are sent with.
-    :param registration: of the keeper.
-    """
-
-    def __init__(self, place: str, commands: CommandQueue, registration: Registration) -> None:
-        self._place = place
-        self._registration = registration
-        self._commands = commands
-        self._turns = asyncio.Semaphore(_AT_ONCE)
-        self._verifying_turns = asyncio.Semaphore(_AT_ONCE)
-        self._waiting: dict[str, asyncio.Future[_Answer]] = {}
-        self._is_closed = False
-
-    async def list_files(self, folder: str, *, timeout_seconds: float) -> list[FileFacts]:
-        """The regular files below a folder, by path. The time is that of each answer: long lists come in several."""
-        found: list[FileFacts] = []
-        while True:
-            after = found[-1].path if found else ""
-            answer, _ = await self._ask(ListFiles(_new_request(), folder, after), timeout_seconds)
-            found += answer.files
-            if not answer.more or not answer.files or found[-1].path <= after:
-                return found
-
-    async def read_file(self, folder: str, path: str, offset: int, limit: int, *, timeout_seconds: float) -> bytes:
-        """At most `limit` bytes of a file from `offset`; a negative one counts from the end, and then no more than
-        `MOST_BYTES` are read. The time is that of each `MOST_BYTES`."""
-        parts: list[bytes] = []
-        wanted, position = limit, offset
-        while True:
-            request = ReadFile(_new_request(), folder, path, position, min(wanted, MOST_BYTES))
-            _, data = await self._ask(request, timeout_seconds)
-            parts.append(data)
-            wanted -= len(data)
-            position += len(data)
-            if wanted <= 0 or len(data) < request.limit or offset < 0:
-                return b"".join(parts)
-
-    async def read_files(
-        self, folder: str, paths: Sequence[str], *, limit: int, timeout_seconds: float
-    ) -> dict[str, bytes]:
-        """The beginnings of files, each up to `limit` bytes. Those that are not there are missing, and so are those
-        that come after `MOST_BYTES` in all."""
-        answer, data = await self._ask(ReadFiles(_new_request(), folder, list(paths), limit), timeout_seconds)
-        contents: dict[str, bytes] = {}
-        position = 0
-        for file in answer.files:
-            contents[file.path] = data[position : position + file.size]
-            position += file.size
-        if position != len(data):
-            raise TrainingServiceError(
-                f"the keeper of {self._place} announces {position} bytes of files; {len(data)} follow"
-            )
-        return contents
-
-    async def verify_checkpoint(self, folder: str, manifest: str | None, *, timeout_seconds: float) -> str:
-        """Why no trial must continue from a checkpoint, as a clause; "" if it is whole. ServiceUnavailable also while
-        the keeper is of an earlier version, which the manager replaces."""
-        if VerifyCheckpoint.__name__ not in self._registration.commands:
-            raise ServiceUnavailable(
-                f"the keeper of {self._place} is of another version ({self._registration.version}) and cannot "
-                "verify checkpoints; it is replaced when it connects"
-            )
-        answer, _ = await self._ask(VerifyCheckpoint(_new_request(), folder, manifest), timeout_seconds)
-        return answer.damage
-
-    async def probe_storage(self, storage: str, launch: Launch, *, timeout_seconds: float) -> str:
-        """What keeps the trials of an experiment from storing checkpoints, as a clause; "" if nothing does, or if the
-        keeper is of an earlier version and cannot tell."""
-        if ProbeStorage.__name__ not in self._registration.commands:
-            return ""
-        answer, _ = await self._ask(ProbeStorage(_new_request(), storage, launch), timeout_seconds)
-        return answer.damage
-
-    async def remove_folder(self, folder: str, *, timeout_seconds: float) -> None:
-        """Remove a folder with all that is in it; one that is not there is removed already."""
-        await self._ask(RemoveFolder(_new_request(), folder), timeout_seconds)
-
-    async def remove_checkpoint(self, folder: str, *, timeout_seconds: float) -> None:
-        """Delete a checkpoint of a job, which may be running; one that is not there is deleted already."""
-        if RemoveCheckpoint.__name__ not in self._registration.commands:
-            raise TrainingServiceError(
-                f"{self._place}: its keeper is of another version ({self._registration.version}) and cannot "
-                "delete checkpoints; stop it and start it again with this manager's version"
-            )
-        await self._ask(RemoveCheckpoint(_new_request(), folder), timeout_seconds)
-
-    def answer(self, answer: FileAnswer, data: bytes) -> None:
-        """The keeper's answer; perhaps its request was canceled meanwhile."""
-        waiting = self._waiting.get(answer.request)
-        if waiting is not None and not waiting.done():
-            waiting.set_result((answer, data))
-
-    def close(self) -> None:
-        """The session is over: nothing more will be answered."""
-        self._is_closed = True
-        for waiting in self._waiting.values():
-            if not waiting.done():
-                waiting.set_exception(self._ended())
-
-    async def _ask(self, request: FileRequest, timeout_seconds: float) -> _Answer:
-        turns = self._verifying_turns if isinstance(request, VerifyCheckpoint | ProbeStorage) else self._turns
-        try:
-            async with asyncio.timeout(timeout_seconds), turns:
-                answer, data = await self._exchange(request)
-        except TimeoutError:
-            raise ServiceUnavailable(
-                f"the keeper of {self._place} has not answered a request for {request.folder} within "
-                f"{timeout_seconds:g} s; try again"
-            ) from None
-        if answer.missing:
-            raise FileNotFoundError(f"{self._place}: {answer.error or f'{request.folder} is not there'}")
-        if answer.error:
-            raise TrainingServiceError(f"{self._place}: {answer.error}")
-        if not all(map(_is_sound, answer.files)):
-            raise TrainingServiceError(
-                f"{self._place}: its keeper reports impossible files in {request.folder}; stop it and start it "
-                "again with this manager's version"
-            )
-        return answer, data
-
-    async def _exchange(self, request: FileRequest) -> _Answer:
-        if self._is_closed:
-            raise self._ended()
-        waiting: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
-        self._waiting[request.request] = waiting
-        self._commands.push(request)
-        try:
-            return await waiting
-        finally:
-            del self._waiting[request.request]
-            if waiting.cancelled():  # the time is over, or the caller was canceled
-                self._commands.withdraw_request(request.request)
-            elif waiting.done():
-                waiting.exception()  # retrieved, so that the loop does not warn when this is canceled too
-
-    def _ended(self) -> ServiceUnavailable:
-        return ServiceUnavailable(
-            f"the session with the keeper of {self._place} ended before it had answered; try again"
-        )
-
-
-def _is_sound(file: FileFacts) -> bool:
-    """A keeper's answer is checked before it is used: sizes are used to cut bytes, paths to name files."""
-    is_number = isinstance(file.modified, (int, float)) and not isinstance(file.modified, bool)
-    is_below = isinstance(file.path, str) and not {"", ".", ".."} & set(file.path.split("/"))
-    return is_below and type(file.size) is int and file.size >= 0 and is_number
-
-
-def _new_request() -> str:
-    return secrets.token_hex(8)
 
 
 class RegisteredKeeper:

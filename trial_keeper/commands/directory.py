@@ -21,16 +21,15 @@ from proctor.sdk.disk_errors import is_full
 from proctor.sdk.files import UNFINISHED_PREFIX, remove_file, remove_unfinished, replace_file
 from proctor.trial_keeper.commands.input import CommandInput
 from proctor.trial_keeper.errors import CommandRefused
-from proctor.trial_keeper.settings import JOBS_FOLDER
+from proctor.trial_keeper.settings import JOBS_FOLDER, UPLOADS_FOLDER
 from proctor.trial_keeper.start import read_facts
 
 POINTER_FILE = "socket"
 RUN_FOLDER = "run"
 CODE_FOLDER = "code"
-UPLOAD_FOLDER = "uploads"
 
 _LONGEST_SOCKET = 100  # bytes; the kernel takes 107, and sshd adds some while it binds
-_FOLDERS = (RUN_FOLDER, CODE_FOLDER, UPLOAD_FOLDER, JOBS_FOLDER)
+_FOLDERS = (RUN_FOLDER, CODE_FOLDER, UPLOADS_FOLDER, JOBS_FOLDER)
 _TEMPORARY = "/tmp"
 _MEBIBYTE = 1024 * 1024
 

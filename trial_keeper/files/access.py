@@ -45,18 +45,16 @@ class FileAccess:
 
         :param busy: (job id, path) of what running jobs need.
         """
-        root = self._real(self._directory)
-        self._real(folder)  # refuses what is no name
-        named = os.path.normpath(os.path.join(self._directory, folder))
-        found = os.path.join(self._real(os.path.dirname(named)), os.path.basename(named))
-        if not _is_below(found, root):
-            raise AccessRefused(f"{folder} is not in the keeper's directory {root}; it was not removed")
-        if os.path.relpath(found, root).split(os.sep)[0] in _KEPT:
-            raise AccessRefused(f"{folder} belongs to the keeper; it was not removed")
+        found = self._ours(folder, "it was not removed")
         for job_id, path in busy:
             if _is_within(self._real(path), found):
                 raise AccessRefused(f"job {job_id} is still running in {folder}; stop it before you remove its files")
         return found
+
+    def unpackable(self, folder: str) -> str:
+        """The path of a folder as which an archive may be unpacked: one below the keeper's directory that is not the
+        keeper's own. It need not be there. Raises AccessRefused."""
+        return self._ours(folder, "nothing is unpacked there")
 
     def checkpoint(self, folder: str, busy: Sequence[tuple[str, str]]) -> str:
         """The path of a checkpoint that may be deleted, which no running job continues from: output/checkpoints/<n> of
@@ -86,6 +84,17 @@ class FileAccess:
         for job_id, path in busy:
             if _is_within(self._real(path), found):
                 raise AccessRefused(f"job {job_id} is running and continues from {folder}; it was not deleted")
+        return found
+
+    def _ours(self, folder: str, effect: str) -> str:
+        root = self._real(self._directory)
+        self._real(folder)  # refuses what is no name
+        named = os.path.normpath(os.path.join(self._directory, folder))
+        found = os.path.join(self._real(os.path.dirname(named)), os.path.basename(named))
+        if not _is_below(found, root):
+            raise AccessRefused(f"{folder} is not in the keeper's directory {root}; {effect}")
+        if os.path.relpath(found, root).split(os.sep)[0] in _KEPT:
+            raise AccessRefused(f"{folder} belongs to the keeper; {effect}")
         return found
 
     def _real(self, path: str) -> str:

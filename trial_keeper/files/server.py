@@ -9,16 +9,19 @@ import logging
 import os
 import shutil
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from proctor.sdk.checkpoints.manifest import verify_checkpoint
 from proctor.sdk.failpoints import failpoint
-from proctor.sdk.files import UNFINISHED_PREFIX, set_aside, sync_folder
-from proctor.trial_keeper.errors import AccessRefused
+from proctor.sdk.files import UNFINISHED_PREFIX, remove_file, set_aside, sync_folder
+from proctor.trial_keeper.errors import AccessRefused, CommandRefused
 from proctor.trial_keeper.files.access import FileAccess, list_files, read_file
+from proctor.trial_keeper.files.archives import place_archive
 from proctor.trial_keeper.protocol import (
+    FetchArchive,
     FileAnswer,
     FileFacts,
     FileRequest,
@@ -31,11 +34,13 @@ from proctor.trial_keeper.protocol import (
     VerifyCheckpoint,
     to_json,
 )
+from proctor.trial_keeper.settings import UPLOADS_FOLDER
 
 AT_ONCE = 4
 VERIFIED_AT_ONCE = 2
 MOST_BYTES = 4 * 1024 * 1024
 _PAGE_FILES = 2000
+_NAME_LENGTH = 20
 _REMOVAL_TRIES = 3
 
 log = logging.getLogger(__name__)
@@ -65,6 +70,7 @@ class FileAnswers:
         self._jobs = jobs
         self._requests: asyncio.Queue[FileRequest] = asyncio.Queue()
         self._checkpoints: asyncio.Queue[VerifyCheckpoint | ProbeStorage] = asyncio.Queue()
+        self._fetches: asyncio.Queue[FetchArchive] = asyncio.Queue()
         self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="files")
         self._verifying_threads = ThreadPoolExecutor(VERIFIED_AT_ONCE, thread_name_prefix="checkpoints")
         self._verifying: set[str] = set()  # requests whose answers are still needed
@@ -73,12 +79,14 @@ class FileAnswers:
         """Answer this when its turn comes."""
         if isinstance(request, VerifyCheckpoint | ProbeStorage):
             self._checkpoints.put_nowait(request)
+        elif isinstance(request, FetchArchive):
+            self._fetches.put_nowait(request)
         else:
             self._requests.put_nowait(request)
 
     def begin_session(self) -> None:
         """Requests of an earlier session are no longer answered."""
-        for queue in (self._requests, self._checkpoints):
+        for queue in (self._requests, self._checkpoints, self._fetches):
             while not queue.empty():
                 queue.get_nowait()
 
@@ -99,6 +107,43 @@ class FileAnswers:
         finally:
             self._verifying.discard(request.request)
 
+    async def next_fetch(self) -> FetchArchive:
+        """Wait for an archive that is to be fetched."""
+        return await self._fetches.get()
+
+    async def fetch(self, request: FetchArchive, session: str, read: Callable[[int], Awaitable[bytes]]) -> bytes:
+        """Fetch an archive and unpack it; the body of the answer. What has arrived of it is kept when this is broken
+        off, and not asked for again.
+
+        :param read: gets some of the archive's bytes from an offset on, none behind its end; raises AccessRefused when
+            the manager no longer offers it.
+        """
+        blank = FileAnswer(session, request.request)
+        try:
+            await self._fetch(request, read)
+            answer = blank
+        except (AccessRefused, CommandRefused, OSError) as error:
+            answer = _failed(request, blank, error)
+        return json.dumps(to_json(answer)).encode() + b"\n"
+
+    async def _fetch(self, request: FetchArchive, read: Callable[[int], Awaitable[bytes]]) -> None:
+        target = Path(self._access.unpackable(request.folder))
+        if target.is_dir():
+            return
+        archive = Path(self._directory, UPLOADS_FOLDER, f"{request.sha256[:_NAME_LENGTH]}.tar.gz")
+        archive.parent.mkdir(mode=0o700, exist_ok=True)
+        offset = archive.stat().st_size if archive.exists() else 0
+        while offset < request.size:
+            data = await read(offset)
+            if not data:
+                raise AccessRefused(f"the archive for {request.folder} ends after {offset} of {request.size} bytes")
+            await asyncio.to_thread(_append, archive, data)
+            offset += len(data)
+        failpoint("keeper.archive.before")
+        await asyncio.to_thread(place_archive, archive, request.sha256, target)
+        failpoint("keeper.archive.after")
+        remove_file(str(archive))
+
     def close(self) -> None:
         """Begin nothing new. What is being done is finished before the process ends; verifying is broken off."""
         self._verifying.clear()
@@ -110,15 +155,8 @@ class FileAnswers:
         blank, data = FileAnswer(session, request.request), b""
         try:
             answer, data = self._carry_out(request, blank, jobs)
-        except FileNotFoundError as error:
-            answer = replace(blank, error=str(error), missing=True)
-        except AccessRefused as error:
-            answer = replace(blank, error=str(error))
-        except OSError as error:
-            answer = replace(blank, error=f"{error.filename or request.folder}: {error.strerror}")
         except Exception as error:
-            log.exception("a %s of %s has failed", type(request).__name__, request.folder)
-            answer = replace(blank, error=f"{type(request).__name__} of {request.folder} has failed: {error!r}")
+            answer = _failed(request, blank, error)
         return json.dumps(to_json(answer)).encode() + b"\n" + data
 
     def _carry_out(self, request: FileRequest, blank: FileAnswer, jobs: ReadablePaths) -> tuple[FileAnswer, bytes]:
@@ -136,6 +174,7 @@ class FileAnswers:
             return replace(blank, damage=damage), b""
         if isinstance(request, ProbeStorage):
             return replace(blank, damage=self._probe(request)), b""
+        assert not isinstance(request, FetchArchive)
         folder = self._access.readable(request.folder, jobs.known)
         if isinstance(request, ListFiles):
             files = list_files(folder)
@@ -146,6 +185,23 @@ class FileAnswers:
             return blank, read_file(folder, request.path, request.offset, min(request.limit, MOST_BYTES))
         files, data = _read_small(folder, request)
         return replace(blank, files=files), data
+
+
+def _failed(request: FileRequest, blank: FileAnswer, error: Exception) -> FileAnswer:
+    """The answer that says what went wrong."""
+    if isinstance(error, FileNotFoundError):
+        return replace(blank, error=str(error), missing=True)
+    if isinstance(error, AccessRefused | CommandRefused):
+        return replace(blank, error=str(error))
+    if isinstance(error, OSError):
+        return replace(blank, error=f"{error.filename or request.folder}: {error.strerror}")
+    log.error("a %s of %s has failed", type(request).__name__, request.folder, exc_info=error)
+    return replace(blank, error=f"{type(request).__name__} of {request.folder} has failed: {error!r}")
+
+
+def _append(path: Path, data: bytes) -> None:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "wb") as file:
+        file.write(data)
 
 
 def _read_small(folder: str, request: ReadFiles) -> tuple[list[FileFacts], bytes]:

@@ -9,11 +9,12 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from proctor.sdk.failpoints import failpoint
-from proctor.trial_keeper.errors import SessionError, SessionLost, TurnedAway
+from proctor.trial_keeper.errors import AccessRefused, SessionError, SessionLost, TurnedAway
 from proctor.trial_keeper.files.server import AT_ONCE, VERIFIED_AT_ONCE, FileAnswers
 from proctor.trial_keeper.jobs.outbox import Outbox, SettledReport
 from proctor.trial_keeper.linux.backoff import BackOff
@@ -22,6 +23,7 @@ from proctor.trial_keeper.protocol import (
     Command,
     CommandBatch,
     CommandPoll,
+    ContentRequest,
     Registration,
     RegistrationAnswer,
     ReportAnswer,
@@ -194,7 +196,25 @@ class ManagerSession:
 
         works = {f"answers {number}": answer(self._answers.next) for number in range(AT_ONCE)}
         works |= {f"verified {number}": answer(self._answers.next_verified) for number in range(VERIFIED_AT_ONCE)}
+        works["fetched"] = self._fetch_archives(bodies)
         await until_first_ends(sender=self._send_answers(bodies), **works)
+
+    async def _fetch_archives(self, bodies: "asyncio.Queue[bytes]") -> None:
+        """One archive after another, each over a connection of its own, so that reports do not wait for it."""
+        while True:
+            request = await self._answers.next_fetch()
+            async with AsyncExitStack() as stack:
+                read = partial(self._read_content, await self._connect(stack), request.sha256)
+                body = await self._answers.fetch(request, self._session, read)
+            await bodies.put(body)
+
+    async def _read_content(self, connection: HttpConnection, sha256: str, offset: int) -> bytes:
+        asked = json.dumps(to_json(ContentRequest(self._session, sha256, offset))).encode()
+        status, data = await connection.post("content", asked, timeout_seconds=_ANSWER_SECONDS)
+        if status == 404:
+            raise AccessRefused("the manager no longer offers this archive")
+        self._check("content", status, data)
+        return data
 
     async def _send_answers(self, bodies: "asyncio.Queue[bytes]") -> None:
         """One after another, on a connection that is opened when there is an answer."""
@@ -217,6 +237,14 @@ class ManagerSession:
         self, connection: HttpConnection, name: str, body: bytes, content_type: str = "application/json"
     ) -> Any:
         status, answer = await connection.post(name, body, timeout_seconds=_ANSWER_SECONDS, content_type=content_type)
+        self._check(name, status, answer)
+        try:
+            return json.loads(answer)
+        except ValueError as error:
+            raise SessionError(f"the manager's answer to {name!r} is not JSON: {error}") from error
+
+    def _check(self, name: str, status: int, answer: bytes) -> None:
+        """Raise what an answer without success means for the session."""
         if status == 409:
             raise SessionLost("the manager does not know this session; registering again")
         text = answer[:300].decode(errors="replace")
@@ -225,10 +253,6 @@ class ManagerSession:
         if status != 200:
             raise SessionError(f"the manager answers {name!r} with status {status}: {text}")
         self.last_answer = asyncio.get_running_loop().time()
-        try:
-            return json.loads(answer)
-        except ValueError as error:
-            raise SessionError(f"the manager's answer to {name!r} is not JSON: {error}") from error
 
     async def _wait_for_change(self, place: tuple[Any, ...], seconds: float) -> None:
         """Pause, but no longer than until the manager's socket is another one: that is a manager that has just come."""

@@ -2,15 +2,16 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from proctor.training_services.errors import ServiceUnavailable, TrainingServiceError, UnknownSession
+from proctor.training_services.errors import ServiceUnavailable, TrainingServiceError, UnknownContent, UnknownSession
+from proctor.training_services.keepers.file_requests import MOST_BYTES
 from proctor.training_services.keepers.hub import KeeperHub
-from proctor.training_services.keepers.sessions import MOST_BYTES
 from proctor.training_services.nodes.pool import NodePool, NodeStatus
-from proctor.trial_keeper.protocol import CommandPoll, FileAnswer, FileFacts, Registration
+from proctor.trial_keeper.protocol import CommandPoll, ContentRequest, FileAnswer, FileFacts, Registration
 
 pytestmark = pytest.mark.anyio
 
@@ -239,3 +240,30 @@ async def test_only_so_many_questions_are_put_at_once_and_all_are_answered(stage
         found = [await task for task in asking]
         serving.cancel()
     assert [files[0].path for files in found] == [f"{n}" for n in range(questions)]
+
+
+async def test_a_keeper_reads_an_archive_only_while_it_is_told_to_fetch_it(stage: Stage, tmp_path: Path) -> None:
+    archive = tmp_path / "code.tar.gz"
+    archive.write_bytes(b"0123456789")
+    await stage.register("FetchArchive")
+    asked = ContentRequest(stage.session, "abc", 4)
+    with pytest.raises(UnknownContent):
+        await stage.hub.content(NODE, asked)
+    fetching = asyncio.ensure_future(stage.hub.fetch_archive(NODE, archive, "abc", "code/x"))
+    batch = await stage.hub.poll(NODE, CommandPoll(stage.session, 0, 60.0))
+    order = batch.commands[0].order
+    assert (order["folder"], order["sha256"], order["size"]) == ("code/x", "abc", 10)
+    assert await stage.hub.content(NODE, asked) == b"456789"
+    with pytest.raises(UnknownContent):
+        await stage.hub.content(NODE, ContentRequest(stage.session, "other", 0))
+    with pytest.raises(UnknownSession):
+        await stage.hub.content(NODE, ContentRequest("of before", "abc", 0))
+    stage.hub.answer(NODE, FileAnswer(stage.session, order["request"]), b"")
+    await fetching
+    with pytest.raises(UnknownContent):
+        await stage.hub.content(NODE, asked)
+
+
+async def test_a_keeper_that_cannot_fetch_is_not_asked_to(stage: Stage, tmp_path: Path) -> None:
+    with pytest.raises(TrainingServiceError, match="is of another version"):
+        await stage.hub.fetch_archive(NODE, tmp_path / "code.tar.gz", "abc", "code/x")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from proctor.trial_keeper.commands.unpack import unpack_archive
 from proctor.trial_keeper.errors import CommandRefused
+from proctor.trial_keeper.files.archives import unpack_archive
 
 Member = tuple[tarfile.TarInfo, bytes]
 
