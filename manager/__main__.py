@@ -72,7 +72,7 @@ def _settings(options: argparse.Namespace) -> ManagerSettings:
         web,
         host=options.host or web.host,
         port=web.port if options.port is None else read_port(options.port, "--port"),
-        allow_remote=options.allow_remote,
+        allow_remote=web.allow_remote or options.allow_remote,
         allowed_hosts=(*web.allowed_hosts, *options.allowed_host),
         url_prefix=web.url_prefix if options.url_prefix is None else read_prefix(options.url_prefix, "--url-prefix"),
     )

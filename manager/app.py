@@ -28,7 +28,7 @@ from proctor.manager.process.sockets import (
     web_url,
 )
 from proctor.manager.security import HostGuard, Tokens
-from proctor.manager.settings import Home, ManagerSettings, open_to_others
+from proctor.manager.settings import Home, ManagerSettings, SettingsError, open_to_others
 from proctor.manager.store.tables import jobs
 from proctor.sdk.disk_errors import explain
 from proctor.sdk.failpoints import failpoint
@@ -48,6 +48,7 @@ def run(settings: ManagerSettings) -> None:
     home = settings.home
     prepare(home)
     with InstanceLock(home):
+        replace_tokens(settings)
         os.chdir(home.path)  # hold no folder of the caller that has started us
         start_logging(home.manager_log, format=settings.log.format, level=settings.log.level)
         if danger := open_to_others(home.path):
@@ -59,6 +60,14 @@ def run(settings: ManagerSettings) -> None:
             raise _first(group) from None
         finally:
             stop_logging()
+
+
+def replace_tokens(settings: ManagerSettings) -> None:
+    """Let the home have the tokens that the settings name. Raises StartError."""
+    try:
+        Tokens.replace(settings.home, settings.web)
+    except (SettingsError, OSError) as error:
+        raise StartError(str(error)) from error
 
 
 def _first(error: BaseException) -> BaseException:

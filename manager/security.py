@@ -17,9 +17,10 @@ from hashlib import sha256
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from proctor.manager.settings import Home
-from proctor.sdk.files import link_file, sync_file, sync_folder
+from proctor.manager.settings import ENV_READONLY_TOKEN_FILE, ENV_TOKEN_FILE, Home, SettingsError, WebSettings
+from proctor.sdk.files import link_file, replace_file, sync_file, sync_folder
 
+LEAST_TOKEN_CHARACTERS = 16
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -43,6 +44,26 @@ class Tokens:
         """The tokens in the home; made at the first start. Raises OSError."""
         return cls(full=_read_or_make(home.token_file), readonly=_read_or_make(home.readonly_token_file))
 
+    @staticmethod
+    def replace(home: Home, web: WebSettings) -> None:
+        """Make the tokens in the files that the settings name, if any, those of the home. Only for the holder of its
+        lock, and before they are read.
+
+        Raises SettingsError where a file has no token, or both have the same; OSError where the home cannot be written.
+        """
+        tokens = {
+            target: _read_given(Path(path), name)
+            for name, path, target in (
+                (ENV_TOKEN_FILE, web.token_file, home.token_file),
+                (ENV_READONLY_TOKEN_FILE, web.readonly_token_file, home.readonly_token_file),
+            )
+            if path
+        }
+        if len(set(tokens.values())) < len(tokens):
+            raise SettingsError(f"{ENV_TOKEN_FILE} and {ENV_READONLY_TOKEN_FILE}: expected two tokens, found the same")
+        for target, token in tokens.items():
+            replace_file(str(target), f"{token}\n".encode(), durable=True)
+
     @property
     def cookie_name(self) -> str:
         """Cookies know no ports: managers beside each other must not overwrite each other's."""
@@ -60,6 +81,19 @@ class Tokens:
     def cookie_access(self, value: str | None) -> Access:
         """What the value of a cookie allows, found out in constant time."""
         return _first_equal(value, {access: self.cookie(access) for access in (Access.FULL, Access.READ)})
+
+
+def _read_given(path: Path, name: str) -> str:
+    """The token in a file that a setting names."""
+    try:
+        token = path.read_text(errors="replace").strip()
+    except OSError as error:
+        raise SettingsError(f"{name}: expected a file with a token, found {path}: {error.strerror}") from error
+    if not token.isascii() or not token.isprintable() or " " in token or len(token) < LEAST_TOKEN_CHARACTERS:
+        raise SettingsError(
+            f"{name}: {path} should hold a token of at least {LEAST_TOKEN_CHARACTERS} ASCII characters without spaces"
+        )
+    return token
 
 
 def _first_equal(given: str | None, known: Mapping[Access, str]) -> Access:
@@ -90,8 +124,11 @@ def _read_or_make(path: Path) -> str:
     if path.stat().st_mode & 0o077:
         path.chmod(0o600)
     token = path.read_text(errors="replace").strip()
-    if len(token) < 16:
-        raise OSError(f"{path} should hold a token of at least 16 characters; delete it and a new one is made")
+    if len(token) < LEAST_TOKEN_CHARACTERS:
+        raise OSError(
+            f"{path} should hold a token of at least {LEAST_TOKEN_CHARACTERS} characters; delete it and a new one "
+            "is made"
+        )
     return token
 
 

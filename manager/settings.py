@@ -19,9 +19,12 @@ from proctor.sdk.files import make_folder, replace_file
 ENV_HOME = "PROCTOR_HOME"
 ENV_HOST = "PROCTOR_HOST"
 ENV_PORT = "PROCTOR_PORT"
+ENV_ALLOW_REMOTE = "PROCTOR_ALLOW_REMOTE"
 ENV_ALLOWED_HOSTS = "PROCTOR_ALLOWED_HOSTS"
 ENV_URL_PREFIX = "PROCTOR_URL_PREFIX"
 ENV_KEEPER_LISTEN = "PROCTOR_KEEPER_LISTEN"
+ENV_TOKEN_FILE = "PROCTOR_TOKEN_FILE"
+ENV_READONLY_TOKEN_FILE = "PROCTOR_READONLY_TOKEN_FILE"
 ENV_LOG_FORMAT = "PROCTOR_LOG_FORMAT"
 ENV_LOG_LEVEL = "PROCTOR_LOG_LEVEL"
 ENV_DISPATCHER_PATIENCE = "PROCTOR_DISPATCHER_PATIENCE_SECONDS"
@@ -29,6 +32,7 @@ ENV_DISPATCHER_PATIENCE = "PROCTOR_DISPATCHER_PATIENCE_SECONDS"
 DEFAULT_HOST = "127.0.0.1"
 _KEY_BYTES = 32
 DEFAULT_PORT = 8080
+_SWITCHES = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False, "": False}
 LEAST_PATIENCE_SECONDS = 3.0
 """Twelve looks at a dispatcher, none more often than four times a second."""
 
@@ -209,6 +213,10 @@ class WebSettings:
     """Host names, beside those of the loopback, under which the manager answers; "*" for any."""
     url_prefix: str = ""
     """The path in front of all URLs behind a reverse proxy: empty, or "/name" without a slash at the end."""
+    token_file: str = ""
+    """A file, such as one of a mounted Secret, whose token replaces that of the home at the start; "": the home's."""
+    readonly_token_file: str = ""
+    """The same for the read-only token."""
 
 
 @dataclass(frozen=True)
@@ -279,6 +287,14 @@ def read_listen_address(text: str, name: str) -> ListenAddress | None:
     return ListenAddress(host.strip("[]"), int(port))
 
 
+def read_switch(text: str, name: str) -> bool:
+    """Whether something is on; nothing means no. Raises SettingsError."""
+    word = text.strip().lower()
+    if word not in _SWITCHES:
+        raise SettingsError(f"{name}: expected {' or '.join(filter(None, _SWITCHES))}, found {text!r}")
+    return _SWITCHES[word]
+
+
 def read_prefix(text: str, name: str) -> str:
     """A URL prefix from text, with one slash in front and none at the end. Raises SettingsError."""
     stripped = text.strip("/")
@@ -314,8 +330,11 @@ def read_environment(environment: Mapping[str, str] = os.environ) -> tuple[WebSe
     web = WebSettings(
         host=environment.get(ENV_HOST) or DEFAULT_HOST,
         port=read_port(environment.get(ENV_PORT, ""), ENV_PORT),
+        allow_remote=read_switch(environment.get(ENV_ALLOW_REMOTE, ""), ENV_ALLOW_REMOTE),
         allowed_hosts=tuple(environment.get(ENV_ALLOWED_HOSTS, "").replace(",", " ").split()),
         url_prefix=read_prefix(environment.get(ENV_URL_PREFIX, ""), ENV_URL_PREFIX),
+        token_file=environment.get(ENV_TOKEN_FILE, ""),
+        readonly_token_file=environment.get(ENV_READONLY_TOKEN_FILE, ""),
     )
     log = LogSettings(
         format=environment.get(ENV_LOG_FORMAT) or "text",

@@ -14,7 +14,7 @@ from pathlib import Path
 from proctor.manager.process.certificate import open_certificate
 from proctor.manager.process.instance import EXIT_USAGE, StartError
 from proctor.manager.security import is_loopback
-from proctor.manager.settings import DEFAULT_PORT, Home, ListenAddress, WebSettings
+from proctor.manager.settings import DEFAULT_PORT, ENV_ALLOW_REMOTE, Home, ListenAddress, WebSettings
 from proctor.sdk.files import remove_file, replace_file
 from proctor.trial_keeper.uplink.pointer import ManagerEndpoint, write_pointer
 
@@ -41,8 +41,9 @@ def listen_tcp(web: WebSettings, *, last_port: int | None = None) -> socket.sock
     open pages find a manager again that was started again. Raises StartError."""
     if not is_loopback(web.host) and not web.allow_remote:
         raise NotLoopback(
-            f"other machines could reach the manager at --host {web.host}; say --allow-remote if that is what you "
-            "want (then use a reverse proxy with TLS, the token would travel unencrypted), or use 127.0.0.1"
+            f"other machines could reach the manager at --host {web.host}; say --allow-remote (or "
+            f"{ENV_ALLOW_REMOTE}=1) if that is what you want (then use a reverse proxy with TLS, the token would "
+            "travel unencrypted), or use 127.0.0.1"
         )
     if web.port is not None:
         return _listen(web.host, web.port)

@@ -24,6 +24,7 @@ FIELDS = (
 )
 
 
+NO_ANSWER = "no answer"
 KEEPERS_HELP = "Address for keepers on other networks, over TLS.  [default: none]"
 ACCEPT_HELP = "Start with the current (or an empty) control database even though this home used a different one."
 
@@ -99,10 +100,10 @@ def stop(session: CliSession) -> None:
 @output_option
 @with_session
 def status(session: CliSession, output: str) -> int:
-    """Show whether the manager runs, and where. The exit code is 6 if it does not."""
+    """Show whether the manager runs, and where. The exit code is 6 if it does not run or does not answer."""
     row = describe_manager(session)
     print_one(row, FIELDS, output)
-    return ExitCode.OK if row["running"] else ExitCode.UNREACHABLE
+    return ExitCode.OK if row["running"] and row["health"] != NO_ANSWER else ExitCode.UNREACHABLE
 
 
 def describe_manager(session: CliSession) -> dict[str, Any]:
@@ -123,7 +124,7 @@ def describe_manager(session: CliSession) -> dict[str, Any]:
         try:
             row.update({"health" if name == "status" else name: text for name, text in session.client.health().items()})
         except ClientError as error:
-            row.update(health="no answer", reason=str(error))
+            row.update(health=NO_ANSWER, reason=str(error))
     return row
 
 

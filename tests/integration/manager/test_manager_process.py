@@ -52,6 +52,33 @@ def test_a_manager_is_started_once_found_and_stopped_without_traces(home: Home) 
     assert find_keeper(home.node_directory("local")) is None
 
 
+def test_a_manager_in_a_container_is_told_everything_by_its_environment(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "token").write_text("of-a-mounted-secret\n")
+    for name, value in {
+        "HOST": "0.0.0.0",
+        "PORT": "0",
+        "ALLOW_REMOTE": "1",
+        "ALLOWED_HOSTS": "proctor-manager",
+        "URL_PREFIX": "/lab",
+        "TOKEN_FILE": str(tmp_path / "token"),
+    }.items():
+        monkeypatch.setenv(f"PROCTOR_{name}", value)
+    running = ensure_manager(home)
+    assert (running.address.host, running.token) == ("0.0.0.0", "of-a-mounted-secret")
+    headers = {"Authorization": "Bearer of-a-mounted-secret", "Host": "proctor-manager:8080"}
+    assert httpx.get(f"{running.url}/api/v1/version", headers=headers).json()["home"] == str(home.path)
+    assert httpx.get(f"http://127.0.0.1:{running.address.port}/api/v1/health").status_code == 200
+
+
+def test_a_token_file_that_is_not_there_is_said(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PROCTOR_TOKEN_FILE", "/nowhere/token")
+    refused = start(home)
+    assert refused.returncode == EXIT_FAILED
+    assert "PROCTOR_TOKEN_FILE: expected a file with a token, found /nowhere/token: No such" in refused.stderr
+
+
 def test_a_second_manager_on_one_home_is_refused_by_name(home: Home) -> None:
     first = ensure_manager(home)
     refused = start(home)

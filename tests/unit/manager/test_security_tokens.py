@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from proctor.manager.security import Access, Tokens
-from proctor.manager.settings import Home
+from proctor.manager.settings import Home, SettingsError, WebSettings
 
 
 def test_tokens_are_made_once_and_belong_to_their_owner_alone(tmp_path: Path) -> None:
@@ -57,3 +57,46 @@ def test_each_cookie_allows_what_its_token_does_and_neither_is_the_other() -> No
     for wrong in (None, "", tokens.full, tokens.readonly, full[:-1], "ä" * 20):
         assert tokens.cookie_access(wrong) is Access.NONE
     assert Tokens("c" * 20, "b" * 20).cookie_access(full) is Access.NONE
+
+
+def test_tokens_of_files_replace_those_of_the_home_for_good(tmp_path: Path) -> None:
+    home, file = Home(tmp_path / "home"), tmp_path / "token"
+    home.prepare()
+    before = Tokens.of(home)
+    file.write_text("from-a-mounted-secret\n")
+    Tokens.replace(home, WebSettings(token_file=str(file)))
+    assert Tokens.of(home) == Tokens("from-a-mounted-secret", before.readonly)
+    assert home.token_file.stat().st_mode & 0o777 == 0o600
+    Tokens.replace(home, WebSettings())
+    assert Tokens.of(home).full == "from-a-mounted-secret"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (None, "expected a file with a token, found .*: No such file"),
+        ("too short\n", "should hold a token of at least 16"),
+        ("two words of a passphrase", "should hold a token of at least 16"),
+        ("", "should hold a token of at least 16"),
+        ("ähnlich-wie-ein-token", "should hold a token of at least 16"),
+    ],
+)
+def test_a_file_without_a_token_is_named_and_nothing_is_replaced(
+    tmp_path: Path, text: str | None, problem: str
+) -> None:
+    home, file = Home(tmp_path / "home"), tmp_path / "secret"
+    home.prepare()
+    before = Tokens.of(home)
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(SettingsError, match=f"PROCTOR_READONLY_TOKEN_FILE: .*{problem}"):
+        Tokens.replace(home, WebSettings(readonly_token_file=str(file)))
+    assert Tokens.of(home) == before
+
+
+def test_a_read_only_token_that_may_do_everything_is_refused(tmp_path: Path) -> None:
+    home, file = Home(tmp_path / "home"), tmp_path / "token"
+    home.prepare()
+    file.write_text("a-token-for-everything")
+    with pytest.raises(SettingsError, match="expected two tokens, found the same"):
+        Tokens.replace(home, WebSettings(token_file=str(file), readonly_token_file=str(file)))

@@ -60,6 +60,9 @@ def test_the_environment_is_read_in_one_place() -> None:
         {
             "PROCTOR_HOST": "::1",
             "PROCTOR_PORT": "8090",
+            "PROCTOR_ALLOW_REMOTE": "yes",
+            "PROCTOR_TOKEN_FILE": "/secret/token",
+            "PROCTOR_READONLY_TOKEN_FILE": "/secret/readonly-token",
             "PROCTOR_ALLOWED_HOSTS": "a.example, b.example",
             "PROCTOR_URL_PREFIX": "lab/",
             "PROCTOR_LOG_FORMAT": "json",
@@ -72,7 +75,14 @@ def test_the_environment_is_read_in_one_place() -> None:
         ("a.example", "b.example"),
         "/lab",
     )
+    assert web.allow_remote
+    assert (web.token_file, web.readonly_token_file) == ("/secret/token", "/secret/readonly-token")
     assert (log.format, log.level) == ("json", "DEBUG")
+
+
+@pytest.mark.parametrize(("text", "is_on"), [("1", True), ("True", True), ("0", False), ("no", False), ("", False)])
+def test_other_machines_are_let_in_only_by_a_clear_word(text: str, is_on: bool) -> None:
+    assert read_environment({"PROCTOR_ALLOW_REMOTE": text})[0].allow_remote is is_on
 
 
 @pytest.mark.parametrize(
@@ -80,6 +90,7 @@ def test_the_environment_is_read_in_one_place() -> None:
     [
         ("PROCTOR_PORT", "65536"),
         ("PROCTOR_PORT", "http"),
+        ("PROCTOR_ALLOW_REMOTE", "perhaps"),
         ("PROCTOR_LOG_FORMAT", "xml"),
         ("PROCTOR_LOG_LEVEL", "LOUD"),
         ("PROCTOR_URL_PREFIX", "a b"),

@@ -11,6 +11,8 @@ import pytest
 from fakes.rest import FakeRest
 
 from proctor.manager.config.loading import load_experiment, load_experiment_mapping
+from proctor.manager.process.instance import ManagerAddress, write_address
+from proctor.manager.settings import Home
 
 
 @pytest.fixture
@@ -510,6 +512,14 @@ def test_manager_status_without_a_manager_ends_with_6(invoke, home: Path) -> Non
 def test_manager_status_tells_where_it_is(rest: FakeRest, invoke) -> None:
     found = json.loads(invoke("manager", "status", "-o", "json").stdout)
     assert (found["url"], found["health"]) == (rest.url, "ok")
+
+
+def test_manager_status_ends_with_6_if_the_manager_does_not_answer(home: Path, invoke) -> None:
+    home.mkdir(parents=True, exist_ok=True)
+    url = "http://127.0.0.1:1"  # nothing listens there
+    write_address(Home(home), ManagerAddress.of_this_process(host="127.0.0.1", port=1, url=url))
+    result = invoke("manager", "status", "-o", "json")
+    assert (result.exit_code, json.loads(result.stdout)["health"]) == (6, "no answer")
 
 
 @pytest.mark.parametrize(
