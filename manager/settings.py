@@ -9,7 +9,7 @@ import secrets
 import stat
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import platformdirs
@@ -23,6 +23,7 @@ ENV_ALLOW_REMOTE = "PROCTOR_ALLOW_REMOTE"
 ENV_ALLOWED_HOSTS = "PROCTOR_ALLOWED_HOSTS"
 ENV_URL_PREFIX = "PROCTOR_URL_PREFIX"
 ENV_KEEPER_LISTEN = "PROCTOR_KEEPER_LISTEN"
+ENV_KEEPER_URL = "PROCTOR_KEEPER_URL"
 ENV_TOKEN_FILE = "PROCTOR_TOKEN_FILE"
 ENV_READONLY_TOKEN_FILE = "PROCTOR_READONLY_TOKEN_FILE"
 ENV_LOG_FORMAT = "PROCTOR_LOG_FORMAT"
@@ -227,6 +228,8 @@ class ListenAddress:
     """An address, or a name of this machine."""
     port: int
     """0 lets the system choose."""
+    url: str = ""
+    """Under which they reach it, where that is not this machine's name and the port: a Service, a forwarded port."""
 
 
 @dataclass(frozen=True)
@@ -321,8 +324,13 @@ def read_dispatcher_settings(environment: Mapping[str, str] = os.environ) -> Dis
 def read_keeper_listen(option: str | None = None, environment: Mapping[str, str] = os.environ) -> ListenAddress | None:
     """Where to listen for keepers: what the option says, else the environment. Raises SettingsError."""
     if option is not None:
-        return read_listen_address(option, "--keeper-listen")
-    return read_listen_address(environment.get(ENV_KEEPER_LISTEN, ""), ENV_KEEPER_LISTEN)
+        address = read_listen_address(option, "--keeper-listen")
+    else:
+        address = read_listen_address(environment.get(ENV_KEEPER_LISTEN, ""), ENV_KEEPER_LISTEN)
+    url = environment.get(ENV_KEEPER_URL, "")
+    if address is None and url:
+        raise SettingsError(f"{ENV_KEEPER_URL}: nothing listens there; set {ENV_KEEPER_LISTEN} too")
+    return address and replace(address, url=url)
 
 
 def read_environment(environment: Mapping[str, str] = os.environ) -> tuple[WebSettings, LogSettings]:

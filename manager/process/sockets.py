@@ -7,16 +7,16 @@ import socket
 import ssl
 import tempfile
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from pathlib import Path
 
 from proctor.manager.process.certificate import open_certificate
 from proctor.manager.process.instance import EXIT_USAGE, StartError
 from proctor.manager.security import is_loopback
-from proctor.manager.settings import DEFAULT_PORT, ENV_ALLOW_REMOTE, Home, ListenAddress, WebSettings
+from proctor.manager.settings import DEFAULT_PORT, ENV_ALLOW_REMOTE, ENV_KEEPER_URL, Home, ListenAddress, WebSettings
 from proctor.sdk.files import remove_file, replace_file
-from proctor.trial_keeper.uplink.pointer import ManagerEndpoint, write_pointer
+from proctor.trial_keeper.uplink.pointer import ManagerEndpoint, parse_endpoint, write_pointer
 
 BACKLOG = 512
 PORTS_TO_TRY = 100
@@ -147,6 +147,13 @@ def listen_for_keepers(home: Home, address: ListenAddress) -> KeeperListener:
     listener = _listen(address.host, address.port, option="--keeper-listen")
     host = socket.gethostname() if _is_any(address.host) else address.host
     endpoint = ManagerEndpoint(host=host, port=listener.getsockname()[1], fingerprint=fingerprint)
+    if address.url:
+        try:
+            given = parse_endpoint(f"{address.url}\nsha256:{fingerprint}", ENV_KEEPER_URL)
+        except ValueError as error:
+            listener.close()
+            raise StartError(str(error)) from error
+        endpoint = replace(endpoint, host=given.host, port=given.port)
     write_pointer(home.endpoint_pointer, endpoint)
     return KeeperListener(listener, context, endpoint)
 

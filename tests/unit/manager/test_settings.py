@@ -116,6 +116,13 @@ def test_where_to_listen_for_keepers_is_said_by_the_option_then_the_environment(
     assert read_keeper_listen("", named) is None
 
 
+def test_keepers_can_be_told_another_url_than_that_of_the_machine() -> None:
+    url = {"PROCTOR_KEEPER_URL": "https://proctor-manager.lab.svc:8443"}
+    assert read_keeper_listen("0.0.0.0:8443", url) == ListenAddress("0.0.0.0", 8443, url["PROCTOR_KEEPER_URL"])
+    with pytest.raises(SettingsError, match="PROCTOR_KEEPER_URL: nothing listens there; set PROCTOR_KEEPER_LISTEN too"):
+        read_keeper_listen(None, url)
+
+
 @pytest.mark.parametrize("text", ["8443", ":8443", "host", "host:", "host:99999", "::1:80", "[::1]:80x", "host:auto"])
 def test_what_is_no_host_with_a_port_is_refused(text: str) -> None:
     with pytest.raises(SettingsError, match="PROCTOR_KEEPER_LISTEN: expected HOST:PORT"):

@@ -13,8 +13,17 @@ from proctor.manager.process.instance import (
     read_address,
     write_address,
 )
-from proctor.manager.process.sockets import KeeperSocket, NotLoopback, PortInUse, listen_tcp, read_last_port, web_url
-from proctor.manager.settings import Home, WebSettings
+from proctor.manager.process.sockets import (
+    KeeperSocket,
+    NotLoopback,
+    PortInUse,
+    listen_for_keepers,
+    listen_tcp,
+    read_last_port,
+    web_url,
+)
+from proctor.manager.settings import Home, ListenAddress, WebSettings
+from proctor.trial_keeper.uplink.pointer import read_pointer
 
 
 def test_a_manager_that_is_started_again_takes_its_last_port_unless_it_is_taken() -> None:
@@ -164,3 +173,14 @@ def test_an_address_of_a_process_that_is_gone_is_not_believed(tmp_path: Path) ->
 )
 def test_the_url_is_one_that_people_here_can_open(host: str, url: str) -> None:
     assert web_url(host, 5, "/p") == url
+
+
+def test_the_pointer_for_keepers_holds_the_url_that_the_environment_names(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    home.prepare()
+    listener = listen_for_keepers(home, ListenAddress("0.0.0.0", 0, "https://proctor-manager.lab.svc:8443"))
+    listener.socket.close()
+    assert str(read_pointer(str(home.endpoint_pointer))) == "https://proctor-manager.lab.svc:8443"
+    for url in ("http://proctor-manager:8443", "https://proctor-manager", "proctor-manager:8443"):
+        with pytest.raises(StartError, match="PROCTOR_KEEPER_URL: expected a URL such as https://host:8443, found"):
+            listen_for_keepers(home, ListenAddress("0.0.0.0", 0, url))

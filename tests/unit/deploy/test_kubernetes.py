@@ -1,0 +1,181 @@
+"""What kubectl renders of deploy/kubernetes."""
+
+import io
+import os
+import shutil
+import subprocess
+from functools import cache
+from typing import Any
+
+import pytest
+from fakes.documentation import ROOT
+from ruamel.yaml import YAML
+
+import proctor
+from proctor.manager import settings
+from proctor.manager.api.guard import OPEN_PATHS
+
+FOLDER = ROOT / "deploy" / "kubernetes"
+KUBECTL = shutil.which("kubectl")
+SECRET = "proctor-tokens"
+Rendered = dict[str, dict[str, Any]]
+
+
+@cache
+def render(overlay: str) -> Rendered:
+    """The objects by kind; there is one of each. Where continuous integration wants Kubernetes, nothing is skipped."""
+    if KUBECTL is None:
+        is_wanted = "kubernetes" in os.environ.get("PROCTOR_TEST_REQUIRE", "").split()
+        (pytest.fail if is_wanted else pytest.skip)("needs kubectl 1.27 or newer")
+    done = subprocess.run([KUBECTL, "kustomize", str(FOLDER / overlay)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = list(YAML(typ="safe").load_all(io.StringIO(done.stdout)))
+    objects = {each["kind"]: each for each in found}
+    assert len(objects) == len(found)
+    return objects
+
+
+@pytest.fixture
+def base() -> Rendered:
+    return render("base")
+
+
+@pytest.fixture
+def pod(base: Rendered) -> dict[str, Any]:
+    spec = base["Deployment"]["spec"]["template"]["spec"]
+    assert isinstance(spec, dict)
+    return spec
+
+
+@pytest.fixture
+def container(pod: dict[str, Any]) -> dict[str, Any]:
+    (found,) = pod["containers"]
+    assert isinstance(found, dict)
+    return found
+
+
+def environment_of(container: dict[str, Any]) -> dict[str, str]:
+    """Its environment, in a namespace `lab`; as in Kubernetes, a name is known only after its own line."""
+    known: dict[str, str] = {}
+    for row in container["env"]:
+        text = row.get("value", "lab")  # the one that has a reference has that of the namespace
+        for name, value in known.items():
+            text = text.replace(f"$({name})", value)
+        assert "$(" not in text, f"{row['name']} names a variable that comes later"
+        known[row["name"]] = text
+    return known
+
+
+def test_the_base_is_what_a_manager_needs_and_holds_no_secret(base: Rendered) -> None:
+    kinds = {"ServiceAccount", "Role", "RoleBinding", "PersistentVolumeClaim", "Service", "Deployment"}
+    assert set(base) == kinds
+
+
+def test_there_is_one_manager_at_a_time_on_one_claim(
+    base: Rendered, pod: dict[str, Any], container: dict[str, Any]
+) -> None:
+    spec = base["Deployment"]["spec"]
+    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+    claim = base["PersistentVolumeClaim"]
+    assert claim["spec"]["accessModes"] == ["ReadWriteOnce"]
+    volume = next(each["name"] for each in pod["volumes"] if "persistentVolumeClaim" in each)
+    named = next(each["persistentVolumeClaim"]["claimName"] for each in pod["volumes"] if each["name"] == volume)
+    assert named == claim["metadata"]["name"]
+    mounted = next(each["mountPath"] for each in container["volumeMounts"] if each["name"] == volume)
+    dockerfile = (ROOT / "deploy/docker/manager.Dockerfile").read_text(encoding="utf-8")
+    assert f"PROCTOR_HOME={mounted} " in dockerfile
+
+
+def test_the_pod_may_do_little_and_writes_to_its_volumes_alone(pod: dict[str, Any], container: dict[str, Any]) -> None:
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert pod["securityContext"]["fsGroupChangePolicy"] == "OnRootMismatch"
+    user = f"USER {pod['securityContext']['runAsUser']}:{pod['securityContext']['runAsGroup']}\n"
+    assert user in (ROOT / "deploy/docker/manager.Dockerfile").read_text(encoding="utf-8")
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    writable = {each["mountPath"] for each in container["volumeMounts"] if not each.get("readOnly")}
+    assert writable == {"/var/lib/proctor", "/tmp"}
+
+
+def test_the_tokens_come_from_a_secret_of_the_users(pod: dict[str, Any], container: dict[str, Any]) -> None:
+    secret = next(each for each in pod["volumes"] if "secret" in each)
+    assert secret["secret"]["secretName"] == SECRET
+    folder = next(each["mountPath"] for each in container["volumeMounts"] if each["name"] == secret["name"])
+    web, _ = settings.read_environment(environment_of(container))
+    assert (web.token_file, web.readonly_token_file) == (f"{folder}/token", f"{folder}/readonly-token")
+
+
+def test_people_and_keepers_reach_the_manager_by_the_names_of_its_service(
+    base: Rendered, container: dict[str, Any]
+) -> None:
+    service, environment = base["Service"], environment_of(container)
+    name = service["metadata"]["name"]
+    assert service["spec"]["selector"] == base["Deployment"]["spec"]["selector"]["matchLabels"]
+    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+    assert {each["name"]: each["port"] for each in service["spec"]["ports"]} == ports
+    assert all(each["targetPort"] == each["name"] for each in service["spec"]["ports"])
+    web, _ = settings.read_environment(environment)
+    assert set(web.allowed_hosts) == {name, f"{name}.lab", f"{name}.lab.svc", f"{name}.lab.svc.cluster.local"}
+    keepers = settings.read_keeper_listen(environment=environment)
+    assert keepers == settings.ListenAddress("0.0.0.0", ports["keepers"], f"https://{name}.lab.svc:{ports['keepers']}")
+
+
+@pytest.mark.parametrize("overlay", ["base", "overlays/example"])
+def test_the_service_does_not_set_a_variable_of_ours_in_every_pod_of_the_namespace(overlay: str) -> None:
+    """Kubernetes sets NAME_PORT, NAME_SERVICE_HOST and so on; a Service `proctor` would set PROCTOR_PORT."""
+    ours = {value for name, value in vars(settings).items() if name.startswith("ENV_")}
+    prefix = render(overlay)["Service"]["metadata"]["name"].upper().replace("-", "_")
+    assert not [name for name in ours if name.startswith(f"{prefix}_")]
+    assert render(overlay)["Deployment"]["spec"]["template"]["spec"]["enableServiceLinks"] is False
+
+
+def test_the_pod_is_asked_how_it_is_without_a_token(container: dict[str, Any]) -> None:
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        asked = container[probe]["httpGet"]
+        assert (asked["path"] in OPEN_PATHS, asked["port"]) == (True, "http")
+
+
+def test_the_role_is_of_the_namespace_alone_and_names_each_right(base: Rendered, pod: dict[str, Any]) -> None:
+    """Which rights there are is said in deploy/kubernetes/base/access.yaml, and nowhere else."""
+    rules = base["Role"]["rules"]
+    named = [(group, resource) for rule in rules for group in rule["apiGroups"] for resource in rule["resources"]]
+    assert len(named) == len(set(named))
+    assert ("batch", "jobs") in named
+    assert ("", "pods/exec") not in named  # pods reach a manager in their cluster directly
+    verbs = {verb for rule in rules for verb in rule["verbs"]}
+    assert verbs <= {"create", "delete", "get", "list", "patch", "watch"}
+    binding, account = base["RoleBinding"], base["ServiceAccount"]["metadata"]["name"]
+    assert binding["roleRef"]["name"] == base["Role"]["metadata"]["name"]
+    assert [each["name"] for each in binding["subjects"]] == [pod["serviceAccountName"]] == [account]
+
+
+def test_the_image_is_that_of_this_release(container: dict[str, Any]) -> None:
+    assert container["image"] == f"proctor-manager:{proctor.__version__}"
+
+
+def test_the_example_serves_under_a_path_of_a_host_that_the_manager_answers_to() -> None:
+    objects = render("overlays/example")
+    (container,) = objects["Deployment"]["spec"]["template"]["spec"]["containers"]
+    web, _ = settings.read_environment(environment_of(container))
+    (rule,) = objects["Ingress"]["spec"]["rules"]
+    (path,) = rule["http"]["paths"]
+    assert rule["host"] in web.allowed_hosts
+    assert objects["Ingress"]["spec"]["tls"][0]["hosts"] == [rule["host"]]
+    assert (path["path"], path["pathType"]) == (web.url_prefix, "Prefix")
+    service = objects["Service"]
+    assert path["backend"]["service"]["name"] == service["metadata"]["name"]
+    assert path["backend"]["service"]["port"]["name"] in {each["name"] for each in service["spec"]["ports"]}
+    assert all(each["metadata"]["namespace"] == "proctor" for each in objects.values())
+
+
+def test_prometheus_gets_the_read_only_token_and_finds_the_service() -> None:
+    objects = render("overlays/example")
+    spec = objects["ServiceMonitor"]["spec"]
+    assert spec["selector"]["matchLabels"].items() <= objects["Service"]["metadata"]["labels"].items()
+    (endpoint,) = spec["endpoints"]
+    assert endpoint["authorization"]["credentials"] == {"name": SECRET, "key": "readonly-token"}
+    assert endpoint["port"] in {each["name"] for each in objects["Service"]["spec"]["ports"]}
