@@ -146,7 +146,8 @@ async def open_manager(settings: ManagerSettings, url: str, stop: Callable[[], N
         hub = KeeperHub(pool, key=home.keeper_key(), now=clock.now)
         keeper = ensure_local_keeper(home.path, hub, pool)
         manager_id, folder = home.manager_id(), home.nodes_directory
-        around = ProviderContext(manager_id, folder, home.socket_pointer, pool, hub, home.endpoint_pointer)
+        has_url = settings.keeper_listen is not None and bool(settings.keeper_listen.url)
+        around = ProviderContext(manager_id, folder, home.socket_pointer, pool, hub, home.endpoint_pointer, has_url)
         providers = Providers(around)
         manager = Manager(
             home=home,

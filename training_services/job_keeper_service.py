@@ -410,6 +410,8 @@ class JobKeeperService(HubTrainingService, KeeperPresence):
         elif seen.status is PlatformStatus.ENDED:
             self._end_over(keeper, *_how_it_ended(seen, has_run=self._has_run(keeper)), seen=seen)
         else:
+            if keeper.is_resumed and seen.status is PlatformStatus.PENDING:
+                self._begin_starting(seen.job_id)  # not all of it may be there
             keeper.is_taken, keeper.is_resumed = True, False
             keeper.is_pending = seen.status is PlatformStatus.PENDING and not self._has_run(keeper)
             if keeper.is_pending and self._is_stopping(seen.job_id):
@@ -494,6 +496,14 @@ class JobKeeperService(HubTrainingService, KeeperPresence):
         if clause != keeper.obstacle and self._is_current(keeper):
             keeper.obstacle = clause
             self.report_waiting(keeper.form, clause)
+
+    def note_unreachable(self, job_id: str, clause: str) -> None:
+        """A platform cannot connect to the keeper of a job that runs there."""
+        keeper = self._keepers.get(job_id)
+        if keeper is not None and not self._has_run(keeper):
+            self._report_obstacle(keeper, clause)
+        elif keeper is not None:
+            self._set_silence(keeper, clause)
 
     # ---- how the keepers are, as the hub says
 

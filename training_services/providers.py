@@ -116,6 +116,8 @@ class ProviderContext:
     endpoint_pointer: Path | None = None
     """The file with the URL and the certificate for keepers on other networks; only there while the manager listens for
     them (`--keeper-listen`)."""
+    has_keeper_url: bool = False
+    """Whether its URL was given (`PROCTOR_KEEPER_URL`), so that keepers can be expected to reach it."""
 
 
 class Provider(ABC):

@@ -7,8 +7,8 @@ import builtins
 import json
 import logging
 import os
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn, cast
 from urllib.parse import urlencode
@@ -20,7 +20,7 @@ from kubernetes.aio.config.config_exception import ConfigException
 
 from proctor.training_services.errors import ServiceUnavailable
 
-__all__ = ["ApiRefused", "ApiUnreachable", "Cluster", "KubernetesObject", "WatchExpired", "open_cluster"]
+__all__ = ["ApiRefused", "ApiUnreachable", "Cluster", "ExecStream", "KubernetesObject", "WatchExpired", "open_cluster"]
 
 KubernetesObject = dict[str, Any]
 
@@ -31,6 +31,9 @@ WATCH_SECONDS = 240
 _RETRIES = 5
 _MOST_RETRY_AFTER_SECONDS = 20.0
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_HEARTBEAT_SECONDS = 30.0
+_TAIL_BYTES = 1000
+_STDIN, _STDOUT, _STDERR, _STATUS = b"\0", b"\1", b"\2", b"\3"  # channels of v4.channel.k8s.io
 _PATCH = {"Content-Type": "application/merge-patch+json"}
 
 log = logging.getLogger(__name__)
@@ -151,6 +154,31 @@ class Cluster:
         finally:
             response.close()
 
+    @asynccontextmanager
+    async def exec(
+        self, namespace: str, pod: str, container: str, command: Sequence[str]
+    ) -> AsyncIterator["ExecStream"]:
+        """Run a command in a container and exchange bytes with it; leaving the context closes its pipes. Raises
+        ApiRefused, ApiUnreachable."""
+        options = [("container", container), *(("command", word) for word in command)]
+        options += [(name, "true") for name in ("stdin", "stdout", "stderr")]
+        path = f"/api/v1/namespaces/{namespace}/pods/{pod}/exec?{urlencode(options)}"
+        headers = {"sec-websocket-protocol": "v4.channel.k8s.io"}
+        try:
+            serialized = await self._client.param_serialize(
+                "GET", path, header_params=headers, auth_settings=["BearerToken"]
+            )
+            session = self._client.rest_client.pool_manager or self._client.rest_client._create_pool_manager()
+            self._client.rest_client.pool_manager = session
+            async with session.ws_connect(
+                serialized[1], headers=serialized[2], heartbeat=_HEARTBEAT_SECONDS, proxy=self._client.rest_client.proxy
+            ) as socket:
+                yield ExecStream(socket)
+        except aiohttp.WSServerHandshakeError as error:
+            _raise(error.status, {"message": f"no command can be run in pod {pod}: {error.message}"})
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise ApiUnreachable(f"the stream to pod {pod} broke: {error or type(error).__name__}") from error
+
     async def _request(
         self,
         method: str,
@@ -220,6 +248,54 @@ class Cluster:
         except (ApiException, ConfigException) as error:
             raise ApiUnreachable(f"no request can be made to {self.url}: {error}") from error
         return cast("aiohttp.ClientResponse", response.response)
+
+
+class ExecStream:
+    """The standard streams of a command in a container."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self._socket = socket
+        self._unread = b""
+        self.stderr_tail = b""
+        """The last of what it wrote to standard error."""
+        self.problem = ""
+        """Why it could not be started, or that it failed, once it has ended."""
+
+    async def write(self, data: bytes) -> None:
+        """To its standard input."""
+        await self._socket.send_bytes(_STDIN + data)
+
+    async def read(self) -> bytes:
+        """What it has written to standard output; empty at the end."""
+        if self._unread:
+            data, self._unread = self._unread, b""
+            return data
+        while True:
+            message = await self._socket.receive()
+            if message.type is aiohttp.WSMsgType.ERROR:
+                raise ApiUnreachable(f"its stream broke: {self._socket.exception()}")
+            if message.type is not aiohttp.WSMsgType.BINARY:
+                return b""
+            channel, data = message.data[:1], message.data[1:]
+            if channel == _STDOUT and data:
+                return cast("bytes", data)
+            if channel == _STDERR:
+                self.stderr_tail = (self.stderr_tail + data)[-_TAIL_BYTES:]
+            elif channel == _STATUS:
+                status = _parse_status(data)
+                self.problem = "" if status.get("status") == "Success" else str(status.get("message") or "")
+                return b""
+
+    async def read_line(self) -> bytes:
+        """The next line of standard output; empty at the end."""
+        line = b""
+        while b"\n" not in line:
+            data = await self.read()
+            if not data:
+                return b""
+            line += data
+        line, _, self._unread = line.partition(b"\n")
+        return line
 
 
 async def open_cluster(kubeconfig: str | None, context: str | None) -> Cluster:

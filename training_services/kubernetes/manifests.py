@@ -23,6 +23,7 @@ __all__ = [
     "ExperimentManifests",
     "Names",
     "manager_selector",
+    "relay_command",
 ]
 
 EXPERIMENT_ANNOTATION = "proctor/experiment-id"
@@ -77,6 +78,15 @@ class Names:
     def job(self, job_id: str) -> str:
         """The Job of a trial job, and its Secret."""
         return f"proctor-{_hash(self.manager_id, 'job', job_id)}"
+
+
+def relay_command(python: str) -> list[str]:
+    """What is run in a pod to carry its keeper's connections."""
+    return [*_keeper_words(python), "relay"]
+
+
+def _keeper_words(python: str) -> list[str]:
+    return [python, "-I", "-S", "-X", "utf8", f"{KEEPER_FOLDER}/{KEEPER_KEY}"]
 
 
 def manager_selector(names: Names) -> str:
@@ -221,7 +231,7 @@ class ExperimentManifests:
             "grace-seconds": f"{self.settings.termination_grace_seconds:g}",
         }
         words = [word for name, value in options.items() for word in (f"--{name}", value)]
-        return [self.settings.python, "-I", "-S", "-X", "utf8", f"{KEEPER_FOLDER}/{KEEPER_KEY}", "pod", *words]
+        return [*_keeper_words(self.settings.python), "pod", *words]
 
     def _resources(self, gpu_number: int) -> dict[str, Any]:
         """CPUs are requested, and what is idle may be used too; memory and GPUs are limits."""

@@ -2,9 +2,7 @@
 keeper's file."""
 
 import asyncio
-import contextlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from proctor.training_services.errors import ServiceUnavailable
@@ -15,7 +13,7 @@ from proctor.training_services.kubernetes.manifests import SOCKET, Names, manage
 from proctor.training_services.kubernetes.namespaces import NamespaceView
 from proctor.training_services.kubernetes.settings import KubernetesSettings
 from proctor.training_services.providers import CheckStep, CheckVerdict, Provider, ProviderContext
-from proctor.trial_keeper.uplink.pointer import parse_endpoint, read_pointer
+from proctor.trial_keeper.uplink.pointer import read_pointer
 
 
 class KubernetesProvider(Provider):
@@ -62,22 +60,30 @@ class KubernetesProvider(Provider):
         """The keeper's one file. Raises ArchiveNotBuilt."""
         return await self._archives.get()
 
-    def endpoint(self, settings: KubernetesSettings) -> str:
+    def is_direct(self, settings: KubernetesSettings, cluster: Cluster) -> bool:
+        """Whether pods connect to the manager, and not the manager to them: where a URL is given, and in the cluster."""
+        return settings.manager_url is not None or self._context.has_keeper_url or not cluster.context
+
+    def endpoint(self, settings: KubernetesSettings, cluster: Cluster) -> str:
         """The text of the pointer by which keepers in pods find this manager. Raises ServiceUnavailable."""
         pointer = self._context.endpoint_pointer
-        if settings.manager_url is None:
+        if not self.is_direct(settings, cluster):
             return f"{SOCKET}\n"
-        if pointer is None or not pointer.exists():
+        try:
+            ours = read_pointer(str(pointer or ""))
+        except FileNotFoundError:
             raise ServiceUnavailable(
-                f"keepers are to reach this manager at {settings.manager_url}, and it does not listen for them; start "
-                "it with --keeper-listen HOST:PORT"
-            )
-        with contextlib.suppress(OSError, ValueError):
-            ours = read_pointer(str(pointer))
-            given = parse_endpoint(f"{settings.manager_url}\nsha256:{ours.fingerprint}")
-            endpoint = replace(given, fingerprint=ours.fingerprint)
-            return f"{endpoint}\nsha256:{endpoint.fingerprint}\n"
-        raise ServiceUnavailable(f"{pointer} cannot be read; restart the manager")
+                "pods are to connect to this manager, and it does not listen for keepers; start it with "
+                "--keeper-listen HOST:PORT"
+            ) from None
+        except (OSError, ValueError) as error:
+            raise ServiceUnavailable(f"{pointer} cannot be read: {error}; restart the manager") from error
+        url = settings.manager_url or str(ours)
+        return f"{url}\nsha256:{ours.fingerprint}\n"
+
+    def socket(self) -> str:
+        """The path of the manager's socket. Raises OSError."""
+        return self._context.socket_pointer.read_text(encoding="utf-8").strip()
 
     # ---- who uses what
 
@@ -115,11 +121,13 @@ class KubernetesProvider(Provider):
         checks.place = f"{cluster.context or 'this cluster'}/{namespace}"
         version = await cluster.get("/version")
         checks.add("cluster", f"Kubernetes {version.get('gitVersion', '')} at {cluster.url}")
-        rights = RIGHTS if chosen.manager_url is not None else (*RIGHTS, *RIGHTS_FOR_EXEC)
+        is_direct = self.is_direct(chosen, cluster)
+        rights = RIGHTS if is_direct else (*RIGHTS, *RIGHTS_FOR_EXEC)
         await checks.check_rights(cluster, namespace, rights)
-        with checks.step("listener"):
-            self.endpoint(chosen)
-            checks.add("listener", f"pods are to reach this manager at {chosen.manager_url}")
+        with checks.step("manager"):
+            url = self.endpoint(chosen, cluster).split()[0]
+            how = f"pods connect to it at {url}" if is_direct else "it reaches the pods through the API server"
+            checks.add("manager", how)
 
     async def clean(self, settings: Mapping[str, Any], secrets: Mapping[str, str]) -> Sequence[CheckStep]:
         chosen = KubernetesSettings.read(settings)

@@ -15,8 +15,10 @@ from proctor.training_services.kubernetes.client import ApiRefused, KubernetesOb
 from proctor.training_services.kubernetes.manifests import ENDPOINT_KEY, TOKEN_ANNOTATION, ExperimentManifests
 from proctor.training_services.kubernetes.namespaces import NamespaceView
 from proctor.training_services.kubernetes.provider import KubernetesProvider
+from proctor.training_services.kubernetes.relay import PodRelay
 from proctor.training_services.kubernetes.settings import KubernetesSettings
 from proctor.training_services.registry import ServiceContext
+from proctor.trial_keeper.linux.backoff import BackOff
 from proctor.trial_keeper.pod_output import read_log, read_termination
 from proctor.trial_keeper.protocol import End, Launch, ReportHeader
 
@@ -51,6 +53,7 @@ class KubernetesTrainingService(JobKeeperService):
         )
         self._anchor_uid = ""  # of the one whose keeper's file is there
         self._preparing = asyncio.Lock()
+        self._relays: dict[str, asyncio.Task[None]] = {}  # by job
 
     @property
     def place_name(self) -> str:
@@ -98,7 +101,10 @@ class KubernetesTrainingService(JobKeeperService):
 
     async def list_keepers(self) -> Sequence[PlatformJob]:
         view = await self._view()
-        return [await self._with_output(view, seen) for seen in await view.list()]
+        found = [await self._with_output(view, seen) for seen in await view.list()]
+        for seen in found:
+            self._reach(view, seen)
+        return found
 
     async def watch_keepers(self) -> AsyncIterator[PlatformJob]:
         view = await self._view()
@@ -108,6 +114,7 @@ class KubernetesTrainingService(JobKeeperService):
                     while True:
                         for _, seen in await changes.take():
                             if seen.experiment_id == self._experiment_id:
+                                self._reach(view, seen)
                                 yield await self._with_output(view, seen)
             except TimeoutError:
                 return
@@ -142,6 +149,31 @@ class KubernetesTrainingService(JobKeeperService):
         self._anchor_uid = ""
         self._provider.release(self._experiment_id)
 
+    # ---- pods that do not reach the manager
+
+    def release_job(self, job_id: str) -> None:
+        if (relay := self._relays.pop(job_id, None)) is not None:
+            relay.cancel()
+
+    def _reach(self, view: NamespaceView, seen: PlatformJob) -> None:
+        """Connect to the pod of a job that runs, where pods do not connect to the manager."""
+        is_ours = seen.job_id in self._jobs and seen.status is PlatformStatus.RUNNING and len(seen.instances) == 1
+        if is_ours and self._group is not None and not self._provider.is_direct(self._settings, view.cluster):
+            pod = view.first_pod(self._provider.names.job(seen.job_id))
+            if pod is not None and seen.job_id not in self._relays:
+                relaying = self._keep_relaying(view, seen.job_id, pod.name)
+                self._relays[seen.job_id] = self._start(relaying, f"relay of {seen.job_id}")
+
+    async def _keep_relaying(self, view: NamespaceView, job_id: str, pod: str) -> None:
+        backoff = BackOff(longest_seconds=15.0)
+        while True:
+            try:
+                manager = self._provider.socket()
+                await PodRelay(view.cluster, view.namespace, pod, self._settings.python, manager).run()
+            except (ServiceUnavailable, OSError) as error:
+                self.note_unreachable(job_id, f"its pod cannot be reached through the API server: {error}")
+            await asyncio.sleep(backoff.take())
+
     # ---- objects
 
     async def _view(self) -> NamespaceView:
@@ -151,7 +183,7 @@ class KubernetesTrainingService(JobKeeperService):
         """Make sure that the experiment's anchor and the keeper's file are there; returns the anchor."""
         path = f"/api/v1/namespaces/{view.namespace}/configmaps"
         async with self._preparing:
-            endpoint = await asyncio.to_thread(self._provider.endpoint, self._settings)
+            endpoint = await asyncio.to_thread(self._provider.endpoint, self._settings, view.cluster)
             archive = await self._provider.archive()
             wanted = self._manifests.anchor(endpoint)
             place = f"{path}/{wanted['metadata']['name']}"
