@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,8 @@ __all__ = [
     "read_secrets",
 ]
 
+ENTRY_POINT_GROUP = "proctor.providers"
+"""Entry points by which packages bring providers: the name is the platform, the value a `ProviderFactory`."""
 SECRETS_FILE = "secrets.json"
 """In the folder of an experiment: the secrets of its configuration by their path in it, for a provider's logins and
 the storage of checkpoints."""
@@ -277,8 +280,11 @@ class Providers:
     def _factory(self, kind: str) -> ProviderFactory:
         if kind in self._factories:
             return self._factories[kind]
+        plug_ins = {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
+        if kind not in BUILT_IN and kind in plug_ins:
+            return plug_ins[kind].load()  # type: ignore[no-any-return]
         if kind not in BUILT_IN:
-            known = ", ".join(dict.fromkeys((*BUILT_IN, *self._factories)))
+            known = ", ".join(dict.fromkeys((*BUILT_IN, *self._factories, *plug_ins)))
             raise UnknownPlatform(f"platform {kind!r} has no machines to reach; those that have: {known}")
         module, _, name = BUILT_IN[kind].partition(":")
         return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]

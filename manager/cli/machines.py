@@ -75,14 +75,17 @@ def handover_file(client: "Client", logins: Logins) -> AbstractContextManager[st
 
 
 class MachineLines:
-    """All machines of one configuration."""
+    """All machines of one configuration, or its cluster."""
 
     def __init__(self, client: "Client", loaded: Any, file: Path, logins: Logins) -> None:
         self._client = client
         self._config = posted_mapping(loaded)
         self._directory = os.path.abspath(file.parent)
         self._logins = logins
-        self._addresses = [machine.address for machine in loaded.config.training_service.machine_list]
+        service = loaded.config.training_service
+        self._addresses = [machine.address for machine in getattr(service, "machine_list", ())]
+        self._has_machines = bool(self._addresses)  # else its platform is asked about as a whole
+        self._addresses = self._addresses or [service.platform]
 
     def ask(self, ask: RunChecks, report: Callable[[str], None]) -> list[TableRow]:
         """The steps of every machine, in the order of the list; some machines are asked at once.
@@ -118,7 +121,8 @@ class MachineLines:
         deadline = time.monotonic() + LEAVING_SECONDS
         while True:
             with handover_file(self._client, self._logins) as handover:
-                steps = ask(self._config, directory=self._directory, handover=handover, machine=index)
+                machine = index if self._has_machines else None
+                steps = ask(self._config, directory=self._directory, handover=handover, machine=machine)
             waits = next((step["found"] for step in steps if (step["name"], step["verdict"]) == LEAVING), None)
             if waits is None or time.monotonic() >= deadline:
                 return steps

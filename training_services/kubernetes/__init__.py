@@ -3,5 +3,6 @@
 Entry: `service`. Reading order: service (what `JobKeeperService` asks of a platform), manifests (what is created for an
 experiment and for a job), pod_template (the user's own lines), namespaces (what the cluster says, followed by watches),
 pods (what the state of a pod means), client (the API server; the only module that imports the library), provider
-(what the experiments of a manager share), relay (for pods that do not reach the manager), checks (for `proctor doctor`), settings.
+(what the experiments of a manager share), relay (for pods that do not reach the manager), checks (for `proctor
+doctor`), settings.
 """

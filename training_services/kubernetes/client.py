@@ -175,7 +175,8 @@ class Cluster:
             ) as socket:
                 yield ExecStream(socket)
         except aiohttp.WSServerHandshakeError as error:
-            _raise(error.status, {"message": f"no command can be run in pod {pod}: {error.message}"})
+            needs = ": its user needs the right to get pods/exec" if error.status == 403 else f": {error.message}"
+            _raise(error.status, {"message": f"no command can be run in pod {pod}{needs}"})
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise ApiUnreachable(f"the stream to pod {pod} broke: {error or type(error).__name__}") from error
 

@@ -61,7 +61,7 @@ class KubernetesProvider(Provider):
         return await self._archives.get()
 
     def is_direct(self, settings: KubernetesSettings, cluster: Cluster) -> bool:
-        """Whether pods connect to the manager, and not the manager to them: where a URL is given, and in the cluster."""
+        """Whether pods connect to the manager, not the manager to them: where a URL is given, and in the cluster."""
         return settings.manager_url is not None or self._context.has_keeper_url or not cluster.context
 
     def endpoint(self, settings: KubernetesSettings, cluster: Cluster) -> str:

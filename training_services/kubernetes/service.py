@@ -1,6 +1,7 @@
 """Platform `kubernetes`: each trial job is a Job of the user's namespace, whose pod runs the job's keeper."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from importlib.metadata import version
@@ -11,9 +12,11 @@ from proctor.training_services.capacity import GpuRules
 from proctor.training_services.errors import BrokenPlatform, ServiceUnavailable, SubmissionRefused
 from proctor.training_services.job_keeper_service import JobKeeperService, PlatformJob, PlatformStatus
 from proctor.training_services.keepers.launches import user_name, write_launch
+from proctor.training_services.keepers.sessions import job_keeper_id
 from proctor.training_services.kubernetes.client import ApiRefused, KubernetesObject
 from proctor.training_services.kubernetes.manifests import ENDPOINT_KEY, TOKEN_ANNOTATION, ExperimentManifests
 from proctor.training_services.kubernetes.namespaces import NamespaceView
+from proctor.training_services.kubernetes.pods import ClusterPod
 from proctor.training_services.kubernetes.provider import KubernetesProvider
 from proctor.training_services.kubernetes.relay import PodRelay
 from proctor.training_services.kubernetes.settings import KubernetesSettings
@@ -27,6 +30,9 @@ __all__ = ["KubernetesTrainingService"]
 REVIEW_SECONDS = 300.0
 """How often all Jobs of the namespace are compared with those that are expected; in between they are watched."""
 LOG_LINES = 20
+SILENCE_SECONDS = 5.0
+"""How long a keeper that was started may take to connect before its log is read."""
+_LOG_TIME = re.compile(r"^\S+ \S+ [A-Z]+ ")
 _NEVER = frozenset({400, 413, 422})
 """Statuses of HTTP with which the API server refuses what can never be created as it is."""
 
@@ -53,7 +59,7 @@ class KubernetesTrainingService(JobKeeperService):
         )
         self._anchor_uid = ""  # of the one whose keeper's file is there
         self._preparing = asyncio.Lock()
-        self._relays: dict[str, asyncio.Task[None]] = {}  # by job
+        self._reaching: dict[str, asyncio.Task[None]] = {}  # by job: what connects its pod, or says why it does not
 
     @property
     def place_name(self) -> str:
@@ -70,12 +76,16 @@ class KubernetesTrainingService(JobKeeperService):
         return replace(launch, environment_file=None, environment={**hidden, **launch.environment})
 
     async def get_cluster_metadata(self, key: str) -> Any:
-        if key != "namespace":
-            raise KeyError(key)
-        return (await self._view()).namespace
+        if key == "namespace":
+            return (await self._view()).namespace
+        if key == "pending_timeout_seconds":
+            return self._pending_timeout_seconds
+        raise KeyError(key)
 
     async def set_cluster_metadata(self, key: str, value: Any) -> None:
-        raise KeyError(key)
+        if key != "pending_timeout_seconds":
+            raise KeyError(key)
+        self._pending_timeout_seconds = value
 
     # ---- what the cluster is asked
 
@@ -149,20 +159,38 @@ class KubernetesTrainingService(JobKeeperService):
         self._anchor_uid = ""
         self._provider.release(self._experiment_id)
 
-    # ---- pods that do not reach the manager
+    # ---- the connections of pods
 
     def release_job(self, job_id: str) -> None:
-        if (relay := self._relays.pop(job_id, None)) is not None:
-            relay.cancel()
+        if (reaching := self._reaching.pop(job_id, None)) is not None:
+            reaching.cancel()
 
     def _reach(self, view: NamespaceView, seen: PlatformJob) -> None:
-        """Connect to the pod of a job that runs, where pods do not connect to the manager."""
+        """Connect to the pod of a job that runs, or wait until it has connected."""
         is_ours = seen.job_id in self._jobs and seen.status is PlatformStatus.RUNNING and len(seen.instances) == 1
-        if is_ours and self._group is not None and not self._provider.is_direct(self._settings, view.cluster):
-            pod = view.first_pod(self._provider.names.job(seen.job_id))
-            if pod is not None and seen.job_id not in self._relays:
-                relaying = self._keep_relaying(view, seen.job_id, pod.name)
-                self._relays[seen.job_id] = self._start(relaying, f"relay of {seen.job_id}")
+        pod = view.first_pod(self._provider.names.job(seen.job_id))
+        if not is_ours or pod is None or self._group is None or seen.job_id in self._reaching:
+            return
+        if self._provider.is_direct(self._settings, view.cluster):
+            reaching = self._explain_silence(view, seen.job_id, pod)
+        else:
+            reaching = self._keep_relaying(view, seen.job_id, pod.name)
+        self._reaching[seen.job_id] = self._start(reaching, f"connection of {seen.job_id}")
+
+    async def _explain_silence(self, view: NamespaceView, job_id: str, pod: ClusterPod) -> None:
+        """Say what a keeper that has not connected says of it, in its pod's log."""
+        backoff = BackOff(first_seconds=SILENCE_SECONDS)
+        while True:
+            await asyncio.sleep(backoff.take())
+            if not self.absence(job_keeper_id(job_id)):
+                return
+            try:
+                text = await view.cluster.read_log(view.namespace, pod.name, tail_lines=1)
+            except ServiceUnavailable as error:
+                text = str(error).encode()
+            said = _LOG_TIME.sub("", text.decode(errors="replace").strip())
+            clause = f"its keeper was started on node {pod.node} and has not connected to this manager"
+            self.note_unreachable(job_id, f"{clause}; it says: {said}" if said else clause)
 
     async def _keep_relaying(self, view: NamespaceView, job_id: str, pod: str) -> None:
         backoff = BackOff(longest_seconds=15.0)

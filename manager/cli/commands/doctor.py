@@ -64,7 +64,7 @@ def check_config(session: CliSession, file: Path) -> list[TableRow]:
     service = loaded.config.training_service
     if getattr(service, "code", None) is None:  # else it is on the machines
         checks += [_check_code(loaded.config), _check_command(loaded.config)]
-    return _rows(checks) + (_check_machines(session, loaded, file) if getattr(service, "machine_list", ()) else [])
+    return _rows(checks) + (_check_machines(session, loaded, file) if service.platform != "local" else [])
 
 
 def _check_machines(session: CliSession, loaded: Any, file: Path) -> list[TableRow]:
@@ -73,8 +73,13 @@ def _check_machines(session: CliSession, loaded: Any, file: Path) -> list[TableR
         logins = find_logins(loaded.config.canonical(), loaded.secrets)
     except CommandError as error:
         return _rows([Check("logins", CheckResult.FAIL, str(error), "the machines were not tried")])
+    from proctor.sdk.client.errors import BadInput
+
     client = session.ensure_client()
-    return MachineLines(client, loaded, file, logins).ask(client.check_platform, session.report)
+    try:
+        return MachineLines(client, loaded, file, logins).ask(client.check_platform, session.report)
+    except BadInput as error:  # a platform of a package that has nothing to look at
+        return _rows([Check("platform", CheckResult.NOTE, str(error))])
 
 
 def _rows(checks: Iterable[Check]) -> list[TableRow]:
@@ -137,7 +142,7 @@ def _walk(directory: Path, most: int = 10_000) -> list[Path]:
 
 @click.group(epilog=examples("proctor platform clean experiment.yml"))
 def platform() -> None:
-    """Clean the machines of a configuration."""
+    """Clean the machines or the cluster of a configuration."""
 
 
 @platform.command(epilog=examples("proctor platform clean experiment.yml"))
@@ -145,15 +150,16 @@ def platform() -> None:
 @output_option
 @with_session
 def clean(session: CliSession, file: Path, output: str) -> int:
-    """Remove everything this home's manager put on the machines: keepers, their trials, folders.
+    """Remove everything this home's manager put on the machines or into the cluster: keepers, their trials, folders,
+    objects.
 
     Machines that a running experiment uses are skipped; stop the experiment first. If a stopped experiment is still
     releasing its machines, this waits up to 5 minutes. The exit code is 1 if anything is or may be left behind.
     """
     loaded = load_checked(session, file)
-    service = loaded.config.training_service
-    if not getattr(service, "machine_list", ()):
-        raise CommandError(f"{file}: platform {service.platform} has no machines to clean", ExitCode.USAGE)
+    platform = loaded.config.training_service.platform
+    if platform == "local":
+        raise CommandError(f"{file}: platform {platform} has no machines to clean", ExitCode.USAGE)
     logins = find_logins(loaded.config.canonical(), loaded.secrets)
     client = session.ensure_client()
     steps = MachineLines(client, loaded, file, logins).ask(client.clean_platform, session.report)
