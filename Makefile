@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help setup demo demo-stop test test-fast test-servers check docs pictures chaos bench bench-peers
+.PHONY: help setup demo demo-stop test test-fast test-servers check docs pictures chaos bench bench-peers release record-release
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
@@ -85,3 +85,9 @@ bench-peers: $(PEERS)/ready  ## measure the PyTorch trainer against a loop by ha
 
 chaos: setup  ## kill at every passage of every fail point, 20 times in a long experiment, 20 times in each cell of the trainer's matrix, 200 launchers (two hours or more)
 	$(BIN)/pytest -q tests/chaos --chaos -m chaos --timeout=0 $(ARGS)
+
+release: setup  ## cut a release: make release VERSION=0.2.0 (docs/releasing.md)
+	$(BIN)/python deploy/release.py $(VERSION)
+
+record-release: setup  ## record what upgrades are tested with: make record-release RELEASE=v0.2.0
+	PYTHONPATH=src:tests $(BIN)/python -m fakes.previous_release $(RELEASE)

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -499,8 +500,8 @@ def test_config_show_is_yaml_without_nothing_else(running: FakeRest, invoke, hom
 
 def test_version_names_both_sides(rest: FakeRest, invoke) -> None:
     found = json.loads(invoke("version", "-o", "json").stdout)
-    assert found["version"] == found["manager"]["version"] == "0.1.0"
-    assert invoke("--version").stdout == "proctor 0.1.0\n"
+    assert (found["version"], found["manager"]["version"]) == (version("proctor"), "0.1.0")
+    assert invoke("--version").stdout == f"proctor {version('proctor')}\n"
 
 
 def test_manager_status_without_a_manager_ends_with_6(invoke, home: Path) -> None:
