@@ -3,14 +3,18 @@ keeper's file."""
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
+from importlib.metadata import version
+from secrets import token_hex
 from typing import Any
 
 from proctor.training_services.errors import ServiceUnavailable
 from proctor.training_services.keepers.archive import ArchiveBuilder, KeeperArchive
 from proctor.training_services.kubernetes.checks import RIGHTS, RIGHTS_FOR_EXEC, ClusterChecks, clean_namespace
 from proctor.training_services.kubernetes.client import Cluster, open_cluster
-from proctor.training_services.kubernetes.manifests import SOCKET, Names, manager_selector
+from proctor.training_services.kubernetes.manifests import SOCKET, ExperimentManifests, Names, manager_selector
 from proctor.training_services.kubernetes.namespaces import NamespaceView
+from proctor.training_services.kubernetes.objects import ExperimentObjects
+from proctor.training_services.kubernetes.probing import PodProbe, make_form
 from proctor.training_services.kubernetes.settings import KubernetesSettings
 from proctor.training_services.providers import CheckStep, CheckVerdict, Provider, ProviderContext
 from proctor.trial_keeper.uplink.pointer import read_pointer
@@ -111,16 +115,18 @@ class KubernetesProvider(Provider):
         with checks.step("cluster", "check kubeconfig and context"):
             cluster = await open_cluster(chosen.kubeconfig, chosen.context)
             try:
-                await self._inspect(cluster, chosen, checks)
+                await self._inspect(cluster, chosen, checks, trial_gpu_number)
             finally:
                 await cluster.close()
         return checks.steps
 
-    async def _inspect(self, cluster: Cluster, chosen: KubernetesSettings, checks: ClusterChecks) -> None:
+    async def _inspect(
+        self, cluster: Cluster, chosen: KubernetesSettings, checks: ClusterChecks, trial_gpu_number: int | None
+    ) -> None:
         namespace = chosen.namespace or cluster.namespace
         checks.place = f"{cluster.context or 'this cluster'}/{namespace}"
-        version = await cluster.get("/version")
-        checks.add("cluster", f"Kubernetes {version.get('gitVersion', '')} at {cluster.url}")
+        server = await cluster.get("/version")
+        checks.add("cluster", f"Kubernetes {server.get('gitVersion', '')} at {cluster.url}")
         is_direct = self.is_direct(chosen, cluster)
         rights = RIGHTS if is_direct else (*RIGHTS, *RIGHTS_FOR_EXEC)
         await checks.check_rights(cluster, namespace, rights)
@@ -128,6 +134,32 @@ class KubernetesProvider(Provider):
             url = self.endpoint(chosen, cluster).split()[0]
             how = f"pods connect to it at {url}" if is_direct else "it reaches the pods through the API server"
             checks.add("manager", how)
+        if not any(step.verdict is CheckVerdict.FAIL for step in checks.steps):
+            with checks.step("pod"):
+                await self._probe(cluster, namespace, chosen, checks, trial_gpu_number)
+
+    async def _probe(
+        self,
+        cluster: Cluster,
+        namespace: str,
+        chosen: KubernetesSettings,
+        checks: ClusterChecks,
+        trial_gpu_number: int | None,
+    ) -> None:
+        """Send a pod as a trial's would be, which connects to the manager."""
+        form = make_form(f"doctor-{token_hex(4)}", trial_gpu_number)
+        manifests = ExperimentManifests(self.names, form.experiment_id, chosen, version("proctor"))
+        objects = ExperimentObjects(cluster, namespace, manifests, await self.archive())
+        python = None if self.is_direct(chosen, cluster) else chosen.python
+        probe = PodProbe(cluster, namespace, self._context.hub, relay_python=python, socket=self.socket())
+        outcome = await probe.run(objects, self.endpoint(chosen, cluster), form)
+        if not outcome.problem:
+            checks.add("pod", f"a pod on node {outcome.node} has connected after {outcome.seconds:.1f} s")
+        elif outcome.is_waiting:
+            checks.add("pod", outcome.problem, "trials will wait for the same", CheckVerdict.NOTE)
+        else:
+            advice = "check image, python, managerUrl, and the cluster's network policies"
+            checks.add("pod", outcome.problem, advice, CheckVerdict.FAIL)
 
     async def clean(self, settings: Mapping[str, Any], secrets: Mapping[str, str]) -> Sequence[CheckStep]:
         chosen = KubernetesSettings.read(settings)

@@ -13,9 +13,10 @@ from proctor.training_services.errors import BrokenPlatform, ServiceUnavailable,
 from proctor.training_services.job_keeper_service import JobKeeperService, PlatformJob, PlatformStatus
 from proctor.training_services.keepers.launches import user_name, write_launch
 from proctor.training_services.keepers.sessions import job_keeper_id
-from proctor.training_services.kubernetes.client import ApiRefused, KubernetesObject
-from proctor.training_services.kubernetes.manifests import ENDPOINT_KEY, TOKEN_ANNOTATION, ExperimentManifests
+from proctor.training_services.kubernetes.client import ApiRefused
+from proctor.training_services.kubernetes.manifests import ExperimentManifests
 from proctor.training_services.kubernetes.namespaces import NamespaceView
+from proctor.training_services.kubernetes.objects import ExperimentObjects
 from proctor.training_services.kubernetes.pods import ClusterPod
 from proctor.training_services.kubernetes.provider import KubernetesProvider
 from proctor.training_services.kubernetes.relay import PodRelay
@@ -33,8 +34,6 @@ LOG_LINES = 20
 SILENCE_SECONDS = 5.0
 """How long a keeper that was started may take to connect before its log is read."""
 _LOG_TIME = re.compile(r"^\S+ \S+ [A-Z]+ ")
-_NEVER = frozenset({400, 413, 422})
-"""Statuses of HTTP with which the API server refuses what can never be created as it is."""
 
 
 def provider_of(context: ServiceContext) -> KubernetesProvider:
@@ -54,11 +53,7 @@ class KubernetesTrainingService(JobKeeperService):
         self._settings = KubernetesSettings.read(context.settings)
         super().__init__(context, pending_timeout_seconds=self._settings.pending_timeout_seconds, **options)
         self._provider = provider or provider_of(context)
-        self._manifests = ExperimentManifests(
-            self._provider.names, context.experiment_id, self._settings, version("proctor")
-        )
-        self._anchor_uid = ""  # of the one whose keeper's file is there
-        self._preparing = asyncio.Lock()
+        self._made: ExperimentObjects | None = None
         self._reaching: dict[str, asyncio.Task[None]] = {}  # by job: what connects its pod, or says why it does not
 
     @property
@@ -90,19 +85,11 @@ class KubernetesTrainingService(JobKeeperService):
     # ---- what the cluster is asked
 
     async def start_keeper(self, form: TrialJobForm, secret: str) -> None:
-        view, archive = await self._view(), await self._provider.archive()
-        try:
-            anchor = await self._prepare(view)
-            body = self._manifests.job(form, keeper_id=self.keeper_of(form), keeper_sha256=archive.sha256, owner=anchor)
-            job = await self._create_job(view, form, body)
-            view.note_created(job)
-            await _create(
-                view, f"/api/v1/namespaces/{view.namespace}/secrets", self._manifests.secret(form, secret, job)
-            )
-        except ApiRefused as error:
-            if error.status in _NEVER:
-                raise SubmissionRefused(f"the cluster refuses its Job: {error}") from error
-            raise
+        view, objects = await self._view(), await self._objects()
+        endpoint = await asyncio.to_thread(self._provider.endpoint, self._settings, view.cluster)
+        anchor = await objects.prepare(endpoint)
+        job = await objects.create_job(form, keeper_id=self.keeper_of(form), secret=secret, anchor=anchor)
+        view.note_created(job)
 
     async def stop_keeper(self, job_id: str) -> None:
         view, name = await self._view(), self._provider.names.job(job_id)
@@ -153,10 +140,7 @@ class KubernetesTrainingService(JobKeeperService):
 
     async def clean_up(self) -> None:
         await super().clean_up()
-        view = await self._view()
-        name = self._provider.names.anchor(self._experiment_id)
-        await view.cluster.delete(f"/api/v1/namespaces/{view.namespace}/configmaps/{name}")
-        self._anchor_uid = ""
+        await (await self._objects()).delete()
         self._provider.release(self._experiment_id)
 
     # ---- the connections of pods
@@ -207,41 +191,14 @@ class KubernetesTrainingService(JobKeeperService):
     async def _view(self) -> NamespaceView:
         return await self._provider.view(self._settings)
 
-    async def _prepare(self, view: NamespaceView) -> KubernetesObject:
-        """Make sure that the experiment's anchor and the keeper's file are there; returns the anchor."""
-        path = f"/api/v1/namespaces/{view.namespace}/configmaps"
-        async with self._preparing:
-            endpoint = await asyncio.to_thread(self._provider.endpoint, self._settings, view.cluster)
-            archive = await self._provider.archive()
-            wanted = self._manifests.anchor(endpoint)
-            place = f"{path}/{wanted['metadata']['name']}"
-            there = await _find(view, place) or await _create(view, path, wanted)
-            if (there.get("data") or {}).get(ENDPOINT_KEY) != endpoint:
-                there = await view.cluster.patch(place, {"data": wanted["data"]})
-            there = {**there, "apiVersion": "v1", "kind": "ConfigMap"}
-            if there["metadata"]["uid"] != self._anchor_uid:
-                data = await asyncio.to_thread(archive.path.read_bytes)
-                await _create(view, path, self._manifests.keeper(archive.sha256, data, there))
-                self._anchor_uid = there["metadata"]["uid"]
-            return there
-
-    async def _create_job(self, view: NamespaceView, form: TrialJobForm, body: KubernetesObject) -> KubernetesObject:
-        """Create it, or find the one that was created before."""
-        name = body["metadata"]["name"]
-        job = await _create(view, view.jobs_path, body)
-        if "deletionTimestamp" in job["metadata"]:
-            raise ServiceUnavailable(f"Job {name} of an earlier attempt is still being deleted")
-        if (job["metadata"].get("annotations") or {}).get(TOKEN_ANNOTATION) != form.token:
-            raise SubmissionRefused(f"Job {name} is there already, and is not that of trial job {form.job_id}")
-        return {**job, "apiVersion": "batch/v1", "kind": "Job"}
-
-    async def _create_secret(self, view: NamespaceView, body: KubernetesObject) -> None:
-        """Secrets are never read, so that their rights are not needed: one that is there is this one."""
-        try:
-            await view.cluster.create(f"/api/v1/namespaces/{view.namespace}/secrets", body)
-        except ApiRefused as error:
-            if error.status != 409:
-                raise
+    async def _objects(self) -> ExperimentObjects:
+        if self._made is None:
+            view, archive = await self._view(), await self._provider.archive()
+            manifests = ExperimentManifests(
+                self._provider.names, self._experiment_id, self._settings, version("proctor")
+            )
+            self._made = ExperimentObjects(view.cluster, view.namespace, manifests, archive)
+        return self._made
 
     async def _with_output(self, view: NamespaceView, seen: PlatformJob) -> PlatformJob:
         """With the last lines that a keeper has printed which ended by itself, and not as it should."""
@@ -255,22 +212,3 @@ class KubernetesTrainingService(JobKeeperService):
         except ServiceUnavailable as error:
             output = f"(its log cannot be read: {error})".encode()
         return replace(seen, output=output.decode(errors="replace"))
-
-
-async def _find(view: NamespaceView, path: str) -> KubernetesObject | None:
-    try:
-        return await view.cluster.get(path)
-    except ApiRefused as error:
-        if error.status != 404:
-            raise
-        return None
-
-
-async def _create(view: NamespaceView, path: str, body: KubernetesObject) -> KubernetesObject:
-    """Create an object, or find it where it is there already."""
-    try:
-        return await view.cluster.create(path, body)
-    except ApiRefused as error:
-        if error.status != 409:
-            raise
-        return await view.cluster.get(f"{path}/{body['metadata']['name']}")
