@@ -25,7 +25,7 @@ test: setup  ## set up and run the whole test suite
 test-fast: setup  ## unit, property and contract tests, without those marked as slow; property tests try fewer examples
 	$(BIN)/pytest -q -n 3 --dist worksteal -m 'not slow' --hypothesis-profile few tests/unit tests/property tests/contract $(ARGS)
 
-test-servers:  ## install what some tests need (an SSH server, nft, faketime), as root on Debian; else they are skipped
+test-servers:  ## install what some tests need (an SSH server, a Kubernetes control plane, …), as root on Debian; else they are skipped
 	deploy/test-servers
 
 check: setup  ## linters, types and import contracts

@@ -3,9 +3,16 @@ example may take some. With `--hypothesis-profile few`, as in `make test-fast`, 
 """
 
 import gc
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from fakes.kubernetes.cluster import Cluster
+    from fakes.kubernetes.control_plane import Access
 
 settings.register_profile("all", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("all")
@@ -22,3 +29,27 @@ def pytest_collection_finish() -> None:
 def anyio_backend() -> str:
     """The only event loop the product runs on."""
     return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Access"]:
+    """A real control plane of Kubernetes, one for all workers of this run."""
+    from fakes.kubernetes.requirements import missing_for_kubernetes, skip_or_fail
+    from fakes.kubernetes.shared import shared_control_plane
+
+    if missing := missing_for_kubernetes():
+        skip_or_fail(missing)
+    folder = tmp_path_factory.getbasetemp()
+    if os.environ.get("PYTEST_XDIST_WORKER"):
+        folder = folder.parent
+    with shared_control_plane(folder / "control-plane") as access:
+        yield access
+
+
+@pytest.fixture
+def cluster(control_plane: "Access") -> Iterator["Cluster"]:
+    """A cluster of Kubernetes for one test: a namespace, and the nodes that it adds."""
+    from fakes.kubernetes.cluster import open_cluster
+
+    with open_cluster(control_plane) as cluster:
+        yield cluster
