@@ -1,0 +1,28 @@
+"""Platform `kubernetes` keeps the contract of training services, on a real control plane whose pods are processes."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from fakes.kubernetes.cluster import Cluster
+from fakes.kubernetes_manager import KubernetesHarness
+
+from proctor.training_services.testing import TrainingServiceContract
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+async def harness(cluster: Cluster, tmp_path: Path, anyio_backend: str) -> AsyncIterator[KubernetesHarness]:
+    cluster.add_node("node")
+    made = KubernetesHarness(cluster, tmp_path)
+    await made.open()
+    await made.reattached()
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+class TestKubernetes(TrainingServiceContract):
+    """The suite, on the fixture above."""

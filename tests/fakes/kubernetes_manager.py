@@ -1,0 +1,242 @@
+"""A manager's end with one experiment on a cluster of the test-bed: the hub, its listener over TLS and its socket, the
+provider and the service."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from fakes.kubernetes.cluster import Cluster
+
+from proctor.manager.api.keepers import keeper_application
+from proctor.manager.process.server import TlsHttpServer
+from proctor.manager.process.sockets import KeeperListener, listen_for_keepers
+from proctor.manager.settings import Home, ListenAddress
+from proctor.training_services.base import EndReason, StatusChange, TrialJobForm, TrialJobStatus
+from proctor.training_services.keepers.hub import KeeperHub
+from proctor.training_services.kubernetes.provider import KubernetesProvider
+from proctor.training_services.kubernetes.service import KubernetesTrainingService
+from proctor.training_services.nodes.pool import NodePool
+from proctor.training_services.providers import ProviderContext, Providers
+from proctor.training_services.registry import ServiceContext
+from proctor.training_services.testing import COMMANDS, Behavior, Recorder, ServiceHarness
+
+EXPERIMENT = "_b3dE5f7"
+KEY = b"k" * 32
+HOST = "127.0.0.1"
+
+
+class KubernetesHarness(ServiceHarness):
+    """:param is_direct: pods connect to the manager; else it connects to them through the API server."""
+
+    metadata = ("pending_timeout_seconds", 600.0)
+
+    def __init__(self, cluster: Cluster, directory: Path, *, is_direct: bool = True, **settings: Any) -> None:
+        self.cluster = cluster
+        self.directory = directory
+        self.is_direct = is_direct
+        self.settings = {"platform": "kubernetes", "image": "example/trial:1", "termination_grace_seconds": 4.0}
+        self.settings |= {"kubeconfig": str(cluster.kubeconfig), **settings}
+        self.code = directory / "code"
+        self.code.mkdir()
+        self.home = Home(directory / "home")
+        self.home.prepare()
+        self._port = 0
+        self._sockets = 0
+        self._open = AsyncExitStack()
+
+    async def open(self) -> None:
+        """Open a manager's end that knows nothing of what is on the cluster; keepers find it where the last one was."""
+        self._open = AsyncExitStack()
+        self.pool = NodePool()
+        self.hub = KeeperHub(self.pool, key=KEY, heartbeat_seconds=0.5, reattach_patience_seconds=30.0)
+        if self.is_direct:
+            listener = listen_for_keepers(self.home, ListenAddress(HOST, self._port))
+            self._port = listener.endpoint.port
+            self.settings["manager_url"] = f"https://{HOST}:{self._port}"
+            await self._open.enter_async_context(_listening_over_tls(self.hub, listener))
+        else:
+            self._sockets += 1
+            socket = self.directory / f"{self._sockets}.sock"
+            self.home.socket_pointer.write_text(str(socket))
+            await self._open.enter_async_context(_listening(self.hub, socket))
+        home = self.home
+        around = ProviderContext(
+            "manager", home.nodes_directory, home.socket_pointer, self.pool, self.hub, home.endpoint_pointer
+        )
+        providers = await self._open.enter_async_context(Providers(around).serve())
+        self.provider = providers.get("kubernetes")
+        assert isinstance(self.provider, KubernetesProvider)
+        experiment = self.home.experiment_directory(EXPERIMENT)
+        context = ServiceContext(EXPERIMENT, experiment, self.pool, self.hub, self.settings, providers)
+        self.service: KubernetesTrainingService = KubernetesTrainingService(context)
+
+    async def close(self) -> None:
+        """End it, as a manager that is killed: what runs on the cluster keeps running."""
+        await self._open.aclose()
+
+    def form(self, behavior: Behavior, name: str = "first") -> TrialJobForm:
+        return self.form_of(COMMANDS[behavior], name)
+
+    def impossible_form(self) -> TrialJobForm:
+        return replace(self.form_of("true"), command=" ")
+
+    def form_of(self, command: str, name: str = "first", *, gpus: int | None = None) -> TrialJobForm:
+        """A form for a job that runs this command."""
+        return TrialJobForm(
+            job_id=f"{name}.1",
+            token=f"token of {name}",
+            experiment_id=EXPERIMENT,
+            trial_id=name,
+            sequence_id=0,
+            number=1,
+            parameter_id=0,
+            parameter_file='{"parameter_id":0,"parameters":{"x":1}}',
+            command=command,
+            code_directory=str(self.code),
+            directory=str(self.home.experiment_directory(EXPERIMENT) / "trials" / name / "jobs" / "1"),
+            gpu_number=gpus,
+        )
+
+    def job_name(self, form: TrialJobForm) -> str:
+        """The name of its Job."""
+        return self.provider.names.job(form.job_id)
+
+    async def pod(self, form: TrialJobForm) -> str:
+        """The name of its pod, once there is one that runs."""
+        return str((await self.until(lambda: self._running_pods(form)))[0]["metadata"]["name"])
+
+    def _running_pods(self, form: TrialJobForm) -> list[dict[str, Any]]:
+        pods = self.cluster.pods_of(self.job_name(form))
+        return [pod for pod in pods if pod["status"].get("phase") == "Running"]
+
+    async def until(self, look: Any, *, seconds: float = 60.0) -> Any:
+        """For what no event tells of."""
+        async with asyncio.timeout(seconds):
+            while not (found := await asyncio.to_thread(look)):  # noqa: ASYNC110 - the cluster is asked
+                await asyncio.sleep(0.05)
+        return found
+
+    async def restart(self) -> KubernetesTrainingService:
+        await self.close()
+        await self.open()
+        return self.service
+
+    async def reattached(self) -> None:
+        await self.hub.mark_reattached()
+
+    async def block(self) -> KubernetesTrainingService:
+        for node in self.cluster.nodes.values():
+            await asyncio.to_thread(node.cordon)
+        return self.service
+
+    async def unblock(self) -> None:
+        for node in self.cluster.nodes.values():
+            await asyncio.to_thread(node.cordon, is_unschedulable=False)
+
+    async def processes(self) -> list[str]:
+        return await self._until_none(self._processes)
+
+    async def leftovers(self) -> list[str]:
+        return await self._until_none(lambda: self._processes() + self._objects())
+
+    def _objects(self) -> list[str]:
+        """What the cluster has of ours."""
+        found = []
+        for plural in ("jobs", "pods", "secrets", "configmaps"):
+            objects = self.cluster.list(plural)
+            found += [f"{plural}/{each['metadata']['name']}" for each in objects]
+        return [name for name in found if "/proctor-" in name]
+
+    def _processes(self) -> list[str]:
+        """Every process that carries the tag of a job in its environment."""
+        found = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                environment = (entry / "environ").read_bytes()
+                if b"PROCTOR_JOB_ID=" in environment and f"PROCTOR_EXPERIMENT_ID={EXPERIMENT}".encode() in environment:
+                    found.append(entry.name)
+        return found
+
+    async def _until_none(self, look: Any) -> list[str]:
+        """What is found, which is given a while to go away."""
+        with suppress(TimeoutError):
+            await self.until(lambda: not look(), seconds=30.0)
+        return list(look())
+
+
+class Scene:
+    """A service that runs, and what it reports."""
+
+    def __init__(self, harness: KubernetesHarness) -> None:
+        self.harness = harness
+        self.recorder = Recorder()
+        self.recorder.listen(harness.service)
+
+    async def submit(self, form: TrialJobForm) -> TrialJobForm:
+        """Submit a job."""
+        await self.harness.service.submit_trial_job(form)
+        return form
+
+    async def run(self, behavior: Behavior = Behavior.HANG, name: str = "first") -> TrialJobForm:
+        """A job that runs and has reported."""
+        form = await self.submit(self.harness.form(behavior, name))
+        await self.recorder.start_of(form.job_id)
+        await self.recorder.until(lambda: bool(self.recorder.journals.get(form.job_id)))
+        return form
+
+    async def waits(self, form: TrialJobForm, *words: str) -> None:
+        """Wait until a job says that it waits, with these words."""
+
+        def said() -> bool:
+            return any(
+                change.status is TrialJobStatus.SUBMITTED and all(word in change.detail for word in words)
+                for change in self.recorder.of(form.job_id)
+            )
+
+        try:
+            await self.recorder.until(said)
+        except TimeoutError:
+            details = [change.detail for change in self.recorder.of(form.job_id)]
+            raise AssertionError(f"{words} not in {details}; {self.harness.cluster.describe()}") from None
+
+    async def ends(self, form: TrialJobForm) -> tuple[EndReason, str]:
+        """How a job ends."""
+        end: StatusChange = await self.recorder.end_of(form.job_id)
+        assert end.exit is not None
+        return end.exit.reason, end.detail
+
+
+@asynccontextmanager
+async def _listening_over_tls(hub: KeeperHub, listener: KeeperListener) -> AsyncIterator[None]:
+    server = TlsHttpServer(keeper_application(hub), listener.context)
+    with listener.socket:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(server.serve_on(listener.socket), name="keepers over TLS")
+            await server.serving.wait()
+            try:
+                yield
+            finally:
+                hub.close()
+                server.leave()
+
+
+@asynccontextmanager
+async def _listening(hub: KeeperHub, socket: Path) -> AsyncIterator[None]:
+    config = uvicorn.Config(keeper_application(hub), uds=str(socket), lifespan="off", log_config=None)
+    server = uvicorn.Server(config)
+    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(server.serve(), name="keeper routes")
+        async with asyncio.timeout(20):
+            while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
+                await asyncio.sleep(0.001)
+        try:
+            yield
+        finally:
+            hub.close()
+            server.should_exit = server.force_exit = True
+            await task

@@ -1,0 +1,77 @@
+"""A manager that no pod reaches: it comes to the pods through the API server."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from fakes.kubernetes.cluster import Cluster
+from fakes.kubernetes_manager import KubernetesHarness, Scene
+
+from proctor.training_services.base import EndReason
+from proctor.training_services.testing import FINAL_VALUE, VALUES, Behavior, Recorder, serving
+
+pytestmark = pytest.mark.anyio
+REPORTED = [*(("intermediate", value) for value in VALUES), ("final", FINAL_VALUE)]
+
+
+@pytest.fixture
+async def harness(cluster: Cluster, tmp_path: Path, anyio_backend: str) -> AsyncIterator[KubernetesHarness]:
+    node = cluster.add_node("node")
+    node.agent.without_network.append("proctor-")
+    made = KubernetesHarness(cluster, tmp_path, is_direct=False)
+    await made.open()
+    await made.reattached()
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+async def test_trials_run_and_report(harness: KubernetesHarness) -> None:
+    scene = Scene(harness)
+    async with serving(harness.service):
+        forms = [await scene.submit(harness.form(Behavior.REPORT, name)) for name in ("a", "b", "c")]
+        for form in forms:
+            assert (await scene.ends(form))[0] is EndReason.EXITED_OK
+            assert scene.recorder.records(form.job_id) == REPORTED
+        stopped = await scene.run(Behavior.HANG, "d")
+        await harness.service.cancel_trial_job(stopped.job_id)
+        assert (await scene.ends(stopped))[0] is EndReason.CANCELED
+    await harness.service.clean_up()
+    assert await harness.leftovers() == []
+
+
+async def test_a_trial_outlives_its_manager_and_the_api_server(harness: KubernetesHarness) -> None:
+    scene = Scene(harness)
+    async with serving(harness.service):
+        form = await scene.run()
+        harness.cluster.gate.close()
+    service = await harness.restart()
+    after = Recorder()
+    after.journals.update(scene.recorder.journals)
+    after.listen(service)
+    harness.hub.expect(form.job_id, form.token, form.experiment_id, started=True)
+    await service.reattach([form], [])
+    await harness.reattached()
+    async with serving(service):
+        harness.cluster.gate.open()
+        await service.cancel_trial_job(form.job_id)
+        end = await after.end_of(form.job_id)
+        assert end.exit is not None
+        assert end.exit.reason is EndReason.CANCELED, end.detail
+
+
+async def test_a_cluster_that_does_not_allow_exec_is_named(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.add_node("node")
+    resources = ["jobs", "pods", "pods/log", "configmaps", "secrets", "events"]
+    cluster.grant("person", [{"apiGroups": ["", "batch"], "resources": resources, "verbs": ["*"]}])
+    harness = KubernetesHarness(cluster, tmp_path, is_direct=False, context="person")
+    await harness.open()
+    await harness.reattached()
+    scene = Scene(harness)
+    try:
+        async with serving(harness.service):
+            form = await scene.submit(harness.form(Behavior.REPORT))
+            await scene.waits(form, "cannot be reached through the API server", "needs the right to get pods/exec")
+    finally:
+        await harness.close()
