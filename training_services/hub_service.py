@@ -176,7 +176,11 @@ class HubTrainingService(TrainingService, SupportsEvents, SupportsReattach, Supp
 
     @abstractmethod
     def launch(self, form: TrialJobForm) -> Launch:
-        """The command to the keeper that starts the job."""
+        """The command to the keeper that starts the job, as far as the platform knows it."""
+
+    def launch_order(self, form: TrialJobForm) -> Launch:
+        """The command to the keeper that starts the job, which has what it needs."""
+        return self.launch(form)
 
     # ---- what the two kinds of services differ in
 
@@ -400,14 +404,14 @@ class HubTrainingService(TrainingService, SupportsEvents, SupportsReattach, Supp
             await self._await_storage(form, storage, write_launch(form, platform="", owner="", rules=GpuRules()))
         start = await self.prepare(form)
         if storage is not None and is_url(storage) and self.where(form) not in self._storing:
-            await self._await_storage(form, storage, self.launch(form))
+            await self._await_storage(form, storage, self.launch_order(form))
             self._storing.add(self.where(form))
         if start is not None:  # before the first metric: it decides where the job's curve continues
             self._starts[form.job_id] = start
             await self.deliver_change(self.submitted(form, start=start))
         if (job := self._jobs.get(form.job_id)) is not None:
             failpoint("manager.launch.before")
-            self._hub.send(self.keeper_of(form), self.launch(job.form))
+            self._hub.send(self.keeper_of(form), self.launch_order(job.form))
             failpoint("manager.launch.after")
 
     async def _await_storage(self, form: TrialJobForm, storage: str, launch: Launch) -> None:

@@ -2,34 +2,50 @@
 
 Placement, queues and machines are the platform's. A platform says four things: start a keeper, stop it, list what there
 is, watch how it changes. The keeper connects to the manager by itself, and everything of the trial goes over that
-connection; decision 0039 has the reasons.
+connection, its files included; decisions 0039 and 0044 have the reasons.
 """
 
 import asyncio
 import logging
-from abc import abstractmethod
-from collections.abc import AsyncIterator, Sequence
+import os
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from dataclasses import replace
 from typing import Any
 
 from proctor.sdk.failpoints import failpoint
 from proctor.training_services.base import (
     EndReason,
+    JobStart,
     SoftStop,
     StatusChange,
+    SupportsCheckpointCopies,
+    SupportsCheckpointDeletion,
+    SupportsCheckpoints,
+    SupportsLogs,
+    TrialJobDetail,
     TrialJobForm,
     TrialJobStatus,
 )
 from proctor.training_services.errors import KeeperReplaced, MalformedReport, ServiceUnavailable, SubmissionRefused
 from proctor.training_services.hub_service import HubTrainingService
+from proctor.training_services.job_keepers.files import CHECKPOINT_LIMIT_BYTES, COLLECT_LIMIT_BYTES, JobKeeperFiles
+from proctor.training_services.job_keepers.platform import (
+    JobKeeper,
+    KeeperPlatform,
+    PlatformJob,
+    PlatformStatus,
+    how_it_ended,
+    joined,
+)
 from proctor.training_services.keepers.presence import KeeperPresence
 from proctor.training_services.keepers.reports import report_on
 from proctor.training_services.keepers.sessions import job_keeper_id
 from proctor.training_services.registry import ServiceContext
 from proctor.trial_keeper.linux.backoff import BackOff
-from proctor.trial_keeper.protocol import JobReport, Registration, ReportHeader, Shutdown
+from proctor.trial_keeper.protocol import JobReport, Launch, Registration, ReportHeader, Shutdown
+
+__all__ = ["JobKeeperService", "PlatformJob", "PlatformStatus"]
 
 log = logging.getLogger(__name__)
 
@@ -44,115 +60,64 @@ RECONNECT_SECONDS = 60.0
 """How long the keeper of a job that runs may take to connect to a new manager before that is shown."""
 
 
-class PlatformStatus(StrEnum):
-    """How the keeper of a job is, as its platform says."""
-
-    PENDING = "PENDING"  # the platform has taken it, and it does not run yet
-    RUNNING = "RUNNING"  # it runs
-    ENDED = "ENDED"  # it is over; the platform still knows of it
-    GONE = "GONE"  # the platform no longer has it; only of a change, never in a list
-
-
-@dataclass(frozen=True)
-class PlatformJob:
-    """What a platform has of one trial job: the keeper that was started for it."""
-
-    job_id: str
-    token: str
-    experiment_id: str
-    status: PlatformStatus
-    created_at: float  # Unix time
-    detail: str = ""
-    """A clause in the platform's own words: why it is pending, how it ended ("0/3 nodes are available: …")."""
-    node: str = ""  # the machine it runs on, as the platform calls it
-    instances: tuple[str, ...] = ()
-    """The keepers that the platform has started for it, the first one first. More than one: it was started again."""
-    reason: EndReason | None = None
-    """How it, or its first instance, ended, where the platform knows what the keeper cannot: OUT_OF_MEMORY, PREEMPTED,
-    NODE_LOST."""
-    exit_code: int | None = None  # of a keeper that is over; 0: it left by itself
-    output: str = ""  # the last lines that a keeper which is over has printed
-
-
-@dataclass
-class _JobKeeper:
-    """The keeper of one job, and what is known of it."""
-
-    form: TrialJobForm
-    secret: str
-    is_resumed: bool = False  # an earlier manager may have started it; the next list shows that
-    is_taken: bool = False  # the platform has it
-    is_pending: bool = False  # the platform has said that it does not run yet
-    is_connected: bool = False  # it has registered
-    is_over: bool = False  # the platform has said so, or it is being removed; its end follows
-    is_removed: bool = False  # the platform has nothing of it any more
-    instance: str = ""
-    node: str = ""
-    obstacle: str = ""  # why the job does not run yet, as it was reported
-    silence: str = ""  # why there are no reports, as a clause
-    starting: asyncio.Task[None] | None = None
-    dropped: asyncio.Event = field(default_factory=asyncio.Event)  # its job is over, or no longer wanted
-    timer: asyncio.TimerHandle | None = None  # until it must have connected
-    changed: asyncio.Event = field(default_factory=asyncio.Event)  # it may answer now, or no longer
-
-
-class JobKeeperService(HubTrainingService, KeeperPresence):
+class JobKeeperService(
+    KeeperPlatform,
+    HubTrainingService,
+    KeeperPresence,
+    SupportsLogs,
+    SupportsCheckpoints,
+    SupportsCheckpointDeletion,
+    SupportsCheckpointCopies,
+):
     """One experiment's jobs on a platform that starts a keeper for each.
 
     :param pending_timeout_seconds: how long a job may wait on its platform until its keeper is connected; None: for
         ever.
+    :param collect_limit_bytes: larger files of a job, but for checkpoints, are not collected.
+    :param checkpoint_limit_bytes: larger checkpoints are not copied to the manager.
     """
 
     def __init__(
-        self, context: ServiceContext, *, pending_timeout_seconds: float | None = None, **options: Any
+        self,
+        context: ServiceContext,
+        *,
+        pending_timeout_seconds: float | None = None,
+        collect_limit_bytes: int = COLLECT_LIMIT_BYTES,
+        checkpoint_limit_bytes: int = CHECKPOINT_LIMIT_BYTES,
+        **options: Any,
     ) -> None:
         super().__init__(context, **options)
         self._pending_timeout_seconds = pending_timeout_seconds
-        self._keepers: dict[str, _JobKeeper] = {}
-        self._removing: set[str] = set()  # jobs that are over, whose keepers are being removed
+        self._keepers: dict[str, JobKeeper] = {}
+        self._files = JobKeeperFiles(
+            self, context, collect_limit=collect_limit_bytes, checkpoint_limit=checkpoint_limit_bytes
+        )
+        self._departures = self._files.departures
         self._turns = asyncio.Semaphore(AT_ONCE)
 
-    # ---- what a platform says
-
-    @property
-    @abstractmethod
-    def place_name(self) -> str:
-        """What the platform is called where unknown jobs on it are named: "platform kubernetes, namespace ml"."""
-
-    @abstractmethod
-    async def start_keeper(self, form: TrialJobForm, secret: str) -> None:
-        """Ask the platform to start the keeper of a job, with the id `keeper_of(form)` and this secret. Returns when
-        the platform has taken it; does not wait until it runs, and ends within a minute or so, whatever becomes of the
-        platform. Idempotent by job id, also after a restart of the manager: a job never has two keepers that were asked
-        for.
-
-        Nothing of the trial goes to the platform but what it needs to choose a place. Raises SubmissionRefused, with a
-        sentence, for what the platform can never run, and ServiceUnavailable, with a clause, for what it may take
-        later: then this is called again with growing pauses, for as long as it takes.
-        """
-
-    @abstractmethod
-    async def stop_keeper(self, job_id: str) -> None:
-        """Remove everything that the platform has of a job, its keeper and all processes included, within the
-        platform's time of grace. Idempotent; what is not there is removed already. Returns when the platform has taken
-        it. Raises ServiceUnavailable: then this is called again."""
-
-    @abstractmethod
-    async def list_keepers(self) -> Sequence[PlatformJob]:
-        """All that the platform has of this manager's jobs in the place of this experiment, those of its other
-        experiments included. Raises ServiceUnavailable, with a clause."""
-
-    @abstractmethod
-    def watch_keepers(self) -> AsyncIterator[PlatformJob]:
-        """How each has changed since the last `list_keepers`, without an end. Ends when it may have missed something
-        (then they are listed again), and raises ServiceUnavailable, with a clause, when the platform is away."""
-
-    async def read_left_report(self, job: PlatformJob) -> tuple[ReportHeader, bytes] | None:
-        """What the keeper of a job that is over has left on the platform, because it had no manager to report it to: a
-        report, with the bytes of its chunks. None: nothing. Raises ServiceUnavailable: then this is called again."""
-        return None
-
     # ---- jobs
+
+    async def submit_trial_job(self, form: TrialJobForm) -> TrialJobDetail:
+        if form.job_id not in self._jobs and self.code_place(form) is None:
+            await self._files.scan_code(form)
+        self._hub.hold(self._experiment_id)
+        return await super().submit_trial_job(form)
+
+    async def reattach(self, forms: Sequence[TrialJobForm], ended: Sequence[str]) -> None:
+        self._hub.hold(self._experiment_id)
+        await super().reattach(forms, ended)
+
+    def must_prepare(self, form: TrialJobForm) -> bool:
+        return self.code_place(form) is None or super().must_prepare(form)
+
+    async def prepare(self, form: TrialJobForm) -> JobStart | None:
+        return await self._files.prepare(form, self.code_place(form))
+
+    def launch_order(self, form: TrialJobForm) -> Launch:
+        return self._files.complete_launch(self.launch(form), form, self.code_place(form))
+
+    def release_job(self, job_id: str) -> None:
+        self._files.release(job_id)
 
     def keeper_of(self, form: TrialJobForm) -> str:
         return job_keeper_id(form.job_id)
@@ -178,7 +143,7 @@ class JobKeeperService(HubTrainingService, KeeperPresence):
         if self.must_prepare(form):
             self._await_launch(form, arrived=False)
         else:
-            self._hub.send(self.keeper_of(form), self.launch(form))  # it gets it when it registers
+            self._hub.send(self.keeper_of(form), self.launch_order(form))  # it gets it when it registers
         self._begin_starting(form.job_id)
 
     def resume(self, form: TrialJobForm) -> None:
@@ -187,12 +152,12 @@ class JobKeeperService(HubTrainingService, KeeperPresence):
         if self.must_prepare(form):
             self._await_launch(form, arrived=True)
         else:
-            self._hub.resume_launch(self.keeper_of(form), self.launch(form))
+            self._hub.resume_launch(self.keeper_of(form), self.launch_order(form))
 
-    def _add_keeper(self, form: TrialJobForm) -> _JobKeeper:
+    def _add_keeper(self, form: TrialJobForm) -> JobKeeper:
         self._hub.expect(form.job_id, form.token, form.experiment_id, node_id=self.keeper_of(form))
         secret = self._hub.add_job_keeper(form.job_id, form.token, self)
-        keeper = self._keepers[form.job_id] = _JobKeeper(form, secret)
+        keeper = self._keepers[form.job_id] = JobKeeper(form, secret)
         return keeper
 
     async def cancel_trial_job(self, job_id: str, is_early_stopped: bool = False) -> None:
@@ -204,14 +169,33 @@ class JobKeeperService(HubTrainingService, KeeperPresence):
         self._enforce_stop(job_id, stop.save_seconds)
 
     async def clean_up(self) -> None:
+        self._hub.hold(self._experiment_id)
         await super().clean_up()
-        for found in await self.list_keepers():
-            if found.experiment_id == self._experiment_id:
-                failpoint("manager.job_keeper.stop.before")
-                await self.stop_keeper(found.job_id)
-                failpoint("manager.job_keeper.stop.after")
+        found = [seen for seen in await self.list_keepers() if seen.experiment_id == self._experiment_id]
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            try:
+                done = await asyncio.gather(*map(self._clean_up_keeper, found), return_exceptions=True)
+            finally:
+                self._group = None
+                for task in tuple(self._tasks):
+                    task.cancel()
+        for failure in done:
+            if failure is not None:
+                raise failure
+        for job_id in self._departures.jobs():
+            self._remove_departed(job_id)
+        self._hub.release(self._experiment_id)
+
+    async def _clean_up_keeper(self, seen: PlatformJob) -> None:
+        await self._collect_left(seen)
+        async with self._turns:
+            failpoint("manager.job_keeper.stop.before")
+            await self.stop_keeper(seen.job_id)
+            failpoint("manager.job_keeper.stop.after")
 
     def begin_serving(self) -> None:
+        self._files.remove_leftovers()
         for job_id, keeper in self._keepers.items():
             if not keeper.is_resumed:
                 self._begin_starting(job_id)
@@ -221,7 +205,7 @@ class JobKeeperService(HubTrainingService, KeeperPresence):
 
     def end_serving(self) -> None:
         for keeper in self._keepers.values():
-            _stop_timer(keeper)
+            keeper.stop_timer()
 
     def _drop(self, job_id: str) -> None:
         """What the platform has of it is removed, now or, after a restart, when it is listed."""
@@ -229,12 +213,17 @@ class JobKeeperService(HubTrainingService, KeeperPresence):
         super()._drop(job_id)
         if keeper is None:
             return
-        _stop_timer(keeper)
-        self._hub.send(self.keeper_of(keeper.form), Shutdown())
-        if self._group is None:
-            self._hub.remove_job_keeper(job_id)
-        else:
+        keeper.stop_timer()
+        connected = keeper.is_connected and not keeper.silence
+        self._departures.add(job_id, keeper.form.token, instance=keeper.instance, is_connected=connected)
+        if self._group is not None:
             self._start(self._take_down(keeper), f"removal of {job_id}")
+        elif not self._is_cleaning:
+            self._remove_departed(job_id)
+
+    def _remove_departed(self, job_id: str) -> None:
+        self._departures.remove(job_id)
+        self.leave_keeper(job_id)
 
     def complete(self, change: StatusChange) -> StatusChange:
         """The hub's name of a job's keeper is no node; the platform may know on which one it runs."""
@@ -248,7 +237,7 @@ class JobKeeperService(HubTrainingService, KeeperPresence):
         if self._group is not None and keeper.starting is None:
             keeper.starting = self._start(self._start_job(keeper), f"start of {job_id}")
 
-    async def _start_job(self, keeper: _JobKeeper) -> None:
+    async def _start_job(self, keeper: JobKeeper) -> None:
         await asyncio.sleep(0)  # a job that is just being submitted is listed first
         form, backoff = keeper.form, BackOff()
         while True:
@@ -277,20 +266,39 @@ class JobKeeperService(HubTrainingService, KeeperPresence):
                 keeper.is_taken = True
                 return
 
-    async def _take_down(self, keeper: _JobKeeper) -> None:
-        """Remove what the platform has of a job that is over. A request to start it that is under way may still arrive
-        after it was canceled, so it is waited for."""
+    async def _take_down(self, keeper: JobKeeper) -> None:
+        """Collect the files of a job that is over, and remove what the platform has of it. A request to start it that
+        is under way may still arrive after it was canceled, so it is waited for."""
         job_id = keeper.form.job_id
-        self._removing.add(job_id)
         keeper.dropped.set()
         try:
             if keeper.starting is not None:
                 await asyncio.wait({keeper.starting})
+            if keeper.is_connected and not keeper.is_over:
+                await self._departures.collect(job_id)
+            self._departures.skip(job_id)
+            self._hub.send(self.keeper_of(keeper.form), Shutdown())
             if not keeper.is_removed:
                 await self._stop(job_id)
         finally:
-            self._removing.discard(job_id)
-            self._hub.remove_job_keeper(job_id)
+            self._remove_departed(job_id)
+
+    async def _take_down_left(self, seen: PlatformJob) -> None:
+        """The same for a job that an earlier manager has left."""
+        try:
+            await self._collect_left(seen)
+            log.info("job %s is over and is removed from its platform", seen.job_id, extra={"action": "job.remove"})
+            await self._stop(seen.job_id)
+        finally:
+            self._remove_departed(seen.job_id)
+
+    async def _collect_left(self, seen: PlatformJob) -> None:
+        self._departures.add_left(seen)
+        if seen.status is PlatformStatus.RUNNING:
+            with suppress(ServiceUnavailable):  # then it is waited for in vain
+                await self.reach_keeper(seen)
+            await self._departures.collect(seen.job_id)
+        self._departures.skip(seen.job_id)
 
     async def _stop(self, job_id: str) -> None:
         """Until the platform has taken it."""
@@ -324,7 +332,7 @@ class JobKeeperService(HubTrainingService, KeeperPresence):
         else:
             self._start(self._await_stop(keeper, save_seconds), f"stop of {job_id}")
 
-    async def _await_stop(self, keeper: _JobKeeper, save_seconds: float) -> None:
+    async def _await_stop(self, keeper: JobKeeper, save_seconds: float) -> None:
         await asyncio.sleep(save_seconds + STOP_SECONDS)
         while self._is_current(keeper) and not keeper.is_over:
             if absence := self.absence(self.keeper_of(keeper.form)):
@@ -332,7 +340,7 @@ class JobKeeperService(HubTrainingService, KeeperPresence):
                 return
             await asyncio.sleep(STOP_SECONDS)
 
-    async def _remove_and_end(self, keeper: _JobKeeper, reason: EndReason, detail: str) -> None:
+    async def _remove_and_end(self, keeper: JobKeeper, reason: EndReason, detail: str) -> None:
         """End a job although its keeper may still run: first its platform removes that."""
         if keeper.is_over:
             return
@@ -345,11 +353,16 @@ class JobKeeperService(HubTrainingService, KeeperPresence):
     def _is_stopping(self, job_id: str) -> bool:
         return self._jobs[job_id].status is TrialJobStatus.STOPPING
 
-    def _has_run(self, keeper: _JobKeeper) -> bool:
-        """Whether its job may have run: it has connected to this manager, or reported a start to an earlier one."""
+    def _was_up(self, keeper: JobKeeper) -> bool:
+        """Whether it has connected to this manager, or reported the start of its job to an earlier one."""
         return keeper.is_connected or self._hub.was_started(keeper.form.job_id)
 
-    def _is_current(self, keeper: _JobKeeper) -> bool:
+    def _has_run(self, keeper: JobKeeper) -> bool:
+        """Whether its job may have run: it was up, and is not waiting for what its job needs before that."""
+        job_id = keeper.form.job_id
+        return self._hub.was_started(job_id) or (keeper.is_connected and self._waiting.get(job_id) is not False)
+
+    def _is_current(self, keeper: JobKeeper) -> bool:
         return self._keepers.get(keeper.form.job_id) is keeper
 
     # ---- what the platform says of its jobs
@@ -370,7 +383,7 @@ class JobKeeperService(HubTrainingService, KeeperPresence):
                     log.warning("%s is away: %s", self.place_name, error, extra={"action": "platform.watch"})
             await asyncio.sleep(backoff.take())
 
-    def _compare(self, taken: Sequence[_JobKeeper], found: Sequence[PlatformJob]) -> None:
+    def _compare(self, taken: Sequence[JobKeeper], found: Sequence[PlatformJob]) -> None:
         """Find the jobs again in the platform's list; `taken` are those that it had, or may have had, before."""
         for seen in found:
             self._observe(seen)
@@ -379,14 +392,17 @@ class JobKeeperService(HubTrainingService, KeeperPresence):
             job_id = keeper.form.job_id
             if job_id in listed or not self._is_current(keeper) or keeper.is_over:
                 continue
-            if keeper.is_resumed and not self._has_run(keeper) and not self._is_stopping(job_id):
+            if keeper.is_resumed and not self._was_up(keeper) and not self._is_stopping(job_id):
                 keeper.is_resumed = False
                 self._begin_starting(job_id)
             else:
                 self._end_gone(keeper)
-        unexpected = [seen for seen in found if seen.job_id not in self._keepers.keys() | self._removing]
+        known = self._keepers.keys()
+        unexpected = [seen for seen in found if seen.job_id not in known and seen.job_id not in self._departures]
         if unexpected:
             self._start(self._remove_unexpected(unexpected), "unexpected jobs on the platform")
+        else:
+            self._departures.are_known.set()
 
     async def _remove_unexpected(self, found: Sequence[PlatformJob]) -> None:
         """Remove what is left of jobs that are over, or were deleted; what no database knows is reported."""
@@ -394,9 +410,13 @@ class JobKeeperService(HubTrainingService, KeeperPresence):
             JobReport(seen.job_id, seen.token, None, seen.created_at, experiment_id=seen.experiment_id)
             for seen in found
         ]
-        for job_id in sorted(await self._hub.removable_jobs(self.place_name, reports)):
-            log.info("job %s is over and is removed from its platform", job_id, extra={"action": "job.remove"})
-            await self._stop(job_id)
+        removable = await self._hub.removable_jobs(self.place_name, reports, experiment_id=self._experiment_id)
+        for seen in found:
+            if seen.job_id in removable and seen.job_id not in self._departures:
+                ours = seen if seen.experiment_id == self._experiment_id else replace(seen, status=PlatformStatus.GONE)
+                self._departures.add_left(seen)
+                self._start(self._take_down_left(ours), f"removal of {seen.job_id}")
+        self._departures.are_known.set()
 
     def _observe(self, seen: PlatformJob) -> None:
         keeper = self._keepers.get(seen.job_id)
@@ -408,51 +428,51 @@ class JobKeeperService(HubTrainingService, KeeperPresence):
         elif seen.status is PlatformStatus.GONE:
             self._end_gone(keeper, seen.reason, seen.detail)
         elif seen.status is PlatformStatus.ENDED:
-            self._end_over(keeper, *_how_it_ended(seen, has_run=self._has_run(keeper)), seen=seen)
+            self._end_over(keeper, *self._how_it_ended(keeper, seen), seen=seen)
         else:
             if keeper.is_resumed and seen.status is PlatformStatus.PENDING:
                 self._begin_starting(seen.job_id)  # not all of it may be there
             keeper.is_taken, keeper.is_resumed = True, False
-            keeper.is_pending = seen.status is PlatformStatus.PENDING and not self._has_run(keeper)
+            keeper.is_pending = seen.status is PlatformStatus.PENDING and not self._was_up(keeper)
             if keeper.is_pending and self._is_stopping(seen.job_id):
                 self._enforce_stop(seen.job_id, 0.0)
-            elif not self._has_run(keeper):
+            elif not self._was_up(keeper):
                 self._watch_pending(keeper, seen)
             elif not keeper.is_connected and keeper.timer is None:
                 clause = "no report from its keeper, which has not connected since the manager was started"
                 loop = asyncio.get_running_loop()
                 keeper.timer = loop.call_later(RECONNECT_SECONDS, self._set_silence, keeper, clause)
 
-    def _watch_pending(self, keeper: _JobKeeper, seen: PlatformJob) -> None:
+    def _watch_pending(self, keeper: JobKeeper, seen: PlatformJob) -> None:
         """A job waits for its platform, and then for its keeper to connect, at most for `pending_timeout_seconds`."""
         clause = seen.detail or "its platform has not started its keeper yet"
         if seen.status is PlatformStatus.RUNNING:
             where = f" on {seen.node}" if seen.node else ""
-            clause = _joined(f"its keeper was started{where} and has not connected yet", seen.detail)
+            clause = joined(f"its keeper was started{where} and has not connected yet", seen.detail)
         self._report_obstacle(keeper, clause)
         limit = self._pending_timeout_seconds
         if limit is not None and keeper.timer is None:
             left = max(0.0, seen.created_at + limit - self._now())
             keeper.timer = asyncio.get_running_loop().call_later(left, self._end_pending, keeper, limit)
 
-    def _end_pending(self, keeper: _JobKeeper, limit: float) -> None:
+    def _end_pending(self, keeper: JobKeeper, limit: float) -> None:
         if self._group is not None and self._is_current(keeper) and not keeper.is_over:
             detail = f"it waited for {limit:g} s, which is pendingTimeout: {keeper.obstacle}"
             ending = self._remove_and_end(keeper, EndReason.UNPLACEABLE, detail)
             self._start(ending, f"end of {keeper.form.job_id}")
 
-    def _end_over(self, keeper: _JobKeeper, reason: EndReason, detail: str, *, seen: PlatformJob | None = None) -> None:
+    def _end_over(self, keeper: JobKeeper, reason: EndReason, detail: str, *, seen: PlatformJob | None = None) -> None:
         """The platform says that a keeper is over; `seen` is what it still has of it."""
         keeper.is_over = True
         self._start(self._end_after_last_report(keeper, seen, reason, detail), f"end of {keeper.form.job_id}")
 
-    def _end_gone(self, keeper: _JobKeeper, reason: EndReason | None = None, detail: str = "") -> None:
+    def _end_gone(self, keeper: JobKeeper, reason: EndReason | None = None, detail: str = "") -> None:
         """The platform no longer has a job; one that has not run costs its trial nothing."""
         otherwise = EndReason.EXIT_UNKNOWN if self._has_run(keeper) else EndReason.PREEMPTED
-        self._end_over(keeper, reason or otherwise, _joined("its platform no longer has it", detail))
+        self._end_over(keeper, reason or otherwise, joined("its platform no longer has it", detail))
 
     async def _end_after_last_report(
-        self, keeper: _JobKeeper, seen: PlatformJob | None, reason: EndReason, detail: str
+        self, keeper: JobKeeper, seen: PlatformJob | None, reason: EndReason, detail: str
     ) -> None:
         """End a job whose keeper is over. What that has reported last may just be being stored, or was left there."""
         if keeper.is_connected:
@@ -462,7 +482,7 @@ class JobKeeperService(HubTrainingService, KeeperPresence):
         if self._is_current(keeper):
             self._hub.end(keeper.form.job_id, reason, detail)
 
-    async def _deliver_left_report(self, keeper: _JobKeeper, seen: PlatformJob) -> None:
+    async def _deliver_left_report(self, keeper: JobKeeper, seen: PlatformJob) -> None:
         """Read what a keeper has left on the platform, and deliver it until the listeners take it."""
         backoff, keeper_id = BackOff(), self.keeper_of(keeper.form)
         while self._is_current(keeper):
@@ -484,15 +504,18 @@ class JobKeeperService(HubTrainingService, KeeperPresence):
         if not self._is_current(keeper):
             self._hub.forget(seen.job_id)
 
-    def _replace(self, keeper: _JobKeeper, reason: EndReason | None, detail: str) -> None:
+    def _replace(self, keeper: JobKeeper, reason: EndReason | None, detail: str) -> None:
         """The platform has started another instance of a keeper. The first one may still run, where nothing reaches
         it."""
         if self._group is not None and not keeper.is_over:
-            text = _joined("its platform has started another keeper for it, so the first one is lost", detail)
+            text = joined("its platform has started another keeper for it, so the first one is lost", detail)
             ending = self._remove_and_end(keeper, reason or EndReason.NODE_LOST, text)
             self._start(ending, f"end of {keeper.form.job_id}")
 
-    def _report_obstacle(self, keeper: _JobKeeper, clause: str) -> None:
+    def _how_it_ended(self, keeper: JobKeeper, seen: PlatformJob) -> tuple[EndReason, str]:
+        return how_it_ended(seen, was_connected=keeper.is_connected, has_run=self._has_run(keeper))
+
+    def _report_obstacle(self, keeper: JobKeeper, clause: str) -> None:
         if clause != keeper.obstacle and self._is_current(keeper):
             keeper.obstacle = clause
             self.report_waiting(keeper.form, clause)
@@ -500,10 +523,28 @@ class JobKeeperService(HubTrainingService, KeeperPresence):
     def note_unreachable(self, job_id: str, clause: str) -> None:
         """A platform cannot connect to the keeper of a job that runs there."""
         keeper = self._keepers.get(job_id)
-        if keeper is not None and not self._has_run(keeper):
+        if keeper is not None and not self._was_up(keeper):
             self._report_obstacle(keeper, clause)
         elif keeper is not None:
             self._set_silence(keeper, clause)
+
+    # ---- files
+
+    async def read_job_file(self, form: TrialJobForm, path: str, offset: int, limit: int) -> bytes:
+        return await self._files.read(form, path, offset, limit)
+
+    async def list_job_files(self, form: TrialJobForm) -> list[tuple[str, int]]:
+        return await self._files.list(form)
+
+    async def copy_checkpoint(self, form: TrialJobForm, path: str) -> None:
+        await self._files.copy_checkpoint(form, path)
+
+    async def delete_checkpoint(self, form: TrialJobForm, path: str) -> None:
+        if os.path.isabs(path):  # any keeper will do
+            up = (keeper.form for keeper in self._keepers.values() if not self.absence(self.keeper_of(keeper.form)))
+            await self._hub.remove_checkpoint(self.keeper_of(next(up, form)), path)
+        else:
+            await self._files.delete_checkpoint(form, path)
 
     # ---- how the keepers are, as the hub says
 
@@ -525,7 +566,7 @@ class JobKeeperService(HubTrainingService, KeeperPresence):
             keeper.instance = registration.instance
             keeper.is_connected = keeper.is_taken = True
             keeper.is_resumed = keeper.is_pending = False
-            _stop_timer(keeper)
+            keeper.stop_timer()
             keeper.changed.set()
             self._set_silence(keeper, "")
 
@@ -543,10 +584,10 @@ class JobKeeperService(HubTrainingService, KeeperPresence):
             return f"{self.place(keeper_id)} is over"
         return keeper.silence or ("" if keeper.is_connected else keeper.obstacle or "its keeper has not connected yet")
 
-    def _keeper(self, keeper_id: str) -> _JobKeeper | None:
+    def _keeper(self, keeper_id: str) -> JobKeeper | None:
         return self._keepers.get(keeper_id.removeprefix(job_keeper_id("")))
 
-    def _set_silence(self, keeper: _JobKeeper, clause: str) -> None:
+    def _set_silence(self, keeper: JobKeeper, clause: str) -> None:
         """The job is shown with it, as one of a node is with its node's."""
         if clause == keeper.silence:
             return
@@ -554,25 +595,3 @@ class JobKeeperService(HubTrainingService, KeeperPresence):
         keeper.changed.set()
         if self._is_current(keeper) and self._hub.was_started(keeper.form.job_id):
             self.queue_change(self.news(keeper.form, TrialJobStatus.RUNNING, detail=clause))
-
-
-def _how_it_ended(seen: PlatformJob, *, has_run: bool) -> tuple[EndReason, str]:
-    """How a job ended whose keeper has not reported its end."""
-    printed = f"it printed last: {seen.output.strip()}" if seen.output.strip() and not has_run else ""
-    if seen.reason is not None:
-        return seen.reason, _joined(seen.detail, printed)
-    if has_run:
-        return EndReason.EXIT_UNKNOWN, _joined("its keeper ended and has not reported how the job did", seen.detail)
-    if seen.exit_code == 0:
-        return EndReason.PREEMPTED, _joined("its keeper left, because no manager answered it", seen.detail)
-    return EndReason.LAUNCH_FAILED, _joined("its keeper ended before it had connected", seen.detail, printed)
-
-
-def _joined(*clauses: str) -> str:
-    return "; ".join(clause for clause in clauses if clause)
-
-
-def _stop_timer(keeper: _JobKeeper) -> None:
-    if keeper.timer is not None:
-        keeper.timer.cancel()
-        keeper.timer = None

@@ -129,6 +129,7 @@ class CleanUps:
             text = "experiment %s is deleted without a clean-up by its platform: %s"
             extra = {"action": "experiment.clean_up", "experiment_id": experiment.id}
             log.warning(text, experiment.id, error_clause(error), extra=extra)
+            self._context.hub.release(experiment.id)
             return
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):

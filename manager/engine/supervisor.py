@@ -115,11 +115,14 @@ class ExperimentSupervisor:
 
     async def _hold_nodes(self) -> None:
         """Keep the nodes of experiments that are not loaded, of those that were stopped while they were not, and of
-        those that are still to be cleaned up after."""
+        those that are still to be cleaned up after; and what platforms have of the jobs of all."""
+        live = {job.experiment_id for job, _ in await self._context.control.read(jobs.all_live)}
+        pending = await self._context.control.read(experiments.needing_clean_up)
+        wanted = {*live, *pending, *self._unloaded.ids()}
+        for experiment_id in wanted | self._running.keys():
+            self._context.hub.hold(experiment_id)
         if self._context.providers is not None:
-            live = {job.experiment_id for job, _ in await self._context.control.read(jobs.all_live)}
-            pending = await self._context.control.read(experiments.needing_clean_up)
-            for experiment_id in sorted({*live, *pending, *self._unloaded.ids()} - self._running.keys()):
+            for experiment_id in sorted(wanted - self._running.keys()):
                 self._context.providers.hold(experiment_id)
 
     async def _review_unknown_jobs(self) -> None:

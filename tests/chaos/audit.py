@@ -19,6 +19,7 @@ from chaos.harness import EXPERIMENT_ID
 
 from proctor.manager.store.tables import metrics
 from proctor.sdk.protocol import EXIT_FILE, STDOUT_FILE
+from proctor.training_services.files.collection import NOTE_SUFFIX
 
 TERMINAL = {"SUCCEEDED", "FAILED", "EARLY_STOPPED", "USER_CANCELED", "SYS_CANCELED"}
 TEMPORARY = ("*.new", "*.tmp", ".unfinished*", ".probe*", "*-wal", "*-shm", "*-journal", "*.unreadable")
@@ -247,7 +248,8 @@ def check_nothing_left(ending: Ending, *, but: Set[str] = frozenset()) -> None:
     assert not Path((ending.home / "run" / "socket").read_text()).exists()
     numbers = Counter(job["trial_id"] for job in ending.jobs.values())
     assert numbers == {key: row["jobs"] for key, row in ending.trials.items()}, "each job of a trial is stored"
-    folders = set((ending.folder / "trials").glob("*/jobs/*"))
+    files = (ending.folder / "trials").glob("*/jobs/*")
+    folders = {path.with_name(path.name.removesuffix(NOTE_SUFFIX)) for path in files}
     wanted = {_folder_of(ending, job_id) for job_id in ending.jobs}
     assert folders <= wanted, f"folders without a job: {folders - wanted}"
     missing = wanted - folders - {_folder_of(ending, job_id) for job_id in unbegun}

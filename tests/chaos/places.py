@@ -24,7 +24,10 @@ OF_A_CLEAN_UP = _both("manager.clean_up")
 OF_A_SOFT_STOP = frozenset({"keeper.stop.save.after"})
 OF_DELETED_CHECKPOINTS = _both("manager.checkpoint.delete", "manager.checkpoint.remove", "keeper.checkpoint.delete")
 OF_A_CONTINUED_JOB = _both("manager.launch")
-OF_A_JOB_KEEPER = _both("manager.job_keeper.start", "manager.job_keeper.stop")
+OF_A_JOB_KEEPER = _both(
+    *("manager.job_keeper.start", "manager.job_keeper.stop"),
+    *("manager.job_keeper.send", "manager.job_keeper.copy", "manager.job_keeper.collect"),
+)
 """Passed on a platform that starts a keeper for each job, and killed at in `test_job_keepers.py`."""
 OF_LIMITS = _both("manager.update")
 OF_DELETING = _both("manager.delete")

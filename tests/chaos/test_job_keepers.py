@@ -89,17 +89,20 @@ def end_reasons(built: House) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("place", [in_chaos(place, unless="manager.job_keeper.start.after") for place in PLACES])
-def test_each_trial_runs_once_when_the_manager_dies_while_a_keeper_is_started_or_removed(
+def test_each_trial_runs_once_and_its_files_arrive_when_the_manager_dies_while_it_serves_a_keeper(
     place: str, tmp_path: Path
 ) -> None:
     with pod_house(tmp_path, place) as (built, platform):
-        create(built, built.trial_command(steps=3, seconds=(0.2, 0.4)))
+        create(built, f"echo kept; {built.trial_command('--saves', steps=3, seconds=(0.2, 0.4))}")
         built.wait_until_done()
         assert built.ask(lambda client: list(client.nodes()))[0]["id"] == "local"
         assert len(built.ask(lambda client: list(client.nodes()))) == 1
         assert end_reasons(built) == [["EXITED_OK"]] * 3
         check_nothing_left(built, platform)
         ending = audit.Ending.read(built.home, built.ledgers)
+        folders = [path for path in (ending.folder / "trials").glob("*/jobs/1") if path.is_dir()]
+        assert [(path / "stdout").read_text() for path in folders] == ["kept\n"] * 3
+        assert all((path / "output/checkpoints/3/value").is_file() for path in folders)
     assert built.deaths == [-signal.SIGKILL], f"{place} was never reached"
     audit.check_nothing_left(ending)
 

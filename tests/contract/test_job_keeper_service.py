@@ -46,6 +46,9 @@ class JobKeeperHarness(ServiceHarness):
 
     def __init__(self, directory: Path, **settings: Any) -> None:
         self.directory = directory
+        self.experiment_directory = directory / "home" / "experiments" / EXPERIMENT
+        self.experiment_directory.mkdir(parents=True)
+        (directory / "code").mkdir()
         self.settings = settings
         self.pointer = directory / "socket"
         self.platform = ProcessPlatform(directory / "pods", self.pointer, linger_seconds=3.0)
@@ -57,13 +60,17 @@ class JobKeeperHarness(ServiceHarness):
         self._sockets += 1
         self.pool = NodePool()
         self.hub = KeeperHub(self.pool, key=KEY, heartbeat_seconds=0.5, reattach_patience_seconds=30.0)
-        context = ServiceContext(EXPERIMENT, self.directory, self.pool, self.hub, self.settings)
-        self.service: ProcessService = ProcessService(context, self.platform)
+        self.service: ProcessService = self.make_service()
         socket = self.directory / f"{self._sockets}.sock"
         await self._open.enter_async_context(_listening(self.hub, socket))
         draft = self.directory / "pointer"
         draft.write_text(str(socket))
         draft.rename(self.pointer)
+
+    def make_service(self) -> ProcessService:
+        """The service on this platform."""
+        context = ServiceContext(EXPERIMENT, self.experiment_directory, self.pool, self.hub, self.settings)
+        return ProcessService(context, self.platform)
 
     async def close(self) -> None:
         """Close it again."""
@@ -87,8 +94,8 @@ class JobKeeperHarness(ServiceHarness):
             parameter_id=0,
             parameter_file='{"parameter_id":0,"parameters":{}}',
             command=command,
-            code_directory=str(self.directory),
-            directory=str(self.directory / "trials" / name / "jobs" / "1"),
+            code_directory=str(self.directory / "code"),
+            directory=str(self.experiment_directory / "trials" / f"0-{name}" / "jobs" / "1"),
         )
 
     async def restart(self) -> ProcessService:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from contract.test_job_keeper_service import EXPERIMENT, KEY, JobKeeperHarness
-from fakes.process_platform import ProcessPlatform, ProcessService
+from contract.test_job_keeper_service import KEY, JobKeeperHarness
+from fakes.process_platform import ProcessPlatform
 
 from proctor.manager.api.keepers import keeper_application
 from proctor.manager.process.server import TlsHttpServer
@@ -16,7 +16,6 @@ from proctor.manager.process.sockets import KeeperListener, listen_for_keepers
 from proctor.manager.settings import Home, ListenAddress
 from proctor.training_services.keepers.hub import KeeperHub
 from proctor.training_services.nodes.pool import NodePool
-from proctor.training_services.registry import ServiceContext
 from proctor.training_services.testing import TrainingServiceContract
 
 pytestmark = pytest.mark.slow
@@ -36,8 +35,7 @@ class PodHarness(JobKeeperHarness):
         """Open a manager's end, always on the same port with the same certificate."""
         self.pool = NodePool()
         self.hub = KeeperHub(self.pool, key=KEY, heartbeat_seconds=0.5, reattach_patience_seconds=30.0)
-        context = ServiceContext(EXPERIMENT, self.directory, self.pool, self.hub, self.settings)
-        self.service = ProcessService(context, self.platform)
+        self.service = self.make_service()
         listener = listen_for_keepers(self.home, ListenAddress(HOST, self._port))
         self._port = listener.endpoint.port
         await self._open.enter_async_context(_serving(self.hub, listener))

@@ -1,4 +1,5 @@
-"""A platform for `JobKeeperService` whose pods are processes: each is the command `pod` in a folder of its own.
+"""A platform for `JobKeeperService` whose pods are processes: each is the command `pod` in a folder of its own,
+which is removed with it. Pods share no folder with the manager but the pointer by which they find it, and their secret.
 
 Everything is in files below one folder, so that the platform outlives a manager that is killed. It schedules when it is
 listed or watched. Faults are files too: see `ProcessPlatform.hold` and what follows it.
@@ -21,13 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from proctor.sdk.files import is_locked, open_locked
-from proctor.training_services.base import EndReason, SupportsLogs, TrialJobForm
+from proctor.training_services.base import EndReason, TrialJobForm
 from proctor.training_services.capacity import GpuRules
 from proctor.training_services.errors import ServiceUnavailable, SubmissionRefused
 from proctor.training_services.job_keeper_service import JobKeeperService, PlatformJob, PlatformStatus
 from proctor.training_services.keepers.launches import write_launch
 from proctor.training_services.registry import ServiceContext
-from proctor.trial_keeper.files.access import list_files, read_file
 from proctor.trial_keeper.jobs.cleanup import end_leftovers
 from proctor.trial_keeper.pod_output import read_log
 from proctor.trial_keeper.protocol import Launch, ReportHeader
@@ -49,7 +49,7 @@ class Pod:
     token: str
     experiment_id: str
     keeper_id: str
-    job_directory: str
+    job_directory: str  # relative to the directory of its keeper
     created_at: float
     instances: tuple[str, ...]
 
@@ -83,7 +83,8 @@ class ProcessPlatform:
         folder = self.folder_of(form.job_id)
         if folder.exists():
             return
-        pod = Pod(form.job_id, form.token, form.experiment_id, keeper_id, form.directory, time.time(), ("first",))
+        directory = f"experiments/{form.experiment_id}/trials/{form.sequence_id}-{form.trial_id}/jobs/{form.number}"
+        pod = Pod(form.job_id, form.token, form.experiment_id, keeper_id, directory, time.time(), ("first",))
         draft = folder.with_suffix(f".{uuid.uuid4().hex}")
         draft.mkdir()
         (draft / "secret.given").write_text(secret)
@@ -99,7 +100,7 @@ class ProcessPlatform:
             if (pod := _read(folder)) is not None:
                 for directory in folder.glob("*/"):
                     stop_keeper(directory, timeout_seconds=1.0)
-                end_leftovers((job_id, pod.job_directory), None, grace_seconds=0.0)
+                self._end_processes(folder, pod)
                 while any(is_locked(path) for path in folder.glob("alive-*")):  # its exit code is still being written
                     time.sleep(0.01)
             shutil.rmtree(folder, ignore_errors=True)
@@ -142,7 +143,7 @@ class ProcessPlatform:
             os.kill(pid, signal.SIGKILL)
         pod = _read(folder)
         assert pod is not None
-        end_leftovers((job_id, pod.job_directory), None, grace_seconds=0.0)
+        self._end_processes(folder, pod)
 
     def start_second(self, job_id: str, *, is_listed: bool) -> None:
         """Start another keeper for a job, while the first one runs."""
@@ -176,6 +177,11 @@ class ProcessPlatform:
 
     # ---- inside
 
+    def _end_processes(self, folder: Path, pod: Pod) -> None:
+        """A pod's processes end together."""
+        for keeper in ("keeper", "second"):
+            end_leftovers((pod.job_id, str(folder / keeper / pod.job_directory)), None, grace_seconds=0.0)
+
     def _require_there(self) -> None:
         away = self.folder / "away"
         if away.exists():
@@ -197,7 +203,7 @@ class ProcessPlatform:
         self._children = [child for child in self._children if child.poll() is None]
         if is_locked(folder / "alive-first"):
             return replace(seen, status=PlatformStatus.RUNNING, node="worker-1")
-        end_leftovers((pod.job_id, pod.job_directory), None, grace_seconds=0.0)  # a pod's processes end together
+        self._end_processes(folder, pod)
         exit_code = int((folder / "exit-first").read_text() or 1)
         how: dict[str, Any] = {"detail": f"exit code {exit_code}"}
         if (folder / "end.json").exists():
@@ -258,7 +264,7 @@ def _read(folder: Path) -> Pod | None:
     return Pod(**{**body, "instances": tuple(body["instances"])})
 
 
-class ProcessService(JobKeeperService, SupportsLogs):
+class ProcessService(JobKeeperService):
     """One experiment's jobs on a `ProcessPlatform`. Settings: `pending_timeout_seconds`."""
 
     def __init__(self, context: ServiceContext, platform: ProcessPlatform | None = None, **options: Any) -> None:
@@ -311,10 +317,3 @@ class ProcessService(JobKeeperService, SupportsLogs):
 
     async def get_cluster_metadata(self, key: str) -> Any:
         return self._metadata[key]
-
-    async def read_job_file(self, form: TrialJobForm, path: str, offset: int, limit: int) -> bytes:
-        return await asyncio.to_thread(read_file, form.directory, path, offset, limit)
-
-    async def list_job_files(self, form: TrialJobForm) -> list[tuple[str, int]]:
-        found = await asyncio.to_thread(list_files, form.directory)
-        return [(file.path, file.size) for file in found]

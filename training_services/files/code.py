@@ -1,7 +1,7 @@
 """The trial code as one archive that can be copied to a machine: a .tar.gz that is the same whenever the tree is the
-same.
+same. Its files are those of `proctor.sdk.client.code_files`; links are changed so that they hold on the machine.
 
-Its files are those of `proctor.sdk.client.code_files`; links are changed so that they hold on the machine.
+`pack_folder` makes one of any other folder.
 """
 
 import asyncio
@@ -12,14 +12,16 @@ import os
 import stat
 import tarfile
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, cast
 
 from proctor.sdk.client.code_files import IGNORE_FILES, CodeEntry, CodeTree, CodeUnreadable
 from proctor.sdk.client.code_files import read_tree as read_code_tree
-from proctor.sdk.files import put_in_place
+from proctor.sdk.files import hash_file, put_in_place
 from proctor.training_services.errors import ServiceUnavailable, SubmissionRefused
 
 __all__ = ["IGNORE_FILES", "CodeEntry", "CodeTree", "read_tree"]
@@ -29,6 +31,7 @@ log = logging.getLogger(__name__)
 POLL_INTERVAL_SECONDS = 1.0
 """The shortest time between two scans of the tree; jobs that are submitted in between run what was there."""
 ATTEMPTS = 3
+ARCHIVES_FOLDER = "code-archives"
 _DATE = 946684800  # 2000-01-01: the time of every file
 _LEVEL = 4  # of compression: a fast network is not kept waiting by it
 
@@ -64,11 +67,13 @@ def _as_there(root: Path, entry: CodeEntry) -> CodeEntry:
 
 @dataclass(frozen=True)
 class CodeArchive:
-    """One version of the trial code. `sha256` is that of its content, before it is packed; `size` is the file's."""
+    """One version of the trial code. `sha256` is that of its content, before it is packed; the others are the
+    file's."""
 
     path: Path
     sha256: str
     size: int
+    file_sha256: str
 
     @property
     def name(self) -> str:
@@ -102,6 +107,7 @@ class CodeArchives:
         self._tree: CodeTree | None = None
         self._scanned_at: float | None = None
         self._built: tuple[CodeTree, CodeArchive] | None = None
+        self._held: Counter[str] = Counter()  # archives that are being copied, by name
 
     async def scan(self) -> CodeTree:
         """The tree as it is, or was a moment ago. Raises SubmissionRefused, see `read_tree`."""
@@ -134,11 +140,39 @@ class CodeArchives:
                 return archive
         raise ServiceUnavailable(f"the files of the trial code in {self._directory} change while they are read")
 
-    async def keep_only(self, names: Collection[str]) -> None:
-        """Remove the archives that are neither among `names` nor the newest one."""
-        kept = {*names, *([] if self._built is None else [self._built[1].name])}
+    @asynccontextmanager
+    async def hold(self, archive: CodeArchive) -> AsyncIterator[None]:
+        """Keep an archive while it is copied. After that, archives are removed that are neither held nor the newest."""
+        self._held[archive.name] += 1
+        try:
+            yield
+        finally:
+            self._held[archive.name] -= 1
         async with self._building:
+            kept = {name for name, copies in self._held.items() if copies}
+            kept |= set() if self._built is None else {self._built[1].name}
             await asyncio.to_thread(_remove_others, self._folder, kept)
+
+
+class ExperimentCode:
+    """The code of one experiment's jobs. Their forms name the directory.
+
+    :param directory: the experiment's own, which is not code and has the archives.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._archives: dict[str, CodeArchives] = {}
+
+    def of(self, code_directory: str) -> CodeArchives:
+        """The archives of a code directory."""
+        found = self._archives.get(code_directory)
+        if found is None:
+            code, ours = Path(code_directory), self._directory
+            others = [ours.parent] if ours.parent != code and ours.parent.is_relative_to(code) else []
+            found = CodeArchives(code, ours / ARCHIVES_FOLDER, without=[ours, *others])
+            self._archives[code_directory] = found
+        return found
 
 
 def build_archive(tree: CodeTree, folder: Path) -> CodeArchive:
@@ -158,11 +192,19 @@ def build_archive(tree: CodeTree, folder: Path) -> CodeArchive:
                         _add(archive, tree.root, entry)
         sha256 = content.hexdigest()
         path = folder / f"{sha256[:20]}.tar.gz"
-        size = draft.stat().st_size
+        size, file_sha256 = draft.stat().st_size, hash_file(draft)
         put_in_place(draft, path)
     finally:
         draft.unlink(missing_ok=True)
-    return CodeArchive(path, sha256, size)
+    return CodeArchive(path, sha256, size, file_sha256)
+
+
+def pack_folder(folder: Path, archive: Path) -> str:
+    """Make a .tar.gz of a folder, packed quickly rather than well; returns the hash of the file. Blocks. Raises
+    OSError."""
+    with tarfile.open(archive, "w:gz", compresslevel=1) as tar:
+        tar.add(folder, arcname=".")
+    return hash_file(archive)
 
 
 class _Changed(OSError):

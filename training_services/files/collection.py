@@ -189,7 +189,7 @@ class JobReader:
 
     async def read(
         self,
-        keeper_id: str,
+        keeper_id: str | None,
         folder: str,
         directory: Path,
         *,
@@ -202,6 +202,7 @@ class JobReader:
         """As `SupportsLogs.read_job_file`. Raises FileNotFoundError; ServiceUnavailable for what is on a machine that
         is away.
 
+        :param keeper_id: through which it is read; None: where the job ran is gone.
         :param folder: the job's, where it ran.
         :param directory: where its files are collected.
         :param place: what that is called.
@@ -209,6 +210,10 @@ class JobReader:
         """
         note = CollectionNote() if lives else await asyncio.to_thread(CollectionNote.read, directory)
         if note.has(path):
+            return await asyncio.to_thread(read_file, str(directory), path, offset, limit)
+        if keeper_id is None:
+            if path in dict(note.left or ()):
+                raise ServiceUnavailable(f"{path} was on {place}, which is gone; it was too large to be collected")
             return await asyncio.to_thread(read_file, str(directory), path, offset, limit)
         try:
             return await self._hub.read_file(keeper_id, folder, path, offset, limit, timeout_seconds=_READ_SECONDS)
@@ -223,7 +228,7 @@ class JobReader:
             await self._fail(f"{path} is on {place}", directory, error)
 
     async def list(
-        self, keeper_id: str, folder: str, directory: Path, *, place: str, lives: bool
+        self, keeper_id: str | None, folder: str, directory: Path, *, place: str, lives: bool
     ) -> list[tuple[str, int]]:
         """As `SupportsLogs.list_job_files`; names files too that are on the job's machine only. Raises
         ServiceUnavailable when that is away and nothing is known of its files."""
@@ -231,6 +236,8 @@ class JobReader:
         here = {} if lives else await asyncio.to_thread(_sizes, directory, note.left is not None)
         if note.left is not None:
             return sorted({**dict(note.left), **here}.items())
+        if keeper_id is None:
+            return sorted(here.items())
         try:
             found = await self._hub.list_files(keeper_id, folder, timeout_seconds=_READ_SECONDS)
         except FileNotFoundError:

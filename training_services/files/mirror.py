@@ -17,14 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from proctor.sdk.disk_errors import advise
-from proctor.sdk.files import put_in_place, remove_file, sync_file, sync_folder
+from proctor.sdk.files import UNFINISHED_PREFIX, put_in_place, remove_file, sync_file, sync_folder
+from proctor.sdk.protocol import CHECKPOINT_FOLDER
 from proctor.training_services.errors import CollectionFailed, ServiceUnavailable, TrainingServiceError
 from proctor.training_services.keepers.file_requests import MOST_BYTES
 from proctor.training_services.keepers.hub import KeeperHub
 from proctor.training_services.providers import FileCollection
 from proctor.trial_keeper.protocol import FileFacts
 
-__all__ = ["PART_SUFFIX", "CollectedFiles", "CollectionResult", "MirrorFolder", "UnusableName"]
+__all__ = ["PART_SUFFIX", "CollectedFiles", "CollectionResult", "MirrorFolder", "UnusableName", "size_text"]
 
 log = logging.getLogger(__name__)
 
@@ -230,7 +231,8 @@ class CollectionResult:
 
 
 class CollectedFiles:
-    """A mirror of one folder of a node. Only regular files are copied; what is gone from the node stays here.
+    """A mirror of one folder of a node. Only regular files are copied, none of a checkpoint that is half saved or half
+    deleted; what is gone from the node stays here.
 
     :param folder: on the node, as in `KeeperHub.list_files`.
     :param local_folder: made when there is something to put into it. One mirror at a time may write to it.
@@ -256,9 +258,10 @@ class CollectedFiles:
         :raises CollectionFailed: our disk is full or cannot be written to; no half file is left.
         """
         try:
-            files = await self._hub.list_files(self._node_id, self._folder, timeout_seconds=_LIST_SECONDS)
+            found = await self._hub.list_files(self._node_id, self._folder, timeout_seconds=_LIST_SECONDS)
         except FileNotFoundError:
             return CollectionResult(0, 0, [])
+        files = [file for file in found if f"{CHECKPOINT_FOLDER}/{UNFINISHED_PREFIX}" not in file.path]
         lacking = await asyncio.to_thread(self._mirror.lacking, files)
         left = [file for file in lacking if largest is not None and file.size > largest]
         wanted = sorted((file for file in lacking if largest is None or file.size <= largest), key=lambda f: f.size)
@@ -366,3 +369,12 @@ class CollectedFiles:
             self._piece = max(self._piece // 2, _FEWEST_BYTES)
         elif seconds < _QUICK_SECONDS and 2 * size >= self._piece:
             self._piece = min(self._piece * 2, MOST_BYTES)
+
+
+def size_text(size: int) -> str:
+    """A number of bytes for users: "120 MB"."""
+    for unit, factor in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if size >= factor:
+            value = size / factor
+            return f"{value:.1f} {unit}" if value < 10 else f"{value:.0f} {unit}"
+    return f"{size} bytes"

@@ -1,9 +1,26 @@
 """Where the files of an experiment are on the machines of its jobs: in the same tree as on the manager's, below the
-directory of the keeper."""
+directory of the keeper. Paths there are relative to that directory, or absolute."""
 
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from proctor.training_services.base import TrialJobForm
+from proctor.training_services.base import JobStart, TrialJobForm
+
+
+@dataclass(frozen=True)
+class ResumePoint:
+    """Where a job begins, and the path of its checkpoint there."""
+
+    start: JobStart | None = None
+    path: str | None = None
+
+
+@dataclass(frozen=True)
+class StagedJob:
+    """A machine is ready for a job."""
+
+    code_directory: str
+    resume_point: ResumePoint
 
 
 class ExperimentPaths:

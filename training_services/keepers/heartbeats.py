@@ -82,9 +82,8 @@ class HeartbeatMonitor:
             self._start()
 
     def watch(self, keeper_id: str, presence: KeeperPresence) -> None:
-        """Watch a keeper that is not a node's."""
-        if keeper_id not in self._keepers:
-            self._keepers[keeper_id] = _KeeperHeartbeats(presence)
+        """Watch a keeper that is not a node's; from now on its presence is kept there."""
+        self._keepers.setdefault(keeper_id, _KeeperHeartbeats(presence)).presence = presence
 
     def connect(self, keeper_id: str, registration: Registration) -> None:
         """A keeper has registered."""

@@ -130,13 +130,24 @@ class KeeperHub(KeeperFiles):
         """The unexpected jobs that must not be stopped, with the keepers or platforms that have them."""
         return self._unknown_jobs.all()
 
-    async def removable_jobs(self, platform: str, jobs: Sequence[JobReport]) -> set[str]:
-        """Which of the jobs that a platform has may be removed there: those that are not expected with their tokens and
-        that the database explains. Those that it does not explain are `unknown_jobs` from now on. Waits for
-        `mark_reattached`."""
+    async def removable_jobs(self, platform: str, jobs: Sequence[JobReport], *, experiment_id: str) -> set[str]:
+        """Which of the jobs that a platform has may be removed there by an experiment's service: those that are not
+        expected with their tokens and that the database explains, but none of another experiment that is held. Those
+        that it does not explain are `unknown_jobs` from now on. Waits for `mark_reattached`."""
         await self._reattached.wait()
         self._unknown_jobs.forget(platform)
-        return await self._removable(platform, self._jobs.unexpected(jobs))
+        held = self._unknown_jobs.held - {experiment_id}
+        found = await self._removable(platform, self._jobs.unexpected(jobs))
+        return found - {job.job_id for job in jobs if job.experiment_id in held}
+
+    def hold(self, experiment_id: str) -> None:
+        """What platforms have of an experiment's jobs is removed by its own service alone, which collects their files
+        first. Idempotent."""
+        self._unknown_jobs.held.add(experiment_id)
+
+    def release(self, experiment_id: str) -> None:
+        """An experiment has been cleaned up, or deleted. Idempotent."""
+        self._unknown_jobs.held.discard(experiment_id)
 
     async def wait_until_reattached(self) -> None:
         """Wait for `mark_reattached`."""

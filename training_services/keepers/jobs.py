@@ -111,6 +111,7 @@ class UnknownJobs:
         self.may_be_stopped: MayBeStopped | None = None
         """None: each may be."""
         self._jobs: dict[str, dict[str, JobReport]] = {}
+        self.held: set[str] = set()  # experiments whose own services remove what their platforms have of their jobs
 
     def all(self) -> list[tuple[str, JobReport]]:
         """Each with who has it."""

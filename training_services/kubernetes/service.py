@@ -145,13 +145,17 @@ class KubernetesTrainingService(JobKeeperService):
 
     # ---- the connections of pods
 
-    def release_job(self, job_id: str) -> None:
+    async def reach_keeper(self, seen: PlatformJob) -> None:
+        self._reach(await self._view(), seen)
+
+    def leave_keeper(self, job_id: str) -> None:
         if (reaching := self._reaching.pop(job_id, None)) is not None:
             reaching.cancel()
 
     def _reach(self, view: NamespaceView, seen: PlatformJob) -> None:
         """Connect to the pod of a job that runs, or wait until it has connected."""
-        is_ours = seen.job_id in self._jobs and seen.status is PlatformStatus.RUNNING and len(seen.instances) == 1
+        is_known = seen.job_id in self._jobs or seen.job_id in self._departures
+        is_ours = is_known and seen.status is PlatformStatus.RUNNING and len(seen.instances) == 1
         pod = view.first_pod(self._provider.names.job(seen.job_id))
         if not is_ours or pod is None or self._group is None or seen.job_id in self._reaching:
             return

@@ -24,9 +24,9 @@ from proctor.training_services.base import (
 )
 from proctor.training_services.capacity import GpuRules, Strategy
 from proctor.training_services.errors import BrokenPlatform, NoRoomForJob, ServiceUnavailable, TrainingServiceError
-from proctor.training_services.files.code import CodeArchives
+from proctor.training_services.files.code import CodeArchives, ExperimentCode
 from proctor.training_services.files.collection import Collector, JobReader
-from proctor.training_services.files.paths import ExperimentPaths
+from proctor.training_services.files.paths import ExperimentPaths, StagedJob
 from proctor.training_services.keeper_service import KeeperTrainingService
 from proctor.training_services.keepers.launches import require_launchable, user_name, write_launch
 from proctor.training_services.providers import SECRETS_FILE
@@ -34,7 +34,7 @@ from proctor.training_services.registry import ServiceContext
 from proctor.training_services.remote.files.collection import CollectionQueues
 from proctor.training_services.remote.files.transfer import TransferQueue
 from proctor.training_services.remote.settings import ClusterMetadata, RemoteSettings, read_logins
-from proctor.training_services.remote.staging import CheckpointLocator, StagedJob, Staging
+from proctor.training_services.remote.staging import CheckpointLocator, Staging
 from proctor.trial_keeper.protocol import Launch
 
 if TYPE_CHECKING:  # it imports the SSH library
@@ -42,7 +42,6 @@ if TYPE_CHECKING:  # it imports the SSH library
 
 __all__ = ["RemoteTrainingService", "provider_of"]
 
-ARCHIVES_FOLDER = "code-archives"
 NO_ROOM_SECONDS = 60.0
 _BYTES_PER_MB = 10**6
 
@@ -77,7 +76,7 @@ class RemoteTrainingService(
         self._owner = f"user {user_name()}, manager {socket.gethostname()}:{home}"
         self._is_claimed = False
         self._staged: dict[str, StagedJob] = {}
-        self._codes: dict[str, CodeArchives] = {}  # by code directory
+        self._code = ExperimentCode(context.experiment_directory)
         self._paths = ExperimentPaths(context.experiment_id, context.experiment_directory)
         self._reader = JobReader(self._hub)
         transfers = TransferQueue(self._start)
@@ -244,12 +243,5 @@ class RemoteTrainingService(
 
     def _code_of(self, form: TrialJobForm) -> CodeArchives | None:
         """The code that must be copied for a job; None where it is on the machines already."""
-        if self._settings.code_path_on_node is not None:
-            return None
-        found = self._codes.get(form.code_directory)
-        if found is None:
-            code, ours = Path(form.code_directory), self._context.experiment_directory
-            others = [ours.parent] if ours.parent != code and ours.parent.is_relative_to(code) else []
-            found = CodeArchives(code, ours / ARCHIVES_FOLDER, without=[ours, *others])
-            self._codes[form.code_directory] = found
-        return found
+        on_node = self._settings.code_path_on_node is not None
+        return None if on_node else self._code.of(form.code_directory)

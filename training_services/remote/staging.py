@@ -11,7 +11,6 @@ This module uses the machines of the provider, so it is above `machines`, and `f
 import asyncio
 import logging
 import os
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from proctor.sdk.disk_errors import is_full
 from proctor.sdk.protocol import is_url
-from proctor.training_services.base import CheckpointOffer, JobStart, TrialJobForm, describe_start
+from proctor.training_services.base import CheckpointOffer, TrialJobForm, describe_start
 from proctor.training_services.errors import (
     NoRoomForJob,
     PreparationFailed,
@@ -31,7 +30,7 @@ from proctor.training_services.errors import (
 )
 from proctor.training_services.files.code import CodeArchives
 from proctor.training_services.files.collection import Collector
-from proctor.training_services.files.paths import ExperimentPaths
+from proctor.training_services.files.paths import ExperimentPaths, ResumePoint, StagedJob
 from proctor.training_services.hub_service import reporting_wait
 from proctor.training_services.keepers.hub import KeeperHub
 from proctor.training_services.nodes.pool import NodePool
@@ -44,7 +43,7 @@ from proctor.trial_keeper.linux.backoff import growing_pause
 if TYPE_CHECKING:  # it imports the SSH library
     from proctor.training_services.remote.machines.provider import RemoteProvider
 
-__all__ = ["CheckpointLocator", "ResumePoint", "StagedJob", "Staging"]
+__all__ = ["CheckpointLocator", "Staging"]
 
 log = logging.getLogger(__name__)
 
@@ -55,14 +54,6 @@ ATTEMPTS = 8
 
 
 @dataclass(frozen=True)
-class ResumePoint:
-    """Where a job begins, and the path of its checkpoint for the job's keeper."""
-
-    start: JobStart | None = None
-    path: str | None = None
-
-
-@dataclass(frozen=True)
 class _Place:
     """Where on a job's machine a checkpoint is: its path for the keeper, and how it came there, as in `describe_start`.
     Or what is in the way, as a clause."""
@@ -70,14 +61,6 @@ class _Place:
     path: str = ""
     how: str = ""
     problem: str = ""
-
-
-@dataclass(frozen=True)
-class StagedJob:
-    """A machine is ready for a job. Paths are for its keeper."""
-
-    code_directory: str
-    resume_point: ResumePoint
 
 
 class CheckpointLocator:
@@ -226,7 +209,6 @@ class Staging:
         self._code_on_node = code_on_node
         self._transfers = transfers
         self._checkpoints = checkpoints
-        self._in_use: Counter[str] = Counter()  # archives that are being copied, by name
 
     async def prepare(self, form: TrialJobForm, node_id: str, notify: Notify) -> StagedJob:
         """Make a node ready, however long it is disconnected; `notify` is called with clauses on what it waits for.
@@ -270,10 +252,6 @@ class Staging:
         machine = self._provider.machine(node_id)
         if archive.name not in machine.codes:
             run = partial(machine.ensure_code, archive)
-            self._in_use[archive.name] += 1
-            try:
+            async with code.hold(archive):
                 await self._transfers.make(Copy((node_id, archive.name), "the code", node_id, run), notify)
-            finally:
-                self._in_use[archive.name] -= 1
-            await code.keep_only({name for name, jobs in self._in_use.items() if jobs})
         return f"code/{archive.name}"

@@ -26,6 +26,7 @@ from proctor.trial_keeper.protocol import (
     End,
     EndReason,
     Exit,
+    FileAnswer,
     JobReport,
     Launch,
     Registration,
@@ -82,6 +83,9 @@ class ScriptedService(JobKeeperService):
         self._answer("read", job.job_id)
         return self.left.get(job.job_id)
 
+    def code_place(self, form: TrialJobForm) -> str:
+        return "/code"
+
     def check(self, form: TrialJobForm) -> None:
         """Everything can run."""
 
@@ -132,6 +136,13 @@ class Stage:
 
     async def orders(self, job_id: str = "a.1") -> list[Command]:
         return (await self.hub.poll(f"job:{job_id}", CommandPoll(self.sessions[job_id], 0, 0.0))).commands
+
+    async def order_of(self, kind: str, job_id: str = "a.1") -> Command:
+        """Wait for an order."""
+        async with asyncio.timeout(20):
+            while not (found := [order for order in await self.orders(job_id) if order.type == kind]):  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        return found[0]
 
     async def begin(self, job_id: str = "a.1") -> None:
         """The keeper says that its trial runs."""
@@ -367,7 +378,9 @@ async def test_a_stop_reaches_the_keeper_with_the_time_to_save(stage: Stage) -> 
         assert how(await stage.recorder.end_of("a.1"))[0] is EndReason.CANCELED
 
 
-async def test_the_keeper_of_a_job_that_is_over_is_ordered_to_exit(stage: Stage) -> None:
+async def test_the_keeper_of_a_job_that_is_over_is_asked_for_its_files_before_it_is_ordered_to_exit(
+    stage: Stage,
+) -> None:
     async with serving(stage.service):
         await stage.service.submit_trial_job(stage.form())
         await stage.until(("start", "a.1"))
@@ -376,7 +389,12 @@ async def test_the_keeper_of_a_job_that_is_over_is_ordered_to_exit(stage: Stage)
         stage.service.answers["stop"] = [ServiceUnavailable("away")] * 1000
         stage.hub.end("a.1", EndReason.NODE_LOST, "gone")
         await stage.recorder.end_of("a.1")
-        assert (await stage.orders())[-1].type == "Shutdown"
+        asked = await stage.order_of("ListFiles")
+        assert asked.order["folder"] == "experiments/e1/trials"
+        assert ("stop", "a.1") not in stage.service.calls
+        answer = FileAnswer(stage.sessions["a.1"], asked.order["request"], missing=True)
+        stage.hub.answer("job:a.1", answer, b"")
+        await stage.order_of("Shutdown")
 
 
 async def test_the_silence_of_a_keeper_is_shown_with_its_job_and_loses_nothing(stage: Stage) -> None:

@@ -5,20 +5,19 @@ for it, and reports its progress to all of them.
 """
 
 import asyncio
-import tarfile
 import tempfile
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from proctor.sdk.files import hash_file
-from proctor.training_services.files.code import CodeArchive
+from proctor.training_services.files.code import CodeArchive, pack_folder
+from proctor.training_services.files.mirror import size_text
 from proctor.training_services.remote.bootstrap.keeper_commands import NodeKeeper
 from proctor.training_services.ssh.base import NodeConnection, ProgressCallback
 from proctor.training_services.ssh.errors import CommandFailed
 
-__all__ = ["Copy", "Notify", "StartTask", "TransferQueue", "Transfers", "size_text"]
+__all__ = ["Copy", "Notify", "StartTask", "TransferQueue", "Transfers"]
 
 SMALL_BYTES = 1 << 20
 """An archive up to this size is sent with the command that unpacks it: one session less for the machine."""
@@ -51,8 +50,8 @@ class Transfers:
         """Have trial code unpacked below `code/`. Raises RemoteError."""
         async with self._locks.setdefault(archive.name, asyncio.Lock()):
             if archive.name not in self._codes:
-                sha256 = await asyncio.to_thread(hash_file, archive.path)
-                await self._copy(archive.path, sha256, target=f"code/{archive.name}", on_progress=on_progress)
+                target = f"code/{archive.name}"
+                await self._copy(archive.path, archive.file_sha256, target=target, on_progress=on_progress)
                 self._codes.add(archive.name)
 
     async def ensure_folder(self, folder: Path, target: str, on_progress: ProgressCallback | None) -> None:
@@ -62,7 +61,7 @@ class Transfers:
                 return
             with tempfile.TemporaryDirectory(prefix="proctor-copy-") as place:
                 packed = Path(place) / "folder.tar.gz"
-                sha256 = await asyncio.to_thread(_pack, folder, packed)
+                sha256 = await asyncio.to_thread(pack_folder, folder, packed)
                 await self._copy(packed, sha256, target=target, on_progress=on_progress)
             self._folders.add(target)
 
@@ -84,13 +83,6 @@ class Transfers:
 def _read_small(path: Path) -> bytes:
     """A small file; nothing of a larger one."""
     return path.read_bytes() if path.stat().st_size <= SMALL_BYTES else b""
-
-
-def _pack(folder: Path, archive: Path) -> str:
-    """Returns the hash of the archive."""
-    with tarfile.open(archive, "w:gz", compresslevel=1) as tar:
-        tar.add(folder, arcname=".")
-    return hash_file(archive)
 
 
 @dataclass(frozen=True)
@@ -161,12 +153,3 @@ class TransferQueue:
             underway.done.set_result(None)
         finally:
             del self._underway[underway.copy.key]
-
-
-def size_text(size: int) -> str:
-    """A number of bytes for users: "120 MB"."""
-    for unit, factor in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if size >= factor:
-            value = size / factor
-            return f"{value:.1f} {unit}" if value < 10 else f"{value:.0f} {unit}"
-    return f"{size} bytes"

@@ -124,6 +124,14 @@ async def test_files_over_the_limit_are_left_and_named(stage: Stage) -> None:
     assert set(stage.contents()) == {"small", "large"}
 
 
+async def test_checkpoints_that_are_half_saved_or_half_deleted_are_left_out(stage: Stage) -> None:
+    stage.write("jobs/1/output/checkpoints/.unfinished-deleted-1/weights", b"1")
+    stage.write("jobs/1/output/.unfinished", b"1")
+    collection = await stage.files.collect()
+    assert (collection.files, collection.left) == (1, [])
+    assert set(stage.contents()) == {"jobs/1/output/.unfinished"}
+
+
 async def test_a_folder_that_is_not_on_the_node_has_no_files(stage: Stage) -> None:
     stage.there.rmdir()
     collection = await stage.files.collect()

@@ -436,7 +436,7 @@ def test_after_a_restart_machines_of_an_experiment_that_is_not_loaded_are_kept_u
 def test_code_is_brought_once_however_many_ask_and_only_while_connected(tmp_path: Path) -> None:
     class Code:
         path = tmp_path / "code.tar.gz"
-        sha256 = hashlib.sha256(b"code").hexdigest()
+        file_sha256 = hashlib.sha256(b"code").hexdigest()
         name = "abc"
 
     Code.path.write_bytes(b"code")

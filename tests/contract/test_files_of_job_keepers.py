@@ -1,0 +1,354 @@
+"""The files of jobs whose pods share no folder with the manager: code and checkpoints on the way there, logs and
+checkpoints on the way back, before the pod is removed."""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from contract.test_job_keeper_service import EXPERIMENT, JobKeeperHarness
+from fakes.process_platform import ProcessService
+
+from proctor.training_services.base import CheckpointOffer, EndReason, JobStart, TrialJobForm, TrialJobStatus
+from proctor.training_services.errors import ServiceUnavailable, SubmissionRefused, TrainingServiceError
+from proctor.training_services.job_keepers import departures
+from proctor.training_services.registry import ServiceContext
+from proctor.training_services.testing import Recorder, serving
+
+pytestmark = pytest.mark.anyio
+
+SMALL, LARGE = 1_000, 300_000
+LIMIT = 200_000
+TRIAL = """\
+import pathlib, sys, tempfile, time
+import proctor
+
+count, size, gate = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+resumed = proctor.get_checkpoint()
+step = int(pathlib.Path(resumed, "step").read_text()) if resumed else 0
+print(f"begins at {step}", flush=True)
+for _ in range(count):
+    step += 1
+    with tempfile.TemporaryDirectory() as folder:
+        pathlib.Path(folder, "step").write_text(str(step))
+        pathlib.Path(folder, "weights").write_bytes(bytes(size))
+        proctor.report(step, checkpoint=folder)
+while gate != "-" and not pathlib.Path(gate).exists():
+    time.sleep(0.02)
+"""
+
+
+class FilesHarness(JobKeeperHarness):
+    """With a service that collects files and copies checkpoints of some 200 kB only."""
+
+    checkpoint_limit = 10 * LARGE
+
+    def make_service(self) -> ProcessService:
+        context = ServiceContext(EXPERIMENT, self.experiment_directory, self.pool, self.hub, self.settings)
+        return ProcessService(
+            context,
+            self.platform,
+            collect_limit_bytes=LIMIT,
+            checkpoint_limit_bytes=self.checkpoint_limit,
+        )
+
+    def job(
+        self,
+        name: str = "first",
+        *,
+        number: int = 1,
+        saves: int = 1,
+        size: int = SMALL,
+        gate: Path | None = None,
+        offers: Sequence[CheckpointOffer] = (),
+    ) -> TrialJobForm:
+        """A job of a trial that saves checkpoints of this size, and waits for the gate."""
+        (self.directory / "code" / "trial.py").write_text(TRIAL)
+        command = f"{sys.executable} trial.py {saves} {size} {gate or '-'}"
+        form = self.form_of(command, name)
+        directory = str(Path(form.directory).with_name(str(number)))
+        return replace(
+            form,
+            job_id=f"{name}.{number}",
+            trial_id=name,
+            number=number,
+            directory=directory,
+            checkpoints=tuple(offers),
+        )
+
+    def pod_path(self, form: TrialJobForm, path: str = "") -> Path:
+        """Where something of a job is in its pod."""
+        folder = f"experiments/{EXPERIMENT}/trials/0-{form.trial_id}/jobs/{form.number}"
+        return self.platform.folder_of(form.job_id) / "keeper" / folder / path
+
+
+def offer(recorder: Recorder, form: TrialJobForm, number: int) -> CheckpointOffer:
+    """A checkpoint that a job has registered."""
+    path = f"output/checkpoints/{number}"
+    records = [json.loads(line) for line in recorder.journals[form.job_id].splitlines()]
+    manifest = next(record["manifest"] for record in records if record.get("path") == path)
+    return CheckpointOffer(form.job_id, f"{form.directory}/{path}", number, manifest=manifest)
+
+
+def registered(recorder: Recorder, form: TrialJobForm) -> int:
+    """How many checkpoints a job has registered."""
+    return recorder.journals.get(form.job_id, b"").count(b'"kind":"checkpoint"')
+
+
+@pytest.fixture
+async def harness(tmp_path: Path, anyio_backend: str) -> AsyncIterator[FilesHarness]:
+    harness = FilesHarness(tmp_path)
+    await harness.open()
+    await harness.reattached()
+    yield harness
+    await harness.close()
+    harness.platform.close()
+
+
+async def run_job(harness: FilesHarness, recorder: Recorder, form: TrialJobForm) -> JobStart | None:
+    """Run a job to its end and until its pod is removed; where it began."""
+    await harness.service.submit_trial_job(form)
+    end = await recorder.end_of(form.job_id)
+    assert end.exit is not None
+    assert end.exit.reason is EndReason.EXITED_OK, end.detail
+    assert await harness.leftovers() == []
+    return next((change.start for change in recorder.of(form.job_id) if change.start is not None), None)
+
+
+async def read(harness: FilesHarness, form: TrialJobForm, path: str) -> bytes:
+    return await harness.service.read_job_file(form, path, 0, 1000)
+
+
+async def test_the_code_is_sent_and_logs_are_read_while_the_job_runs_and_afterwards(harness: FilesHarness) -> None:
+    (harness.directory / "code" / "data").mkdir()
+    (harness.directory / "code" / "data" / "names").write_text("a, b")
+    (harness.directory / "code" / ".proctorignore").write_text("weights\n")
+    (harness.directory / "code" / "weights").write_text("too large to travel")
+    gate, recorder = harness.directory / "gate", Recorder()
+    recorder.listen(harness.service)
+    command = f"cat data/names; pwd >&2; ls > $PROCTOR_OUTPUT_DIR/ls; while [ ! -e {gate} ]; do sleep 0.02; done"
+    form = harness.form_of(command)
+    async with serving(harness.service):
+        await harness.service.submit_trial_job(form)
+        await recorder.start_of(form.job_id)
+        while await read(harness, form, "output/ls") != b"data\n":  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        assert not Path(form.directory).exists()
+        assert await read(harness, form, "stdout") == b"a, b"
+        where = (await read(harness, form, "stderr")).decode().strip()
+        assert where.startswith(str(harness.platform.folder_of(form.job_id)))
+        assert ("stdout", 4) in await harness.service.list_job_files(form)
+        gate.touch()
+        await recorder.end_of(form.job_id)
+        assert await harness.leftovers() == []
+        assert await read(harness, form, "stdout") == b"a, b"
+        assert ("output/ls", 5) in await harness.service.list_job_files(form)
+        with pytest.raises(FileNotFoundError):
+            await read(harness, form, "missing")
+
+
+async def test_code_that_cannot_be_sent_is_refused(harness: FilesHarness) -> None:
+    (harness.directory / "code" / "data").symlink_to("/etc")
+    with pytest.raises(SubmissionRefused, match="the link data of the trial code leads out of"):
+        await harness.service.submit_trial_job(harness.form_of("true"))
+
+
+async def test_checkpoints_of_a_job_that_is_over_are_here_and_the_next_job_continues_from_one(
+    harness: FilesHarness,
+) -> None:
+    recorder = Recorder()
+    recorder.listen(harness.service)
+    first = harness.job(saves=2, size=LARGE)
+    async with serving(harness.service):
+        await run_job(harness, recorder, first)
+        offers = [offer(recorder, first, number) for number in (2, 1)]
+        for each in offers:
+            assert Path(each.path, "weights").stat().st_size == LARGE
+        second = harness.job(number=2, offers=offers)
+        start = await run_job(harness, recorder, second)
+        assert start == JobStart(offers[0], "from checkpoint 2 of job 1, sent from the manager's machine")
+        assert await read(harness, second, "stdout") == b"begins at 2\n"
+        changed = [change.status for change in recorder.of(second.job_id) if change.start is not None]
+        assert changed[0] is TrialJobStatus.SUBMITTED  # before the first metric
+    assert list((harness.experiment_directory / "checkpoint-archives").iterdir()) == []
+
+
+async def test_a_checkpoint_that_is_damaged_or_lost_is_passed_over(harness: FilesHarness) -> None:
+    recorder = Recorder()
+    recorder.listen(harness.service)
+    first = harness.job(saves=3)
+    async with serving(harness.service):
+        await run_job(harness, recorder, first)
+        offers = [offer(recorder, first, number) for number in (3, 2, 1)]
+        shutil.rmtree(offers[0].path)
+        Path(offers[1].path, "weights").write_bytes(bytes([1]) * SMALL)
+        second = harness.job(number=2, offers=offers)
+        start = await run_job(harness, recorder, second)
+        assert await read(harness, second, "stdout") == b"begins at 1\n"
+    assert start is not None
+    assert start.checkpoint == offers[2]
+    assert start.reason == (
+        "from checkpoint 1 of job 1, sent from the manager's machine; checkpoint 3 was passed over: it was lost with "
+        "its machine, before it was copied to the manager's; checkpoint 2 was passed over: weights is damaged: its "
+        "content is not what was saved"
+    )
+
+
+async def test_a_checkpoint_of_a_running_job_is_copied_once_and_deleted_everywhere(harness: FilesHarness) -> None:
+    gate, recorder = harness.directory / "gate", Recorder()
+    recorder.listen(harness.service)
+    form = harness.job(saves=2, size=LARGE, gate=gate)
+    async with serving(harness.service):
+        await harness.service.submit_trial_job(form)
+        await recorder.until(lambda: registered(recorder, form) == 2)
+        for _ in range(2):
+            await harness.service.copy_checkpoint(form, "output/checkpoints/2")
+        copy = Path(form.directory, "output/checkpoints/2")
+        assert (copy / "step").read_text() == "2"
+        assert not copy.with_name("1").exists()
+        for _ in range(2):
+            await harness.service.delete_checkpoint(form, "output/checkpoints/2")
+        assert not copy.exists()
+        assert not harness.pod_path(form, "output/checkpoints/2").exists()
+        gate.touch()
+        await recorder.end_of(form.job_id)
+        await harness.service.delete_checkpoint(form, "output/checkpoints/1")  # while it is being collected
+        assert await harness.leftovers() == []
+        assert [path.name for path in copy.parent.glob("[0-9]")] == []
+        with pytest.raises(TrainingServiceError, match="was lost with its machine before it was copied"):
+            await harness.service.copy_checkpoint(form, "output/checkpoints/2")
+
+
+async def test_a_clone_continues_from_the_checkpoint_of_a_job_that_runs(harness: FilesHarness) -> None:
+    gate, recorder = harness.directory / "gate", Recorder()
+    recorder.listen(harness.service)
+    donor = harness.job("donor", saves=2, size=LARGE, gate=gate)
+    async with serving(harness.service):
+        await harness.service.submit_trial_job(donor)
+        await recorder.until(lambda: registered(recorder, donor) == 2)
+        clone = harness.job("clone", offers=[offer(recorder, donor, 2)])
+        await harness.service.submit_trial_job(clone)
+        await recorder.end_of(clone.job_id)
+        gate.touch()
+        await recorder.end_of(donor.job_id)
+        assert await harness.leftovers() == []
+        assert await read(harness, clone, "stdout") == b"begins at 2\n"
+
+
+async def test_what_is_larger_than_the_limits_is_said_and_lost(harness: FilesHarness) -> None:
+    harness.checkpoint_limit = LIMIT
+    await harness.restart()
+    await harness.reattached()
+    gate, recorder = harness.directory / "gate", Recorder()
+    recorder.listen(harness.service)
+    form = harness.job(size=LARGE, gate=gate)
+    form = replace(form, command=f"head -c {LARGE} /dev/zero > $PROCTOR_OUTPUT_DIR/large; {form.command}")
+    async with serving(harness.service):
+        await harness.service.submit_trial_job(form)
+        await recorder.until(lambda: registered(recorder, form) == 1)
+        with pytest.raises(
+            TrainingServiceError, match=r"output/checkpoints/1 of job first\.1 has 300 kB; no more than 200 kB are"
+        ):
+            await harness.service.copy_checkpoint(form, "output/checkpoints/1")
+        gate.touch()
+        await recorder.end_of(form.job_id)
+        assert await harness.leftovers() == []
+        assert ("output/large", LARGE) in await harness.service.list_job_files(form)
+        with pytest.raises(ServiceUnavailable, match=r"output/large was on the machine of job first\.1, which is gone"):
+            await read(harness, form, "output/large")
+
+
+async def test_a_pod_that_does_not_answer_is_removed_all_the_same(
+    harness: FilesHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(departures, "COLLECT_SECONDS", 0.5)
+    recorder, stopped = Recorder(), []
+
+    async def stop_keeper_process(job_id: str) -> None:
+        pid = harness.platform.keeper_pid(job_id)
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        stopped.append(pid)
+
+    recorder.listen(harness.service)
+    collect = harness.service._departures.collect
+
+    async def collect_from_silence(job_id: str) -> None:
+        await stop_keeper_process(job_id)
+        await collect(job_id)
+
+    monkeypatch.setattr(harness.service._departures, "collect", collect_from_silence)
+    form = harness.form_of("echo gone")
+    async with serving(harness.service):
+        await harness.service.submit_trial_job(form)
+        await recorder.end_of(form.job_id)
+        assert await harness.leftovers() == []
+        assert stopped
+        assert await harness.service.list_job_files(form) == []
+
+
+async def test_a_manager_that_finds_a_pod_of_a_job_that_is_over_collects_its_files_first(
+    harness: FilesHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = Recorder()
+    before.listen(harness.service)
+
+    async def never(job_id: str) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(harness.service._departures, "collect", never)
+    form = harness.job(saves=2, size=LARGE)
+    async with serving(harness.service):
+        await harness.service.submit_trial_job(form)
+        await before.end_of(form.job_id)
+    await harness.restart()
+    await harness.service.reattach([], [form.job_id])
+    await harness.reattached()
+    after = Recorder()
+    after.listen(harness.service)
+    async with serving(harness.service):
+        second = harness.job(number=2, offers=[offer(before, form, 2)])
+        await harness.service.submit_trial_job(second)  # waits for the files of the first
+        await after.end_of(second.job_id)
+        assert await harness.leftovers() == []
+        assert await read(harness, form, "stdout") == b"begins at 0\n"
+        assert await read(harness, second, "stdout") == b"begins at 2\n"
+
+
+async def test_a_clean_up_collects_the_files_of_what_it_stops(harness: FilesHarness) -> None:
+    gate, recorder = harness.directory / "gate", Recorder()
+    recorder.listen(harness.service)
+    form = harness.job(size=LARGE, gate=gate)
+    async with serving(harness.service):
+        await harness.service.submit_trial_job(form)
+        await recorder.until(lambda: registered(recorder, form) == 1)
+    await harness.service.clean_up()
+    assert await harness.leftovers() == []
+    assert await read(harness, form, "stdout") == b"begins at 0\n"
+    assert Path(form.directory, "output/checkpoints/1/weights").stat().st_size == LARGE
+
+
+async def test_another_experiment_leaves_pods_alone_whose_files_are_not_collected_yet(harness: FilesHarness) -> None:
+    harness.platform.hold("later")
+    form, recorder = harness.form_of("true"), Recorder()
+    recorder.listen(harness.service)
+    async with serving(harness.service):
+        await harness.service.submit_trial_job(form)
+        await recorder.waiting_of(form.job_id)
+    await harness.restart()
+    harness.hub.hold(EXPERIMENT)  # it is not loaded, or still to be cleaned up after
+    context = ServiceContext("another1", harness.directory / "other", harness.pool, harness.hub, {})
+    other = ProcessService(context, harness.platform)
+    await harness.reattached()
+    async with serving(other):
+        await other._departures.are_known.wait()
+        assert [seen.job_id for seen in harness.platform.look()] == [form.job_id]
+    harness.hub.release(EXPERIMENT)
+    async with serving(other):
+        assert await harness.leftovers() == []

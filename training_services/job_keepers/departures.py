@@ -1,0 +1,209 @@
+"""The keepers of jobs that are over, which still have the files of these jobs: they are collected before the platform
+removes the keepers, because nothing of a job is left after that (decision 0044).
+
+Small files come first, then the checkpoints that are not here yet, the newest first. All of it is limited in time: what
+a job has used on its platform is not free before.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from proctor.sdk.checkpoints.manifest import MANIFEST_FILE
+from proctor.sdk.failpoints import failpoint
+from proctor.sdk.protocol import CHECKPOINT_FOLDER
+from proctor.training_services.errors import (
+    CollectionFailed,
+    KeeperReplaced,
+    ServiceUnavailable,
+    TrainingServiceError,
+)
+from proctor.training_services.files.collection import Collector
+from proctor.training_services.files.mirror import size_text
+from proctor.training_services.files.paths import ExperimentPaths
+from proctor.training_services.job_keepers.platform import PlatformJob
+from proctor.training_services.keepers.hub import KeeperHub
+from proctor.training_services.keepers.presence import KeeperPresence
+from proctor.training_services.keepers.sessions import job_keeper_id
+from proctor.trial_keeper.protocol import FileFacts, Registration, ReportHeader
+
+log = logging.getLogger(__name__)
+
+CONNECT_SECONDS = 30.0
+"""How long a keeper is waited for that is not connected, as after a restart of the manager. It tries every 15 s."""
+COLLECT_SECONDS = 60.0
+"""How long small files may take."""
+CHECKPOINT_SECONDS = 600.0
+"""How long checkpoints may take after that."""
+PAUSE_SECONDS = 1.0
+_LIST_SECONDS = 30.0
+
+
+@dataclass
+class _DepartingKeeper:
+    """The keeper of a job that is over."""
+
+    instance: str = ""  # "": any
+    silence: str = ""
+    connected: asyncio.Event = field(default_factory=asyncio.Event)
+    collected: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Departures(KeeperPresence):
+    """The keepers of one experiment's jobs that are over.
+
+    :param checkpoint_limit: larger checkpoints, in bytes, are not fetched.
+    """
+
+    def __init__(
+        self, hub: KeeperHub, paths: ExperimentPaths, collector: Collector, *, checkpoint_limit: int, experiment_id: str
+    ) -> None:
+        self._hub = hub
+        self._paths = paths
+        self._collector = collector
+        self._checkpoint_limit = checkpoint_limit
+        self._extra = {"action": "files.collect", "experiment_id": experiment_id}
+        self._keepers: dict[str, _DepartingKeeper] = {}
+        self.are_known = asyncio.Event()
+        """Set once the platform has been listed: no earlier manager has left others."""
+
+    def __contains__(self, job_id: str) -> bool:
+        return job_id in self._keepers
+
+    def add(self, job_id: str, token: str, *, instance: str = "", is_connected: bool = False) -> None:
+        """A job is over; its keeper is here until `remove`. Idempotent."""
+        if job_id not in self._keepers:
+            keeper = self._keepers[job_id] = _DepartingKeeper(instance)
+            if is_connected:
+                keeper.connected.set()
+            self._hub.add_job_keeper(job_id, token, self)
+
+    def add_left(self, seen: PlatformJob) -> None:
+        """The same, as its platform says."""
+        self.add(seen.job_id, seen.token, instance=next(iter(seen.instances), ""))
+
+    def remove(self, job_id: str) -> None:
+        """A keeper has left. Idempotent."""
+        if (keeper := self._keepers.pop(job_id, None)) is not None:
+            keeper.collected.set()
+            self._hub.remove_job_keeper(job_id)
+
+    def jobs(self) -> list[str]:
+        """Those whose keepers have not left."""
+        return list(self._keepers)
+
+    async def wait(self, job_id: str) -> None:
+        """Until the files of a job are here, if it is over and they can still come."""
+        await self.are_known.wait()
+        if (keeper := self._keepers.get(job_id)) is not None:
+            await keeper.collected.wait()
+
+    def skip(self, job_id: str) -> None:
+        """No more files of a job will be collected."""
+        self._keepers[job_id].collected.set()
+
+    async def collect(self, job_id: str) -> None:
+        """Collect the files of a job. Ends in time, and raises nothing: what is not here then is lost."""
+        keeper, keeper_id = self._keepers[job_id], job_keeper_id(job_id)
+        failpoint("manager.job_keeper.collect.before")
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                await keeper.connected.wait()
+            async with asyncio.timeout(COLLECT_SECONDS):
+                left = await self._collect_small(keeper_id)
+            async with asyncio.timeout(CHECKPOINT_SECONDS):
+                await self._fetch_checkpoints(keeper_id, left)
+        except TimeoutError:
+            log.warning("not all files of job %s were collected: they took too long", job_id, extra=self._extra)
+        except (TrainingServiceError, OSError) as error:
+            log.warning("not all files of job %s were collected: %s", job_id, error, extra=self._extra)
+        finally:
+            keeper.collected.set()
+        failpoint("manager.job_keeper.collect.after")
+
+    async def _collect_small(self, keeper_id: str) -> list[tuple[Path, list[FileFacts]]]:
+        """Returns the directories of the jobs that the keeper has had, which is one, with all their files. Those that
+        are not here then are large."""
+        while True:
+            try:
+                return await self._collect_once(keeper_id)
+            except FileNotFoundError:  # it has had no job
+                return []
+            except (ServiceUnavailable, CollectionFailed) as error:
+                log.info("files are collected later: %s", error, extra=self._extra)
+                await asyncio.sleep(PAUSE_SECONDS)
+
+    async def _collect_once(self, keeper_id: str) -> list[tuple[Path, list[FileFacts]]]:
+        trials = self._paths.directory / "trials"
+        jobs: dict[Path, list[FileFacts]] = {}
+        for file in await self._hub.list_files(keeper_id, self._paths.trials, timeout_seconds=_LIST_SECONDS):
+            if (directory := self._paths.local_job(file.path)) is not None:
+                inner = (trials / file.path).relative_to(directory).as_posix()
+                jobs.setdefault(directory, []).append(FileFacts(inner, file.size, file.modified))
+        for directory in jobs:
+            folder = f"{self._paths.trials}/{directory.relative_to(trials).as_posix()}"
+            await self._collector.collect(keeper_id, folder, directory, durable=True)
+        return list(jobs.items())
+
+    async def _fetch_checkpoints(self, keeper_id: str, jobs: Sequence[tuple[Path, list[FileFacts]]]) -> None:
+        """Fetch the checkpoints that were too large to be collected, the newest first."""
+        for directory, files in jobs:
+            for number, size in _saved_checkpoints(files):
+                path = f"{CHECKPOINT_FOLDER}/{number}"
+                if await asyncio.to_thread(self._collector.has_all, directory / path):
+                    continue
+                if size > self._checkpoint_limit:
+                    text = "%s of %s has %s, more than is fetched; it is lost"
+                    log.warning(text, path, directory, size_text(size), extra=self._extra)
+                    continue
+                there = self._paths.on_machine(str(directory / path))
+                assert there is not None
+                await self._collector.copy(keeper_id, there, directory / path)
+
+    # ---- how the keepers are, as the hub says
+
+    def place(self, keeper_id: str) -> str:
+        return f"trial job {_job_of(keeper_id)}"
+
+    def admit(self, keeper_id: str, registration: Registration) -> None:
+        keeper = self._keepers.get(_job_of(keeper_id))
+        if keeper is None or keeper.instance not in ("", registration.instance):
+            raise KeeperReplaced(f"{self.place(keeper_id)} is over and needs no keeper")
+
+    def connected(self, keeper_id: str, registration: Registration, now: float) -> None:
+        if (keeper := self._keepers.get(_job_of(keeper_id))) is not None:
+            keeper.silence = ""
+            keeper.connected.set()
+
+    def heard(self, keeper_id: str, header: ReportHeader, now: float) -> None:
+        if (keeper := self._keepers.get(_job_of(keeper_id))) is not None:
+            keeper.silence = ""
+
+    def silent(self, keeper_id: str, clause: str) -> None:
+        if (keeper := self._keepers.get(_job_of(keeper_id))) is not None:
+            keeper.silence = clause
+
+    def absence(self, keeper_id: str) -> str:
+        keeper = self._keepers.get(_job_of(keeper_id))
+        if keeper is None:
+            return f"{self.place(keeper_id)} is over"
+        return keeper.silence or ("" if keeper.connected.is_set() else "its keeper has not connected yet")
+
+
+def _job_of(keeper_id: str) -> str:
+    return keeper_id.removeprefix(job_keeper_id(""))
+
+
+def _saved_checkpoints(files: Sequence[FileFacts]) -> list[tuple[int, int]]:
+    """The number and size of each checkpoint that was saved completely, the newest first."""
+    sizes: dict[int, int] = {}
+    complete = set()
+    for file in files:
+        number, _, name = file.path.removeprefix(f"{CHECKPOINT_FOLDER}/").partition("/")
+        if name and number.isascii() and number.isdecimal() and file.path.startswith(f"{CHECKPOINT_FOLDER}/"):
+            sizes[int(number)] = sizes.get(int(number), 0) + file.size
+            if name == MANIFEST_FILE:
+                complete.add(int(number))
+    return sorted(((number, sizes[number]) for number in complete), reverse=True)
