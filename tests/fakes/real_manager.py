@@ -38,6 +38,8 @@ class RealManager:
         self.tag = uuid.uuid4().hex
         self.logs: list[Callable[[], list[Path]]] = [self._own_logs]
         """What a failing test shows."""
+        self.wrapper: list[str] = []
+        """A command that runs the manager's command."""
         self._output = folder / "manager.out"
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PROCTOR_")}
         self.environment = {**kept, **environment, TAG: self.tag}
@@ -48,7 +50,7 @@ class RealManager:
         """Start it; returns when it serves."""
         with self._output.open("ab") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "proctor.manager", "--home", str(self.home), "--port", "0"],
+                [*self.wrapper, sys.executable, "-P", "-m", "proctor.manager", "--home", str(self.home), "--port", "0"],
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
