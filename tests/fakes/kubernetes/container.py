@@ -171,11 +171,12 @@ class Container:
             lines.append(f"mount --bind {quote(str(self.cgroup))} merged{_MEMORY}")
         mounts = [*self.mounts, Mount(self.folder / "termination", self.termination_path)]
         for mount in sorted(mounts, key=lambda each: each.target.count("/")):
-            target, source = quote(f"merged{mount.target}"), quote(str(mount.source))
+            inside = f"merged{os.path.realpath(mount.target)}"  # a link such as /var/run would lead out of it
+            target, source = quote(inside), quote(str(mount.source))
             if mount.source.is_dir():
                 lines.append(f"mkdir -p {target}")
             else:
-                lines.append(f"mkdir -p {quote(os.path.dirname(f'merged{mount.target}'))}; : >> {target}")
+                lines.append(f"mkdir -p {quote(os.path.dirname(inside))}; : >> {target}")
             lines.append(f"mount --bind {source} {target}")
             if mount.is_read_only:
                 lines.append(f"mount -o remount,bind,ro {target}")
