@@ -294,7 +294,7 @@ def read_switch(text: str, name: str) -> bool:
     """Whether something is on; nothing means no. Raises SettingsError."""
     word = text.strip().lower()
     if word not in _SWITCHES:
-        raise SettingsError(f"{name}: expected {' or '.join(filter(None, _SWITCHES))}, found {text!r}")
+        raise SettingsError(f"{name}: expected yes or no (true or false, 1 or 0), found {text!r}")
     return _SWITCHES[word]
 
 

@@ -83,6 +83,8 @@ def test_the_environment_is_read_in_one_place() -> None:
 @pytest.mark.parametrize(("text", "is_on"), [("1", True), ("True", True), ("0", False), ("no", False), ("", False)])
 def test_other_machines_are_let_in_only_by_a_clear_word(text: str, is_on: bool) -> None:
     assert read_environment({"PROCTOR_ALLOW_REMOTE": text})[0].allow_remote is is_on
+    with pytest.raises(SettingsError, match=r"PROCTOR_ALLOW_REMOTE: expected yes or no .*, found 'maybe'"):
+        read_environment({"PROCTOR_ALLOW_REMOTE": "maybe"})
 
 
 @pytest.mark.parametrize(
