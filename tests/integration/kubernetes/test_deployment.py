@@ -3,7 +3,6 @@
 import json
 import os
 import secrets
-import shlex
 import socket
 import sys
 from pathlib import Path
@@ -18,11 +17,15 @@ from proctor.sdk.client import Client
 from proctor.sdk.client.errors import ClientError
 
 FOLDER = ROOT / "deploy" / "kubernetes"
-TRIAL = 'import proctor; proctor.report_final_result(proctor.get_next_parameter()["x"])'
+HOME = "/var/lib/proctor"
+TRIAL = """
+import proctor
+proctor.report_final_result(proctor.get_next_parameter()["x"])
+"""
 TOKENS = {"token": secrets.token_hex(16), "readonly-token": secrets.token_hex(16)}
 CONFIG = {
     "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}},
-    "trialCommand": f"python3 -c {shlex.quote(TRIAL)}",
+    "trialCommand": "python3 trial.py",
     "trialCodeDirectory": ".",
     "trialConcurrency": 2,
     "maxTrialNumber": 2,
@@ -73,7 +76,7 @@ def start_pod(cluster: Cluster, deployment: Object, port: int, keeper_port: int)
     (container,) = spec["containers"]
     container["command"] = [sys.executable, "-P", "-m", "proctor.manager.cli.main", "manager", "run"]
     changed = {
-        "PROCTOR_HOME": "/var/lib/proctor",  # this and the next ones are the image's
+        "PROCTOR_HOME": HOME,  # this and the next ones are the image's
         "PROCTOR_HOST": "127.0.0.1",
         "PROCTOR_PORT": str(port),
         "PROCTOR_KEEPER_LISTEN": f"127.0.0.1:{keeper_port}",
@@ -107,6 +110,8 @@ def experiment_that_ended(client: Client, experiment_id: str) -> Object | None:
 def test_a_manager_in_the_cluster_runs_trials_with_the_rights_of_its_role(cluster: Cluster, tmp_path: Path) -> None:
     cluster.add_node("node")
     home = add_volume(cluster)
+    (home / "code").mkdir()  # on the manager's claim alone
+    (home / "code" / "trial.py").write_text(TRIAL)
     literals = [f"--from-literal={key}={value}" for key, value in TOKENS.items()]
     cluster.kubectl("create", "secret", "generic", "proctor-tokens", *literals)
     write_overlay(tmp_path, cluster.namespace)
@@ -117,7 +122,7 @@ def test_a_manager_in_the_cluster_runs_trials_with_the_rights_of_its_role(cluste
     with Client(f"http://127.0.0.1:{port}/proctor", TOKENS["token"]) as client:
         cluster.until(lambda: answers(client) or phase(cluster) == "Failed")
         assert answers(client), cluster.log(POD)
-        created = client.create_experiment(CONFIG, directory=FOLDER)
+        created = client.create_experiment(CONFIG, directory=f"{HOME}/code")
         found = cluster.until(lambda: experiment_that_ended(client, created["id"]))
         assert found["status"] == "DONE", (found["reason"], cluster.log(POD))
         assert [row["status"] for row in client.trials(created["id"])] == ["SUCCEEDED", "SUCCEEDED"]
