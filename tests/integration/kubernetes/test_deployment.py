@@ -5,7 +5,9 @@ import os
 import secrets
 import socket
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fakes.documentation import ROOT
@@ -19,18 +21,20 @@ from proctor.sdk.client.errors import ClientError
 FOLDER = ROOT / "deploy" / "kubernetes"
 HOME = "/var/lib/proctor"
 TRIAL = """
-import proctor
-proctor.report_final_result(proctor.get_next_parameter()["x"])
+import os, sys, time, proctor
+x = proctor.get_next_parameter()["x"]
+proctor.report_intermediate_result(x)
+while sys.argv[1:] and not os.path.exists(sys.argv[1]):
+    time.sleep(0.05)
+proctor.report_final_result(x)
 """
 TOKENS = {"token": secrets.token_hex(16), "readonly-token": secrets.token_hex(16)}
 CONFIG = {
     "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}},
-    "trialCommand": "python3 trial.py",
     "trialCodeDirectory": ".",
     "trialConcurrency": 2,
     "maxTrialNumber": 2,
     "tuner": {"name": "Random"},
-    "trainingService": {"platform": "kubernetes", "image": "example/trial:1"},
 }
 POD = "manager"
 
@@ -67,47 +71,79 @@ def add_volume(cluster: Cluster) -> Path:
     return folder
 
 
-def start_pod(cluster: Cluster, deployment: Object, port: int, keeper_port: int) -> None:
-    """The pod of the Deployment, whose controller does not run here. Its image is this machine, whose interpreter
-    belongs to root, and all pods share one network without names: that much is changed."""
-    spec = deployment["spec"]["template"]["spec"]
-    spec["restartPolicy"] = "Never"
-    spec["securityContext"] = {"runAsUser": 0}
-    (container,) = spec["containers"]
-    container["command"] = [sys.executable, "-P", "-m", "proctor.manager.cli.main", "manager", "run"]
-    changed = {
-        "PROCTOR_HOME": HOME,  # this and the next ones are the image's
-        "PROCTOR_HOST": "127.0.0.1",
-        "PROCTOR_PORT": str(port),
-        "PROCTOR_KEEPER_LISTEN": f"127.0.0.1:{keeper_port}",
-        "PROCTOR_KEEPER_URL": f"https://127.0.0.1:{keeper_port}",
-    }
-    kept = [row for row in container["env"] if row["name"] not in changed]
-    container["env"] = [*kept, *({"name": name, "value": value} for name, value in changed.items())]
-    metadata = {"name": POD, "labels": deployment["spec"]["template"]["metadata"]["labels"]}
-    cluster.create(cluster.path("pods"), {"metadata": metadata, "spec": spec})
+class DeployedManager:
+    """The manager of the Deployment in a cluster with one node, and a client that comes through the Ingress's path."""
+
+    def __init__(self, cluster: Cluster, home: Path) -> None:
+        self.cluster = cluster
+        self.home = home
+        self._ports = free_port(), free_port()
+        self.url = f"http://127.0.0.1:{self._ports[0]}/proctor"
+        self.client = Client(self.url, TOKENS["token"])
+
+    def start(self) -> None:
+        """Start the Deployment's pod, whose controller does not run here; returns when it serves.
+
+        Its image is this machine, whose interpreter belongs to root, and all pods share one network without names: that
+        much is changed.
+        """
+        deployment = json.loads(self.cluster.kubectl("get", "deployment", "proctor-manager", "-o", "json"))
+        spec = deployment["spec"]["template"]["spec"]
+        spec |= {"restartPolicy": "Never", "securityContext": {"runAsUser": 0}}
+        (container,) = spec["containers"]
+        container["command"] = [sys.executable, "-P", "-m", "proctor.manager.cli.main", "manager", "run"]
+        port, keeper_port = self._ports
+        changed = {
+            "PROCTOR_HOME": HOME,  # this and the next ones are the image's
+            "PROCTOR_HOST": "127.0.0.1",
+            "PROCTOR_PORT": str(port),
+            "PROCTOR_KEEPER_LISTEN": f"127.0.0.1:{keeper_port}",
+            "PROCTOR_KEEPER_URL": f"https://127.0.0.1:{keeper_port}",
+        }
+        kept = [row for row in container["env"] if row["name"] not in changed]
+        container["env"] = [*kept, *({"name": name, "value": value} for name, value in changed.items())]
+        metadata = {"name": POD, "labels": deployment["spec"]["template"]["metadata"]["labels"]}
+        self.cluster.create(self.cluster.path("pods"), {"metadata": metadata, "spec": spec})
+        self.cluster.until(lambda: self._answers() or self._phase() == "Failed")
+        assert self._answers(), self.cluster.log(POD)
+
+    def replace(self) -> None:
+        """Delete the pod, and start another one when it has gone, as the strategy `Recreate` does."""
+        self.cluster.delete(self.cluster.path("pods", POD))
+        self.cluster.until(lambda: POD not in {each["metadata"]["name"] for each in self.cluster.list("pods")})
+        self.start()
+
+    def create(self, *arguments: str, **training_service: Any) -> str:
+        """An experiment of two trials on platform kubernetes; `arguments` are those of its trials. Its id."""
+        platform = {"platform": "kubernetes", "image": "example/trial:1", **training_service}
+        command = " ".join(["python3", "trial.py", *arguments])
+        config = {**CONFIG, "trialCommand": command, "trainingService": platform}
+        return str(self.client.create_experiment(config, directory=f"{HOME}/code")["id"])
+
+    def until_done(self, experiment_id: str) -> list[Object]:
+        """Its trials, once it is over."""
+
+        def end() -> Object | None:
+            found: Object = self.client.experiment(experiment_id)
+            return found if found["status"] in ("DONE", "ERROR") else None
+
+        found = self.cluster.until(end)
+        assert found["status"] == "DONE", (found["reason"], self.cluster.log(POD))
+        return list(self.client.trials(experiment_id))
+
+    def _answers(self) -> bool:
+        try:
+            return self.client.health()["status"] == "ok"
+        except ClientError:
+            return False
+
+    def _phase(self) -> str:
+        return str(self.cluster.get(self.cluster.path("pods", POD))["status"]["phase"])
 
 
-def answers(client: Client) -> bool:
-    """Whether the manager serves."""
-    try:
-        return client.health()["status"] == "ok"
-    except ClientError:
-        return False
-
-
-def phase(cluster: Cluster) -> str:
-    """Of the manager's pod."""
-    return str(cluster.get(cluster.path("pods", POD))["status"]["phase"])
-
-
-def experiment_that_ended(client: Client, experiment_id: str) -> Object | None:
-    """The experiment, once it is over."""
-    found: Object = client.experiment(experiment_id)
-    return found if found["status"] in ("DONE", "ERROR") else None
-
-
-def test_a_manager_in_the_cluster_runs_trials_with_the_rights_of_its_role(cluster: Cluster, tmp_path: Path) -> None:
+@pytest.fixture
+def deployed(cluster: Cluster, tmp_path: Path) -> Iterator[DeployedManager]:
+    """A manager that serves."""
     cluster.add_node("node")
     home = add_volume(cluster)
     (home / "code").mkdir()  # on the manager's claim alone
@@ -116,19 +152,36 @@ def test_a_manager_in_the_cluster_runs_trials_with_the_rights_of_its_role(cluste
     cluster.kubectl("create", "secret", "generic", "proctor-tokens", *literals)
     write_overlay(tmp_path, cluster.namespace)
     cluster.kubectl("apply", "-k", str(tmp_path))
-    deployment = json.loads(cluster.kubectl("get", "deployment", "proctor-manager", "-o", "json"))
-    port = free_port()
-    start_pod(cluster, deployment, port, free_port())
-    with Client(f"http://127.0.0.1:{port}/proctor", TOKENS["token"]) as client:
-        cluster.until(lambda: answers(client) or phase(cluster) == "Failed")
-        assert answers(client), cluster.log(POD)
-        created = client.create_experiment(CONFIG, directory=f"{HOME}/code")
-        found = cluster.until(lambda: experiment_that_ended(client, created["id"]))
-        assert found["status"] == "DONE", (found["reason"], cluster.log(POD))
-        assert [row["status"] for row in client.trials(created["id"])] == ["SUCCEEDED", "SUCCEEDED"]
-    with Client(f"http://127.0.0.1:{port}/proctor", TOKENS["readonly-token"]) as reader:
-        assert len(list(reader.trials(created["id"]))) == 2
+    manager = DeployedManager(cluster, home)
+    with manager.client:
+        manager.start()
+        yield manager
+
+
+def test_a_manager_in_the_cluster_runs_trials_with_the_rights_of_its_role(deployed: DeployedManager) -> None:
+    experiment = deployed.create()
+    assert [row["status"] for row in deployed.until_done(experiment)] == ["SUCCEEDED", "SUCCEEDED"]
+    with Client(deployed.url, TOKENS["readonly-token"]) as reader:
+        assert len(list(reader.trials(experiment))) == 2
         with pytest.raises(ClientError, match="read-only"):
-            reader.stop_experiment(created["id"])
-    assert (home / "token").read_text().strip() == TOKENS["token"]
-    cluster.until(lambda: not cluster.list("jobs"))
+            reader.stop_experiment(experiment)
+    assert (deployed.home / "token").read_text().strip() == TOKENS["token"]
+    deployed.cluster.until(lambda: not deployed.cluster.list("jobs"))
+
+
+def test_trials_keep_running_while_the_managers_pod_is_replaced(deployed: DeployedManager) -> None:
+    shared = deployed.cluster.add_claim("data")
+    experiment = deployed.create("/data/go", mounts=[{"claim": "data", "path": "/data"}])
+
+    def both_have_reported() -> bool:
+        rows = list(deployed.client.trials(experiment))
+        return len(rows) == 2 and all(row["intermediate_count"] == 1 for row in rows)
+
+    deployed.cluster.until(both_have_reported)
+    pods = {each["metadata"]["uid"] for each in deployed.cluster.list("pods", labelSelector="job-name")}
+    deployed.replace()
+    assert {each["metadata"]["uid"] for each in deployed.cluster.list("pods", labelSelector="job-name")} == pods
+    (shared / "go").touch()
+    rows = deployed.until_done(experiment)
+    assert [row["status"] for row in rows] == ["SUCCEEDED", "SUCCEEDED"]
+    assert [len(list(deployed.client.jobs(row["id"]))) for row in rows] == [1, 1]
