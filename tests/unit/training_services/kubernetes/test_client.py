@@ -1,0 +1,274 @@
+"""Requests, pages and watches against an API server that is busy, torn, slow or forgetful."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import kmock
+import pytest
+
+from proctor.training_services.errors import ServiceUnavailable
+from proctor.training_services.kubernetes.client import (
+    ApiRefused,
+    ApiUnreachable,
+    Cluster,
+    WatchExpired,
+    open_cluster,
+)
+from proctor.training_services.kubernetes.namespaces import NamespaceView
+
+pytestmark = pytest.mark.anyio
+
+JOBS = "/apis/batch/v1/namespaces/ml/jobs"
+PODS = "/api/v1/namespaces/ml/pods"
+EVENTS = "/api/v1/namespaces/ml/events"
+
+
+class Script:
+    """The answers of an API server, by path: one after another, the last one again and again."""
+
+    def __init__(self) -> None:
+        self.requests: list[Any] = []
+        self._answers: dict[str, list[Any]] = {}
+
+    def answer(self, path: str, *answers: Any) -> None:
+        """What is answered at a path, in this order; a callable gets the request."""
+        self._answers[path] = list(answers)
+
+    def __call__(self, request: Any) -> Any:
+        self.requests.append(request)
+        answers = self._answers.get(request.url.path, [refusal(404, "not found")])
+        found = answers.pop(0) if len(answers) > 1 else answers[0]
+        if not isinstance(found, kmock.Response) and callable(found):
+            found = found(request)
+        return found if isinstance(found, kmock.Response) else kmock.Response(status=200, payload=found)
+
+    def asked(self, path: str) -> list[dict[str, str]]:
+        """The queries of the requests at a path."""
+        return [dict(request.url.query) for request in self.requests if request.url.path == path]
+
+
+def refusal(status: int, message: str, **headers: str) -> kmock.Response:
+    return kmock.Response(status=status, headers=headers, payload={"kind": "Status", "message": message})
+
+
+def lines(*events: tuple[str, dict[str, Any]], torn: bytes = b"") -> kmock.Response:
+    data = b"".join(json.dumps({"type": kind, "object": found}).encode() + b"\n" for kind, found in events)
+    return kmock.Response(status=200, payload=data + torn)
+
+
+def page(*items: dict[str, Any], version: str = "10", more: str = "") -> dict[str, Any]:
+    return {"metadata": {"resourceVersion": version, "continue": more}, "items": list(items)}
+
+
+def job(name: str, version: str = "1", **status: Any) -> dict[str, Any]:
+    ids = {"proctor/job-id": name, "proctor/job-token": "t", "proctor/experiment-id": "E"}
+    metadata = {"name": name, "uid": f"uid-{name}", "resourceVersion": version, "annotations": ids}
+    return {"metadata": {**metadata, "creationTimestamp": "2026-11-24T00:00:00Z"}, "spec": {}, "status": status}
+
+
+@asynccontextmanager
+async def serving(script: Script, folder: Path, token: str = "secret") -> AsyncIterator[Cluster]:
+    handler = kmock.RawHandler()
+    async with handler, kmock.Server(handler) as server:
+        handler << script
+        config = {
+            "current-context": "test",
+            "contexts": [{"name": "test", "context": {"cluster": "c", "user": "u", "namespace": "ml"}}],
+            "clusters": [{"name": "c", "cluster": {"server": str(server.url).rstrip("/")}}],
+            "users": [{"name": "u", "user": {"token": token}}],
+        }
+        (folder / "kubeconfig").write_text(json.dumps(config))
+        cluster = await open_cluster(str(folder / "kubeconfig"), None)
+        try:
+            yield cluster
+        finally:
+            await cluster.close()
+
+
+async def test_a_busy_server_is_asked_again_when_it_says_so(tmp_path: Path) -> None:
+    script = Script()
+    busy = refusal(429, "too many requests", **{"Retry-After": "0"})
+    script.answer(JOBS, busy, refusal(503, "starting", **{"Retry-After": "0"}), {"kind": "Job"})
+    async with serving(script, tmp_path) as cluster:
+        assert await cluster.create(JOBS, {"kind": "Job"}) == {"kind": "Job"}
+    assert [request.method.value.upper() for request in script.requests] == ["POST"] * 3
+
+
+async def test_a_server_that_stays_busy_refuses_in_the_end(tmp_path: Path) -> None:
+    script = Script()
+    script.answer(JOBS, refusal(429, "too many requests", **{"Retry-After": "0"}))
+    async with serving(script, tmp_path) as cluster:
+        with pytest.raises(ApiRefused, match="too many requests"):
+            await cluster.get(JOBS)
+
+
+@pytest.mark.parametrize("status", [400, 403, 409, 500])
+async def test_other_refusals_are_passed_on_at_once_in_the_servers_words(tmp_path: Path, status: int) -> None:
+    script = Script()
+    script.answer(JOBS, refusal(status, 'cannot create resource "jobs"'))
+    async with serving(script, tmp_path) as cluster:
+        with pytest.raises(ApiRefused, match='cannot create resource "jobs"') as caught:
+            await cluster.create(JOBS, {})
+    assert caught.value.status == status
+    assert len(script.requests) == 1
+
+
+async def test_expired_credentials_are_read_again_once(tmp_path: Path) -> None:
+    script = Script()
+
+    def check(request: Any) -> Any:
+        sent = {name.lower(): value for name, value in request.headers.items()}
+        return {} if sent["authorization"] == "Bearer new" else refusal(401, "Unauthorized")
+
+    script.answer(JOBS, check)
+    async with serving(script, tmp_path, token="old") as cluster:
+        with pytest.raises(ApiRefused, match="Unauthorized"):
+            await cluster.get(JOBS)
+        config = (tmp_path / "kubeconfig").read_text()
+        (tmp_path / "kubeconfig").write_text(config.replace('"old"', '"new"'))
+        assert await cluster.get(JOBS) == {}
+    assert len(script.requests) == 4
+
+
+async def test_a_server_that_is_not_there_is_named(tmp_path: Path) -> None:
+    async with serving(Script(), tmp_path):
+        pass
+    cluster = await open_cluster(str(tmp_path / "kubeconfig"), None)
+    assert cluster.namespace == "ml"
+    with pytest.raises(ApiUnreachable, match="cannot be reached"):
+        await cluster.get(JOBS)
+    await cluster.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("", "cannot be used"), ("{", "cannot be used"), ('{"contexts": []}', "cannot be used")],
+)
+async def test_a_kubeconfig_file_that_cannot_be_used_is_named(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "kubeconfig"
+    path.write_text(text)
+    with pytest.raises(ServiceUnavailable, match=said) as caught:
+        await open_cluster(str(path), None)
+    assert str(path) in str(caught.value)
+    with pytest.raises(ServiceUnavailable, match="there is no kubeconfig file"):
+        await open_cluster(str(tmp_path / "missing"), None)
+
+
+async def test_a_collection_is_listed_page_by_page(tmp_path: Path) -> None:
+    script = Script()
+    script.answer(JOBS, page(job("a"), more="next"), page(job("b"), version="11"))
+    async with serving(script, tmp_path) as cluster:
+        found = [
+            (item["metadata"]["name"], version) async for items, version in cluster.list(JOBS, {}) for item in items
+        ]
+    assert found == [("a", "10"), ("b", "11")]
+    assert [query.get("continue") for query in script.asked(JOBS)] == [None, "next"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (lambda _: refusal(410, "too old resource version"), WatchExpired),
+        (lambda _: lines(("ERROR", {"code": 410, "message": "too old resource version"})), WatchExpired),
+        (lambda _: lines(("ERROR", {"code": 500, "message": "etcd"})), ApiRefused),
+        (lambda _: lines(torn=b'{"type": "ADDED", "obj'), ApiUnreachable),
+    ],
+)
+async def test_how_a_watch_breaks(tmp_path: Path, answer: Callable[[Any], Any], error: type[Exception]) -> None:
+    script = Script()
+    script.answer(JOBS, answer)
+    async with serving(script, tmp_path) as cluster:
+        with pytest.raises(error):
+            async for _ in cluster.watch(JOBS, {}, "10"):
+                pass
+
+
+# ---- what a namespace has, across watches that break
+
+
+async def until_names(view: NamespaceView, names: Sequence[str]) -> None:
+    """Wait until the view has these Jobs and no others."""
+    with view.changes() as changes:
+        while sorted(seen.job_id for seen in await view.list()) != sorted(names):
+            await changes.take()
+
+
+@asynccontextmanager
+async def watching(script: Script, folder: Path) -> AsyncIterator[NamespaceView]:
+    """A view of the namespace, watched."""
+    for path in (PODS, EVENTS):
+        script.answer(path, lambda request: held() if "watch" in request.url.query else page())
+    async with serving(script, folder) as cluster, asyncio.timeout(20):
+        view = NamespaceView(cluster, "ml", "app.kubernetes.io/managed-by=proctor")
+        task = asyncio.get_running_loop().create_task(view.run(), name="view")
+        try:
+            yield view
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+
+
+def held() -> kmock.Response:
+    """A watch in which nothing happens."""
+
+    async def wait() -> AsyncIterator[bytes]:
+        await asyncio.sleep(3600)
+        yield b""
+
+    return kmock.Response(status=200, payload=wait())
+
+
+async def test_a_watch_that_ends_continues_from_its_last_change_without_a_new_list(tmp_path: Path) -> None:
+    script = Script()
+    script.answer(
+        JOBS,
+        page(job("a"), version="10"),
+        lines(("ADDED", job("b", "12")), ("BOOKMARK", {"metadata": {"resourceVersion": "15"}})),
+        lines(("ADDED", job("c", "17")), torn=b'{"type": "ADD'),
+        lambda _: held(),
+    )
+    async with watching(script, tmp_path) as view:
+        await until_names(view, "abc")
+        while len(script.asked(JOBS)) < 4:  # noqa: ASYNC110 - the server is asked
+            await asyncio.sleep(0.01)
+    asked = script.asked(JOBS)
+    assert [query.get("resourceVersion") for query in asked] == [None, "10", "15", "17"]
+    assert ["watch" in query for query in asked] == [False, True, True, True]
+
+
+async def test_after_410_a_namespace_is_listed_again_and_what_is_missing_is_gone(tmp_path: Path) -> None:
+    script = Script()
+    script.answer(
+        JOBS,
+        page(job("a"), job("b"), version="10"),
+        refusal(410, "too old resource version"),
+        page(job("b"), job("c"), version="20"),
+        lambda _: held(),
+    )
+    async with watching(script, tmp_path) as view:
+        await until_names(view, "bc")
+
+
+async def test_what_was_just_created_or_deleted_is_known_before_its_watch_says_so(tmp_path: Path) -> None:
+    script = Script()
+    script.answer(JOBS, page(job("a"), version="10"), lambda _: held())
+    async with watching(script, tmp_path) as view:
+        await until_names(view, "a")
+        view.note_created(job("b"))
+        assert sorted(seen.job_id for seen in await view.list()) == ["a", "b"]
+        view.note_deleted("b")
+        view.note_created(job("b"))  # the answer to its creation, late
+        assert [seen.job_id for seen in await view.list()] == ["a"]
+
+
+async def test_a_namespace_that_cannot_be_listed_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proctor.training_services.kubernetes.namespaces.SYNC_SECONDS", 0.3)
+    script = Script()
+    script.answer(JOBS, refusal(403, 'cannot list resource "jobs"'))
+    async with watching(script, tmp_path) as view:
+        with pytest.raises(ServiceUnavailable, match='cannot list resource "jobs"'):
+            await view.list()
