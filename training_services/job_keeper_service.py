@@ -214,8 +214,7 @@ class JobKeeperService(
         if keeper is None:
             return
         keeper.stop_timer()
-        connected = keeper.is_connected and not keeper.silence
-        self._departures.add(job_id, keeper.form.token, instance=keeper.instance, is_connected=connected)
+        self._departures.add(keeper)
         if self._group is not None:
             self._start(self._take_down(keeper), f"removal of {job_id}")
         elif not self._is_cleaning:

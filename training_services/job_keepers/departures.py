@@ -23,7 +23,7 @@ from proctor.training_services.errors import (
 from proctor.training_services.files.collection import Collector
 from proctor.training_services.files.mirror import size_text
 from proctor.training_services.files.paths import ExperimentPaths
-from proctor.training_services.job_keepers.platform import PlatformJob
+from proctor.training_services.job_keepers.platform import JobKeeper, PlatformJob
 from proctor.training_services.keepers.hub import KeeperHub
 from proctor.training_services.keepers.presence import KeeperPresence
 from proctor.training_services.keepers.sessions import job_keeper_id
@@ -45,10 +45,19 @@ _LIST_SECONDS = 30.0
 class _DepartingKeeper:
     """The keeper of a job that is over."""
 
+    folders: dict[str, Path] = field(default_factory=dict)
+    """Where the files of its job are there, and are collected to; none: to be found out."""
     instance: str = ""  # "": any
     silence: str = ""
+    has_large_checkpoints: bool = False  # such that are not collected with the small files
     connected: asyncio.Event = field(default_factory=asyncio.Event)
+    small_collected: asyncio.Event = field(default_factory=asyncio.Event)
     collected: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def end_collection(self) -> None:
+        """What is not here now does not come."""
+        self.small_collected.set()
+        self.collected.set()
 
 
 class Departures(KeeperPresence):
@@ -72,22 +81,26 @@ class Departures(KeeperPresence):
     def __contains__(self, job_id: str) -> bool:
         return job_id in self._keepers
 
-    def add(self, job_id: str, token: str, *, instance: str = "", is_connected: bool = False) -> None:
+    def add(self, known: JobKeeper) -> None:
         """A job is over; its keeper is here until `remove`. Idempotent."""
-        if job_id not in self._keepers:
-            keeper = self._keepers[job_id] = _DepartingKeeper(instance)
+        form, is_connected = known.form, known.is_connected and not known.silence
+        if form.job_id not in self._keepers:
+            folders = {self._paths.job(form): Path(form.directory)}
+            keeper = self._keepers[form.job_id] = _DepartingKeeper(folders, known.instance)
             if is_connected:
                 keeper.connected.set()
-            self._hub.add_job_keeper(job_id, token, self)
+            self._hub.add_job_keeper(form.job_id, form.token, self)
 
     def add_left(self, seen: PlatformJob) -> None:
-        """The same, as its platform says."""
-        self.add(seen.job_id, seen.token, instance=next(iter(seen.instances), ""))
+        """The same for one of which only its platform knows."""
+        if seen.job_id not in self._keepers:
+            self._keepers[seen.job_id] = _DepartingKeeper(instance=next(iter(seen.instances), ""))
+            self._hub.add_job_keeper(seen.job_id, seen.token, self)
 
     def remove(self, job_id: str) -> None:
         """A keeper has left. Idempotent."""
         if (keeper := self._keepers.pop(job_id, None)) is not None:
-            keeper.collected.set()
+            keeper.end_collection()
             self._hub.remove_job_keeper(job_id)
 
     def jobs(self) -> list[str]:
@@ -100,9 +113,14 @@ class Departures(KeeperPresence):
         if (keeper := self._keepers.get(job_id)) is not None:
             await keeper.collected.wait()
 
+    async def wait_small(self, job_id: str) -> None:
+        """Until the small files of a job that is known to be over are here, or cannot come."""
+        if (keeper := self._keepers.get(job_id)) is not None:
+            await keeper.small_collected.wait()
+
     def skip(self, job_id: str) -> None:
         """No more files of a job will be collected."""
-        self._keepers[job_id].collected.set()
+        self._keepers[job_id].end_collection()
 
     async def collect(self, job_id: str) -> None:
         """Collect the files of a job. Ends in time, and raises nothing: what is not here then is lost."""
@@ -112,45 +130,45 @@ class Departures(KeeperPresence):
             async with asyncio.timeout(CONNECT_SECONDS):
                 await keeper.connected.wait()
             async with asyncio.timeout(COLLECT_SECONDS):
-                left = await self._collect_small(keeper_id)
+                await self._collect_small(keeper, keeper_id)
+            keeper.small_collected.set()
             async with asyncio.timeout(CHECKPOINT_SECONDS):
-                await self._fetch_checkpoints(keeper_id, left)
+                await self._fetch_checkpoints(keeper, keeper_id)
         except TimeoutError:
             log.warning("not all files of job %s were collected: they took too long", job_id, extra=self._extra)
         except (TrainingServiceError, OSError) as error:
             log.warning("not all files of job %s were collected: %s", job_id, error, extra=self._extra)
         finally:
-            keeper.collected.set()
+            keeper.end_collection()
         failpoint("manager.job_keeper.collect.after")
 
-    async def _collect_small(self, keeper_id: str) -> list[tuple[Path, list[FileFacts]]]:
-        """Returns the directories of the jobs that the keeper has had, which is one, with all their files. Those that
-        are not here then are large."""
+    async def _collect_small(self, keeper: _DepartingKeeper, keeper_id: str) -> None:
         while True:
             try:
-                return await self._collect_once(keeper_id)
+                if not keeper.folders:
+                    keeper.folders = await self._find_folders(keeper_id)
+                for folder, directory in keeper.folders.items():
+                    collection = await self._collector.collect(keeper_id, folder, directory, durable=True)
+                    left = any(file.path.startswith(f"{CHECKPOINT_FOLDER}/") for file in collection.left)
+                    keeper.has_large_checkpoints = keeper.has_large_checkpoints or left
+                return
             except FileNotFoundError:  # it has had no job
-                return []
+                return
             except (ServiceUnavailable, CollectionFailed) as error:
                 log.info("files are collected later: %s", error, extra=self._extra)
                 await asyncio.sleep(PAUSE_SECONDS)
 
-    async def _collect_once(self, keeper_id: str) -> list[tuple[Path, list[FileFacts]]]:
+    async def _find_folders(self, keeper_id: str) -> dict[str, Path]:
+        """Of the jobs that a keeper has had, which is one."""
         trials = self._paths.directory / "trials"
-        jobs: dict[Path, list[FileFacts]] = {}
-        for file in await self._hub.list_files(keeper_id, self._paths.trials, timeout_seconds=_LIST_SECONDS):
-            if (directory := self._paths.local_job(file.path)) is not None:
-                inner = (trials / file.path).relative_to(directory).as_posix()
-                jobs.setdefault(directory, []).append(FileFacts(inner, file.size, file.modified))
-        for directory in jobs:
-            folder = f"{self._paths.trials}/{directory.relative_to(trials).as_posix()}"
-            await self._collector.collect(keeper_id, folder, directory, durable=True)
-        return list(jobs.items())
+        files = await self._hub.list_files(keeper_id, self._paths.trials, timeout_seconds=_LIST_SECONDS)
+        found = {directory for file in files if (directory := self._paths.local_job(file.path)) is not None}
+        return {f"{self._paths.trials}/{path.relative_to(trials).as_posix()}": path for path in found}
 
-    async def _fetch_checkpoints(self, keeper_id: str, jobs: Sequence[tuple[Path, list[FileFacts]]]) -> None:
+    async def _fetch_checkpoints(self, keeper: _DepartingKeeper, keeper_id: str) -> None:
         """Fetch the checkpoints that were too large to be collected, the newest first."""
-        for directory, files in jobs:
-            for number, size in _saved_checkpoints(files):
+        for folder, directory in keeper.folders.items() if keeper.has_large_checkpoints else ():
+            for number, size in _saved_checkpoints(await self._hub.list_files(keeper_id, folder)):
                 path = f"{CHECKPOINT_FOLDER}/{number}"
                 if await asyncio.to_thread(self._collector.has_all, directory / path):
                     continue
@@ -158,9 +176,7 @@ class Departures(KeeperPresence):
                     text = "%s of %s has %s, more than is fetched; it is lost"
                     log.warning(text, path, directory, size_text(size), extra=self._extra)
                     continue
-                there = self._paths.on_machine(str(directory / path))
-                assert there is not None
-                await self._collector.copy(keeper_id, there, directory / path)
+                await self._collector.copy(keeper_id, f"{folder}/{path}", directory / path)
 
     # ---- how the keepers are, as the hub says
 

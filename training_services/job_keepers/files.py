@@ -84,7 +84,7 @@ class JobKeeperFiles:
 
     async def read(self, form: TrialJobForm, path: str, offset: int, limit: int) -> bytes:
         """As `SupportsLogs.read_job_file`."""
-        lives = await self._lives(form)
+        lives = await self._await_files(form)
         return await self._reader.read(
             self._keeper_id(form, lives=lives),
             self._paths.job(form),
@@ -98,7 +98,7 @@ class JobKeeperFiles:
 
     async def list(self, form: TrialJobForm) -> list[tuple[str, int]]:
         """As `SupportsLogs.list_job_files`."""
-        lives = await self._lives(form)
+        lives = await self._await_files(form)
         keeper_id, folder = self._keeper_id(form, lives=lives), self._paths.job(form)
         return await self._reader.list(keeper_id, folder, Path(form.directory), place=_place(form), lives=lives)
 
@@ -138,6 +138,13 @@ class JobKeeperFiles:
             problem = f"the copy of {path} of job {form.job_id} on the manager's machine cannot be removed: {error}"
             raise TrainingServiceError(problem) from error
 
+    async def _await_files(self, form: TrialJobForm) -> bool:
+        """Whether a job is not over; if it is, its small files are here."""
+        lives = await self._lives(form)
+        if not lives:
+            await self.departures.wait_small(form.job_id)
+        return lives
+
     async def _lives(self, form: TrialJobForm) -> bool:
         """Whether a job is not over."""
         try:
@@ -147,7 +154,7 @@ class JobKeeperFiles:
         return True
 
     def _keeper_id(self, form: TrialJobForm, *, lives: bool) -> str | None:
-        return job_keeper_id(form.job_id) if lives or form.job_id in self.departures else None
+        return job_keeper_id(form.job_id) if lives else None
 
 
 def _place(form: TrialJobForm) -> str:

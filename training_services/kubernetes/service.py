@@ -157,7 +157,8 @@ class KubernetesTrainingService(JobKeeperService):
         is_known = seen.job_id in self._jobs or seen.job_id in self._departures
         is_ours = is_known and seen.status is PlatformStatus.RUNNING and len(seen.instances) == 1
         pod = view.first_pod(self._provider.names.job(seen.job_id))
-        if not is_ours or pod is None or self._group is None or seen.job_id in self._reaching:
+        before = self._reaching.get(seen.job_id)
+        if not is_ours or pod is None or self._group is None or (before is not None and not before.done()):
             return
         if self._provider.is_direct(self._settings, view.cluster):
             reaching = self._explain_silence(view, seen.job_id, pod)

@@ -107,9 +107,11 @@ def seen(job_id: str, status: PlatformStatus = PlatformStatus.PENDING, **facts: 
 class Stage:
     """One experiment's service; `keeper` methods play the keepers of its jobs."""
 
+    directory: Path  # of the experiment
+
     def __init__(self, **options: Any) -> None:
         self.hub = KeeperHub(NodePool(), key=KEY, heartbeat_seconds=60.0)
-        context = ServiceContext("e1", Path("/home/x/experiments/e1"), NodePool(), self.hub)
+        context = ServiceContext("e1", self.directory, NodePool(), self.hub)
         self.service = ScriptedService(context, **options)
         self.recorder = Recorder()
         self.recorder.listen(self.service)
@@ -127,7 +129,7 @@ class Stage:
             parameter_file="{}",
             command="python trial.py",
             code_directory="/code",
-            directory="/job",
+            directory=str(self.directory / "trials" / f"17-{job_id}" / "jobs" / "1"),
         )
 
     async def register(self, job_id: str = "a.1", *jobs: JobReport, instance: str = "uid-1") -> None:
@@ -159,6 +161,11 @@ class Stage:
     def details(self, job_id: str = "a.1") -> list[str]:
         """The reasons that were reported."""
         return [change.detail for change in self.recorder.of(job_id)]
+
+
+@pytest.fixture(autouse=True)
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Stage, "directory", tmp_path, raising=False)
 
 
 @pytest.fixture
@@ -390,7 +397,7 @@ async def test_the_keeper_of_a_job_that_is_over_is_asked_for_its_files_before_it
         stage.hub.end("a.1", EndReason.NODE_LOST, "gone")
         await stage.recorder.end_of("a.1")
         asked = await stage.order_of("ListFiles")
-        assert asked.order["folder"] == "experiments/e1/trials"
+        assert asked.order["folder"] == "experiments/e1/trials/17-a.1/jobs/1"
         assert ("stop", "a.1") not in stage.service.calls
         answer = FileAnswer(stage.sessions["a.1"], asked.order["request"], missing=True)
         stage.hub.answer("job:a.1", answer, b"")
