@@ -6,12 +6,12 @@ Nothing that it writes reaches this machine's files, except through its volumes.
 import asyncio
 import os
 import shlex
-import signal
 import stat
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from signal import SIGKILL, Signals
 
 from fakes.kubernetes.requirements import NAMESPACES
 
@@ -61,6 +61,11 @@ class Container:
         return self.folder / "log"
 
     @property
+    def _complaints(self) -> Path:
+        """What those say that start it."""
+        return self.folder / "complaints"
+
+    @property
     def is_running(self) -> bool:
         """Whether its process has not ended."""
         return self.pid != 0 and self._process.returncode is None
@@ -80,9 +85,10 @@ class Container:
         words = ["setpriv", "--pdeathsig", "KILL", "--", *NAMESPACES, *network, "sh", "-e", str(self.folder / "start")]
         reading, writing = os.pipe()
         try:
-            with self.log.open("ab") as log:
+            self.log.touch()
+            with self._complaints.open("ab") as complaints:
                 self._process = await asyncio.create_subprocess_exec(
-                    *words, stdin=writing, stdout=log, stderr=log, cwd="/", start_new_session=True
+                    *words, stdin=writing, stdout=complaints, stderr=complaints, cwd="/", start_new_session=True
                 )
         finally:
             os.close(writing)
@@ -93,7 +99,7 @@ class Container:
             raise
         if said != b"ready\n":
             await self._process.wait()
-            raise StartFailure(f"{shlex.join(self.command)}: {self.log.read_text(errors='replace')[-500:]}")
+            raise StartFailure(f"{shlex.join(self.command)}: {self._complaints.read_text(errors='replace')[-500:]}")
         with suppress(OSError, IndexError):  # it has ended
             children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text()
             self.pid = int(children.split()[0])
@@ -101,13 +107,15 @@ class Container:
     async def wait(self) -> int:
         """Wait for its end. Its exit code, 128 and the number of the signal if one has killed it."""
         code = await self._process.wait()
+        if code == 1 and self._complaints.read_bytes():
+            code = -SIGKILL  # with which unshare could not end itself, as it does with other signals
         self.was_killed_for_memory = self.was_killed_for_memory or self._count_kills_for_memory() > 0
         if self.cgroup is not None:
             with suppress(OSError):
                 self.cgroup.rmdir()
         return code if code >= 0 else 128 - code
 
-    def signal(self, number: signal.Signals) -> None:
+    def signal(self, number: Signals) -> None:
         """Send its first process a signal, as a container runtime does."""
         if self.pid and self._process.returncode is None:
             with suppress(ProcessLookupError):
@@ -116,10 +124,10 @@ class Container:
     def kill(self) -> None:
         """End everything in it at once."""
         if self.pid:  # what waits for it ends when it has ended, with everything in its namespace
-            self.signal(signal.SIGKILL)
+            self.signal(SIGKILL)
         elif self._process.returncode is None:  # its own `kill` may take the exit code away from the loop
             with suppress(ProcessLookupError):
-                os.kill(self._process.pid, signal.SIGKILL)
+                os.kill(self._process.pid, SIGKILL)
 
     def read_termination(self, *, or_log: bool) -> str:
         """The termination message, or the end of the log if that is asked for and there is none."""
@@ -145,12 +153,12 @@ class Container:
         user = () if self.user is None else ("--reuid", str(self.user), "--regid", str(self.user), "--clear-groups")
         variables = [f"{name}={value}" for name, value in self.environment.items()]
         start = ["env", "-i", "-C", self.working_directory, *variables, *command]
-        return ["setpriv", *user, "--pdeathsig", "KILL", "--", *start] if user else start
+        return ["setpriv", *user, "--pdeathsig", "KILL", "--", *start]
 
     def _script(self) -> str:
         """What its first process does before it becomes the command."""
         quote = shlex.quote
-        base, root = str(self.folder / "root"), str(self.folder / "root" / "merged")
+        log, base, root = quote(str(self.log)), str(self.folder / "root"), str(self.folder / "root" / "merged")
         lines = []
         if self.memory_bytes is not None and self.cgroup is not None:
             lines.append(f"echo 0 > {quote(str(self.cgroup))}/cgroup.procs")
@@ -180,9 +188,11 @@ class Container:
             lines.append(f"mount --bind {source} {target}")
             if mount.is_read_only:
                 lines.append(f"mount -o remount,bind,ro {target}")
-        lines.append(f"mkdir -p {quote('merged' + self.working_directory)}")
+        lines.append(f"mkdir -p {quote('merged' + os.path.realpath(self.working_directory))}")
         lines.append("echo ready >&0")
-        lines.append(f"exec chroot {quote(root)} {shlex.join(self._run_in_root(self.command))} < /dev/null")
+        lines.append(
+            f"exec chroot {quote(root)} {shlex.join(self._run_in_root(self.command))} < /dev/null >> {log} 2>&1"
+        )
         return "\n".join(lines) + "\n"
 
 

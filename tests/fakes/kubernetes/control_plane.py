@@ -88,6 +88,11 @@ class ControlPlane:
         tokens = {user: secrets.token_hex(16) for user in USERS}
         self.access = Access(self._ports["api"], tokens, str(folder / "api" / "apiserver.crt"))
 
+    @property
+    def pids(self) -> list[int]:
+        """Of what runs."""
+        return [process.pid for process in self._running.values()]
+
     def start(self) -> None:
         """Start everything, and wait until it can be used."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)

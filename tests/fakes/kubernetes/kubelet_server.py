@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 TLS_END_SECONDS = 0.05
 """Connections may take so long to close."""
 _FOLLOW_SECONDS = 0.05
+_END_SECONDS = 5.0
 _CHUNK_BYTES = 32 * 1024
 _STDIN, _STDOUT, _STDERR, _ERROR, _RESIZE = range(5)
 _CLOSE = 255
@@ -33,6 +34,7 @@ class KubeletServer:
         self._tls = tls
         self._runner: web.AppRunner | None = None
         self._server: asyncio.Server
+        self._commands: set[_Exec] = set()
         self.port = 0
 
     async def start(self) -> None:
@@ -54,6 +56,8 @@ class KubeletServer:
         """Refuse connections, and end those that there are."""
         if self._runner is not None:
             self._server.close()
+            for command in list(self._commands):
+                await command.end()
             await self._runner.cleanup()
             self._runner = None
 
@@ -95,7 +99,12 @@ class KubeletServer:
             raise web.HTTPBadRequest(text="this node speaks WebSocket only")
         socket = web.WebSocketResponse(protocols=_PROTOCOLS, max_msg_size=0)
         await socket.prepare(request)
-        await _Exec(socket, container, request).run()
+        command = _Exec(socket, container, request)
+        self._commands.add(command)
+        try:
+            await command.run()
+        finally:
+            self._commands.discard(command)
         await socket.close()
         return socket
 
@@ -107,20 +116,29 @@ class _Exec:
         self._socket = socket
         self._words = container.exec_words(request.query.getall("command", []))
         self._has_input = request.query.get("input") in ("1", "true")
+        self._process: asyncio.subprocess.Process
+        self._has_ended = asyncio.Event()
+
+    async def end(self) -> None:
+        """End it at once."""
+        _kill(self._process)
+        await self._has_ended.wait()
 
     async def run(self) -> None:
-        """Run it to its end, or until the client is gone."""
+        """Run it to its end. Once the client is gone, its standard input ends, and it has some time to do so, too."""
         pipe = asyncio.subprocess.PIPE
-        process = await asyncio.create_subprocess_exec(
-            "setpriv", "--pdeathsig", "KILL", "--", *self._words,
-            stdin=pipe if self._has_input else asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe, cwd="/",
-            start_new_session=True,
-        )  # fmt: skip
+        words = ["setpriv", "--pdeathsig", "KILL", "--", *self._words]
+        process = self._process = await asyncio.create_subprocess_exec(
+            *words, stdin=pipe, stdout=pipe, stderr=pipe, cwd="/", start_new_session=True
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        if not self._has_input:
+            process.stdin.close()
         try:
             async with asyncio.TaskGroup() as group:
-                taking = group.create_task(self._take_input(process), name="input of exec")
-                assert process.stdout is not None
-                assert process.stderr is not None
+                taking = group.create_task(self._take_input(process.stdin), name="input of exec")
                 sending = [
                     group.create_task(self._send(process.stdout, _STDOUT), name="output of exec"),
                     group.create_task(self._send(process.stderr, _STDERR), name="errors of exec"),
@@ -132,24 +150,28 @@ class _Exec:
                 taking.cancel()
         finally:
             _kill(process)
+            await process.wait()
+            self._has_ended.set()
 
     async def _send(self, stream: asyncio.StreamReader, channel: int) -> None:
         while data := await stream.read(_CHUNK_BYTES):
             with suppress(ConnectionError):
                 await self._socket.send_bytes(bytes([channel]) + data)
 
-    async def _take_input(self, process: asyncio.subprocess.Process) -> None:
-        """Pass on what the client sends. Its end is the end of the command."""
+    async def _take_input(self, stdin: asyncio.StreamWriter) -> None:
+        """Pass on what the client sends, until it is gone."""
         async for message in self._socket:
-            if message.type is not WSMsgType.BINARY or not message.data or process.stdin is None:
+            if message.type is not WSMsgType.BINARY or not message.data:
                 continue
             with suppress(ConnectionError):
                 if message.data[0] == _STDIN:
-                    process.stdin.write(message.data[1:])
-                    await process.stdin.drain()
+                    stdin.write(message.data[1:])
+                    await stdin.drain()
                 elif message.data[0] == _CLOSE:
-                    process.stdin.close()
-        _kill(process)
+                    stdin.close()
+        stdin.close()
+        await asyncio.sleep(_END_SECONDS)
+        _kill(self._process)
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:

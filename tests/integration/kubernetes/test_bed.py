@@ -1,46 +1,13 @@
 """The cluster of the tests behaves as a real one does."""
 
 from pathlib import Path
-from typing import Any
 
+import pytest
 from fakes.kubernetes.api import ApiError, Object
 from fakes.kubernetes.cluster import Cluster
+from fakes.kubernetes.jobs import IMAGE, SLEEP, start_job, start_running, state_of, wait_for_end, wait_for_pod
 from fakes.kubernetes.node_agent import GPU
 from fakes.machines.processes import in_namespace_of
-
-SLEEP = "sleep 600"
-IMAGE = "example/trial:1"
-
-
-def start_job(cluster: Cluster, name: str, script: str, **changes: Any) -> None:
-    """Create a Job of one pod with one container that runs a script. `changes` are of the container, or `pod=…`."""
-    pod = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, **changes.pop("pod", {})}
-    pod["containers"] = [{"name": "main", "image": IMAGE, "command": ["sh", "-c", script], **changes}]
-    body = {"metadata": {"name": name}, "spec": {"backoffLimit": 0, "template": {"spec": pod}}}
-    cluster.create(cluster.path("jobs"), body)
-
-
-def wait_for_end(cluster: Cluster, job: str) -> str:
-    """The type of the condition with which a Job has ended."""
-
-    def end() -> str:
-        status = cluster.get(cluster.path("jobs", job))["status"]
-        return next((each["type"] for each in status.get("conditions", ()) if each["status"] == "True"), "")
-
-    return str(cluster.until(end))
-
-
-def wait_for_pod(cluster: Cluster, job: str, phase: str) -> Object:
-    """The Job's only pod, once it is in a phase."""
-    found: Object = cluster.until(
-        lambda: next((pod for pod in cluster.pods_of(job) if pod["status"]["phase"] == phase), None)
-    )
-    return found
-
-
-def state_of(pod: Object) -> Object:
-    state: Object = pod["status"]["containerStatuses"][0]["state"]
-    return state
 
 
 def read_log(cluster: Cluster, pod: str) -> str:
@@ -93,16 +60,18 @@ def test_what_a_pod_mounts_is_where_it_says(cluster: Cluster) -> None:
         {"name": "scratch", "emptyDir": {}},
         {"name": "data", "persistentVolumeClaim": {"claimName": "data"}},
     ]
-    paths = {"text": "/proctor/text", "hidden": "/proctor/hidden", "scratch": "/scratch", "data": "/data"}
+    paths = {"text": "/proctor/text", "hidden": "/proctor/hidden", "scratch": "/var/run/proctor-test", "data": "/data"}
     environment = [
         {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "hidden", "key": "key"}}},
         {"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
         {"name": "BOTH", "value": "$(KEY)$(POD)"},
     ]
-    script = "cat /proctor/text/* /proctor/hidden/key /scratch/first; echo; stat -Lc %a /proctor/hidden/key; "
+    script = (
+        "cat /proctor/text/* /proctor/hidden/key /var/run/proctor-test/first; echo; stat -Lc %a /proctor/hidden/key; "
+    )
     script += "echo $BOTH; touch /proctor/text/c 2> /dev/null || echo read-only; echo kept > /data/file"
     mounts = [{"name": name, "mountPath": path} for name, path in paths.items()]
-    first = {"name": "first", "image": IMAGE, "command": ["sh", "-c", "printf 4 > /scratch/first"]}
+    first = {"name": "first", "image": IMAGE, "command": ["sh", "-c", "printf 4 > /var/run/proctor-test/first"]}
     pod = {"volumes": volumes, "initContainers": [{**first, "volumeMounts": mounts}]}
     start_job(cluster, "job", script, volumeMounts=mounts, env=environment, pod=pod)
     assert wait_for_end(cluster, "job") == "Complete"
@@ -110,6 +79,7 @@ def test_what_a_pod_mounts_is_where_it_says(cluster: Cluster) -> None:
     found = cluster.log(made["metadata"]["name"], container="main").splitlines()
     assert found == ["1234", "400", "3" + made["metadata"]["uid"], "read-only"]
     assert (claim / "file").read_text() == "kept\n"
+    assert not Path("/run/proctor-test").exists(), "/var/run is a link, and must not lead to this machine"
 
 
 def test_a_pod_that_is_deleted_has_its_grace(cluster: Cluster) -> None:
@@ -137,15 +107,32 @@ def test_a_node_has_as_many_gpus_as_it_says(cluster: Cluster) -> None:
     assert "Insufficient nvidia.com/gpu" in said[0]
 
 
-def test_an_image_that_cannot_be_pulled_is_tried_again(cluster: Cluster) -> None:
+def test_a_command_can_be_run_in_a_container(cluster: Cluster) -> None:
     cluster.add_node("node")
-    cluster.lose_image(IMAGE, "no such image")
-    start_job(cluster, "job", "true")
-    waiting = cluster.until(
-        lambda: [state_of(pod) for pod in cluster.pods_of("job") if "containerStatuses" in pod["status"]]
+    pod = start_running(cluster, "job", "echo of the pod > /file; exec sleep 600", env=[{"name": "A", "value": "b"}])
+    assert (
+        cluster.kubectl("exec", "-i", pod, "--", "sh", "-c", "cat /file -; echo $A", text="in\n")
+        == "of the pod\nin\nb\n"
     )
-    assert waiting[0]["waiting"]["reason"] in ("ErrImagePull", "ImagePullBackOff")
-    said = [each["message"] for each in cluster.list("events") if each["reason"] == "Failed"]
-    assert any("no such image" in each for each in said)
-    cluster.find_image(IMAGE)
+    with pytest.raises(AssertionError, match="exit code 3"):
+        cluster.kubectl("exec", pod, "--", "sh", "-c", "exit 3")
+
+
+def test_a_user_has_the_rights_that_the_test_gives(cluster: Cluster) -> None:
+    with pytest.raises(AssertionError, match="Forbidden"):
+        cluster.kubectl("get", "pods", user="person")
+    cluster.grant("person", [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}])
+    assert cluster.kubectl("get", "pods", user="person") == ""
+    cluster.grant("person", [])
+    cluster.until(lambda: not cluster.is_allowed("person", "list", "pods"))
+
+
+def test_a_pod_has_the_account_of_its_namespace(cluster: Cluster) -> None:
+    cluster.add_node("node")
+    folder = "/var/run/secrets/kubernetes.io/serviceaccount"
+    url = "https://$KUBERNETES_SERVICE_HOST:$KUBERNETES_SERVICE_PORT/api/v1/namespaces"
+    asked = f'curl -s --cacert {folder}/ca.crt -H "Authorization: Bearer $(cat {folder}/token)" {url}'
+    start_job(cluster, "job", f"{asked} | grep -o 'system:serviceaccount:[a-z0-9:-]*'")
     assert wait_for_end(cluster, "job") == "Complete"
+    (pod,) = cluster.pods_of("job")
+    assert f"system:serviceaccount:{cluster.namespace}:default" in cluster.log(pod["metadata"]["name"])
