@@ -55,7 +55,6 @@ LAST_REPORT_SECONDS = 2.0
 """How long the last report of a keeper may take that is over, as its platform says."""
 STOP_SECONDS = 30.0
 """How long a keeper that does not answer may take to end its job, beyond the time that the trial has to save."""
-
 RECONNECT_SECONDS = 60.0
 """How long the keeper of a job that runs may take to connect to a new manager before that is shown."""
 
@@ -73,6 +72,7 @@ class JobKeeperService(
 
     :param pending_timeout_seconds: how long a job may wait on its platform until its keeper is connected; None: for
         ever.
+    :param grace_seconds: how long the platform lets a keeper live that it takes away.
     :param collect_limit_bytes: larger files of a job, but for checkpoints, are not collected.
     :param checkpoint_limit_bytes: larger checkpoints are not copied to the manager.
     """
@@ -82,12 +82,14 @@ class JobKeeperService(
         context: ServiceContext,
         *,
         pending_timeout_seconds: float | None = None,
+        grace_seconds: float = STOP_SECONDS,
         collect_limit_bytes: int = COLLECT_LIMIT_BYTES,
         checkpoint_limit_bytes: int = CHECKPOINT_LIMIT_BYTES,
         **options: Any,
     ) -> None:
         super().__init__(context, **options)
         self._pending_timeout_seconds = pending_timeout_seconds
+        self._grace_seconds = grace_seconds
         self._keepers: dict[str, JobKeeper] = {}
         self._files = JobKeeperFiles(
             self, context, collect_limit=collect_limit_bytes, checkpoint_limit=checkpoint_limit_bytes
@@ -427,7 +429,8 @@ class JobKeeperService(
         elif seen.status is PlatformStatus.GONE:
             self._end_gone(keeper, seen.reason, seen.detail)
         elif seen.status is PlatformStatus.ENDED:
-            self._end_over(keeper, *self._how_it_ended(keeper, seen), seen=seen)
+            how = how_it_ended(seen, was_connected=keeper.is_connected, has_run=self._has_run(keeper))
+            self._end_over(keeper, *how, seen=seen)
         else:
             if keeper.is_resumed and seen.status is PlatformStatus.PENDING:
                 self._begin_starting(seen.job_id)  # not all of it may be there
@@ -504,15 +507,18 @@ class JobKeeperService(
             self._hub.forget(seen.job_id)
 
     def _replace(self, keeper: JobKeeper, reason: EndReason | None, detail: str) -> None:
-        """The platform has started another instance of a keeper. The first one may still run, where nothing reaches
-        it."""
-        if self._group is not None and not keeper.is_over:
+        """The platform has started another instance of a keeper. The first may still run, where nothing reaches it."""
+        if self._group is not None and not keeper.is_over and not keeper.is_replaced:
+            keeper.is_replaced = True
             text = joined("its platform has started another keeper for it, so the first one is lost", detail)
-            ending = self._remove_and_end(keeper, reason or EndReason.NODE_LOST, text)
-            self._start(ending, f"end of {keeper.form.job_id}")
+            self._start(self._end_replaced(keeper, reason or EndReason.NODE_LOST, text), f"end of {keeper.form.job_id}")
 
-    def _how_it_ended(self, keeper: JobKeeper, seen: PlatformJob) -> tuple[EndReason, str]:
-        return how_it_ended(seen, was_connected=keeper.is_connected, has_run=self._has_run(keeper))
+    async def _end_replaced(self, keeper: JobKeeper, reason: EndReason, detail: str) -> None:
+        """While the first one answers, its trial may save, and it reports the end by itself."""
+        if not self.absence(self.keeper_of(keeper.form)):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(keeper.dropped.wait(), self._grace_seconds)
+        await self._remove_and_end(keeper, reason, detail)
 
     def _report_obstacle(self, keeper: JobKeeper, clause: str) -> None:
         if clause != keeper.obstacle and self._is_current(keeper):
@@ -521,11 +527,9 @@ class JobKeeperService(
 
     def note_unreachable(self, job_id: str, clause: str) -> None:
         """A platform cannot connect to the keeper of a job that runs there."""
-        keeper = self._keepers.get(job_id)
-        if keeper is not None and not self._was_up(keeper):
-            self._report_obstacle(keeper, clause)
-        elif keeper is not None:
-            self._set_silence(keeper, clause)
+        if (keeper := self._keepers.get(job_id)) is not None:
+            report = self._set_silence if self._was_up(keeper) else self._report_obstacle
+            report(keeper, clause)
 
     # ---- files
 

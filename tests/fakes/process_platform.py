@@ -36,6 +36,8 @@ from proctor.trial_keeper.start import find_keeper, stop_keeper
 
 POLL_SECONDS = 0.05
 GRACE_SECONDS = 4.0
+REPLACED_SECONDS = 0.5
+"""How long a keeper is waited for that has another one beside it: here it is never told to end."""
 KEEP_EXIT_CODE = ("sh", "-c", '"$@"; echo $? > "$0"')
 FOLDER, POINTER = "PROCTOR_TEST_PODS", "PROCTOR_TEST_POINTER"
 """Environment variables: where the platform is, for a manager that is a process of its own."""
@@ -269,7 +271,7 @@ class ProcessService(JobKeeperService):
 
     def __init__(self, context: ServiceContext, platform: ProcessPlatform | None = None, **options: Any) -> None:
         limit = context.settings.get("pending_timeout_seconds")
-        super().__init__(context, pending_timeout_seconds=limit, **options)
+        super().__init__(context, pending_timeout_seconds=limit, grace_seconds=REPLACED_SECONDS, **options)
         self._platform = platform or ProcessPlatform(Path(os.environ[FOLDER]), Path(os.environ[POINTER]))
         self._metadata: dict[str, Any] = {"pending_timeout_seconds": limit}
         self._listed: dict[str, PlatformJob] = {}

@@ -51,6 +51,7 @@ class JobKeeper:
     is_pending: bool = False  # the platform has said that it does not run yet
     is_connected: bool = False  # it has registered
     is_over: bool = False  # the platform has said so, or it is being removed; its end follows
+    is_replaced: bool = False  # its platform has started another one in its place
     is_removed: bool = False  # the platform has nothing of it any more
     instance: str = ""
     node: str = ""

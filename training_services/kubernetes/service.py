@@ -51,7 +51,8 @@ class KubernetesTrainingService(JobKeeperService):
 
     def __init__(self, context: ServiceContext, *, provider: KubernetesProvider | None = None, **options: Any) -> None:
         self._settings = KubernetesSettings.read(context.settings)
-        super().__init__(context, pending_timeout_seconds=self._settings.pending_timeout_seconds, **options)
+        options["pending_timeout_seconds"] = self._settings.pending_timeout_seconds
+        super().__init__(context, grace_seconds=self._settings.termination_grace_seconds, **options)
         self._provider = provider or provider_of(context)
         self._made: ExperimentObjects | None = None
         self._reaching: dict[str, asyncio.Task[None]] = {}  # by job: what connects its pod, or says why it does not

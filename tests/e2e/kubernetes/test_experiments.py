@@ -1,0 +1,117 @@
+"""Experiments of a real manager in one namespace of a real control plane: GPUs, kills of the manager, what is left."""
+
+import socket
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.kubernetes.cluster import Cluster
+from fakes.real_manager import RealManager, real_manager
+
+TRIAL = """
+import sys, time, proctor
+x = proctor.get_next_parameter()["x"]
+for step in range(3):
+    proctor.report_intermediate_result(x + step)
+    time.sleep(float(sys.argv[1]))
+proctor.report_final_result(x)
+"""
+TORN = """
+import os, sys, time, proctor
+start = proctor.get_checkpoint()
+begun = int(open(start + "/step").read()) if start else 0
+for step in range(begun + 1, 7):
+    os.makedirs("state", exist_ok=True)
+    with open("state/step", "w") as file:
+        file.write(str(step))
+    proctor.report_intermediate_result(step, step=step, checkpoint="state")
+    time.sleep(0.5)
+proctor.report_final_result(begun)
+"""
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def manager(cluster: Cluster, tmp_path: Path) -> Iterator[RealManager]:
+    """A manager that pods reach."""
+    port = free_port()
+    listen = {"PROCTOR_KEEPER_LISTEN": f"127.0.0.1:{port}", "PROCTOR_KEEPER_URL": f"https://127.0.0.1:{port}"}
+    with real_manager(tmp_path, environment={**listen, "KUBECONFIG": str(cluster.kubeconfig)}) as made:
+        yield made
+
+
+def service(**keys: Any) -> dict[str, Any]:
+    return {"platform": "kubernetes", "image": "example/trial:1", "terminationGracePeriod": 3, **keys}
+
+
+def objects(cluster: Cluster) -> list[str]:
+    """What the cluster has of ours."""
+    plurals = ("jobs", "pods", "secrets", "configmaps")
+    names = [f"{plural}/{each['metadata']['name']}" for plural in plurals for each in cluster.list(plural)]
+    return [name for name in names if "/proctor-" in name]
+
+
+def test_sixty_trials_of_three_experiments_on_twelve_gpus_outlive_two_kills_of_the_manager(
+    cluster: Cluster, manager: RealManager
+) -> None:
+    for number in range(3):
+        cluster.add_node(f"gpu-{number}", gpus=4)
+    experiments = [
+        manager.create(
+            TRIAL, 0.1, trainingService=service(), trialGpuNumber=gpus, trialConcurrency=6, maxTrialNumber=20
+        )
+        for gpus in (1, 2, 4)
+    ]
+    for finished in (8, 30):
+        manager.poll_for(lambda: count(manager, experiments)["SUCCEEDED"] >= finished, f"{finished} trials")  # noqa: B023
+        manager.kill()
+        time.sleep(0.5)
+        manager.start()
+    for experiment_id in experiments:
+        manager.until_status(experiment_id, "DONE")
+    assert count(manager, experiments) == {"SUCCEEDED": 60}
+    for experiment_id in experiments:
+        for trial in manager.trials(experiment_id):
+            values = [point["value"] for point in manager.client.trial_curve(trial["id"])]
+            assert len(values) == 3, trial
+            assert len(list(manager.client.jobs(trial["id"]))) == 1, "no kill of the manager costs an attempt"
+    for experiment_id in experiments:
+        manager.client.stop_experiment(experiment_id)
+    manager.poll_for(lambda: not objects(cluster), "an empty namespace")
+
+
+def count(manager: RealManager, experiments: list[str]) -> Counter[str]:
+    return Counter(trial["status"] for each in experiments for trial in manager.trials(each))
+
+
+def test_a_trial_whose_pod_is_evicted_continues_from_its_checkpoint(cluster: Cluster, manager: RealManager) -> None:
+    cluster.add_node("node")
+    experiment_id = manager.create(TORN, trainingService=service(), maxTrialNumber=1)
+    manager.until(lambda: any(each["intermediate_count"] >= 2 for each in manager.trials(experiment_id)), "two reports")
+    (pod,) = cluster.list("pods")
+    cluster.evict(pod["metadata"]["name"])
+    manager.until_status(experiment_id, "DONE")
+    (trial,) = manager.trials(experiment_id)
+    assert trial["status"] == "SUCCEEDED"
+    assert trial["final_value"] >= 1, "it began where the first one had saved"
+    first, *_ = manager.client.jobs(trial["id"])
+    assert first["end_reason"] == "PREEMPTED"
+
+
+def test_an_experiment_that_is_deleted_after_a_kill_leaves_nothing(cluster: Cluster, manager: RealManager) -> None:
+    cluster.add_node("node")
+    experiment_id = manager.create(TRIAL, 60, trainingService=service(), trialConcurrency=3, maxTrialNumber=3)
+    manager.until(lambda: count(manager, [experiment_id])["RUNNING"] == 3, "three trials")
+    manager.client.stop_experiment(experiment_id)
+    manager.kill()
+    manager.start()
+    manager.until_status(experiment_id, "STOPPED")
+    manager.client.delete_experiment(experiment_id)
+    manager.poll_for(lambda: not objects(cluster), "an empty namespace")
