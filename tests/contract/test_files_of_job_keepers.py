@@ -15,9 +15,10 @@ import pytest
 from contract.test_job_keeper_service import EXPERIMENT, JobKeeperHarness
 from fakes.process_platform import ProcessService
 
+from proctor.sdk.protocol import ENV_CHECKPOINT_STORAGE
 from proctor.training_services.base import CheckpointOffer, EndReason, JobStart, TrialJobForm, TrialJobStatus
 from proctor.training_services.errors import ServiceUnavailable, SubmissionRefused, TrainingServiceError
-from proctor.training_services.job_keepers import departures
+from proctor.training_services.job_keepers import departures, staging
 from proctor.training_services.registry import ServiceContext
 from proctor.training_services.testing import Recorder, serving
 
@@ -352,3 +353,87 @@ async def test_another_experiment_leaves_pods_alone_whose_files_are_not_collecte
     harness.hub.release(EXPERIMENT)
     async with serving(other):
         assert await harness.leftovers() == []
+
+
+async def test_what_a_trial_saves_when_its_pod_is_evicted_is_fetched_before_the_pod_ends(harness: FilesHarness) -> None:
+    recorder = Recorder()
+    recorder.listen(harness.service)
+    gate = harness.directory / "gate"
+    form = harness.job(saves=1, size=LARGE, gate=gate)
+    script = harness.directory / "code" / "trial.py"
+    saving = TRIAL.replace(
+        "    time.sleep(0.02)\n", "    time.sleep(0.02)\n    if proctor.should_stop():\n        break\n"
+    )
+    last = '\nimport os; os.mkdir("last"); open("last/step", "w").write("7"); proctor.report(7.0, checkpoint="last")\n'
+    script.write_text(saving + last)
+    async with serving(harness.service):
+        await harness.service.submit_trial_job(form)
+        await recorder.until(lambda: registered(recorder, form) == 1)
+        pid = harness.platform.keeper_pid(form.job_id)
+        assert pid is not None
+        os.kill(pid, signal.SIGTERM)
+        end = await recorder.end_of(form.job_id)
+        assert end.exit is not None
+        assert end.exit.reason is EndReason.PREEMPTED
+        assert await harness.leftovers() == []
+        second = harness.job(number=2, offers=[offer(recorder, form, 2)])
+        await run_job(harness, recorder, second)
+        assert await read(harness, second, "stdout") == b"begins at 7\n"
+
+
+async def test_checkpoints_in_a_mounted_folder_are_verified_there_and_not_copied(harness: FilesHarness) -> None:
+    mounted, recorder = harness.directory / "claim", Recorder()
+    recorder.listen(harness.service)
+    first = harness.job(size=LARGE)
+    storage = mounted / "checkpoints" / EXPERIMENT / "first"
+    first = replace(first, environment={ENV_CHECKPOINT_STORAGE: f"{storage}/1"})
+    async with serving(harness.service):
+        await harness.service.submit_trial_job(first)
+        clause = "waiting: trials on platform processes cannot store checkpoints: there is no folder"
+        await recorder.until(lambda: any(clause in change.detail for change in recorder.of(first.job_id)))
+        (mounted / "checkpoints").mkdir(parents=True)
+        end = await recorder.end_of(first.job_id)
+        assert end.exit is not None
+        assert end.exit.reason is EndReason.EXITED_OK
+        assert await harness.leftovers() == []
+        stored = storage / "1" / "1"
+        assert (stored / "step").read_text() == "1"
+        assert not Path(first.directory, "output/checkpoints").exists()
+        records = [json.loads(line) for line in recorder.journals[first.job_id].splitlines()]
+        manifest = next(record["manifest"] for record in records if record["kind"] == "checkpoint")
+        offered = CheckpointOffer(first.job_id, str(stored), 1, manifest=manifest)
+        gate = harness.directory / "gate"
+        second = harness.job(number=2, offers=[offered], gate=gate)
+        second = replace(second, environment={ENV_CHECKPOINT_STORAGE: f"{storage}/2"})
+        await harness.service.submit_trial_job(second)
+        await recorder.start_of(second.job_id)
+        start = next(change.start for change in recorder.of(second.job_id) if change.start is not None)
+        assert start.reason == "from checkpoint 1 of job 1, in the folder that is mounted on its machine"
+        with pytest.raises(TrainingServiceError, match="is running and continues from"):
+            await harness.service.delete_checkpoint(first, str(stored))
+        await recorder.until(lambda: registered(recorder, second) == 1)
+        await harness.service.delete_checkpoint(first, str(storage / "2" / "1"))  # by the keeper of another job
+        assert not (storage / "2" / "1").exists()
+        gate.touch()
+        await recorder.end_of(second.job_id)
+        assert await read(harness, second, "stdout") == b"begins at 1\n"
+
+
+async def test_a_job_to_whose_machine_nothing_can_be_brought_waits_and_is_given_back(
+    harness: FilesHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(staging, "LONGEST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("proctor.training_services.files.code.hash_file", lambda path: "0" * 64)
+    form, recorder = harness.form_of("true"), Recorder()
+    recorder.listen(harness.service)
+    async with serving(harness.service):
+        await harness.service.submit_trial_job(form)
+        end = await recorder.end_of(form.job_id)
+        assert await harness.leftovers() == []
+    assert end.exit is not None
+    assert end.exit.reason is EndReason.INFRASTRUCTURE
+    assert "its machine cannot be made ready: trial job first.1: the upload" in end.detail
+    assert "was damaged in transit" in end.detail
+    waiting = [change.detail for change in recorder.of(form.job_id) if "tried again in" in change.detail]
+    assert len(waiting) == staging.ATTEMPTS - 1
