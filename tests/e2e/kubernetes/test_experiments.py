@@ -19,7 +19,7 @@ for step in range(3):
     time.sleep(float(sys.argv[1]))
 proctor.report_final_result(x)
 """
-TORN = """
+SAVING = """
 import os, sys, time, proctor
 start = proctor.get_checkpoint()
 begun = int(open(start + "/step").read()) if start else 0
@@ -27,7 +27,7 @@ for step in range(begun + 1, 7):
     os.makedirs("state", exist_ok=True)
     with open("state/step", "w") as file:
         file.write(str(step))
-    proctor.report_intermediate_result(step, step=step, checkpoint="state")
+    proctor.report(step, checkpoint="state")
     time.sleep(0.5)
 proctor.report_final_result(begun)
 """
@@ -93,7 +93,7 @@ def count(manager: RealManager, experiments: list[str]) -> Counter[str]:
 
 def test_a_trial_whose_pod_is_evicted_continues_from_its_checkpoint(cluster: Cluster, manager: RealManager) -> None:
     cluster.add_node("node")
-    experiment_id = manager.create(TORN, trainingService=service(), maxTrialNumber=1)
+    experiment_id = manager.create(SAVING, trainingService=service(), maxTrialNumber=1)
     manager.until(lambda: any(each["intermediate_count"] >= 2 for each in manager.trials(experiment_id)), "two reports")
     (pod,) = cluster.list("pods")
     cluster.evict(pod["metadata"]["name"])
