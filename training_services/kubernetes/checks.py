@@ -5,11 +5,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from proctor.training_services.errors import TrainingServiceError
-from proctor.training_services.kubernetes.client import Cluster
+from proctor.training_services.kubernetes.client import Cluster, KubernetesObject
 from proctor.training_services.kubernetes.manifests import EXPERIMENT_ANNOTATION, Names, manager_selector
 from proctor.training_services.providers import CheckStep, CheckVerdict
 
-__all__ = ["RIGHTS", "RIGHTS_FOR_EXEC", "ClusterChecks", "Right", "clean_namespace", "find_missing_rights"]
+__all__ = [
+    "RIGHTS",
+    "RIGHTS_FOR_EXEC",
+    "ClusterChecks",
+    "Right",
+    "clean_namespace",
+    "experiment_of",
+    "find_missing_rights",
+    "list_anchors",
+]
 
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
@@ -91,6 +100,18 @@ async def find_missing_rights(cluster: Cluster, namespace: str, rights: Sequence
     return missing
 
 
+async def list_anchors(cluster: Cluster, namespace: str, names: Names) -> list[KubernetesObject]:
+    """The anchors of all experiments of a manager. Raises ServiceUnavailable."""
+    query = {"labelSelector": f"{manager_selector(names)},app.kubernetes.io/component=experiment"}
+    pages = [page async for page, _ in cluster.list(f"/api/v1/namespaces/{namespace}/configmaps", query)]
+    return [anchor for page in pages for anchor in page if "ownerReferences" not in anchor["metadata"]]
+
+
+def experiment_of(anchor: KubernetesObject) -> str:
+    """The id of its experiment."""
+    return str((anchor["metadata"].get("annotations") or {}).get(EXPERIMENT_ANNOTATION, ""))
+
+
 async def clean_namespace(
     cluster: Cluster, namespace: str, names: Names, *, in_use: Collection[str]
 ) -> tuple[list[str], list[str]]:
@@ -98,17 +119,12 @@ async def clean_namespace(
     of its experiment. Returns the experiments whose objects were deleted, and those that were left alone. Raises
     ServiceUnavailable.
     """
-    path = f"/api/v1/namespaces/{namespace}/configmaps"
-    query = {"labelSelector": f"{manager_selector(names)},app.kubernetes.io/component=experiment"}
-    removed: set[str] = set()
-    left: set[str] = set()
-    async for anchors, _ in cluster.list(path, query):
-        for anchor in anchors:
-            metadata = anchor["metadata"]
-            experiment_id = (metadata.get("annotations") or {}).get(EXPERIMENT_ANNOTATION, "")
-            if experiment_id in in_use:
-                left.add(experiment_id)
-            elif "ownerReferences" not in metadata:
-                await cluster.delete(f"{path}/{metadata['name']}", uid=metadata["uid"])
-                removed.add(experiment_id)
+    anchors = await list_anchors(cluster, namespace, names)
+    left = {experiment_of(anchor) for anchor in anchors} & set(in_use)
+    removed = set()
+    for anchor in anchors:
+        if (experiment_id := experiment_of(anchor)) not in in_use:
+            name, uid = anchor["metadata"]["name"], anchor["metadata"]["uid"]
+            await cluster.delete(f"/api/v1/namespaces/{namespace}/configmaps/{name}", uid=uid)
+            removed.add(experiment_id)
     return sorted(removed), sorted(left)

@@ -205,8 +205,8 @@ class Cluster:
         headers: Mapping[str, str] | None = None,
     ) -> aiohttp.ClientResponse:
         """The response to a request that was carried out; its body is still to be read. One that the server turns away
-        because it is busy (429, 503) is sent again when it says so, and one whose credentials have expired with new
-        ones."""
+        because it is busy (429, 503, or with Retry-After) is sent again when it says so, and one whose credentials have
+        expired is sent again with new ones."""
         may_log_in, attempts = self._log_in is not None, 0
         while True:
             response = await self._send_once(method, path, query, timeout=timeout, body=body, headers=headers)
@@ -216,7 +216,7 @@ class Cluster:
             if response.status == 401 and self._log_in is not None and may_log_in:
                 may_log_in = False
                 await self._log_in()
-            elif response.status in (429, 503) and attempts < _RETRIES:
+            elif attempts < _RETRIES and (response.status in (429, 503) or "Retry-After" in response.headers):
                 attempts += 1
                 await asyncio.sleep(_retry_after(response))
             else:

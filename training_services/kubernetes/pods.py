@@ -19,7 +19,7 @@ from proctor.training_services.kubernetes.manifests import (
 from proctor.training_services.kubernetes.pod_template import TRIAL_CONTAINER
 from proctor.trial_keeper.protocol import EndReason
 
-__all__ = ["ClusterJob", "ClusterPod", "describe", "read_job", "read_pod"]
+__all__ = ["ClusterJob", "ClusterPod", "created_at", "describe", "read_job", "read_pod"]
 
 _TAKEN_AWAY = frozenset(
     {
@@ -86,7 +86,7 @@ def read_job(found: KubernetesObject) -> ClusterJob | None:
         job_id=ids[JOB_ANNOTATION],
         token=ids.get(TOKEN_ANNOTATION, ""),
         experiment_id=ids.get(EXPERIMENT_ANNOTATION, ""),
-        created_at=_time(metadata["creationTimestamp"]),
+        created_at=created_at(found),
         is_suspended=bool(found.get("spec", {}).get("suspend")),
         failure=_clause(failed.get("reason"), failed.get("message")),
     )
@@ -103,7 +103,7 @@ def read_pod(found: KubernetesObject) -> ClusterPod:
         name=metadata["name"],
         uid=metadata["uid"],
         job_name=(metadata.get("labels") or {}).get(JOB_LABEL, ""),
-        created_at=_time(metadata["creationTimestamp"]),
+        created_at=created_at(found),
         phase=status.get("phase", "Pending"),
         node=found["spec"].get("nodeName", ""),
         is_going="deletionTimestamp" in metadata,
@@ -210,5 +210,6 @@ def _join(*clauses: str) -> str:
     return "; ".join(clause for clause in clauses if clause)
 
 
-def _time(text: str) -> float:
-    return datetime.fromisoformat(text).timestamp()
+def created_at(found: KubernetesObject) -> float:
+    """When an object was created, in Unix time."""
+    return datetime.fromisoformat(found["metadata"]["creationTimestamp"]).timestamp()

@@ -99,6 +99,10 @@ class KubernetesProvider(Provider):
         """It has nothing there any more."""
         self._users.discard(experiment_id)
 
+    def is_claimed(self, experiment_id: str) -> bool:
+        """Whether an experiment runs there, or is still to be cleaned up after."""
+        return experiment_id in self._users
+
     def hold(self, experiment_id: str) -> None:
         self.claim(experiment_id)
 
@@ -150,8 +154,8 @@ class KubernetesProvider(Provider):
         form = make_form(f"doctor-{token_hex(4)}", trial_gpu_number)
         manifests = ExperimentManifests(self.names, form.experiment_id, chosen, version("proctor"))
         objects = ExperimentObjects(cluster, namespace, manifests, await self.archive())
-        python = None if self.is_direct(chosen, cluster) else chosen.python
-        probe = PodProbe(cluster, namespace, self._context.hub, relay_python=python, socket=self.socket())
+        python, socket = (None, "") if self.is_direct(chosen, cluster) else (chosen.python, self.socket())
+        probe = PodProbe(cluster, namespace, self._context.hub, relay_python=python, socket=socket)
         outcome = await probe.run(objects, self.endpoint(chosen, cluster), form)
         if not outcome.problem:
             checks.add("pod", f"a pod on node {outcome.node} has connected after {outcome.seconds:.1f} s")

@@ -1,6 +1,7 @@
 """Platform `kubernetes`: each trial job is a Job of the user's namespace, whose pod runs the job's keeper."""
 
 import asyncio
+import logging
 import re
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
@@ -13,20 +14,23 @@ from proctor.training_services.errors import BrokenPlatform, ServiceUnavailable,
 from proctor.training_services.job_keeper_service import JobKeeperService, PlatformJob, PlatformStatus
 from proctor.training_services.keepers.launches import user_name, write_launch
 from proctor.training_services.keepers.sessions import job_keeper_id
+from proctor.training_services.kubernetes.checks import experiment_of, list_anchors
 from proctor.training_services.kubernetes.client import ApiRefused
 from proctor.training_services.kubernetes.manifests import ExperimentManifests
 from proctor.training_services.kubernetes.namespaces import NamespaceView
 from proctor.training_services.kubernetes.objects import ExperimentObjects
-from proctor.training_services.kubernetes.pods import ClusterPod
+from proctor.training_services.kubernetes.pods import ClusterPod, created_at
 from proctor.training_services.kubernetes.provider import KubernetesProvider
 from proctor.training_services.kubernetes.relay import PodRelay
 from proctor.training_services.kubernetes.settings import KubernetesSettings
 from proctor.training_services.registry import ServiceContext
 from proctor.trial_keeper.linux.backoff import BackOff
 from proctor.trial_keeper.pod_output import read_log, read_termination
-from proctor.trial_keeper.protocol import End, Launch, ReportHeader
+from proctor.trial_keeper.protocol import End, JobReport, Launch, ReportHeader
 
 __all__ = ["KubernetesTrainingService"]
+
+log = logging.getLogger(__name__)
 
 REVIEW_SECONDS = 300.0
 """How often all Jobs of the namespace are compared with those that are expected; in between they are watched."""
@@ -143,6 +147,28 @@ class KubernetesTrainingService(JobKeeperService):
         await super().clean_up()
         await (await self._objects()).delete()
         self._provider.release(self._experiment_id)
+
+    def begin_serving(self) -> None:
+        super().begin_serving()
+        self._start(self._remove_left_anchors(), "what deleted experiments have left")
+
+    async def _remove_left_anchors(self) -> None:
+        """Remove what the namespace has of experiments that were deleted while it could not be reached. Those that are
+        in no database are reported."""
+        view, names = await self._view(), self._provider.names
+        try:
+            anchors = await list_anchors(view.cluster, view.namespace, names)
+            reports = [
+                JobReport(each["metadata"]["name"], "", None, created_at(each), experiment_id=experiment_of(each))
+                for each in anchors
+                if not self._provider.is_claimed(experiment_of(each))
+            ]
+            place, mine = f"{self.place_name}, experiments", self._experiment_id
+            for name in sorted(await self._hub.removable_jobs(place, reports, experiment_id=mine)):
+                log.info("what a deleted experiment has left is removed: %s", name, extra={"action": "job.remove"})
+                await view.cluster.delete(f"/api/v1/namespaces/{view.namespace}/configmaps/{name}")
+        except ServiceUnavailable as error:
+            log.warning("%s is not looked through for deleted experiments: %s", self.place_name, error)
 
     # ---- the connections of pods
 

@@ -1,0 +1,131 @@
+"""What managers and people have left in a namespace: looked at by doctor, removed where the database explains it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+from fakes.kubernetes.cluster import Cluster
+from fakes.kubernetes_manager import EXPERIMENT, KubernetesHarness, Scene
+
+from proctor.training_services.kubernetes.checks import RIGHTS, RIGHTS_FOR_EXEC
+from proctor.training_services.kubernetes.manifests import ExperimentManifests
+from proctor.training_services.kubernetes.settings import KubernetesSettings
+from proctor.training_services.providers import CheckStep
+from proctor.training_services.testing import serving
+from proctor.trial_keeper.protocol import JobReport
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def harness(cluster: Cluster, tmp_path: Path, anyio_backend: str) -> AsyncIterator[KubernetesHarness]:
+    made = KubernetesHarness(cluster, tmp_path)
+    await made.open()
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+def leave(harness: KubernetesHarness, experiment_id: str) -> None:
+    """As an experiment whose objects were not removed."""
+    manifests = ExperimentManifests(harness.provider.names, experiment_id, KubernetesSettings.read({"image": "i"}), "1")
+    harness.cluster.create(harness.cluster.path("configmaps"), manifests.anchor("endpoint"))
+
+
+async def anchors(harness: KubernetesHarness) -> set[str]:
+    """The experiments that have an anchor."""
+    found = await asyncio.to_thread(harness.cluster.list, "configmaps")
+    ids = [(each["metadata"].get("annotations") or {}).get("proctor/experiment-id") for each in found]
+    return {each for each in ids if each}
+
+
+async def test_what_deleted_experiments_have_left_is_removed_and_what_no_database_knows_is_reported(
+    harness: KubernetesHarness,
+) -> None:
+    async def explained(unknown: Sequence[JobReport]) -> set[str]:
+        return {each.job_id for each in unknown if each.experiment_id == "deleted"}
+
+    for experiment_id in ("deleted", "stranger", EXPERIMENT):
+        leave(harness, experiment_id)
+    async with serving(harness.service):
+        await harness.hub.mark_reattached(explained)
+        async with asyncio.timeout(30):
+            while await anchors(harness) != {"stranger", EXPERIMENT}:  # noqa: ASYNC110 - the cluster is asked
+                await asyncio.sleep(0.05)
+    assert [job.experiment_id for _, job in harness.hub.unknown_jobs()] == ["stranger"]
+
+
+async def test_cleaning_leaves_experiments_that_run(harness: KubernetesHarness) -> None:
+    await harness.reattached()
+    harness.cluster.add_node("node")
+    scene = Scene(harness)
+    async with serving(harness.service):
+        await scene.run()
+        leave(harness, "other")
+        steps = await harness.provider.clean(harness.settings, {})
+        assert [(step.verdict.value, step.found) for step in steps] == [
+            ("fail", f"experiment {EXPERIMENT} uses it"),
+            ("ok", "removed what experiments other had there"),
+        ]
+        assert await anchors(harness) == {EXPERIMENT}
+    await harness.service.clean_up()
+    assert [step.found for step in await harness.provider.clean(harness.settings, {})] == ["nothing was left there"]
+
+
+def found(steps: Sequence[CheckStep]) -> dict[str, tuple[str, str]]:
+    return {step.name: (step.verdict.value, step.found) for step in steps}
+
+
+@pytest.mark.parametrize("is_direct", [True, False])
+async def test_a_check_sends_a_pod_that_connects_and_leaves_nothing(
+    cluster: Cluster, tmp_path: Path, is_direct: bool
+) -> None:
+    node = cluster.add_node("node")
+    harness = KubernetesHarness(cluster, tmp_path, is_direct=is_direct)
+    await harness.open()
+    await harness.reattached()
+    try:
+        steps = found(await harness.provider.inspect(harness.settings, {}, trial_gpu_number=0))
+        assert {name: verdict for name, (verdict, _) in steps.items()} == dict.fromkeys(
+            ("cluster", "rights", "manager", "pod"), "ok"
+        ), steps
+        assert steps["pod"][1].startswith(f"a pod on node {node.name} has connected after ")
+        assert await harness.leftovers() == []
+    finally:
+        await harness.close()
+
+
+async def test_a_check_names_what_keeps_the_pod_from_running(
+    harness: KubernetesHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await harness.reattached()
+    monkeypatch.setattr("proctor.training_services.kubernetes.probing.PATIENCE_SECONDS", 3.0)
+    harness.cluster.add_node("node", gpus=1)
+    steps = found(await harness.provider.inspect(harness.settings, {}, trial_gpu_number=2))
+    assert steps["pod"][0] == "note", steps
+    assert "Insufficient nvidia.com/gpu" in steps["pod"][1]
+    steps = found(await harness.provider.inspect({**harness.settings, "python": "/bin/ls"}, {}, trial_gpu_number=0))
+    assert steps["pod"][0] == "fail"
+    assert "/bin/ls: " in steps["pod"][1]
+    assert await harness.leftovers() == []
+
+
+async def test_a_check_names_the_verbs_that_are_missing(harness: KubernetesHarness) -> None:
+    await harness.reattached()
+    settings = {**harness.settings, "context": "person"}
+    steps = found(await harness.provider.inspect(settings, {}))
+    wanted = [f"{verb} {right.resource}" for right in RIGHTS for verb in right.verbs]
+    assert steps["rights"][0] == "fail"
+    assert all(words in steps["rights"][1] for words in wanted)
+    assert "pod" not in steps
+    rules = [
+        {"apiGroups": [right.group], "resources": [right.resource], "verbs": list(right.verbs)}
+        for right in (*RIGHTS, *RIGHTS_FOR_EXEC)
+        if right.is_needed
+    ]
+    await asyncio.to_thread(harness.cluster.grant, "person", rules)
+    steps = found(await harness.provider.inspect(settings, {}))
+    assert steps["rights"][0] == "note"
+    assert "list events, watch events" in steps["rights"][1]
