@@ -1,11 +1,13 @@
 """Messages of a keeper that are damaged or made to do harm: each is taken or refused, none fails inside the manager,
 and no other keeper or job notices."""
 
+import asyncio
 import copy
 import json
 import math
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -22,6 +24,7 @@ from proctor.training_services.nodes.pool import NodePool
 from proctor.trial_keeper.protocol import (
     Chunk,
     CommandPoll,
+    ContentRequest,
     Device,
     DeviceProcess,
     End,
@@ -135,6 +138,7 @@ def messages(session: str) -> dict[str, tuple[dict[str, Any], bytes]]:
         "commands": (to_json(CommandPoll(session, 0, 0.0)), b""),
         "report": (to_json(header), b"\n" + LINE),
         "answer": (to_json(answer), b"\ntext"),
+        "content": (to_json(ContentRequest(session, "abc", 0)), b""),
     }
 
 
@@ -274,5 +278,26 @@ async def test_the_sound_messages_are_taken(stage: Stage) -> None:
         if name == "register":
             continue
         answer = await stage.post("one", name, body, data)
-        assert answer.status_code == 200, (name, answer.text)
+        wanted = 404 if name == "content" else 200  # it was not asked to fetch anything
+        assert answer.status_code == wanted, (name, answer.text)
     assert stage.experiment.stored == {("T.1", 0): LINE}
+
+
+async def test_a_keeper_reads_no_archive_that_another_keeper_was_asked_to_fetch(stage: Stage, tmp_path: Path) -> None:
+    archive = tmp_path / "code.tar.gz"
+    archive.write_bytes(b"the code of one")
+    fetches = registration() | {"commands": ["FetchArchive"]}
+    stage.sessions["one"] = (await stage.post("one", "register", fetches)).json()["session"]
+    fetching = asyncio.ensure_future(stage.hub.fetch_archive("one", archive, "abc", "code/x"))
+    try:
+        poll = to_json(CommandPoll(stage.sessions["one"], 0, 60.0))
+        while not (await stage.post("one", "commands", poll)).json()["commands"]:
+            pass
+        asked = to_json(ContentRequest(stage.sessions["one"], "abc", 4))
+        assert (await stage.post("one", "content", asked)).content == b"code of one"
+        assert (await stage.post("two", "content", asked)).status_code == 409
+        theirs = to_json(ContentRequest(stage.sessions["two"], "abc", 0))
+        assert (await stage.post("two", "content", theirs)).status_code == 404
+        assert (await stage.client.post("/api/v1/keepers/one/content", json=asked)).status_code == 401
+    finally:
+        fetching.cancel()

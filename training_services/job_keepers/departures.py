@@ -138,6 +138,8 @@ class Departures(KeeperPresence):
             log.warning("not all files of job %s were collected: they took too long", job_id, extra=self._extra)
         except (TrainingServiceError, OSError) as error:
             log.warning("not all files of job %s were collected: %s", job_id, error, extra=self._extra)
+        except Exception:
+            log.exception("not all files of job %s were collected", job_id, extra=self._extra)
         finally:
             keeper.end_collection()
         failpoint("manager.job_keeper.collect.after")

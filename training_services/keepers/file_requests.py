@@ -205,11 +205,14 @@ class FileRequests:
                 del self._offers[sha256]
 
     async def read_offered(self, sha256: str, offset: int) -> bytes:
-        """Up to `MOST_BYTES` of an archive that this keeper was asked to fetch. Raises UnknownContent, OSError."""
+        """Up to `MOST_BYTES` of an archive that this keeper was asked to fetch. Raises UnknownContent."""
         offer = self._offers.get(sha256)
         if offer is None or offset < 0:
             raise UnknownContent(f"the keeper of {self._place} was not asked to fetch {sha256[:64]!r}")
-        return await asyncio.to_thread(_read_piece, offer.path, offset)
+        try:
+            return await asyncio.to_thread(_read_piece, offer.path, offset)
+        except OSError as error:
+            raise UnknownContent(f"{offer.path} cannot be read: {error.strerror}") from error
 
     def answer(self, answer: FileAnswer, data: bytes) -> None:
         """The keeper's answer; perhaps its request was canceled meanwhile."""

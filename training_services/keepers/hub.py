@@ -288,8 +288,7 @@ class KeeperHub(KeeperFiles):
         session.suspended = {job_id: clause for job_id, clause in session.suspended.items() if clause}
 
     async def content(self, keeper_id: str, request: ContentRequest) -> bytes:
-        """Bytes of an archive that a keeper was asked to fetch. Raises UnknownNode, UnknownSession, UnknownContent,
-        OSError."""
+        """Bytes of an archive that a keeper was asked to fetch. Raises UnknownNode, UnknownSession, UnknownContent."""
         return await self._session(keeper_id, request.session).files.read_offered(request.sha256, request.offset)
 
     def answer(self, keeper_id: str, answer: FileAnswer, data: bytes) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from proctor.sdk.checkpoints.manifest import verify_checkpoint
 from proctor.sdk.failpoints import failpoint
 from proctor.sdk.files import UNFINISHED_PREFIX, remove_file, set_aside, sync_folder
-from proctor.trial_keeper.errors import AccessRefused, CommandRefused
+from proctor.trial_keeper.errors import AccessRefused, CommandRefused, SessionError
 from proctor.trial_keeper.files.access import FileAccess, list_files, read_file
 from proctor.trial_keeper.files.archives import place_archive
 from proctor.trial_keeper.protocol import (
@@ -122,7 +122,9 @@ class FileAnswers:
         try:
             await self._fetch(request, read)
             answer = blank
-        except (AccessRefused, CommandRefused, OSError) as error:
+        except SessionError:
+            raise
+        except Exception as error:
             answer = _failed(request, blank, error)
         return json.dumps(to_json(answer)).encode() + b"\n"
 

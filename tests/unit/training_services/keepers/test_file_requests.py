@@ -258,6 +258,9 @@ async def test_a_keeper_reads_an_archive_only_while_it_is_told_to_fetch_it(stage
         await stage.hub.content(NODE, ContentRequest(stage.session, "other", 0))
     with pytest.raises(UnknownSession):
         await stage.hub.content(NODE, ContentRequest("of before", "abc", 0))
+    for offset in (-1, 2**63 - 1):
+        with pytest.raises(UnknownContent):
+            await stage.hub.content(NODE, ContentRequest(stage.session, "abc", offset))
     stage.hub.answer(NODE, FileAnswer(stage.session, order["request"]), b"")
     await fetching
     with pytest.raises(UnknownContent):
