@@ -1,6 +1,7 @@
 """A service with a keeper per job on a platform that follows the test, with keepers that are played here."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -46,7 +47,7 @@ class ScriptedService(JobKeeperService):
     place_name = "platform scripted"
 
     def __init__(self, context: ServiceContext, **options: Any) -> None:
-        super().__init__(context, clean_up_seconds=0.01, **options)
+        super().__init__(context, clean_up_seconds=0.01, grace_seconds=0.2, **options)
         self.calls: list[tuple[str, str]] = []
         self.answers: dict[str, list[Exception]] = {"start": [], "stop": [], "list": [], "read": []}
         self.there: dict[str, PlatformJob] = {}
@@ -83,8 +84,8 @@ class ScriptedService(JobKeeperService):
         self._answer("read", job.job_id)
         return self.left.get(job.job_id)
 
-    def code_place(self, form: TrialJobForm) -> str:
-        return "/code"
+    def code_place(self, form: TrialJobForm) -> str | None:
+        return None if os.path.isdir(form.code_directory) else form.code_directory
 
     def check(self, form: TrialJobForm) -> None:
         """Everything can run."""
@@ -132,8 +133,21 @@ class Stage:
             directory=str(self.directory / "trials" / f"17-{job_id}" / "jobs" / "1"),
         )
 
+    def form_with_code(self) -> TrialJobForm:
+        """Of a job whose code is sent."""
+        code = self.directory / "code"
+        code.mkdir(exist_ok=True)
+        (code / "trial.py").write_text("pass")
+        return replace(self.form(), code_directory=str(code), environment_file="/captured")
+
+    async def fetched(self, asked: Command) -> None:
+        """The keeper has fetched an archive."""
+        self.hub.answer("job:a.1", FileAnswer(self.sessions["a.1"], asked.order["request"]), b"")
+
     async def register(self, job_id: str = "a.1", *jobs: JobReport, instance: str = "uid-1") -> None:
-        registration = Registration("k", 1, "boot", "host", "0", "3.11", [], list(jobs), instance=instance)
+        registration = Registration(
+            "k", 1, "boot", "host", "0", "3.11", [], list(jobs), commands=["FetchArchive"], instance=instance
+        )
         self.sessions[job_id] = (await self.hub.register(f"job:{job_id}", registration)).session
 
     async def orders(self, job_id: str = "a.1") -> list[Command]:
@@ -497,3 +511,68 @@ async def test_what_no_service_has_sent_to_a_keeper_is_not_expected_for_ever(sta
     stage.hub.forget_unsent("e1")
     assert (stage.hub.was_started("plug-in.1"), stage.hub.was_started("other.1")) == (False, True)
     assert stage.hub.abandon("e1") == ["a.1"]
+
+
+async def test_a_job_is_launched_once_its_code_has_arrived_however_often_its_keeper_connects(stage: Stage) -> None:
+    async with serving(stage.service):
+        await stage.service.submit_trial_job(stage.form_with_code())
+        await stage.register()
+        await stage.order_of("FetchArchive")
+        await stage.register()  # its link was broken
+        asked = await stage.order_of("FetchArchive")
+        assert asked.order["folder"].startswith("code/")
+        assert [order.type for order in await stage.orders()] == ["FetchArchive"]
+        await stage.fetched(asked)
+        launch = (await stage.order_of("Launch")).order
+        await stage.register()  # before it has taken the launch
+        orders = await stage.orders()
+    assert [order.type for order in orders] == ["Launch"]
+    assert (launch["code_directory"], launch["directory"]) == (
+        asked.order["folder"],
+        "experiments/e1/trials/17-a.1/jobs/1",
+    )
+    assert launch["environment_file"] is None
+
+
+async def test_after_a_restart_a_job_that_its_keeper_has_is_sent_nothing_again(stage: Stage) -> None:
+    stage.service.there["a.1"] = seen("a.1", PlatformStatus.RUNNING, instances=("uid-1",))
+    await stage.service.reattach([stage.form_with_code()], [])
+    async with serving(stage.service):
+        await stage.register("a.1", JobReport("a.1", "t", 7, 1.0))
+        await stage.recorder.start_of("a.1")
+        await asyncio.sleep(0.05)  # enough for a launch
+        assert await stage.orders() == []
+
+
+async def test_after_a_restart_a_job_that_was_not_launched_yet_is_sent_what_it_needs(stage: Stage) -> None:
+    stage.service.there["a.1"] = seen("a.1", PlatformStatus.RUNNING, instances=("uid-1",))
+    await stage.service.reattach([stage.form_with_code()], [])
+    async with serving(stage.service):
+        await stage.register()
+        await stage.fetched(await stage.order_of("FetchArchive"))
+        await stage.order_of("Launch")
+
+
+async def test_a_keeper_that_ends_before_its_job_is_launched_costs_the_trial_nothing(stage: Stage) -> None:
+    async with serving(stage.service):
+        await stage.service.submit_trial_job(stage.form_with_code())
+        await stage.until(("start", "a.1"))
+        await stage.register()
+        await stage.order_of("FetchArchive")
+        stage.service.changes.put_nowait(seen("a.1", PlatformStatus.ENDED, exit_code=0, detail="exit code 0"))
+        end = how(await stage.recorder.end_of("a.1"))
+    assert end == (EndReason.PREEMPTED, "its keeper ended before the job was launched; exit code 0")
+
+
+async def test_a_job_that_is_stopped_while_its_code_is_sent_is_over_at_once(stage: Stage) -> None:
+    async with serving(stage.service):
+        await stage.service.submit_trial_job(stage.form_with_code())
+        await stage.until(("start", "a.1"))
+        await stage.register()
+        await stage.order_of("FetchArchive")
+        await stage.service.cancel_trial_job("a.1")
+        assert how(await stage.recorder.end_of("a.1")) == (EndReason.CANCELED, "stopped before it was started")
+        asked = await stage.order_of("ListFiles")
+        assert "Launch" not in {order.type for order in await stage.orders()}
+        stage.hub.answer("job:a.1", FileAnswer(stage.sessions["a.1"], asked.order["request"], missing=True), b"")
+        await stage.until(("start", "a.1"), ("stop", "a.1"))
