@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from fakes.kubernetes.requirements import find_part
 
-NODE_GRACE_SECONDS = 8
+NODE_GRACE_SECONDS = 10
 """A node that has not been heard of for so long is not ready."""
 EVICTION_SECONDS = 2
 """Pods are deleted so long after their node was found to be away, unless they tolerate it for longer."""
@@ -80,8 +80,9 @@ class Access:
 class ControlPlane:
     """Four processes. They end with the thread that has started them, so start them in one that lives as long."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, node_grace_seconds: int = NODE_GRACE_SECONDS) -> None:
         self._folder = folder
+        self._node_grace_seconds = node_grace_seconds
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         names = ("etcd", "peers", "api", "controllers", "scheduler")
         self._ports = dict(zip(names, free_ports(len(names)), strict=True))
@@ -185,7 +186,7 @@ class ControlPlane:
             "--feature-gates=TTLAfterFinished=true",
             f"--service-account-private-key-file={self._folder}/accounts.key",
             f"--root-ca-file={self.access.ca_file}",
-            f"--node-monitor-grace-period={NODE_GRACE_SECONDS}s",
+            f"--node-monitor-grace-period={self._node_grace_seconds}s",
             "--node-monitor-period=1s",
             "--pvclaimbinder-sync-period=1s",
         ]

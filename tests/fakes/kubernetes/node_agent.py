@@ -102,7 +102,8 @@ class NodeAgent:
         """It can be reached again."""
         await self._server.start()
         self.is_connected = True
-        await self.api.patch(f"/api/v1/nodes/{self.name}/status", self._describe(), kind=STRATEGIC)
+        with suppress(ApiError):  # the next heartbeat tries again
+            await self._post_status()
 
     def lacks_image(self, image: str) -> str | None:
         """Why an image cannot be pulled, or None: it can."""
@@ -181,6 +182,14 @@ class NodeAgent:
             if self.is_connected:
                 with suppress(ApiError):
                     await self.api.patch(path, {"spec": {"renewTime": _now_micro()}})
+                    node = await self.api.get(f"/api/v1/nodes/{self.name}")
+                    conditions = {each["type"]: each["status"] for each in node["status"]["conditions"]}
+                    if conditions["Ready"] != "True":  # it was out of touch: only the node says that it is ready again
+                        await self._post_status()
+
+    async def _post_status(self) -> None:
+        body = {"status": self._describe()["status"]}
+        await self.api.patch(f"/api/v1/nodes/{self.name}/status", body, kind=STRATEGIC)
 
     async def _follow_pods(self, group: asyncio.TaskGroup) -> None:
         selector = f"spec.nodeName={self.name}"

@@ -154,6 +154,12 @@ def test_a_node_without_power_is_not_ready_and_its_pod_is_deleted(cluster: Clust
     cluster.until(lambda: pod not in [each["metadata"]["name"] for each in cluster.pods_of("job")])
 
 
+def test_a_node_that_was_out_of_touch_says_itself_that_it_is_ready(cluster: Cluster) -> None:
+    path = f"/api/v1/nodes/{cluster.add_node('node').name}/status"
+    cluster.patch(path, {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}})
+    cluster.until(lambda: is_ready(cluster, "node") == "True")
+
+
 SCRIPT = """
 import sys
 from pathlib import Path
@@ -161,7 +167,7 @@ from fakes.kubernetes.cluster import open_cluster
 from fakes.kubernetes.control_plane import ControlPlane
 from fakes.kubernetes.jobs import start_job, start_running, wait_for_end
 
-with ControlPlane(Path(sys.argv[1])).running() as plane, open_cluster(plane.access) as cluster:
+with ControlPlane(Path(sys.argv[1]), node_grace_seconds=120).running() as plane, open_cluster(plane.access) as cluster:
     node = cluster.add_node("node")
     pod = start_running(cluster, "lasting")
     start_job(cluster, "job", "sleep 1")
