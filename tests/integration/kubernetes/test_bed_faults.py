@@ -165,12 +165,12 @@ import sys
 from pathlib import Path
 from fakes.kubernetes.cluster import open_cluster
 from fakes.kubernetes.control_plane import ControlPlane
-from fakes.kubernetes.jobs import start_job, start_running, wait_for_end
+from fakes.kubernetes.jobs import start_running, wait_for_end
 
 with ControlPlane(Path(sys.argv[1]), node_grace_seconds=120).running() as plane, open_cluster(plane.access) as cluster:
     node = cluster.add_node("node")
     pod = start_running(cluster, "lasting")
-    start_job(cluster, "job", "sleep 1")
+    start_running(cluster, "job", "sleep 1")
     plane.kill_api_server()
     plane.start_api_server()
     assert wait_for_end(cluster, "job") == "Complete"
