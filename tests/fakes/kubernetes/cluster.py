@@ -27,6 +27,7 @@ from proctor.manager.settings import Home
 PATIENCE_SECONDS = 60.0
 OWNER_LABEL = "proctor-test/cluster"
 """Which nodes belong to a test."""
+_AT_ONCE = 20
 _GROUPS = {
     "jobs": "apis/batch/v1",
     "roles": "apis/rbac.authorization.k8s.io/v1",
@@ -81,6 +82,12 @@ class Node:
         """End a pod that is only played."""
         runner = self.runner(pod)
         self._cluster.soon(lambda: runner.finish(exit_code, message))
+
+    def finish_all(self) -> int:
+        """End the pods that are only played and run now; how many there were."""
+        running = [runner for runner in list(self.agent.runners.values()) if runner.phase() == "Running"]
+        self._cluster.soon(lambda: [runner.finish(0, "") for runner in running])
+        return len(running)
 
     def container(self, pod: str, name: str = "") -> Container:
         """A container that has been started, the first one if it is not named."""
@@ -220,6 +227,20 @@ class Cluster:
     def create(self, path: str, body: Object) -> Object:
         """Add an object to the list at `path`."""
         return self.call(self._api.create(path, body))
+
+    def create_all(self, path: str, bodies: "list[Object]") -> "list[Object]":
+        """Add many objects to the list at `path`, some at a time."""
+
+        async def create() -> list[Object]:
+            places = asyncio.Semaphore(_AT_ONCE)
+
+            async def create_one(body: Object) -> Object:
+                async with places:
+                    return await self._api.create(path, body)
+
+            return await asyncio.gather(*map(create_one, bodies))
+
+        return self.call(create())
 
     def patch(self, path: str, body: Object) -> Object:
         """Change a part of an object."""

@@ -9,12 +9,16 @@ SLEEP = "sleep 600"
 IMAGE = "example/trial:1"
 
 
-def start_job(cluster: Cluster, name: str, script: str, **changes: Any) -> None:
-    """Create a Job of one pod with one container that runs a script. `changes` are of the container, or `pod=…`."""
+def make_job(name: str, script: str, **changes: Any) -> Object:
+    """A Job of one pod with one container that runs a script. `changes` are of the container, or `pod=…`."""
     pod = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, **changes.pop("pod", {})}
     pod["containers"] = [{"name": "main", "image": IMAGE, "command": ["sh", "-c", script], **changes}]
-    body = {"metadata": {"name": name}, "spec": {"backoffLimit": 0, "template": {"spec": pod}}}
-    cluster.create(cluster.path("jobs"), body)
+    return {"metadata": {"name": name}, "spec": {"backoffLimit": 0, "template": {"spec": pod}}}
+
+
+def start_job(cluster: Cluster, name: str, script: str, **changes: Any) -> None:
+    """Create what `make_job` makes."""
+    cluster.create(cluster.path("jobs"), make_job(name, script, **changes))
 
 
 def wait_for_end(cluster: Cluster, job: str) -> str:

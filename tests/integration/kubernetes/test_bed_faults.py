@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from fakes.kubernetes.cluster import Cluster
 from fakes.kubernetes.container import memory_cgroup
-from fakes.kubernetes.jobs import IMAGE, start_job, start_running, state_of, wait_for_end, wait_for_pod
+from fakes.kubernetes.jobs import IMAGE, SLEEP, make_job, start_job, start_running, state_of, wait_for_end, wait_for_pod
 from fakes.machines.processes import in_namespace_of
 
 TESTS = Path(__file__).parents[2]
@@ -108,10 +108,11 @@ def test_the_api_server_is_away_for_those_with_the_kubeconfig_file(cluster: Clus
 
 def test_pods_that_are_only_played_end_when_they_are_told_to(cluster: Cluster) -> None:
     node = cluster.add_node("node", plays=True, capacity={"pods": "200"}, cpus=200)
-    good, bad = (start_running(cluster, job) for job in ("good", "bad"))
-    node.finish(good)
+    cluster.create_all(cluster.path("jobs"), [make_job(name, SLEEP) for name in ("bad", "good", "better")])
+    bad, *_ = (wait_for_pod(cluster, job, "Running")["metadata"]["name"] for job in ("bad", "good", "better"))
     node.finish(bad, exit_code=7, message="why")
-    assert [wait_for_end(cluster, job) for job in ("good", "bad")] == ["Complete", "Failed"]
+    assert node.finish_all() == 2
+    assert [wait_for_end(cluster, job) for job in ("bad", "good", "better")] == ["Failed", "Complete", "Complete"]
     ended = state_of(cluster.pods_of("bad")[0])["terminated"]
     assert (ended["exitCode"], ended["message"]) == (7, "why")
 
