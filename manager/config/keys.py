@@ -1,4 +1,5 @@
-"""The table of every NNI v2 key: honored, accepted with a notice, or refused.
+"""The table of every NNI v2 key: honored, accepted with a notice, or refused. `operators.py` has those of
+NNI's sections for Kubernetes.
 
 All rows are rendered into docs/configuration.md, and each is tested. Rows that are not honored drive the reading of
 configurations: what is refused or has no effect is reported and taken out of the tree (`apply_treatments`).
@@ -12,6 +13,7 @@ from proctor.manager.config.errors import ConfigReport
 from proctor.manager.config.fields import BOOLEAN_WORDS
 from proctor.manager.config.key_names import folded
 from proctor.manager.config.objective import ONE_OBJECTIVE
+from proctor.manager.config.operators import OPERATOR_PATHS
 from proctor.manager.config.platforms import PLATFORMS, Availability
 from proctor.manager.config.tree import Member, TreeNode, describe, plain
 from proctor.manager.config.version1 import OLD_CLASS_FILE, OLD_KEYS, OLD_MACHINE_KEYS
@@ -90,7 +92,10 @@ _NAS = Key(
     value="nas",
     expected="hpo",
 )
-_NO_MANAGER_ADDRESS = "has no effect: workers never need an address of the manager"
+_NO_MANAGER_ADDRESS = (
+    "has no effect: workers need no address of the manager; pods that are to connect to it (platform kubernetes) find "
+    "it by managerUrl, such as https://10.0.0.5:8443"
+)
 _ANNOTATION = Key(
     EXPERIMENT,
     "useAnnotation",
@@ -375,6 +380,7 @@ _PATHS = frozenset(
     "".join(f"{folded(part)}." for part in path.replace("[]", "").split("."))
     for path in (
         *(row.path for row in KEYS),
+        *OPERATOR_PATHS,
         *(old.path for old in OLD_KEYS),
         *(f"{kind}.{OLD_CLASS_FILE}" for kind in ("tuner", "assessor", "advisor")),
         *(f"trainingService.machineList.{name}" for name in OLD_MACHINE_KEYS),

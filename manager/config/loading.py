@@ -14,6 +14,7 @@ from proctor.manager.config.key_names import folded
 from proctor.manager.config.keys import KEYS, advisor_as_tuner, apply_treatments, as_truth, without_nulls
 from proctor.manager.config.matching import match_keys
 from proctor.manager.config.objective import settle_objective
+from proctor.manager.config.operators import convert_operators
 from proctor.manager.config.secrets import empty_secrets
 from proctor.manager.config.sections import (
     NONE_REGISTERED,
@@ -89,8 +90,9 @@ def load_experiment_mapping(
 
 
 def convert_file(path: str | Path) -> tuple[dict[str, Any], tuple[Notice, ...]]:
-    """A file of NNI's first format (v1) with the present keys, in the order of the reference, and a notice for each
-    key that was converted. A file that has none comes back as it is. Raises ConfigError for what cannot be read.
+    """A file of NNI's first format (v1), or for its operators on Kubernetes, with the present keys, in the order of
+    the reference, and a notice for each key that was converted. A file that has none comes back as it is. Raises
+    ConfigError for what cannot be read.
     """
     report = ConfigReport()
     text = read_text(Path(path), report)
@@ -99,7 +101,7 @@ def convert_file(path: str | Path) -> tuple[dict[str, Any], tuple[Notice, ...]]:
         report.problem(root.place, (), expected="a mapping of keys", found=describe(plain(root)))
     report.raise_if_any()
     assert root is not None, "a document that could not be read was not reported"
-    converted = cast(dict[str, Any], plain(convert_all(without_nulls(root), report)))
+    converted = cast(dict[str, Any], plain(convert_operators(convert_all(without_nulls(root), report), report)))
     report.raise_if_any()
     places = [folded(row.path) for row in KEYS if "." not in row.path]
     order = {name: place for place, name in enumerate(dict.fromkeys(places))}
@@ -120,6 +122,7 @@ def _load(
     written = root
     root = without_nulls(root)
     root = convert_version1(root, report)
+    root = convert_operators(root, report)
     root = apply_treatments(root, report)
     root = advisor_as_tuner(root, report)
     root = settle_service(root, report)

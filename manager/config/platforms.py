@@ -11,6 +11,7 @@ class Availability(StrEnum):
     """Whether an experiment can run on a platform."""
 
     SUPPORTED = "supported"  # trials run there
+    CONVERTED = "read as kubernetes"  # the section is rewritten before it is read (operators.py)
     NOT_YET = "not yet"  # planned; the configuration is understood and refused
     REFUSED = "refused"  # will not come; something else does its work
 
@@ -37,48 +38,26 @@ class Platform:
                     return ""
                 module, package = self.needs
                 return f"platform {self.name} needs {module}: pip install '{package}'"
+            case Availability.CONVERTED:
+                return ""
             case Availability.NOT_YET:
                 return f"platform {self.name} is not yet available: {self.advice}"
             case Availability.REFUSED:
                 return f"platform {self.name} is not offered: {self.advice}"
 
 
-_STORAGE = (
-    "storage.storageType",
-    "storage.server",
-    "storage.path",
-    "storage.azureAccount",
-    "storage.azureShare",
-    "storage.keyVaultName",
-    "storage.keyVaultKey",
-)
-_ROLE = ("command", "gpuNumber", "cpuNumber", "memorySize", "dockerImage", "codeDirectory")
 _USE_OURS = "use platform local or remote, on the machines that have the GPUs"
+
+_ONE_WORKER = (
+    "one role with one pod is a plain Job; more are refused: use platform kubernetes, with several GPUs of one node"
+)
 
 _ALL = (
     Platform("local", Availability.SUPPORTED),
     Platform("remote", Availability.SUPPORTED, needs=("asyncssh", "proctor[remote]")),
     Platform("kubernetes", Availability.SUPPORTED, needs=("kubernetes", "proctor[kubernetes]")),
-    Platform(
-        "kubeflow",
-        Availability.REFUSED,
-        "its operators are not needed; platform kubernetes (plain Jobs) will replace it; until then " + _USE_OURS,
-        (
-            *("operator", "apiVersion", "namespace", "reuseMode", *_STORAGE),
-            *(f"{role}.{key}" for role in ("worker", "ps", "master") for key in ("replicas", *_ROLE)),
-        ),
-    ),
-    Platform(
-        "frameworkcontroller",
-        Availability.REFUSED,
-        "its controller is not needed; platform kubernetes (plain Jobs) will replace it; until then " + _USE_OURS,
-        (
-            *("serviceAccountName", "namespace", "reuseMode", *_STORAGE),
-            *(f"taskRoles[].{key}" for key in ("name", "taskNumber", *_ROLE[:-1])),
-            "taskRoles[].frameworkAttemptCompletionPolicy.minFailedTaskCount",
-            "taskRoles[].frameworkAttemptCompletionPolicy.minSucceedTaskCount",
-        ),
-    ),
+    Platform("kubeflow", Availability.CONVERTED, _ONE_WORKER),
+    Platform("frameworkcontroller", Availability.CONVERTED, _ONE_WORKER),
     Platform(
         "openpai",
         Availability.REFUSED,
@@ -110,9 +89,7 @@ _ALL = (
         ),
     ),
     Platform(
-        "adl",
-        Availability.REFUSED,
-        "NNI 3.0 removed it too; platform kubernetes will replace it; until then " + _USE_OURS,
+        "adl", Availability.REFUSED, "NNI 3.0 removed it too; use platform kubernetes, whose trials are plain Jobs"
     ),
     Platform("dlts", Availability.REFUSED, _USE_OURS),
     Platform(

@@ -13,6 +13,7 @@ from pydantic.fields import FieldInfo
 from proctor.manager.config.experiment import ExperimentConfig
 from proctor.manager.config.keys import ADDITIONS, ANY, EXPERIMENT, KEYS, OTHER_PLATFORMS, Key, Treatment
 from proctor.manager.config.matching import section_models
+from proctor.manager.config.operators import COUNTS, ROLE_KEYS, ROLE_NAMES, SECTION_KEYS, TASK_ROLES
 from proctor.manager.config.platforms import PLATFORMS
 from proctor.manager.config.sections import INHERITED
 from proctor.manager.config.services import KubernetesConfig, LocalConfig, RemoteConfig, Section
@@ -80,6 +81,7 @@ def render_key_tables() -> str:
         rows.sort(key=lambda row: not default_words(row).startswith(REQUIRED))
         parts += [f"### {section}", "", *_key_table(rows), ""]
     parts += ["### Other keys of NNI's files", "", *_other_table(others), ""]
+    parts += ["### trainingService, platforms kubeflow and frameworkcontroller", "", *_operator_table(), ""]
     parts += [f"### {OTHER_PLATFORMS}", "", *_key_list([row for row in KEYS if row.section == OTHER_PLATFORMS]), ""]
     parts += ["### Platforms", "", *_platform_table(), ""]
     parts += ["### Keys of NNI's first format (v1)", "", *_old_table()]
@@ -132,6 +134,21 @@ def _key_list(rows: list[Key]) -> Iterable[str]:
     for platform, keys in groupby(rows, key=lambda row: row.platform):
         names = ", ".join(f"`{row.path.removeprefix('trainingService.')}`" for row in keys)
         yield f"| `{platform}` | refused | {names} |"
+
+
+def _operator_table() -> Iterable[str]:
+    """What the keys of a role mean, and of its section."""
+    yield "| key | becomes |"
+    yield "|---|---|"
+    roles = f"`{'`, `'.join(ROLE_NAMES)}`, `{TASK_ROLES}[]`"
+    yield f"| {roles} | the trial: exactly one of them, with one pod |"
+    yield f"| `{COUNTS[0]}`, `{COUNTS[1]}` of a role | 1; more are refused |"
+    for key in ROLE_KEYS:
+        old = f" (v1: `{key.old_name}`)" if key.old_name else ""
+        yield f"| `{key.name}`{old} of a role | {_cell(key.outcome)} |"
+    for key in SECTION_KEYS:
+        yield f"| `{key.name}` | {_cell(key.outcome)} |"
+    yield "| any key of platform kubernetes | the same |"
 
 
 def _platform_table() -> Iterable[str]:

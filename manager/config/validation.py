@@ -34,7 +34,7 @@ _EXPECTED = {
 # What was refused for a reason of its own, and is therefore not missing.
 _TAKEN_OUT = {
     "tuner": ("advisor",),
-    "trainingService": ("trainingService", "trainingServicePlatform"),
+    "trainingService": ("trainingService", "trainingServicePlatform", "trial", "frameworkcontrollerConfig"),
     "searchSpace": ("useAnnotation",),
     "experimentType": ("experimentType",),
 }

@@ -64,6 +64,19 @@ OLD_KEYS: tuple[OldKey, ...] = (
     OldKey("localConfig.maxTrialNumPerGpu", "trainingService.maxTrialNumberPerGpu", 2),
     OldKey("localConfig.useActiveGpu", "trainingService.useActiveGpu", True),
     OldKey("remoteConfig.reuse", "trainingService.reuseMode", True),
+    OldKey("trial.worker", "trainingService.worker", {"command": "python old.py", "image": "digits"}),
+    OldKey("trial.master", "trainingService.master", {"command": "python old.py", "image": "digits"}),
+    OldKey("trial.ps", "trainingService.ps", {"command": "python old.py", "image": "digits"}),
+    OldKey("trial.taskRoles", "trainingService.taskRoles", [{"command": "python old.py", "image": "digits"}]),
+    OldKey("frameworkcontrollerConfig.serviceAccountName", "trainingService.serviceAccountName", "trials"),
+    OldKey("frameworkcontrollerConfig.namespace", "trainingService.namespace", "ml"),
+    OldKey("frameworkcontrollerConfig.configPath", "trainingService.configPath", "template.yml"),
+    *(OldKey(f"kubeflowConfig.{name}", None, "old") for name in ("operator", "apiVersion", "kubernetesServer")),
+    *(
+        OldKey(f"{operator}Config.{name}", None, {})
+        for operator in ("kubeflow", "frameworkcontroller")
+        for name in ("storage", "nfs", "azureStorage", "keyVault", "pvc", "uploadRetryCount")
+    ),
     OldKey("machineList", "trainingService.machineList", [{"ip": "gpu-1", "username": "somebody"}]),
     *_algorithm("tuner"),
     *_algorithm("assessor"),
@@ -82,10 +95,9 @@ OLD_MACHINE_KEYS = {
 OLD_CLASS_FILE = "classFileName"
 """The old way to name a custom algorithm: a file beside `className`; now `className: module.ClassName`."""
 
-_OLD_SECTIONS = ("trial", "localConfig", "remoteConfig")
+_OLD_SECTIONS = ("trial", "localConfig", "remoteConfig", "kubeflowConfig", "frameworkcontrollerConfig")
 _OLD_PLATFORM_SECTIONS = (
-    *("paiConfig", "paiYarnConfig", "kubeflowConfig", "frameworkcontrollerConfig", "amlConfig", "dlcConfig"),
-    *("adlConfig", "dltsConfig", "hybridConfig"),
+    *("paiConfig", "paiYarnConfig", "amlConfig", "dlcConfig", "adlConfig", "dltsConfig", "hybridConfig"),
 )
 _NO_MULTI_PHASE = "several parameters in one trial are not offered (nor by NNI 2.0 and later): start one trial for each"
 

@@ -104,7 +104,9 @@ def _missing_calls(script: Path, facts: "ScriptFacts") -> Iterator[str]:
 @config_file_argument()
 @with_session
 def convert(session: CliSession, file: Path) -> None:
-    """Print a file of NNI's first format (v1) with the present keys, as YAML; its comments are lost.
+    """Print a file of NNI's with the present keys, as YAML; its comments are lost.
+
+    Old keys are those of NNI's first format (v1) and of its platforms kubeflow and frameworkcontroller.
 
     What was converted is listed on stderr. Save the output in the same folder: relative paths start there.
     """
@@ -118,7 +120,7 @@ def convert(session: CliSession, file: Path) -> None:
     for notice in notices:
         session.report(str(notice))
     if not notices:
-        session.report(f"{file}: has no keys of NNI's first format (v1); nothing to convert")
+        session.report(f"{file}: has no old keys of NNI's; nothing to convert")
     print_one(converted, (), Format.YAML)
 
 

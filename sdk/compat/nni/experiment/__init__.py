@@ -25,7 +25,9 @@ def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
     if name in _NOT_OFFERED:
-        raise ImportError(f"nni.experiment.{name}: {_NOT_OFFERED[name]} is not offered; use 'local' or 'remote'")
+        raise ImportError(
+            f"nni.experiment.{name}: {_NOT_OFFERED[name]} is not offered; use 'local', 'remote' or 'kubernetes'"
+        )
     try:
         import proctor.sdk.client as client
 

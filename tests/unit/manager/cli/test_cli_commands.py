@@ -779,7 +779,7 @@ def test_an_old_file_is_printed_with_the_present_keys(invoke, tmp_path: Path) ->
     again = invoke("config", "convert", str(new))
     assert (again.stdout, again.stderr) == (
         result.stdout,
-        f"{new}: has no keys of NNI's first format (v1); nothing to convert\n",
+        f"{new}: has no old keys of NNI's; nothing to convert\n",
     )
 
 

@@ -203,6 +203,13 @@ def test_a_platform_is_treated_as_its_table_says(platform: Any, small_mapping: d
         small_mapping["trainingService"]["machineList"] = [{"host": "gpu"}]
     if platform.name == "kubernetes":
         small_mapping["trainingService"]["image"] = "digits"
+    if platform.availability is Availability.CONVERTED:
+        roles: Any = {"kubeflow": {"worker": {"dockerImage": "digits"}}}.get(
+            platform.name, {"taskRoles": [{"dockerImage": "digits"}]}
+        )
+        small_mapping["trainingService"] |= roles
+        assert load_experiment_mapping(small_mapping, directory).config.training_service.platform == "kubernetes"
+        return
     if platform.availability is Availability.SUPPORTED:
         assert load_experiment_mapping(small_mapping, directory).config.training_service.platform == platform.name
         return

@@ -10,10 +10,12 @@ from proctor.manager.config.errors import ConfigError, ConfigProblem, describe_p
 from proctor.manager.config.experiment import ExperimentConfig
 from proctor.manager.config.keys import KEYS
 from proctor.manager.config.loading import LoadedExperiment, load_experiment, load_experiment_mapping
+from proctor.manager.config.operators import OPERATOR_PATHS
 from proctor.manager.config.version1 import OLD_KEYS
 
 KNOWN = sorted(
     {part.removesuffix("[]") for row in KEYS for part in row.path.split(".")}
+    | {part for path in OPERATOR_PATHS for part in path.split(".")}
     | {part for old in OLD_KEYS for part in (*old.path.split("."), "classFileName")}
 )
 VALUES = st.recursive(
@@ -21,7 +23,22 @@ VALUES = st.recursive(
     | st.booleans()
     | st.integers(-1, 3)
     | st.floats()
-    | st.sampled_from(["local", "remote", "kubeflow", "NFS", "TPE", "Hyperband", "x.py", "a.B", "10m", ".", "ä\n"]),
+    | st.sampled_from(
+        [
+            "local",
+            "remote",
+            "kubeflow",
+            "frameworkcontroller",
+            "NFS",
+            "TPE",
+            "Hyperband",
+            "x.py",
+            "a.B",
+            "10m",
+            ".",
+            "ä\n",
+        ]
+    ),
     lambda children: st.lists(children, max_size=3) | st.dictionaries(st.sampled_from(KNOWN), children, max_size=5),
     max_leaves=12,
 )

@@ -87,9 +87,29 @@ def test_an_unknown_platform_is_an_error_that_lists_what_is_known(
 def test_a_package_may_offer_a_platform_that_proctor_does_not(
     install: Install, small_mapping: dict[str, Any], directory: Path
 ) -> None:
-    assert "kubeflow is not offered" in problem(small_mapping, directory, platform="kubeflow")
+    assert "aml is not offered" in problem(small_mapping, directory, platform="aml")
+    install("some_cluster", "aml = some_cluster:Service")
+    assert load(small_mapping, directory, platform="aml").training_service.platform == "aml"
+
+
+def test_a_package_may_offer_a_platform_that_would_be_read_as_kubernetes(
+    install: Install, small_mapping: dict[str, Any], directory: Path
+) -> None:
+    worker = {"replicas": 3, "dockerImage": "digits"}
+    assert "expected 1, found the number 3" in problem(small_mapping, directory, platform="kubeflow", worker=worker)
     install("some_cluster", "kubeflow = some_cluster:Service")
-    assert load(small_mapping, directory, platform="kubeflow").training_service.platform == "kubeflow"
+    service = load(small_mapping, directory, platform="kubeflow", worker=worker).canonical()["training_service"]
+    assert service == {"platform": "kubeflow", "worker": worker}
+
+
+def test_two_packages_with_one_name_that_would_be_read_as_kubernetes_are_an_error(
+    install: Install, small_mapping: dict[str, Any], directory: Path
+) -> None:
+    install("some_cluster", "kubeflow = some_cluster:Service")
+    install("some_other", "kubeflow = some_other:Service")
+    assert "two installed packages" in problem(
+        small_mapping, directory, platform="kubeflow", worker={"image": "digits"}
+    )
 
 
 def test_two_packages_with_one_name_are_an_error(
