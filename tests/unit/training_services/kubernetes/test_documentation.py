@@ -1,0 +1,62 @@
+"""What docs/kubernetes.md says of rights, sections and refused lines is what the code has."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.documentation import blocks_of
+from ruamel.yaml import YAML
+
+from proctor.manager.config.loading import load_experiment_mapping
+from proctor.manager.config.services import KubernetesConfig
+from proctor.training_services.kubernetes.checks import RIGHTS, RIGHTS_FOR_EXEC
+from proctor.training_services.kubernetes.pod_template import find_conflicts
+
+PAGE = "docs/kubernetes.md"
+EXPERIMENT = {
+    "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}},
+    "trialCommand": "python train.py",
+    "trialConcurrency": 1,
+    "tuner": {"name": "TPE", "classArgs": {"optimize_mode": "maximize"}},
+}
+
+
+def documents() -> list[dict[str, Any]]:
+    texts = [block.text for block in blocks_of(PAGE) if block.language == "yaml"]
+    return [YAML(typ="safe").load(io.StringIO(text)) for text in texts]
+
+
+def test_the_role_has_the_rights_that_are_used_and_no_others() -> None:
+    [role] = [document for document in documents() if document.get("kind") == "Role"]
+    documented = {
+        (group, resource, verb)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    used = {(right.group, right.resource, verb) for right in (*RIGHTS, *RIGHTS_FOR_EXEC) for verb in right.verbs}
+    assert documented == used
+
+
+@pytest.mark.parametrize("document", [each for each in documents() if "trainingService" in each])
+def test_each_section_of_the_page_is_valid_and_gives_no_notice(document: dict[str, Any], tmp_path: Path) -> None:
+    loaded = load_experiment_mapping({**EXPERIMENT, **document}, tmp_path)
+    assert isinstance(loaded.config.training_service, KubernetesConfig)
+    assert loaded.notices == ()
+
+
+def test_the_first_section_is_a_whole_experiment(tmp_path: Path) -> None:
+    assert load_experiment_mapping(documents()[0], tmp_path).config.trial_gpu_number == 1
+
+
+def test_every_line_of_a_template_that_is_named_as_refused_is_refused() -> None:
+    text = Path(__file__).parents[4].joinpath(PAGE).read_text(encoding="utf-8")
+    [sentence] = [part for part in text.split("\n\n") if "are refused, each with what to use" in part]
+    for name in ("restartPolicy", "activeDeadlineSeconds", "terminationGracePeriodSeconds"):
+        assert f"`{name}`" in sentence
+        assert find_conflicts({"spec": {name: 1}})
+    for name in ("command", "args", "image"):
+        assert f"`{name}`" in sentence
+        assert find_conflicts({"spec": {"containers": [{name: "x"}]}})
