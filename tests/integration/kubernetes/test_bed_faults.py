@@ -181,7 +181,7 @@ with ControlPlane(Path(sys.argv[1]), node_grace_seconds=120).running() as plane,
 
 
 def test_pods_survive_the_api_server_and_nothing_survives_the_test(tmp_path: Path, control_plane: object) -> None:
-    environment = {**os.environ, "PYTHONPATH": f"{TESTS}:{TESTS.parent / 'src'}"}
+    environment = {**os.environ, "PYTHONPATH": f"{TESTS}:{TESTS.parent / 'src'}", "TMPDIR": str(tmp_path)}
     words = [sys.executable, "-c", SCRIPT, str(tmp_path / "plane")]
     pipe = subprocess.PIPE
     with subprocess.Popen(words, env=environment, stdin=pipe, stdout=pipe, text=True) as test:
