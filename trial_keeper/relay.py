@@ -7,7 +7,9 @@ exit code 1.
 {"socket": path}                 Listen on the path, which `prepare` gave, until standard input ends; the socket is
                                  removed then.
 {"socket": path, "carry": true}  Wait for one connection to a relay that listens, and print {"connection": true}. From
-                                 then on standard input and output are that connection, each of them until it ends.
+                                 then on standard input and output are that connection, each of them until it ends;
+                                 with "whole": true both until either ends, for streams that do not pass on the end of
+                                 one direction (pods/exec).
 
 Sessions that wait take their connections from the listening socket itself: the listener passes it to each of them over
 a second socket beside the first. All of them end when another process has removed the socket, which is how `point` and
@@ -42,7 +44,7 @@ def main() -> int:
         try:
             with open(_STDIN, "rb", buffering=0, closefd=False) as source:  # a connection may follow: not a byte more
                 given = CommandInput("relay", read_object(source), source)
-            path, carries = given.text("socket"), given.flag("carry")
+            path, carries, is_whole = given.text("socket"), given.flag("carry"), given.flag("whole")
             if carries:
                 listener = stack.enter_context(_receive_listener(path))
             else:
@@ -55,7 +57,7 @@ def main() -> int:
         _answer({"socket": path})
         try:
             if carries:
-                _carry_one(listener, socket_file)
+                _carry_one(listener, socket_file, is_whole=is_whole)
             else:
                 _hand_out(listener, handover, socket_file)
         except (TrialKeeperError, OSError) as error:
@@ -139,15 +141,15 @@ def _hand_out(listener: socket.socket, handover: socket.socket, socket_file: _So
             socket.send_fds(asking, [b"+"], [listener.fileno()])
 
 
-def _carry_one(listener: socket.socket, socket_file: _SocketFile) -> None:
-    """Carry the next connection over standard input and output until both of its directions have ended."""
+def _carry_one(listener: socket.socket, socket_file: _SocketFile, *, is_whole: bool) -> None:
+    """Carry the next connection over standard input and output until both of its directions have ended, or either."""
     connection = next(_connections(listener, socket_file), None)
     if connection is None:
         return
     listener.close()
     with connection:
         _answer({"connection": True})
-        _carry(connection, socket_file)
+        _carry(connection, socket_file, is_whole=is_whole)
 
 
 class _Direction:
@@ -172,13 +174,14 @@ class _Direction:
             self._data = self._data[os.write(self.target, self._data) :] if self._data else b""
 
 
-def _carry(connection: socket.socket, socket_file: _SocketFile) -> None:
+def _carry(connection: socket.socket, socket_file: _SocketFile, *, is_whole: bool) -> None:
     """Raises OSError when the session or the keeper's process has ended before the connection has."""
     for descriptor in (_STDIN, _STDOUT, connection.fileno()):
         os.set_blocking(descriptor, False)
     inward = _Direction(_STDIN, connection.fileno())
     outward = _Direction(connection.fileno(), _STDOUT)
-    while (inward.is_open or outward.is_open) and not socket_file.is_removed():
+    is_needed = all if is_whole else any
+    while is_needed((inward.is_open, outward.is_open)) and not socket_file.is_removed():
         events = {_STDOUT: 0} if outward.is_open else {}  # 0: the end of a session is reported all the same
         for direction in (inward, outward):
             if direction.is_open:

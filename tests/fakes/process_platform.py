@@ -37,7 +37,7 @@ from proctor.trial_keeper.start import find_keeper, stop_keeper
 POLL_SECONDS = 0.05
 GRACE_SECONDS = 4.0
 REPLACED_SECONDS = 0.5
-"""How long a keeper is waited for that has another one beside it: here it is never told to end."""
+"""How long a keeper is waited for that has another one beside it: here nothing ends it."""
 KEEP_EXIT_CODE = ("sh", "-c", '"$@"; echo $? > "$0"')
 FOLDER, POINTER = "PROCTOR_TEST_PODS", "PROCTOR_TEST_POINTER"
 """Environment variables: where the platform is, for a manager that is a process of its own."""

@@ -51,7 +51,7 @@ class PodRelay:
         async with self.cluster.exec(self.namespace, self.pod, TRIAL_CONTAINER, relay_command(self.python)) as stream:
             try:
                 async with asyncio.timeout(_START_SECONDS):
-                    await stream.write(json.dumps({"socket": SOCKET, "carry": carry}).encode() + b"\n")
+                    await stream.write(json.dumps({"socket": SOCKET, "carry": carry, "whole": True}).encode() + b"\n")
                     answer = await stream.read_line()
             except TimeoutError:
                 raise ServiceUnavailable(f"the relay in pod {self.pod} does not answer") from None
