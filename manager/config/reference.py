@@ -247,7 +247,7 @@ def _add_inherited(schema: dict[str, Any]) -> None:
 def _properties(schema: dict[str, Any], section: str) -> list[dict[str, Any]]:
     if not section:
         return [schema["properties"]]
-    return [schema["$defs"][name]["properties"] for name in ("LocalConfig", "RemoteConfig")]
+    return [schema["$defs"][name]["properties"] for name in ("LocalConfig", "RemoteConfig", "KubernetesConfig")]
 
 
 def _ordered(schema: dict[str, Any]) -> dict[str, Any]:

@@ -85,3 +85,11 @@ def test_the_schema_refuses_what_the_reader_refuses(small: str, line: str) -> No
 )
 def test_the_schema_accepts_what_the_reader_accepts(small: str, line: str) -> None:
     assert accepts(read(f"{small}{line}\n"))
+
+
+@pytest.mark.parametrize("platform", ["local", "remote", "kubernetes"])
+def test_the_section_of_any_platform_may_have_keys_of_the_experiment(small: str, platform: str) -> None:
+    document = read(small)
+    service = {"platform": platform, "trialCommand": "python other.py", "trialGpuNumber": 2, "nniManagerIp": "10.0.0.1"}
+    required = {"remote": {"machineList": [{"host": "gpu-1"}]}, "kubernetes": {"image": "digits"}}.get(platform, {})
+    assert accepts({**document, "trainingService": {**service, **required}})
