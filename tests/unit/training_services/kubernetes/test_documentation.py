@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.documentation import blocks_of
+from fakes.documentation import ROOT, blocks_of
 from ruamel.yaml import YAML
 
-from proctor.manager.config.loading import load_experiment_mapping
+from proctor.manager.config.loading import load_experiment, load_experiment_mapping
 from proctor.manager.config.services import KubernetesConfig
 from proctor.training_services.kubernetes.checks import RIGHTS, RIGHTS_FOR_EXEC
 from proctor.training_services.kubernetes.pod_template import find_conflicts
@@ -51,8 +51,15 @@ def test_the_first_section_is_a_whole_experiment(tmp_path: Path) -> None:
     assert load_experiment_mapping(documents()[0], tmp_path).config.trial_gpu_number == 1
 
 
+def test_the_example_is_valid_and_gives_no_notice() -> None:
+    loaded = load_experiment(ROOT / "examples" / "kubernetes" / "config.yml")
+    assert isinstance(loaded.config.training_service, KubernetesConfig)
+    assert (loaded.config.trial_code_directory / "trial.py").is_file()
+    assert loaded.notices == ()
+
+
 def test_every_line_of_a_template_that_is_named_as_refused_is_refused() -> None:
-    text = Path(__file__).parents[4].joinpath(PAGE).read_text(encoding="utf-8")
+    text = (ROOT / PAGE).read_text(encoding="utf-8")
     [sentence] = [part for part in text.split("\n\n") if "are refused, each with what to use" in part]
     for name in ("restartPolicy", "activeDeadlineSeconds", "terminationGracePeriodSeconds"):
         assert f"`{name}`" in sentence
