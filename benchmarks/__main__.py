@@ -19,6 +19,8 @@ NAMES = (
     "many_trials",
     "life_cycle",
     "remote",
+    "cluster_trials",
+    "cluster_scale",
     "many_machines",
     "trainer",
     "start_up",

@@ -53,8 +53,10 @@ class RunningManager:
         handover = write_caller_environment(self.home)
         return str(self.client.create_experiment(config, directory=TRIALS, handover=handover)["id"])
 
-    def finish(self, experiment_id: str, *, limit_seconds: float = 600.0) -> dict[str, Any]:
-        """Wait until the experiment is DONE; returns it."""
+    def finish(
+        self, experiment_id: str, *, limit_seconds: float = 600.0, pause_seconds: float = 0.02
+    ) -> dict[str, Any]:
+        """Wait until the experiment is DONE; returns it. Each look costs the manager a few milliseconds."""
 
         def done() -> dict[str, Any] | None:
             found = self.client.experiment(experiment_id)
@@ -62,7 +64,7 @@ class RunningManager:
                 raise BenchmarkError(f"experiment {experiment_id} is in ERROR: {found['reason']}\n{found['error']}")
             return found if found["status"] == "DONE" else None
 
-        return wait_for(done, f"experiment {experiment_id} to be DONE", limit_seconds, pause_seconds=0.02)
+        return wait_for(done, f"experiment {experiment_id} to be DONE", limit_seconds, pause_seconds=pause_seconds)
 
     def stop(self, experiment_id: str) -> None:
         """Stop the experiment and wait until it is."""

@@ -3,16 +3,21 @@
 It holds the keeper, what the keeper needs of the SDK, what trials there import (`proctor.sdk.bundle`), and `pynvml`
 from the installed nvidia-ml-py, whose metadata must say that it is pure Python and runs on 3.10. Nothing else of the
 manager's environment. The same files give the same bytes, and its name holds their hash.
+
+The one for pods holds the keeper compiled, too, for Pythons of the manager's version: a pod starts a keeper for each
+trial. Machines, on which it is started once, get a file of half the size instead (decision 0013).
 """
 
 import asyncio
 import hashlib
 import io
+import marshal
 import zipfile
 from dataclasses import dataclass
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from importlib.util import MAGIC_NUMBER, source_hash
 from pathlib import Path
 
 from proctor.sdk.bundle import PACKAGES, bundle_files
@@ -26,6 +31,10 @@ OLDEST_PYTHON = "3.10"
 _NVML = "nvidia-ml-py"
 _NVML_MODULE = "pynvml"
 _HASH_LENGTH = 20
+_KEEPER = "proctor/trial_keeper/"
+_UNCHECKED_HASH = (0b01).to_bytes(4, "little")
+_MARSHAL_VERSION = 2
+"""Later ones write what depends on the process that does it."""
 _DATE = (1980, 1, 1, 0, 0, 0)
 _MODE = 0o644 << 16
 _SDK_MODULES = ("sdk/bundle.py", "sdk/json_input.py", "sdk/process_limits.py")
@@ -51,13 +60,15 @@ class KeeperArchive:
     name: str
 
 
-def build(folder: Path) -> KeeperArchive:
+def build(folder: Path, *, is_compiled: bool = False) -> KeeperArchive:
     """Make sure that the archive of this version is in `folder`, which holds nothing else; blocks on the disk.
 
+    :param is_compiled: whether the keeper is in it compiled, too.
     :raises ArchiveNotBuilt: what is installed cannot travel; says what to do.
     :raises OSError: the folder cannot be written.
     """
-    data = _zip(archive_files())
+    content = archive_files()
+    data = _zip(content | compile_keeper(content) if is_compiled else content)
     sha256 = hashlib.sha256(data).hexdigest()
     name = f"keeper-{sha256[:_HASH_LENGTH]}.pyz"
     path = folder / name
@@ -74,8 +85,9 @@ def build(folder: Path) -> KeeperArchive:
 class ArchiveBuilder:
     """Builds the archive in a folder when it is first needed, once. Concurrent calls wait for the same one."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, is_compiled: bool = False) -> None:
         self._folder = folder
+        self._is_compiled = is_compiled
         self._lock = asyncio.Lock()
         self._built: KeeperArchive | None = None
 
@@ -83,7 +95,7 @@ class ArchiveBuilder:
         """The archive. Raises as `build`; the next call tries again."""
         async with self._lock:
             if self._built is None:
-                self._built = await asyncio.to_thread(build, self._folder)
+                self._built = await asyncio.to_thread(build, self._folder, is_compiled=self._is_compiled)
             return self._built
 
 
@@ -93,9 +105,19 @@ def archive_files() -> dict[str, bytes]:
     content = {_source(name): data for name, data in bundle_files().items()}
     for name in _SDK_MODULES:
         content[f"proctor/{name}"] = package.joinpath(*name.split("/")).read_bytes()
-    content.update(_read_package(package.joinpath("trial_keeper"), "proctor/trial_keeper"))
+    content.update(_read_package(package.joinpath("trial_keeper"), _KEEPER.rstrip("/")))
     content["__main__.py"] = _MAIN
     return content | _read_nvml()
+
+
+def compile_keeper(content: dict[str, bytes]) -> dict[str, bytes]:
+    """The keeper's modules for this version of Python, by their names; any other one compiles the sources."""
+    compiled: dict[str, bytes] = {}
+    for name, source in content.items():
+        if name.startswith(_KEEPER):
+            code = marshal.dumps(compile(source, name, "exec", dont_inherit=True), _MARSHAL_VERSION)
+            compiled[f"{name}c"] = MAGIC_NUMBER + _UNCHECKED_HASH + source_hash(source) + code
+    return compiled
 
 
 def _read_package(folder: Traversable, target: str) -> dict[str, bytes]:

@@ -26,7 +26,7 @@ class KubernetesProvider(Provider):
     def __init__(self, context: ProviderContext) -> None:
         self._context = context
         self.names = Names(context.manager_id)
-        self._archives = ArchiveBuilder(context.nodes_directory / ".keeper")
+        self._archives = ArchiveBuilder(context.nodes_directory / ".pod-keeper", is_compiled=True)
         self._clusters: dict[tuple[str | None, str | None], Cluster] = {}
         self._views: dict[tuple[str | None, str | None, str], NamespaceView] = {}
         self._opening = asyncio.Lock()

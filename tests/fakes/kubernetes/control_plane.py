@@ -11,7 +11,7 @@ import socket
 import ssl
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,11 +78,17 @@ class Access:
 
 
 class ControlPlane:
-    """Four processes. They end with the thread that has started them, so start them in one that lives as long."""
+    """Four processes. They end with the thread that has started them, so start them in one that lives as long.
 
-    def __init__(self, folder: Path, *, node_grace_seconds: int = NODE_GRACE_SECONDS) -> None:
+    :param api_options: more options of the API server.
+    """
+
+    def __init__(
+        self, folder: Path, *, node_grace_seconds: int = NODE_GRACE_SECONDS, api_options: Sequence[str] = ()
+    ) -> None:
         self._folder = folder
         self._node_grace_seconds = node_grace_seconds
+        self._api_options = api_options
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         names = ("etcd", "peers", "api", "controllers", "scheduler")
         self._ports = dict(zip(names, free_ports(len(names)), strict=True))
@@ -177,6 +183,7 @@ class ControlPlane:
             "--enable-priority-and-fairness=false",
             "--feature-gates=TTLAfterFinished=true",
             "--profiling=false",
+            *self._api_options,
         ]
 
     def _controller_manager(self) -> list[str]:

@@ -26,6 +26,43 @@ def test_the_same_files_give_the_same_bytes_under_a_name_that_holds_their_hash(t
     assert first.path.name == first.name == f"keeper-{first.sha256[:20]}.pyz"
 
 
+def test_what_is_compiled_has_the_same_bytes_in_another_process(tmp_path: Path) -> None:
+    code = "import sys; from pathlib import Path; from proctor.training_services.keepers import archive; "
+    code += "print(archive.build(Path(sys.argv[1]), is_compiled=True).sha256)"
+    environment = {**os.environ, "PYTHONHASHSEED": "7"}
+    command = [sys.executable, "-c", code, str(tmp_path / "b")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == build(tmp_path / "a", is_compiled=True).sha256
+
+
+def modules_that_are_compiled(keeper: Path) -> set[str]:
+    """Those of the keeper that its start compiles."""
+    code = (
+        "import runpy, sys\n"
+        "found = set()\n"
+        "sys.addaudithook(lambda event, given: event == 'compile' and found.add(str(given[1])))\n"
+        "path, sys.argv = sys.argv[1], [sys.argv[1], 'pod', '--help']\n"
+        "try:\n"
+        "    runpy.run_path(path, run_name='__main__')\n"
+        "except SystemExit as end:\n"
+        "    assert end.code == 0\n"
+        "print(*found, sep='\\n', file=sys.stderr)"
+    )
+    command = [sys.executable, "-I", "-S", "-c", code, str(keeper)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert "usage:" in done.stdout
+    return {line for line in done.stderr.splitlines() if "/proctor/trial_keeper/" in line}
+
+
+def test_the_keeper_of_a_pod_starts_without_being_compiled_and_under_another_python_from_its_sources(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert modules_that_are_compiled(build(tmp_path / "same", is_compiled=True).path) == set()
+    monkeypatch.setattr(archive, "MAGIC_NUMBER", b"\0\0\r\n")
+    other = build(tmp_path / "other", is_compiled=True).path
+    assert f"{other}/proctor/trial_keeper/pod.py" in modules_that_are_compiled(other)
+
+
 def test_what_is_there_is_used_again_what_is_damaged_or_old_replaced(tmp_path: Path) -> None:
     archive = build(tmp_path)
     before = archive.path.stat()
