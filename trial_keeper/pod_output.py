@@ -110,6 +110,13 @@ def _add(header: ReportHeader, body: list[bytes], record: dict[str, Any]) -> boo
     return True
 
 
+def give_up_reports(header: ReportHeader, message: TerminationMessage | None) -> ReportHeader:
+    """A report without the journal, of which something is missing: its final metrics count as lost."""
+    finals = sorted(int(member) for member in message.finals) if message is not None else []
+    ends = [replace(end, exit=replace(end.exit, lost_finals=finals or end.exit.lost_finals)) for end in header.ends]
+    return replace(header, chunks=[], ends=ends)
+
+
 def format_termination(message: TerminationMessage) -> bytes:
     """The termination message. What does not fit is left out: first the detail of the end is cut, then final metrics
     are dropped, the longest first."""

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import re
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from importlib.metadata import version
@@ -25,7 +26,7 @@ from proctor.training_services.kubernetes.relay import PodRelay
 from proctor.training_services.kubernetes.settings import KubernetesSettings
 from proctor.training_services.registry import ServiceContext
 from proctor.trial_keeper.linux.backoff import BackOff
-from proctor.trial_keeper.pod_output import read_log, read_termination
+from proctor.trial_keeper.pod_output import give_up_reports, read_log, read_termination
 from proctor.trial_keeper.protocol import End, JobReport, Launch, ReportHeader
 
 __all__ = ["KubernetesTrainingService"]
@@ -35,6 +36,8 @@ log = logging.getLogger(__name__)
 REVIEW_SECONDS = 300.0
 """How often all Jobs of the namespace are compared with those that are expected; in between they are watched."""
 LOG_LINES = 20
+TORN_READS = 5
+"""How often the reports in a log that was cut are tried to be stored: what comes before them may be missing."""
 SILENCE_SECONDS = 5.0
 """How long a keeper that was started may take to connect before its log is read."""
 _LOG_TIME = re.compile(r"^\S+ \S+ [A-Z]+ ")
@@ -59,6 +62,7 @@ class KubernetesTrainingService(JobKeeperService):
         super().__init__(context, grace_seconds=self._settings.termination_grace_seconds, **options)
         self._provider = provider or provider_of(context)
         self._made: ExperimentObjects | None = None
+        self._torn: Counter[str] = Counter()  # by job: how often its log was read, and cut
         self._reaching: dict[str, asyncio.Task[None]] = {}  # by job: what connects its pod, or says why it does not
 
     @property
@@ -137,6 +141,12 @@ class KubernetesTrainingService(JobKeeperService):
         header = left.header
         if not header.ends and message is not None:
             header.ends.append(End(job.job_id, job.token, message.exit))
+        if header.chunks and not left.is_whole:
+            self._torn[job.job_id] += 1
+            if self._torn[job.job_id] > TORN_READS:
+                lost = "the log of pod %s was cut: reports of job %s that no manager had taken are lost"
+                log.error(lost, pod.name, job.job_id, extra={"action": "job.read_report", "job_id": job.job_id})
+                return give_up_reports(header, message), b""
         return (header, left.body) if header.chunks or header.ends else None
 
     async def run(self) -> None:

@@ -8,12 +8,18 @@ import pytest
 from fakes.kubernetes.cluster import Cluster
 from fakes.kubernetes_manager import EXPERIMENT, KubernetesHarness, Scene
 
+from proctor.training_services.job_keeper_service import PlatformJob, PlatformStatus
 from proctor.training_services.kubernetes.checks import RIGHTS, RIGHTS_FOR_EXEC
+from proctor.training_services.kubernetes.client import Cluster as ApiServer
 from proctor.training_services.kubernetes.manifests import ExperimentManifests
+from proctor.training_services.kubernetes.namespaces import NamespaceView
+from proctor.training_services.kubernetes.pods import read_pod
+from proctor.training_services.kubernetes.service import TORN_READS
 from proctor.training_services.kubernetes.settings import KubernetesSettings
 from proctor.training_services.providers import CheckStep
 from proctor.training_services.testing import serving
-from proctor.trial_keeper.protocol import JobReport
+from proctor.trial_keeper.pod_output import TerminationMessage, format_records, format_termination
+from proctor.trial_keeper.protocol import Chunk, End, EndReason, Exit, JobReport, ReportHeader
 
 pytestmark = pytest.mark.anyio
 
@@ -129,3 +135,29 @@ async def test_a_check_names_the_verbs_that_are_missing(harness: KubernetesHarne
     steps = found(await harness.provider.inspect(settings, {}))
     assert steps["rights"][0] == "note"
     assert "list events, watch events" in steps["rights"][1]
+
+
+async def test_a_log_that_stays_cut_is_given_up_and_the_end_with_its_lost_result_is_not(
+    harness: KubernetesHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end = Exit(EndReason.EXITED_OK, 0, None, 1.0, 2.0)
+    header = ReportHeader("", [Chunk("T.1", "t", "0", 100, 3)], [], [End("T.1", "t", end)])
+    log = "\n".join(format_records(header, [b"{}\n"])).encode()  # without its last line
+    message = format_termination(TerminationMessage("T.1", end, {"0": b"{}"})).decode()
+    metadata = {"name": "pod", "uid": "1", "creationTimestamp": "2026-11-24T00:00:00Z"}
+    ended = {"name": "trial", "state": {"terminated": {"message": message, "exitCode": 0}}}
+    pod = read_pod({"metadata": metadata, "spec": {}, "status": {"containerStatuses": [ended]}})
+
+    async def read(*_: object, **__: object) -> bytes:
+        return log
+
+    monkeypatch.setattr(NamespaceView, "first_pod", lambda *_: pod)
+    monkeypatch.setattr(ApiServer, "read_log", read)
+    seen = PlatformJob("T.1", "t", EXPERIMENT, PlatformStatus.ENDED, 0.0)
+    for _ in range(TORN_READS):
+        left = await harness.service.read_left_report(seen)
+        assert left is not None
+        assert (len(left[0].chunks), left[1]) == (1, b"{}\n")
+    left = await harness.service.read_left_report(seen)
+    assert left is not None
+    assert (left[0].chunks, left[0].ends[0].exit.lost_finals, left[1]) == ([], [0], b"")

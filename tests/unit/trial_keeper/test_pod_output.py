@@ -13,6 +13,7 @@ from proctor.trial_keeper.pod_output import (
     format_records,
     format_termination,
     format_whole,
+    give_up_reports,
     read_log,
     read_termination,
 )
@@ -124,3 +125,12 @@ def test_the_first_final_metric_counts() -> None:
     other = b'{"kind": "intermediate", "value": "\\"final\\""}\n'
     assert find_final([other, b"\xff final\n", b'"final"\n', FINAL + b"\n", FINAL.replace(b"1.2", b"3")]) == FINAL
     assert find_final([other]) is None
+
+
+def test_reports_that_are_given_up_leave_the_end_with_its_lost_final_metrics() -> None:
+    header = read_log(written(b"1\n"), job_id=JOB, token=TOKEN).header
+    message = TerminationMessage(JOB, END, {"1": b"{}", "0": b"{}"})
+    given_up = give_up_reports(header, message)
+    assert (given_up.chunks, given_up.starts) == ([], header.starts)
+    assert given_up.ends[0].exit.lost_finals == [0, 1]
+    assert give_up_reports(header, None).ends == header.ends
