@@ -263,8 +263,8 @@ class JobKeeperService(
                 detail = f"its keeper cannot be started: {error!r}; see the manager's log"
                 self._hub.end(form.job_id, EndReason.INFRASTRUCTURE, detail)
                 return
-            else:
-                keeper.is_taken = True
+            else:  # also of one that was removed meanwhile: then it is removed again
+                keeper.is_taken, keeper.is_removed = True, False
                 return
 
     async def _take_down(self, keeper: JobKeeper) -> None:
@@ -432,7 +432,7 @@ class JobKeeperService(
             how = how_it_ended(seen, was_connected=keeper.is_connected, has_run=self._has_run(keeper))
             self._end_over(keeper, *how, seen=seen)
         else:
-            if keeper.is_resumed and seen.status is PlatformStatus.PENDING:
+            if keeper.is_resumed and seen.status is PlatformStatus.PENDING and not self._is_stopping(seen.job_id):
                 self._begin_starting(seen.job_id)  # not all of it may be there
             keeper.is_taken, keeper.is_resumed = True, False
             keeper.is_pending = seen.status is PlatformStatus.PENDING and not self._was_up(keeper)

@@ -576,3 +576,17 @@ async def test_a_job_that_is_stopped_while_its_code_is_sent_is_over_at_once(stag
         assert "Launch" not in {order.type for order in await stage.orders()}
         stage.hub.answer("job:a.1", FileAnswer(stage.sessions["a.1"], asked.order["request"], missing=True), b"")
         await stage.until(("start", "a.1"), ("stop", "a.1"))
+
+
+async def test_a_keeper_that_arrives_after_its_job_was_removed_is_removed_again(stage: Stage) -> None:
+    stage.service.may_start.clear()
+    stage.service.there["a.1"] = seen("a.1", detail="0/3 nodes are available")
+    await stage.service.reattach([stage.form()], [])
+    async with serving(stage.service):
+        await stage.until(("start", "a.1"))  # not all of it may be there
+        await stage.service.cancel_trial_job("a.1")
+        await stage.recorder.end_of("a.1")
+        await stage.until(("start", "a.1"), ("stop", "a.1"))
+        stage.service.may_start.set()
+        await stage.until(("start", "a.1"), ("stop", "a.1"), ("stop", "a.1"))
+        assert stage.service.there == {}
