@@ -302,6 +302,8 @@ def _kubernetes() -> Iterator[Key]:
         "pendingTimeout": "2h",
         "nodeTimeout": "20m",
         "terminationGracePeriod": "2m",
+        "collectLimitMb": 10,
+        "checkpointLimitMb": 50_000,
     }
     mount: dict[str, object] = {
         "path": "/models",

@@ -227,6 +227,10 @@ class KubernetesConfig(Section):
     """A node that is away for longer loses its trials, which then run elsewhere: seconds, or 10m, 1.5h."""
     termination_grace_seconds: Annotated[Seconds, Field(alias="terminationGracePeriod")] = 60.0
     """How long a trial has to save and to end when the cluster takes its pod away."""
+    collect_limit_mb: Count = 100
+    """Files of a trial up to this size are copied to the manager when it has ended; larger ones go with the pod."""
+    checkpoint_limit_mb: Count = 10_000
+    """Checkpoints up to this size are copied to the manager; larger ones go with the pod."""
 
     @field_validator("pod_template")
     @classmethod

@@ -40,6 +40,7 @@ TORN_READS = 5
 """How often the reports in a log that was cut are tried to be stored: what comes before them may be missing."""
 SILENCE_SECONDS = 5.0
 """How long a keeper that was started may take to connect before its log is read."""
+_BYTES_PER_MB = 10**6
 _LOG_TIME = re.compile(r"^\S+ \S+ [A-Z]+ ")
 
 
@@ -58,8 +59,15 @@ class KubernetesTrainingService(JobKeeperService):
 
     def __init__(self, context: ServiceContext, *, provider: KubernetesProvider | None = None, **options: Any) -> None:
         self._settings = KubernetesSettings.read(context.settings)
-        options["pending_timeout_seconds"] = self._settings.pending_timeout_seconds
-        super().__init__(context, grace_seconds=self._settings.termination_grace_seconds, **options)
+        settings = self._settings
+        super().__init__(
+            context,
+            pending_timeout_seconds=settings.pending_timeout_seconds,
+            grace_seconds=settings.termination_grace_seconds,
+            collect_limit_bytes=settings.collect_limit_mb * _BYTES_PER_MB,
+            checkpoint_limit_bytes=settings.checkpoint_limit_mb * _BYTES_PER_MB,
+            **options,
+        )
         self._provider = provider or provider_of(context)
         self._made: ExperimentObjects | None = None
         self._torn: Counter[str] = Counter()  # by job: how often its log was read, and cut

@@ -47,6 +47,8 @@ class KubernetesSettings:
     pending_timeout_seconds: float | None = None
     node_timeout_seconds: float = 300.0
     termination_grace_seconds: float = 60.0
+    collect_limit_mb: int = 100
+    checkpoint_limit_mb: int = 10_000
 
     @classmethod
     def read(cls, settings: Mapping[str, Any]) -> "KubernetesSettings":
