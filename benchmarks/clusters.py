@@ -17,11 +17,12 @@ from fakes.kubernetes.cluster import open_cluster
 from fakes.kubernetes.control_plane import ControlPlane, free_ports
 from fakes.kubernetes.requirements import missing_for_kubernetes
 
-__all__ = ["USER", "WRITES", "Api", "Bed", "bed", "cluster_manager"]
+__all__ = ["USER", "WATCHED", "WRITES", "Api", "Bed", "bed", "cluster_manager"]
 
 USER = "person"
 """Who the manager is, and no one else."""
 WRITES = {"create", "update", "patch", "delete", "deletecollection"}
+WATCHED = {"jobs", "pods", "events"}
 _POLICY = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",

@@ -47,11 +47,12 @@ _NOT_COMPILED = "/sdk/pytorch"  # importing it imports torch, which takes a thou
 _HASH_LENGTH = 20
 
 
-def build_bundle(root: str) -> str:
+def build_bundle(root: str, *, is_compiled: bool = True) -> str:
     """Make sure that `root` holds the bundle of this version, and return its path.
 
     It may be called again at any time and by several processes at once; a folder that is damaged is replaced.
 
+    :param is_compiled: whether it is compiled now, and not by the first trial, as far as that imports it.
     :raises OSError: the folder cannot be written.
     """
     content = bundle_files()
@@ -63,6 +64,9 @@ def build_bundle(root: str) -> str:
     unfinished = name_unfinished(root)
     try:
         _write(unfinished, content)
+        if is_compiled:
+            _compile(unfinished)
+            _sync(unfinished)
         _put_in_place(unfinished, path, content)
     finally:
         remove_tree(unfinished)
@@ -116,8 +120,6 @@ def _write(path: str, content: "dict[str, bytes]") -> None:
         os.makedirs(os.path.dirname(f"{path}/{name}"), exist_ok=True)
         with open(f"{path}/{name}", "wb") as file:
             file.write(data)
-    _compile(path)
-    _sync(path)
 
 
 def _compile(path: str) -> None:

@@ -68,9 +68,17 @@ class Keeper(SessionHandler):
     """One keeper process. `run` returns when it was asked to leave; its jobs keep running without it.
 
     :param oom_counter: the file in which the kernel counts the processes that it has killed for memory.
+    :param is_for_one_job: no other job will use what is compiled here for trials.
     """
 
-    def __init__(self, directory: Path, settings: KeeperSettings, *, oom_counter: str = processes.OOM_COUNTER) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        settings: KeeperSettings,
+        *,
+        oom_counter: str = processes.OOM_COUNTER,
+        is_for_one_job: bool = False,
+    ) -> None:
         self._directory = directory
         self._settings = settings
         self._keeper_id = uuid.uuid4().hex
@@ -85,7 +93,7 @@ class Keeper(SessionHandler):
         folder = RecordFolder(directory / JOBS_FOLDER)
         requests = RequestBuilder(
             folder,
-            bundle=build_bundle(str(directory / BUNDLE_FOLDER)),
+            bundle=build_bundle(str(directory / BUNDLE_FOLDER), is_compiled=not is_for_one_job),
             gpu_lock_directory=lock_folder,
             oom_counter=oom_counter,
         )

@@ -95,7 +95,7 @@ class PodKeeper(Keeper):
         counter = find_oom_counter(settings.cgroup)
         if not counter:
             log.warning("no memory controller below %s: running out of memory looks like SIGKILL", settings.cgroup)
-        super().__init__(settings.directory, keeper, oom_counter=counter)
+        super().__init__(settings.directory, keeper, oom_counter=counter, is_for_one_job=True)
         self._pod = settings
         self._is_going = False
         self._job_id = ""

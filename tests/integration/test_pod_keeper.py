@@ -51,6 +51,7 @@ async def test_a_pod_gets_its_launch_over_the_link_and_leaves_when_it_is_told_to
         assert (await pod.manager.ask(ReadFile("read", "job", "stdout", 0, 100)))[1] == b"not set\n"
         assert pod.manager.registrations[0].instance == INSTANCE
         assert not (tmp_path / "pod" / "gpu-locks").exists()
+        assert not list((tmp_path / "pod").rglob("*.pyc"))
         await pod.manager.command(Shutdown())
         assert await pod.ended() == 0
         message = pod.read_termination()

@@ -28,6 +28,14 @@ def test_it_holds_the_trial_side_and_the_nni_shim_and_nothing_of_the_control_sid
     assert not any("client" in name or "manager" in name for name in found)
 
 
+def test_it_is_compiled_only_where_more_than_one_trial_will_use_it(tmp_path: Path) -> None:
+    compiled = Path(build_bundle(str(tmp_path / "machine")))
+    assert list(compiled.rglob("sdk/__pycache__/trial.*.pyc"))
+    bare = Path(build_bundle(str(tmp_path / "pod"), is_compiled=False))
+    assert bare.name == compiled.name
+    assert not list(bare.rglob("*.pyc"))
+
+
 def test_building_again_gives_the_same_folder_and_touches_nothing(tmp_path: Path) -> None:
     first = build_bundle(str(tmp_path))
     before = os.stat(first).st_mtime_ns
