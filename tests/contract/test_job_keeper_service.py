@@ -5,16 +5,15 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
+from fakes.keeper_listeners import listening
 from fakes.process_platform import ProcessPlatform, ProcessService
 
-from proctor.manager.api.keepers import keeper_application
 from proctor.training_services import job_keeper_service
 from proctor.training_services.base import EndReason, StatusChange, TrialJobForm, TrialJobStatus
 from proctor.training_services.errors import KeeperReplaced, ServiceUnavailable
@@ -62,7 +61,7 @@ class JobKeeperHarness(ServiceHarness):
         self.hub = KeeperHub(self.pool, key=KEY, heartbeat_seconds=0.5, reattach_patience_seconds=30.0)
         self.service: ProcessService = self.make_service()
         socket = self.directory / f"{self._sockets}.sock"
-        await self._open.enter_async_context(_listening(self.hub, socket))
+        await self._open.enter_async_context(listening(self.hub, socket))
         draft = self.directory / "pointer"
         draft.write_text(str(socket))
         draft.rename(self.pointer)
@@ -130,24 +129,6 @@ class JobKeeperHarness(ServiceHarness):
             if any(item.startswith(f"PROCTOR_JOB_DIR={self.directory}".encode()) for item in environment):
                 found.append(entry.name)
         return found
-
-
-@asynccontextmanager
-async def _listening(hub: KeeperHub, socket: Path) -> AsyncIterator[None]:
-    config = uvicorn.Config(keeper_application(hub), uds=str(socket), lifespan="off", log_config=None)
-    server = uvicorn.Server(config)
-    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(server.serve(), name="keeper routes")
-        async with asyncio.timeout(20):
-            while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
-                await asyncio.sleep(0.001)
-        try:
-            yield
-        finally:
-            hub.close()
-            server.should_exit = server.force_exit = True
-            await task
 
 
 async def _until_none(find: Callable[[], list[str]]) -> list[str]:

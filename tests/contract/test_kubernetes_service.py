@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from fakes.kubernetes.cluster import Cluster
-from fakes.kubernetes_manager import KubernetesHarness
+from fakes.kubernetes_manager import KubernetesHarness, opened
 
 from proctor.training_services.testing import TrainingServiceContract
 
@@ -15,13 +15,8 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 async def harness(cluster: Cluster, tmp_path: Path, anyio_backend: str) -> AsyncIterator[KubernetesHarness]:
     cluster.add_node("node")
-    made = KubernetesHarness(cluster, tmp_path)
-    await made.open()
-    await made.reattached()
-    try:
+    async with opened(KubernetesHarness(cluster, tmp_path)) as made:
         yield made
-    finally:
-        await made.close()
 
 
 class TestKubernetes(TrainingServiceContract):

@@ -2,17 +2,15 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from contract.test_job_keeper_service import KEY, JobKeeperHarness
+from fakes.keeper_listeners import listening_over_tls
 from fakes.process_platform import ProcessPlatform
 
-from proctor.manager.api.keepers import keeper_application
-from proctor.manager.process.server import TlsHttpServer
-from proctor.manager.process.sockets import KeeperListener, listen_for_keepers
+from proctor.manager.process.sockets import listen_for_keepers
 from proctor.manager.settings import Home, ListenAddress
 from proctor.training_services.keepers.hub import KeeperHub
 from proctor.training_services.nodes.pool import NodePool
@@ -38,21 +36,7 @@ class PodHarness(JobKeeperHarness):
         self.service = self.make_service()
         listener = listen_for_keepers(self.home, ListenAddress(HOST, self._port))
         self._port = listener.endpoint.port
-        await self._open.enter_async_context(_serving(self.hub, listener))
-
-
-@asynccontextmanager
-async def _serving(hub: KeeperHub, listener: KeeperListener) -> AsyncIterator[None]:
-    server = TlsHttpServer(keeper_application(hub), listener.context)
-    with listener.socket:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(server.serve_on(listener.socket), name="keepers over TLS")
-            await server.serving.wait()
-            try:
-                yield
-            finally:
-                hub.close()
-                server.leave()
+        await self._open.enter_async_context(listening_over_tls(self.hub, listener))
 
 
 @pytest.fixture

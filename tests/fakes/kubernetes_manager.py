@@ -8,12 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import uvicorn
+from fakes.keeper_listeners import listening, listening_over_tls
 from fakes.kubernetes.cluster import Cluster
 
-from proctor.manager.api.keepers import keeper_application
-from proctor.manager.process.server import TlsHttpServer
-from proctor.manager.process.sockets import KeeperListener, listen_for_keepers
+from proctor.manager.process.sockets import listen_for_keepers
 from proctor.manager.settings import Home, ListenAddress
 from proctor.training_services.base import EndReason, StatusChange, TrialJobForm, TrialJobStatus
 from proctor.training_services.keepers.hub import KeeperHub
@@ -57,12 +55,12 @@ class KubernetesHarness(ServiceHarness):
             listener = listen_for_keepers(self.home, ListenAddress(HOST, self._port))
             self._port = listener.endpoint.port
             self.settings["manager_url"] = f"https://{HOST}:{self._port}"
-            await self._open.enter_async_context(_listening_over_tls(self.hub, listener))
+            await self._open.enter_async_context(listening_over_tls(self.hub, listener))
         else:
             self._sockets += 1
             socket = self.directory / f"{self._sockets}.sock"
             self.home.socket_pointer.write_text(str(socket))
-            await self._open.enter_async_context(_listening(self.hub, socket))
+            await self._open.enter_async_context(listening(self.hub, socket))
         home = self.home
         around = ProviderContext(
             "manager", home.nodes_directory, home.socket_pointer, self.pool, self.hub, home.endpoint_pointer
@@ -211,32 +209,11 @@ class Scene:
 
 
 @asynccontextmanager
-async def _listening_over_tls(hub: KeeperHub, listener: KeeperListener) -> AsyncIterator[None]:
-    server = TlsHttpServer(keeper_application(hub), listener.context)
-    with listener.socket:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(server.serve_on(listener.socket), name="keepers over TLS")
-            await server.serving.wait()
-            try:
-                yield
-            finally:
-                hub.close()
-                server.leave()
-
-
-@asynccontextmanager
-async def _listening(hub: KeeperHub, socket: Path) -> AsyncIterator[None]:
-    config = uvicorn.Config(keeper_application(hub), uds=str(socket), lifespan="off", log_config=None)
-    server = uvicorn.Server(config)
-    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(server.serve(), name="keeper routes")
-        async with asyncio.timeout(20):
-            while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
-                await asyncio.sleep(0.001)
-        try:
-            yield
-        finally:
-            hub.close()
-            server.should_exit = server.force_exit = True
-            await task
+async def opened(harness: KubernetesHarness) -> AsyncIterator[KubernetesHarness]:
+    """A manager's end that serves, and has nothing to reattach."""
+    await harness.open()
+    await harness.reattached()
+    try:
+        yield harness
+    finally:
+        await harness.close()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from fakes.kubernetes.cluster import Cluster
-from fakes.kubernetes_manager import KubernetesHarness, Scene
+from fakes.kubernetes_manager import KubernetesHarness, Scene, opened
 
 from proctor.training_services.base import EndReason
 from proctor.training_services.testing import FINAL_VALUE, VALUES, Behavior, Recorder, serving
@@ -18,13 +18,8 @@ REPORTED = [*(("intermediate", value) for value in VALUES), ("final", FINAL_VALU
 async def harness(cluster: Cluster, tmp_path: Path, anyio_backend: str) -> AsyncIterator[KubernetesHarness]:
     node = cluster.add_node("node")
     node.agent.without_network.append("proctor-")
-    made = KubernetesHarness(cluster, tmp_path, is_direct=False)
-    await made.open()
-    await made.reattached()
-    try:
+    async with opened(KubernetesHarness(cluster, tmp_path, is_direct=False)) as made:
         yield made
-    finally:
-        await made.close()
 
 
 async def test_trials_run_and_report(harness: KubernetesHarness) -> None:

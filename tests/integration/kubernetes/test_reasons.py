@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from fakes.kubernetes.cluster import Cluster
-from fakes.kubernetes_manager import KubernetesHarness, Scene
+from fakes.kubernetes_manager import KubernetesHarness, Scene, opened
 
 from proctor.training_services.base import EndReason, TrialJobStatus
 from proctor.training_services.testing import Behavior, serving
@@ -17,13 +17,8 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 async def harness(cluster: Cluster, tmp_path: Path, anyio_backend: str) -> AsyncIterator[KubernetesHarness]:
-    made = KubernetesHarness(cluster, tmp_path)
-    await made.open()
-    await made.reattached()
-    try:
+    async with opened(KubernetesHarness(cluster, tmp_path)) as made:
         yield made
-    finally:
-        await made.close()
 
 
 async def in_thread(call: Any, *arguments: Any, **options: Any) -> Any:
