@@ -38,6 +38,7 @@ class Reader:
         """What a reader's shell has, less what could lead to another manager, or to our packages."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("PROCTOR_", "PYTHON", "VIRTUAL_ENV"))}
         ours = {"PROCTOR_HOME": str(self.folder / "home"), "PROCTOR_PORT": "0"}
+        ours["PYTEST_ADDOPTS"] = "-p no:kmock"  # a package of the tests, whose plug-in does not load
         return {**kept, **ours, "PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}"}
 
     def attempt(self, script: str) -> "subprocess.CompletedProcess[str]":
