@@ -9,8 +9,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from proctor.training_services.errors import ServiceUnavailable
@@ -19,7 +18,7 @@ from proctor.training_services.kubernetes.client import ApiRefused, Cluster, Kub
 from proctor.training_services.kubernetes.pods import ClusterJob, ClusterPod, describe, read_job, read_pod
 from proctor.trial_keeper.linux.backoff import BackOff
 
-__all__ = ["NamespaceView"]
+__all__ = ["Changes", "NamespaceView"]
 
 SYNC_SECONDS = 30.0
 """How long the first lists of a namespace may take before it is reported why there are none."""
@@ -56,7 +55,7 @@ class NamespaceView:
         self._pods: dict[str, dict[str, ClusterPod]] = {}  # by the name of the Job, then by uid; in order of creation
         self._warnings: dict[str, str] = {}  # by the uid of what they are about; the oldest first
         self._deleted: deque[str] = deque(maxlen=_MOST_DELETED)  # uids of Jobs
-        self._listeners: set[_Changes] = set()
+        self._listeners: set[Changes] = set()
         labels = {"labelSelector": selector}
         self._kinds = (
             _Kind("jobs", self.jobs_path, labels),
@@ -96,15 +95,15 @@ class NamespaceView:
             raise ServiceUnavailable(problem) from None
         return [self._describe(job) for job in self._jobs.values()]
 
-    @contextmanager
-    def changes(self) -> Iterator["_Changes"]:
-        """What changes from now on."""
-        changes = _Changes()
+    def listen(self) -> "Changes":
+        """What changes from now on, until `end_listening`."""
+        changes = Changes()
         self._listeners.add(changes)
-        try:
-            yield changes
-        finally:
-            self._listeners.discard(changes)
+        return changes
+
+    def end_listening(self, changes: "Changes") -> None:
+        """They are no longer needed. Idempotent."""
+        self._listeners.discard(changes)
 
     def job(self, name: str) -> PlatformJob | None:
         """A Job as it is now, None where there is none."""
@@ -270,7 +269,7 @@ class NamespaceView:
                 listener.put(name, seen)
 
 
-class _Changes:
+class Changes:
     """The Jobs that have changed and were not taken yet, each as it was last."""
 
     def __init__(self) -> None:

@@ -5,6 +5,7 @@ import logging
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import version
 from typing import Any, cast
@@ -18,7 +19,7 @@ from proctor.training_services.keepers.sessions import job_keeper_id
 from proctor.training_services.kubernetes.checks import experiment_of, list_anchors
 from proctor.training_services.kubernetes.client import ApiRefused
 from proctor.training_services.kubernetes.manifests import ExperimentManifests
-from proctor.training_services.kubernetes.namespaces import NamespaceView
+from proctor.training_services.kubernetes.namespaces import Changes, NamespaceView
 from proctor.training_services.kubernetes.objects import ExperimentObjects
 from proctor.training_services.kubernetes.pods import ClusterPod, created_at
 from proctor.training_services.kubernetes.provider import KubernetesProvider
@@ -70,6 +71,7 @@ class KubernetesTrainingService(JobKeeperService):
         )
         self._provider = provider or provider_of(context)
         self._made: ExperimentObjects | None = None
+        self._since_list: Changes | None = None
         self._torn: Counter[str] = Counter()  # by job: how often its log was read, and cut
         self._reaching: dict[str, asyncio.Task[None]] = {}  # by job: what connects its pod, or says why it does not
 
@@ -115,6 +117,9 @@ class KubernetesTrainingService(JobKeeperService):
 
     async def list_keepers(self) -> Sequence[PlatformJob]:
         view = await self._view()
+        if self._since_list is not None:
+            view.end_listening(self._since_list)
+        self._since_list = view.listen()
         found = [await self._with_output(view, seen) for seen in await view.list()]
         for seen in found:
             self._reach(view, seen)
@@ -122,16 +127,18 @@ class KubernetesTrainingService(JobKeeperService):
 
     async def watch_keepers(self) -> AsyncIterator[PlatformJob]:
         view = await self._view()
-        with view.changes() as changes:
-            try:
-                async with asyncio.timeout(REVIEW_SECONDS):
-                    while True:
-                        for _, seen in await changes.take():
-                            if seen.experiment_id == self._experiment_id:
-                                self._reach(view, seen)
-                                yield await self._with_output(view, seen)
-            except TimeoutError:
-                return
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + REVIEW_SECONDS
+        changes, self._since_list = self._since_list or view.listen(), None
+        try:
+            with suppress(TimeoutError):
+                while True:
+                    for _, seen in await asyncio.wait_for(changes.take(), ends_at - loop.time()):
+                        if seen.experiment_id == self._experiment_id:
+                            self._reach(view, seen)
+                            yield await self._with_output(view, seen)
+        finally:
+            view.end_listening(changes)
 
     async def read_left_report(self, job: PlatformJob) -> tuple[ReportHeader, bytes] | None:
         view = await self._view()

@@ -161,3 +161,16 @@ async def test_a_log_that_stays_cut_is_given_up_and_the_end_with_its_lost_result
     left = await harness.service.read_left_report(seen)
     assert left is not None
     assert (left[0].chunks, left[0].ends[0].exit.lost_finals, left[1]) == ([], [0], b"")
+
+
+async def test_what_changes_between_a_list_and_its_watch_is_not_missed(harness: KubernetesHarness) -> None:
+    assert await harness.service.list_keepers() == []
+    manifests = ExperimentManifests(harness.provider.names, EXPERIMENT, KubernetesSettings.read({"image": "i"}), "1")
+    anchor = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "anchor", "uid": "1"}}
+    form = harness.form_of("true")
+    job = manifests.job(form, keeper_id="k", keeper_sha256="0" * 64, owner=anchor)
+    job["metadata"] |= {"uid": "2", "creationTimestamp": "2026-11-24T00:00:00Z"}
+    (await harness.provider.view(KubernetesSettings.read(harness.settings))).note_created(job)
+    async for seen in harness.service.watch_keepers():
+        assert (seen.job_id, seen.status) == (form.job_id, PlatformStatus.PENDING)
+        break

@@ -192,9 +192,9 @@ async def test_how_a_watch_breaks(tmp_path: Path, answer: Callable[[Any], Any], 
 
 async def until_names(view: NamespaceView, names: Sequence[str]) -> None:
     """Wait until the view has these Jobs and no others."""
-    with view.changes() as changes:
-        while sorted(seen.job_id for seen in await view.list()) != sorted(names):
-            await changes.take()
+    changes = view.listen()
+    while sorted(seen.job_id for seen in await view.list()) != sorted(names):
+        await changes.take()
 
 
 @asynccontextmanager
