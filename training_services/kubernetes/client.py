@@ -191,7 +191,12 @@ class Cluster:
     ) -> KubernetesObject:
         timeout = aiohttp.ClientTimeout(REQUEST_SECONDS)
         response = await self._send(method, path, query or {}, body=body, headers=headers, timeout=timeout)
-        found: KubernetesObject = json.loads(await _read(response))
+        data = await _read(response)
+        try:
+            found: KubernetesObject = json.loads(data)
+        except ValueError as error:
+            shown = data[:100].decode(errors="replace")
+            raise ApiUnreachable(f"{self.url} should answer {path} with JSON, found {shown!r}") from error
         return found
 
     async def _send(

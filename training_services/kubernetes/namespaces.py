@@ -153,7 +153,7 @@ class NamespaceView:
                 version = ""
             except ServiceUnavailable as error:
                 self._note_problem(kind, error)
-                if isinstance(error, ApiRefused):
+                if isinstance(error, ApiRefused) and error.status == 400:  # of a database that was restored
                     version = ""
             if time.monotonic() - started > _STEADY_SECONDS:
                 backoff.reset()
@@ -259,7 +259,7 @@ class NamespaceView:
 
     def _describe(self, job: ClusterJob) -> PlatformJob:
         pods = tuple(self._pods.get(job.name, {}).values())
-        about = [job.uid, *(pod.uid for pod in pods)]
+        about = [job.uid, *(pod.uid for pod in pods[:1])]
         return describe(job, pods, next((self._warnings[uid] for uid in reversed(about) if uid in self._warnings), ""))
 
     def _notify(self, name: str) -> None:

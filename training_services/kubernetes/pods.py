@@ -24,11 +24,18 @@ __all__ = ["ClusterJob", "ClusterPod", "created_at", "describe", "read_job", "re
 _TAKEN_AWAY = frozenset(
     {
         *("Evicted", "Preempting", "Preempted", "NodeAffinity", "NodeShutdown", "Terminated", "Shutdown"),
-        *("UnexpectedAdmissionError", "TopologyAffinityError", "OutOfcpu", "OutOfmemory", "OutOfpods"),
+        *(
+            "DeletionByTaintManager",
+            "UnexpectedAdmissionError",
+            "TopologyAffinityError",
+            "OutOfcpu",
+            "OutOfmemory",
+            "OutOfpods",
+        ),
     }
 )
 """Why a kubelet ends a pod, or does not take it, that is no fault of the trial."""
-_LOST = frozenset({"NodeLost", "ContainerStatusUnknown", "DeletionByTaintManager", "DeletionByPodGC"})
+_LOST = frozenset({"NodeLost", "ContainerStatusUnknown", "DeletionByPodGC"})
 """Reasons of a pod whose node has gone."""
 _NODE_AWAY = "NodeNotReady"
 """What the warning about a pod begins with whose node is away."""
@@ -95,7 +102,9 @@ def read_job(found: KubernetesObject) -> ClusterJob | None:
 def read_pod(found: KubernetesObject) -> ClusterPod:
     """What is kept of a pod."""
     metadata, status = found["metadata"], found.get("status") or {}
-    disruption = next((each for each in _conditions(status) if each["type"] == "DisruptionTarget"), {})
+    disruption = next(
+        (each for each in _conditions(status) if (each["type"], each["status"]) == ("DisruptionTarget", "True")), {}
+    )
     container = _trial(status.get("containerStatuses"))
     ended = (container.get("state") or {}).get("terminated") or {}
     reason = status.get("reason") or disruption.get("reason") or ended.get("reason") or ""
@@ -135,7 +144,8 @@ def describe(job: ClusterJob, pods: Sequence[ClusterPod], warning: str) -> Platf
         return _seen(job, PlatformStatus.RUNNING, first, instances, detail=_leaving(first), reason=reason)
     if first.phase == "Pending":
         return _seen(job, PlatformStatus.PENDING, first, instances, detail=first.waiting or warning)
-    return _seen(job, PlatformStatus.RUNNING, first, instances, detail=_leaving(first) if first.is_going else warning)
+    detail = warning if warning.startswith(_NODE_AWAY) else ""  # others are about what it waited for before
+    return _seen(job, PlatformStatus.RUNNING, first, instances, detail=_leaving(first) if first.is_going else detail)
 
 
 def _seen(

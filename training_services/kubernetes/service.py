@@ -120,7 +120,8 @@ class KubernetesTrainingService(JobKeeperService):
         if self._since_list is not None:
             view.end_listening(self._since_list)
         self._since_list = view.listen()
-        found = [await self._with_output(view, seen) for seen in await view.list()]
+        listed, mine = await view.list(), self._experiment_id
+        found = [await self._with_output(view, seen) if seen.experiment_id == mine else seen for seen in listed]
         for seen in found:
             self._reach(view, seen)
         return found
@@ -148,10 +149,10 @@ class KubernetesTrainingService(JobKeeperService):
         try:
             text = await view.cluster.read_log(view.namespace, pod.name)
         except ApiRefused as error:
-            if error.status >= 500 or error.status in (401, 403):
+            if error.status not in (400, 404):
                 raise
             text = b""  # the pod, or its log, is gone
-        left = read_log(text.splitlines(), job_id=job.job_id, token=job.token)
+        left = await asyncio.to_thread(read_log, text.splitlines(), job_id=job.job_id, token=job.token)
         message = read_termination(pod.termination, job_id=job.job_id)
         header = left.header
         if not header.ends and message is not None:

@@ -10,6 +10,7 @@ from fakes.kubernetes_manager import EXPERIMENT, KubernetesHarness, Scene
 
 from proctor.training_services.job_keeper_service import PlatformJob, PlatformStatus
 from proctor.training_services.kubernetes.checks import RIGHTS, RIGHTS_FOR_EXEC
+from proctor.training_services.kubernetes.client import ApiRefused
 from proctor.training_services.kubernetes.client import Cluster as ApiServer
 from proctor.training_services.kubernetes.manifests import ExperimentManifests
 from proctor.training_services.kubernetes.namespaces import NamespaceView
@@ -161,6 +162,25 @@ async def test_a_log_that_stays_cut_is_given_up_and_the_end_with_its_lost_result
     left = await harness.service.read_left_report(seen)
     assert left is not None
     assert (left[0].chunks, left[0].ends[0].exit.lost_finals, left[1]) == ([], [0], b"")
+
+
+@pytest.mark.parametrize(("status", "is_gone"), [(429, False), (500, False), (404, True), (400, True)])
+async def test_reports_in_a_log_that_cannot_be_read_now_are_not_given_up(
+    harness: KubernetesHarness, monkeypatch: pytest.MonkeyPatch, status: int, is_gone: bool
+) -> None:
+    metadata = {"name": "pod", "uid": "1", "creationTimestamp": "2026-11-24T00:00:00Z"}
+
+    async def refuse(*_: object, **__: object) -> bytes:
+        raise ApiRefused(status, "", "not now")
+
+    monkeypatch.setattr(NamespaceView, "first_pod", lambda *_: read_pod({"metadata": metadata, "spec": {}}))
+    monkeypatch.setattr(ApiServer, "read_log", refuse)
+    seen = PlatformJob("T.1", "t", EXPERIMENT, PlatformStatus.ENDED, 0.0)
+    if is_gone:
+        assert await harness.service.read_left_report(seen) is None
+    else:
+        with pytest.raises(ApiRefused):
+            await harness.service.read_left_report(seen)
 
 
 async def test_what_changes_between_a_list_and_its_watch_is_not_missed(harness: KubernetesHarness) -> None:

@@ -117,6 +117,14 @@ async def test_other_refusals_are_passed_on_at_once_in_the_servers_words(tmp_pat
     assert len(script.requests) == 1
 
 
+async def test_a_proxy_that_answers_something_else_is_named(tmp_path: Path) -> None:
+    script = Script()
+    script.answer(JOBS, b"<html>log in first</html>")
+    async with serving(script, tmp_path) as cluster:
+        with pytest.raises(ApiUnreachable, match="with JSON, found '<html>log in first"):
+            await cluster.get(JOBS)
+
+
 async def test_expired_credentials_are_read_again_once(tmp_path: Path) -> None:
     script = Script()
 
@@ -251,6 +259,15 @@ async def test_after_410_a_namespace_is_listed_again_and_what_is_missing_is_gone
     )
     async with watching(script, tmp_path) as view:
         await until_names(view, "bc")
+
+
+async def test_a_refused_watch_continues_where_it_was_without_a_new_list(tmp_path: Path) -> None:
+    script = Script()
+    busy = refusal(500, "etcd is busy")
+    script.answer(JOBS, page(job("a"), version="10"), busy, lines(("ADDED", job("b", "12"))), lambda _: held())
+    async with watching(script, tmp_path) as view:
+        await until_names(view, "ab")
+    assert ["watch" in query for query in script.asked(JOBS)][:3] == [False, True, True]
 
 
 async def test_what_was_just_created_or_deleted_is_known_before_its_watch_says_so(tmp_path: Path) -> None:

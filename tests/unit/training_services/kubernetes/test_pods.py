@@ -100,6 +100,12 @@ def test_a_suspended_job_waits_for_its_queue() -> None:
             "drain",
         ),
         (ended("Error", 1), None, "exit code 1"),
+        (
+            ended("Error", 1, conditions=[{"type": "DisruptionTarget", "status": "False", "reason": "EvictionByX"}]),
+            None,
+            "exit code 1",
+        ),
+        (pod(phase="Failed", reason="DeletionByTaintManager", message="a taint"), EndReason.PREEMPTED, "a taint"),
         (ended("Completed", 0), None, "exit code 0"),
     ],
 )
@@ -122,6 +128,15 @@ def test_how_a_pod_ended_is_the_clusters_reason_where_it_has_one(
 def test_a_second_pod_says_what_became_of_the_first(first: ClusterPod, warning: str, reason: EndReason) -> None:
     seen = describe(job(), [first, pod("pod-2", phase="Pending")], warning)
     assert (seen.instances, seen.reason) == (("pod-1", "pod-2"), reason)
+
+
+@pytest.mark.parametrize(
+    ("warning", "detail"),
+    [("FailedScheduling: 0/3 nodes", ""), ("NodeNotReady: Node is not ready", "NodeNotReady: Node is not ready")],
+)
+def test_a_pod_that_runs_no_longer_says_what_it_waited_for(warning: str, detail: str) -> None:
+    seen = describe(job(), [pod(phase="Running")], warning)
+    assert (seen.status, seen.detail) == (PlatformStatus.RUNNING, detail)
 
 
 def test_a_job_without_our_annotation_is_not_ours() -> None:
