@@ -9,13 +9,14 @@ custom tuners are started with it first on PYTHONPATH.
 import errno
 import hashlib
 import os
-from importlib.resources import files
-from typing import TYPE_CHECKING
+from zipfile import ZipFile
 
+import proctor
 from proctor.sdk.files import discard, name_unfinished, put_in_place, remove_tree, remove_unfinished, sync_file
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from importlib.abc import Traversable
+    from collections.abc import Callable
 
 MODULES = (
     "__init__.py",
@@ -75,25 +76,31 @@ def build_bundle(root: str, *, is_compiled: bool = True) -> str:
 
 def bundle_files() -> "dict[str, bytes]":
     """Return the bundle's files by relative path, read from wherever this package is (a zip archive included)."""
-    package = files("proctor")
-    content: dict[str, bytes] = {}
-    for name in MODULES:
-        file = package.joinpath(*name.split("/"))
-        if file.is_file():
-            content[f"proctor/{name}"] = file.read_bytes()
+    package = os.path.dirname(proctor.__file__)
+    root = os.path.dirname(package)
+    if os.path.isfile(root):
+        with ZipFile(root) as archive:
+            return _select(archive.namelist(), archive.read)
+    names = [f"proctor/{name}" for name in MODULES if os.path.isfile(f"{package}/{name}")]
+    for source in PACKAGES:
+        for folder, _, files in os.walk(f"{package}/{source}"):
+            names += [f"{folder[len(root) + 1 :]}/{name}" for name in files]
+    return _select(names, lambda name: _read_file(f"{root}/{name}"))
+
+
+def _select(names: "list[str]", read: "Callable[[str], bytes]") -> "dict[str, bytes]":
+    modules = {f"proctor/{name}" for name in MODULES}
+    content = {name: read(name) for name in names if name in modules}
     for source, target in PACKAGES.items():
-        content.update(_read_package(package.joinpath(*source.split("/")), target))
+        folder = f"proctor/{source}/"
+        found = [name for name in names if name.startswith(folder) and name.endswith(".py")]
+        content.update({f"{target}/{name[len(folder) :]}": read(name) for name in found})
     return content
 
 
-def _read_package(folder: "Traversable", target: str) -> "dict[str, bytes]":
-    found: dict[str, bytes] = {}
-    for entry in folder.iterdir():
-        if entry.is_dir():
-            found.update(_read_package(entry, f"{target}/{entry.name}"))
-        elif entry.name.endswith(".py"):
-            found[f"{target}/{entry.name}"] = entry.read_bytes()
-    return found
+def _read_file(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
 
 
 def _name(content: "dict[str, bytes]") -> str:
@@ -106,18 +113,15 @@ def _name(content: "dict[str, bytes]") -> str:
 
 def _is_whole(path: str, content: "dict[str, bytes]") -> bool:
     try:
-        for name, data in content.items():
-            with open(f"{path}/{name}", "rb") as file:
-                if file.read() != data:
-                    return False
+        return all(_read_file(f"{path}/{name}") == data for name, data in content.items())
     except OSError:
         return False
-    return True
 
 
 def _write(path: str, content: "dict[str, bytes]") -> None:
+    for folder in {os.path.dirname(name) for name in content}:
+        os.makedirs(f"{path}/{folder}", exist_ok=True)
     for name, data in content.items():
-        os.makedirs(os.path.dirname(f"{path}/{name}"), exist_ok=True)
         with open(f"{path}/{name}", "wb") as file:
             file.write(data)
 

@@ -6,9 +6,9 @@ import json
 import logging
 import logging.handlers
 import os
-import platform
 import signal
 import socket
+import sys
 import uuid
 from pathlib import Path
 from typing import get_args
@@ -76,6 +76,7 @@ class Keeper(SessionHandler):
         directory: Path,
         settings: KeeperSettings,
         *,
+        spawner: Spawner,
         oom_counter: str = processes.OOM_COUNTER,
         is_for_one_job: bool = False,
     ) -> None:
@@ -97,7 +98,6 @@ class Keeper(SessionHandler):
             gpu_lock_directory=lock_folder,
             oom_counter=oom_counter,
         )
-        spawner = Spawner(directory / SPAWNER_LOG_FILE)
         self._jobs = JobTable(
             folder,
             requests=requests,
@@ -162,7 +162,7 @@ class Keeper(SessionHandler):
             boot_id=boot_id(),
             hostname=socket.gethostname(),
             version=proctor.__version__,
-            python=platform.python_version(),
+            python=".".join(map(str, sys.version_info[:3])),
             devices=self._facts.devices,
             jobs=[job.report() for job in self._jobs.all()],
             driver_note=self._survey.driver_note,
@@ -298,7 +298,7 @@ def serve(directory: Path, *, ready: int | None = None) -> int:
 
 
 async def _serve(directory: Path, ready: int | None) -> None:
-    keeper = Keeper(directory, read_settings(directory))
+    keeper = Keeper(directory, read_settings(directory), spawner=Spawner(directory / SPAWNER_LOG_FILE))
     write_facts(directory)
     if ready is not None:
         os.close(ready)

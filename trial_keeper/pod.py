@@ -22,6 +22,7 @@ import contextlib
 import logging
 import math
 import os
+import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -34,6 +35,7 @@ from proctor.sdk.process_limits import keep_files_private
 from proctor.trial_keeper.daemon import Keeper, write_facts
 from proctor.trial_keeper.jobs.cleanup import can_save
 from proctor.trial_keeper.jobs.job import Job
+from proctor.trial_keeper.jobs.launching import Spawner
 from proctor.trial_keeper.jobs.outbox import SettledReport
 from proctor.trial_keeper.jobs.records import StopRecord
 from proctor.trial_keeper.linux.files import open_regular_file
@@ -54,7 +56,8 @@ from proctor.trial_keeper.protocol import (
     Launch,
     ReportAnswer,
 )
-from proctor.trial_keeper.settings import LOCK_FILE, KeeperSettings
+from proctor.trial_keeper.reaper.spawner import start_by_fork
+from proctor.trial_keeper.settings import LOCK_FILE, SPAWNER_LOG_FILE, KeeperSettings
 
 _GPU_LOCKS_FOLDER = "gpu-locks"  # never made: there are no leases to read in a pod
 _REPORT_SECONDS = 5.0
@@ -84,7 +87,7 @@ class PodSettings:
 class PodKeeper(Keeper):
     """The keeper of the one job of a pod. Its jobs end with it."""
 
-    def __init__(self, settings: PodSettings) -> None:
+    def __init__(self, settings: PodSettings, spawner: Spawner) -> None:
         keeper = KeeperSettings(
             settings.node_id,
             settings.pointer,
@@ -95,7 +98,7 @@ class PodKeeper(Keeper):
         counter = find_oom_counter(settings.cgroup)
         if not counter:
             log.warning("no memory controller below %s: running out of memory looks like SIGKILL", settings.cgroup)
-        super().__init__(settings.directory, keeper, oom_counter=counter, is_for_one_job=True)
+        super().__init__(settings.directory, keeper, spawner=spawner, oom_counter=counter, is_for_one_job=True)
         self._pod = settings
         self._is_going = False
         self._job_id = ""
@@ -245,6 +248,7 @@ def _run(settings: PodSettings) -> int:
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
     try:
         settings.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        forked = start_by_fork(str(settings.directory / SPAWNER_LOG_FILE))
         lock = open_locked(settings.directory / LOCK_FILE)  # held until this process ends
     except OSError as error:
         log.error("%s cannot be written: %s; it needs a folder that its user may write", error.filename, error.strerror)
@@ -253,15 +257,17 @@ def _run(settings: PodSettings) -> int:
         log.error("another keeper uses %s; each pod needs a folder of its own", settings.directory)
         return 1
     try:
-        asyncio.run(_serve(settings))
+        asyncio.run(_serve(settings, *forked))
     except Exception:
         log.exception("the keeper has failed, and its job with it")
         return 1
     return 0
 
 
-async def _serve(settings: PodSettings) -> None:
+async def _serve(settings: PodSettings, spawner_pid: int, launches: socket.socket) -> None:
     log.info("the keeper of a pod is starting in %s, pid %d", settings.directory, os.getpid())
-    keeper = PodKeeper(settings)
+    spawner = Spawner(settings.directory / SPAWNER_LOG_FILE)
+    spawner.adopt(spawner_pid, launches)
+    keeper = PodKeeper(settings, spawner)
     write_facts(settings.directory)
     await keeper.run()

@@ -77,6 +77,25 @@ async def test_pid_1_reaps_what_others_leave_behind(tmp_path: Path) -> None:
         assert "Z" not in children(keeper).values()
 
 
+async def test_a_pod_starts_one_python_and_another_spawner_where_the_first_was_killed(tmp_path: Path) -> None:
+    async with open_pod(tmp_path) as pod:
+        keeper = await pod.keeper_pid()
+        await eventually(lambda: pod.manager.registrations)
+        (spawner,) = children(keeper)
+        process = Path(f"/proc/{spawner}")
+        assert (process / "cmdline").read_bytes() == Path(f"/proc/{keeper}/cmdline").read_bytes(), (
+            "a fork of the keeper"
+        )
+        held = {os.readlink(descriptor) for descriptor in (process / "fd").iterdir()}
+        assert len({name.split(":")[0] for name in held} - {"socket", "/dev/null"}) == 1, "its log, and no lock"
+        os.kill(spawner, signal.SIGKILL)
+        await eventually(lambda: not children(keeper))
+        await pod.manager.command(pod.launch(FINAL + "readlink /proc/self/fd/0"))
+        end = await pod.manager.end_of(JOB)
+        assert (end.reason, end.code) == (EndReason.EXITED_OK, 0)
+        assert (await pod.manager.ask(ReadFile("read", "job", "stdout", 0, 100)))[1] == b"/dev/null\n"
+
+
 async def test_a_trial_that_is_killed_ends_as_signaled_and_the_pod_goes_on(tmp_path: Path) -> None:
     async with open_pod(tmp_path) as pod:
         await pod.manager.command(pod.launch("kill -9 $$"))

@@ -32,6 +32,8 @@ _NVML = "nvidia-ml-py"
 _NVML_MODULE = "pynvml"
 _HASH_LENGTH = 20
 _KEEPER = "proctor/trial_keeper/"
+_SDK = ("proctor/__init__.py", "proctor/sdk/")
+_FOR_TRIALS = tuple(f"proctor/{package}/" for package in PACKAGES)
 _UNCHECKED_HASH = (0b01).to_bytes(4, "little")
 _MARSHAL_VERSION = 2
 """Later ones write what depends on the process that does it."""
@@ -111,10 +113,11 @@ def archive_files() -> dict[str, bytes]:
 
 
 def compile_keeper(content: dict[str, bytes]) -> dict[str, bytes]:
-    """The keeper's modules for this version of Python, by their names; any other one compiles the sources."""
+    """The modules that a keeper imports for this version of Python, by their names; any other one compiles the
+    sources."""
     compiled: dict[str, bytes] = {}
     for name, source in content.items():
-        if name.startswith(_KEEPER):
+        if name.startswith((_KEEPER, *_SDK)) and not name.startswith(_FOR_TRIALS):
             code = marshal.dumps(compile(source, name, "exec", dont_inherit=True), _MARSHAL_VERSION)
             compiled[f"{name}c"] = MAGIC_NUMBER + _UNCHECKED_HASH + source_hash(source) + code
     return compiled

@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import re
+import select
 import shutil
 import socket
 import subprocess
@@ -43,7 +44,7 @@ from proctor.sdk.protocol import (
 from proctor.trial_keeper.jobs.lost_reports import remove_reserve
 from proctor.trial_keeper.jobs.records import RecordFolder
 from proctor.trial_keeper.linux.files import allocate_file, allocate_replacement, remove_replacement
-from proctor.trial_keeper.linux.identity import describe_stop, start_time
+from proctor.trial_keeper.linux.identity import describe_stop, open_pidfd, start_time
 from proctor.trial_keeper.protocol import JsonObject, Launch
 from proctor.trial_keeper.settings import PACKAGE_ROOT, SPAWNER_CODE
 
@@ -280,13 +281,17 @@ class Spawner:
 
     def __init__(self, log_file: Path) -> None:
         self._log_file = log_file
-        self._process: subprocess.Popen[bytes] | None = None
+        self._pid = 0
         self._socket: socket.socket | None = None
         self._started = 0
 
+    def adopt(self, pid: int, channel: socket.socket) -> None:
+        """Use the spawner that was forked from this process when it began."""
+        self._use(pid, channel)
+
     def describe_stop(self) -> str:
         """That the spawner is suspended, and what to do, as a clause; "" while it is not."""
-        clause = describe_stop(self._process.pid, self._started) if self._process is not None else ""
+        clause = describe_stop(self._pid, self._started) if self._socket is not None else ""
         return f"the keeper's spawner {clause}" if clause else ""
 
     def launch(self, request: JsonObject) -> socket.socket:
@@ -316,23 +321,27 @@ class Spawner:
             asyncio.get_running_loop().remove_reader(self._socket)
             self._socket.close()
             self._socket = None
-        if self._process is not None and not has_reapers:
-            with contextlib.suppress(subprocess.TimeoutExpired):  # it ends by itself once its socket is closed
-                self._process.wait(_END_SECONDS)
-        self._process = None
+            if not has_reapers and (pidfd := open_pidfd(self._pid, self._started)) is not None:
+                waited = select.poll()
+                waited.register(pidfd)
+                waited.poll(_END_SECONDS * 1000)  # it ends by itself, because its socket is closed
+                os.close(pidfd)
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [sys.executable, "-S", "-E", "-c", SPAWNER_CODE, str(users_open_files()), PACKAGE_ROOT]
         mode = "wb" if self._log_file.exists() and self._log_file.stat().st_size > _MOST_LOG_BYTES else "ab"
         with theirs, open(self._log_file, mode) as file:
-            self._process = subprocess.Popen(
-                command, stdin=theirs.fileno(), stdout=file, stderr=file, start_new_session=True
-            )
-        self._socket = ours
-        self._started = start_time(self._process.pid) or 0
-        asyncio.get_running_loop().add_reader(ours, self._died)
-        log.info("the spawner was started with pid %d", self._process.pid)
+            streams = (theirs.fileno(), file.fileno(), file.fileno())
+            files = [(os.POSIX_SPAWN_DUP2, descriptor, number) for number, descriptor in enumerate(streams)]
+            pid = os.posix_spawn(sys.executable, command, os.environ, file_actions=files, setsid=True)
+        self._use(pid, ours)
+
+    def _use(self, pid: int, channel: socket.socket) -> None:
+        self._pid, self._socket = pid, channel
+        self._started = start_time(pid) or 0
+        asyncio.get_running_loop().add_reader(channel, self._died)
+        log.info("the spawner was started with pid %d", pid)
 
     def _died(self) -> None:
         """The spawner never writes, so a readable socket is a closed one."""

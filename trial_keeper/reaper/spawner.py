@@ -4,6 +4,9 @@ event loop, threads, a large heap) would be slow and unsafe.
 It takes one packet per launch on its standard input, a socket: two descriptors come with it, a memory file with the
 request (see `jobs/launching.py`) and the socket on which the reaper reports that the trial runs.
 
+A keeper starts it as a program of its own; only the keeper of a pod forks it, before it has a loop or threads
+(`start_by_fork`). That spares each pod the start of a second Python.
+
 It is the subreaper of its reapers: what a killed reaper leaves behind becomes its child, whatever it has done to its
 session, its parents or its environment. Any child that is no reaper is such an orphan, and the keeper ends it
 (`end_leftovers` of `jobs/cleanup.py`). So the spawner outlives its keeper for as long as it has children.
@@ -24,15 +27,42 @@ from proctor.trial_keeper.reaper import reaper
 
 
 def main() -> None:
-    """Serve launches until the keeper is gone, then wait until all reapers are. `argv[1]` is the soft limit on open
-    files that trials must have."""
-    processes.become_subreaper()
+    """The program. `argv[1]` is the soft limit on open files that trials must have."""
     restore_open_files(int(sys.argv[1]))
+    gc.collect()
+    _serve()
+
+
+def start_by_fork(log_file: str) -> "tuple[int, socket.socket]":
+    """Become keeper and spawner; returns, in the keeper, the spawner's pid and the socket that takes launches. This
+    process must have neither threads nor a loop, and a soft limit on open files that trials may have. Raises OSError.
+
+    :param log_file: takes what the spawner and its reapers have to say.
+    """
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    log = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setsid()
+            for number, descriptor in enumerate((theirs.fileno(), log, log)):
+                os.dup2(descriptor, number)
+            os.closerange(3, max(ours.fileno(), theirs.fileno(), log) + 1)
+            _serve()
+        finally:
+            os._exit(0)
+    theirs.close()
+    os.close(log)
+    return pid, ours
+
+
+def _serve() -> None:
+    """Take launches from descriptor 0 until the keeper is gone, then wait until all reapers are."""
+    processes.become_subreaper()
     signal.signal(signal.SIGCHLD, lambda number, frame: processes.reap_children())  # none may stay as a zombie
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     keeper = socket.socket(fileno=0)
     nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-    gc.collect()
     gc.freeze()
     gc.disable()  # a collection in a fork would copy every page
     while True:
