@@ -14,10 +14,10 @@ import pytest
 from fakes.keeper_listeners import listening
 from fakes.process_platform import ProcessPlatform, ProcessService
 
-from proctor.training_services import job_keeper_service
 from proctor.training_services.base import EndReason, StatusChange, TrialJobForm, TrialJobStatus
 from proctor.training_services.errors import KeeperReplaced, ServiceUnavailable
 from proctor.training_services.job_keeper_service import PlatformStatus
+from proctor.training_services.job_keepers import lifecycle
 from proctor.training_services.keepers.hub import KeeperHub
 from proctor.training_services.nodes.pool import NodePool
 from proctor.training_services.registry import ServiceContext
@@ -384,7 +384,7 @@ async def test_a_job_that_the_user_removes_from_the_platform_before_it_runs_runs
 async def test_a_job_whose_keeper_does_not_answer_is_stopped_by_its_platform(
     harness: JobKeeperHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_keeper_service, "STOP_SECONDS", 0.1)
+    monkeypatch.setattr(lifecycle, "STOP_SECONDS", 0.1)
     recorder = Recorder()
     recorder.listen(harness.service)
     async with serving(harness.service):
