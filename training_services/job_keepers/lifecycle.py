@@ -39,7 +39,10 @@ log = logging.getLogger(__name__)
 AT_ONCE = 8
 """How many keepers of an experiment are started, or stopped, at the same time."""
 STOP_SECONDS = 30.0
-"""How long a keeper that does not answer may take to end its job, beyond the time that the trial has to save."""
+"""How long a keeper may take to end its job, beyond the time that the trial has to save. After that the platform ends
+one that does not answer."""
+LONGEST_STOP_SECONDS = 300.0
+"""How long a keeper that answers may take after that, which says why; then the platform ends it, too."""
 
 
 class JobKeeperLifecycle(KeeperPlatform, HubTrainingService, KeeperPresence):
@@ -243,8 +246,8 @@ class JobKeeperLifecycle(KeeperPlatform, HubTrainingService, KeeperPresence):
     # ---- stopping
 
     def _enforce_stop(self, job_id: str, save_seconds: float) -> None:
-        """A job is to stop. One that does not run yet is over at once; one whose keeper does not answer is ended by its
-        platform."""
+        """A job is to stop. One that does not run yet is over at once. One that runs is stopped by its keeper, or else
+        by its platform; of several requests, the one with the earliest deadline counts."""
         keeper = self._keepers.get(job_id)
         if keeper is None or self._group is None:
             return
@@ -254,14 +257,34 @@ class JobKeeperLifecycle(KeeperPlatform, HubTrainingService, KeeperPresence):
             ending = self._remove_and_end(keeper, EndReason.CANCELED, "stopped before it was started")
             self._start(ending, f"end of {job_id}")
         else:
-            self._start(self._await_stop(keeper, save_seconds), f"stop of {job_id}")
+            due = asyncio.get_running_loop().time() + save_seconds + STOP_SECONDS
+            if keeper.stopping is None or due < keeper.stop_due:
+                if keeper.stopping is not None:
+                    keeper.stopping.cancel()
+                keeper.stop_due = due
+                keeper.stopping = self._start(self._await_stop(keeper), f"stop of {job_id}")
 
-    async def _await_stop(self, keeper: JobKeeper, save_seconds: float) -> None:
-        await asyncio.sleep(save_seconds + STOP_SECONDS)
+    async def _await_stop(self, keeper: JobKeeper) -> None:
+        """Have the platform end a job whose keeper has not, and say meanwhile why it is not over."""
+        form, keeper_id, loop = keeper.form, self.keeper_of(keeper.form), asyncio.get_running_loop()
+        reported = ""
+        await asyncio.sleep(keeper.stop_due - loop.time())
         while self._is_current(keeper) and not keeper.is_over:
-            if absence := self.absence(self.keeper_of(keeper.form)):
-                await self._remove_and_end(keeper, EndReason.CANCELED, f"stopped by its platform, because {absence}")
-                return
+            absence = self.absence(keeper_id)
+            if not absence and self._hub.is_over(keeper_id, form.job_id):
+                clause = "its keeper has reported its end, which is not stored yet"
+            else:
+                clause = self._hub.suspension(keeper_id, form.job_id) or "its keeper answers and has not ended it yet"
+                if absence or loop.time() >= keeper.stop_due + LONGEST_STOP_SECONDS:
+                    detail = f"stopped by its platform, because {absence or clause}"
+                    await self._remove_and_end(keeper, EndReason.CANCELED, detail)
+                    return
+            if clause != reported:
+                reported = clause
+                if self._hub.was_started(form.job_id):
+                    self.queue_change(self.news(form, TrialJobStatus.RUNNING, detail=clause))
+                else:
+                    self.queue_change(self.submitted(form, detail=f"stopping: {clause}"))
             await asyncio.sleep(STOP_SECONDS)
 
     async def _remove_and_end(self, keeper: JobKeeper, reason: EndReason, detail: str) -> None:
@@ -318,7 +341,7 @@ class JobKeeperLifecycle(KeeperPlatform, HubTrainingService, KeeperPresence):
 
     async def _stop(self, job_id: str) -> None:
         """Until the platform has taken it."""
-        backoff = BackOff()
+        backoff, problem = BackOff(), ""
         while True:
             try:
                 async with self._turns:
@@ -327,9 +350,10 @@ class JobKeeperLifecycle(KeeperPlatform, HubTrainingService, KeeperPresence):
                     failpoint("manager.job_keeper.stop.after")
                 return
             except Exception as error:
-                fault = None if isinstance(error, ServiceUnavailable) else error
-                extra = {"action": "job.remove", "job_id": job_id}
-                log.warning(
-                    "job %s cannot be removed from its platform now: %s", job_id, error, extra=extra, exc_info=fault
-                )
+                if repr(error) != problem:
+                    problem = repr(error)
+                    fault = None if isinstance(error, ServiceUnavailable) else error
+                    extra = {"action": "job.remove", "job_id": job_id}
+                    text = "job %s cannot be removed from its platform now: %s"
+                    log.warning(text, job_id, error, extra=extra, exc_info=fault)
                 await asyncio.sleep(backoff.take())

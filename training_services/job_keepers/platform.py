@@ -58,6 +58,8 @@ class JobKeeper:
     obstacle: str = ""  # why the job does not run yet, as it was reported
     silence: str = ""  # why there are no reports, as a clause
     starting: asyncio.Task[None] | None = None
+    stopping: asyncio.Task[None] | None = None  # waits for its job to be stopped
+    stop_due: float = 0.0  # when its job must have stopped, in the loop's time
     dropped: asyncio.Event = field(default_factory=asyncio.Event)  # its job is over, or no longer wanted
     timer: asyncio.TimerHandle | None = None  # until it must have connected
     changed: asyncio.Event = field(default_factory=asyncio.Event)  # it may answer now, or no longer

@@ -403,6 +403,12 @@ class KeeperHub(KeeperFiles):
         found = None if session is None else session.jobs.get(job_id)
         return session is not None and (found is None or found.exit is not None)
 
+    def suspension(self, keeper_id: str, job_id: str) -> str:
+        """Why a job is stuck, as its keeper says: a process of that is suspended. "" if it is not, or that is not
+        known."""
+        session = self._sessions.find(keeper_id)
+        return "" if session is None else session.suspended.get(job_id, "")
+
     # ---- jobs
 
     def _remember(self, command: KeeperCommand, session: RegisteredKeeper | None) -> bool:
@@ -513,7 +519,8 @@ class KeeperHub(KeeperFiles):
         for end in header.ends:
             if (report := report_of(end)) is not None:
                 report.ends.append(ended(end, keeper_id))
-            elif (job := self._jobs.find(end.job_id, end.token)) and not self._is_of_another(job, keeper_id, session):
+            job = self._jobs.find(end.job_id, end.token)
+            if job is not None and not self._is_of_another(job, keeper_id, session):
                 job.has_ended = True
         return list(reports.values())
 

@@ -14,6 +14,7 @@ from proctor.training_services.base import SoftStop, StatusChange, TrialJobForm,
 from proctor.training_services.capacity import GpuRules
 from proctor.training_services.errors import KeeperReplaced, ServiceUnavailable, SubmissionRefused
 from proctor.training_services.job_keeper_service import JobKeeperService, PlatformJob, PlatformStatus
+from proctor.training_services.job_keepers import lifecycle
 from proctor.training_services.keepers.hub import KeeperHub
 from proctor.training_services.keepers.launches import write_launch
 from proctor.training_services.nodes.pool import NodePool
@@ -397,6 +398,95 @@ async def test_a_stop_reaches_the_keeper_with_the_time_to_save(stage: Stage) -> 
         )
         stage.service.changes.put_nowait(seen("a.1", PlatformStatus.ENDED, detail="exit code 0"))
         assert how(await stage.recorder.end_of("a.1"))[0] is EndReason.CANCELED
+
+
+async def test_a_keeper_that_answers_and_does_not_end_its_job_says_why_until_its_platform_ends_it(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lifecycle, "STOP_SECONDS", 0.05)
+    suspended = "its end cannot be noticed: its reaper (pid 7) is stopped (SIGSTOP); resume it with: kill -CONT 7"
+    plain = "its keeper answers and has not ended it yet"
+    async with serving(stage.service):
+        await stage.service.submit_trial_job(stage.form())
+        await stage.until(("start", "a.1"))
+        await stage.register()
+        await stage.orders()
+        await stage.begin()
+        await stage.service.cancel_trial_job("a.1")
+        await stage.recorder.until(lambda: stage.details()[-1] == plain)
+        await stage.hub.report("job:a.1", ReportHeader(stage.sessions["a.1"], stopped={"a.1": suspended}), b"")
+        await stage.recorder.until(lambda: stage.details()[-2:] == [suspended] * 2)  # from the hub, and as the reason
+        assert ("stop", "a.1") not in stage.service.calls
+        monkeypatch.setattr(lifecycle, "LONGEST_STOP_SECONDS", 0.0)
+        end = how(await stage.recorder.end_of("a.1"))
+        await stage.until(("start", "a.1"), ("stop", "a.1"))
+    assert end == (EndReason.CANCELED, f"stopped by its platform, because {suspended}")
+
+
+async def test_a_job_whose_end_is_reported_and_cannot_be_stored_keeps_its_keeper(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lifecycle, "STOP_SECONDS", 0.05)
+    monkeypatch.setattr(lifecycle, "LONGEST_STOP_SECONDS", 0.0)
+    is_full = True
+
+    async def refuse(changes: Sequence[StatusChange]) -> None:
+        if is_full and any(change.exit for change in changes):
+            raise OSError("no space left on device")
+
+    stage.service.add_status_listener(refuse)
+    async with serving(stage.service):
+        await stage.service.submit_trial_job(stage.form())
+        await stage.until(("start", "a.1"))
+        await stage.register()
+        await stage.orders()
+        await stage.begin()
+        end = End("a.1", "t", Exit(EndReason.CANCELED, None, 15, 1.0, 2.0))
+        await stage.hub.report("job:a.1", ReportHeader(stage.sessions["a.1"], ends=[end]), b"")
+        await stage.service.cancel_trial_job("a.1")
+        clause = "its keeper has reported its end, which is not stored yet"
+        await stage.recorder.until(lambda: stage.details()[-1] == clause)
+        await asyncio.sleep(0.2)  # several rounds
+        assert ("stop", "a.1") not in stage.service.calls
+        is_full = False
+        await stage.hub.report("job:a.1", ReportHeader(stage.sessions["a.1"], ends=[end]), b"")
+        assert how(await stage.recorder.end_of("a.1"))[0] is EndReason.CANCELED
+
+
+async def test_of_several_requests_to_stop_a_job_the_earliest_deadline_counts(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lifecycle, "STOP_SECONDS", 0.05)
+    async with serving(stage.service):
+        await stage.service.submit_trial_job(stage.form())
+        await stage.until(("start", "a.1"))
+        await stage.register()
+        await stage.orders()
+        await stage.begin()
+        stage.service.silent("job:a.1", "no report from its keeper for 15 s")
+        await stage.service.cancel_softly("a.1", SoftStop("paused by the user", 1000.0, only_if_able=False))
+        await stage.service.cancel_softly("a.1", SoftStop("paused by the user", 2000.0, only_if_able=False))
+        await asyncio.sleep(0.1)
+        assert [task.get_name() for task in asyncio.all_tasks() if "stop of a.1" in task.get_name()] == [
+            "experiment e1: stop of a.1"
+        ]
+        assert [job.id for job in await stage.service.list_trial_jobs()] == ["a.1"]
+        await stage.service.cancel_trial_job("a.1")
+        end = how(await stage.recorder.end_of("a.1"))
+    assert end == (EndReason.CANCELED, "stopped by its platform, because no report from its keeper for 15 s")
+
+
+async def test_why_a_job_cannot_be_removed_is_logged_when_that_changes(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage.service.answers["stop"] = [ServiceUnavailable(why) for why in ("away", "away", "away", "forbidden")]
+    async with serving(stage.service):
+        await stage.service.submit_trial_job(stage.form())
+        await stage.until(("start", "a.1"))
+        stage.hub.end("a.1", EndReason.NODE_LOST, "gone")
+        await stage.until(("start", "a.1"), *[("stop", "a.1")] * 5)
+    logged = [record.getMessage() for record in caplog.records if "cannot be removed" in record.getMessage()]
+    assert logged == [f"job a.1 cannot be removed from its platform now: {why}" for why in ("away", "forbidden")]
 
 
 async def test_the_keeper_of_a_job_that_is_over_is_asked_for_its_files_before_it_is_ordered_to_exit(
