@@ -13,7 +13,7 @@ from proctor.manager.api.context import ApiContext
 from proctor.manager.clock import SystemClock
 from proctor.manager.dispatcher.client.liveness import Patience
 from proctor.manager.engine.dispatchers import ProcessDispatchers
-from proctor.manager.engine.manager import Manager
+from proctor.manager.engine.manager import Manager, ServiceFactory
 from proctor.manager.events import prune_events_forever
 from proctor.manager.process.control_database import PageCheck, open_control
 from proctor.manager.process.instance import InstanceLock, ManagerAddress, StartError, remove_address, write_address
@@ -38,13 +38,17 @@ from proctor.training_services.local.keeper import LocalKeeper, ensure_local_kee
 from proctor.training_services.local.service import LOCAL_NODE
 from proctor.training_services.nodes.pool import NodePool
 from proctor.training_services.providers import ProviderContext, Providers
+from proctor.training_services.registry import create
 from proctor.trial_keeper.start import stop_keeper
 
 log = logging.getLogger(__name__)
 
 
-def run(settings: ManagerSettings) -> None:
-    """Serve in this process until SIGTERM, SIGINT or a shutdown over REST. Raises StartError."""
+def run(settings: ManagerSettings, create_service: ServiceFactory = create) -> None:
+    """Serve in this process until SIGTERM, SIGINT or a shutdown over REST. Raises StartError.
+
+    :param create_service: what makes the training services of the experiments.
+    """
     home = settings.home
     prepare(home)
     with InstanceLock(home):
@@ -55,7 +59,7 @@ def run(settings: ManagerSettings) -> None:
             log.warning("%s; end that by: %s", *danger, extra={"action": "home.check"})
         try:
             with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-                runner.run(serve(settings))
+                runner.run(serve(settings, create_service))
         except* StartError as group:
             raise _first(group) from None
         finally:
@@ -98,7 +102,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def serve(settings: ManagerSettings) -> None:
+async def serve(settings: ManagerSettings, create_service: ServiceFactory) -> None:
     """Open everything, say where it is reached, and close everything when asked to."""
     home, stop = settings.home, asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -111,7 +115,7 @@ async def serve(settings: ManagerSettings) -> None:
         network_listener = _listen_for_keepers(settings, stack)
         host, port = settings.web.host, listener.getsockname()[1]
         url = web_url(host, port, settings.web.url_prefix)
-        context = await stack.enter_async_context(open_manager(settings, url, stop.set))
+        context = await stack.enter_async_context(open_manager(settings, url, stop.set, create_service))
         await stack.enter_async_context(_serving(settings, context, listener, keeper_listener, network_listener))
         replace_file(str(home.port_file), str(port).encode(), durable=False)
         keeper_url = str(network_listener.endpoint) if network_listener else ""
@@ -136,7 +140,9 @@ def _listen_for_keepers(settings: ManagerSettings, stack: AsyncExitStack) -> Kee
 
 
 @asynccontextmanager
-async def open_manager(settings: ManagerSettings, url: str, stop: Callable[[], None]) -> AsyncIterator[ApiContext]:
+async def open_manager(
+    settings: ManagerSettings, url: str, stop: Callable[[], None], create_service: ServiceFactory = create
+) -> AsyncIterator[ApiContext]:
     """Store, nodes, engine: everything behind the API. Trials keep running after it is left."""
     home, clock = settings.home, SystemClock()
     patience = Patience(settings.dispatchers.patience_seconds)
@@ -156,6 +162,7 @@ async def open_manager(settings: ManagerSettings, url: str, stop: Callable[[], N
             hub=hub,
             clock=clock,
             open_dispatcher=ProcessDispatchers(home, patience),
+            create_service=create_service,
             providers=providers,
             is_whole=opened.pages.done,
         )
