@@ -225,6 +225,8 @@ class JournalChunk:
     data: bytes
     started_at: float | None = None
     """Unix time at which the job's process began, where its start is reported together with the chunk."""
+    after_loss: bool = False
+    """What is not stored of the journal before `offset` is lost: it will not come any more."""
 
     @property
     def end(self) -> int:

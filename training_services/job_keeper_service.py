@@ -203,7 +203,9 @@ class JobKeeperService(
                 left = await self.read_left_report(seen)
                 if left is None:
                     return
-                report = report_on(keeper.form.job_id, keeper.form.token, *left, client=self, node_id=keeper_id)
+                job_id, token = keeper.form.job_id, keeper.form.token
+                report = report_on(job_id, token, left.header, left.body, client=self, node_id=keeper_id)
+                report.chunks = [replace(chunk, after_loss=left.is_cut) for chunk in report.chunks]
                 await report.deliver()
                 if report.is_taken:
                     break

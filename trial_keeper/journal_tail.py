@@ -149,6 +149,11 @@ class JournalTail:
         return end + len(self.ending)
 
     @property
+    def offset_of_file(self) -> int:
+        """The offset at which the file's first byte stands; negative where the file was cut back or replaced."""
+        return self._anchor.shift
+
+    @property
     def needs_report(self) -> bool:
         """There is something that is not acknowledged (a line that is being written counts), or it has become shorter
         or another file."""

@@ -41,6 +41,7 @@ from proctor.trial_keeper.jobs.records import StopRecord
 from proctor.trial_keeper.linux.files import open_regular_file
 from proctor.trial_keeper.linux.processes import find_oom_counter
 from proctor.trial_keeper.pod_output import (
+    FinalMetric,
     TerminationMessage,
     find_final,
     format_records,
@@ -206,14 +207,14 @@ class PodKeeper(Keeper):
             log.warning("the rest of the journals is not in the log: it would be more than %d bytes", _MOST_LOG_BYTES)
 
 
-def _find_finals(job: Job) -> dict[str, bytes]:
+def _find_finals(job: Job) -> dict[str, FinalMetric]:
     """The first final metric of each member, also one that the disk had no room for."""
-    found: dict[str, bytes] = {}
+    found: dict[str, FinalMetric] = {}
     for member, tail in job.tails.items():
         final = None
         with contextlib.suppress(OSError), open(open_regular_file(tail.path, os.O_RDONLY), "rb") as file:
-            final = find_final(file)
-        final = final or find_final(tail.ending.splitlines())
+            final = find_final(file, offset=tail.offset_of_file)
+        final = final or find_final(tail.ending.splitlines(keepends=True), offset=tail.size - len(tail.ending))
         if final is not None:
             found[member] = final
     return found

@@ -10,9 +10,11 @@ In the pod's log, what the manager has not acknowledged, one record a line:
 `text` is at most 4 KiB of the journal, bytes that are no UTF-8 as lone surrogates. The last record says how many came
 before it: without it, or with fewer, the log was cut (`containerLogMaxSize`), and something is missing.
 
-In the termination message, at most 4,096 bytes, the end and the first final metric of each rank, as in its journal:
+In the termination message, at most 4,096 bytes, the end and the first final metric of each rank, as in its journal, and
+where it stands there:
 
-    {"proctor": 1, "job_id": "T.1", "exit": {"reason": "EXITED_OK", …}, "finals": {"0": "{\\"kind\\": \\"final\\", …}"}}
+    {"proctor": 1, "job_id": "T.1", "exit": {"reason": "EXITED_OK", …},
+     "finals": {"0": {"offset": 120, "line": "{\\"kind\\": \\"final\\", …}"}}}
 
 Neither holds a fencing token, because others may read them: the reader knows which job the pod was for.
 """
@@ -46,13 +48,21 @@ class PodLog:
 
 
 @dataclass(frozen=True)
+class FinalMetric:
+    """A final metric as the line of a journal, without its line break, and where that line begins."""
+
+    offset: int
+    line: bytes
+
+
+@dataclass(frozen=True)
 class TerminationMessage:
     """How the job of a pod ended."""
 
     job_id: str
     exit: Exit
-    finals: dict[str, bytes] = field(default_factory=dict)
-    """The first final metric of each member, as the line of its journal."""
+    finals: dict[str, FinalMetric] = field(default_factory=dict)
+    """The first one of each member."""
 
 
 def format_records(header: ReportHeader, data: Iterable[bytes]) -> Iterator[str]:
@@ -110,23 +120,31 @@ def _add(header: ReportHeader, body: list[bytes], record: dict[str, Any]) -> boo
     return True
 
 
-def give_up_reports(header: ReportHeader, message: TerminationMessage | None) -> ReportHeader:
-    """A report without the journal, of which something is missing: its final metrics count as lost."""
-    finals = sorted(int(member) for member in message.finals) if message is not None else []
-    ends = [replace(end, exit=replace(end.exit, lost_finals=finals or end.exit.lost_finals)) for end in header.ends]
-    return replace(header, chunks=[], ends=ends)
+def add_finals(left: PodLog, message: TerminationMessage, *, token: str) -> PodLog:
+    """What the log of a pod holds, with the final metrics that only its termination message has."""
+    chunks, body = list(left.header.chunks), [left.body]
+    for member, final in message.finals.items():
+        line = final.line + b"\n"
+        ends = (chunk.offset + chunk.length for chunk in left.header.chunks if chunk.member == member)
+        if max(ends, default=0) <= final.offset:
+            chunks.append(Chunk(message.job_id, token, member, final.offset, len(line)))
+            body.append(line)
+    return replace(left, header=replace(left.header, chunks=chunks), body=b"".join(body))
 
 
 def format_termination(message: TerminationMessage) -> bytes:
     """The termination message. What does not fit is left out: first the detail of the end is cut, then final metrics
     are dropped, the longest first."""
-    finals = {member: line.decode("utf-8", "replace") for member, line in message.finals.items()}
+    finals = {
+        member: {"offset": final.offset, "line": final.line.decode("utf-8", "replace")}
+        for member, final in message.finals.items()
+    }
     end = message.exit
     while len(data := _termination(message.job_id, end, finals)) > MOST_TERMINATION_BYTES:
         if len(end.detail) > _MOST_DETAIL:
             end = replace(end, detail=end.detail[: _MOST_DETAIL - 1] + "…")
         elif finals:
-            del finals[max(finals, key=lambda member: len(finals[member]))]
+            del finals[max(finals, key=lambda member: len(str(finals[member])))]
         else:
             end = replace(end, detail="", lost_finals=[])
     return data
@@ -138,18 +156,22 @@ def read_termination(text: str, *, job_id: str) -> TerminationMessage | None:
     if body is None or body.get("proctor") != _VERSION or body.get("job_id") != job_id:
         return None
     try:
-        finals = {str(member): str(line).encode("utf-8") for member, line in body["finals"].items()}
+        finals = {
+            str(member): FinalMetric(int(final["offset"]), str(final["line"]).encode("utf-8"))
+            for member, final in body["finals"].items()
+        }
         return TerminationMessage(job_id, from_json(Exit, body["exit"]), finals)
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
 
 
-def find_final(lines: Iterable[bytes]) -> bytes | None:
-    """The first final metric in the lines of a journal, without its line break."""
+def find_final(lines: Iterable[bytes], *, offset: int) -> FinalMetric | None:
+    """The first final metric in the lines of a journal, the first of which begins at `offset`."""
     for line in lines:
         record = _parse(line) if b'"final"' in line else None
         if record is not None and record.get("kind") == KIND_FINAL:
-            return line.strip()
+            return FinalMetric(offset, line.strip())
+        offset += len(line)
     return None
 
 
@@ -158,7 +180,7 @@ def _line(kind: str, message: Start | End) -> str:
     return _PREFIX + json.dumps({"kind": kind, **body})
 
 
-def _termination(job_id: str, end: Exit, finals: dict[str, str]) -> bytes:
+def _termination(job_id: str, end: Exit, finals: dict[str, dict[str, Any]]) -> bytes:
     return json.dumps({"proctor": _VERSION, "job_id": job_id, "exit": to_json(end), "finals": finals}).encode()
 
 

@@ -7,9 +7,11 @@ than a short `hello`. What travels is described in `proctor.trial_keeper.protoco
 """
 
 import json
+import logging
 import secrets
 from collections.abc import Awaitable, Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -35,6 +37,9 @@ PREFIX = "/api/v1/keepers/"
 MAX_HELLO_BYTES = 4096
 MAX_BODY_BYTES = 64 * 1024 * 1024
 """Of a keeper that knows its secret. A report has about 1 MiB, files 4 MiB, a registration half a KiB for each job."""
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 _Handler = Callable[[Request], Awaitable[Response]]
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
@@ -74,9 +79,9 @@ class _KeeperRoutes:
 
     async def hello(self, request: Request) -> Response:
         """Prove that this manager knows the node's secret; for an unknown node, as one that knows another secret."""
-        node_id, nonce = request.path_params["node_id"], _object(await _body(request, MAX_HELLO_BYTES)).get("nonce")
-        if not isinstance(nonce, str) or not nonce:
-            raise ValueError('expected {"nonce": hex}')
+        node_id, nonce = request.path_params["node_id"], _read(_Hello, await _body(request, MAX_HELLO_BYTES)).nonce
+        if not nonce:
+            raise _NotAMessage('expected {"nonce": hex}')
         try:
             proof = self._hub.hello(node_id, nonce)
         except UnknownNode:
@@ -85,35 +90,44 @@ class _KeeperRoutes:
 
     async def register(self, request: Request) -> Response:
         """Begin a session."""
-        registration = from_json(Registration, _object(await _body(request, MAX_BODY_BYTES)))
+        registration = _read(Registration, await _body(request, MAX_BODY_BYTES))
         return _json(to_json(await self._hub.register(request.path_params["node_id"], registration)))
 
     async def commands(self, request: Request) -> Response:
         """Held open until there is a command, or the keeper's patience is over."""
-        poll = from_json(CommandPoll, _object(await _body(request, MAX_BODY_BYTES)))
+        poll = _read(CommandPoll, await _body(request, MAX_BODY_BYTES))
         return _json(to_json(await self._hub.poll(request.path_params["node_id"], poll)))
 
     async def report(self, request: Request) -> Response:
         """One line of JSON, then the bytes of its chunks."""
         line, chunks = _split(await _body(request, MAX_BODY_BYTES))
-        header = from_json(ReportHeader, _object(line))
+        header = _read(ReportHeader, line)
         return _json(to_json(await self._hub.report(request.path_params["node_id"], header, chunks)))
 
     async def content(self, request: Request) -> Response:
         """A piece of an archive."""
-        asked = from_json(ContentRequest, _object(await _body(request, MAX_BODY_BYTES)))
+        asked = _read(ContentRequest, await _body(request, MAX_BODY_BYTES))
         data = await self._hub.content(request.path_params["node_id"], asked)
         return Response(data, media_type="application/octet-stream")
 
     async def answer(self, request: Request) -> Response:
         """One line of JSON, then the bytes that were asked for."""
         line, data = _split(await _body(request, MAX_BODY_BYTES))
-        self._hub.answer(request.path_params["node_id"], from_json(FileAnswer, _message(line)), bytes(data))
+        self._hub.answer(request.path_params["node_id"], _read(FileAnswer, line, parse=_message), bytes(data))
         return _json({})
 
 
 class _TooLarge(Exception):
     """The body of a request is longer than it may be."""
+
+
+class _NotAMessage(Exception):
+    """The body of a request is not what a keeper sends there."""
+
+
+@dataclass(frozen=True)
+class _Hello:
+    nonce: str
 
 
 async def _body(request: Request, most_bytes: int) -> bytes:
@@ -143,12 +157,21 @@ def _answering(handler: _Handler) -> _Handler:
             return problem_response(error.status_code, type(error).__name__, str(error), instance=request.url.path)
         except _TooLarge as error:
             return problem_response(413, "Too large", str(error), instance=request.url.path)
-        except (AttributeError, TypeError, ValueError, RecursionError) as error:
+        except _NotAMessage as error:
+            log.warning("a request to %s is not a message of a keeper: %s", request.url.path, error)
             return problem_response(
                 400, "Bad request", f"not a message of a keeper: {error}", instance=request.url.path
             )
 
     return answer
+
+
+def _read(kind: type[T], body: bytes, *, parse: "Callable[[bytes], dict[str, Any]] | None" = None) -> T:
+    """A message of a keeper. Raises _NotAMessage; every other error is ours."""
+    try:
+        return from_json(kind, (parse or _object)(body))
+    except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
+        raise _NotAMessage(str(error)) from error
 
 
 def _object(body: bytes) -> dict[str, Any]:

@@ -26,11 +26,12 @@ from proctor.training_services.base import EndReason, TrialJobForm
 from proctor.training_services.capacity import GpuRules
 from proctor.training_services.errors import ServiceUnavailable, SubmissionRefused
 from proctor.training_services.job_keeper_service import JobKeeperService, PlatformJob, PlatformStatus
+from proctor.training_services.job_keepers.platform import LeftReport
 from proctor.training_services.keepers.launches import write_launch
 from proctor.training_services.registry import ServiceContext
 from proctor.trial_keeper.jobs.cleanup import end_leftovers
 from proctor.trial_keeper.pod_output import read_log
-from proctor.trial_keeper.protocol import Launch, ReportHeader
+from proctor.trial_keeper.protocol import Launch
 from proctor.trial_keeper.settings import FACTS_FILE
 from proctor.trial_keeper.start import find_keeper, stop_keeper
 
@@ -302,9 +303,9 @@ class ProcessService(JobKeeperService):
                 yield replace(before[job_id], status=PlatformStatus.GONE, detail="")
             await asyncio.sleep(POLL_SECONDS)
 
-    async def read_left_report(self, job: PlatformJob) -> tuple[ReportHeader, bytes] | None:
+    async def read_left_report(self, job: PlatformJob) -> LeftReport | None:
         left = read_log(self._platform.log(job.job_id), job_id=job.job_id, token=job.token)
-        return (left.header, left.body) if left.header.chunks or left.header.ends else None
+        return LeftReport(left.header, left.body) if left.header.chunks or left.header.ends else None
 
     def check(self, form: TrialJobForm) -> None:
         if not os.path.isdir(form.code_directory):

@@ -16,6 +16,7 @@ import pytest
 from fakes.keeper_node import eventually
 from fakes.pods import INSTANCE, JOB, open_pod
 
+from proctor.trial_keeper.pod_output import FinalMetric
 from proctor.trial_keeper.protocol import Cancel, EndReason, GpuSlot, ReadFile, Shutdown, Update
 
 pytestmark = [
@@ -56,7 +57,7 @@ async def test_a_pod_gets_its_launch_over_the_link_and_leaves_when_it_is_told_to
         assert await pod.ended() == 0
         message = pod.read_termination()
         assert message is not None
-        assert (message.exit, message.finals) == (end, {"0": FINAL_LINE})
+        assert (message.exit, message.finals) == (end, {"0": FinalMetric(0, FINAL_LINE)})
         assert (tmp_path / "stdout").read_bytes() == b""
 
 
@@ -189,7 +190,8 @@ async def test_what_no_manager_has_acknowledged_is_in_the_log_and_in_the_termina
     assert (end.job_id, end.token, end.exit.reason) == (JOB, f"token of {JOB}", EndReason.EXITED_OK)
     message = pod.read_termination()
     assert message is not None
-    assert (message.exit, message.finals) == (end.exit, {"0": FINAL_LINE})
+    written = (tmp_path / "pod" / "job" / "journal").read_bytes()
+    assert (message.exit, message.finals) == (end.exit, {"0": FinalMetric(written.index(FINAL_LINE), FINAL_LINE)})
     assert "token of" not in pod.termination_file.read_text() + (tmp_path / "stdout").read_text() + pod.said()
 
 

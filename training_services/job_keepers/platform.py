@@ -71,6 +71,16 @@ class JobKeeper:
             self.timer = None
 
 
+@dataclass(frozen=True)
+class LeftReport:
+    """A report that no manager has taken, with the bytes of its chunks."""
+
+    header: ReportHeader
+    body: bytes
+    is_cut: bool = False
+    """What is missing between its chunks, and before them, is lost."""
+
+
 class KeeperPlatform(ABC):
     """What `JobKeeperService` asks of a platform, which is a subclass of that."""
 
@@ -114,9 +124,9 @@ class KeeperPlatform(ABC):
     def leave_keeper(self, job_id: str) -> None:  # noqa: B027
         """The manager needs no connection with the keeper of a job any more. Must not block."""
 
-    async def read_left_report(self, job: PlatformJob) -> tuple[ReportHeader, bytes] | None:
-        """What the keeper of a job that is over has left on the platform, because it had no manager to report it to: a
-        report, with the bytes of its chunks. None: nothing. Raises ServiceUnavailable: then this is called again."""
+    async def read_left_report(self, job: PlatformJob) -> LeftReport | None:
+        """What the keeper of a job that is over has left on the platform, because it had no manager to report it to.
+        None: nothing. Raises ServiceUnavailable: then this is called again."""
         return None
 
     def code_place(self, form: TrialJobForm) -> str | None:

@@ -33,6 +33,7 @@ _MOST_RETRY_AFTER_SECONDS = 20.0
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _HEARTBEAT_SECONDS = 30.0
 _TAIL_BYTES = 1000
+_MOST_SHOWN = 100
 _STDIN, _STDOUT, _STDERR, _STATUS = b"\0", b"\1", b"\2", b"\3"  # channels of v4.channel.k8s.io
 _PATCH = {"Content-Type": "application/merge-patch+json"}
 
@@ -111,9 +112,12 @@ class Cluster:
             raise
         return True
 
-    async def read_log(self, namespace: str, pod: str, *, tail_lines: int | None = None) -> bytes:
-        """What the container of a pod has printed, all of it or its last lines. Raises ApiRefused, ApiUnreachable."""
-        query = {} if tail_lines is None else {"tailLines": str(tail_lines)}
+    async def read_log(self, namespace: str, pod: str, container: str, *, tail_lines: int | None = None) -> bytes:
+        """What a container of a pod has printed, all of it or its last lines. Raises ApiRefused (status 400 where it
+        has not been started), ApiUnreachable."""
+        query = {"container": container}
+        if tail_lines is not None:
+            query["tailLines"] = str(tail_lines)
         path = f"/api/v1/namespaces/{namespace}/pods/{pod}/log"
         response = await self._send("GET", path, query, timeout=aiohttp.ClientTimeout(REQUEST_SECONDS))
         return await _read(response)
@@ -126,8 +130,12 @@ class Cluster:
         token = ""
         while True:
             page = await self._request("GET", path, {**query, "limit": str(PAGE_SIZE), "continue": token})
-            yield page["items"], page["metadata"]["resourceVersion"]
-            token = page["metadata"].get("continue", "")
+            try:
+                items, metadata = page["items"], page["metadata"]
+                version, token = metadata["resourceVersion"], metadata.get("continue", "")
+            except (LookupError, TypeError, AttributeError) as error:
+                raise self._not_understood(path, "a list", page) from error
+            yield items, version
             if not token:
                 return
 
@@ -146,9 +154,14 @@ class Cluster:
         try:
             async for line in cast("AsyncIterable[bytes]", response.content):
                 event = json.loads(line)
-                if event["type"] == "ERROR":
-                    _raise(int(event["object"].get("code") or 500), event["object"])
-                yield event["type"], event["object"]
+                try:
+                    kind, found = event["type"], event["object"]
+                    status = int(found.get("code") or 500) if kind == "ERROR" else 0
+                except (LookupError, TypeError, AttributeError) as error:
+                    raise self._not_understood(path, "an event of a watch", event) from error
+                if status:
+                    _raise(status, found)
+                yield kind, found
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
             raise ApiUnreachable(f"the watch of {path} was cut: {error or type(error).__name__}") from error
         finally:
@@ -195,9 +208,13 @@ class Cluster:
         try:
             found: KubernetesObject = json.loads(data)
         except ValueError as error:
-            shown = data[:100].decode(errors="replace")
-            raise ApiUnreachable(f"{self.url} should answer {path} with JSON, found {shown!r}") from error
+            raise self._not_understood(path, "JSON", data.decode(errors="replace")) from error
         return found
+
+    def _not_understood(self, path: str, expected: str, found: object) -> ApiUnreachable:
+        """Something else answers in the place of the API server, such as a proxy that wants a login."""
+        shown = found if isinstance(found, str) else json.dumps(found)
+        return ApiUnreachable(f"{self.url} should answer {path} with {expected}, found {shown[:_MOST_SHOWN]!r}")
 
     async def _send(
         self,

@@ -7,12 +7,13 @@ annotations. Nothing of the trial is in a Job: its keeper gets the launch over i
 
 import base64
 import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from proctor.training_services.base import TrialJobForm
 from proctor.training_services.kubernetes.client import KubernetesObject
-from proctor.training_services.kubernetes.pod_template import TRIAL_CONTAINER, merge
+from proctor.training_services.kubernetes.pod_template import KEEPER_ROOT, POD_UID, TRIAL_CONTAINER, merge
 from proctor.training_services.kubernetes.settings import KubernetesSettings, Mount
 
 __all__ = [
@@ -37,15 +38,14 @@ MANAGED_BY = "app.kubernetes.io/managed-by"
 ENDPOINT_KEY = "endpoint"
 SECRET_KEY = "secret"
 KEEPER_KEY = "keeper.pyz"
-KEEPER_FOLDER = "/proctor/keeper"
-ENDPOINT_FOLDER = "/proctor/manager"
-SECRET_FOLDER = "/proctor/secret"
-WORK_FOLDER = "/proctor/work"
+KEEPER_FOLDER = f"{KEEPER_ROOT}/keeper"
+ENDPOINT_FOLDER = f"{KEEPER_ROOT}/manager"
+SECRET_FOLDER = f"{KEEPER_ROOT}/secret"
+WORK_FOLDER = f"{KEEPER_ROOT}/work"
 SOCKET = f"{WORK_FOLDER}/manager.sock"
 """Where keepers find a manager that comes to them by exec streams."""
 ENDED_JOB_SECONDS = 7 * 86400
 """The cluster deletes ended Jobs after this time, for managers that never return."""
-_UID = "POD_UID"
 _HASH_LENGTH = 24
 
 
@@ -141,6 +141,7 @@ class ExperimentManifests:
         }
         merged = merge(template, self.settings.pod_template)
         merged["metadata"] = merge(merged["metadata"], own)  # what we find it by
+        merged["spec"]["tolerations"] = self._with_node_tolerations(merged["spec"].get("tolerations") or ())
         return {
             "apiVersion": "batch/v1",
             "kind": "Job",
@@ -201,7 +202,7 @@ class ExperimentManifests:
             image=settings.image,
             imagePullPolicy=settings.image_pull_policy,
             command=self._command(keeper_id),
-            env=[{"name": _UID, "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}],
+            env=[{"name": POD_UID, "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}],
             envFrom=[{"secretRef": {"name": each}} for each in settings.environment_secrets] or None,
             resources=self._resources(form.gpu_number or 0),
             volumeMounts=mounts,
@@ -213,7 +214,7 @@ class ExperimentManifests:
             automountServiceAccountToken=None if settings.service_account else False,
             serviceAccountName=settings.service_account,
             nodeSelector=dict(settings.node_selector) or None,
-            tolerations=[*settings.tolerations, *self._node_tolerations()],
+            tolerations=list(settings.tolerations),
             priorityClassName=settings.priority_class,
             schedulerName=settings.scheduler_name,
             imagePullSecrets=[{"name": each} for each in settings.image_pull_secrets] or None,
@@ -227,7 +228,7 @@ class ExperimentManifests:
             "node-id": keeper_id,
             "pointer": f"{ENDPOINT_FOLDER}/{ENDPOINT_KEY}",
             "secret-file": f"{SECRET_FOLDER}/{SECRET_KEY}",
-            "instance": f"$({_UID})",
+            "instance": f"$({POD_UID})",
             "grace-seconds": f"{self.settings.termination_grace_seconds:g}",
         }
         words = [word for name, value in options.items() for word in (f"--{name}", value)]
@@ -242,18 +243,15 @@ class ExperimentManifests:
         requests = {**limits} if settings.cpu_number is None else {**limits, "cpu": f"{settings.cpu_number:g}"}
         return {"requests": requests, "limits": limits}
 
-    def _node_tolerations(self) -> list[dict[str, Any]]:
-        """How long a pod stays on a node that is away, before the cluster gives it up."""
+    def _with_node_tolerations(self, tolerations: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """The user's, and how long a pod stays on a node that is away before the cluster gives it up, unless they say
+        that."""
+        wanted = {"operator": "Exists", "effect": "NoExecute"}
         seconds = round(self.settings.node_timeout_seconds)
-        return [
-            {
-                "key": f"node.kubernetes.io/{taint}",
-                "operator": "Exists",
-                "effect": "NoExecute",
-                "tolerationSeconds": seconds,
-            }
-            for taint in ("not-ready", "unreachable")
-        ]
+        given = {each.get("key") or "" for each in tolerations}
+        keys = (f"node.kubernetes.io/{taint}" for taint in ("not-ready", "unreachable"))
+        ours = [{"key": key, **wanted, "tolerationSeconds": seconds} for key in keys if not given & {key, ""}]
+        return [*tolerations, *ours]
 
 
 def _reference(owner: KubernetesObject) -> dict[str, Any]:

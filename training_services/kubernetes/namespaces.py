@@ -152,18 +152,21 @@ class NamespaceView:
             except WatchExpired:
                 version = ""
             except ServiceUnavailable as error:
-                self._note_problem(kind, error)
+                self._note_problem(kind, str(error))
                 if isinstance(error, ApiRefused) and error.status == 400:  # of a database that was restored
                     version = ""
+            except (LookupError, TypeError, ValueError, AttributeError) as error:
+                self._note_problem(kind, f"an object is not what it should be: {error!r}")
+                version = ""
             if time.monotonic() - started > _STEADY_SECONDS:
                 backoff.reset()
             await asyncio.sleep(backoff.take())
 
-    def _note_problem(self, kind: _Kind, error: ServiceUnavailable) -> None:
-        if str(error) != kind.problem:
-            kind.problem = str(error)
+    def _note_problem(self, kind: _Kind, problem: str) -> None:
+        if problem != kind.problem:
+            kind.problem = problem
             text = "%s of %s cannot be watched: %s"
-            log.warning(text, kind.name, self.place_name, error, extra={"action": "platform.watch"})
+            log.warning(text, kind.name, self.place_name, problem, extra={"action": "platform.watch"})
 
     async def _list_kind(self, kind: _Kind) -> str:
         """Compare with a new list; returns the resource version to watch from."""

@@ -87,10 +87,14 @@ class ExperimentObjects:
             return None
 
     async def _create(self, path: str, body: KubernetesObject) -> KubernetesObject:
-        """Create an object, or find it where it is there already."""
+        """Create an object, or find it where it is there already. One whose owner was deleted is about to be."""
         try:
             return await self._cluster.create(path, body)
         except ApiRefused as error:
             if error.status != 409:
                 raise
-            return await self._cluster.get(f"{path}/{body['metadata']['name']}")
+        found = await self._cluster.get(f"{path}/{body['metadata']['name']}")
+        metadata, wanted = found["metadata"], body["metadata"].get("ownerReferences", [])
+        if [each["uid"] for each in metadata.get("ownerReferences") or ()] != [each["uid"] for each in wanted]:
+            raise ServiceUnavailable(f"{body['kind']} {metadata['name']} of an earlier experiment is being deleted")
+        return found

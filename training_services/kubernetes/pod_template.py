@@ -2,13 +2,20 @@
 an object: mappings are merged, null removes, lists of named things are merged by name, other lists are replaced.
 
 The merge keys are those of the Kubernetes API (`patchMergeKey` in its types); a list that has none there is replaced.
+Directives (`$patch`, `$retainKeys`, `$setElementOrder`) are refused.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-__all__ = ["TRIAL_CONTAINER", "find_conflicts", "merge"]
+__all__ = ["KEEPER_ROOT", "POD_UID", "TRIAL_CONTAINER", "find_conflicts", "merge"]
 
+KEEPER_ROOT = "/proctor"
+"""Below it is what the keeper needs."""
+OUR_NAMES = "proctor-"
+"""How the names of our volumes begin."""
+POD_UID = "POD_UID"
+"""The variable with the pod's uid."""
 TRIAL_CONTAINER = "trial"
 """The name of the container that trials run in; one without a name in the user's lines is this one."""
 _MERGE_KEYS = {
@@ -76,8 +83,8 @@ def _merge_lists(ours: list[Any], theirs: list[Any], key: str) -> list[Any]:
 
 def find_conflicts(template: Mapping[str, Any]) -> list[tuple[tuple[str | int, ...], str]]:
     """What of a `podTemplate` would keep a trial from running as it should, each as its path in it and a sentence."""
-    found: list[tuple[tuple[str | int, ...], str]] = []
-    for key in sorted(template.keys() - {"metadata", "spec"}):
+    found: list[tuple[tuple[str | int, ...], str]] = list(_directives(template, ()))
+    for key in sorted(key for key in template.keys() - {"metadata", "spec"} if not _is_directive(key)):
         found.append(((key,), "expected metadata and spec, as in the template of a Job"))
     for part in ("metadata", "spec"):
         if not isinstance(template.get(part, {}), Mapping):
@@ -86,6 +93,12 @@ def find_conflicts(template: Mapping[str, Any]) -> list[tuple[tuple[str | int, .
     if not isinstance(spec, Mapping):
         return found
     found += [(("spec", key), why) for key, why in _OURS_OF_POD.items() if key in spec]
+    volumes = _mappings(spec.get("volumes"))
+    found += [
+        (("spec", "volumes", index), f"names that begin with {OUR_NAMES} are the keeper's; choose another name")
+        for index, volume in volumes
+        if str(volume.get("name", "")).startswith(OUR_NAMES)
+    ]
     containers = spec.get("containers", [])
     if not isinstance(containers, list) or not all(isinstance(each, Mapping) for each in containers):
         return [*found, (("spec", "containers"), "expected a list of mappings")]
@@ -93,4 +106,34 @@ def find_conflicts(template: Mapping[str, Any]) -> list[tuple[tuple[str | int, .
         if container.get("name", TRIAL_CONTAINER) == TRIAL_CONTAINER:
             place = ("spec", "containers", index)
             found += [((*place, key), why) for key, why in _OURS_OF_CONTAINER.items() if key in container]
+            found += [((*place, *where), why) for where, why in _conflicts_of_container(container)]
     return found
+
+
+def _conflicts_of_container(container: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    for index, mount in _mappings(container.get("volumeMounts")):
+        path = str(mount.get("mountPath", ""))
+        if f"{path}/".startswith(f"{KEEPER_ROOT}/"):
+            yield ("volumeMounts", index), f"what the keeper needs is in {KEEPER_ROOT}; choose another mountPath"
+    for index, variable in _mappings(container.get("env")):
+        if variable.get("name") == POD_UID:
+            yield ("env", index), f"the keeper needs {POD_UID} as it is; choose another name"
+
+
+def _directives(value: Any, place: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Where there are directives of a strategic merge patch."""
+    for key, below in value.items() if isinstance(value, Mapping) else enumerate(value):
+        if _is_directive(key):
+            yield (*place, key), "directives of a merge patch are not supported; null removes a key"
+        elif isinstance(below, Mapping | list):
+            yield from _directives(below, (*place, key))
+
+
+def _is_directive(key: object) -> bool:
+    return isinstance(key, str) and key.startswith("$")
+
+
+def _mappings(found: Any) -> list[tuple[int, Mapping[str, Any]]]:
+    """The mappings in what should be a list of them, with their places."""
+    items = found if isinstance(found, list) else []
+    return [(index, item) for index, item in enumerate(items) if isinstance(item, Mapping)]

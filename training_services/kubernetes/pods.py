@@ -135,7 +135,7 @@ def describe(job: ClusterJob, pods: Sequence[ClusterPod], warning: str) -> Platf
         status = PlatformStatus.ENDED if job.failure else PlatformStatus.PENDING
         return _seen(job, status, detail=detail)
     first, instances = pods[0], tuple(pod.uid for pod in pods)
-    if first.phase in ("Succeeded", "Failed"):
+    if first.phase in ("Succeeded", "Failed") or first.exit_code is not None:  # other containers may still run
         reason, detail = _how_it_ended(first)
         return _seen(job, PlatformStatus.ENDED, first, instances, detail=detail, reason=reason)
     if len(pods) > 1:  # the cluster replaces a pod as soon as it is to end

@@ -13,6 +13,7 @@ from proctor.training_services.keepers.sessions import job_keeper_id
 from proctor.training_services.kubernetes.client import Cluster
 from proctor.training_services.kubernetes.manifests import JOB_LABEL
 from proctor.training_services.kubernetes.objects import ExperimentObjects
+from proctor.training_services.kubernetes.pod_template import TRIAL_CONTAINER
 from proctor.training_services.kubernetes.pods import ClusterPod, describe, read_job, read_pod
 from proctor.training_services.kubernetes.relay import PodRelay
 from proctor.trial_keeper.linux.tasks import TaskGroup
@@ -124,7 +125,11 @@ class PodProbe:
             detail = seen.detail if seen is not None else ""
             return ProbeOutcome("", seconds, f"it still waits: {detail or 'its Job has no pod yet'}", is_waiting=True)
         _, pod = await self._look(name)
-        text = b"" if pod is None else await self._cluster.read_log(self._namespace, pod.name, tail_lines=3)
+        text = (
+            b""
+            if pod is None
+            else await self._cluster.read_log(self._namespace, pod.name, TRIAL_CONTAINER, tail_lines=3)
+        )
         said = self._problem or text.decode(errors="replace").strip() or seen.detail
         return ProbeOutcome(seen.node, seconds, f"it ran on {seen.node} and has not connected: {said}")
 

@@ -14,6 +14,7 @@ from proctor.training_services.base import TrialJobForm
 from proctor.training_services.capacity import GpuRules
 from proctor.training_services.errors import BrokenPlatform, ServiceUnavailable, SubmissionRefused
 from proctor.training_services.job_keeper_service import JobKeeperService, PlatformJob, PlatformStatus
+from proctor.training_services.job_keepers.platform import LeftReport
 from proctor.training_services.keepers.launches import user_name, write_launch
 from proctor.training_services.keepers.sessions import job_keeper_id
 from proctor.training_services.kubernetes.checks import experiment_of, list_anchors
@@ -21,14 +22,15 @@ from proctor.training_services.kubernetes.client import ApiRefused
 from proctor.training_services.kubernetes.manifests import ExperimentManifests
 from proctor.training_services.kubernetes.namespaces import Changes, NamespaceView
 from proctor.training_services.kubernetes.objects import ExperimentObjects
+from proctor.training_services.kubernetes.pod_template import TRIAL_CONTAINER
 from proctor.training_services.kubernetes.pods import ClusterPod, created_at
 from proctor.training_services.kubernetes.provider import KubernetesProvider
 from proctor.training_services.kubernetes.relay import PodRelay
 from proctor.training_services.kubernetes.settings import KubernetesSettings
 from proctor.training_services.registry import ServiceContext
 from proctor.trial_keeper.linux.backoff import BackOff
-from proctor.trial_keeper.pod_output import give_up_reports, read_log, read_termination
-from proctor.trial_keeper.protocol import End, JobReport, Launch, ReportHeader
+from proctor.trial_keeper.pod_output import add_finals, read_log, read_termination
+from proctor.trial_keeper.protocol import End, JobReport, Launch
 
 __all__ = ["KubernetesTrainingService"]
 
@@ -38,7 +40,7 @@ REVIEW_SECONDS = 300.0
 """How often all Jobs of the namespace are compared with those that are expected; in between they are watched."""
 LOG_LINES = 20
 TORN_READS = 5
-"""How often the reports in a log that was cut are tried to be stored: what comes before them may be missing."""
+"""How often a log that seems to be cut is read again, in case that its beginning or its end was late."""
 SILENCE_SECONDS = 5.0
 """How long a keeper that was started may take to connect before its log is read."""
 _BYTES_PER_MB = 10**6
@@ -141,29 +143,39 @@ class KubernetesTrainingService(JobKeeperService):
         finally:
             view.end_listening(changes)
 
-    async def read_left_report(self, job: PlatformJob) -> tuple[ReportHeader, bytes] | None:
+    async def read_left_report(self, job: PlatformJob) -> LeftReport | None:
         view = await self._view()
         pod = view.first_pod(self._provider.names.job(job.job_id))
         if pod is None:
             return None
+        message = read_termination(pod.termination, job_id=job.job_id)
+        text = await self._read_log(view, pod)
+        left = await asyncio.to_thread(read_log, (text or b"").splitlines(), job_id=job.job_id, token=job.token)
+        has_records = bool(left.header.starts or left.header.chunks or left.header.ends)
+        is_cut = not left.is_whole and (has_records or message is not None)
+        if is_cut and text is not None:
+            self._torn[job.job_id] += 1
+            if self._torn[job.job_id] <= TORN_READS:
+                raise ServiceUnavailable(f"the log of pod {pod.name} is cut; it will be read again")
+        if is_cut:
+            lost = "the log of pod %s was cut or is gone: reports of job %s that no manager had taken may be lost"
+            log.error(lost, pod.name, job.job_id, extra={"action": "job.read_report", "job_id": job.job_id})
+        self._torn.pop(job.job_id, None)
+        if message is not None and is_cut:
+            left = add_finals(left, message, token=job.token)
+        if message is not None and not left.header.ends:
+            left.header.ends.append(End(job.job_id, job.token, message.exit))
+        is_empty = not left.header.chunks and not left.header.ends
+        return None if is_empty else LeftReport(left.header, left.body, is_cut)
+
+    async def _read_log(self, view: NamespaceView, pod: ClusterPod) -> bytes | None:
+        """What the keeper of a pod has printed; None where the pod or its log is gone, or it has not been started."""
         try:
-            text = await view.cluster.read_log(view.namespace, pod.name)
+            return await view.cluster.read_log(view.namespace, pod.name, TRIAL_CONTAINER)
         except ApiRefused as error:
             if error.status not in (400, 404):
                 raise
-            text = b""  # the pod, or its log, is gone
-        left = await asyncio.to_thread(read_log, text.splitlines(), job_id=job.job_id, token=job.token)
-        message = read_termination(pod.termination, job_id=job.job_id)
-        header = left.header
-        if not header.ends and message is not None:
-            header.ends.append(End(job.job_id, job.token, message.exit))
-        if header.chunks and not left.is_whole:
-            self._torn[job.job_id] += 1
-            if self._torn[job.job_id] > TORN_READS:
-                lost = "the log of pod %s was cut: reports of job %s that no manager had taken are lost"
-                log.error(lost, pod.name, job.job_id, extra={"action": "job.read_report", "job_id": job.job_id})
-                return give_up_reports(header, message), b""
-        return (header, left.body) if header.chunks or header.ends else None
+            return None
 
     async def run(self) -> None:
         self._provider.claim(self._experiment_id)
@@ -227,7 +239,7 @@ class KubernetesTrainingService(JobKeeperService):
             if not self.absence(job_keeper_id(job_id)):
                 return
             try:
-                text = await view.cluster.read_log(view.namespace, pod.name, tail_lines=1)
+                text = await view.cluster.read_log(view.namespace, pod.name, TRIAL_CONTAINER, tail_lines=1)
             except ServiceUnavailable as error:
                 text = str(error).encode()
             said = _LOG_TIME.sub("", text.decode(errors="replace").strip())
@@ -266,7 +278,7 @@ class KubernetesTrainingService(JobKeeperService):
         if pod is None:
             return seen
         try:
-            output = await view.cluster.read_log(view.namespace, pod.name, tail_lines=LOG_LINES)
+            output = await view.cluster.read_log(view.namespace, pod.name, TRIAL_CONTAINER, tail_lines=LOG_LINES)
         except ServiceUnavailable as error:
             output = f"(its log cannot be read: {error})".encode()
         return replace(seen, output=output.decode(errors="replace"))

@@ -127,6 +127,7 @@ def _arguments(chunk: JournalChunk) -> dict[str, Any]:
         "member": chunk.member,
         "offset": chunk.offset,
         "data": _end_last_line(chunk.data),
+        "after_loss": chunk.after_loss,
     }
 
 

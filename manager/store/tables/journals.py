@@ -142,26 +142,29 @@ def store_chunk(
     resumed_from: int | None = None,
     started_at: float | None = None,
     time: float = 0.0,
+    after_loss: bool = False,
 ) -> StoredChunk:
     """Store the lines of `data`, which begins at byte `offset` of a member's journal.
 
-    Bytes that are stored already are skipped; a last line without its newline is left for the next chunk.
+    Bytes that are stored already are skipped; a last line without its newline is left for the next chunk. With
+    `after_loss` bytes that are missing before `offset` will not come: a record of the loss stands in their place.
     `first_sequence` is the point of the trial's curve at which this job resumed, `resumed_from` the number of the job
     whose part it continues, `started_at` the Unix time at which its process began (None: with its first record); they
     count with the journal's first chunk. `time` stands in for records that have none. Raises OffsetGap when bytes
-    before `offset` are missing.
+    before `offset` are missing, and not lost.
     """
     journal = _StoredJournal(connection, trial_id, job, member, start=(first_sequence, resumed_from, started_at))
-    if offset > journal.offset:
+    if offset > journal.offset and not after_loss:
         raise OffsetGap(
             f"The journal of member {member} of trial job {trial_id}.{job} is stored up to byte {journal.offset}; a "
             f"chunk that begins at {offset} leaves a gap. Send it again from byte {journal.offset}.",
             journal.offset,
         )
-    fresh = data[journal.offset - offset : data.rfind(b"\n") + 1]
+    begin = max(offset, journal.offset)
+    fresh = data[begin - offset : data.rfind(b"\n") + 1]
     if not fresh:
         return StoredChunk(journal.offset, member=member)
-    return journal.store(fresh, time)
+    return journal.store(begin, fresh, time)
 
 
 def store_lines(connection: sqlite3.Connection, *, offset: int, data: bytes, **where: Any) -> tuple[StoredChunk, str]:
@@ -230,10 +233,14 @@ class _StoredJournal:
         self._rows: list[tuple[Any, ...]] = []
         self._news = _NewRecords()
 
-    def store(self, data: bytes, arrived: float) -> StoredChunk:
-        """Rows for every line of `data`, which begins at the journal's offset."""
+    def store(self, begin: int, data: bytes, arrived: float) -> StoredChunk:
+        """Rows for every line of `data`, which begins at byte `begin`; what is missing before that is lost."""
         last = self._connection.execute(query("metrics.last_id")).fetchone()
         self._next_id = 1 + (last[0] if last else 0)
+        if begin > self.offset:
+            why = f"reports are lost: {begin - self.offset} bytes of its journal did not arrive"
+            self._take_lost(self.offset, None, why, arrived)
+            self.offset = begin
         self._read(data, arrived)
         if self._is_new:
             self._set_beginning(arrived)

@@ -8,6 +8,7 @@ import pytest
 from fakes.kubernetes.cluster import Cluster
 from fakes.kubernetes_manager import EXPERIMENT, KubernetesHarness, Scene
 
+from proctor.training_services.errors import ServiceUnavailable
 from proctor.training_services.job_keeper_service import PlatformJob, PlatformStatus
 from proctor.training_services.kubernetes.checks import RIGHTS, RIGHTS_FOR_EXEC
 from proctor.training_services.kubernetes.client import ApiRefused
@@ -19,7 +20,13 @@ from proctor.training_services.kubernetes.service import TORN_READS
 from proctor.training_services.kubernetes.settings import KubernetesSettings
 from proctor.training_services.providers import CheckStep
 from proctor.training_services.testing import serving
-from proctor.trial_keeper.pod_output import TerminationMessage, format_records, format_termination
+from proctor.trial_keeper.pod_output import (
+    FinalMetric,
+    TerminationMessage,
+    format_records,
+    format_termination,
+    format_whole,
+)
 from proctor.trial_keeper.protocol import Chunk, End, EndReason, Exit, JobReport, ReportHeader
 
 pytestmark = pytest.mark.anyio
@@ -138,13 +145,16 @@ async def test_a_check_names_the_verbs_that_are_missing(harness: KubernetesHarne
     assert "list events, watch events" in steps["rights"][1]
 
 
-async def test_a_log_that_stays_cut_is_given_up_and_the_end_with_its_lost_result_is_not(
-    harness: KubernetesHarness, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("has_chunks", [True, False])
+async def test_what_is_missing_in_a_log_that_stays_cut_is_lost_and_the_end_with_its_result_is_not(
+    harness: KubernetesHarness, monkeypatch: pytest.MonkeyPatch, has_chunks: bool
 ) -> None:
     end = Exit(EndReason.EXITED_OK, 0, None, 1.0, 2.0)
-    header = ReportHeader("", [Chunk("T.1", "t", "0", 100, 3)], [], [End("T.1", "t", end)])
-    log = "\n".join(format_records(header, [b"{}\n"])).encode()  # without its last line
-    message = format_termination(TerminationMessage("T.1", end, {"0": b"{}"})).decode()
+    chunks = [Chunk("T.1", "t", "0", 100, 3)] if has_chunks else []
+    header = ReportHeader("", chunks, [], [End("T.1", "t", end)])
+    records = list(format_records(header, [b"{}\n"] if has_chunks else []))
+    log = "\n".join([*records, format_whole(7)]).encode()  # the first ones are gone
+    message = format_termination(TerminationMessage("T.1", end, {"0": FinalMetric(500, b"[]")})).decode()
     metadata = {"name": "pod", "uid": "1", "creationTimestamp": "2026-11-24T00:00:00Z"}
     ended = {"name": "trial", "state": {"terminated": {"message": message, "exitCode": 0}}}
     pod = read_pod({"metadata": metadata, "spec": {}, "status": {"containerStatuses": [ended]}})
@@ -156,12 +166,31 @@ async def test_a_log_that_stays_cut_is_given_up_and_the_end_with_its_lost_result
     monkeypatch.setattr(ApiServer, "read_log", read)
     seen = PlatformJob("T.1", "t", EXPERIMENT, PlatformStatus.ENDED, 0.0)
     for _ in range(TORN_READS):
-        left = await harness.service.read_left_report(seen)
-        assert left is not None
-        assert (len(left[0].chunks), left[1]) == (1, b"{}\n")
+        with pytest.raises(ServiceUnavailable, match="the log of pod pod is cut"):
+            await harness.service.read_left_report(seen)
     left = await harness.service.read_left_report(seen)
     assert left is not None
-    assert (left[0].chunks, left[0].ends[0].exit.lost_finals, left[1]) == ([], [0], b"")
+    assert left.header.chunks == [*chunks, Chunk("T.1", "t", "0", 500, 3)]
+    assert (left.header.ends, left.body, left.is_cut) == (header.ends, b"{}\n[]\n" if has_chunks else b"[]\n", True)
+
+
+async def test_where_a_log_is_gone_the_termination_message_has_the_end_and_the_result(
+    harness: KubernetesHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_: object, **__: object) -> bytes:
+        raise ApiRefused(404, "NotFound", "there is no such pod")
+
+    end = Exit(EndReason.EXITED_OK, 0, None, 1.0, 2.0)
+    message = format_termination(TerminationMessage("T.1", end, {"0": FinalMetric(500, b"[]")})).decode()
+    metadata = {"name": "pod", "uid": "1", "creationTimestamp": "2026-11-24T00:00:00Z"}
+    ended = {"name": "trial", "state": {"terminated": {"message": message, "exitCode": 0}}}
+    pod = read_pod({"metadata": metadata, "spec": {}, "status": {"containerStatuses": [ended]}})
+    monkeypatch.setattr(NamespaceView, "first_pod", lambda *_: pod)
+    monkeypatch.setattr(ApiServer, "read_log", refuse)
+    left = await harness.service.read_left_report(PlatformJob("T.1", "t", EXPERIMENT, PlatformStatus.ENDED, 0.0))
+    assert left is not None
+    assert (left.header.chunks, left.body) == ([Chunk("T.1", "t", "0", 500, 3)], b"[]\n")
+    assert (left.header.ends, left.is_cut) == ([End("T.1", "t", end)], True)
 
 
 @pytest.mark.parametrize(("status", "is_gone"), [(429, False), (500, False), (404, True), (400, True)])

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from proctor.training_services import job_keeper_service
-from proctor.training_services.base import SoftStop, StatusChange, TrialJobForm, TrialJobStatus
+from proctor.training_services.base import JournalChunk, SoftStop, StatusChange, TrialJobForm, TrialJobStatus
 from proctor.training_services.capacity import GpuRules
 from proctor.training_services.errors import KeeperReplaced, ServiceUnavailable, SubmissionRefused
 from proctor.training_services.job_keeper_service import JobKeeperService, PlatformJob, PlatformStatus
 from proctor.training_services.job_keepers import lifecycle
+from proctor.training_services.job_keepers.platform import LeftReport
 from proctor.training_services.keepers.hub import KeeperHub
 from proctor.training_services.keepers.launches import write_launch
 from proctor.training_services.nodes.pool import NodePool
@@ -52,7 +53,7 @@ class ScriptedService(JobKeeperService):
         self.calls: list[tuple[str, str]] = []
         self.answers: dict[str, list[Exception]] = {"start": [], "stop": [], "list": [], "read": []}
         self.there: dict[str, PlatformJob] = {}
-        self.left: dict[str, tuple[ReportHeader, bytes]] = {}
+        self.left: dict[str, LeftReport] = {}
         self.changes: asyncio.Queue[PlatformJob | Exception | None] = asyncio.Queue()
         self.may_start = asyncio.Event()
         self.may_start.set()
@@ -81,7 +82,7 @@ class ScriptedService(JobKeeperService):
                 raise item
             yield item
 
-    async def read_left_report(self, job: PlatformJob) -> tuple[ReportHeader, bytes] | None:
+    async def read_left_report(self, job: PlatformJob) -> LeftReport | None:
         self._answer("read", job.job_id)
         return self.left.get(job.job_id)
 
@@ -526,7 +527,7 @@ async def test_the_silence_of_a_keeper_is_shown_with_its_job_and_loses_nothing(s
 async def test_what_a_keeper_left_when_it_ended_without_a_manager_is_read_and_delivered(stage: Stage) -> None:
     chunks = [Chunk("a.1", "t", "0", 0, len(LINE)), Chunk("b.1", "t", "0", 0, 2)]
     end = End("a.1", "t", Exit(EndReason.EXITED_OK, 0, None, 1.0, 2.0))
-    stage.service.left["a.1"] = (ReportHeader("", chunks, [Start("a.1", "t", 7, 1.0)], [end]), LINE + b"{}")
+    stage.service.left["a.1"] = LeftReport(ReportHeader("", chunks, [Start("a.1", "t", 7, 1.0)], [end]), LINE + b"{}")
     stage.service.answers["read"] = [ServiceUnavailable("away")]
     stage.service.there["a.1"] = seen("a.1", PlatformStatus.ENDED, detail="exit code 0")
     recorder = Recorder(refusals=1)
@@ -541,8 +542,8 @@ async def test_what_a_keeper_left_when_it_ended_without_a_manager_is_read_and_de
 
 
 async def test_of_a_report_that_was_cut_off_what_is_there_is_stored(stage: Stage) -> None:
-    stage.service.left["a.1"] = (ReportHeader("", [Chunk("a.1", "t", "0", 0, len(LINE))]), LINE)
-    stage.service.left["b.1"] = (ReportHeader("", [Chunk("b.1", "t", "0", 0, len(LINE))]), LINE[:3])
+    stage.service.left["a.1"] = LeftReport(ReportHeader("", [Chunk("a.1", "t", "0", 0, len(LINE))]), LINE)
+    stage.service.left["b.1"] = LeftReport(ReportHeader("", [Chunk("b.1", "t", "0", 0, len(LINE))]), LINE[:3])
     for job_id in ("a.1", "b.1"):
         stage.hub.expect(job_id, "t", "e1", started=True)
         stage.service.there[job_id] = seen(job_id, PlatformStatus.ENDED, reason=EndReason.PREEMPTED, detail="drained")
@@ -551,6 +552,24 @@ async def test_of_a_report_that_was_cut_off_what_is_there_is_stored(stage: Stage
         for job_id in ("a.1", "b.1"):
             assert how(await stage.recorder.end_of(job_id)) == (EndReason.PREEMPTED, "drained")
     assert stage.recorder.journals == {"a.1": LINE}
+
+
+async def test_what_a_cut_report_lacks_is_stored_as_lost(stage: Stage) -> None:
+    header = ReportHeader("", [Chunk("a.1", "t", "0", 100, len(LINE))])
+    stage.service.left["a.1"] = LeftReport(header, LINE, is_cut=True)
+    stage.hub.expect("a.1", "t", "e1", started=True)
+    stage.service.there["a.1"] = seen("a.1", PlatformStatus.ENDED, reason=EndReason.PREEMPTED, detail="drained")
+    stored: list[JournalChunk] = []
+
+    async def store(chunks: Sequence[JournalChunk]) -> Mapping[tuple[str, int], int]:
+        stored.extend(chunks)
+        return {(chunk.job_id, chunk.member): chunk.end for chunk in chunks}
+
+    stage.service.store_chunks = store  # type: ignore[method-assign]
+    await stage.service.reattach([stage.form("a.1")], [])
+    async with serving(stage.service):
+        await stage.recorder.end_of("a.1")
+    assert [(chunk.offset, chunk.data, chunk.after_loss) for chunk in stored] == [(100, LINE, True)]
 
 
 async def test_a_job_whose_keeper_does_not_come_back_to_a_new_manager_says_so(

@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 
 from proctor.trial_keeper.pod_output import (
     MOST_TERMINATION_BYTES,
+    FinalMetric,
     TerminationMessage,
+    add_finals,
     find_final,
     format_records,
     format_termination,
     format_whole,
-    give_up_reports,
     read_log,
     read_termination,
 )
@@ -90,7 +91,7 @@ FINAL = b'{"kind": "final", "value": {"default": 0.5, "loss": 1.2}, "time": 1764
 
 
 def test_the_termination_message_comes_back() -> None:
-    message = TerminationMessage(JOB, END, {"0": FINAL, "3": FINAL})
+    message = TerminationMessage(JOB, END, {"0": FinalMetric(120, FINAL), "3": FinalMetric(0, FINAL)})
     data = format_termination(message)
     assert read_termination(data.decode(), job_id=JOB) == message
     assert read_termination(data.decode(), job_id="another") is None
@@ -99,7 +100,7 @@ def test_the_termination_message_comes_back() -> None:
 @given(detail=st.text(max_size=9000), finals=st.dictionaries(st.sampled_from("0123"), st.text(max_size=3000)))
 def test_it_never_takes_more_than_the_platform_stores(detail: str, finals: dict[str, str]) -> None:
     end = Exit(EndReason.SIGNALED, None, 9, 0.0, 1.0, detail, lost_finals=list(range(1000)) if detail else [])
-    message = TerminationMessage(JOB, end, {member: text.encode() for member, text in finals.items()})
+    message = TerminationMessage(JOB, end, {member: FinalMetric(7, text.encode()) for member, text in finals.items()})
     data = format_termination(message)
     assert len(data) <= MOST_TERMINATION_BYTES
     found = read_termination(data.decode(), job_id=JOB)
@@ -110,9 +111,11 @@ def test_it_never_takes_more_than_the_platform_stores(detail: str, finals: dict[
 
 def test_a_long_detail_is_cut_before_a_final_metric_is_left_out() -> None:
     end = Exit(EndReason.EXITED_OK, 0, None, 0.0, 1.0, "x" * 5000)
-    found = read_termination(format_termination(TerminationMessage(JOB, end, {"0": FINAL})).decode(), job_id=JOB)
+    found = read_termination(
+        format_termination(TerminationMessage(JOB, end, {"0": FinalMetric(1, FINAL)})).decode(), job_id=JOB
+    )
     assert found is not None
-    assert found.finals == {"0": FINAL}
+    assert found.finals == {"0": FinalMetric(1, FINAL)}
     assert found.exit.detail.endswith("x…")
 
 
@@ -123,14 +126,21 @@ def test_another_termination_message_is_none_of_ours(text: str) -> None:
 
 def test_the_first_final_metric_counts() -> None:
     other = b'{"kind": "intermediate", "value": "\\"final\\""}\n'
-    assert find_final([other, b"\xff final\n", b'"final"\n', FINAL + b"\n", FINAL.replace(b"1.2", b"3")]) == FINAL
-    assert find_final([other]) is None
+    before = [other, b"\xff final\n", b'"final"\n']
+    found = find_final([*before, FINAL + b"\n", FINAL.replace(b"1.2", b"3")], offset=100)
+    assert found == FinalMetric(100 + len(b"".join(before)), FINAL)
+    assert find_final([other], offset=0) is None
 
 
-def test_reports_that_are_given_up_leave_the_end_with_its_lost_final_metrics() -> None:
-    header = read_log(written(b"1\n"), job_id=JOB, token=TOKEN).header
-    message = TerminationMessage(JOB, END, {"1": b"{}", "0": b"{}"})
-    given_up = give_up_reports(header, message)
-    assert (given_up.chunks, given_up.starts) == ([], header.starts)
-    assert given_up.ends[0].exit.lost_finals == [0, 1]
-    assert give_up_reports(header, None).ends == header.ends
+def test_a_final_metric_that_only_the_message_has_is_added_where_it_stood() -> None:
+    left = read_log(written(b"1\n", offset=50), job_id=JOB, token=TOKEN)
+    message = TerminationMessage(JOB, END, {"0": FinalMetric(80, FINAL), "1": FinalMetric(0, FINAL)})
+    added = add_finals(left, message, token=TOKEN)
+    assert added.header.chunks == [
+        *left.header.chunks,
+        Chunk(JOB, TOKEN, "0", 80, len(FINAL) + 1),
+        Chunk(JOB, TOKEN, "1", 0, len(FINAL) + 1),
+    ]
+    assert added.body == left.body + 2 * (FINAL + b"\n")
+    again = read_log(written(b"1\n" + FINAL + b"\n", offset=78), job_id=JOB, token=TOKEN)
+    assert add_finals(again, TerminationMessage(JOB, END, {"0": FinalMetric(80, FINAL)}), token=TOKEN) == again

@@ -123,6 +123,19 @@ async def test_what_is_no_message_is_refused(keeper: Any, body: bytes) -> None:
         assert answer.headers["content-type"] == "application/problem+json"
 
 
+@pytest.mark.anyio
+async def test_a_fault_of_ours_is_not_blamed_on_the_keeper(keeper: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    client, hub = keeper
+    session = await register(client)
+
+    async def fail(*_: object) -> None:
+        raise ValueError("ours")
+
+    monkeypatch.setattr(hub, "report", fail)
+    with pytest.raises(ValueError, match="ours"):
+        await client.post(PATH + "report", content=json.dumps(to_json(ReportHeader(session))).encode())
+
+
 @pytest.mark.parametrize("kind", KEEPER_MESSAGES, ids=lambda kind: kind.__name__)
 @given(data=st.data())
 def test_the_keepers_reader_and_pydantic_agree_on_every_message(kind: type[Any], data: st.DataObject) -> None:

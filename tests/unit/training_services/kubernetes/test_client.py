@@ -11,6 +11,7 @@ import kmock
 import pytest
 
 from proctor.training_services.errors import ServiceUnavailable
+from proctor.training_services.keepers.archive import KeeperArchive
 from proctor.training_services.kubernetes.client import (
     ApiRefused,
     ApiUnreachable,
@@ -18,7 +19,10 @@ from proctor.training_services.kubernetes.client import (
     WatchExpired,
     open_cluster,
 )
+from proctor.training_services.kubernetes.manifests import ExperimentManifests, Names
 from proctor.training_services.kubernetes.namespaces import NamespaceView
+from proctor.training_services.kubernetes.objects import ExperimentObjects
+from proctor.training_services.kubernetes.settings import KubernetesSettings
 
 pytestmark = pytest.mark.anyio
 
@@ -177,9 +181,29 @@ async def test_a_collection_is_listed_page_by_page(tmp_path: Path) -> None:
     assert [query.get("continue") for query in script.asked(JOBS)] == [None, "next"]
 
 
+async def test_a_log_is_that_of_one_container(tmp_path: Path) -> None:
+    script, path = Script(), f"{PODS}/a/log"
+    script.answer(path, b"line")
+    async with serving(script, tmp_path) as cluster:
+        assert await cluster.read_log("ml", "a", "trial", tail_lines=3) == b"line"
+    assert script.asked(path) == [{"container": "trial", "tailLines": "3"}]
+
+
+@pytest.mark.parametrize("answer", [{}, [], {"items": []}, {"items": None, "metadata": {}}, "log in first"])
+async def test_a_list_that_is_none_is_named(tmp_path: Path, answer: Any) -> None:
+    script = Script()
+    script.answer(JOBS, json.dumps(answer).encode())
+    async with serving(script, tmp_path) as cluster:
+        with pytest.raises(ApiUnreachable, match="with a list, found"):
+            async for _ in cluster.list(JOBS, {}):
+                pass
+
+
 @pytest.mark.parametrize(
     ("answer", "error"),
     [
+        (lambda _: lines(torn=b'{"error": "log in first"}\n'), ApiUnreachable),
+        (lambda _: lines(torn=b"[]\n"), ApiUnreachable),
         (lambda _: refusal(410, "too old resource version"), WatchExpired),
         (lambda _: lines(("ERROR", {"code": 410, "message": "too old resource version"})), WatchExpired),
         (lambda _: lines(("ERROR", {"code": 500, "message": "etcd"})), ApiRefused),
@@ -261,6 +285,23 @@ async def test_after_410_a_namespace_is_listed_again_and_what_is_missing_is_gone
         await until_names(view, "bc")
 
 
+async def test_objects_that_are_none_are_reported_and_listed_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    script = Script()
+    script.answer(
+        JOBS,
+        page(job("a"), version="10"),
+        lines(("ADDED", {"kind": "Job"})),
+        {"metadata": {"resourceVersion": "11"}, "items": [{"kind": "Job"}]},
+        page(job("b"), version="12"),
+        lambda _: held(),
+    )
+    async with watching(script, tmp_path) as view:
+        await until_names(view, "b")
+    assert "an object is not what it should be: KeyError('metadata')" in caplog.text
+
+
 async def test_a_refused_watch_continues_where_it_was_without_a_new_list(tmp_path: Path) -> None:
     script = Script()
     busy = refusal(500, "etcd is busy")
@@ -289,3 +330,21 @@ async def test_a_namespace_that_cannot_be_listed_says_why(tmp_path: Path, monkey
     async with watching(script, tmp_path) as view:
         with pytest.raises(ServiceUnavailable, match='cannot list resource "jobs"'):
             await view.list()
+
+
+async def test_an_object_of_an_anchor_that_was_deleted_is_waited_for(tmp_path: Path) -> None:
+    script, maps = Script(), "/api/v1/namespaces/ml/configmaps"
+    names = Names("manager")
+    manifests = ExperimentManifests(names, "E", KubernetesSettings.read({"image": "i"}), "1")
+    archive = KeeperArchive(tmp_path / "keeper.pyz", "0" * 64, "keeper.pyz")
+    archive.path.write_bytes(b"keeper")
+    anchor, keeper = names.anchor("E"), names.keeper("E", archive.sha256)
+    script.answer(f"{maps}/{anchor}", {"metadata": {"name": anchor, "uid": "new"}, "data": {"endpoint": "here"}})
+    script.answer(maps, refusal(409, "exists"))
+    left = {"metadata": {"name": keeper, "ownerReferences": [{"uid": "old"}]}}
+    script.answer(f"{maps}/{keeper}", left, {"metadata": {"name": keeper, "ownerReferences": [{"uid": "new"}]}})
+    async with serving(script, tmp_path) as cluster:
+        objects = ExperimentObjects(cluster, "ml", manifests, archive)
+        with pytest.raises(ServiceUnavailable, match="of an earlier experiment is being deleted"):
+            await objects.prepare("here")
+        assert (await objects.prepare("here"))["metadata"]["uid"] == "new"

@@ -141,6 +141,20 @@ def test_a_pod_leaves_a_node_that_is_away_after_the_node_timeout() -> None:
     assert [each.get("tolerationSeconds") for each in pod["tolerations"]] == [None, 600, 600]
 
 
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [
+        ([{"key": "gpu", "operator": "Exists"}], [None, 300, 300]),
+        ([{"key": "node.kubernetes.io/not-ready", "operator": "Exists", "tolerationSeconds": 5}], [5, 300]),
+        ([{"operator": "Exists"}], [None]),
+        (None, [300, 300]),
+    ],
+)
+def test_tolerations_of_the_pod_template_leave_the_node_timeout(given: Any, seconds: list[int | None]) -> None:
+    pod = pod_of(make_job({"pod_template": {"spec": {"tolerations": given}}}))
+    assert [each.get("tolerationSeconds") for each in pod["tolerations"]] == seconds
+
+
 def test_the_secret_is_owned_by_its_job() -> None:
     manifests = ExperimentManifests(NAMES, "_E", KubernetesSettings.read({"image": "digits"}), "1.0")
     owner = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": NAMES.job("_Ab.1"), "uid": "job-uid"}}

@@ -68,6 +68,17 @@ def test_nothing_is_changed_in_place() -> None:
         ({"spec": {"containers": "trial"}}, ("spec", "containers")),
         ({"containers": []}, ("containers",)),
         ({"spec": 3}, ("spec",)),
+        (
+            {"spec": {"containers": [{"env": [{"$patch": "delete", "name": "A"}]}]}},
+            ("spec", "containers", 0, "env", 0, "$patch"),
+        ),
+        ({"$retainKeys": []}, ("$retainKeys",)),
+        ({"spec": {"volumes": [{"name": "mine"}, {"name": "proctor-work"}]}}, ("spec", "volumes", 1)),
+        (
+            {"spec": {"containers": [{"volumeMounts": [{"name": "a", "mountPath": "/proctor/work"}]}]}},
+            ("spec", "containers", 0, "volumeMounts", 0),
+        ),
+        ({"spec": {"containers": [{"env": [{"name": "POD_UID", "value": "1"}]}]}}, ("spec", "containers", 0, "env", 0)),
     ],
 )
 def test_what_would_keep_a_trial_from_running_is_found(template: dict[str, Any], path: tuple[str | int, ...]) -> None:

@@ -1,5 +1,6 @@
 """What the state of a Job and its pods means, in the forms in which clusters from 1.20 to 1.37 report it."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -107,6 +108,7 @@ def test_a_suspended_job_waits_for_its_queue() -> None:
         ),
         (pod(phase="Failed", reason="DeletionByTaintManager", message="a taint"), EndReason.PREEMPTED, "a taint"),
         (ended("Completed", 0), None, "exit code 0"),
+        (replace(ended("OOMKilled", 137), phase="Running"), EndReason.OUT_OF_MEMORY, "memory"),  # beside a sidecar
     ],
 )
 def test_how_a_pod_ended_is_the_clusters_reason_where_it_has_one(

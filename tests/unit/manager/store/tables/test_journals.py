@@ -180,6 +180,17 @@ def test_a_gap_is_refused_and_says_where_to_begin(metrics_database: sqlite3.Conn
     assert caught.value.expected == len(line)
 
 
+def test_what_is_missing_before_a_chunk_that_follows_a_loss_is_on_record(metrics_database: sqlite3.Connection) -> None:
+    line, final = _line(kind="intermediate", value=0.5, time=1.0), _line(kind="final", value=0.9, time=2.0)
+    _store(metrics_database, line)
+    at = 3 * len(line)
+    stored = _store(metrics_database, final, offset=at, after_loss=True)
+    why = f"reports are lost: {2 * len(line)} bytes of its journal did not arrive"
+    assert (stored.end_offset, stored.uncounted, stored.finals) == (at + len(final), [why], [(0.9, 0.9)])
+    again = _store(metrics_database, final, offset=at, after_loss=True)
+    assert (again.end_offset, again.uncounted, again.finals) == (at + len(final), [], [])
+
+
 def test_checkpoints_know_their_place_in_the_curve(metrics_database: sqlite3.Connection) -> None:
     data = _line(kind="intermediate", value=0.5, time=1.0) * 3
     data += _line(kind="checkpoint", path="output/checkpoints/3", step=30, time=4.0)
