@@ -116,7 +116,9 @@ class JobKeeperService(
         if keeper is None or keeper.form.token != seen.token or keeper.is_over:
             return
         keeper.node = seen.node or keeper.node
-        if len(seen.instances) > 1 or (seen.instances and keeper.instance and keeper.instance not in seen.instances):
+        if seen.instances and keeper.instance and keeper.instance not in seen.instances:
+            self._replace(keeper, None, "")  # what is seen is about another one
+        elif len(seen.instances) > 1:
             self._replace(keeper, seen.reason, seen.detail)
         elif seen.status is PlatformStatus.GONE:
             self._end_gone(keeper, seen.reason, seen.detail)
@@ -250,7 +252,7 @@ class JobKeeperService(
 
     def connected(self, keeper_id: str, registration: Registration, now: float) -> None:
         if (keeper := self._keeper(keeper_id)) is not None:
-            keeper.instance = registration.instance
+            self._assign_instance(keeper, registration.instance)
             keeper.is_connected = keeper.is_taken = True
             keeper.is_resumed = keeper.is_pending = False
             keeper.stop_timer()

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from proctor.sdk.failpoints import failpoint
+from proctor.sdk.files import make_folder, remove_file, replace_file
 from proctor.training_services.base import (
     EndReason,
     JobStart,
@@ -43,6 +44,7 @@ STOP_SECONDS = 30.0
 one that does not answer."""
 LONGEST_STOP_SECONDS = 300.0
 """How long a keeper that answers may take after that, which says why; then the platform ends it, too."""
+_INSTANCES_FOLDER = "keeper-instances"
 
 
 class JobKeeperLifecycle(KeeperPlatform, HubTrainingService, KeeperPresence):
@@ -68,6 +70,7 @@ class JobKeeperLifecycle(KeeperPlatform, HubTrainingService, KeeperPresence):
         )
         self._departures = self._files.departures
         self._turns = asyncio.Semaphore(AT_ONCE)
+        self._instances = context.experiment_directory / _INSTANCES_FOLDER
 
     # ---- jobs
 
@@ -122,7 +125,10 @@ class JobKeeperLifecycle(KeeperPlatform, HubTrainingService, KeeperPresence):
 
     def resume(self, form: TrialJobForm) -> None:
         """The list will show whether the platform has it."""
-        self._add_keeper(form).is_resumed = True
+        keeper = self._add_keeper(form)
+        keeper.is_resumed = True
+        with suppress(OSError):
+            keeper.instance = (self._instances / form.job_id).read_text()
         if self.must_prepare(form):
             self._await_launch(form, arrived=True)
         else:
@@ -133,6 +139,19 @@ class JobKeeperLifecycle(KeeperPlatform, HubTrainingService, KeeperPresence):
         secret = self._hub.add_job_keeper(form.job_id, form.token, self)
         keeper = self._keepers[form.job_id] = JobKeeper(form, secret)
         return keeper
+
+    def _assign_instance(self, keeper: JobKeeper, instance: str) -> None:
+        """The first instance of a keeper that registers is the job's, and stays that after a restart of the manager. A
+        power cut may lose the record; then the first one that registers with the next manager is."""
+        if instance == keeper.instance:
+            return
+        keeper.instance = instance
+        try:
+            make_folder(str(self._instances))
+            replace_file(self._instances / keeper.form.job_id, instance.encode(), durable=False)
+        except OSError as error:
+            text = "which instance of its keeper has job %s cannot be recorded: %s"
+            log.warning(text, keeper.form.job_id, error, extra={"action": "job.start", "job_id": keeper.form.job_id})
 
     async def cancel_trial_job(self, job_id: str, is_early_stopped: bool = False) -> None:
         await super().cancel_trial_job(job_id, is_early_stopped)
@@ -187,6 +206,9 @@ class JobKeeperLifecycle(KeeperPlatform, HubTrainingService, KeeperPresence):
         if keeper is None:
             return
         keeper.stop_timer()
+        if keeper.instance:
+            with suppress(OSError):
+                remove_file(self._instances / job_id)
         self._departures.add(keeper)
         if self._group is not None:
             self._start(self._take_down(keeper), f"removal of {job_id}")

@@ -1,13 +1,15 @@
 """Why a trial waits and how it ended on Kubernetes, on a real control plane: the rows of docs/kubernetes.md."""
 
 import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fakes.kubernetes.cluster import Cluster
-from fakes.kubernetes_manager import KubernetesHarness, Scene, opened
+from fakes.kubernetes_manager import EXPERIMENT, KubernetesHarness, Scene, opened
 
 from proctor.training_services.base import EndReason, TrialJobStatus
 from proctor.training_services.testing import Behavior, serving
@@ -191,6 +193,38 @@ async def test_a_second_pod_never_runs_the_job(harness: KubernetesHarness) -> No
         assert reason in {EndReason.NODE_LOST, EndReason.PREEMPTED}  # as the cluster says
         await harness.until(lambda: not harness.cluster.list("jobs"))
     assert scene.recorder.statuses(form.job_id).count(TrialJobStatus.RUNNING) == 1
+
+
+@pytest.mark.parametrize(("is_reachable", "start_was_stored"), [(True, True), (False, True), (False, False)])
+async def test_after_a_restart_a_second_pod_does_not_run_the_job_of_a_first_one_that_the_cluster_has_forgotten(
+    cluster: Cluster, tmp_path: Path, is_reachable: bool, start_was_stored: bool
+) -> None:
+    cluster.add_node("node")
+    cluster.add_node("other")
+    runs = await in_thread(cluster.add_claim, "runs") / "runs"
+    harness = KubernetesHarness(cluster, tmp_path, mounts=[{"path": "/runs", "claim": "runs"}])
+    async with opened(harness):
+        async with serving(harness.service):
+            form = await Scene(harness).submit(harness.form_of("echo run >> /runs/runs; sleep 600"))
+            await harness.until(runs.exists)
+            pod = await harness.pod(form)
+        await harness.close()
+        node = await in_thread(cluster.node_of, pod)
+        if not is_reachable:
+            os.kill(node.container(pod).pid, signal.SIGSTOP)
+        await in_thread(cluster.add_second_pod, harness.job_name(form))
+        await in_thread(cluster.delete, cluster.path("pods", pod), {"gracePeriodSeconds": 0})
+        assert await harness.pod(form) != pod
+        await harness.open()
+        scene = Scene(harness)
+        harness.hub.expect(form.job_id, form.token, EXPERIMENT, started=start_was_stored)  # as the manager announces it
+        await harness.service.reattach([form], [])
+        await harness.reattached()
+        async with serving(harness.service):
+            reason, detail = await scene.ends(form)
+            await harness.until(lambda: not cluster.list("jobs"))
+    assert reason in {EndReason.NODE_LOST, EndReason.PREEMPTED}, detail
+    assert runs.read_text() == "run\n"
 
 
 async def test_trials_go_unharmed_while_the_api_server_is_away(harness: KubernetesHarness) -> None:

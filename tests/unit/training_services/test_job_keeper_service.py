@@ -366,6 +366,7 @@ async def test_a_second_keeper_is_refused_before_it_gets_the_launch(stage: Stage
         with pytest.raises(KeeperReplaced, match=r"the keeper of trial job a\.1 is instance uid-1, not uid-2"):
             await stage.register(instance="uid-2")
         assert how(await stage.recorder.end_of("a.1"))[0] is EndReason.NODE_LOST
+    assert list((stage.directory / "keeper-instances").iterdir()) == []  # what was recorded has gone with the job
 
 
 async def test_a_first_keeper_that_is_replaced_while_it_saves_reports_the_end_itself(stage: Stage) -> None:
