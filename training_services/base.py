@@ -67,6 +67,7 @@ __all__ = [
     "SupportsCheckpointCopies",
     "SupportsCheckpointDeletion",
     "SupportsCheckpoints",
+    "SupportsCollection",
     "SupportsEvents",
     "SupportsLogs",
     "SupportsNodes",
@@ -429,6 +430,15 @@ class SupportsCheckpointDeletion(ABC):
         removing the files takes. Raises ServiceUnavailable while the job's node is away: it is called again later, also
         by the next manager; and TrainingServiceError, with what a person can do about it, where it cannot be deleted.
         """
+
+
+class SupportsCollection(ABC):
+    """A service that collects the files of jobs that are over, for which `clean_up` waits."""
+
+    @abstractmethod
+    def end_collection(self) -> None:
+        """The experiment is about to be deleted: collect nothing from now on, and what is being collected no further,
+        also in a `clean_up` that has begun. Idempotent; returns at once."""
 
 
 @dataclass(frozen=True)

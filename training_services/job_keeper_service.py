@@ -20,6 +20,7 @@ from proctor.training_services.base import (
     SupportsCheckpointCopies,
     SupportsCheckpointDeletion,
     SupportsCheckpoints,
+    SupportsCollection,
     SupportsLogs,
     TrialJobForm,
     TrialJobStatus,
@@ -43,7 +44,12 @@ RECONNECT_SECONDS = 60.0
 
 
 class JobKeeperService(
-    JobKeeperLifecycle, SupportsLogs, SupportsCheckpoints, SupportsCheckpointDeletion, SupportsCheckpointCopies
+    JobKeeperLifecycle,
+    SupportsLogs,
+    SupportsCollection,
+    SupportsCheckpoints,
+    SupportsCheckpointDeletion,
+    SupportsCheckpointCopies,
 ):
     """One experiment's jobs on a platform that starts a keeper for each.
 
@@ -292,6 +298,9 @@ class JobKeeperService(
 
     async def list_job_files(self, form: TrialJobForm) -> list[tuple[str, int]]:
         return await self._files.list(form)
+
+    def end_collection(self) -> None:
+        self._departures.end_collection()
 
     async def copy_checkpoint(self, form: TrialJobForm, path: str) -> None:
         await self._files.copy_checkpoint(form, path)

@@ -20,7 +20,7 @@ from proctor.manager.store.errors import RowNotFound
 from proctor.manager.store.rows import ExperimentRow
 from proctor.manager.store.tables import events, experiments, jobs
 from proctor.sdk.failpoints import failpoint
-from proctor.training_services.base import TrainingService
+from proctor.training_services.base import SupportsCollection, TrainingService
 from proctor.trial_keeper.linux.backoff import growing_pause
 
 log = logging.getLogger(__name__)
@@ -41,6 +41,7 @@ class _OwedCleanUp:
     due: float = 0.0  # monotonic
     abandoned: asyncio.Event = field(default_factory=asyncio.Event)  # set while no further attempt is wanted
     task: asyncio.Task[None] | None = None
+    service: TrainingService | None = None  # of the attempt that is under way
 
 
 class CleanUps:
@@ -119,6 +120,12 @@ class CleanUps:
         if not entry.task.done():
             raise Unavailable(f"the platform of experiment {experiment_id} is still cleaning up after it; try again")
 
+    def end_collection(self, experiment_id: str) -> None:
+        """The experiment is about to be deleted: an attempt that is under way collects no more files."""
+        entry = self._entries.get(experiment_id)
+        if entry is not None and isinstance(entry.service, SupportsCollection):
+            entry.service.end_collection()
+
     async def settle(self, experiment: ExperimentRow) -> None:
         """Clean up after an experiment that is about to be deleted. Raises Unavailable when its platform cannot do it.
         A platform that no longer exists is no reason to keep the experiment."""
@@ -131,6 +138,8 @@ class CleanUps:
             log.warning(text, experiment.id, error_clause(error), extra=extra)
             self._context.hub.release(experiment.id)
             return
+        if isinstance(service, SupportsCollection):
+            service.end_collection()
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 await self.carry_out(experiment.id, service)
@@ -161,12 +170,15 @@ class CleanUps:
             row = await self._context.control.read(lambda c: experiments.get(c, entry.experiment_id))
             live = await self._context.control.read(lambda c: jobs.live(c, entry.experiment_id))
             if row.clean_up_owed and not row.status.is_active and not live:
-                await self.carry_out(row.id, make_service(self._context, row))
+                entry.service = make_service(self._context, row)
+                await self.carry_out(row.id, entry.service)
         except RowNotFound:  # it was deleted
             return True
         except Exception as error:
             self._record_failure(entry, error)
             return False
+        finally:
+            entry.service = None
         if entry.failures:
             extra = {"action": "experiment.clean_up", "experiment_id": entry.experiment_id}
             log.info("the platform of experiment %s has cleaned up after it", entry.experiment_id, extra=extra)

@@ -319,6 +319,7 @@ class Manager:
         """
         row = await self.experiment(experiment_id)
         await self._require_deletable(row)
+        self._supervisor.end_collection(experiment_id)
         await self._supervisor.leave(experiment_id)
         row = await self.experiment(experiment_id)
         if self.providers is not None:

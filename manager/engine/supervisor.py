@@ -33,7 +33,7 @@ from proctor.manager.store.errors import RowNotFound
 from proctor.manager.store.open_databases import OpenDatabases
 from proctor.manager.store.rows import ExperimentRow, TrialJobRow, TrialRow
 from proctor.manager.store.tables import experiments, jobs
-from proctor.training_services.base import SupportsNodes, TrainingService
+from proctor.training_services.base import SupportsCollection, SupportsNodes, TrainingService
 from proctor.training_services.nodes.pool import LOCAL_KIND, NodeStatus
 from proctor.trial_keeper.protocol import JobReport
 
@@ -274,6 +274,13 @@ class ExperimentSupervisor:
                 text = f"the platform of experiment {experiment_id} is still being cleaned up"
                 raise Unavailable(f"{text}; try again")
         await self._clean_ups.end_attempts(experiment_id)
+
+    def end_collection(self, experiment_id: str) -> None:
+        """A stopped experiment is about to be deleted: no more of its files are collected."""
+        running = self._running.get(experiment_id)
+        if running is not None and isinstance(running.service, SupportsCollection):
+            running.service.end_collection()
+        self._clean_ups.end_collection(experiment_id)
 
     def start_clean_up(self, experiment_id: str) -> None:
         """A stopped experiment is not resumed after all: clean up after it, if that is owed."""

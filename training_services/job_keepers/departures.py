@@ -53,6 +53,7 @@ class _DepartingKeeper:
     connected: asyncio.Event = field(default_factory=asyncio.Event)
     small_collected: asyncio.Event = field(default_factory=asyncio.Event)
     collected: asyncio.Event = field(default_factory=asyncio.Event)
+    limit: asyncio.Timeout | None = None  # of its collection, while that is under way
 
     def end_collection(self) -> None:
         """What is not here now does not come."""
@@ -75,6 +76,7 @@ class Departures(KeeperPresence):
         self._checkpoint_limit = checkpoint_limit
         self._extra = {"action": "files.collect", "experiment_id": experiment_id}
         self._keepers: dict[str, _DepartingKeeper] = {}
+        self._has_ended = False  # nothing is collected any more
         self.are_known = asyncio.Event()
         """Set once the platform has been listed: no earlier manager has left others."""
 
@@ -122,25 +124,37 @@ class Departures(KeeperPresence):
         """No more files of a job will be collected."""
         self._keepers[job_id].end_collection()
 
+    def end_collection(self) -> None:
+        """As `SupportsCollection.end_collection`."""
+        self._has_ended = True
+        for keeper in self._keepers.values():
+            if keeper.limit is not None:
+                keeper.limit.reschedule(asyncio.get_running_loop().time())
+
     async def collect(self, job_id: str) -> None:
         """Collect the files of a job. Ends in time, and raises nothing: what is not here then is lost."""
+        if self._has_ended:
+            return
         keeper, keeper_id = self._keepers[job_id], job_keeper_id(job_id)
         failpoint("manager.job_keeper.collect.before")
         try:
-            async with asyncio.timeout(CONNECT_SECONDS):
-                await keeper.connected.wait()
-            async with asyncio.timeout(COLLECT_SECONDS):
-                await self._collect_small(keeper, keeper_id)
-            keeper.small_collected.set()
-            async with asyncio.timeout(CHECKPOINT_SECONDS):
-                await self._fetch_checkpoints(keeper, keeper_id)
+            async with asyncio.timeout(None) as keeper.limit:
+                async with asyncio.timeout(CONNECT_SECONDS):
+                    await keeper.connected.wait()
+                async with asyncio.timeout(COLLECT_SECONDS):
+                    await self._collect_small(keeper, keeper_id)
+                keeper.small_collected.set()
+                async with asyncio.timeout(CHECKPOINT_SECONDS):
+                    await self._fetch_checkpoints(keeper, keeper_id)
         except TimeoutError:
-            log.warning("not all files of job %s were collected: they took too long", job_id, extra=self._extra)
+            why = "the experiment is deleted" if self._has_ended else "they took too long"
+            log.warning("not all files of job %s were collected: %s", job_id, why, extra=self._extra)
         except (TrainingServiceError, OSError) as error:
             log.warning("not all files of job %s were collected: %s", job_id, error, extra=self._extra)
         except Exception:
             log.exception("not all files of job %s were collected", job_id, extra=self._extra)
         finally:
+            keeper.limit = None
             keeper.end_collection()
         failpoint("manager.job_keeper.collect.after")
 

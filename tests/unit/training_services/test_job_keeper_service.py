@@ -510,6 +510,26 @@ async def test_the_keeper_of_a_job_that_is_over_is_asked_for_its_files_before_it
         await stage.order_of("Shutdown")
 
 
+async def test_a_deleted_experiment_does_not_wait_for_files_that_are_being_collected(stage: Stage) -> None:
+    async with serving(stage.service):
+        await stage.service.submit_trial_job(stage.form())
+        await stage.until(("start", "a.1"))
+        await stage.register()
+        await stage.orders()
+        stage.hub.end("a.1", EndReason.NODE_LOST, "gone")
+        await stage.recorder.end_of("a.1")
+        await stage.order_of("ListFiles")  # and it is not answered
+        stage.service.end_collection()
+        await stage.until(("start", "a.1"), ("stop", "a.1"))
+
+
+async def test_the_clean_up_of_a_deleted_experiment_collects_nothing(stage: Stage) -> None:
+    stage.service.there = {"a.1": seen("a.1", PlatformStatus.RUNNING, instances=("uid-1",))}  # it has not connected
+    stage.service.end_collection()
+    await stage.service.clean_up()
+    assert stage.service.there == {}
+
+
 async def test_the_silence_of_a_keeper_is_shown_with_its_job_and_loses_nothing(stage: Stage) -> None:
     clause = "no report from its keeper for 15 s"
     async with serving(stage.service):

@@ -16,7 +16,7 @@ from proctor.manager.settings import Home
 from proctor.manager.simulation.simulation import Simulation
 from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.manager.store.rows import ExperimentRow
-from proctor.training_services.base import TrainingService, TrialJobForm
+from proctor.training_services.base import SupportsCollection, TrainingService, TrialJobForm
 from proctor.training_services.errors import BrokenPlatform
 from proctor.training_services.in_memory.scripts import Final, Hang, Step
 from proctor.training_services.in_memory.service import InMemoryPlatform, InMemoryTrainingService
@@ -53,6 +53,21 @@ class CountingService(InMemoryTrainingService):
         self._scene.cleaned += 1
 
 
+class CollectingService(CountingService, SupportsCollection):
+    """Its `clean_up` waits for files that never arrive."""
+
+    def __init__(self, scene: "Scene", *arguments: Any, **options: Any) -> None:
+        super().__init__(scene, *arguments, **options)
+        self._collected = asyncio.Event()
+
+    def end_collection(self) -> None:
+        self._collected.set()
+
+    async def clean_up(self) -> None:
+        await self._collected.wait()
+        await super().clean_up()
+
+
 class Scene(Simulation):
     """A simulated home with one experiment whose platform may fail to run and to clean up."""
 
@@ -63,6 +78,7 @@ class Scene(Simulation):
         self.obstacles: list[Exception] = []  # of clean-ups, one after another
         self.delays: dict[int, float] = {}  # of clean-ups, by their number, before anything else
         self.hangs = False
+        self.collects = False
         self.broken = ""  # why no service can be made
         self.trials_hang = False
         self.begun = 0
@@ -83,7 +99,8 @@ class Scene(Simulation):
         if self.broken:
             raise BrokenPlatform(self.broken)
         memory = self.platforms.setdefault(context.experiment_id, InMemoryPlatform(self.clock.now))
-        return CountingService(self, self._script, platform=memory, now=self.clock.now)
+        kind = CollectingService if self.collects else CountingService
+        return kind(self, self._script, platform=memory, now=self.clock.now)
 
 
 def play(tmp_path: Path, act: Callable[[Scene], Awaitable[None]]) -> None:
@@ -262,6 +279,26 @@ def test_a_resume_that_fails_leaves_the_clean_up_owed(tmp_path: Path) -> None:
             (tmp_path / "away").rename(folder)
             await asyncio.sleep(1000.0)
             assert (scene.begun, scene.cleaned) == (2, 1)
+
+    play(tmp_path, act)
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_deleted_experiment_does_not_wait_for_its_files(tmp_path: Path, is_restarted: bool) -> None:
+    async def act(scene: Scene) -> None:
+        scene.collects = True
+        async with scene.manager() as manager:
+            await scene.create(manager)
+            await scene.stop(manager)
+            if not is_restarted:
+                await manager.delete_experiment("exp")
+        async with scene.manager() as manager:
+            if is_restarted:
+                await asyncio.sleep(10.0)  # the clean-up is tried again, and waits
+                await manager.delete_experiment("exp")
+            with pytest.raises(NotFound):
+                await manager.experiment("exp")
+        assert scene.begun == scene.cleaned == 1
 
     play(tmp_path, act)
 
