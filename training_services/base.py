@@ -428,7 +428,8 @@ class SupportsCheckpointDeletion(ABC):
         directory, output/checkpoints/<n>, or absolute where it is in a folder that the nodes share (checkpointStorage).
         It must never be found half removed. Idempotent; one that is not there is deleted already. May take as long as
         removing the files takes. Raises ServiceUnavailable while the job's node is away: it is called again later, also
-        by the next manager; and TrainingServiceError, with what a person can do about it, where it cannot be deleted.
+        by the next manager (NoJobRuns is a notice besides, if it lasts); and TrainingServiceError, with what a person
+        can do about it, where it cannot be deleted.
         """
 
 

@@ -4,6 +4,7 @@ TrainingServiceError
 ├── UnknownTrialJob       no such job here
 ├── SubmissionRefused     the form can never be run as it is (permanent; the sentence says why)
 ├── ServiceUnavailable    not now; try again (temporary)
+│   └── NoJobRuns         only a job of the experiment could do it, and none runs (the sentence says what waits)
 ├── PreparationFailed     what a job needs cannot be brought to its node; `reason` is how the job ends
 │   └── NoRoomForJob      the node has no room for it (the text is a clause about its disk)
 ├── UnknownPlatform       no training service of that name is registered
@@ -37,6 +38,10 @@ class SubmissionRefused(TrainingServiceError):
 
 class ServiceUnavailable(TrainingServiceError):
     """The training service cannot be reached at the moment."""
+
+
+class NoJobRuns(ServiceUnavailable):
+    """What is asked can only be done where a job of the experiment runs, and none does."""
 
 
 class PreparationFailed(TrainingServiceError):

@@ -25,7 +25,7 @@ from proctor.training_services.base import (
     TrialJobForm,
     TrialJobStatus,
 )
-from proctor.training_services.errors import KeeperReplaced, MalformedReport, ServiceUnavailable
+from proctor.training_services.errors import KeeperReplaced, MalformedReport, NoJobRuns, ServiceUnavailable
 from proctor.training_services.job_keepers.lifecycle import JobKeeperLifecycle
 from proctor.training_services.job_keepers.platform import JobKeeper, PlatformJob, PlatformStatus, how_it_ended, joined
 from proctor.training_services.keepers.reports import report_on
@@ -306,8 +306,13 @@ class JobKeeperService(
         await self._files.copy_checkpoint(form, path)
 
     async def delete_checkpoint(self, form: TrialJobForm, path: str) -> None:
-        if os.path.isabs(path):  # any keeper will do
-            up = (keeper.form for keeper in self._keepers.values() if not self.absence(self.keeper_of(keeper.form)))
-            await self._hub.remove_checkpoint(self.keeper_of(next(up, form)), path)
-        else:
+        if not os.path.isabs(path):
             await self._files.delete_checkpoint(form, path)
+            return
+        connected = [keeper_id for job_id in self._keepers if not self.absence(keeper_id := job_keeper_id(job_id))]
+        if not connected:
+            raise NoJobRuns(
+                "only jobs of the experiment can see the folder of checkpointStorage, and none runs; they are deleted "
+                "once one does"
+            )
+        await self._hub.remove_checkpoint(connected[0], path)  # any of them will do

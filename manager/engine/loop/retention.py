@@ -34,7 +34,7 @@ from proctor.manager.store.tables import checkpoints, jobs, trials
 from proctor.sdk.failpoints import failpoint
 from proctor.sdk.protocol import is_url
 from proctor.training_services.base import SupportsCheckpointDeletion
-from proctor.training_services.errors import ServiceUnavailable
+from proctor.training_services.errors import NoJobRuns, ServiceUnavailable
 from proctor.training_services.stored_checkpoints import delete_stored
 from proctor.trial_keeper.linux.backoff import growing_pause
 
@@ -45,6 +45,8 @@ TRIALS_AT_ONCE = 100
 EXPENDABLE_AT_ONCE = 50
 STUCK_SECONDS = 300.0
 """After this time the deletion of what could not be deleted is tried again."""
+NOTICED_FAILURES = 6
+"""That no job runs which could delete a checkpoint is a notice after so many attempts in a row, half a minute."""
 FINISH_SECONDS = 10.0
 """How long an experiment that ends waits for deletions that are under way."""
 _FIRST_TO_GO = (Expendability.OF_ENDED, Expendability.OLDER_OF_LIVE, Expendability.BEST_OF_ENDED)
@@ -372,6 +374,8 @@ class CheckpointRetention:
                 failures += 1
                 queue.appendleft(row)
                 log.info("checkpoints are deleted later: %s", error, extra=self._extra(row))
+                if isinstance(error, NoJobRuns) and failures == NOTICED_FAILURES:
+                    self._say(f"deleted checkpoints still take room: {error}")
                 await self._pause(node_id, growing_pause(failures))
             except Exception as error:
                 stuck.append(row)

@@ -12,7 +12,7 @@ import pytest
 from proctor.training_services import job_keeper_service
 from proctor.training_services.base import JournalChunk, SoftStop, StatusChange, TrialJobForm, TrialJobStatus
 from proctor.training_services.capacity import GpuRules
-from proctor.training_services.errors import KeeperReplaced, ServiceUnavailable, SubmissionRefused
+from proctor.training_services.errors import KeeperReplaced, NoJobRuns, ServiceUnavailable, SubmissionRefused
 from proctor.training_services.job_keeper_service import JobKeeperService, PlatformJob, PlatformStatus
 from proctor.training_services.job_keepers import lifecycle
 from proctor.training_services.job_keepers.platform import LeftReport
@@ -147,8 +147,9 @@ class Stage:
         self.hub.answer("job:a.1", FileAnswer(self.sessions["a.1"], asked.order["request"]), b"")
 
     async def register(self, job_id: str = "a.1", *jobs: JobReport, instance: str = "uid-1") -> None:
+        commands = ["FetchArchive", "RemoveCheckpoint"]
         registration = Registration(
-            "k", 1, "boot", "host", "0", "3.11", [], list(jobs), commands=["FetchArchive"], instance=instance
+            "k", 1, "boot", "host", "0", "3.11", [], list(jobs), commands=commands, instance=instance
         )
         self.sessions[job_id] = (await self.hub.register(f"job:{job_id}", registration)).session
 
@@ -528,6 +529,23 @@ async def test_the_clean_up_of_a_deleted_experiment_collects_nothing(stage: Stag
     stage.service.end_collection()
     await stage.service.clean_up()
     assert stage.service.there == {}
+
+
+async def test_a_checkpoint_in_a_mounted_folder_is_deleted_by_any_job_that_runs(stage: Stage) -> None:
+    path = "/checkpoints/e1/ended/1/1"
+    async with serving(stage.service):
+        with pytest.raises(NoJobRuns, match="none runs; they are deleted once one does"):
+            await stage.service.delete_checkpoint(stage.form("ended.1"), path)
+        await stage.service.submit_trial_job(stage.form())
+        await stage.until(("start", "a.1"))
+        with pytest.raises(NoJobRuns):
+            await stage.service.delete_checkpoint(stage.form("ended.1"), path)
+        await stage.register()
+        deleting = asyncio.ensure_future(stage.service.delete_checkpoint(stage.form("ended.1"), path))
+        asked = await stage.order_of("RemoveCheckpoint")
+        assert asked.order["folder"] == path
+        await stage.fetched(asked)
+        await deleting
 
 
 async def test_the_silence_of_a_keeper_is_shown_with_its_job_and_loses_nothing(stage: Stage) -> None:

@@ -18,7 +18,7 @@ from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.manager.store.rows import TrialRow
 from proctor.manager.store.tables import checkpoints, events, metrics, trials
 from proctor.training_services.base import TrainingService, TrialJobForm
-from proctor.training_services.errors import ServiceUnavailable, TrainingServiceError
+from proctor.training_services.errors import NoJobRuns, ServiceUnavailable, TrainingServiceError
 from proctor.training_services.in_memory.scripts import Final, Raw, ScriptedReport, Step
 from proctor.training_services.in_memory.service import InMemoryPlatform, InMemoryTrainingService
 from proctor.training_services.registry import ServiceContext
@@ -251,6 +251,22 @@ def test_a_node_that_is_away_gets_the_order_when_it_is_back(tmp_path: Path) -> N
         assert await numbers(manager, trial) == [2, 5, 6]
         assert len(platform.asked) == 3
         assert await notices(manager, experiment_id) == []
+
+    play(tmp_path, scenario)
+
+
+def test_what_no_job_can_delete_is_one_notice_and_is_deleted_once_one_runs(tmp_path: Path) -> None:
+    async def scenario(platform: Platform, manager: Manager) -> None:
+        platform.problems[:] = [NoJobRuns("no job runs that sees the folder")]
+        experiment_id = await create(manager, tmp_path)
+        await asyncio.sleep(3600.0)
+        assert await notices(manager, experiment_id) == [
+            "deleted checkpoints still take room: no job runs that sees the folder"
+        ]
+        assert platform.asked == []
+        platform.problems.clear()
+        await asyncio.sleep(120.0)
+        assert len(platform.asked) == 3
 
     play(tmp_path, scenario)
 
