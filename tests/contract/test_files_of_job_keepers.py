@@ -268,7 +268,8 @@ async def test_what_is_larger_than_the_limits_is_said_and_lost(harness: FilesHar
 async def test_a_pod_that_does_not_answer_is_removed_all_the_same(
     harness: FilesHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(departures, "COLLECT_SECONDS", 0.5)
+    for limit in ("COLLECT_SECONDS", "LIST_SECONDS"):
+        monkeypatch.setattr(departures, limit, 0.5)
     recorder, stopped = Recorder(), []
 
     async def stop_keeper_process(job_id: str) -> None:
@@ -292,6 +293,32 @@ async def test_a_pod_that_does_not_answer_is_removed_all_the_same(
         assert await harness.leftovers() == []
         assert stopped
         assert await harness.service.list_job_files(form) == []
+
+
+async def test_a_checkpoint_is_fetched_although_small_files_and_a_newer_one_cannot_be(
+    harness: FilesHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collector = harness.service._departures._collector
+    copy = collector.copy
+
+    async def refuse(*_: object, **__: object) -> None:
+        raise OSError("not now")
+
+    async def copy_but_the_second(keeper_id: str, folder: str, target: Path) -> None:
+        if folder.endswith("/2"):
+            raise FileNotFoundError("it was just deleted")
+        await copy(keeper_id, folder, target)
+
+    monkeypatch.setattr(collector, "collect", refuse)
+    monkeypatch.setattr(collector, "copy", copy_but_the_second)
+    recorder, form = Recorder(), harness.job(saves=2, size=LARGE)
+    recorder.listen(harness.service)
+    async with serving(harness.service):
+        await harness.service.submit_trial_job(form)
+        await recorder.end_of(form.job_id)
+        assert await harness.leftovers() == []
+        there = {path.split("/")[2] for path, _ in await harness.service.list_job_files(form) if "checkpoints" in path}
+    assert there == {"1"}
 
 
 async def test_a_manager_that_finds_a_pod_of_a_job_that_is_over_collects_its_files_first(

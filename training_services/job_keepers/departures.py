@@ -7,7 +7,7 @@ a job has used on its platform is not free before.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -38,7 +38,8 @@ COLLECT_SECONDS = 60.0
 CHECKPOINT_SECONDS = 600.0
 """How long checkpoints may take after that."""
 PAUSE_SECONDS = 1.0
-_LIST_SECONDS = 30.0
+LIST_SECONDS = 30.0
+"""How long a keeper may take to list its files."""
 
 
 @dataclass
@@ -139,24 +140,33 @@ class Departures(KeeperPresence):
         failpoint("manager.job_keeper.collect.before")
         try:
             async with asyncio.timeout(None) as keeper.limit:
-                async with asyncio.timeout(CONNECT_SECONDS):
-                    await keeper.connected.wait()
-                async with asyncio.timeout(COLLECT_SECONDS):
-                    await self._collect_small(keeper, keeper_id)
-                keeper.small_collected.set()
-                async with asyncio.timeout(CHECKPOINT_SECONDS):
-                    await self._fetch_checkpoints(keeper, keeper_id)
+                if await self._attempt(job_id, keeper.connected.wait(), CONNECT_SECONDS):
+                    has_all = await self._attempt(job_id, self._collect_small(keeper, keeper_id), COLLECT_SECONDS)
+                    keeper.has_large_checkpoints = keeper.has_large_checkpoints or not has_all
+                    keeper.small_collected.set()
+                    await self._attempt(job_id, self._fetch_checkpoints(keeper, keeper_id), CHECKPOINT_SECONDS)
         except TimeoutError:
-            why = "the experiment is deleted" if self._has_ended else "they took too long"
-            log.warning("not all files of job %s were collected: %s", job_id, why, extra=self._extra)
-        except (TrainingServiceError, OSError) as error:
-            log.warning("not all files of job %s were collected: %s", job_id, error, extra=self._extra)
-        except Exception:
-            log.exception("not all files of job %s were collected", job_id, extra=self._extra)
+            log.info("the files of job %s are not collected: its experiment is deleted", job_id, extra=self._extra)
         finally:
             keeper.limit = None
             keeper.end_collection()
         failpoint("manager.job_keeper.collect.after")
+
+    async def _attempt(self, job_id: str, work: Awaitable[object], seconds: float) -> bool:
+        """Whether a part of the collection succeeded in time."""
+        try:
+            async with asyncio.timeout(seconds):
+                await work
+        except TimeoutError:
+            text = "not all files of job %s were collected: they took longer than %g s"
+            log.warning(text, job_id, seconds, extra=self._extra)
+        except (TrainingServiceError, OSError) as error:
+            log.warning("not all files of job %s were collected: %s", job_id, error, extra=self._extra)
+        except Exception:
+            log.exception("not all files of job %s were collected", job_id, extra=self._extra)
+        else:
+            return True
+        return False
 
     async def _collect_small(self, keeper: _DepartingKeeper, keeper_id: str) -> None:
         while True:
@@ -177,14 +187,15 @@ class Departures(KeeperPresence):
     async def _find_folders(self, keeper_id: str) -> dict[str, Path]:
         """Of the jobs that a keeper has had, which is one."""
         trials = self._paths.directory / "trials"
-        files = await self._hub.list_files(keeper_id, self._paths.trials, timeout_seconds=_LIST_SECONDS)
+        files = await self._hub.list_files(keeper_id, self._paths.trials, timeout_seconds=LIST_SECONDS)
         found = {directory for file in files if (directory := self._paths.local_job(file.path)) is not None}
         return {f"{self._paths.trials}/{path.relative_to(trials).as_posix()}": path for path in found}
 
     async def _fetch_checkpoints(self, keeper: _DepartingKeeper, keeper_id: str) -> None:
         """Fetch the checkpoints that were too large to be collected, the newest first."""
         for folder, directory in keeper.folders.items() if keeper.has_large_checkpoints else ():
-            for number, size in _saved_checkpoints(await self._hub.list_files(keeper_id, folder)):
+            files = await self._hub.list_files(keeper_id, folder, timeout_seconds=LIST_SECONDS)
+            for number, size in _saved_checkpoints(files):
                 path = f"{CHECKPOINT_FOLDER}/{number}"
                 if await asyncio.to_thread(self._collector.has_all, directory / path):
                     continue
@@ -192,7 +203,10 @@ class Departures(KeeperPresence):
                     text = "%s of %s has %s, more than is fetched; it is lost"
                     log.warning(text, path, directory, size_text(size), extra=self._extra)
                     continue
-                await self._collector.copy(keeper_id, f"{folder}/{path}", directory / path)
+                try:
+                    await self._collector.copy(keeper_id, f"{folder}/{path}", directory / path)
+                except (FileNotFoundError, CollectionFailed) as error:  # it may just have been deleted
+                    log.warning("%s of %s is not fetched: %s", path, directory, error, extra=self._extra)
 
     # ---- how the keepers are, as the hub says
 
