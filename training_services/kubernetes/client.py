@@ -28,12 +28,15 @@ PAGE_SIZE = 500
 REQUEST_SECONDS = 30.0
 WATCH_SECONDS = 240
 """A watch ends after this time and continues where it was: a connection that has died silently is noticed then."""
+LAST_LINES_BYTES = 64 * 1024
+"""How much of the last lines of a log is read, which may be long."""
 _RETRIES = 5
 _MOST_RETRY_AFTER_SECONDS = 20.0
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _HEARTBEAT_SECONDS = 30.0
 _TAIL_BYTES = 1000
 _MOST_SHOWN = 100
+_LONGEST_LINE_BYTES = 64 * 1024
 _STDIN, _STDOUT, _STDERR, _STATUS = b"\0", b"\1", b"\2", b"\3"  # channels of v4.channel.k8s.io
 _PATCH = {"Content-Type": "application/merge-patch+json"}
 
@@ -112,12 +115,12 @@ class Cluster:
             raise
         return True
 
-    async def read_log(self, namespace: str, pod: str, container: str, *, tail_lines: int | None = None) -> bytes:
-        """What a container of a pod has printed, all of it or its last lines. Raises ApiRefused (status 400 where it
-        has not been started), ApiUnreachable."""
-        query = {"container": container}
-        if tail_lines is not None:
-            query["tailLines"] = str(tail_lines)
+    async def read_log(
+        self, namespace: str, pod: str, container: str, *, tail_lines: int, limit_bytes: int = LAST_LINES_BYTES
+    ) -> bytes:
+        """The last lines that a container of a pod has printed; of more than `limit_bytes`, the first of them. Raises
+        ApiRefused (status 400 where it has not been started), ApiUnreachable."""
+        query = {"container": container, "tailLines": str(tail_lines), "limitBytes": str(limit_bytes)}
         path = f"/api/v1/namespaces/{namespace}/pods/{pod}/log"
         response = await self._send("GET", path, query, timeout=aiohttp.ClientTimeout(REQUEST_SECONDS))
         return await _read(response)
@@ -181,10 +184,12 @@ class Cluster:
             serialized = await self._client.param_serialize(
                 "GET", path, header_params=headers, auth_settings=["BearerToken"]
             )
-            session = self._client.rest_client.pool_manager or self._client.rest_client._create_pool_manager()
-            self._client.rest_client.pool_manager = session
-            async with session.ws_connect(
-                serialized[1], headers=serialized[2], heartbeat=_HEARTBEAT_SECONDS, proxy=self._client.rest_client.proxy
+            connections = self._client.rest_client
+            if connections.pool_manager is None:  # the library makes it at the first request
+                await self.get("/version")
+            # The library's own WsApiClient leaves the kubeconfig file's proxy out.
+            async with connections.pool_manager.ws_connect(
+                serialized[1], headers=serialized[2], heartbeat=_HEARTBEAT_SECONDS, proxy=connections.proxy
             ) as socket:
                 yield ExecStream(socket)
         except aiohttp.WSServerHandshakeError as error:
@@ -310,13 +315,17 @@ class ExecStream:
                 return b""
 
     async def read_line(self) -> bytes:
-        """The next line of standard output; empty at the end."""
+        """The next line of standard output; empty at the end. Waits for as long as it takes: the caller sets a limit,
+        and a stream that has died silently is noticed by its heartbeat. Raises ApiUnreachable for a line that does not
+        end."""
         line = b""
         while b"\n" not in line:
             data = await self.read()
             if not data:
                 return b""
             line += data
+            if len(line) > _LONGEST_LINE_BYTES:
+                raise ApiUnreachable(f"its stream has sent a line of more than {_LONGEST_LINE_BYTES} bytes")
         line, _, self._unread = line.partition(b"\n")
         return line
 

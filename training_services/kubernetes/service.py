@@ -39,6 +39,9 @@ log = logging.getLogger(__name__)
 REVIEW_SECONDS = 300.0
 """How often all Jobs of the namespace are compared with those that are expected; in between they are watched."""
 LOG_LINES = 20
+LEFT_LINES = 20_000
+LEFT_BYTES = 16 * 1024 * 1024
+"""How much of the end of a log is read for what its keeper has left there, which is 8 MiB and a report at most."""
 TORN_READS = 5
 """How often a log that seems to be cut is read again, in case that its beginning or its end was late."""
 SILENCE_SECONDS = 5.0
@@ -171,7 +174,9 @@ class KubernetesTrainingService(JobKeeperService):
     async def _read_log(self, view: NamespaceView, pod: ClusterPod) -> bytes | None:
         """What the keeper of a pod has printed; None where the pod or its log is gone, or it has not been started."""
         try:
-            return await view.cluster.read_log(view.namespace, pod.name, TRIAL_CONTAINER)
+            return await view.cluster.read_log(
+                view.namespace, pod.name, TRIAL_CONTAINER, tail_lines=LEFT_LINES, limit_bytes=LEFT_BYTES
+            )
         except ApiRefused as error:
             if error.status not in (400, 404):
                 raise
@@ -214,6 +219,7 @@ class KubernetesTrainingService(JobKeeperService):
         self._reach(await self._view(), seen)
 
     def leave_keeper(self, job_id: str) -> None:
+        self._torn.pop(job_id, None)
         if (reaching := self._reaching.pop(job_id, None)) is not None:
             reaching.cancel()
 

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import kmock
 import pytest
 
@@ -16,6 +17,7 @@ from proctor.training_services.kubernetes.client import (
     ApiRefused,
     ApiUnreachable,
     Cluster,
+    ExecStream,
     WatchExpired,
     open_cluster,
 )
@@ -181,14 +183,6 @@ async def test_a_collection_is_listed_page_by_page(tmp_path: Path) -> None:
     assert [query.get("continue") for query in script.asked(JOBS)] == [None, "next"]
 
 
-async def test_a_log_is_that_of_one_container(tmp_path: Path) -> None:
-    script, path = Script(), f"{PODS}/a/log"
-    script.answer(path, b"line")
-    async with serving(script, tmp_path) as cluster:
-        assert await cluster.read_log("ml", "a", "trial", tail_lines=3) == b"line"
-    assert script.asked(path) == [{"container": "trial", "tailLines": "3"}]
-
-
 @pytest.mark.parametrize("answer", [{}, [], {"items": []}, {"items": None, "metadata": {}}, "log in first"])
 async def test_a_list_that_is_none_is_named(tmp_path: Path, answer: Any) -> None:
     script = Script()
@@ -321,6 +315,36 @@ async def test_what_was_just_created_or_deleted_is_known_before_its_watch_says_s
         view.note_deleted("b")
         view.note_created(job("b"))  # the answer to its creation, late
         assert [seen.job_id for seen in await view.list()] == ["a"]
+
+
+async def test_of_the_log_of_one_container_the_end_is_read_up_to_a_limit(tmp_path: Path) -> None:
+    script = Script()
+    script.answer(f"{PODS}/pod/log", kmock.Response(status=200, payload=b"the end\n"))
+    async with serving(script, tmp_path) as cluster:
+        assert await cluster.read_log("ml", "pod", "trial", tail_lines=20) == b"the end\n"
+        await cluster.read_log("ml", "pod", "trial", tail_lines=20_000, limit_bytes=1 << 24)
+    assert script.asked(f"{PODS}/pod/log") == [
+        {"container": "trial", "tailLines": "20", "limitBytes": "65536"},
+        {"container": "trial", "tailLines": "20000", "limitBytes": "16777216"},
+    ]
+
+
+class Socket:
+    """Of a command that writes what it is given, in messages of this size, and goes on for ever."""
+
+    def __init__(self, text: bytes, size: int) -> None:
+        self._text, self._size = text, size
+
+    async def receive(self) -> aiohttp.WSMessage:
+        data, self._text = self._text[: self._size], self._text[self._size :] or self._text
+        return aiohttp.WSMessage(aiohttp.WSMsgType.BINARY, b"\1" + data, None)
+
+
+async def test_the_lines_of_a_command_are_read_one_by_one_and_one_that_does_not_end_is_given_up() -> None:
+    stream = ExecStream(Socket(b"first\nsecond\n", 5))  # type: ignore[arg-type]
+    assert [await stream.read_line(), await stream.read_line()] == [b"first", b"second"]
+    with pytest.raises(ApiUnreachable, match="a line of more than 65536 bytes"):
+        await ExecStream(Socket(b"x" * 4096, 4096)).read_line()  # type: ignore[arg-type]
 
 
 async def test_a_namespace_that_cannot_be_listed_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
