@@ -2,7 +2,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help setup demo demo-stop test test-fast test-servers check docs pictures chaos bench bench-peers release record-release
+WEBUI := webui/node_modules/ready
+
+.PHONY: help setup demo demo-stop test test-fast test-servers check check-webui webui docs pictures chaos bench bench-peers release record-release
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
@@ -25,15 +27,28 @@ test: setup  ## set up and run the whole test suite
 test-fast: setup  ## unit, property and contract tests, without those marked as slow; property tests try fewer examples
 	$(BIN)/pytest -q -n 3 --dist worksteal -m 'not slow' --hypothesis-profile few tests/unit tests/property tests/contract $(ARGS)
 
-test-servers:  ## install what some tests need (an SSH server, a Kubernetes control plane, …), as root on Debian; else they are skipped
+test-servers:  ## install what some tests need (an SSH server, a browser, a Kubernetes control plane, …), as root on Debian; else they are skipped
 	deploy/test-servers
 
-check: setup  ## linters, types and import contracts
+check: setup check-webui  ## linters, types and import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	test -L src/proctor/manager && test -L src/proctor/sdk
 	$(BIN)/mypy
 	PYTHONPATH=src $(BIN)/lint-imports
+
+$(WEBUI): webui/package.json webui/package-lock.json webui/.npmrc
+	cd webui && npm ci --no-audit --no-fund
+	touch $@
+
+webui: $(WEBUI)  ## build the dashboard into manager/static (needs Node)
+	cd webui && npm run --silent build
+
+# Without Node the dashboard is not checked: it travels built. Where PROCTOR_TEST_REQUIRE names webui, Node must be there.
+check-webui:
+	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory $(WEBUI) && cd webui && npm run --silent check; \
+	else case " $$PROCTOR_TEST_REQUIRE " in *" webui "*) echo 'check: PROCTOR_TEST_REQUIRE names webui, but there is no npm' >&2; exit 1;; esac; \
+	echo 'check: there is no Node (make test-servers installs it); the dashboard is not checked' >&2; fi
 
 # An environment of its own: Proctor and what the trials import, without the tests' packages.
 DEMO := .venv-demo

@@ -7,7 +7,7 @@ from fastapi import APIRouter, FastAPI
 from proctor.manager.api.context import ApiContext
 from proctor.manager.api.errors import MEDIA_TYPE, Problem, install_error_handlers
 from proctor.manager.api.guard import OPEN_PATHS
-from proctor.manager.api.routes import experiments, nodes, results, system, trials
+from proctor.manager.api.routes import dashboard, experiments, nodes, results, system, trials
 from proctor.manager.web import pages
 
 API_PREFIX = "/api/v1"
@@ -65,4 +65,5 @@ def create_application(context: ApiContext | None) -> FastAPI:
     app.include_router(api)
     app.include_router(system.root_router)
     app.include_router(pages.router)
+    app.include_router(dashboard.router)
     return app

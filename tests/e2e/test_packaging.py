@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import tarfile
 import zipfile
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -37,11 +38,24 @@ def test_a_base_install_brings_at_most_forty_packages() -> None:
     assert len(packages) <= MOST_PACKAGES, sorted(packages)
 
 
-def test_the_wheel_holds_the_code_the_sql_and_the_page(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+def build(target: str, folder: Path) -> Path:
+    command = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(folder)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    (wheel,) = tmp_path.glob("*.whl")
-    names = set(zipfile.ZipFile(wheel).namelist())
+    (built,) = folder.iterdir()
+    return built
+
+
+def dashboard_files() -> set[str]:
+    """The built dashboard: its index and all that this links to, below the package's folder."""
+    index = (ROOT / "manager/static/index.html").read_text()
+    return {
+        "manager/static/index.html",
+        *(f"manager/static/{name}" for name in re.findall(r'="\./([^"]+)"', index) if name),
+    }
+
+
+def test_the_wheel_holds_the_code_the_sql_and_the_page(tmp_path: Path) -> None:
+    names = set(zipfile.ZipFile(build("wheel", tmp_path)).namelist())
     for wanted in (
         "proctor/py.typed",
         "proctor/sdk/trial.py",
@@ -50,6 +64,14 @@ def test_the_wheel_holds_the_code_the_sql_and_the_page(tmp_path: Path) -> None:
         "proctor/manager/store/queries.sql",
         "proctor/manager/store/migrations/control/0001.sql",
         "proctor/manager/web/templates/base.html",
+        *(f"proctor/{name}" for name in dashboard_files()),
     ):
         assert wanted in names
+    assert len(dashboard_files()) >= 4
     assert not [name for name in names if name.startswith(("tests/", "sdk/", "manager/"))]
+
+
+def test_the_source_archive_holds_the_built_page(tmp_path: Path) -> None:
+    with tarfile.open(build("sdist", tmp_path)) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {f"src/proctor/{name}" for name in dashboard_files()} <= names

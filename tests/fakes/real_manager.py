@@ -46,11 +46,21 @@ class RealManager:
         self._process: subprocess.Popen[bytes] | None = None
         self.client: Client
 
-    def start(self) -> None:
-        """Start it; returns when it serves."""
+    def start(self, port: int = 0) -> None:
+        """Start it; returns when it serves. `port`: 0 for any."""
         with self._output.open("ab") as output:
             self._process = subprocess.Popen(
-                [*self.wrapper, sys.executable, "-P", "-m", "proctor.manager", "--home", str(self.home), "--port", "0"],
+                [
+                    *self.wrapper,
+                    sys.executable,
+                    "-P",
+                    "-m",
+                    "proctor.manager",
+                    "--home",
+                    str(self.home),
+                    "--port",
+                    str(port),
+                ],
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,

@@ -24,7 +24,23 @@ FOLDERS = (
     "webui",
     ".ci",
 )
-SUFFIXES = {".py", ".md", ".sql", ".html", ".js", ".css", ".yml", ".yaml", ".toml", ".json", ".sh", ".service", ""}
+SUFFIXES = {
+    ".py",
+    ".md",
+    ".sql",
+    ".html",
+    ".js",
+    ".ts",
+    ".tsx",
+    ".css",
+    ".yml",
+    ".yaml",
+    ".toml",
+    ".json",
+    ".sh",
+    ".service",
+    "",
+}
 NOT_OURS = {"CHANGELOG.md", Path(__file__).name}
 IGNORED = {"__pycache__", "node_modules", "static"}
 

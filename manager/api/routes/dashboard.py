@@ -1,0 +1,77 @@
+"""The dashboard: one page for every address below `/app/`, and the files that `webui/` was built into.
+
+The page finds everything by relative links, so that any prefix works. Those of the built index begin at its own folder;
+here the way from the requested address to the manager's root is put in front of them, because the security policy
+allows no `<base>`. A build that is missing is a fault of the package and reported as such.
+"""
+
+import gzip
+import mimetypes
+from functools import cache
+from pathlib import Path
+
+from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+
+from proctor.manager.errors import NotFound, Unavailable
+
+router = APIRouter(include_in_schema=False)
+
+STATIC = Path(__file__).parents[2] / "static"
+ASSETS = "assets/app"
+LEAST_COMPRESSED_BYTES = 1024
+_FOREVER = "public, max-age=31536000, immutable"  # their names have their hashes
+
+
+@router.get("/" + ASSETS + "/{name}")
+async def get_dashboard_asset(request: Request, name: str) -> Response:
+    """A built file. The guard lets it through without a token: it holds nothing of the user's."""
+    found = _assets().get(name)
+    if found is None:
+        raise NotFound(f"there is no asset {name}; the page was built anew: reload it")
+    plain, compressed = found
+    takes_gzip = "gzip" in request.headers.get("accept-encoding", "")
+    headers = {"Cache-Control": _FOREVER, "Vary": "Accept-Encoding"}
+    media_type = mimetypes.guess_type(name)[0] or "application/octet-stream"
+    if compressed is None or not takes_gzip:
+        return Response(plain, media_type=media_type, headers=headers)
+    return Response(compressed, media_type=media_type, headers={**headers, "Content-Encoding": "gzip"})
+
+
+@router.get("/app")
+async def enter_dashboard() -> RedirectResponse:
+    """Relative links begin at the folder."""
+    return RedirectResponse("./app/", status_code=308)
+
+
+@router.get("/app/{path:path}")
+async def get_dashboard(path: str) -> HTMLResponse:
+    """The page, for whatever address in it; its script knows which ones there are."""
+    return HTMLResponse(index_for(path), headers={"Cache-Control": "no-store"})
+
+
+def index_for(path: str) -> str:
+    """The index whose links are relative to `/app/` and `path`."""
+    to_root = "../" * (path.count("/") + 1)
+    return read_index().replace('="./', f'="{to_root}')
+
+
+@cache
+def read_index() -> str:
+    """The index as it was built: its links begin with `./`."""
+    try:
+        return (STATIC / "index.html").read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise Unavailable(
+            f"the page is not built: {STATIC} has no index.html; run `make webui` in a checkout"
+        ) from error
+
+
+@cache
+def _assets() -> dict[str, tuple[bytes, bytes | None]]:
+    """Every built file by name, as it is and compressed where that is worth it."""
+    found: dict[str, tuple[bytes, bytes | None]] = {}
+    for path in (STATIC / ASSETS).glob("*"):
+        data = path.read_bytes()
+        found[path.name] = data, gzip.compress(data, mtime=0) if len(data) >= LEAST_COMPRESSED_BYTES else None
+    return found

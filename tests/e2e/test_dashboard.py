@@ -1,0 +1,192 @@
+"""The dashboard in a browser, of a real manager with real trials."""
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.dashboard import Visitor, accessibility_problems, browsing, visiting
+from fakes.real_manager import RealManager, real_manager
+
+pytestmark = pytest.mark.slow
+
+HOSTILE = "<img src=x onerror=alert(1)>" + " very-" * 20 + "long"
+SPACE = {
+    "lr": {"_type": "loguniform", "_value": [1e-4, 1e-1]},
+    "model": {
+        "_type": "choice",
+        "_value": [{"_name": "<b>cnn</b>\u202e", "width": {"_type": "choice", "_value": [16, 32]}}, {"_name": "mlp"}],
+    },
+}
+REPORTS = """
+import proctor
+lr = proctor.get_next_parameter()["lr"]
+for step in range(5):
+    proctor.report_intermediate_result(lr * step)
+if proctor.get_sequence_id() == 3:
+    raise ValueError("<script>alert(2)</script>")
+proctor.report_final_result(lr * 5)
+"""
+WAITS_FOR_FILE = """
+import os, sys, time
+import proctor
+proctor.get_next_parameter()
+proctor.report_intermediate_result(0.25)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.02)
+proctor.report_final_result(0.75)
+"""
+
+
+@pytest.fixture(scope="module")
+def manager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealManager]:
+    """A manager with an experiment that is over and one that has failed."""
+    with real_manager(tmp_path_factory.mktemp("manager")) as made:
+        options: dict[str, Any] = {"searchSpace": SPACE, "trialConcurrency": 3}
+        over = made.create(REPORTS, experiment_id="over", experimentName="digits", maxTrialNumber=8, **options)
+        failed = made.create(
+            "raise SystemExit(3)", experiment_id="failed", experimentName=HOSTILE, maxTrialNumber=4, **options
+        )
+        made.until_status(over, "DONE")
+        made.until_status(failed, "ERROR", "DONE")
+        yield made
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with browsing() as opened:
+        yield opened
+
+
+@pytest.fixture
+def visitor(browser: Any, manager: RealManager) -> Iterator[Visitor]:
+    with visiting(browser, manager) as made:
+        yield made
+
+
+PAGES = {
+    "experiments": ("/app/", "digits"),
+    "overview": ("/app/experiments/over", "Best trial"),
+    "failed": ("/app/experiments/failed", "Failures"),
+    "unknown": ("/app/experiments/nothing", "Not found"),
+}
+
+
+@pytest.mark.parametrize("width", [1440, 400])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_page_is_accessible_and_fits_its_screen(
+    browser: Any, manager: RealManager, theme: str, width: int
+) -> None:
+    with visiting(browser, manager, color_scheme=theme, viewport={"width": width, "height": 900}) as visitor:
+        visitor.expected_errors = ("404",)
+        for name, (path, text) in PAGES.items():
+            page = visitor.goto(path)
+            page.get_by_text(text, exact=False).first.wait_for()
+            assert accessibility_problems(page) == [], name
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+
+
+def test_the_experiments_are_searched_and_the_search_is_in_the_address(visitor: Visitor) -> None:
+    page = visitor.goto("/app/")
+    rows = page.locator("tbody tr")
+    rows.nth(1).wait_for()
+    page.keyboard.press("/")
+    page.keyboard.type("digi")
+    page.wait_for_url(re.compile(r"\?q=digi$"))
+    assert rows.count() == 1
+    copied = visitor.open(page.url.removeprefix(visitor.url))
+    copied.locator("tbody tr").first.wait_for()
+    assert copied.locator("tbody tr").count() == 1
+
+
+def test_names_of_trials_and_experiments_are_text(visitor: Visitor) -> None:
+    page = visitor.goto("/app/")
+    page.get_by_role("link", name="onerror=alert(1)").click()
+    page.get_by_role("heading", level=1).get_by_text("<img src=x onerror=alert(1)>").wait_for()
+    page = visitor.goto("/app/experiments/over")
+    page.get_by_text("ValueError: <script>alert(2)</script>").wait_for()
+
+
+def test_the_overview_shows_the_best_trial_and_what_failed(visitor: Visitor, manager: RealManager) -> None:
+    best = manager.client.experiment("over")["best"]
+    page = visitor.goto("/app/")
+    page.get_by_role("link", name="digits").click()
+    panel = page.get_by_role("region", name="Best trial", exact=True)
+    panel.get_by_text(f"trial {best['sequence_id']}", exact=True).wait_for()
+    parameters = panel.locator("tr").all_inner_texts()
+    assert [text.split("\t")[0] for text in parameters][:2] == ["lr", "model"]
+    page.get_by_role("img", name="Best value so far").wait_for()
+    page.get_by_role("region", name="Failures").get_by_text("1×").wait_for()
+
+
+def test_an_open_page_follows_a_trial_without_being_asked(
+    visitor: Visitor, manager: RealManager, tmp_path: Path
+) -> None:
+    end = tmp_path / "end"
+    made = manager.create(WAITS_FOR_FILE, end, maxTrialNumber=1, interpreter=sys.executable)
+    page = visitor.goto(f"/app/experiments/{made}")
+    running = page.get_by_role("region", name="Running trials").locator("tbody tr")
+    running.get_by_text("0.2500").wait_for()
+    end.touch()
+    page.locator(".figures").get_by_text("0.7500").wait_for()
+    running.first.wait_for(state="detached")
+    page.get_by_text("done", exact=True).first.wait_for()
+
+
+def test_the_page_says_that_the_manager_is_gone_and_continues_when_it_is_back(browser: Any, tmp_path: Path) -> None:
+    with real_manager(tmp_path) as manager:
+        made = manager.create(REPORTS, maxTrialNumber=2, searchSpace=SPACE)
+        manager.until_status(made, "DONE")
+        with visiting(browser, manager) as visitor:
+            visitor.expected_errors = (
+                "ERR_CONNECTION_REFUSED",
+                "ERR_INCOMPLETE_CHUNKED_ENCODING",
+                "ERR_EMPTY_RESPONSE",
+            )
+            page = visitor.goto(f"/app/experiments/{made}")
+            page.get_by_text("live", exact=True).wait_for()
+            page.locator("h1").wait_for()
+            port = int(visitor.url.rsplit(":", 1)[1])
+            manager.kill()
+            page.get_by_text("not current").wait_for()
+            assert page.locator("h1").is_visible()  # what was read stays
+            manager.start(port)
+            page.get_by_text("live", exact=True).wait_for()
+            manager.create(REPORTS, experiment_id="second", maxTrialNumber=1, searchSpace=SPACE)
+            page.get_by_role("link", name="Experiments").click()
+            page.locator("tbody tr").nth(1).wait_for()
+            assert page.locator("tbody tr").count() == 2
+
+
+def test_all_tabs_of_a_browser_share_one_stream(visitor: Visitor) -> None:
+    visitor.page.get_by_text("live", exact=True).wait_for()
+    streams: list[str] = []
+    visitor.context.on(
+        "request", lambda request: streams.append(request.url) if "/api/v1/events" in request.url else None
+    )
+    tabs = [visitor.open("/app/") for _ in range(7)]  # a browser has six connections for a host
+    for tab in tabs:
+        tab.get_by_text("live", exact=True).wait_for()
+        tab.get_by_text("digits").wait_for()
+    assert streams == []  # the first tab has it
+    visitor.page.close()
+    with visitor.context.expect_event("request", lambda request: "/api/v1/events" in request.url):
+        tabs.pop().close()
+    assert len(streams) == 1
+
+
+def test_the_keys_are_listed_and_lead_from_row_to_row(visitor: Visitor) -> None:
+    page = visitor.goto("/app/")
+    page.locator("tbody tr").nth(1).wait_for()
+    page.keyboard.press("?")
+    page.get_by_role("heading", name="Keys").wait_for()
+    page.keyboard.press("Escape")
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    page.get_by_role("region", name="Best trial", exact=True).wait_for()
+    page.keyboard.press("g")
+    page.keyboard.press("e")
+    page.get_by_role("heading", name="Experiments").wait_for()

@@ -1,0 +1,121 @@
+"""A browser on the dashboard of a real manager: Debian's Chromium, driven by Playwright; and what Node checks.
+
+A test that lacks Node or the browser is skipped with the reason, or fails with it where `PROCTOR_TEST_REQUIRE` names
+`webui`, as continuous integration does.
+"""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pytest
+from fakes.machines.requirements import find_program
+from fakes.real_manager import RealManager
+
+from proctor.manager.process.instance import read_address
+from proctor.manager.settings import Home
+from proctor.sdk.files import lock_file
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, BrowserContext, Page
+
+ROOT = Path(__file__).parents[2]
+WEBUI = ROOT / "webui"
+BROWSER = "chromium-headless-shell"
+PATIENCE_MILLISECONDS = 30_000
+
+
+def skip_or_fail(reason: str) -> NoReturn:
+    """Skip this test, unless it must run here."""
+    if "webui" in os.environ.get("PROCTOR_TEST_REQUIRE", "").split():
+        pytest.fail(f"PROCTOR_TEST_REQUIRE names webui, but {reason}", pytrace=False)
+    pytest.skip(reason)
+
+
+def node_tools() -> dict[str, str]:
+    """The environment in which npm's programs run in `webui/`, whose packages are installed if they were not."""
+    if find_program("npm") is None:
+        skip_or_fail("the dashboard is built with Node: make test-servers")
+    with (WEBUI / "package.json").open() as locked:  # several workers may want them at once
+        lock_file(locked.fileno(), waits=True)
+        done = subprocess.run(
+            ["make", "webui/node_modules/ready"], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+    if done.returncode:
+        skip_or_fail(f"the packages of webui/ cannot be installed: {done.stderr[-2000:]}")
+    return {**os.environ, "CI": "1", "NO_COLOR": "1"}
+
+
+@contextmanager
+def browsing() -> Iterator["Browser"]:
+    """A browser."""
+    program = find_program(BROWSER)
+    if program is None:
+        skip_or_fail(f"the dashboard is tested with {BROWSER}: make test-servers")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+class Visitor:
+    """A person with a browser of their own who has opened the link with a token.
+
+    What the page logs as an error is a failure of the test: a violated security policy, too, is logged.
+    """
+
+    def __init__(self, context: "BrowserContext", url: str, token: str) -> None:
+        self.url = url.rstrip("/")
+        self.context = context
+        self.errors: list[str] = []
+        self.expected_errors: tuple[str, ...] = ()
+        """Parts of messages that this test causes."""
+        self.page: Page = self.open(f"/app/?token={token}")
+
+    def open(self, path: str) -> "Page":
+        """A new tab."""
+        page = self.context.new_page()
+        page.set_default_timeout(PATIENCE_MILLISECONDS)
+        page.on("console", lambda message: self._note(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.goto(f"{self.url}{path}")
+        return page
+
+    def goto(self, path: str) -> "Page":
+        """The first tab at another address."""
+        self.page.goto(f"{self.url}{path}")
+        return self.page
+
+    def _note(self, text: str) -> None:
+        if not any(part in text for part in self.expected_errors):
+            self.errors.append(text)
+
+
+@contextmanager
+def visiting(
+    browser: "Browser", manager: RealManager, *, token: str = "token", url: str = "", **options: Any
+) -> Iterator[Visitor]:
+    """Visit a manager's dashboard. `token`: the file in its home; `options`: of Playwright's browser context."""
+    address = read_address(Home(manager.home))
+    assert address is not None
+    context = browser.new_context(**{"viewport": {"width": 1440, "height": 900}, **options})
+    visitor = Visitor(context, url or address.url, (manager.home / token).read_text().strip())
+    try:
+        yield visitor
+        assert visitor.errors == []
+    finally:
+        context.close()
+
+
+def accessibility_problems(page: "Page") -> list[str]:
+    """What axe-core finds on a page."""
+    node_tools()
+    page.evaluate((WEBUI / "node_modules/axe-core/axe.min.js").read_text())  # not bound by the page's policy
+    found = page.evaluate("async () => (await axe.run(document, {resultTypes: ['violations']})).violations")
+    return [f"{one['id']}: {json.dumps([node['html'][:200] for node in one['nodes']])}" for one in found]

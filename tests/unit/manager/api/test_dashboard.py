@@ -1,0 +1,88 @@
+"""The dashboard as the manager serves it: one index for every address, and the built files."""
+
+import gzip
+import re
+from pathlib import Path
+from typing import Any
+from urllib.parse import urljoin
+
+import pytest
+
+from proctor.manager.api.routes import dashboard
+
+pytestmark = pytest.mark.anyio
+
+LINKS = re.compile(r'(?:src|href|data-root)="([^"]*)"')
+
+
+@pytest.mark.parametrize(
+    "path", ["/app/", "/app/nodes", "/app/experiments/Ab3dE5f7", "/app/experiments/Ab3dE5f7/trials"]
+)
+@pytest.mark.parametrize("prefix", ["", "/tools/proctor"])
+async def test_every_link_of_the_index_leads_to_the_root_from_any_depth(api: Any, path: str, prefix: str) -> None:
+    """The prefix is a proxy's, which the manager need not know."""
+    answer = await api.client.get(path)
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/html")
+    root, *assets = LINKS.findall(answer.text)
+    assert urljoin(f"http://host{prefix}{path}", root) == f"http://host{prefix}/"
+    assert len(assets) >= 3
+    for asset in assets:
+        there = urljoin(f"http://host{prefix}{path}", asset)
+        assert there.startswith(f"http://host{prefix}/assets/app/")
+        assert (await api.client.get(there.removeprefix(f"http://host{prefix}"))).status_code == 200
+
+
+async def test_the_entry_without_a_slash_leads_to_the_folder(api: Any) -> None:
+    answer = await api.client.get("/app")
+    assert answer.status_code == 308
+    assert answer.headers["location"] == "./app/"
+
+
+async def test_the_index_keeps_to_the_security_policy(api: Any) -> None:
+    answer = await api.client.get("/app/")
+    assert "script-src 'self'" in answer.headers["content-security-policy"]
+    assert not re.search(r"<style|<base| style=| on[a-z]+=|<script(?![^>]* src=)", answer.text)
+    assert answer.headers["cache-control"] == "no-store"
+
+
+async def test_the_index_needs_a_token_and_the_assets_do_not(api: Any) -> None:
+    index = await api.client.get("/app/")
+    assert (await api.anonymous.get("/app/")).status_code == 401
+    for name in re.findall(r'"\.\./(assets/app/[^"]+)"', index.text):
+        assert (await api.anonymous.get(f"/{name}")).status_code == 200
+
+
+async def test_an_asset_is_compressed_for_who_takes_it_and_kept_forever(api: Any) -> None:
+    index = await api.client.get("/app/")
+    (script,) = re.findall(r'src="\.\./(assets/app/[^"]+\.js)"', index.text)
+    built = (dashboard.STATIC / script).read_bytes()
+    plain = await api.client.get(f"/{script}", headers={"Accept-Encoding": "identity"})
+    assert plain.content == built
+    assert "immutable" in plain.headers["cache-control"]
+    async with api.client.stream("GET", f"/{script}", headers={"Accept-Encoding": "gzip"}) as answer:
+        assert answer.headers["content-encoding"] == "gzip"
+        assert answer.headers["content-type"].startswith("text/javascript")
+        sent = b"".join([part async for part in answer.aiter_raw()])
+    assert gzip.decompress(sent) == built
+
+
+@pytest.mark.parametrize("name", ["gone-12345678.js", "..%2F..%2Findex.html", "../index.html", "%2e%2e/index.html"])
+async def test_only_built_assets_are_served(api: Any, name: str) -> None:
+    assert (await api.anonymous.get(f"/assets/app/{name}")).status_code in (401, 404)
+
+
+async def test_a_page_that_is_not_built_says_how_to_build_it(
+    api: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dashboard, "STATIC", tmp_path)
+    dashboard.read_index.cache_clear()
+    answer = await api.client.get("/app/")
+    assert answer.status_code == 503
+    assert "make webui" in answer.json()["detail"]
+
+
+def test_the_script_stays_below_its_budget() -> None:
+    """All of it, compressed: what a first visit loads at most."""
+    scripts = [*(dashboard.STATIC / dashboard.ASSETS).glob("*.js")]
+    assert sum(len(gzip.compress(path.read_bytes(), mtime=0)) for path in scripts) < 200_000

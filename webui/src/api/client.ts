@@ -1,0 +1,48 @@
+// Calls of the REST API: typed by the OpenAPI document; what fails is an ApiProblem.
+
+import createClient, { type Middleware } from "openapi-fetch";
+import { observeServerTime } from "../state/clock";
+import { ROOT } from "../state/root";
+import type { Problem, paths } from "./schema";
+
+/** A problem document of the manager, or `status` 0: it could not be reached. */
+export class ApiProblem extends Error {
+  constructor(
+    readonly status: number,
+    readonly title: string,
+    readonly detail: string,
+    readonly problem?: Problem,
+  ) {
+    super(detail || title);
+  }
+}
+
+const UNREACHABLE = "The manager cannot be reached. The page continues by itself when it is back.";
+
+const observe: Middleware = {
+  onResponse: ({ response }) => observeServerTime(response.headers.get("date")),
+};
+
+export const client = createClient<paths>({ baseUrl: ROOT.href.replace(/\/$/, "") });
+client.use(observe);
+
+type Answer<T> = { data?: T; error?: unknown; response: Response };
+
+/** The data of a call. Raises ApiProblem. */
+export async function read<T>(call: Promise<Answer<T>>): Promise<T> {
+  let answer: Answer<T>;
+  try {
+    answer = await call;
+  } catch (error) {
+    if (error instanceof DOMException && error.name === "AbortError") throw error;
+    throw new ApiProblem(0, "Not reachable", UNREACHABLE);
+  }
+  if (answer.response.ok) return answer.data as T;
+  const problem = (answer.error ?? {}) as Partial<Problem>;
+  throw new ApiProblem(
+    answer.response.status,
+    problem.title ?? `The manager answered ${answer.response.status}`,
+    problem.detail ?? "",
+    answer.error as Problem,
+  );
+}

@@ -1,0 +1,101 @@
+// The frame of every page: where one is, whether what is shown is current, and what the keys do.
+
+import { lazy, Suspense, useEffect } from "react";
+import { Link, Route, Switch, useRoute } from "wouter";
+import { useConnection, useLiveQueries } from "./api/live";
+import { useHealth } from "./api/queries";
+import { Help, useKeys } from "./components/help";
+import { Waiting } from "./components/parts";
+import { formatTime } from "./format";
+import { Experiments } from "./pages/experiments";
+
+const Overview = lazy(() => import("./pages/overview").then((module) => ({ default: module.Overview })));
+
+export function App() {
+  useLiveQueries();
+  const keys = useKeys();
+  return (
+    <>
+      <a className="skip" href="#main">
+        Skip to content
+      </a>
+      <header className="frame">
+        <Link href="/" className="home">
+          Proctor
+        </Link>
+        <nav aria-label="Main">
+          <NavLink href="/">Experiments</NavLink>
+        </nav>
+        <ConnectionSign />
+        <button type="button" className="quiet" aria-label="Keys" title="Keys (?)" onClick={keys.toggleHelp}>
+          ?
+        </button>
+      </header>
+      <ManagerProblem />
+      <main id="main" tabIndex={-1}>
+        <Suspense fallback={<Waiting error={null} what="the page" />}>
+          <Switch>
+            <Route path="/" component={Experiments} />
+            <Route path="/experiments/:id">{({ id }) => <Overview id={id} />}</Route>
+            <Route>
+              <NotFound />
+            </Route>
+          </Switch>
+        </Suspense>
+      </main>
+      {keys.isHelpShown && <Help onClose={keys.toggleHelp} />}
+    </>
+  );
+}
+
+function NavLink({ href, children }: { href: string; children: string }) {
+  const [isHere] = useRoute(href);
+  return (
+    <Link href={href} aria-current={isHere ? "page" : undefined}>
+      {children}
+    </Link>
+  );
+}
+
+/** Whether what is shown is current; if not, since when. */
+function ConnectionSign() {
+  const connection = useConnection();
+  const isStale = connection.state === "lost";
+  useEffect(() => {
+    document.documentElement.toggleAttribute("data-stale", isStale);
+  }, [isStale]);
+  return (
+    <span className={`connection ${connection.state}`} role="status">
+      {connection.state === "live" && "live"}
+      {connection.state === "connecting" && "connecting"}
+      {connection.state === "lost" && `not current: lost the manager at ${clockTime(connection.since)}; reconnecting`}
+    </span>
+  );
+}
+
+function clockTime(milliseconds: number): string {
+  const time = new Date(milliseconds);
+  return Number.isNaN(time.getTime()) ? formatTime(null) : time.toLocaleTimeString();
+}
+
+/** What keeps the manager from starting trials. */
+function ManagerProblem() {
+  const health = useHealth();
+  if (!health.data || health.data.status === "ok") return null;
+  return (
+    <p className="banner" role="alert">
+      {health.data.reason}
+    </p>
+  );
+}
+
+function NotFound() {
+  return (
+    <div className="problem">
+      <h1>There is no such page</h1>
+      <p>
+        <Link href="/">All experiments</Link>
+      </p>
+    </div>
+  );
+}

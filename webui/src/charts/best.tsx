@@ -1,0 +1,94 @@
+// The value of each trial, in the order of their ends, and the best until then.
+
+import { useCallback, useMemo, useRef } from "react";
+import uPlot from "uplot";
+import type { CurvePoint } from "../api/schema";
+import { formatNumber } from "../format";
+import { color, transparent } from "./colors";
+import { Plot, type PlotData, type PlotOptions } from "./plot";
+
+interface BestChartProps {
+  points: CurvePoint[];
+  height: number;
+}
+
+/** The points that are drawn now. */
+type Newest = { current: CurvePoint[] };
+
+export function BestChart({ points, height }: BestChartProps) {
+  const data = useMemo(() => toData(points), [points]);
+  const newest = useRef(points);
+  newest.current = points;
+  const options = useCallback((): PlotOptions => bestOptions(newest), []);
+  const last = points.at(-1);
+  const label = last ? `Best value so far: ${formatNumber(last.best)} after ${points.length} trials with a value` : "";
+  return <Plot data={data} options={options} height={height} label={label} />;
+}
+
+function toData(points: CurvePoint[]): PlotData {
+  const finite = (value: unknown) => (typeof value === "number" ? value : null);
+  return [points.map((_, index) => index + 1), points.map((p) => finite(p.value)), points.map((p) => finite(p.best))];
+}
+
+function bestOptions(newest: Newest): PlotOptions {
+  const [busy, good] = [color("--busy"), color("--good")];
+  return {
+    xLabel: "trials in the order of their ends",
+    scales: { x: { time: false }, y: { range: robustRange(newest) } },
+    cursor: { y: false, points: { size: 7 }, drag: { x: true, y: false } },
+    series: [
+      {},
+      {
+        label: "value",
+        paths: () => null,
+        points: { show: true, size: 4, width: 0, fill: transparent(busy, 0.5), stroke: busy },
+      },
+      { label: "best", stroke: good, width: 2, points: { show: false }, paths: uPlot.paths.stepped?.({ align: 1 }) },
+    ],
+    hooks: { init: [(plot) => showHover(plot, newest)] },
+  };
+}
+
+/** The range of the values without outliers: one diverged trial must not flatten the rest. */
+function robustRange(newest: Newest): uPlot.Range.Function {
+  return () => {
+    const found = newest.current.flatMap((p) => (typeof p.value === "number" ? [p.value] : [])).sort((a, b) => a - b);
+    return rangeOf(found);
+  };
+}
+
+const LEAST_FOR_OUTLIERS = 8;
+
+/** The range to draw sorted values in: all, or the quartiles with three times their distance where some are far off. */
+export function rangeOf(sorted: number[]): [number, number] {
+  const at = (share: number) => sorted[Math.round(share * (sorted.length - 1))] ?? 0;
+  let [low, high] = [at(0), at(1)];
+  if (sorted.length >= LEAST_FOR_OUTLIERS) {
+    const reach = 3 * (at(0.75) - at(0.25)) || high - low;
+    low = Math.max(low, at(0.25) - reach);
+    high = Math.min(high, at(0.75) + reach);
+  }
+  const room = (high - low) * 0.06 || Math.abs(high) * 0.05 || 0.5;
+  return [low - room, high + room];
+}
+
+/** A line of text about the trial at the cursor. */
+function showHover(plot: uPlot, newest: Newest): void {
+  const note = document.createElement("div");
+  note.className = "plot-note";
+  note.hidden = true;
+  plot.over.append(note);
+  const point = () => newest.current[plot.cursor.idx ?? -1];
+  plot.over.addEventListener("mousemove", () => {
+    const found = point();
+    note.hidden = !found;
+    if (!found) return;
+    note.textContent = `trial ${found.sequence_id}: ${formatNumber(found.value)} · best ${formatNumber(found.best)}`;
+    const isLeft = (plot.cursor.left ?? 0) > plot.over.clientWidth / 2;
+    note.style.left = isLeft ? "4px" : "";
+    note.style.right = isLeft ? "" : "4px";
+  });
+  plot.over.addEventListener("mouseleave", () => {
+    note.hidden = true;
+  });
+}

@@ -1,0 +1,73 @@
+// What all pages of one experiment have in common: its name, status and reason, and the way to its other pages.
+
+import { type ReactNode, useEffect } from "react";
+import { Link, useLocation } from "wouter";
+import { useExperiment } from "../api/queries";
+import type { Experiment } from "../api/schema";
+import { Waiting } from "../components/parts";
+import { Status } from "../components/status";
+import { capitalized } from "../format";
+
+/** Its pages, in the order of the tabs: the end of the address and the word. */
+const TABS: [path: string, word: string][] = [["", "Overview"]];
+
+/** The head of an experiment's page; `children` is called when the experiment is known, and when it was read. */
+export function ExperimentPage({
+  id,
+  children,
+}: {
+  id: string;
+  children: (item: Experiment, readAt: number) => ReactNode;
+}) {
+  const { data, error, dataUpdatedAt } = useExperiment(id);
+  useEffect(() => {
+    document.title = data ? `${data.name} · Proctor` : "Proctor";
+  }, [data]);
+  if (!data) return <Waiting error={error} what="the experiment" isPage />;
+  return (
+    <>
+      <Head experiment={data} />
+      {children(data, dataUpdatedAt / 1000)}
+    </>
+  );
+}
+
+function Head({ experiment }: { experiment: Experiment }) {
+  const [location] = useLocation();
+  const root = `/experiments/${experiment.id}`;
+  return (
+    <div className="head">
+      <div className="bar">
+        <h1>
+          {experiment.name} <small>{experiment.id}</small>
+        </h1>
+        <Status status={experiment.status} />
+        <span className="soft reason" title={experiment.reason}>
+          {capitalized(experiment.reason)}
+        </span>
+      </div>
+      {TABS.length > 1 && (
+        <nav className="tabs" aria-label="Pages of the experiment">
+          {TABS.map(([path, word]) => (
+            <Link key={path} href={root + path} aria-current={location === root + path ? "page" : undefined}>
+              {word}
+            </Link>
+          ))}
+        </nav>
+      )}
+      {experiment.failure && <p className="note bad">{capitalized(experiment.failure)}</p>}
+      {experiment.notices?.map((notice) => (
+        <p key={notice} className="note">
+          {notice}
+        </p>
+      ))}
+      {experiment.error && (
+        <details open className="traceback">
+          <summary>What went wrong</summary>
+          {/* biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable by the keyboard */}
+          <pre tabIndex={0}>{experiment.error}</pre>
+        </details>
+      )}
+    </div>
+  );
+}

@@ -1,0 +1,309 @@
+// One experiment on one screen: how good, how far, what runs, what fails, and where.
+
+import type { ReactNode } from "react";
+import { useBestCurve, useNodes, useTrialsIn } from "../api/queries";
+import type { Experiment, Node, Trial } from "../api/schema";
+import { BestChart } from "../charts/best";
+import { Elapsed, Empty, Figure, Panel, ParameterLine, Scroll, Waiting } from "../components/parts";
+import { Status, StatusBar } from "../components/status";
+import { capitalized, countOf, formatDuration, formatNumber, formatParameter, statusWord } from "../format";
+import { useNow } from "../state/clock";
+import { type Cause, failureCauses } from "../state/failures";
+import { flatParameters } from "../state/parameters";
+import { elapsedSeconds, endedTrials, isOver, timeLeft, totalTrials } from "../state/progress";
+import { ROOT } from "../state/root";
+import { ExperimentPage } from "./experiment";
+import { GpuCells, gpusOf } from "./gpus";
+
+const CHART_HEIGHT = 300;
+const MOST_RUNNING = 12;
+const MOST_CAUSES = 6;
+/** What ends the experiment first, by the names of `timeLeft`. */
+const LIMITS = { trials: "at this pace", time: "until the time limit", gpuHours: "until the limit of GPU-hours" };
+
+export function Overview({ id }: { id: string }) {
+  return (
+    <ExperimentPage id={id}>
+      {(experiment, readAt) => (
+        <>
+          <Figures experiment={experiment} readAt={readAt} />
+          <div className="overview">
+            <div>
+              <BestSoFar experiment={experiment} />
+              <Running experiment={experiment} />
+            </div>
+            <div>
+              <BestTrial experiment={experiment} />
+              <Failures experiment={experiment} />
+              <Machines experiment={experiment} />
+            </div>
+          </div>
+        </>
+      )}
+    </ExperimentPage>
+  );
+}
+
+function Figures({ experiment, readAt }: { experiment: Experiment; readAt: number }) {
+  const { best, objective } = experiment;
+  const ended = endedTrials(experiment);
+  const total = totalTrials(experiment);
+  const running = experiment.trial_counts.RUNNING ?? 0;
+  return (
+    <dl className="figures">
+      <Figure
+        name={`best ${objective.metric === "default" ? "value" : objective.metric}, ${objective.direction}d`}
+        below={best && <a href={new URL(`trials/${best.trial_id}`, ROOT).href}>trial {best.sequence_id}</a>}
+      >
+        {formatNumber(best?.value)}
+      </Figure>
+      <Figure
+        name="trials ended"
+        below={<StatusBar counts={experiment.trial_counts} total={Math.max(experiment.max_trial_number ?? 0, total)} />}
+      >
+        {ended.toLocaleString("en-US")} {of(experiment.max_trial_number?.toLocaleString("en-US"))}
+      </Figure>
+      <Figure name="running" below={`${formatNumber(experiment.trial_counts.WAITING ?? 0)} waiting`}>
+        {running} {of(experiment.trial_concurrency)}
+      </Figure>
+      <Times experiment={experiment} readAt={readAt} />
+      <Hours experiment={experiment} />
+      <Figure name="in each status">
+        <Counts experiment={experiment} />
+      </Figure>
+    </dl>
+  );
+}
+
+function of(limit: number | string | null | undefined): ReactNode {
+  return limit === null || limit === undefined ? null : <small>of {limit}</small>;
+}
+
+/** GPU time where there is any or a limit of it; else processor time. */
+function Hours({ experiment }: { experiment: Experiment }) {
+  const { gpu_hours, cpu_hours, unmeasured_jobs } = experiment.usage;
+  const limit = experiment.max_gpu_hours;
+  const cpu = cpu_hours || !unmeasured_jobs ? `${unmeasured_jobs ? "≥ " : ""}${hours(cpu_hours)}` : "–";
+  if (!gpu_hours && (limit === null || limit === undefined)) return <Figure name="CPU-hours">{cpu}</Figure>;
+  return (
+    <Figure name="GPU-hours" below={`${cpu} CPU-hours`}>
+      {hours(gpu_hours)} {of(limit === null || limit === undefined ? null : formatParameter(limit))}
+    </Figure>
+  );
+}
+
+function hours(value: number): string {
+  return value > 0 && value < 0.01 ? "< 0.01" : formatNumber(value);
+}
+
+function Times({ experiment, readAt }: { experiment: Experiment; readAt: number }) {
+  const elapsed = elapsedSeconds(experiment, readAt, useNow());
+  const left = timeLeft(experiment, elapsed);
+  const limit = experiment.max_experiment_duration_seconds;
+  const pace = elapsed > 0 ? (endedTrials(experiment) / elapsed) * 60 : 0;
+  return (
+    <>
+      <Figure name="elapsed" below={pace ? `${formatNumber(pace)} trials a minute` : "–"}>
+        {formatDuration(Math.round(elapsed))} {of(limit === null ? null : formatDuration(limit))}
+      </Figure>
+      {!isOver(experiment) && (
+        <Figure name="time left" below={left && LIMITS[left.limit]}>
+          {left === null ? "–" : formatDuration(Math.round(left.seconds))}
+        </Figure>
+      )}
+    </>
+  );
+}
+
+function Counts({ experiment }: { experiment: Experiment }) {
+  const shown = Object.entries(experiment.trial_counts).filter(([, count]) => count);
+  if (!shown.length) return <>–</>;
+  return (
+    <span className="counts">
+      {shown.map(([status, count]) => (
+        <span key={status} title={statusWord(status)}>
+          <Status status={status} short />
+          {count?.toLocaleString("en-US")}
+        </span>
+      ))}
+    </span>
+  );
+}
+
+function BestSoFar({ experiment }: { experiment: Experiment }) {
+  const curve = useBestCurve(experiment.id);
+  const points = curve.data?.items;
+  return (
+    <Panel title="Best so far" aside={points?.length ? countOf(points.length, "value") : null}>
+      {!points ? (
+        <Waiting error={curve.error} what="the values" />
+      ) : points.length ? (
+        <BestChart points={points} height={CHART_HEIGHT} />
+      ) : (
+        <Empty>{isOver(experiment) ? "No trial has ended with a value." : "Appears with the first result."}</Empty>
+      )}
+    </Panel>
+  );
+}
+
+function BestTrial({ experiment }: { experiment: Experiment }) {
+  const { best } = experiment;
+  return (
+    <Panel
+      title="Best trial"
+      aside={best && <a href={new URL(`trials/${best.trial_id}`, ROOT).href}>trial {best.sequence_id}</a>}
+    >
+      {best ? (
+        <Scroll className="tall" label="Parameters of the best trial">
+          <table className="lines pairs">
+            <tbody>
+              {flatParameters(best.parameters).map(([name, value]) => (
+                <tr key={name}>
+                  <th scope="row">{name}</th>
+                  <td className="number">{formatParameter(value)}</td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        </Scroll>
+      ) : (
+        <Empty>{capitalized(experiment.no_best_reason)}.</Empty>
+      )}
+    </Panel>
+  );
+}
+
+function Running({ experiment }: { experiment: Experiment }) {
+  const found = useTrialsIn(experiment.id, ["RUNNING", "UNKNOWN"]);
+  const items = found.data?.items ?? [];
+  return (
+    <Panel title="Running now" aside={items.length ? countOf(items.length, "trial") : null}>
+      {!found.data ? (
+        <Waiting error={found.error} what="the running trials" />
+      ) : items.length ? (
+        <RunningTable items={items.slice(0, MOST_RUNNING)} />
+      ) : (
+        <Empty>
+          {isOver(experiment) ? "Nothing; the experiment is over." : capitalized(experiment.reason) || "Nothing."}
+        </Empty>
+      )}
+      {items.length > MOST_RUNNING && <p className="soft">and {items.length - MOST_RUNNING} more</p>}
+    </Panel>
+  );
+}
+
+function RunningTable({ items }: { items: Trial[] }) {
+  return (
+    <Scroll label="Running trials">
+      <table className="lines">
+        <thead>
+          <tr>
+            <th scope="col" className="number">
+              Trial
+            </th>
+            <th scope="col" className="number">
+              Latest
+            </th>
+            <th scope="col" className="number">
+              Points
+            </th>
+            <th scope="col" className="number">
+              Elapsed
+            </th>
+            <th scope="col">Node</th>
+            <th scope="col" className="rest">
+              Parameters
+            </th>
+          </tr>
+        </thead>
+        <tbody>
+          {items.map((trial) => (
+            <tr key={trial.id}>
+              <th scope="row" className="number">
+                <a href={new URL(`trials/${trial.id}`, ROOT).href} data-row>
+                  {trial.sequence_id}
+                </a>
+              </th>
+              <td className="number">{formatNumber(trial.latest_value)}</td>
+              <td className="number">{trial.intermediate_count}</td>
+              <td className="number">
+                <Elapsed started={trial.started_at} ended={trial.ended_at} />
+              </td>
+              <td>{trial.node_id ?? "–"}</td>
+              <td className="rest">
+                <ParameterLine parameters={trial.parameters} />
+              </td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </Scroll>
+  );
+}
+
+function Failures({ experiment }: { experiment: Experiment }) {
+  const failed = experiment.trial_counts.FAILED ?? 0;
+  const found = useTrialsIn(experiment.id, ["FAILED"]);
+  const items = found.data?.items ?? [];
+  const causes = failureCauses(items);
+  const seen = failed > items.length ? `${failed} trials, the newest ${items.length} below` : countOf(failed, "trial");
+  return (
+    <Panel title="Failures" aside={failed ? seen : null}>
+      {!found.data ? (
+        <Waiting error={found.error} what="the failed trials" />
+      ) : causes.length ? (
+        <ul className="causes">
+          {causes.slice(0, MOST_CAUSES).map((cause) => (
+            <CauseLine key={cause.reason} cause={cause} />
+          ))}
+        </ul>
+      ) : (
+        <Empty>No trial has failed.</Empty>
+      )}
+    </Panel>
+  );
+}
+
+function CauseLine({ cause }: { cause: Cause }) {
+  return (
+    <li>
+      <span className="count">{cause.count}×</span>
+      <a href={new URL(`trials/${cause.example.id}`, ROOT).href} title={cause.reason}>
+        {capitalized(cause.reason) || "No reason was recorded"}
+      </a>
+      <span className="soft">{cause.nodes.map(([node, count]) => `${node} ${count}`).join(", ")}</span>
+    </li>
+  );
+}
+
+function Machines({ experiment }: { experiment: Experiment }) {
+  const found = useNodes();
+  const nodes = (found.data?.items ?? []).filter((node) => node.experiments?.includes(experiment.id));
+  return (
+    <Panel title="Machines" aside={nodes.length ? countOf(nodes.length, "node") : null}>
+      {!found.data ? (
+        <Waiting error={found.error} what="the nodes" />
+      ) : nodes.length ? (
+        <ul className="machines">
+          {nodes.map((node) => (
+            <li key={node.id}>
+              <Status status={node.hold ? "PAUSED" : node.status} short />
+              <span className="name">{node.id}</span>
+              <GpuCells gpus={gpusOf(node)} experimentId={experiment.id} />
+              <span className="soft" title={node.hold || node.reason}>
+                {node.hold || node.reason || countOf(jobsOf(node, experiment), "job")}
+              </span>
+            </li>
+          ))}
+        </ul>
+      ) : (
+        <Empty>{isOver(experiment) ? "It holds no machine any more." : "No machine yet."}</Empty>
+      )}
+    </Panel>
+  );
+}
+
+/** How many jobs of the experiment a node has. */
+function jobsOf(node: Node, experiment: Experiment): number {
+  return (node.reservations ?? []).filter(({ holder }) => holder.endsWith(` ${experiment.id}`)).length;
+}

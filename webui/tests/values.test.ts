@@ -1,0 +1,123 @@
+import { describe, expect, test } from "vitest";
+import { rangeOf } from "../src/charts/best";
+import { formatAgo, formatDuration, formatNumber, formatParameter } from "../src/format";
+import { failureCauses } from "../src/state/failures";
+import { flatParameters } from "../src/state/parameters";
+import { elapsedSeconds, endedTrials, timeLeft } from "../src/state/progress";
+import { experiment, trial } from "./samples";
+
+describe("numbers", () => {
+  test.each([
+    [0.98234, "0.9823"],
+    [0.9, "0.9000"],
+    [123.456, "123.5"],
+    [12345.6, "12346"],
+    [999999.5, "1000000"],
+    [-0.5, "−0.5000"],
+    [0.00012345, "1.234e−4"],
+    [1e-9, "1e−9"],
+    [1.5e9, "1.5e9"],
+    [64, "64"],
+    [0, "0"],
+    [null, "–"],
+    ["NaN", "NaN"],
+    ["-Infinity", "−∞"],
+    [Number.POSITIVE_INFINITY, "∞"],
+  ])("%s has four significant digits: %s", (value, text) => {
+    expect(formatNumber(value)).toBe(text);
+  });
+
+  test("a parameter has no zeros at its end, and what is no number is text", () => {
+    expect(formatParameter(0.9)).toBe("0.9");
+    expect(formatParameter(100)).toBe("100");
+    expect(formatParameter("<b>")).toBe("<b>");
+    expect(formatParameter([1, "a"])).toBe('[1,"a"]');
+    expect(formatParameter(false)).toBe("false");
+  });
+});
+
+test.each([
+  [4.21, "4.2 s"],
+  [59.4, "59 s"],
+  [59.6, "1 min 00 s"],
+  [200, "3 min 20 s"],
+  [7500, "2 h 05 min"],
+  [273600, "3 d 4 h"],
+  [-1, "0.0 s"],
+  [null, "–"],
+])("%s seconds read %s", (seconds, text) => {
+  expect(formatDuration(seconds)).toBe(text);
+});
+
+test("a moment reads as the time that has passed since", () => {
+  expect(formatAgo(1000, 1030)).toBe("just now");
+  expect(formatAgo(1000, 1000 + 3 * 3600)).toBe("3 h ago");
+});
+
+test("a nested choice becomes a column for its name and one for each of its parameters", () => {
+  const parameters = { lr: 0.1, model: { _name: "cnn", width: 32, block: { _name: "res", depth: 2 } }, sizes: [1, 2] };
+  expect(flatParameters(parameters)).toEqual([
+    ["lr", 0.1],
+    ["model", "cnn"],
+    ["model.width", 32],
+    ["model.block", "res"],
+    ["model.block.depth", 2],
+    ["sizes", [1, 2]],
+  ]);
+  expect(flatParameters(7)).toEqual([["value", 7]]);
+});
+
+describe("progress", () => {
+  const running = experiment({ trial_counts: { SUCCEEDED: 8, FAILED: 2, RUNNING: 2 }, active_seconds: 100 });
+
+  test("trials that have ended are counted, whatever their end", () => {
+    expect(endedTrials(running)).toBe(10);
+  });
+
+  test("time is counted up while an experiment runs, and only then", () => {
+    expect(elapsedSeconds(running, 1000, 1007)).toBe(107);
+    expect(elapsedSeconds({ ...running, status: "PAUSED" }, 1000, 1007)).toBe(100);
+  });
+
+  test("the limit that is reached first says how long it takes", () => {
+    const limited = { ...running, max_trial_number: 40, max_experiment_duration_seconds: 5000 };
+    expect(timeLeft(limited, 100)).toEqual({ limit: "trials", seconds: 300 });
+    expect(timeLeft({ ...limited, max_experiment_duration_seconds: 130 }, 100)).toEqual({ limit: "time", seconds: 30 });
+  });
+
+  test("without a limit, without a pace, or when it is over, nothing is claimed", () => {
+    expect(timeLeft(running, 100)).toBeNull();
+    expect(timeLeft(experiment({ max_trial_number: 40 }), 100)).toBeNull();
+    expect(timeLeft({ ...running, max_trial_number: 40, status: "DONE" }, 100)).toBeNull();
+  });
+});
+
+test("failures are grouped by reason and node, with the newest as an example", () => {
+  const failed = [
+    trial({ id: "c", reason: "exit code 1", node_id: "gpu-2" }),
+    trial({ id: "b", reason: "out of memory", node_id: "gpu-1" }),
+    trial({ id: "a", reason: "exit code 1", node_id: "gpu-2" }),
+    trial({ id: "0", reason: "exit code 1", node_id: null }),
+  ];
+  const causes = failureCauses(failed);
+  expect(causes.map(({ reason, count, nodes, example }) => [reason, count, nodes, example.id])).toEqual([
+    [
+      "exit code 1",
+      3,
+      [
+        ["gpu-2", 2],
+        ["no node", 1],
+      ],
+      "c",
+    ],
+    ["out of memory", 1, [["gpu-1", 1]], "b"],
+  ]);
+});
+
+test("one diverged trial does not flatten the rest of a chart", () => {
+  const values = [0.7, 0.71, 0.72, 0.73, 0.74, 0.75, 0.76, 0.77, 1e9];
+  const [low, high] = rangeOf(values);
+  expect(low).toBeLessThan(0.7);
+  expect(high).toBeLessThan(1);
+  expect(rangeOf([0.5])[0]).toBeLessThan(0.5);
+});
