@@ -330,7 +330,7 @@ async def test_of_the_log_of_one_container_the_end_is_read_up_to_a_limit(tmp_pat
 
 
 class Socket:
-    """Of a command that writes what it is given, in messages of this size, and goes on for ever."""
+    """Of a command that writes what it is given, in messages of this size, and does not end."""
 
     def __init__(self, text: bytes, size: int) -> None:
         self._text, self._size = text, size
