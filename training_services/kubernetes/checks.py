@@ -1,6 +1,6 @@
 """What `proctor doctor --config` looks at in a cluster, and what `proctor platform clean` removes there."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -18,8 +18,11 @@ __all__ = [
     "experiment_of",
     "find_missing_rights",
     "list_anchors",
+    "remove_left_probes",
 ]
 
+PROBE_PREFIX = "doctor."
+"""What the experiment ids of probes begin with; those of experiments have no dot."""
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
@@ -110,6 +113,15 @@ async def list_anchors(cluster: Cluster, namespace: str, names: Names) -> list[K
 def experiment_of(anchor: KubernetesObject) -> str:
     """The id of its experiment."""
     return str((anchor["metadata"].get("annotations") or {}).get(EXPERIMENT_ANNOTATION, ""))
+
+
+async def remove_left_probes(
+    cluster: Cluster, namespace: str, names: Names, *, is_in_use: Callable[[str], bool]
+) -> None:
+    """Delete what checks have left that did not end as they should. Raises ServiceUnavailable."""
+    for anchor in await list_anchors(cluster, namespace, names):
+        if (experiment_id := experiment_of(anchor)).startswith(PROBE_PREFIX) and not is_in_use(experiment_id):
+            await cluster.delete(f"/api/v1/namespaces/{namespace}/configmaps/{anchor['metadata']['name']}")
 
 
 async def clean_namespace(

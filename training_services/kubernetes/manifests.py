@@ -103,12 +103,15 @@ class ExperimentManifests:
     """The objects of one experiment.
 
     :param version: of Proctor, for the recommended label.
+    :param deadline_seconds: the cluster ends its pods this long after their Jobs were created, whether the manager is
+        there or not, and deletes the Jobs as long after that; None: it lets them run.
     """
 
     names: Names
     experiment_id: str
     settings: KubernetesSettings
     version: str
+    deadline_seconds: int | None = None
 
     def anchor(self, endpoint: str) -> KubernetesObject:
         """The ConfigMap that owns the experiment's objects. It holds where keepers find the manager, and is changed
@@ -142,6 +145,7 @@ class ExperimentManifests:
         merged = merge(template, self.settings.pod_template)
         merged["metadata"] = merge(merged["metadata"], own)  # what we find it by
         merged["spec"]["tolerations"] = self._with_node_tolerations(merged["spec"].get("tolerations") or ())
+        deadline = {} if self.deadline_seconds is None else {"activeDeadlineSeconds": self.deadline_seconds}
         return {
             "apiVersion": "batch/v1",
             "kind": "Job",
@@ -150,7 +154,8 @@ class ExperimentManifests:
                 "backoffLimit": 0,
                 "completions": 1,
                 "parallelism": 1,
-                "ttlSecondsAfterFinished": ENDED_JOB_SECONDS,
+                "ttlSecondsAfterFinished": self.deadline_seconds or ENDED_JOB_SECONDS,
+                **deadline,
                 "template": merged,
             },
         }

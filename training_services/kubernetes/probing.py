@@ -1,6 +1,7 @@
 """A pod as a trial's would be, which does nothing but connect to the manager: what `proctor doctor` sends."""
 
 import asyncio
+import logging
 import secrets
 from dataclasses import dataclass
 
@@ -19,11 +20,16 @@ from proctor.training_services.kubernetes.relay import PodRelay
 from proctor.trial_keeper.linux.tasks import TaskGroup
 from proctor.trial_keeper.protocol import Registration, ReportHeader
 
-__all__ = ["PATIENCE_SECONDS", "PodProbe", "ProbeOutcome"]
+__all__ = ["DEADLINE_SECONDS", "PATIENCE_SECONDS", "PodProbe", "ProbeOutcome"]
 
 PATIENCE_SECONDS = 90.0
 """How long the pod may take to run and to connect."""
+DEADLINE_SECONDS = 180
+"""When the cluster ends the pod, should its manager not be there to do it."""
+_CLEANING_SECONDS = 10.0
 _POLL_SECONDS = 0.5
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -100,7 +106,20 @@ class PodProbe:
             return await self._explain(seen, job["metadata"]["name"], seconds)
         finally:
             self._hub.remove_job_keeper(form.job_id)
-            await asyncio.shield(objects.delete())
+            await self._clean(objects)
+
+    async def _clean(self, objects: ExperimentObjects) -> None:
+        """Also when the check is canceled, and so not for long."""
+        try:
+            async with asyncio.timeout(_CLEANING_SECONDS):
+                await objects.delete()
+        except (ServiceUnavailable, TimeoutError) as error:
+            log.warning(
+                "what doctor has created in namespace %s could not be deleted (%s); the next check there deletes it",
+                self._namespace,
+                error or "the API server is slow to answer",
+                extra={"action": "platform.clean"},
+            )
 
     async def _look(self, name: str) -> tuple[PlatformJob, ClusterPod | None]:
         base = f"/apis/batch/v1/namespaces/{self._namespace}/jobs/{name}"

@@ -9,12 +9,19 @@ from typing import Any
 
 from proctor.training_services.errors import ServiceUnavailable
 from proctor.training_services.keepers.archive import ArchiveBuilder, KeeperArchive
-from proctor.training_services.kubernetes.checks import RIGHTS, RIGHTS_FOR_EXEC, ClusterChecks, clean_namespace
+from proctor.training_services.kubernetes.checks import (
+    PROBE_PREFIX,
+    RIGHTS,
+    RIGHTS_FOR_EXEC,
+    ClusterChecks,
+    clean_namespace,
+    remove_left_probes,
+)
 from proctor.training_services.kubernetes.client import Cluster, open_cluster
 from proctor.training_services.kubernetes.manifests import SOCKET, ExperimentManifests, Names, manager_selector
 from proctor.training_services.kubernetes.namespaces import NamespaceView
 from proctor.training_services.kubernetes.objects import ExperimentObjects
-from proctor.training_services.kubernetes.probing import PodProbe, make_form
+from proctor.training_services.kubernetes.probing import DEADLINE_SECONDS, PodProbe, make_form
 from proctor.training_services.kubernetes.settings import KubernetesSettings
 from proctor.training_services.providers import CheckStep, CheckVerdict, Provider, ProviderContext
 from proctor.trial_keeper.uplink.pointer import read_pointer
@@ -151,12 +158,17 @@ class KubernetesProvider(Provider):
         trial_gpu_number: int | None,
     ) -> None:
         """Send a pod as a trial's would be, which connects to the manager."""
-        form = make_form(f"doctor-{token_hex(4)}", trial_gpu_number)
-        manifests = ExperimentManifests(self.names, form.experiment_id, chosen, version("proctor"))
+        form = make_form(f"{PROBE_PREFIX}{token_hex(4)}", trial_gpu_number)
+        manifests = ExperimentManifests(self.names, form.experiment_id, chosen, version("proctor"), DEADLINE_SECONDS)
         objects = ExperimentObjects(cluster, namespace, manifests, await self.archive())
         python, socket = (None, "") if self.is_direct(chosen, cluster) else (chosen.python, self.socket())
         probe = PodProbe(cluster, namespace, self._context.hub, relay_python=python, socket=socket)
-        outcome = await probe.run(objects, self.endpoint(chosen, cluster), form)
+        self.claim(form.experiment_id)
+        try:
+            await remove_left_probes(cluster, namespace, self.names, is_in_use=self.is_claimed)
+            outcome = await probe.run(objects, self.endpoint(chosen, cluster), form)
+        finally:
+            self.release(form.experiment_id)
         if not outcome.problem:
             checks.add("pod", f"a pod on node {outcome.node} has connected after {outcome.seconds:.1f} s")
         elif outcome.is_waiting:
@@ -177,8 +189,10 @@ class KubernetesProvider(Provider):
             finally:
                 await cluster.close()
             for experiment_id in left:
-                found = f"experiment {experiment_id} uses it"
-                checks.add("clean", found, f"run `proctor stop {experiment_id}` first", CheckVerdict.FAIL)
+                found, advice = f"experiment {experiment_id} uses it", f"run `proctor stop {experiment_id}` first"
+                if experiment_id.startswith(PROBE_PREFIX):
+                    found, advice = "`proctor doctor` is using it", "wait until it has ended"
+                checks.add("clean", found, advice, CheckVerdict.FAIL)
             what = f"removed what experiments {', '.join(removed)} had there" if removed else "nothing was left there"
             checks.add("clean", what)
         return checks.steps

@@ -17,7 +17,7 @@ from proctor.training_services.job_keeper_service import JobKeeperService, Platf
 from proctor.training_services.job_keepers.platform import LeftReport
 from proctor.training_services.keepers.launches import user_name, write_launch
 from proctor.training_services.keepers.sessions import job_keeper_id
-from proctor.training_services.kubernetes.checks import experiment_of, list_anchors
+from proctor.training_services.kubernetes.checks import experiment_of, list_anchors, remove_left_probes
 from proctor.training_services.kubernetes.client import ApiRefused
 from proctor.training_services.kubernetes.manifests import ExperimentManifests
 from proctor.training_services.kubernetes.namespaces import Changes, NamespaceView
@@ -200,6 +200,7 @@ class KubernetesTrainingService(JobKeeperService):
         in no database are reported."""
         view, names = await self._view(), self._provider.names
         try:
+            await remove_left_probes(view.cluster, view.namespace, names, is_in_use=self._provider.is_claimed)
             anchors = await list_anchors(view.cluster, view.namespace, names)
             reports = [
                 JobReport(each["metadata"]["name"], "", None, created_at(each), experiment_id=experiment_of(each))

@@ -16,6 +16,7 @@ from proctor.training_services.kubernetes.client import Cluster as ApiServer
 from proctor.training_services.kubernetes.manifests import ExperimentManifests
 from proctor.training_services.kubernetes.namespaces import NamespaceView
 from proctor.training_services.kubernetes.pods import read_pod
+from proctor.training_services.kubernetes.probing import PATIENCE_SECONDS
 from proctor.training_services.kubernetes.service import TORN_READS
 from proctor.training_services.kubernetes.settings import KubernetesSettings
 from proctor.training_services.providers import CheckStep
@@ -61,7 +62,7 @@ async def test_what_deleted_experiments_have_left_is_removed_and_what_no_databas
     async def explained(unknown: Sequence[JobReport]) -> set[str]:
         return {each.job_id for each in unknown if each.experiment_id == "deleted"}
 
-    for experiment_id in ("deleted", "stranger", EXPERIMENT):
+    for experiment_id in ("deleted", "stranger", "doctor.0123abcd", EXPERIMENT):
         leave(harness, experiment_id)
     async with serving(harness.service):
         await harness.hub.mark_reattached(explained)
@@ -126,8 +127,43 @@ async def test_a_check_names_what_keeps_the_pod_from_running(
     assert await harness.leftovers() == []
 
 
+async def test_a_check_removes_what_an_earlier_one_has_left(harness: KubernetesHarness) -> None:
+    await harness.reattached()
+    harness.cluster.add_node("node")
+    leave(harness, "doctor.0123abcd")
+    assert found(await harness.provider.inspect(harness.settings, {}, trial_gpu_number=0))["pod"][0] == "ok"
+    assert await harness.leftovers() == []
+
+
+async def test_a_check_is_left_alone_while_it_runs_and_removes_its_objects_when_it_is_canceled(
+    harness: KubernetesHarness,
+) -> None:
+    await harness.reattached()
+    async with asyncio.TaskGroup() as group:
+        check = group.create_task(harness.provider.inspect(harness.settings, {}, trial_gpu_number=0), name="check")
+        (job,) = await harness.until(lambda: harness.cluster.list("jobs"))
+        assert job["spec"]["activeDeadlineSeconds"] > PATIENCE_SECONDS
+        steps = await harness.provider.clean(harness.settings, {})
+        assert (steps[0].verdict.value, steps[0].found) == ("fail", "`proctor doctor` is using it")
+        assert len(await anchors(harness)) == 1
+        check.cancel()
+    assert await harness.leftovers() == []
+
+
+async def test_a_canceled_check_ends_also_while_the_api_server_is_away(harness: KubernetesHarness) -> None:
+    await harness.reattached()
+    async with asyncio.TaskGroup() as group:
+        check = group.create_task(harness.provider.inspect(harness.settings, {}, trial_gpu_number=0), name="check")
+        await harness.until(lambda: harness.cluster.list("jobs"))
+        check.cancel()
+        harness.cluster.gate.close()
+    harness.cluster.gate.open()
+    assert check.cancelled()
+
+
 async def test_a_check_names_the_verbs_that_are_missing(harness: KubernetesHarness) -> None:
     await harness.reattached()
+    harness.cluster.add_node("node")
     settings = {**harness.settings, "context": "person"}
     steps = found(await harness.provider.inspect(settings, {}))
     wanted = [f"{verb} {right.resource}" for right in RIGHTS for verb in right.verbs]
