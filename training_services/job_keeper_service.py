@@ -126,6 +126,8 @@ class JobKeeperService(
             self._replace(keeper, None, "")  # what is seen is about another one
         elif len(seen.instances) > 1:
             self._replace(keeper, seen.reason, seen.detail)
+        elif seen.status is PlatformStatus.RUNNING and seen.reason is not None:
+            self._lose(keeper, seen.reason, seen.detail)
         elif seen.status is PlatformStatus.GONE:
             self._end_gone(keeper, seen.reason, seen.detail)
         elif seen.status is PlatformStatus.ENDED:
@@ -228,14 +230,18 @@ class JobKeeperService(
             self._hub.forget(seen.job_id)
 
     def _replace(self, keeper: JobKeeper, reason: EndReason | None, detail: str) -> None:
-        """The platform has started another instance of a keeper. The first may still run, where nothing reaches it."""
-        if self._group is not None and not keeper.is_over and not keeper.is_replaced:
-            keeper.is_replaced = True
-            text = joined("its platform has started another keeper for it, so the first one is lost", detail)
-            self._start(self._end_replaced(keeper, reason or EndReason.NODE_LOST, text), f"end of {keeper.form.job_id}")
+        """The platform has started another instance of a keeper."""
+        text = joined("its platform has started another keeper for it, so the first one is lost", detail)
+        self._lose(keeper, reason or EndReason.NODE_LOST, text)
 
-    async def _end_replaced(self, keeper: JobKeeper, reason: EndReason, detail: str) -> None:
-        """While the first one answers, its trial may save, and it reports the end by itself."""
+    def _lose(self, keeper: JobKeeper, reason: EndReason, detail: str) -> None:
+        """The platform has lost a keeper. It may still run, where nothing reaches it."""
+        if self._group is not None and not keeper.is_over and not keeper.is_lost:
+            keeper.is_lost = True
+            self._start(self._end_lost(keeper, reason, detail), f"end of {keeper.form.job_id}")
+
+    async def _end_lost(self, keeper: JobKeeper, reason: EndReason, detail: str) -> None:
+        """While it answers, its trial may save, and it reports the end by itself."""
         if not self.absence(self.keeper_of(keeper.form)):
             with suppress(TimeoutError):
                 await asyncio.wait_for(keeper.dropped.wait(), self._grace_seconds)

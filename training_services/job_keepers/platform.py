@@ -35,7 +35,7 @@ class PlatformJob:
     """The keepers that the platform has started for it, the first one first. More than one: it was started again."""
     reason: EndReason | None = None
     """How it, or its first instance, ended, where the platform knows what the keeper cannot: OUT_OF_MEMORY, PREEMPTED,
-    NODE_LOST."""
+    NODE_LOST. Of one that is RUNNING: it is lost."""
     exit_code: int | None = None  # of a keeper that is over; 0: it left by itself
     output: str = ""  # the last lines that a keeper which is over has printed
 
@@ -51,7 +51,7 @@ class JobKeeper:
     is_pending: bool = False  # the platform has said that it does not run yet
     is_connected: bool = False  # it has registered
     is_over: bool = False  # the platform has said so, or it is being removed; its end follows
-    is_replaced: bool = False  # its platform has started another one in its place
+    is_lost: bool = False  # its platform has started another one in its place, or has lost its machine
     is_removed: bool = False  # the platform has nothing of it any more
     instance: str = ""
     node: str = ""

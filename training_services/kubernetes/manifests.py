@@ -152,6 +152,7 @@ class ExperimentManifests:
             "metadata": metadata,
             "spec": {
                 "backoffLimit": 0,
+                "podReplacementPolicy": "Failed",  # clusters before 1.29 leave it out, and may start a second pod early
                 "completions": 1,
                 "parallelism": 1,
                 "ttlSecondsAfterFinished": self.deadline_seconds or ENDED_JOB_SECONDS,

@@ -22,6 +22,8 @@ __all__ = ["Changes", "NamespaceView"]
 
 SYNC_SECONDS = 30.0
 """How long the first lists of a namespace may take before it is reported why there are none."""
+OVERDUE_SECONDS = 120.0
+"""How long after a pod should have ended its node is taken for lost; the clocks of cluster and manager may differ."""
 _STEADY_SECONDS = 5.0
 _MOST_DELETED = 2000
 _MOST_WARNINGS = 5000
@@ -230,7 +232,17 @@ class NamespaceView:
             self._names[pod.uid] = pod.job_name
             in_order = sorted(pods.values(), key=lambda each: each.created_at)
             self._pods[pod.job_name] = {each.uid: each for each in in_order}
+        if pod.is_going:
+            left = max(0.0, pod.end_due + OVERDUE_SECONDS - time.time())
+            asyncio.get_running_loop().call_later(left, self._note_overdue, pod)
         self._notify(pod.job_name)
+
+    def _note_overdue(self, pod: ClusterPod) -> None:
+        """A pod is still there that should have ended; `pod` is how it was seen last."""
+        pods = self._pods.get(pod.job_name, {})
+        if pods.get(pod.uid) is pod and pod.phase not in ("Succeeded", "Failed"):
+            pods[pod.uid] = replace(pod, is_overdue=True)
+            self._notify(pod.job_name)
 
     def _remove_pod(self, uid: str) -> None:
         """One that has been deleted is remembered as long as its Job: another one in its place is a second one."""

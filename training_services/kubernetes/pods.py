@@ -5,7 +5,7 @@ Kubernetes 1.20 to 1.37.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from proctor.training_services.job_keeper_service import PlatformJob, PlatformStatus
@@ -69,6 +69,10 @@ class ClusterPod:
     node: str
     is_going: bool
     """It is to end: deleted, evicted, drained, preempted."""
+    end_due: float
+    """When it must have ended if it is to, in Unix time."""
+    is_overdue: bool = field(default=False, kw_only=True)
+    """It should have ended a while ago: its kubelet does not answer."""
     reason: str
     """Why it ended or goes, in one word of Kubernetes."""
     message: str
@@ -116,6 +120,7 @@ def read_pod(found: KubernetesObject) -> ClusterPod:
         phase=status.get("phase", "Pending"),
         node=found["spec"].get("nodeName", ""),
         is_going="deletionTimestamp" in metadata,
+        end_due=_time(metadata["deletionTimestamp"]) if "deletionTimestamp" in metadata else 0.0,
         reason=reason,
         message=status.get("message") or disruption.get("message") or "",
         waiting=_waiting(status),
@@ -142,6 +147,9 @@ def describe(job: ClusterJob, pods: Sequence[ClusterPod], warning: str) -> Platf
         is_lost = not first.is_going or first.reason in _LOST or warning.startswith(_NODE_AWAY)
         reason = EndReason.NODE_LOST if is_lost else EndReason.PREEMPTED
         return _seen(job, PlatformStatus.RUNNING, first, instances, detail=_leaving(first), reason=reason)
+    if first.is_overdue:
+        detail = f"the pod on node {first.node} was to end and has not, so its node is lost"
+        return _seen(job, PlatformStatus.RUNNING, first, instances, detail=detail, reason=EndReason.NODE_LOST)
     if first.phase == "Pending":
         return _seen(job, PlatformStatus.PENDING, first, instances, detail=first.waiting or warning)
     detail = warning if warning.startswith(_NODE_AWAY) else ""  # others are about what it waited for before
@@ -222,4 +230,8 @@ def _join(*clauses: str) -> str:
 
 def created_at(found: KubernetesObject) -> float:
     """When an object was created, in Unix time."""
-    return datetime.fromisoformat(found["metadata"]["creationTimestamp"]).timestamp()
+    return _time(found["metadata"]["creationTimestamp"])
+
+
+def _time(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()

@@ -370,6 +370,18 @@ async def test_a_second_keeper_is_refused_before_it_gets_the_launch(stage: Stage
     assert list((stage.directory / "keeper-instances").iterdir()) == []  # what was recorded has gone with the job
 
 
+async def test_a_keeper_whose_machine_the_platform_has_lost_is_given_up(stage: Stage) -> None:
+    async with serving(stage.service):
+        await stage.service.submit_trial_job(stage.form())
+        await stage.until(("start", "a.1"))
+        await stage.register()
+        stage.service.silent("job:a.1", "no report from its keeper for 15 s")
+        lost = seen("a.1", PlatformStatus.RUNNING, instances=("uid-1",), reason=EndReason.NODE_LOST, detail="overdue")
+        stage.service.changes.put_nowait(lost)
+        assert how(await stage.recorder.end_of("a.1")) == (EndReason.NODE_LOST, "overdue")
+        await stage.until(("start", "a.1"), ("stop", "a.1"))
+
+
 async def test_a_first_keeper_that_is_replaced_while_it_saves_reports_the_end_itself(stage: Stage) -> None:
     async with serving(stage.service):
         await stage.service.submit_trial_job(stage.form())

@@ -11,6 +11,7 @@ import aiohttp
 import kmock
 import pytest
 
+from proctor.training_services.base import EndReason
 from proctor.training_services.errors import ServiceUnavailable
 from proctor.training_services.keepers.archive import KeeperArchive
 from proctor.training_services.kubernetes.client import (
@@ -303,6 +304,20 @@ async def test_a_refused_watch_continues_where_it_was_without_a_new_list(tmp_pat
     async with watching(script, tmp_path) as view:
         await until_names(view, "ab")
     assert ["watch" in query for query in script.asked(JOBS)][:3] == [False, True, True]
+
+
+async def test_a_pod_that_does_not_end_in_time_is_overdue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = Script()
+    script.answer(JOBS, page(job("a"), version="10"), lambda _: held())
+    metadata = {"name": "a-1", "uid": "pod", "labels": {"proctor/job": "a"}, "resourceVersion": "11"}
+    metadata |= {"creationTimestamp": "2026-11-24T00:00:00Z", "deletionTimestamp": "2026-11-24T00:01:00Z"}
+    pod = {"metadata": metadata, "spec": {"nodeName": "node-1"}, "status": {"phase": "Running"}}
+    monkeypatch.setattr("proctor.training_services.kubernetes.namespaces.OVERDUE_SECONDS", 0.0)
+    async with watching(script, tmp_path) as view:
+        script.answer(PODS, page(pod, version="11"), lambda _: held())
+        async with asyncio.timeout(10):
+            while [seen.reason for seen in await view.list()] != [EndReason.NODE_LOST]:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
 
 
 async def test_what_was_just_created_or_deleted_is_known_before_its_watch_says_so(tmp_path: Path) -> None:

@@ -59,6 +59,7 @@ def test_a_job_has_one_pod_and_is_owned_by_the_anchor() -> None:
     job = make_job()
     assert job["metadata"]["ownerReferences"][0]["uid"] == "anchor-uid"
     assert (job["spec"]["backoffLimit"], pod_of(job)["restartPolicy"]) == (0, "Never")
+    assert job["spec"]["podReplacementPolicy"] == "Failed"
     assert "activeDeadlineSeconds" not in job["spec"]
     assert job["spec"]["ttlSecondsAfterFinished"] == 7 * 86400
 

@@ -69,6 +69,14 @@ def test_a_job_that_waits_says_why_in_the_words_of_the_cluster(
     assert (seen.status, seen.detail) == (PlatformStatus.PENDING, detail)
 
 
+def test_a_pod_that_should_have_ended_long_ago_is_lost_with_its_node() -> None:
+    going = pod(is_going=True, phase="Running")
+    assert describe(job(), [going], "").reason is None
+    seen = describe(job(), [replace(going, is_overdue=True)], "")
+    assert (seen.status, seen.reason) == (PlatformStatus.RUNNING, EndReason.NODE_LOST)
+    assert seen.detail == "the pod on node node-1 was to end and has not, so its node is lost"
+
+
 def test_a_suspended_job_waits_for_its_queue() -> None:
     found = read_job({**JOB, "spec": {"suspend": True}})
     assert found is not None
