@@ -201,6 +201,9 @@ async def test_what_is_missing_in_a_log_that_stays_cut_is_lost_and_the_end_with_
     monkeypatch.setattr(NamespaceView, "first_pod", lambda *_: pod)
     monkeypatch.setattr(ApiServer, "read_log", read)
     seen = PlatformJob("T.1", "t", EXPERIMENT, PlatformStatus.ENDED, 0.0)
+    with pytest.raises(ServiceUnavailable):
+        await harness.service.read_left_report(seen)
+    harness.service.leave_keeper("T.1")  # it is removed: how often its log was read is forgotten
     for _ in range(TORN_READS):
         with pytest.raises(ServiceUnavailable, match="the log of pod pod is cut"):
             await harness.service.read_left_report(seen)
