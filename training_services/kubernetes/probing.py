@@ -13,14 +13,15 @@ from proctor.training_services.keepers.presence import KeeperPresence
 from proctor.training_services.keepers.sessions import job_keeper_id
 from proctor.training_services.kubernetes.client import Cluster
 from proctor.training_services.kubernetes.manifests import JOB_LABEL
+from proctor.training_services.kubernetes.namespaces import NamespaceView
 from proctor.training_services.kubernetes.objects import ExperimentObjects
 from proctor.training_services.kubernetes.pod_template import TRIAL_CONTAINER
-from proctor.training_services.kubernetes.pods import ClusterPod, describe, read_job, read_pod
+from proctor.training_services.kubernetes.pods import ClusterPod
 from proctor.training_services.kubernetes.relay import PodRelay
 from proctor.trial_keeper.linux.tasks import TaskGroup
 from proctor.trial_keeper.protocol import Registration, ReportHeader
 
-__all__ = ["DEADLINE_SECONDS", "PATIENCE_SECONDS", "PodProbe", "ProbeOutcome"]
+__all__ = ["DEADLINE_SECONDS", "PATIENCE_SECONDS", "PodProbe", "ProbeOutcome", "needs_change"]
 
 PATIENCE_SECONDS = 90.0
 """How long the pod may take to run and to connect."""
@@ -28,13 +29,22 @@ DEADLINE_SECONDS = 180
 """When the cluster ends the pod, should its manager not be there to do it."""
 _CLEANING_SECONDS = 10.0
 _POLL_SECONDS = 0.5
+_BLOCKED = (
+    "ImagePullBackOff",  # it has failed twice by then
+    "ErrImageNeverPull",
+    "InvalidImageName",
+    "CreateContainerConfigError",
+    "CreateContainerError",
+    "RunContainerError",
+)
+"""With what the kubelet's sentence begins about a container that will not run as it is described."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class ProbeOutcome:
-    """What became of the pod. `problem` is "" when it has connected; a pod that still waits may run later."""
+    """What became of the pod. `problem` is "" when it has connected; one that `is_waiting` may run later."""
 
     node: str
     seconds: float
@@ -83,30 +93,38 @@ class PodProbe:
 
     async def run(self, objects: ExperimentObjects, endpoint: str, form: TrialJobForm) -> ProbeOutcome:
         """Send the pod, and remove it again. Raises ServiceUnavailable, SubmissionRefused."""
-        presence, loop = _ProbePresence(), asyncio.get_running_loop()
+        presence = _ProbePresence()
         secret = self._hub.add_job_keeper(form.job_id, form.token, presence)
-        started, seen = loop.time(), None
         try:
             anchor = await objects.prepare(endpoint)
             job = await objects.create_job(form, keeper_id=job_keeper_id(form.job_id), secret=secret, anchor=anchor)
+            name = job["metadata"]["name"]
+            view = NamespaceView(self._cluster, self._namespace, f"{JOB_LABEL}={name}")
+            view.note_created(job)
             async with TaskGroup() as group:
-                is_reached = False
-                while loop.time() - started < PATIENCE_SECONDS and not presence.has_connected.is_set():
-                    seen, pod = await self._look(job["metadata"]["name"])
-                    if seen.status is PlatformStatus.ENDED:
-                        break
-                    if seen.status is PlatformStatus.RUNNING and pod and self._relay_python and not is_reached:
-                        is_reached = True
-                        group.start(self._relay(pod), "relay of the probe")
-                    await asyncio.sleep(_POLL_SECONDS)
+                group.start(view.run(), "watches of the probe")
+                seconds = await self._wait(view, name, presence.has_connected, group)
                 group.cancel()
-            node, seconds = seen.node if seen is not None else "", loop.time() - started
             if presence.has_connected.is_set():
-                return ProbeOutcome(node, seconds)
-            return await self._explain(seen, job["metadata"]["name"], seconds)
+                return ProbeOutcome(_look(view, name).node, seconds)
+            return await self._explain(view, name, seconds)
         finally:
             self._hub.remove_job_keeper(form.job_id)
             await self._clean(objects)
+
+    async def _wait(self, view: NamespaceView, name: str, has_connected: asyncio.Event, group: TaskGroup) -> float:
+        """Until it has connected, or ended, or cannot run as it is, or took too long. Returns the seconds."""
+        loop, is_reached = asyncio.get_running_loop(), False
+        started = loop.time()
+        while loop.time() - started < PATIENCE_SECONDS and not has_connected.is_set():
+            seen, pod = _look(view, name), view.first_pod(name)
+            if seen.status is PlatformStatus.ENDED or (pod is not None and pod.waiting.startswith(_BLOCKED)):
+                break
+            if seen.status is PlatformStatus.RUNNING and pod and self._relay_python and not is_reached:
+                is_reached = True
+                group.start(self._relay(pod), "relay of the probe")
+            await asyncio.sleep(_POLL_SECONDS)
+        return loop.time() - started
 
     async def _clean(self, objects: ExperimentObjects) -> None:
         """Also when the check is canceled, and so not for long."""
@@ -121,16 +139,6 @@ class PodProbe:
                 extra={"action": "platform.clean"},
             )
 
-    async def _look(self, name: str) -> tuple[PlatformJob, ClusterPod | None]:
-        base = f"/apis/batch/v1/namespaces/{self._namespace}/jobs/{name}"
-        job = read_job(await self._cluster.get(base))
-        assert job is not None
-        found = await self._cluster.get(
-            f"/api/v1/namespaces/{self._namespace}/pods", {"labelSelector": f"{JOB_LABEL}={name}"}
-        )
-        pods = [read_pod(each) for each in found["items"]]
-        return describe(job, pods, ""), pods[0] if pods else None
-
     async def _relay(self, pod: ClusterPod) -> None:
         """Once; a stream that cannot be opened is what is looked for."""
         try:
@@ -138,19 +146,34 @@ class PodProbe:
         except ServiceUnavailable as error:
             self._problem = str(error)
 
-    async def _explain(self, seen: PlatformJob | None, name: str, seconds: float) -> ProbeOutcome:
+    async def _explain(self, view: NamespaceView, name: str, seconds: float) -> ProbeOutcome:
         """Why it has not connected."""
-        if seen is None or seen.status is PlatformStatus.PENDING:
-            detail = seen.detail if seen is not None else ""
-            return ProbeOutcome("", seconds, f"it still waits: {detail or 'its Job has no pod yet'}", is_waiting=True)
-        _, pod = await self._look(name)
-        text = (
-            b""
-            if pod is None
-            else await self._cluster.read_log(self._namespace, pod.name, TRIAL_CONTAINER, tail_lines=3)
-        )
+        seen, pod = _look(view, name), view.first_pod(name)
+        if seen.status is PlatformStatus.PENDING:
+            is_waiting = not needs_change(seen.detail)
+            verb = "it still waits" if is_waiting else "it cannot run"
+            detail = seen.detail or "the cluster does not say why"
+            return ProbeOutcome(seen.node, seconds, f"{verb}: {detail}", is_waiting=is_waiting)
+        text = b""
+        if pod is not None:
+            text = await self._cluster.read_log(self._namespace, pod.name, TRIAL_CONTAINER, tail_lines=3)
         said = self._problem or text.decode(errors="replace").strip() or seen.detail
         return ProbeOutcome(seen.node, seconds, f"it ran on {seen.node} and has not connected: {said}")
+
+
+def needs_change(detail: str) -> bool:
+    """Whether what a pod waits for has to be put right in the configuration or the cluster, and does not come by
+    itself, as GPUs and quota do when others end."""
+    if detail.startswith("FailedCreate") and "exceeded quota" not in detail:
+        return True
+    return detail.startswith(_BLOCKED) or "not found" in detail
+
+
+def _look(view: NamespaceView, name: str) -> PlatformJob:
+    seen = view.job(name)
+    if seen is None:
+        raise ServiceUnavailable(f"Job {name} was deleted while it was waited for")
+    return seen
 
 
 def make_form(experiment_id: str, gpu_number: int | None) -> TrialJobForm:

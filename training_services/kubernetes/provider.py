@@ -174,7 +174,7 @@ class KubernetesProvider(Provider):
         elif outcome.is_waiting:
             checks.add("pod", outcome.problem, "trials will wait for the same", CheckVerdict.NOTE)
         else:
-            advice = "check image, python, managerUrl, and the cluster's network policies"
+            advice = "check image, python, mounts, managerUrl, and the cluster's network policies"
             checks.add("pod", outcome.problem, advice, CheckVerdict.FAIL)
 
     async def clean(self, settings: Mapping[str, Any], secrets: Mapping[str, str]) -> Sequence[CheckStep]:

@@ -16,7 +16,7 @@ from proctor.training_services.kubernetes.client import Cluster as ApiServer
 from proctor.training_services.kubernetes.manifests import ExperimentManifests
 from proctor.training_services.kubernetes.namespaces import NamespaceView
 from proctor.training_services.kubernetes.pods import read_pod
-from proctor.training_services.kubernetes.probing import PATIENCE_SECONDS
+from proctor.training_services.kubernetes.probing import PATIENCE_SECONDS, needs_change
 from proctor.training_services.kubernetes.service import TORN_READS
 from proctor.training_services.kubernetes.settings import KubernetesSettings
 from proctor.training_services.providers import CheckStep
@@ -124,7 +124,42 @@ async def test_a_check_names_what_keeps_the_pod_from_running(
     steps = found(await harness.provider.inspect({**harness.settings, "python": "/bin/ls"}, {}, trial_gpu_number=0))
     assert steps["pod"][0] == "fail"
     assert "/bin/ls: " in steps["pod"][1]
+    missing = {**harness.settings, "mounts": [{"path": "/keys", "secret": "keys"}]}
+    steps = found(await harness.provider.inspect(missing, {}, trial_gpu_number=0))
+    assert steps["pod"][0] == "fail", steps
+    assert 'secret "keys" not found' in steps["pod"][1]
+    await asyncio.to_thread(harness.cluster.set_quota, pods="0")
+    steps = found(await harness.provider.inspect(harness.settings, {}, trial_gpu_number=0))
+    assert steps["pod"][0] == "note", steps
+    assert "exceeded quota" in steps["pod"][1]
     assert await harness.leftovers() == []
+
+
+async def test_a_check_does_not_wait_for_an_image_that_cannot_be_pulled(harness: KubernetesHarness) -> None:
+    await harness.reattached()
+    harness.cluster.add_node("node")
+    harness.cluster.lose_image("example/trial:1", "repository does not exist")
+    steps = found(await harness.provider.inspect(harness.settings, {}, trial_gpu_number=0))
+    assert steps["pod"][0] == "fail", steps
+    assert steps["pod"][1].startswith("it cannot run: ImagePullBackOff: ")
+
+
+@pytest.mark.parametrize(
+    ("detail", "is_needed"),
+    [
+        ("ImagePullBackOff: Back-off pulling image", True),
+        ("InvalidImageName: Failed to apply default image tag", True),
+        ("CreateContainerConfigError: secret not found", True),
+        ('FailedMount: MountVolume.SetUp failed for volume "mount-0" : configmap "c" not found', True),
+        ('FailedCreate: pods "p" is forbidden: violates PodSecurity "baseline"', True),
+        ('FailedCreate: pods "p" is forbidden: error looking up service account a/b', True),
+        ('FailedCreate: pods "p" is forbidden: exceeded quota: q', False),
+        ("0/3 nodes are available: 3 Insufficient nvidia.com/gpu.", False),
+        ("its Job is suspended", False),
+    ],
+)
+def test_what_a_pod_waits_for_comes_by_itself_or_needs_a_change(detail: str, is_needed: bool) -> None:
+    assert needs_change(detail) is is_needed
 
 
 async def test_a_check_removes_what_an_earlier_one_has_left(harness: KubernetesHarness) -> None:
