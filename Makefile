@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 
 WEBUI := webui/node_modules/ready
 
-.PHONY: help setup demo demo-stop test test-fast test-servers check check-webui webui docs pictures chaos bench bench-peers release record-release
+.PHONY: help setup demo demo-stop test test-fast test-long test-servers check check-webui webui docs pictures chaos bench bench-peers release record-release
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
@@ -21,11 +21,14 @@ setup: $(VENV)/ready  ## make the virtual environment
 # modules anew without bytecode files.
 WORKERS ?= 6
 export PYTHONDONTWRITEBYTECODE =
-test: setup  ## set up and run the whole test suite
+test: setup  ## set up and run the test suite
 	$(BIN)/pytest -q -n $(WORKERS) --dist worksteal $(ARGS)
 
 test-fast: setup  ## unit, property and contract tests, without those marked as slow; property tests try fewer examples
-	$(BIN)/pytest -q -n 3 --dist worksteal -m 'not slow' --hypothesis-profile few tests/unit tests/property tests/contract $(ARGS)
+	$(BIN)/pytest -q -n 3 --dist worksteal -m 'not slow and not long' --hypothesis-profile few tests/unit tests/property tests/contract $(ARGS)
+
+test-long: setup  ## the tests that make test leaves out because they take longest; CI runs them too
+	$(BIN)/pytest -q -n $(WORKERS) --dist worksteal -m long $(ARGS)
 
 test-servers:  ## install what some tests need (an SSH server, a browser, a Kubernetes control plane, …), as root on Debian; else they are skipped
 	deploy/test-servers

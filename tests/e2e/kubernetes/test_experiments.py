@@ -58,6 +58,7 @@ def objects(cluster: Cluster) -> list[str]:
     return [name for name in names if "/proctor-" in name]
 
 
+@pytest.mark.long
 def test_sixty_trials_of_three_experiments_on_twelve_gpus_outlive_two_kills_of_the_manager(
     cluster: Cluster, manager: RealManager
 ) -> None:
