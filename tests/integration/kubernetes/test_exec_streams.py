@@ -1,14 +1,15 @@
 """A manager that no pod reaches: it comes to the pods through the API server."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from fakes.kubernetes.cluster import Cluster
+from fakes.kubernetes.cluster import Cluster, Node
 from fakes.kubernetes_manager import KubernetesHarness, Scene, opened
 
 from proctor.training_services.base import EndReason
-from proctor.training_services.testing import FINAL_VALUE, VALUES, Behavior, Recorder, serving
+from proctor.training_services.testing import COMMANDS, FINAL_VALUE, VALUES, Behavior, Recorder, serving
 
 pytestmark = pytest.mark.anyio
 REPORTED = [*(("intermediate", value) for value in VALUES), ("final", FINAL_VALUE)]
@@ -36,10 +37,25 @@ async def test_trials_run_and_report(harness: KubernetesHarness) -> None:
     assert await harness.leftovers() == []
 
 
-async def test_a_trial_outlives_its_manager_and_the_api_server(harness: KubernetesHarness) -> None:
-    scene = Scene(harness)
+async def test_a_trial_outlives_its_manager_and_the_api_server(cluster: Cluster, tmp_path: Path) -> None:
+    node = cluster.add_node("node")
+    node.agent.without_network.append("proctor-")
+    shared = cluster.add_claim("data")
+    mounts = [{"claim": "data", "path": "/data"}]
+    async with opened(KubernetesHarness(cluster, tmp_path, is_direct=False, mounts=mounts)) as harness:
+        await outlive(harness, node, shared / "go")
+
+
+async def outlive(harness: KubernetesHarness, node: Node, go: Path) -> None:
+    """A trial reports before its manager is killed, and again when the next one serves and `go` is there."""
+    scene, report = Scene(harness), COMMANDS[Behavior.REPORT]
     async with serving(harness.service):
-        form = await scene.run()
+        form = await scene.submit(
+            harness.form_of(f"{report}; until [ -e /data/go ]; do sleep 0.05; done; {report}; sleep 3600")
+        )
+        await scene.recorder.until(lambda: scene.recorder.records(form.job_id) == REPORTED)
+        pod = await harness.pod(form)
+        process = node.container(pod).pid
         harness.cluster.gate.close()
     service = await harness.restart()
     after = Recorder()
@@ -50,6 +66,9 @@ async def test_a_trial_outlives_its_manager_and_the_api_server(harness: Kubernet
     await harness.reattached()
     async with serving(service):
         harness.cluster.gate.open()
+        await asyncio.to_thread(go.touch)
+        await after.until(lambda: after.records(form.job_id) == [*REPORTED, *REPORTED])
+        assert (await harness.pod(form), node.container(pod).pid) == (pod, process)
         await service.cancel_trial_job(form.job_id)
         end = await after.end_of(form.job_id)
         assert end.exit is not None
