@@ -112,11 +112,6 @@ class NamespaceView:
         found = self._jobs.get(name)
         return None if found is None else self._describe(found)
 
-    def uid(self, name: str) -> str | None:
-        """The uid of a Job."""
-        found = self._jobs.get(name)
-        return None if found is None else found.uid
-
     def first_pod(self, name: str) -> ClusterPod | None:
         """The first pod that was started for a Job, as it was seen last."""
         return next(iter(self._pods.get(name, {}).values()), None)

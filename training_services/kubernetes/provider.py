@@ -3,6 +3,8 @@ keeper's file."""
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from secrets import token_hex
 from typing import Any
@@ -35,7 +37,7 @@ class KubernetesProvider(Provider):
         self.names = Names(context.manager_id)
         self._archives = ArchiveBuilder(context.nodes_directory / ".pod-keeper", is_compiled=True)
         self._clusters: dict[tuple[str | None, str | None], Cluster] = {}
-        self._views: dict[tuple[str | None, str | None, str], NamespaceView] = {}
+        self._watched: dict[tuple[str | None, str | None, str], _Watched] = {}
         self._opening = asyncio.Lock()
         self._users: set[str] = set()  # experiments
         self._group: asyncio.TaskGroup | None = None
@@ -44,28 +46,31 @@ class KubernetesProvider(Provider):
         try:
             async with asyncio.TaskGroup() as group:
                 self._group = group
-                for view in self._views.values():
-                    self._watch(view)
+                for watched in self._watched.values():
+                    self._watch(watched)
                 await asyncio.Event().wait()
         finally:
             self._group = None
-            for cluster in self._clusters.values():
-                await cluster.close()
+            async with AsyncExitStack() as closing:
+                for cluster in self._clusters.values():
+                    closing.push_async_callback(cluster.close)
 
-    async def view(self, settings: KubernetesSettings) -> NamespaceView:
-        """The namespace of an experiment, watched from now on. Raises ServiceUnavailable where the kubeconfig file
-        cannot be used."""
+    async def view(self, settings: KubernetesSettings, experiment_id: str) -> NamespaceView:
+        """The namespace of an experiment, watched from now on until all experiments there were forgotten. Raises
+        ServiceUnavailable where the kubeconfig file cannot be used."""
         async with self._opening:
             where = (settings.kubeconfig, settings.context)
             if where not in self._clusters:
                 self._clusters[where] = await open_cluster(*where)
             cluster = self._clusters[where]
             namespace = settings.namespace or cluster.namespace
-            if (*where, namespace) not in self._views:
-                view = NamespaceView(cluster, namespace, manager_selector(self.names))
-                self._views[*where, namespace] = view
-                self._watch(view)
-            return self._views[*where, namespace]
+            if (*where, namespace) not in self._watched:
+                watched = _Watched(NamespaceView(cluster, namespace, manager_selector(self.names)))
+                self._watched[*where, namespace] = watched
+                self._watch(watched)
+            watched = self._watched[*where, namespace]
+            watched.experiments.add(experiment_id)
+            return watched.view
 
     async def archive(self) -> KeeperArchive:
         """The keeper's one file. Raises ArchiveNotBuilt."""
@@ -98,23 +103,21 @@ class KubernetesProvider(Provider):
 
     # ---- who uses what
 
-    def claim(self, experiment_id: str) -> None:
-        """An experiment runs there: what it has is not cleaned. Idempotent."""
-        self._users.add(experiment_id)
-
-    def release(self, experiment_id: str) -> None:
-        """It has nothing there any more."""
-        self._users.discard(experiment_id)
-
-    def is_claimed(self, experiment_id: str) -> bool:
+    def is_held(self, experiment_id: str) -> bool:
         """Whether an experiment runs there, or is still to be cleaned up after."""
         return experiment_id in self._users
 
     def hold(self, experiment_id: str) -> None:
-        self.claim(experiment_id)
+        self._users.add(experiment_id)
 
     async def forget(self, experiment_id: str, *, keep: Collection[str] = ()) -> None:
-        self.release(experiment_id)
+        self._users.discard(experiment_id)
+        for where, watched in tuple(self._watched.items()):
+            watched.experiments.discard(experiment_id)
+            if not watched.experiments:
+                del self._watched[where]
+                if watched.task is not None:
+                    watched.task.cancel()
 
     # ---- doctor and clean
 
@@ -163,12 +166,12 @@ class KubernetesProvider(Provider):
         objects = ExperimentObjects(cluster, namespace, manifests, await self.archive())
         python, socket = (None, "") if self.is_direct(chosen, cluster) else (chosen.python, self.socket())
         probe = PodProbe(cluster, namespace, self._context.hub, relay_python=python, socket=socket)
-        self.claim(form.experiment_id)
+        self.hold(form.experiment_id)
         try:
-            await remove_left_probes(cluster, namespace, self.names, is_in_use=self.is_claimed)
+            await remove_left_probes(cluster, namespace, self.names, is_in_use=self.is_held)
             outcome = await probe.run(objects, self.endpoint(chosen, cluster), form)
         finally:
-            self.release(form.experiment_id)
+            await self.forget(form.experiment_id)
         if not outcome.problem:
             checks.add("pod", f"a pod on node {outcome.node} has connected after {outcome.seconds:.1f} s")
         elif outcome.is_waiting:
@@ -197,6 +200,16 @@ class KubernetesProvider(Provider):
             checks.add("clean", what)
         return checks.steps
 
-    def _watch(self, view: NamespaceView) -> None:
+    def _watch(self, watched: "_Watched") -> None:
         if self._group is not None:
-            self._group.create_task(view.run(), name=f"watches of {view.place_name}")
+            name = f"watches of {watched.view.place_name}"
+            watched.task = self._group.create_task(watched.view.run(), name=name)
+
+
+@dataclass
+class _Watched:
+    """A namespace, and which experiments look at it."""
+
+    view: NamespaceView
+    experiments: set[str] = field(default_factory=set)
+    task: asyncio.Task[None] | None = None

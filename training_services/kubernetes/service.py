@@ -58,12 +58,9 @@ def provider_of(context: ServiceContext) -> KubernetesProvider:
 
 
 class KubernetesTrainingService(JobKeeperService):
-    """One experiment's trials in a namespace. Settings: see `KubernetesSettings`.
+    """One experiment's trials in a namespace. Settings: see `KubernetesSettings`."""
 
-    :param provider: for tests; None: the manager's.
-    """
-
-    def __init__(self, context: ServiceContext, *, provider: KubernetesProvider | None = None, **options: Any) -> None:
+    def __init__(self, context: ServiceContext, **options: Any) -> None:
         self._settings = KubernetesSettings.read(context.settings)
         settings = self._settings
         super().__init__(
@@ -74,7 +71,7 @@ class KubernetesTrainingService(JobKeeperService):
             checkpoint_limit_bytes=settings.checkpoint_limit_mb * _BYTES_PER_MB,
             **options,
         )
-        self._provider = provider or provider_of(context)
+        self._provider = provider_of(context)
         self._made: ExperimentObjects | None = None
         self._since_list: Changes | None = None
         self._torn: Counter[str] = Counter()  # by job: how often its log was read, and cut
@@ -183,13 +180,13 @@ class KubernetesTrainingService(JobKeeperService):
             return None
 
     async def run(self) -> None:
-        self._provider.claim(self._experiment_id)
+        self._provider.hold(self._experiment_id)
         await super().run()
 
     async def clean_up(self) -> None:
         await super().clean_up()
         await (await self._objects()).delete()
-        self._provider.release(self._experiment_id)
+        await self._provider.forget(self._experiment_id)
 
     def begin_serving(self) -> None:
         super().begin_serving()
@@ -200,12 +197,12 @@ class KubernetesTrainingService(JobKeeperService):
         in no database are reported."""
         view, names = await self._view(), self._provider.names
         try:
-            await remove_left_probes(view.cluster, view.namespace, names, is_in_use=self._provider.is_claimed)
+            await remove_left_probes(view.cluster, view.namespace, names, is_in_use=self._provider.is_held)
             anchors = await list_anchors(view.cluster, view.namespace, names)
             reports = [
                 JobReport(each["metadata"]["name"], "", None, created_at(each), experiment_id=experiment_of(each))
                 for each in anchors
-                if not self._provider.is_claimed(experiment_of(each))
+                if not self._provider.is_held(experiment_of(each))
             ]
             place, mine = f"{self.place_name}, experiments", self._experiment_id
             for name in sorted(await self._hub.removable_jobs(place, reports, experiment_id=mine)):
@@ -266,7 +263,7 @@ class KubernetesTrainingService(JobKeeperService):
     # ---- objects
 
     async def _view(self) -> NamespaceView:
-        return await self._provider.view(self._settings)
+        return await self._provider.view(self._settings, self._experiment_id)
 
     async def _objects(self) -> ExperimentObjects:
         if self._made is None:

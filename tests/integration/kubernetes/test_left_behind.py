@@ -293,7 +293,46 @@ async def test_what_changes_between_a_list_and_its_watch_is_not_missed(harness: 
     form = harness.form_of("true")
     job = manifests.job(form, keeper_id="k", keeper_sha256="0" * 64, owner=anchor)
     job["metadata"] |= {"uid": "2", "creationTimestamp": "2026-11-24T00:00:00Z"}
-    (await harness.provider.view(KubernetesSettings.read(harness.settings))).note_created(job)
+    (await harness.provider.view(KubernetesSettings.read(harness.settings), EXPERIMENT)).note_created(job)
     async for seen in harness.service.watch_keepers():
         assert (seen.job_id, seen.status) == (form.job_id, PlatformStatus.PENDING)
         break
+
+
+def watches() -> list[str]:
+    return [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("watch of ")]
+
+
+async def test_a_namespace_is_watched_as_long_as_an_experiment_is_there(harness: KubernetesHarness) -> None:
+    settings = KubernetesSettings.read(harness.settings)
+    view = await harness.provider.view(settings, "one")
+    assert await harness.provider.view(settings, "two") is view
+    assert await view.list() == []
+    await harness.provider.forget("one")
+    assert len(watches()) == 3
+    await harness.provider.forget("two")
+    async with asyncio.timeout(30):
+        while watches():  # noqa: ASYNC110 - no event tells of it
+            await asyncio.sleep(0.01)
+    again = await harness.provider.view(settings, "one")
+    assert again is not view
+    assert await again.list() == []
+
+
+async def test_a_cluster_that_cannot_be_closed_does_not_leave_others_open(
+    harness: KubernetesHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[str] = []
+    close = ApiServer.close
+
+    async def fail(cluster: ApiServer) -> None:
+        await close(cluster)
+        closed.append(cluster.context)
+        raise OSError("no")
+
+    for context in ("admin", "person"):
+        await harness.provider.view(KubernetesSettings.read({**harness.settings, "context": context}), EXPERIMENT)
+    monkeypatch.setattr(ApiServer, "close", fail)
+    with pytest.raises(ExceptionGroup):
+        await harness.close()
+    assert sorted(closed) == ["admin", "person"]
