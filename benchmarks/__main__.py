@@ -22,6 +22,7 @@ NAMES = (
     "cluster_trials",
     "cluster_scale",
     "many_machines",
+    "dashboard",
     "trainer",
     "start_up",
 )

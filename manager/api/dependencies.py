@@ -27,6 +27,13 @@ Limit = Annotated[int, Query(ge=1, le=1000, description="How many items at most.
 Offset = Annotated[
     int, Query(description="Byte to start at; negative: counted from the end.", ge=-(2**53), le=2**53, examples=[-4096])
 ]
+TrialFilter = Annotated[
+    str | None,
+    Query(
+        description="Only trials that this lets through, in the language that docs/rest.md describes.",
+        examples=["status = SUCCEEDED and lr < 1e-3 and value > 0.9"],
+    ),
+]
 ByteLimit = Annotated[int, Query(ge=1, le=4 * 1024 * 1024, description="How many bytes at most.")]
 
 

@@ -17,7 +17,14 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import compile_path
 
 from proctor.manager.errors import ManagerError
-from proctor.manager.store.errors import BadCursor, DatabaseUnusable, ReadTimeout, RowNotFound, ValueRefused
+from proctor.manager.store.errors import (
+    BadCursor,
+    DatabaseUnusable,
+    QueryRefused,
+    ReadTimeout,
+    RowNotFound,
+    ValueRefused,
+)
 from proctor.training_services.errors import NodeInUse, ServiceUnavailable, UnknownNode, UnknownTrialJob
 
 logger = logging.getLogger(__name__)
@@ -25,6 +32,7 @@ logger = logging.getLogger(__name__)
 MEDIA_TYPE = "application/problem+json"
 FOREIGN_ERRORS: dict[type[Exception], tuple[int, str]] = {
     BadCursor: (422, "Bad request"),
+    QueryRefused: (422, "Bad request"),
     RowNotFound: (404, "Not found"),
     ValueRefused: (422, "Bad request"),
     ReadTimeout: (503, "Unavailable"),
@@ -54,6 +62,8 @@ class ProblemItem(BaseModel):
     """Counted from 1."""
     column: int | None = None
     """Counted from 1."""
+    position: int | None = None
+    """The character of a query parameter (`filter`, `sort`, `columns`) at which the problem is, counted from 0."""
     expected: str | None = None
     found: str | None = None
     nearest: str | None = None
@@ -118,6 +128,7 @@ def _describe_item(problem: Any) -> ProblemItem:
         file=getattr(problem, "file", None),
         line=getattr(problem, "line", None),
         column=getattr(problem, "column", None),
+        position=getattr(problem, "position", None),
         expected=getattr(problem, "expected", None) or None,
         found=getattr(problem, "found", None) or None,
         nearest=getattr(problem, "nearest", None),
@@ -147,7 +158,8 @@ async def _manager_error(request: Request, error: Exception) -> Response:
 
 async def _foreign_error(request: Request, error: Exception) -> Response:
     status, title = next(FOREIGN_ERRORS[kind] for kind in type(error).__mro__ if kind in FOREIGN_ERRORS)
-    return problem_response(status, title, str(error) or title, instance=request.url.path)
+    problems = describe_items([error]) if isinstance(error, QueryRefused) else None
+    return problem_response(status, title, str(error) or title, instance=request.url.path, problems=problems)
 
 
 async def _validation_error(request: Request, error: Exception) -> Response:

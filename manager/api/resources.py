@@ -15,6 +15,7 @@ from proctor.manager.engine.feasibility import Outlook
 from proctor.manager.lifecycle.checkpoints import KeepReason
 from proctor.manager.lifecycle.experiment_failures import most_frequent
 from proctor.manager.lifecycle.states import TrialStatus
+from proctor.manager.store.errors import RowNotFound
 from proctor.manager.store.rows import CheckpointRow, ExperimentRow, MetricRow, TrialJobRow, TrialRow
 from proctor.manager.store.tables import events, jobs, trials
 from proctor.manager.store.tables.jobs import JobUsage
@@ -154,6 +155,16 @@ def trial_resource(
         ended_at=utc_or_none(row.ended_at),
         directory=str(Path(experiment_directory) / "trials" / f"{row.sequence_id}-{row.id}"),
     )
+
+
+def newest_node(connection: sqlite3.Connection, row: TrialRow) -> str | None:
+    """The node of the trial's newest job."""
+    if row.jobs == 0:
+        return None
+    try:
+        return jobs.get(connection, f"{row.id}.{row.jobs}").node_id
+    except RowNotFound:
+        return None
 
 
 def shown_number(value: float | None, data: Any) -> Any:

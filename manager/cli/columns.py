@@ -101,7 +101,7 @@ def parameters(row: TableRow, digits: int = IN_TABLES) -> str:
 
 
 def _named(values: dict[str, Any], digits: int) -> str:
-    from proctor.sdk.client.results import flatten
+    from proctor.sdk.flattening import flatten
 
     return " ".join(f"{name}={_value(value, digits)}" for name, value in flatten(values).items())
 
@@ -225,7 +225,7 @@ def trial_value(trial: TableRow) -> str:
 def metric(value: Any, reported: Any, digits: int = IN_TABLES) -> str:
     """The number of a report; of one that is not a finite number (NaN, lost, unreadable) what is known instead."""
     if value is None and reported is not None:
-        from proctor.sdk.client.results import metric_fields
+        from proctor.sdk.flattening import metric_fields
 
         value = metric_fields(reported)["value"]
     return number(value, digits)
@@ -381,7 +381,7 @@ def other_metrics(reported: Any) -> str:
 
 def _others(reported: Any) -> dict[str, Any]:
     """By dotted name; none for a report that is a number, or that is lost or unreadable."""
-    from proctor.sdk.client.results import metric_fields
+    from proctor.sdk.flattening import metric_fields
 
     fields = metric_fields(reported) if isinstance(reported, dict) else {}
     return {name.removeprefix("value."): value for name, value in fields.items() if name != "value"}
@@ -449,7 +449,7 @@ def _cell(value: Any) -> str:
 
 
 def _flat_parameters(row: TableRow) -> dict[str, Any]:
-    from proctor.sdk.client.results import flatten
+    from proctor.sdk.flattening import flatten
 
     return flatten(row["parameters"]) if isinstance(row["parameters"], dict) else {}
 
@@ -458,7 +458,9 @@ FURTHER_TRIAL_COLUMNS = (
     Column("CREATED", lambda row: local_time(row["created_at"])),
     Column("STARTED", lambda row: local_time(row["started_at"])),
     Column("ENDED", lambda row: local_time(row["ended_at"])),
+    Column("LATEST", lambda row: number(row["latest_value"]), right=True),
     Column("SOURCE", lambda row: row["source"]),
+    Column("ORIGIN", lambda row: row.get("origin_job_id") or row.get("origin_trial_id") or "-"),
     Column("JOBS", lambda row: str(row["jobs"]), right=True),
     Column("GPU-HOURS", lambda row: gpu_hours(row), right=True),
     Column("CPU-HOURS", lambda row: cpu_hours(row), right=True),

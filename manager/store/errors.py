@@ -5,6 +5,7 @@ StoreError
 ├── StaleWrite         the row is no longer in an expected status, or the fencing token is an old one
 ├── OffsetGap          a journal chunk begins after what is stored (`expected` is where it should begin)
 ├── BadCursor          a page cursor that this store did not make
+├── QueryRefused       a filter, a sort order or a list of columns of a table is wrong (`position` says where)
 ├── ValueRefused       SQLite cannot hold a value: too large, too deep, not of its column's type
 ├── ReadTimeout        a read ran longer than its time limit
 └── DatabaseUnusable   the file cannot be used: closed, damaged, not ours, not writable
@@ -34,6 +35,20 @@ class OffsetGap(StoreError):
 
 class BadCursor(StoreError):
     """The page cursor was not made by this store, or for another order."""
+
+
+class QueryRefused(StoreError):
+    """A part of a query is wrong: `key` names the part, `position` is the character in it, from 0, `found` what is
+    there; `nearest` is a known name that looks like it."""
+
+    def __init__(self, key: str, *, position: int, expected: str, found: str, nearest: str | None = None) -> None:
+        hint = f"; did you mean {nearest}?" if nearest else ""
+        super().__init__(f"{key}: expected {expected}, found {found}{hint} (position {position})")
+        self.key = key
+        self.position = position
+        self.expected = expected
+        self.found = found
+        self.nearest = nearest
 
 
 class ValueRefused(StoreError):

@@ -160,6 +160,12 @@ WHERE id = :id AND status IN (SELECT value FROM json_each(:expected)) RETURNING 
 -- name: trials.update
 UPDATE trials SET {assignments} WHERE id = :id;
 
+-- name: trials.exist
+SELECT EXISTS (SELECT 1 FROM trials WHERE experiment_id = :experiment_id);
+
+-- name: trials.newest_documents
+SELECT parameters, final_data FROM trials WHERE experiment_id = :experiment_id ORDER BY sequence_id DESC LIMIT :limit;
+
 -- name: jobs.insert
 INSERT INTO trial_jobs ({columns}) VALUES ({values});
 
@@ -291,6 +297,9 @@ SELECT up_to FROM pruned_events;
 
 -- name: events.last_id
 SELECT seq FROM sqlite_sequence WHERE name = 'events';
+
+-- name: events.revision
+SELECT coalesce(max(id), 0) FROM events WHERE experiment_id = :experiment_id;
 
 -- name: events.prune
 DELETE FROM events WHERE id > :begin AND id <= :end AND (kind <> 'notice' OR experiment_id IS NULL);

@@ -15,6 +15,7 @@ from proctor.manager.api.resources import (
     explain_no_best,
     explain_no_success,
     is_maximized,
+    newest_node,
     node_resources,
     objective,
     reason_of,
@@ -22,7 +23,7 @@ from proctor.manager.api.resources import (
     trial_reason,
     usage_resource,
 )
-from proctor.manager.api.routes.trials import newest_node, read_job_part
+from proctor.manager.api.routes.trials import read_job_part
 from proctor.manager.errors import Conflict, ManagerError, NotFound, Unavailable
 from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.store.rows import ExperimentRow

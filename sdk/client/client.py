@@ -272,14 +272,49 @@ class Client:
     # Trials
 
     def trials(
-        self, experiment_id: str, *, status: str | None = None, sort: str | None = None, page_size: int = PAGE_SIZE
+        self,
+        experiment_id: str,
+        *,
+        status: str | None = None,
+        filter: str | None = None,
+        sort: str | None = None,
+        page_size: int = PAGE_SIZE,
     ) -> Iterator[JsonObject]:
         """The trials of an experiment, page after page as they are asked for.
 
-        :param sort: sequence_id, -sequence_id, value, -value; best or -best: the best, or the worst, value first.
+        :param filter: only those that it lets through: `status = SUCCEEDED and lr < 1e-3`.
+        :param sort: sequence_id or a column of `table`, with a `-` for the greatest first; best or -best: the best, or
+            the worst, value first.
         """
-        query = {"status": status, "sort": sort, "limit": page_size}
+        query = {"status": status, "filter": filter, "sort": sort, "limit": page_size}
         return self._transport.pages(_path("experiments", experiment_id, "trials"), query=query)
+
+    def table(
+        self,
+        experiment_id: str,
+        *,
+        filter: str | None = None,
+        sort: Sequence[str] = (),
+        columns: Sequence[str] = ("*",),
+        offset: int = 0,
+        limit: int = 1000,
+    ) -> JsonObject:
+        """The trials of an experiment by rows: `columns` (name, type, varies), `rows`, `total`, `matched`, `revision`.
+
+        :param filter: only the trials that it lets through: `status = SUCCEEDED and lr < 1e-3`.
+        :param sort: columns, each with a `-` for the greatest first.
+        :param columns: names; `*` for all that are stored, `parameter.*`, `value.*`.
+        :param offset: how many trials to leave out.
+        """
+        query: Query = {
+            "filter": filter,
+            "sort": list(sort) or None,
+            "columns": ",".join(columns),
+            "offset": offset,
+            "limit": limit,
+        }
+        found: JsonObject = self._transport.request("GET", _path("experiments", experiment_id, "table"), query=query)
+        return found
 
     def find_trials(self, id_prefix: str) -> Iterator[JsonObject]:
         """At most 20 trials of all experiments by the beginning of their id."""

@@ -30,6 +30,8 @@ FINISHED = frozenset({"DONE", "ERROR", "STOPPED", "VIEWED"})
 """Statuses in which an experiment is no longer active."""
 RECHECK_SECONDS = 10.0
 """How long a wait trusts that nothing has changed when no change was reported."""
+TABLE_ROWS = 10_000
+"""Of a table that are asked for at a time."""
 PROGRESS_SECONDS = 10.0
 """No progress is printed more often than this, unless the status has changed."""
 Source = ExperimentConfig | Mapping[str, Any] | str | os.PathLike[str] | Sequence[str]
@@ -248,6 +250,25 @@ class Experiment:
     def results(self) -> Results:
         """All trials as they are now."""
         return Results(self.client, self._need_id())
+
+    def table(
+        self, filter: str | None = None, sort: Sequence[str] = (), columns: Sequence[str] = ("*",)
+    ) -> list[dict[str, Any]]:
+        """Its trials, each a dictionary of columns: `pandas.DataFrame(experiment.table("lr < 1e-3"))`.
+
+        :param filter: only the trials that it lets through: `status = SUCCEEDED and lr < 1e-3`.
+        :param sort: columns, each with a `-` for the greatest first.
+        :param columns: names; `*` for all that are stored, `parameter.*`, `value.*`.
+        """
+        rows: list[dict[str, Any]] = []
+        while True:
+            part = self.client.table(
+                self._need_id(), filter=filter, sort=sort, columns=columns, offset=len(rows), limit=TABLE_ROWS
+            )
+            names = [column["name"] for column in part["columns"]]
+            rows += [dict(zip(names, row, strict=True)) for row in part["rows"]]
+            if len(part["rows"]) < TABLE_ROWS:
+                return rows
 
     # Changes
 

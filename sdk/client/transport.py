@@ -18,7 +18,7 @@ STREAM_SILENCE_SECONDS = 45.0
 """A stream that has been silent for this long is dead: the manager sends a sign of life every 15 s."""
 
 JsonObject = dict[str, Any]
-Query = Mapping[str, str | int | None]
+Query = Mapping[str, str | int | list[str] | None]
 
 
 class Transport:
@@ -153,7 +153,7 @@ class Transport:
             raise BadInput(f"{asked} cannot be sent as JSON: {error}", status_code=422) from error
 
 
-def _without_none(query: Query | None) -> dict[str, str | int]:
+def _without_none(query: Query | None) -> dict[str, str | int | list[str]]:
     return {key: value for key, value in (query or {}).items() if value is not None}
 
 

@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from fakes.rest_nodes import NOW, USAGE, Answer, NodesOfRest, Row
 
 from proctor.manager.api import models
-from proctor.manager.api.errors import Problem
+from proctor.manager.api.errors import Problem, ProblemItem
 from proctor.manager.api.json_types import rfc3339
 from proctor.manager.process.instance import ManagerAddress, write_address
 from proctor.manager.settings import Home
@@ -308,7 +308,10 @@ class FakeRest(NodesOfRest):
         self._experiment(name)
         rows = [row for row in self.trials.values() if row["experiment_id"] == name]
         rows = [row for row in rows if query.get("status") in (None, row["status"])]
+        rows = self._filtered(rows, query)
         sort = query.get("sort", "sequence_id")
+        if sort.removeprefix("-") not in ("sequence_id", "no", "value", "best", "time"):
+            raise Answer(422, f"sort: expected a column, found {sort!r} (position 0)")
         if sort.endswith("best"):
             maximize = self.experiments[name]["objective"]["direction"] == "maximize"
             sort = "-value" if (sort == "best") == maximize else "value"
@@ -317,6 +320,17 @@ class FakeRest(NodesOfRest):
         if sort.startswith("-"):
             valued.reverse()
         return self._page([*valued, *(row for row in rows if row[key] is None)], query)
+
+    @staticmethod
+    def _filtered(rows: list[Row], query: Mapping[str, str]) -> list[Row]:
+        """Knows filters such as `status = FAILED` only."""
+        if "filter" not in query:
+            return rows
+        name, sign, value = query["filter"].split()
+        if sign != "=" or name not in rows[0]:
+            problem = ProblemItem(key="filter", position=0, message=f"expected a column, found {name!r}", found=name)
+            raise Answer(422, f"filter: expected a column, found {name!r} (position 0)", [problem.model_dump()])
+        return [row for row in rows if row[name] == value]
 
     def _create(self, body: Row) -> Row:
         handover = self.home / "incoming" / body["handover"]

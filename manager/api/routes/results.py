@@ -1,11 +1,11 @@
-"""The results of an experiment (best trial, curve of the best, all results), and imported results.
+"""The results of an experiment (best trial, curve of the best, table of trials, all results), and imported results.
 
-Reads that grow with the experiment end when their client goes away (`json_while_connected`).
+Reads that grow with the experiment end when their client goes away (`answer_while_connected`).
 """
 
 import asyncio
 import sqlite3
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -13,17 +13,28 @@ from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from proctor.manager.api import models
-from proctor.manager.api.dependencies import DEFAULT_BYTES, ByteLimit, Context, Cursor, Limit, Offset
+from proctor.manager.api import columnar, models
+from proctor.manager.api.context import ApiContext
+from proctor.manager.api.dependencies import (
+    DEFAULT_BYTES,
+    LARGEST_ID,
+    ByteLimit,
+    Context,
+    Cursor,
+    Limit,
+    Offset,
+    TrialFilter,
+)
 from proctor.manager.api.json_types import utc_or_none
 from proctor.manager.api.models import ImportRow
-from proctor.manager.api.resources import best_resource, explain_no_best, is_maximized
+from proctor.manager.api.resources import best_resource, explain_no_best, is_maximized, newest_node, trial_reason
 from proctor.manager.api.text import read_part, text_part
 from proctor.manager.dispatcher.client.process import earlier_log
 from proctor.manager.errors import NotFound
 from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.store.rows import MetricRow, TrialRow
 from proctor.manager.store.tables import metrics, trials
+from proctor.manager.store.trial_table import table
 
 router = APIRouter(prefix="/experiments/{experiment_id}", tags=["results"])
 
@@ -32,8 +43,10 @@ _CLIENT_GONE = 499
 """What servers call it in their logs; it reaches no client."""
 
 
-async def json_while_connected(request: Request, work: Awaitable[bytes]) -> Response:
-    """An answer of JSON text that `work` makes; where the client closes its connection meanwhile, `work` is canceled.
+async def answer_while_connected(
+    request: Request, work: Awaitable[bytes], *, media_type: str = MEDIA_TYPE, headers: Mapping[str, str] | None = None
+) -> Response:
+    """An answer that `work` makes; where the client closes its connection meanwhile, `work` is canceled.
 
     For routes without a body: what the client sends further is dropped.
     """
@@ -47,7 +60,7 @@ async def json_while_connected(request: Request, work: Awaitable[bytes]) -> Resp
         working.cancel()
     if working.cancelled():
         return Response(status_code=_CLIENT_GONE)
-    return Response(working.result(), media_type=MEDIA_TYPE)
+    return Response(working.result(), media_type=media_type, headers=headers)
 
 
 async def _cancel_when_gone(request: Request, working: "asyncio.Future[bytes]") -> None:
@@ -86,7 +99,76 @@ async def get_curve(context: Context, request: Request, experiment_id: str) -> R
         points = trials.best_curve(connection, experiment_id, is_maximized(row))
         return models.Page(items=[curve_point(point) for point in points]).model_dump_json().encode()
 
-    return await json_while_connected(request, context.manager.control.read(read))
+    return await answer_while_connected(request, context.manager.control.read(read))
+
+
+@router.get(
+    "/table",
+    summary="The trials as a table",
+    response_model=columnar.Table,
+    responses={200: {"content": {columnar.MEDIA_TYPE: {}}}},
+)
+async def get_table(
+    context: Context,
+    request: Request,
+    experiment_id: str,
+    filter: TrialFilter = None,
+    sort: Annotated[
+        list[str] | None,
+        Query(
+            max_length=8,
+            description="A column, or `-` and a column: the greatest first; may be repeated. Trials without a value "
+            "come last.",
+            examples=[["-value"]],
+        ),
+    ] = None,
+    columns: Annotated[
+        str,
+        Query(
+            max_length=10_000,
+            description="Names, with commas; `*`: all that are stored, `parameter.*`, `value.*`.",
+            examples=["no,status,value,parameter.*"],
+        ),
+    ] = "*",
+    offset: Annotated[int, Query(ge=0, le=LARGEST_ID, description="How many trials to leave out.")] = 0,
+    limit: Annotated[int, Query(ge=1, le=100_000, description="How many trials at most.")] = 1000,
+) -> Response:
+    """The trials that the filter lets through, in the order of `sort` and then of their numbers. With `Accept:
+    application/vnd.proctor.columns` the same in a binary format, column by column. docs/rest.md describes both."""
+    await context.manager.experiment(experiment_id)
+    is_binary = columnar.MEDIA_TYPE in request.headers.get("accept", "")
+    now = context.manager.clock.now()
+
+    def read(connection: sqlite3.Connection) -> bytes:
+        found = table.read(
+            connection,
+            experiment_id,
+            now=now,
+            filter=filter,
+            sort=sort or (),
+            columns=columns.split(","),
+            offset=offset,
+            limit=limit,
+        )
+        _add_silences(context, connection, found)
+        return columnar.pack_table(found) if is_binary else columnar.table_to_json(found)
+
+    return await answer_while_connected(
+        request,
+        context.manager.control.read(read),
+        media_type=columnar.MEDIA_TYPE if is_binary else MEDIA_TYPE,
+        headers={"Vary": "Accept"},
+    )
+
+
+def _add_silences(context: ApiContext, connection: sqlite3.Connection, found: table.TrialTable) -> None:
+    """Say of the trials that run and whose node reports nothing why that is, as everywhere."""
+    reasons = next((column.values for column in found.columns if column.name == "reason"), None)
+    if reasons is None:
+        return
+    for place, trial_id in found.running.items():
+        row = trials.get(connection, trial_id)
+        reasons[place] = trial_reason(context, row, newest_node(connection, row)) or None
 
 
 @router.get(
@@ -121,7 +203,7 @@ async def export_results(
             items.append(_export_row(row, curve))
         return models.Page(items=items, next_cursor=page.next_cursor).model_dump_json().encode()
 
-    return await json_while_connected(request, database.read(read))
+    return await answer_while_connected(request, database.read(read))
 
 
 @router.post("/import", summary="Import results from another experiment into the tuner")

@@ -19,6 +19,7 @@ from proctor.manager.api.dependencies import (
     Cursor,
     Limit,
     Offset,
+    TrialFilter,
     read_row_id,
 )
 from proctor.manager.api.models import AddTrial, TrialClone
@@ -27,18 +28,20 @@ from proctor.manager.api.resources import (
     is_maximized,
     job_resource,
     metric_resource,
+    newest_node,
     trial_resource,
 )
 from proctor.manager.api.text import NEXT_OFFSET, begin_of, text_part
 from proctor.manager.errors import NotFound
 from proctor.manager.lifecycle.states import TrialStatus
-from proctor.manager.store.errors import RowNotFound
 from proctor.manager.store.rows import MetricRow, TrialRow
 from proctor.manager.store.tables import experiments, jobs, metrics, trials
+from proctor.manager.store.trial_table import table
 
 router = APIRouter(tags=["trials"])
 
-Sort = Literal["sequence_id", "-sequence_id", "value", "-value", "best", "-best"]
+_INDEXED = {"no": "sequence_id", "-no": "-sequence_id", "value": "value", "-value": "-value"}
+"""The orders of which a page costs the same however many trials there are."""
 MetricLimit = Annotated[int, Query(ge=1, le=10_000)]
 JobNumber = Annotated[int | None, Query(ge=1, le=LARGEST_ID, description="The job's number; default: the newest.")]
 
@@ -48,19 +51,41 @@ async def list_trials(
     context: Context,
     experiment_id: str,
     status: Annotated[list[TrialStatus] | None, Query(description="Filter by status; may be repeated.")] = None,
+    filter: TrialFilter = None,
     sort: Annotated[
-        Sort,
-        Query(description="-: descending; best: by value, the best first; trials without a value come last."),
+        str,
+        Query(
+            max_length=1000,
+            description="sequence_id, or a column of the table; best: by value, the best first. `-`: the greatest (of "
+            "best: the worst) first. Trials without a value come last.",
+            examples=["sequence_id", "best", "-parameter.lr"],
+        ),
     ] = "sequence_id",
     cursor: Cursor = None,
     limit: Limit = 100,
 ) -> models.Page[models.Trial]:
-    """Trials in the order of `sort`."""
+    """Trials in the order of `sort`, and then of their numbers."""
     experiment = await context.manager.experiment(experiment_id)
-    order = _stored_order(sort, maximize=is_maximized(experiment))
+    order = _column_order(sort, maximize=is_maximized(experiment))
+    now = context.manager.clock.now()
+
+    def find(connection: sqlite3.Connection) -> trials.TrialPage[TrialRow]:
+        if filter is None and order in _INDEXED:
+            indexed = _INDEXED[order]
+            return trials.page(connection, experiment_id, statuses=status, sort=indexed, cursor=cursor, limit=limit)
+        return table.page(
+            connection,
+            experiment_id,
+            now=now,
+            filter=filter,
+            statuses=status,
+            sort=order,
+            cursor=cursor,
+            limit=limit,
+        )
 
     def read(connection: sqlite3.Connection) -> models.Page[models.Trial]:
-        page = trials.page(connection, experiment_id, statuses=status, sort=order, cursor=cursor, limit=limit)
+        page = find(connection)
         items = [_resource(context, connection, row, experiment.directory) for row in page.items]
         return models.Page(items=items, next_cursor=page.next_cursor)
 
@@ -294,24 +319,14 @@ async def _read_resource(context: ApiContext, row: TrialRow) -> models.Trial:
     return await context.manager.control.read(lambda c: _resource(context, c, row, experiment.directory))
 
 
-def _stored_order(sort: Sort, *, maximize: bool) -> str:
-    """The order of `trial_pages` for one that may depend on which values are better."""
-    if not sort.endswith("best"):
-        return sort
-    return "-value" if (sort == "best") == maximize else "value"
+def _column_order(sort: str, *, maximize: bool) -> str:
+    """The order by a column of the table that a `sort` stands for; the best depend on which values are better."""
+    if sort in ("best", "-best"):
+        return "-value" if (sort == "best") == maximize else "value"
+    return {"sequence_id": "no", "-sequence_id": "-no"}.get(sort, sort)
 
 
 def _resource(context: ApiContext, connection: sqlite3.Connection, row: TrialRow, directory: str) -> models.Trial:
     usage = jobs.usage_of_trial(connection, row.id, now=context.manager.clock.now())
     node_id = newest_node(connection, row)
     return trial_resource(context, row, experiment_directory=directory, node_id=node_id, usage=usage)
-
-
-def newest_node(connection: sqlite3.Connection, row: TrialRow) -> str | None:
-    """The node of the trial's newest job."""
-    if row.jobs == 0:
-        return None
-    try:
-        return jobs.get(connection, f"{row.id}.{row.jobs}").node_id
-    except RowNotFound:
-        return None

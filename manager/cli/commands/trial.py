@@ -4,7 +4,8 @@ Files are read through the manager, wherever the trial runs or ran.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice, takewhile
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
 STATUSES = tuple(status.value for status in TrialStatus)
 MOST_LOSSES = 5
 """Of the reports that were lost, as many are shown."""
-SORTS = ("sequence_id", "-sequence_id", "value", "-value", "best", "-best")
+BY_METRIC = ("value", "-value", "best", "-best")
+BY_NUMBER = ("no", "-no", "sequence_id", "-sequence_id")
 FILES = (
     Column("FILE", lambda row: row["path"]),
     Column("BYTES", lambda row: f"{row['size_bytes']:,}", right=True),
@@ -47,15 +49,23 @@ def trial() -> None:
 
 @trial.command(
     epilog=examples(
-        "proctor trial ls", "proctor trial ls --sort best --head 5", "proctor trial ls k3x9 --status FAILED"
+        "proctor trial ls",
+        "proctor trial ls --sort best --head 5",
+        "proctor trial ls k3x9 --filter 'status = SUCCEEDED and lr < 1e-3' --sort -time",
     )
 )
 @experiment_argument
 @click.option("--status", type=OneOf(STATUSES, case_sensitive=False), metavar="STATUS", help="Only these.")
 @click.option(
+    "--filter",
+    "condition",
+    metavar="TEXT",
+    help="Only those it lets through, as in 'lr < 1e-3 and value > 0.9'; the columns are those of --columns.",
+)
+@click.option(
     "--sort",
-    type=OneOf(SORTS),
-    help="By number or metric (`-`: the largest first), or the best (`-`: the worst) first.",
+    metavar="COLUMN",
+    help="By a column, such as no, value, time or lr (`-`: the largest first), or best (`-best`: the worst first).",
 )
 @click.option("--head", type=click.IntRange(1), metavar="N", help="The first N; without --sort, the best first.")
 @click.option("--tail", type=click.IntRange(1), metavar="N", help="The last N; without --sort, the worst last.")
@@ -73,6 +83,7 @@ def ls(
     session: CliSession,
     experiment: str | None,
     status: str | None,
+    condition: str | None,
     sort: str | None,
     head: int | None,
     tail: int | None,
@@ -92,42 +103,62 @@ def ls(
     if output != Format.TABLE and (wide or names is not None):
         raise click.UsageError(f"--wide and --columns are for tables; -o {output} has every field in full")
     found = find_experiment(session.client, experiment, ended_too=True)
+    chosen = Selection(status, condition)
     if best is None:
-        rows = select(session.client, found["id"], status=status, sort=sort, head=head, tail=tail)
+        rows = chosen.select(session.client, found["id"], sort=sort, head=head, tail=tail)
     else:
-        rows = select_best(session.client, found["id"], best, status=status)
+        rows = chosen.select_best(session.client, found["id"], best)
     try:
         columns = TRIALS if names is None else trial_columns([name.strip() for name in names.split(",")], rows)
     except ValueError as error:
         raise click.UsageError(f"--columns: {error}") from error
-    kind = f"{status.lower()} ".replace("_", " ") if status else ""
-    print_list(rows, columns, output, empty=f"No {kind}trials in {found['id']}.", wide=wide)
+    print_list(rows, columns, output, empty=chosen.absence(found["id"]), wide=wide)
 
 
-def select(
-    client: "Client", experiment_id: str, *, status: str | None, sort: str | None, head: int | None, tail: int | None
-) -> list[dict[str, Any]]:
-    """The trials that `ls` was asked for; for a head or a tail only as many as needed are read."""
-    count = head or tail
-    if count is None:
-        return list(client.trials(experiment_id, status=status, sort=sort))
-    order = sort or "best"
-    opposite = order[1:] if order.startswith("-") else f"-{order}"
-    asked = order if head is not None else opposite
-    rows = list(islice(client.trials(experiment_id, status=status, sort=asked, page_size=min(count, 500)), count))
-    if head is not None:
-        return rows
-    if order.endswith("sequence_id"):
-        return rows[::-1]
-    valued = [row for row in rows if row["final_value"] is not None]
-    return valued[::-1] + rows[len(valued) :]
+@dataclass(frozen=True)
+class Selection:
+    """Which trials of an experiment `ls` was asked for."""
 
+    status: str | None = None
+    condition: str | None = None
+    """A text of the filter language."""
 
-def select_best(client: "Client", experiment_id: str, count: int, *, status: str | None = None) -> list[dict[str, Any]]:
-    """The trials whose final metrics are the best, best first. Of those that did not run as they should none counts."""
-    rows = client.trials(experiment_id, status=status, sort="best", page_size=min(count, 500))
-    valued = takewhile(lambda row: row["final_value"] is not None, rows)
-    return list(islice((row for row in valued if TrialStatus(row["status"]).has_result), count))
+    def absence(self, experiment_id: str) -> str:
+        """What to say where there are none."""
+        kind = f"{self.status.lower()} ".replace("_", " ") if self.status else ""
+        which = " that the filter lets through" if self.condition else ""
+        return f"No {kind}trials in {experiment_id}{which}."
+
+    def select(
+        self, client: "Client", experiment_id: str, *, sort: str | None, head: int | None, tail: int | None
+    ) -> list[dict[str, Any]]:
+        """The trials; for a head or a tail only as many as needed are read."""
+        count = head or tail
+        if count is None:
+            return list(self._read(client, experiment_id, sort))
+        order = sort or "best"
+        if head is not None:
+            return list(islice(self._read(client, experiment_id, order, page_size=min(count, 500)), count))
+        if order not in (*BY_METRIC, *BY_NUMBER):
+            return list(self._read(client, experiment_id, order))[-count:]
+        opposite = order[1:] if order.startswith("-") else f"-{order}"
+        rows = list(islice(self._read(client, experiment_id, opposite, page_size=min(count, 500)), count))
+        if order in BY_NUMBER:
+            return rows[::-1]
+        valued = [row for row in rows if row["final_value"] is not None]
+        return valued[::-1] + rows[len(valued) :]
+
+    def select_best(self, client: "Client", experiment_id: str, count: int) -> list[dict[str, Any]]:
+        """The trials whose final metrics are the best, best first. Of those that did not run as they should none
+        counts."""
+        rows = self._read(client, experiment_id, "best", page_size=min(count, 500))
+        valued = takewhile(lambda row: row["final_value"] is not None, rows)
+        return list(islice((row for row in valued if TrialStatus(row["status"]).has_result), count))
+
+    def _read(
+        self, client: "Client", experiment_id: str, sort: str | None, *, page_size: int = 500
+    ) -> Iterator[dict[str, Any]]:
+        return client.trials(experiment_id, status=self.status, filter=self.condition, sort=sort, page_size=page_size)
 
 
 @trial.command(epilog=examples("proctor trial show 7", "proctor trial show 7 -e k3x9 --metrics -o csv"))

@@ -65,6 +65,11 @@ def last_id(connection: sqlite3.Connection) -> int:
     return 0 if row is None else int(row[0])
 
 
+def revision(connection: sqlite3.Connection, experiment_id: str) -> int:
+    """The id of an experiment's newest event: another one after every change. 0: it has none any more."""
+    return int(connection.execute(query("events.revision"), {"experiment_id": experiment_id}).fetchone()[0])
+
+
 def prune(connection: sqlite3.Connection, keep: int, *, limit: int) -> bool:
     """Let the next `limit` ids go of those that are older than the newest `keep`; each experiment's newest
     KEPT_NOTICES notices stay. Returns whether there are more to go: then call again."""

@@ -6,7 +6,7 @@ import pytest
 from starlette.requests import Request
 from starlette.types import Message
 
-from proctor.manager.api.routes.results import json_while_connected
+from proctor.manager.api.routes.results import answer_while_connected
 
 pytestmark = pytest.mark.anyio
 
@@ -30,7 +30,7 @@ class Client:
 async def test_work_is_canceled_with_its_client() -> None:
     client, work = Client(), asyncio.get_running_loop().create_future()
     async with asyncio.timeout(20), asyncio.TaskGroup() as group:
-        answering = group.create_task(json_while_connected(client.request, work))
+        answering = group.create_task(answer_while_connected(client.request, work))
         await asyncio.sleep(0)
         client.gone.set()
         answer = await answering
@@ -42,7 +42,7 @@ async def test_work_is_answered_to_a_client_that_waits() -> None:
     async def work() -> bytes:
         return b"{}"
 
-    answer = await json_while_connected(Client().request, work())
+    answer = await answer_while_connected(Client().request, work())
     assert (answer.status_code, answer.body, answer.media_type) == (200, b"{}", "application/json")
 
 
@@ -51,12 +51,12 @@ async def test_work_that_fails_is_an_error_of_the_route() -> None:
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        await json_while_connected(Client().request, work())
+        await answer_while_connected(Client().request, work())
 
 
 async def test_work_ends_with_its_route() -> None:
     work = asyncio.get_running_loop().create_future()
-    answering = asyncio.ensure_future(json_while_connected(Client().request, work))
+    answering = asyncio.ensure_future(answer_while_connected(Client().request, work))
     await asyncio.sleep(0)
     answering.cancel()
     with pytest.raises(asyncio.CancelledError):

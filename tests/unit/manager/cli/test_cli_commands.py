@@ -572,6 +572,33 @@ def test_trials_without_a_value_come_last_and_only_those_that_may_be_the_best_ar
     assert [row["id"] for row in json.loads(result.stdout)] == expected
 
 
+def test_trials_are_filtered_and_ordered_by_any_column(rest: FakeRest, invoke) -> None:
+    rest.add_experiment("e")
+    for identifier, status in {"a": "FAILED", "b": "SUCCEEDED", "c": "FAILED", "d": "FAILED"}.items():
+        rest.add_trial("e", identifier, status=status)
+
+    def listed(*arguments: str) -> list[str]:
+        return [row["id"] for row in json.loads(invoke("trial", "ls", "e", *arguments, "-o", "json").stdout)]
+
+    assert listed("--filter", "status = FAILED") == ["a", "c", "d"]
+    assert listed("--filter", "status = FAILED", "--status", "succeeded") == []
+    assert listed("--filter", "status = FAILED", "--sort", "-no", "--head", "2") == ["d", "c"]
+    assert listed("--filter", "status = FAILED", "--sort", "no", "--tail", "2") == ["c", "d"]
+    assert listed("--filter", "status = FAILED", "--sort", "time", "--tail", "1") == ["d"]
+    assert listed("--filter", "status = SUCCEEDED", "--best", "2") == ["b"]
+    nothing = invoke("trial", "ls", "e", "--filter", "status = LOST")
+    assert nothing.stderr == "No trials in e that the filter lets through.\n"
+    assert invoke("trial", "ls", "e", "--columns", "no,latest,origin").exit_code == 0
+
+
+def test_a_filter_that_is_refused_is_shown_with_the_place(rest: FakeRest, invoke) -> None:
+    rest.add_experiment("e")
+    rest.add_trial("e", "a")
+    result = invoke("trial", "ls", "e", "--filter", "lrr = 3")
+    assert result.exit_code == 2
+    assert result.stderr == "Error: filter: expected a column, found 'lrr' (position 0)\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -647,7 +674,6 @@ def test_a_metric_that_is_no_finite_number_is_shown_as_it_was_reported(running: 
     [
         (("experiment", "list", "--status", "finished"), "expected INITIALIZED, RUNNING, PAUSED, NO_MORE_TRIAL, "),
         (("trial", "ls", "--status", "succeded"), "found 'succeded'. Did you mean SUCCEEDED?"),
-        (("trial", "ls", "--sort", "-vlue"), "'--sort': expected sequence_id, -sequence_id, value, -value, best or"),
         (("nodes", "-o", "jsn"), "expected table, json, yaml or csv; found 'jsn'. Did you mean json?"),
         (("experiment", "export", "-t", "xml"), "expected json or csv; found 'xml'."),
         (("completion", "tcsh"), "expected bash, zsh or fish; found 'tcsh'."),

@@ -1,0 +1,53 @@
+"""A home of many trials, read through a real manager: client, `Experiment` and command line say the same."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fakes.real_manager import real_manager
+
+from proctor.manager.app import prepare
+from proctor.manager.sample import SampleSize, fill
+from proctor.manager.settings import Home
+from proctor.sdk.client.errors import BadInput
+from proctor.sdk.client.experiment import Experiment
+
+pytestmark = pytest.mark.slow
+
+
+def test_client_experiment_and_command_line_filter_alike(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    prepare(home)
+    experiment_id = asyncio.run(fill(home, SampleSize(trials=300, points=3, parameters=10)))
+    with real_manager(tmp_path, home=home.path) as manager:
+        client = manager.client
+        text = "status = SUCCEEDED and lr < 1e-2 and model = cnn"
+        every = list(client.trials(experiment_id))
+        expected = [
+            trial["id"]
+            for trial in sorted(every, key=lambda trial: trial["parameters"]["momentum"], reverse=True)
+            if trial["status"] == "SUCCEEDED"
+            and trial["parameters"]["lr"] < 1e-2
+            and trial["parameters"]["model"]["_name"] == "cnn"
+        ]
+        assert 10 < len(expected) < 200
+        found = client.table(experiment_id, filter=text, sort=["-momentum", "no"], columns=["id", "lr"], limit=5)
+        assert [row[0] for row in found["rows"]] == expected[:5]
+        assert (found["total"], found["matched"]) == (300, len(expected))
+        assert [
+            trial["id"] for trial in client.trials(experiment_id, filter=text, sort="-momentum", page_size=7)
+        ] == expected
+        experiment = Experiment(id=experiment_id, home=home.path)
+        rows = experiment.table(text, sort=["-momentum"])
+        experiment.client.close()
+        assert [row["id"] for row in rows] == expected
+        assert rows[0]["parameter.model"] == "cnn"
+        with pytest.raises(BadInput, match=r"filter: expected a column, found 'lrr'; did you mean lr\? \(position 0\)"):
+            client.table(experiment_id, filter="lrr < 1")
+        command = [sys.executable, "-m", "proctor.manager.cli.main", "--home", str(home.path), "trial", "ls"]
+        command += ["--filter", text, "--sort", "-momentum", "-o", "json"]
+        listed = subprocess.run(command, capture_output=True, check=True, env=manager.environment)
+        assert [trial["id"] for trial in json.loads(listed.stdout)] == expected
