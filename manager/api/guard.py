@@ -16,6 +16,8 @@ from proctor.manager.security import SAFE_METHODS, Access, HostGuard, Tokens, co
 MAX_BODY_BYTES = 32 * 1024 * 1024
 """Files travel through the home's incoming folder; what is sent as a body is configurations and results."""
 OPEN_PATHS = frozenset({"/api/v1/health"})
+ACCESS = "proctor.access"
+"""The key of a request's scope under which routes find what its sender may do (`Access`)."""
 OPEN_FOLDER = "/assets/"  # style and script of the page; they hold nothing of the user's
 
 SECURITY_HEADERS = {
@@ -43,7 +45,7 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        scope = self._without_prefix(scope)
+        scope = dict(self._without_prefix(scope))
         answer = self._refusal(scope) or _too_large(Headers(scope=scope))
         await (answer or self._app)(scope, _bounded(receive), _with_security_headers(send))
 
@@ -67,6 +69,7 @@ class Guard:
             return self._remember(scope, access)
         bearer, cookie = _bearer(headers), self._cookie(headers)
         access = self._tokens.access(bearer) if bearer is not None else self._tokens.cookie_access(cookie)
+        scope[ACCESS] = access
         if access is Access.NONE:
             return _unauthorized(scope, headers, was_given=bool(bearer or cookie or token))
         if scope["method"] in SAFE_METHODS:

@@ -78,6 +78,10 @@ class Client:
         """Who answers."""
         return self._get("/version")
 
+    def session(self) -> JsonObject:
+        """What the token allows (`access`: "full" or "read-only"), the manager's version, `url_prefix` and `limits`."""
+        return self._get("/session")
+
     def nodes(self) -> Iterator[JsonObject]:
         """The machines on which trials run."""
         return self._transport.pages("/nodes")

@@ -131,7 +131,7 @@ async def get_table(
         ),
     ] = "*",
     offset: Annotated[int, Query(ge=0, le=LARGEST_ID, description="How many trials to leave out.")] = 0,
-    limit: Annotated[int, Query(ge=1, le=100_000, description="How many trials at most.")] = 1000,
+    limit: Annotated[int, Query(ge=1, le=table.MAX_ROWS, description="How many trials at most.")] = 1000,
 ) -> Response:
     """The trials that the filter lets through, in the order of `sort` and then of their numbers. With `Accept:
     application/vnd.proctor.columns` the same in a binary format, column by column. docs/rest.md describes both."""

@@ -1,24 +1,31 @@
-"""The manager itself: health, version, log, the stream of changes, shutdown, Prometheus."""
+"""The manager itself: health, version, what a token allows, log, the stream of changes, shutdown, Prometheus."""
 
 import os
 import platform
 import sqlite3
 from collections.abc import AsyncIterator
 from importlib.metadata import version
-from typing import Annotated
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Header, Query
+from pydantic import Field
+from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from proctor.manager.api import models
 from proctor.manager.api.context import ApiContext
 from proctor.manager.api.dependencies import DEFAULT_BYTES, LARGEST_ID, ByteLimit, Context, Offset, read_row_id
+from proctor.manager.api.guard import ACCESS, MAX_BODY_BYTES
 from proctor.manager.api.json_types import utc
 from proctor.manager.api.stream import MAX_READERS, server_sent_events
 from proctor.manager.api.text import read_part, text_part
 from proctor.manager.errors import Unavailable
 from proctor.manager.metrics import CONTENT_TYPE, ExperimentFigures, render
+from proctor.manager.security import Access
 from proctor.manager.store.tables import experiments, jobs, trials
+from proctor.manager.store.trial_table.filters import MAX_LENGTH
+from proctor.manager.store.trial_table.table import MAX_ROWS
 
 router = APIRouter(tags=["system"])
 root_router = APIRouter(tags=["system"])
@@ -40,6 +47,37 @@ async def get_version(context: Context) -> models.Version:
         home=str(context.home.path),
         pid=os.getpid(),
         started_at=utc(context.started_at),
+    )
+
+
+class SessionLimits(models.Resource):
+    """How much may be asked for at a time."""
+
+    table_rows: int = Field(examples=[MAX_ROWS])
+    """Trials of a table."""
+    filter_characters: int = Field(examples=[MAX_LENGTH])
+    body_bytes: int = Field(examples=[MAX_BODY_BYTES])
+    """Of a request."""
+
+
+class ClientSession(models.Resource):
+    """What the sender of this request may do here, and under which path."""
+
+    access: Literal["full", "read-only"]
+    version: str = Field(examples=["0.1.0"])
+    url_prefix: str = Field(examples=["/proctor"])
+    """The path in front of all URLs as people reach them; empty, or it begins with a slash."""
+    limits: SessionLimits
+
+
+@router.get("/session", summary="What the token of this request allows")
+async def get_session(context: Context, request: Request) -> ClientSession:
+    """For a page: what to show, and what to hide from the read-only token."""
+    return ClientSession(
+        access="full" if request.scope[ACCESS] is Access.FULL else "read-only",
+        version=version("proctor"),
+        url_prefix=urlsplit(context.public_url).path,
+        limits=SessionLimits(table_rows=MAX_ROWS, filter_characters=MAX_LENGTH, body_bytes=MAX_BODY_BYTES),
     )
 
 

@@ -21,6 +21,8 @@ ColumnType = Literal["number", "text", "time", "json"]
 
 ALL, ALL_PARAMETERS, ALL_METRICS = "*", f"{PARAMETER}.*", f"{METRIC}.*"
 _SOURCES = {PARAMETER: "t.parameters", METRIC: "t.final_data"}
+MAX_ROWS = 100_000
+"""Of one reading."""
 MAX_COLUMNS = 1_000
 """Of the parameters, and of the keys of metrics: those that trials have had first."""
 _AT_ONCE = 500

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from proctor.manager.api.guard import Guard
-from proctor.manager.security import HostGuard, Tokens
+from proctor.manager.security import Access, HostGuard, Tokens
 
 pytestmark = pytest.mark.anyio
 
@@ -50,6 +50,18 @@ async def test_a_wrong_token_is_told_from_a_missing_one(api: Any) -> None:
     assert "The token in this link is wrong" in page.text
     page = await api.anonymous.get("/", headers={"Accept": "text/html"})
     assert "This page needs a token" in page.text
+
+
+async def test_a_session_says_what_its_token_or_cookie_allows(api: Any) -> None:
+    cookie = {"Cookie": f"{TOKENS.cookie_name}={TOKENS.cookie(Access.READ)}"}
+    for headers, access in ((FULL, "full"), (READ, "read-only"), (cookie, "read-only")):
+        body = (await api.anonymous.get("/api/v1/session", headers=headers)).json()
+        assert body["access"] == access
+        assert body["url_prefix"] == ""
+        assert body["limits"]["table_rows"] == 100_000
+    assert (await api.anonymous.get("/api/v1/session")).status_code == 401
+    api.context.public_url = "https://box.example/lab"
+    assert (await api.client.get("/api/v1/session")).json()["url_prefix"] == "/lab"
 
 
 async def test_the_read_only_token_may_only_read(api: Any) -> None:
