@@ -34,8 +34,10 @@ import os, sys, time
 import proctor
 proctor.get_next_parameter()
 proctor.report_intermediate_result(0.25)
+print("\033[31mred\033[0m <b>first</b> line", flush=True)
 while not os.path.exists(sys.argv[1]):
     time.sleep(0.02)
+print("second line", flush=True)
 proctor.report_final_result(0.75)
 """
 
@@ -70,6 +72,7 @@ PAGES = {
     "experiments": ("/app/", "digits"),
     "overview": ("/app/experiments/over", "Best trial"),
     "failed": ("/app/experiments/failed", "Failures"),
+    "unknown trial": ("/app/trials/nothing", "Not found"),
     "unknown": ("/app/experiments/nothing", "Not found"),
 }
 
@@ -190,3 +193,72 @@ def test_the_keys_are_listed_and_lead_from_row_to_row(visitor: Visitor) -> None:
     page.keyboard.press("g")
     page.keyboard.press("e")
     page.get_by_role("heading", name="Experiments").wait_for()
+
+
+def test_a_trial_is_followed_from_its_first_line_to_its_value(
+    visitor: Visitor, manager: RealManager, tmp_path: Path
+) -> None:
+    end = tmp_path / "end"
+    made = manager.create(WAITS_FOR_FILE, end, maxTrialNumber=1, interpreter=sys.executable)
+    page = visitor.goto(f"/app/experiments/{made}")
+    page.get_by_role("region", name="Running trials").get_by_role("link", name="0").click()
+    log = page.get_by_role("region", name="stdout")
+    log.get_by_text("<b>first</b> line").wait_for()
+    assert log.locator(".fg1").inner_text() == "red"
+    assert accessibility_problems(page) == []
+    page.get_by_role("img", name="Intermediate values").wait_for()
+    end.touch()
+    log.get_by_text("second line").wait_for()
+    page.locator(".figures").get_by_text("0.7500").wait_for()
+    page.get_by_role("searchbox", name="Search in stdout").fill("SECOND")
+    page.get_by_text("1 of 1 line").wait_for()
+    assert log.locator("mark").all_inner_texts() == ["second"]
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download").click()
+    assert download.value.path().read_text() == "\033[31mred\033[0m <b>first</b> line\nsecond line\n"
+
+
+def test_a_failed_trial_shows_its_traceback_at_once(visitor: Visitor, manager: RealManager) -> None:
+    (failed,) = manager.client.trials("over", status=["FAILED"])
+    page = visitor.goto("/app/experiments/over")
+    page.get_by_role("region", name="Failures").get_by_role("link").click()
+    page.wait_for_url(f"**/app/trials/{failed['id']}")
+    page.get_by_role("region", name="stderr").get_by_text("ValueError: <script>alert(2)</script>").last.wait_for()
+    page.get_by_text("files", exact=True).click()
+    page.get_by_role("button", name="parameter.json").wait_for()
+
+
+def test_a_trial_is_killed_after_a_question(visitor: Visitor, manager: RealManager, tmp_path: Path) -> None:
+    made = manager.create(WAITS_FOR_FILE, tmp_path / "never", maxTrialNumber=1, interpreter=sys.executable)
+    page = visitor.goto(f"/app/experiments/{made}")
+    page.get_by_role("region", name="Running trials").get_by_role("link", name="0").click()
+    page.get_by_role("button", name="Kill").click()
+    page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+    page.get_by_role("button", name="Kill").click()
+    page.get_by_role("dialog").get_by_role("button", name="Kill").click()
+    page.get_by_text("user canceled").first.wait_for()
+    (trial,) = manager.trials(made)
+    assert trial["status"] == "USER_CANCELED"
+
+
+def test_an_experiment_is_paused_resumed_and_stopped(visitor: Visitor, manager: RealManager, tmp_path: Path) -> None:
+    made = manager.create(WAITS_FOR_FILE, tmp_path / "never", interpreter=sys.executable)
+    page = visitor.goto(f"/app/experiments/{made}")
+    page.get_by_role("button", name="Pause").click()
+    page.get_by_role("button", name="Resume").click()
+    page.get_by_role("button", name="Stop").click()
+    page.get_by_role("dialog").get_by_role("button", name="Stop").click()
+    page.get_by_text("stopped", exact=True).first.wait_for()
+    assert manager.client.experiment(made)["status"] == "STOPPED"
+
+
+def test_a_read_only_token_cannot_change_anything_and_the_page_says_so(
+    browser: Any, manager: RealManager, tmp_path: Path
+) -> None:
+    made = manager.create(WAITS_FOR_FILE, tmp_path / "never", interpreter=sys.executable)
+    with visiting(browser, manager, token="readonly.token") as visitor:
+        visitor.expected_errors = ("403",)
+        page = visitor.goto(f"/app/experiments/{made}")
+        page.get_by_role("button", name="Pause").click()
+        page.get_by_text("read-only").wait_for()
+    manager.client.stop_experiment(made)

@@ -11,6 +11,8 @@ import { Experiments } from "./pages/experiments";
 
 const Overview = lazy(() => import("./pages/overview").then((module) => ({ default: module.Overview })));
 
+const TrialPage = lazy(() => import("./pages/trial").then((module) => ({ default: module.TrialPage })));
+
 export function App() {
   useLiveQueries();
   const keys = useKeys();
@@ -36,7 +38,8 @@ export function App() {
         <Suspense fallback={<Waiting error={null} what="the page" />}>
           <Switch>
             <Route path="/" component={Experiments} />
-            <Route path="/experiments/:id">{({ id }) => <Overview id={id} />}</Route>
+            <Route path="/experiments/:id">{({ id }) => <Overview key={id} id={id} />}</Route>
+            <Route path="/trials/:id">{({ id }) => <TrialPage key={id} id={id} />}</Route>
             <Route>
               <NotFound />
             </Route>

@@ -92,3 +92,8 @@ export function statusWord(status: string): string {
 export function capitalized(text: string): string {
   return text.slice(0, 1).toUpperCase() + text.slice(1);
 }
+
+/** Hours of GPUs or processors. */
+export function formatHours(hours: number): string {
+  return hours > 0 && hours < 0.01 ? "< 0.01" : formatNumber(hours);
+}

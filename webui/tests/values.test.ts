@@ -1,6 +1,8 @@
 import { describe, expect, test } from "vitest";
+import { experimentActions, trialActions } from "../src/api/actions";
 import { rangeOf } from "../src/charts/best";
 import { formatAgo, formatDuration, formatNumber, formatParameter } from "../src/format";
+import { copyText } from "../src/state/copies";
 import { failureCauses } from "../src/state/failures";
 import { flatParameters } from "../src/state/parameters";
 import { elapsedSeconds, endedTrials, timeLeft } from "../src/state/progress";
@@ -120,4 +122,37 @@ test("one diverged trial does not flatten the rest of a chart", () => {
   expect(low).toBeLessThan(0.7);
   expect(high).toBeLessThan(1);
   expect(rangeOf([0.5])[0]).toBeLessThan(0.5);
+});
+
+describe("parameters to paste", () => {
+  const parameters = { lr: 0.1, model: { _name: "it's", on: "no: comment" }, sizes: [1, 2], yes: true };
+  const flat = flatParameters(parameters);
+
+  test("as YAML, which quotes what could be read as something else", () => {
+    expect(copyText(parameters, flat, "YAML")).toBe(
+      'lr: 0.1\nmodel:\n  _name: "it\'s"\n  "on": "no: comment"\nsizes: [1,2]\n"yes": true\n',
+    );
+  });
+
+  test("as options that a shell takes apart again", () => {
+    expect(copyText(parameters, flat, "options")).toBe(
+      `--lr 0.1 --model 'it'\\''s' --model.on 'no: comment' --sizes '[1,2]' --yes true`,
+    );
+  });
+
+  test("as JSON", () => {
+    expect(JSON.parse(copyText(parameters, flat, "JSON"))).toEqual(parameters);
+  });
+});
+
+test("what can be done depends on the status", () => {
+  const words = (found: { word: string }[]) => found.map(({ word }) => word);
+  expect(words(trialActions(trial({ status: "RUNNING" })))).toEqual(["Pause", "Kill"]);
+  expect(words(trialActions(trial({ status: "PAUSED" })))).toEqual(["Resume", "Kill"]);
+  expect(words(trialActions(trial({ status: "WAITING" })))).toEqual(["Kill"]);
+  expect(words(trialActions(trial({ status: "FAILED" })))).toEqual(["Retry"]);
+  expect(words(experimentActions(experiment({ status: "RUNNING" })))).toEqual(["Pause", "Stop"]);
+  expect(words(experimentActions(experiment({ status: "NO_MORE_TRIAL" })))).toEqual(["Stop"]);
+  expect(words(experimentActions(experiment({ status: "PAUSED" })))).toEqual(["Resume", "Stop"]);
+  expect(words(experimentActions(experiment({ status: "DONE" })))).toEqual([]);
 });

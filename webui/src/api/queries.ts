@@ -2,7 +2,7 @@
 
 import { keepPreviousData, queryOptions, useInfiniteQuery, useQuery } from "@tanstack/react-query";
 import { client, read } from "./client";
-import type { ExperimentStatus, TrialStatus } from "./schema";
+import type { ExperimentStatus, Metric, TrialStatus } from "./schema";
 
 const MOST_SHOWN = 100;
 
@@ -73,5 +73,70 @@ export function useHealth() {
     queryKey: ["health"],
     queryFn: ({ signal }) => read(client.GET("/api/v1/health", { signal })),
     refetchInterval: 15_000,
+  });
+}
+
+export function useTrial(id: string) {
+  return useQuery({
+    queryKey: [`trial ${id}`, "itself"],
+    queryFn: ({ signal }) =>
+      read(client.GET("/api/v1/trials/{trial_id}", { params: { path: { trial_id: id } }, signal })),
+  });
+}
+
+/** Every attempt to run a trial, the first one first. */
+export function useJobs(id: string) {
+  return useQuery({
+    queryKey: [`trial ${id}`, "jobs"],
+    queryFn: ({ signal }) =>
+      read(client.GET("/api/v1/trials/{trial_id}/jobs", { params: { path: { trial_id: id } }, signal })),
+  });
+}
+
+const MOST_PAGES = 50;
+
+/** The visible curve of a trial. */
+export function useTrialCurve(id: string) {
+  return useQuery({
+    queryKey: [`trial ${id}`, "curve"],
+    queryFn: async ({ signal }) => {
+      const points: Metric[] = [];
+      let cursor: string | undefined;
+      for (let page = 0; page < MOST_PAGES; page++) {
+        const query = { cursor, limit: 1000 };
+        const params = { path: { trial_id: id }, query };
+        const found = await read(client.GET("/api/v1/trials/{trial_id}/curve", { params, signal }));
+        points.push(...found.items);
+        if (!found.next_cursor) break;
+        cursor = found.next_cursor;
+      }
+      return points;
+    },
+  });
+}
+
+/** The checkpoints of a trial that were not deleted. */
+export function useCheckpoints(id: string) {
+  return useQuery({
+    queryKey: [`trial ${id}`, "checkpoints"],
+    queryFn: ({ signal }) =>
+      read(
+        client.GET("/api/v1/trials/{trial_id}/checkpoints", {
+          params: { path: { trial_id: id }, query: { limit: MOST_SHOWN } },
+          signal,
+        }),
+      ),
+  });
+}
+
+/** The files of a job; of platforms whose files can be read. */
+export function useFiles(id: string, job: number | undefined) {
+  return useQuery({
+    queryKey: [`trial ${id}`, "files", job],
+    enabled: job !== undefined,
+    queryFn: ({ signal }) =>
+      read(
+        client.GET("/api/v1/trials/{trial_id}/files", { params: { path: { trial_id: id }, query: { job } }, signal }),
+      ),
   });
 }

@@ -2,8 +2,10 @@
 
 import { type ReactNode, useEffect } from "react";
 import { Link, useLocation } from "wouter";
+import { experimentActions } from "../api/actions";
 import { useExperiment } from "../api/queries";
 import type { Experiment } from "../api/schema";
+import { Actions } from "../components/actions";
 import { Waiting } from "../components/parts";
 import { Status } from "../components/status";
 import { capitalized } from "../format";
@@ -42,9 +44,12 @@ function Head({ experiment }: { experiment: Experiment }) {
           {experiment.name} <small>{experiment.id}</small>
         </h1>
         <Status status={experiment.status} />
-        <span className="soft reason" title={experiment.reason}>
-          {capitalized(experiment.reason)}
-        </span>
+        {experiment.reason && (
+          <span className="soft reason" title={experiment.reason}>
+            {capitalized(experiment.reason)}
+          </span>
+        )}
+        <Actions actions={experimentActions(experiment)} />
       </div>
       {TABS.length > 1 && (
         <nav className="tabs" aria-label="Pages of the experiment">

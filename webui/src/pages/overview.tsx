@@ -1,17 +1,25 @@
 // One experiment on one screen: how good, how far, what runs, what fails, and where.
 
 import type { ReactNode } from "react";
+import { Link } from "wouter";
 import { useBestCurve, useNodes, useTrialsIn } from "../api/queries";
 import type { Experiment, Node, Trial } from "../api/schema";
 import { BestChart } from "../charts/best";
 import { Elapsed, Empty, Figure, Panel, ParameterLine, Scroll, Waiting } from "../components/parts";
 import { Status, StatusBar } from "../components/status";
-import { capitalized, countOf, formatDuration, formatNumber, formatParameter, statusWord } from "../format";
+import {
+  capitalized,
+  countOf,
+  formatDuration,
+  formatHours,
+  formatNumber,
+  formatParameter,
+  statusWord,
+} from "../format";
 import { useNow } from "../state/clock";
 import { type Cause, failureCauses } from "../state/failures";
 import { flatParameters } from "../state/parameters";
 import { elapsedSeconds, endedTrials, isOver, timeLeft, totalTrials } from "../state/progress";
-import { ROOT } from "../state/root";
 import { ExperimentPage } from "./experiment";
 import { GpuCells, gpusOf } from "./gpus";
 
@@ -53,7 +61,7 @@ function Figures({ experiment, readAt }: { experiment: Experiment; readAt: numbe
     <dl className="figures">
       <Figure
         name={`best ${objective.metric === "default" ? "value" : objective.metric}, ${objective.direction}d`}
-        below={best && <a href={new URL(`trials/${best.trial_id}`, ROOT).href}>trial {best.sequence_id}</a>}
+        below={best && <Link href={`/trials/${best.trial_id}`}>trial {best.sequence_id}</Link>}
       >
         {formatNumber(best?.value)}
       </Figure>
@@ -83,17 +91,13 @@ function of(limit: number | string | null | undefined): ReactNode {
 function Hours({ experiment }: { experiment: Experiment }) {
   const { gpu_hours, cpu_hours, unmeasured_jobs } = experiment.usage;
   const limit = experiment.max_gpu_hours;
-  const cpu = cpu_hours || !unmeasured_jobs ? `${unmeasured_jobs ? "≥ " : ""}${hours(cpu_hours)}` : "–";
+  const cpu = cpu_hours || !unmeasured_jobs ? `${unmeasured_jobs ? "≥ " : ""}${formatHours(cpu_hours)}` : "–";
   if (!gpu_hours && (limit === null || limit === undefined)) return <Figure name="CPU-hours">{cpu}</Figure>;
   return (
     <Figure name="GPU-hours" below={`${cpu} CPU-hours`}>
-      {hours(gpu_hours)} {of(limit === null || limit === undefined ? null : formatParameter(limit))}
+      {formatHours(gpu_hours)} {of(limit === null || limit === undefined ? null : formatParameter(limit))}
     </Figure>
   );
-}
-
-function hours(value: number): string {
-  return value > 0 && value < 0.01 ? "< 0.01" : formatNumber(value);
 }
 
 function Times({ experiment, readAt }: { experiment: Experiment; readAt: number }) {
@@ -149,10 +153,7 @@ function BestSoFar({ experiment }: { experiment: Experiment }) {
 function BestTrial({ experiment }: { experiment: Experiment }) {
   const { best } = experiment;
   return (
-    <Panel
-      title="Best trial"
-      aside={best && <a href={new URL(`trials/${best.trial_id}`, ROOT).href}>trial {best.sequence_id}</a>}
-    >
+    <Panel title="Best trial" aside={best && <Link href={`/trials/${best.trial_id}`}>trial {best.sequence_id}</Link>}>
       {best ? (
         <Scroll className="tall" label="Parameters of the best trial">
           <table className="lines pairs">
@@ -220,9 +221,9 @@ function RunningTable({ items }: { items: Trial[] }) {
           {items.map((trial) => (
             <tr key={trial.id}>
               <th scope="row" className="number">
-                <a href={new URL(`trials/${trial.id}`, ROOT).href} data-row>
+                <Link href={`/trials/${trial.id}`} data-row>
                   {trial.sequence_id}
-                </a>
+                </Link>
               </th>
               <td className="number">{formatNumber(trial.latest_value)}</td>
               <td className="number">{trial.intermediate_count}</td>
@@ -268,9 +269,9 @@ function CauseLine({ cause }: { cause: Cause }) {
   return (
     <li>
       <span className="count">{cause.count}×</span>
-      <a href={new URL(`trials/${cause.example.id}`, ROOT).href} title={cause.reason}>
+      <Link href={`/trials/${cause.example.id}`} title={cause.reason}>
         {capitalized(cause.reason) || "No reason was recorded"}
-      </a>
+      </Link>
       <span className="soft">{cause.nodes.map(([node, count]) => `${node} ${count}`).join(", ")}</span>
     </li>
   );

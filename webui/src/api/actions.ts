@@ -1,0 +1,83 @@
+// What a person may do to a trial or an experiment, and in which status.
+
+import { useMutation } from "@tanstack/react-query";
+import { client, read } from "./client";
+import type { Experiment, Trial } from "./schema";
+
+export interface Action {
+  word: string;
+  /** What is asked before it is done; empty: nothing. */
+  question: string;
+  run: () => Promise<unknown>;
+}
+
+const ENDED = new Set<string>(["SUCCEEDED", "EARLY_STOPPED", "FAILED", "USER_CANCELED", "SYS_CANCELED"]);
+
+/** What can be done with a trial now. */
+export function trialActions(trial: Trial): Action[] {
+  const params = { path: { trial_id: trial.id } };
+  const number = trial.sequence_id;
+  if (ENDED.has(trial.status)) {
+    return [
+      {
+        word: "Retry",
+        question: "",
+        run: () => read(client.POST("/api/v1/trials/{trial_id}/retry", { params })),
+      },
+    ];
+  }
+  const kill: Action = {
+    word: "Kill",
+    question: `Kill trial ${number}? Its processes are stopped; its reports stay.`,
+    run: () => read(client.POST("/api/v1/trials/{trial_id}/kill", { params })),
+  };
+  if (trial.status === "PAUSED") {
+    const resume = () => read(client.POST("/api/v1/trials/{trial_id}/resume", { params }));
+    return [{ word: "Resume", question: "", run: resume }, kill];
+  }
+  if (trial.status === "RUNNING") {
+    const pause = () => read(client.POST("/api/v1/trials/{trial_id}/pause", { params }));
+    return [{ word: "Pause", question: "", run: pause }, kill];
+  }
+  return [kill];
+}
+
+/** What can be done with an experiment now. */
+export function experimentActions(experiment: Experiment): Action[] {
+  const params = { path: { experiment_id: experiment.id } };
+  const resume: Action = {
+    word: "Resume",
+    question: "",
+    run: () => read(client.POST("/api/v1/experiments/{experiment_id}/resume", { params })),
+  };
+  const stop: Action = {
+    word: "Stop",
+    question: `Stop experiment ${experiment.name}? Its running trials are canceled; it can be resumed later.`,
+    run: () => read(client.POST("/api/v1/experiments/{experiment_id}/stop", { params })),
+  };
+  const pause: Action = {
+    word: "Pause",
+    question: "",
+    run: () => read(client.POST("/api/v1/experiments/{experiment_id}/pause", { params })),
+  };
+  switch (experiment.status) {
+    case "RUNNING":
+      return [pause, stop];
+    case "INITIALIZED":
+    case "NO_MORE_TRIAL":
+    case "TUNER_NO_MORE_TRIAL":
+      return [stop];
+    case "PAUSED":
+      return [resume, stop];
+    case "STOPPED":
+    case "ERROR":
+      return [resume];
+    default:
+      return [];
+  }
+}
+
+/** Does an action; its outcome arrives by the stream. */
+export function useAction() {
+  return useMutation({ mutationFn: (action: Action) => action.run() });
+}
