@@ -108,7 +108,7 @@ def visiting(
     visitor = Visitor(context, url or address.url, (manager.home / token).read_text().strip())
     try:
         yield visitor
-        assert visitor.errors == []
+        assert visitor.errors == [], visitor.errors
     finally:
         context.close()
 
