@@ -45,6 +45,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/session": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * What the token of this request allows
+         * @description For a page: what to show, and what to hide from the read-only token.
+         */
+        get: operations["get_session"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/events": {
         parameters: {
             query?: never;
@@ -352,6 +372,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/experiments/{experiment_id}/table": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * The trials as a table
+         * @description The trials that the filter lets through, in the order of `sort` and then of their numbers. With `Accept:
+         *     application/vnd.proctor.columns` the same in a binary format, column by column. docs/rest.md describes both.
+         */
+        get: operations["get_table"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/experiments/{experiment_id}/export": {
         parameters: {
             query?: never;
@@ -422,7 +463,7 @@ export interface paths {
         };
         /**
          * List an experiment's trials
-         * @description Trials in the order of `sort`.
+         * @description Trials in the order of `sort`, and then of their numbers.
          */
         get: operations["list_trials"];
         put?: never;
@@ -1015,6 +1056,29 @@ export interface components {
          * @enum {string}
          */
         CheckVerdict: "ok" | "note" | "fail" | "skipped";
+        /**
+         * ClientSession
+         * @description What the sender of this request may do here, and under which path.
+         */
+        ClientSession: {
+            /**
+             * Access
+             * @enum {string}
+             */
+            access: "full" | "read-only";
+            /**
+             * Version
+             * @example 0.1.0
+             */
+            version: string;
+            /**
+             * Url Prefix
+             * @description The path in front of all URLs as people reach them; empty, or it begins with a slash.
+             * @example /proctor
+             */
+            url_prefix: string;
+            limits: components["schemas"]["SessionLimits"];
+        };
         /**
          * CreateExperiment
          * @description A new experiment.
@@ -2007,6 +2071,11 @@ export interface components {
              * @description Counted from 1.
              */
             column?: number | null;
+            /**
+             * Position
+             * @description The character of a query parameter (`filter`, `sort`, `columns`) at which the problem is, counted from 0.
+             */
+            position?: number | null;
             /** Expected */
             expected?: string | null;
             /** Found */
@@ -2099,6 +2168,89 @@ export interface components {
              * Format: date-time
              */
             time: string;
+        };
+        /**
+         * SessionLimits
+         * @description How much may be asked for at a time.
+         */
+        SessionLimits: {
+            /**
+             * Table Rows
+             * @description Trials of a table.
+             * @example 100000
+             */
+            table_rows: number;
+            /**
+             * Filter Characters
+             * @example 4000
+             */
+            filter_characters: number;
+            /**
+             * Body Bytes
+             * @description Of a request.
+             * @example 33554432
+             */
+            body_bytes: number;
+        };
+        /**
+         * Table
+         * @description Trials by rows, each with a value for every column.
+         */
+        Table: {
+            /** Columns */
+            columns: components["schemas"]["TableHead"][];
+            /**
+             * Rows
+             * @example [
+             *       [
+             *         17,
+             *         "Xy7Zw3Qk",
+             *         "SUCCEEDED",
+             *         0.971
+             *       ]
+             *     ]
+             */
+            rows: unknown[][];
+            /**
+             * Total
+             * @description How many trials the experiment has.
+             * @example 10000
+             */
+            total: number;
+            /**
+             * Matched
+             * @description How many the filter lets through.
+             * @example 412
+             */
+            matched: number;
+            /**
+             * Revision
+             * @description The id of the experiment's newest event.
+             * @example 31337
+             */
+            revision: number;
+        };
+        /**
+         * TableHead
+         * @description A column of the table.
+         */
+        TableHead: {
+            /**
+             * Name
+             * @example parameter.lr
+             */
+            name: string;
+            /**
+             * Type
+             * @description Numbers are finite; one that is not is null.
+             * @enum {string}
+             */
+            type: "number" | "text" | "time" | "json";
+            /**
+             * Varies
+             * @description Whether two of the rows of this answer differ in it.
+             */
+            varies: boolean;
         };
         /**
          * Trial
@@ -2371,6 +2523,7 @@ export type AddTrial = components['schemas']['AddTrial'];
 export type Best = components['schemas']['Best'];
 export type CheckStep = components['schemas']['CheckStep'];
 export type CheckVerdict = components['schemas']['CheckVerdict'];
+export type ClientSession = components['schemas']['ClientSession'];
 export type CreateExperiment = components['schemas']['CreateExperiment'];
 export type CurvePoint = components['schemas']['CurvePoint'];
 export type DrainNode = components['schemas']['DrainNode'];
@@ -2407,6 +2560,9 @@ export type PlatformRequest = components['schemas']['PlatformRequest'];
 export type Problem = components['schemas']['Problem'];
 export type ProblemItem = components['schemas']['ProblemItem'];
 export type RegisteredCheckpoint = components['schemas']['RegisteredCheckpoint'];
+export type SessionLimits = components['schemas']['SessionLimits'];
+export type Table = components['schemas']['Table'];
+export type TableHead = components['schemas']['TableHead'];
 export type Trial = components['schemas']['Trial'];
 export type TrialClone = components['schemas']['TrialClone'];
 export type TrialJobStatus = components['schemas']['TrialJobStatus'];
@@ -2463,6 +2619,36 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Version"];
+                };
+            };
+            /** @description A problem */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": unknown;
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    get_session: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ClientSession"];
                 };
             };
             /** @description A problem */
@@ -2968,6 +3154,50 @@ export interface operations {
             };
         };
     };
+    get_table: {
+        parameters: {
+            query?: {
+                /** @description Only trials that this lets through, in the language that docs/rest.md describes. */
+                filter?: string | null;
+                /** @description A column, or `-` and a column: the greatest first; may be repeated. Trials without a value come last. */
+                sort?: string[] | null;
+                /** @description Names, with commas; `*`: all that are stored, `parameter.*`, `value.*`. */
+                columns?: string;
+                /** @description How many trials to leave out. */
+                offset?: number;
+                /** @description How many trials at most. */
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Table"];
+                    "application/vnd.proctor.columns": unknown;
+                };
+            };
+            /** @description A problem */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": unknown;
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     export_results: {
         parameters: {
             query?: {
@@ -3090,8 +3320,10 @@ export interface operations {
             query?: {
                 /** @description Filter by status; may be repeated. */
                 status?: components["schemas"]["TrialStatus"][] | null;
-                /** @description -: descending; best: by value, the best first; trials without a value come last. */
-                sort?: "sequence_id" | "-sequence_id" | "value" | "-value" | "best" | "-best";
+                /** @description Only trials that this lets through, in the language that docs/rest.md describes. */
+                filter?: string | null;
+                /** @description sequence_id, or a column of the table; best: by value, the best first. `-`: the greatest (of best: the worst) first. Trials without a value come last. */
+                sort?: string;
                 /** @description `next_cursor` of the page before. */
                 cursor?: string | null;
                 /** @description How many items at most. */
