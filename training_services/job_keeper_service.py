@@ -1,10 +1,10 @@
 """The base of training services whose platform starts a keeper for each trial job (Kubernetes, and Slurm later).
 
-Placement, queues and machines are the platform's. A platform says four things: start a keeper, stop it, list what there
-is, watch how it changes. The keeper connects to the manager by itself, and everything of the trial goes over that
-connection, its files included; decisions 0039 and 0044 have the reasons.
+Placement, queues and machines are the platform's. A platform implements four methods: start a keeper, stop it, list
+the keepers, watch them change. A keeper connects to the manager by itself, and everything of the trial, including its
+files, is transferred over that connection; decisions 0039 and 0044 have the reasons.
 
-Here is what follows the platform and the keepers' connections; starting, stopping and removing keepers is in
+This module follows the platform and the keepers' connections; starting, stopping and removing keepers is in
 `job_keepers.lifecycle`.
 """
 
@@ -38,9 +38,9 @@ __all__ = ["JobKeeperService", "PlatformJob", "PlatformStatus"]
 log = logging.getLogger(__name__)
 
 LAST_REPORT_SECONDS = 2.0
-"""How long the last report of a keeper may take that is over, as its platform says."""
+"""How long the last report of a keeper may take to arrive after the platform has reported that the keeper ended."""
 RECONNECT_SECONDS = 60.0
-"""How long the keeper of a job that runs may take to connect to a new manager before that is shown."""
+"""How long the keeper of a running job may take to connect to a new manager before the trial says so."""
 
 
 class JobKeeperService(
@@ -53,10 +53,10 @@ class JobKeeperService(
 ):
     """One experiment's jobs on a platform that starts a keeper for each.
 
-    :param pending_timeout_seconds: how long a job may wait on its platform until its keeper is connected; None: for
-        ever.
-    :param grace_seconds: how long the platform lets a keeper live that it takes away.
-    :param collect_limit_bytes: larger files of a job, but for checkpoints, are not collected.
+    :param pending_timeout_seconds: how long a job may wait for its platform and its keeper's connection; None: no
+        limit.
+    :param grace_seconds: the platform's grace period for a keeper that it ends.
+    :param collect_limit_bytes: larger files of a job are not collected, except for checkpoints.
     :param checkpoint_limit_bytes: larger checkpoints are not copied to the manager.
     """
 
@@ -64,7 +64,7 @@ class JobKeeperService(
         super().begin_serving()
         self._start(self._follow_platform(), "jobs on the platform")
 
-    # ---- what the platform says of its jobs
+    # ---- following the platform
 
     async def _follow_platform(self) -> None:
         backoff, problem = BackOff(), ""
@@ -79,11 +79,11 @@ class JobKeeperService(
             except ServiceUnavailable as error:
                 if str(error) != problem:
                     problem = str(error)
-                    log.warning("%s is away: %s", self.place_name, error, extra={"action": "platform.watch"})
+                    log.warning("%s is unavailable: %s", self.place_name, error, extra={"action": "platform.watch"})
             await asyncio.sleep(backoff.take())
 
     def _compare(self, taken: Sequence[JobKeeper], found: Sequence[PlatformJob]) -> None:
-        """Find the jobs again in the platform's list; `taken` are those that it had, or may have had, before."""
+        """Compare our jobs with a list of the platform; `taken` are those that it had, or may have had, before."""
         for seen in found:
             self._observe(seen)
         listed = {seen.job_id for seen in found}
@@ -104,7 +104,7 @@ class JobKeeperService(
             self._departures.are_known.set()
 
     async def _remove_unexpected(self, found: Sequence[PlatformJob]) -> None:
-        """Remove what is left of jobs that are over, or were deleted; what no database knows is reported."""
+        """Remove what is left of jobs that have ended or were deleted; those in no database are only reported."""
         reports = [
             JobReport(seen.job_id, seen.token, None, seen.created_at, experiment_id=seen.experiment_id)
             for seen in found
@@ -123,7 +123,7 @@ class JobKeeperService(
             return
         keeper.node = seen.node or keeper.node
         if seen.instances and keeper.instance and keeper.instance not in seen.instances:
-            self._replace(keeper, None, "")  # what is seen is about another one
+            self._replace(keeper, None, "")  # what the platform reports is about another instance
         elif len(seen.instances) > 1:
             self._replace(keeper, seen.reason, seen.detail)
         elif seen.status is PlatformStatus.RUNNING and seen.reason is not None:
@@ -135,7 +135,7 @@ class JobKeeperService(
             self._end_over(keeper, *how, seen=seen)
         else:
             if keeper.is_resumed and seen.status is PlatformStatus.PENDING and not self._is_stopping(seen.job_id):
-                self._begin_starting(seen.job_id)  # not all of it may be there
+                self._begin_starting(seen.job_id)  # it may have been created only in part
             keeper.is_taken, keeper.is_resumed = True, False
             keeper.is_pending = seen.status is PlatformStatus.PENDING and not self._was_up(keeper)
             if keeper.is_pending and self._is_stopping(seen.job_id):
@@ -148,18 +148,18 @@ class JobKeeperService(
                 keeper.timer = loop.call_later(RECONNECT_SECONDS, self._set_silence, keeper, clause)
 
     def _was_up(self, keeper: JobKeeper) -> bool:
-        """Whether it has connected to this manager, or reported the start of its job to an earlier one."""
+        """Whether it has connected to this manager, or has reported the start of its job to an earlier one."""
         return keeper.is_connected or self._hub.was_started(keeper.form.job_id)
 
     def _has_run(self, keeper: JobKeeper) -> bool:
-        """Whether its job may have run: it was up, and is not waiting for what its job needs before that."""
+        """Whether its job may have run: the keeper was up, and the job is not still being prepared."""
         job_id = keeper.form.job_id
         return self._hub.was_started(job_id) or (keeper.is_connected and self._waiting.get(job_id) is not False)
 
     # ---- jobs that wait
 
     def _watch_pending(self, keeper: JobKeeper, seen: PlatformJob) -> None:
-        """A job waits for its platform, and then for its keeper to connect, at most for `pending_timeout_seconds`."""
+        """Report why a job waits for its platform or its keeper, and limit that to `pending_timeout_seconds`."""
         clause = seen.detail or "its platform has not started its keeper yet"
         if seen.status is PlatformStatus.RUNNING:
             where = f" on {seen.node}" if seen.node else ""
@@ -177,27 +177,27 @@ class JobKeeperService(
             self._start(ending, f"end of {keeper.form.job_id}")
 
     def note_unreachable(self, job_id: str, clause: str) -> None:
-        """A platform cannot connect to the keeper of a job that runs there."""
+        """Report that the platform cannot connect to the keeper of a running job."""
         if (keeper := self._keepers.get(job_id)) is not None:
             report = self._set_silence if self._was_up(keeper) else self._report_obstacle
             report(keeper, clause)
 
-    # ---- jobs whose keepers are over, or have been replaced
+    # ---- keepers that have ended or are lost
 
     def _end_over(self, keeper: JobKeeper, reason: EndReason, detail: str, *, seen: PlatformJob | None = None) -> None:
-        """The platform says that a keeper is over; `seen` is what it still has of it."""
+        """The platform has reported the end of a keeper; `seen` is its record, if it still has one."""
         keeper.is_over = True
         self._start(self._end_after_last_report(keeper, seen, reason, detail), f"end of {keeper.form.job_id}")
 
     def _end_gone(self, keeper: JobKeeper, reason: EndReason | None = None, detail: str = "") -> None:
-        """The platform no longer has a job; one that has not run costs its trial nothing."""
+        """The platform no longer has a job. If it has not run, its trial is not charged for it."""
         otherwise = EndReason.EXIT_UNKNOWN if self._has_run(keeper) else EndReason.PREEMPTED
         self._end_over(keeper, reason or otherwise, joined("its platform no longer has it", detail))
 
     async def _end_after_last_report(
         self, keeper: JobKeeper, seen: PlatformJob | None, reason: EndReason, detail: str
     ) -> None:
-        """End a job whose keeper is over. What that has reported last may just be being stored, or was left there."""
+        """End a job whose keeper has ended. The keeper's last report may still be being stored, or was left there."""
         if keeper.is_connected:
             await asyncio.sleep(LAST_REPORT_SECONDS)
         if seen is not None and self._is_current(keeper):
@@ -206,7 +206,7 @@ class JobKeeperService(
             self._hub.end(keeper.form.job_id, reason, detail)
 
     async def _deliver_left_report(self, keeper: JobKeeper, seen: PlatformJob) -> None:
-        """Read what a keeper has left on the platform, and deliver it until the listeners take it."""
+        """Read the report that a keeper left on the platform, and deliver it until the listeners accept it."""
         backoff, keeper_id = BackOff(), self.keeper_of(keeper.form)
         while self._is_current(keeper):
             try:
@@ -220,10 +220,17 @@ class JobKeeperService(
                 if report.is_taken:
                     break
             except ServiceUnavailable as error:
-                log.info("the last report of job %s: %s", seen.job_id, error, extra={"action": "job.read_report"})
+                log.info(
+                    "the last report of job %s cannot be delivered now: %s",
+                    seen.job_id,
+                    error,
+                    extra={"action": "job.read_report"},
+                )
             except MalformedReport as error:
                 extra = {"action": "job.read_report", "job_id": seen.job_id}
-                log.warning("what the keeper of job %s has left is not used: %s", seen.job_id, error, extra=extra)
+                log.warning(
+                    "the report that the keeper of job %s left behind is ignored: %s", seen.job_id, error, extra=extra
+                )
                 return
             await asyncio.sleep(backoff.take())
         if not self._is_current(keeper):
@@ -235,19 +242,19 @@ class JobKeeperService(
         self._lose(keeper, reason or EndReason.NODE_LOST, text)
 
     def _lose(self, keeper: JobKeeper, reason: EndReason, detail: str) -> None:
-        """The platform has lost a keeper. It may still run, where nothing reaches it."""
+        """The platform has lost a keeper, which may still be running where nothing can reach it."""
         if self._group is not None and not keeper.is_over and not keeper.is_lost:
             keeper.is_lost = True
             self._start(self._end_lost(keeper, reason, detail), f"end of {keeper.form.job_id}")
 
     async def _end_lost(self, keeper: JobKeeper, reason: EndReason, detail: str) -> None:
-        """While it answers, its trial may save, and it reports the end by itself."""
+        """As long as the keeper answers, its trial may save, and it reports the end by itself."""
         if not self.absence(self.keeper_of(keeper.form)):
             with suppress(TimeoutError):
                 await asyncio.wait_for(keeper.dropped.wait(), self._grace_seconds)
         await self._remove_and_end(keeper, reason, detail)
 
-    # ---- how the keepers are, as the hub says
+    # ---- presence of the keepers, reported by the hub
 
     def place(self, keeper_id: str) -> str:
         return f"trial job {keeper_id.removeprefix(job_keeper_id(''))}"
@@ -289,7 +296,7 @@ class JobKeeperService(
         return self._keepers.get(keeper_id.removeprefix(job_keeper_id("")))
 
     def _set_silence(self, keeper: JobKeeper, clause: str) -> None:
-        """The job is shown with it, as one of a node is with its node's."""
+        """Record why a keeper does not report, and show it with the job."""
         if clause == keeper.silence:
             return
         keeper.silence = clause
@@ -321,4 +328,4 @@ class JobKeeperService(
                 "only jobs of the experiment can see the folder of checkpointStorage, and none runs; they are deleted "
                 "once one does"
             )
-        await self._hub.remove_checkpoint(connected[0], path)  # any of them will do
+        await self._hub.remove_checkpoint(connected[0], path)  # any of them can

@@ -1,7 +1,7 @@
-"""What `JobKeeperService` consists of, beside the service itself.
+"""The parts of `JobKeeperService`.
 
-Entry: `lifecycle.JobKeeperLifecycle`, the lower half of that service. Reading order: platform (what a platform is
-asked, and what it says of a job), lifecycle (starting, stopping and removing keepers), files (all that is done with the
-files of the jobs), staging (what a job needs before its launch), departures (the files of jobs that are over, and the
-keepers that still have them).
+Entry: `lifecycle.JobKeeperLifecycle`, the base class of that service. Reading order: platform (the methods of a
+platform, and how it describes a job), lifecycle (starting, stopping and removing keepers), files (sending, reading,
+copying and deleting files of jobs), staging (preparing a job before its launch), departures (collecting files after a
+job has ended).
 """

@@ -1,8 +1,8 @@
-"""The keepers of jobs that are over, which still have the files of these jobs: they are collected before the platform
-removes the keepers, because nothing of a job is left after that (decision 0044).
+"""Collecting the files of jobs that have ended, from keepers that the platform is about to remove. After that nothing
+of such a job is left (decision 0044).
 
-Small files come first, then the checkpoints that are not here yet, the newest first. All of it is limited in time: what
-a job has used on its platform is not free before.
+Small files are collected first, then the checkpoints that have not been copied yet, the newest first. All of it has a
+time limit, because the job's resources are not released before.
 """
 
 import asyncio
@@ -32,11 +32,11 @@ from proctor.trial_keeper.protocol import FileFacts, Registration, ReportHeader
 log = logging.getLogger(__name__)
 
 CONNECT_SECONDS = 30.0
-"""How long a keeper is waited for that is not connected, as after a restart of the manager. It tries every 15 s."""
+"""How long to wait for a disconnected keeper, as after a restart of the manager. It reconnects every 15 s."""
 COLLECT_SECONDS = 60.0
-"""How long small files may take."""
+"""The time limit of small files."""
 CHECKPOINT_SECONDS = 600.0
-"""How long checkpoints may take after that."""
+"""The time limit of checkpoints, after that."""
 PAUSE_SECONDS = 1.0
 LIST_SECONDS = 30.0
 """How long a keeper may take to list its files."""
@@ -44,26 +44,26 @@ LIST_SECONDS = 30.0
 
 @dataclass
 class _DepartingKeeper:
-    """The keeper of a job that is over."""
+    """The keeper of a job that has ended."""
 
     folders: dict[str, Path] = field(default_factory=dict)
-    """Where the files of its job are there, and are collected to; none: to be found out."""
-    instance: str = ""  # "": any
+    """The job's folder on its machine, and the one to collect to; empty: not known yet."""
+    instance: str = ""  # "": not known
     silence: str = ""
-    has_large_checkpoints: bool = False  # such that are not collected with the small files
+    has_large_checkpoints: bool = False  # too large to be collected with the small files
     connected: asyncio.Event = field(default_factory=asyncio.Event)
     small_collected: asyncio.Event = field(default_factory=asyncio.Event)
     collected: asyncio.Event = field(default_factory=asyncio.Event)
-    limit: asyncio.Timeout | None = None  # of its collection, while that is under way
+    limit: asyncio.Timeout | None = None  # of the collection under way
 
     def end_collection(self) -> None:
-        """What is not here now does not come."""
+        """No more files will arrive."""
         self.small_collected.set()
         self.collected.set()
 
 
 class Departures(KeeperPresence):
-    """The keepers of one experiment's jobs that are over.
+    """The keepers of an experiment's jobs that have ended.
 
     :param checkpoint_limit: larger checkpoints, in bytes, are not fetched.
     """
@@ -77,15 +77,15 @@ class Departures(KeeperPresence):
         self._checkpoint_limit = checkpoint_limit
         self._extra = {"action": "files.collect", "experiment_id": experiment_id}
         self._keepers: dict[str, _DepartingKeeper] = {}
-        self._has_ended = False  # nothing is collected any more
+        self._has_ended = False  # collect nothing more
         self.are_known = asyncio.Event()
-        """Set once the platform has been listed: no earlier manager has left others."""
+        """Set once the platform has been listed, and the jobs left by an earlier manager are known."""
 
     def __contains__(self, job_id: str) -> bool:
         return job_id in self._keepers
 
     def add(self, known: JobKeeper) -> None:
-        """A job is over; its keeper is here until `remove`. Idempotent."""
+        """Add the keeper of a job that has ended, until `remove`. Idempotent."""
         form, is_connected = known.form, known.is_connected and not known.silence
         if form.job_id not in self._keepers:
             folders = {self._paths.job(form): Path(form.directory)}
@@ -95,34 +95,34 @@ class Departures(KeeperPresence):
             self._hub.add_job_keeper(form.job_id, form.token, self)
 
     def add_left(self, seen: PlatformJob) -> None:
-        """The same for one of which only its platform knows."""
+        """Add one that only the platform knows. Idempotent."""
         if seen.job_id not in self._keepers:
             self._keepers[seen.job_id] = _DepartingKeeper(instance=next(iter(seen.instances), ""))
             self._hub.add_job_keeper(seen.job_id, seen.token, self)
 
     def remove(self, job_id: str) -> None:
-        """A keeper has left. Idempotent."""
+        """Forget a keeper that has been removed. Idempotent."""
         if (keeper := self._keepers.pop(job_id, None)) is not None:
             keeper.end_collection()
             self._hub.remove_job_keeper(job_id)
 
     def jobs(self) -> list[str]:
-        """Those whose keepers have not left."""
+        """The jobs whose keepers have not been removed."""
         return list(self._keepers)
 
     async def wait(self, job_id: str) -> None:
-        """Until the files of a job are here, if it is over and they can still come."""
+        """Wait until the files of a job are collected, if it has ended and they can still arrive."""
         await self.are_known.wait()
         if (keeper := self._keepers.get(job_id)) is not None:
             await keeper.collected.wait()
 
     async def wait_small(self, job_id: str) -> None:
-        """Until the small files of a job that is known to be over are here, or cannot come."""
+        """Wait until the small files of a job that has ended are collected, or can no longer arrive."""
         if (keeper := self._keepers.get(job_id)) is not None:
             await keeper.small_collected.wait()
 
     def skip(self, job_id: str) -> None:
-        """No more files of a job will be collected."""
+        """Collect no more files of a job."""
         self._keepers[job_id].end_collection()
 
     def end_collection(self) -> None:
@@ -133,7 +133,7 @@ class Departures(KeeperPresence):
                 keeper.limit.reschedule(asyncio.get_running_loop().time())
 
     async def collect(self, job_id: str) -> None:
-        """Collect the files of a job. Ends in time, and raises nothing: what is not here then is lost."""
+        """Collect the files of a job, within the time limits. Raises nothing; files that are not collected are lost."""
         if self._has_ended:
             return
         keeper, keeper_id = self._keepers[job_id], job_keeper_id(job_id)
@@ -178,14 +178,14 @@ class Departures(KeeperPresence):
                     left = any(file.path.startswith(f"{CHECKPOINT_FOLDER}/") for file in collection.left)
                     keeper.has_large_checkpoints = keeper.has_large_checkpoints or left
                 return
-            except FileNotFoundError:  # it has had no job
+            except FileNotFoundError:  # it never had a job
                 return
             except (ServiceUnavailable, CollectionFailed) as error:
-                log.info("files are collected later: %s", error, extra=self._extra)
+                log.info("collecting files will be tried again: %s", error, extra=self._extra)
                 await asyncio.sleep(PAUSE_SECONDS)
 
     async def _find_folders(self, keeper_id: str) -> dict[str, Path]:
-        """Of the jobs that a keeper has had, which is one."""
+        """The folders of the jobs that a keeper has had; there is one."""
         trials = self._paths.directory / "trials"
         files = await self._hub.list_files(keeper_id, self._paths.trials, timeout_seconds=LIST_SECONDS)
         found = {directory for file in files if (directory := self._paths.local_job(file.path)) is not None}
@@ -208,7 +208,7 @@ class Departures(KeeperPresence):
                 except (FileNotFoundError, CollectionFailed) as error:  # it may just have been deleted
                     log.warning("%s of %s is not fetched: %s", path, directory, error, extra=self._extra)
 
-    # ---- how the keepers are, as the hub says
+    # ---- presence of the keepers, reported by the hub
 
     def place(self, keeper_id: str) -> str:
         return f"trial job {_job_of(keeper_id)}"
@@ -243,7 +243,7 @@ def _job_of(keeper_id: str) -> str:
 
 
 def _saved_checkpoints(files: Sequence[FileFacts]) -> list[tuple[int, int]]:
-    """The number and size of each checkpoint that was saved completely, the newest first."""
+    """The number and size of each completely saved checkpoint, the newest first."""
     sizes: dict[int, int] = {}
     complete = set()
     for file in files:

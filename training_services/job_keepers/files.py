@@ -1,4 +1,4 @@
-"""The files of jobs under keepers of their own: those that are sent to them, read, copied, deleted and collected."""
+"""The files of jobs with keepers of their own: sending, reading, copying, deleting and collecting them."""
 
 import asyncio
 from dataclasses import replace
@@ -24,7 +24,7 @@ _LIST_SECONDS = 60.0
 
 
 class JobKeeperFiles:
-    """The files of one experiment's jobs.
+    """The files of an experiment's jobs.
 
     :param collect_limit: larger files are not collected.
     :param checkpoint_limit: larger checkpoints are not copied.
@@ -64,7 +64,7 @@ class JobKeeperFiles:
         return staged.resume_point.start
 
     def complete_launch(self, launch: Launch, form: TrialJobForm, code_place: str | None) -> Launch:
-        """With the paths of where it runs, and without what `create` has captured of another machine."""
+        """Fill in the paths on the job's machine, and drop the environment that `create` captured on another one."""
         staged = self._staged.get(form.job_id)
         return replace(
             launch,
@@ -75,11 +75,11 @@ class JobKeeperFiles:
         )
 
     def release(self, job_id: str) -> None:
-        """A job is dropped."""
+        """Forget a job."""
         self._staged.pop(job_id, None)
 
     def remove_leftovers(self) -> None:
-        """Remove what a manager has left that was killed while it sent files. Blocks."""
+        """Remove files left by a manager that was killed while sending them. Blocks."""
         self._staging.remove_leftovers()
 
     async def read(self, form: TrialJobForm, path: str, offset: int, limit: int) -> bytes:
@@ -125,7 +125,7 @@ class JobKeeperFiles:
             return
 
     async def delete_checkpoint(self, form: TrialJobForm, path: str) -> None:
-        """Delete a checkpoint that is in a job's own folder: there, and on the manager's machine."""
+        """Delete a checkpoint in a job's own folder, on its machine and on the manager's."""
         directory = Path(form.directory)
         try:
             if await self._lives(form):
@@ -139,14 +139,14 @@ class JobKeeperFiles:
             raise TrainingServiceError(problem) from error
 
     async def _await_files(self, form: TrialJobForm) -> bool:
-        """Whether a job is not over; if it is, its small files are here."""
+        """Whether a job has not ended; if it has, wait until its small files are collected."""
         lives = await self._lives(form)
         if not lives:
             await self.departures.wait_small(form.job_id)
         return lives
 
     async def _lives(self, form: TrialJobForm) -> bool:
-        """Whether a job is not over."""
+        """Whether a job has not ended."""
         try:
             await self._service.get_trial_job(form.job_id)
         except UnknownTrialJob:

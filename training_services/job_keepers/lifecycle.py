@@ -1,8 +1,8 @@
 """Starting, stopping and removing the keepers of one experiment's jobs.
 
-A job's keeper is started when the job is submitted, again and again until its platform has taken it. A job that is
-to stop is stopped by its keeper, or else by the platform. When a job is over, its files are collected and the platform
-removes what it has of it.
+A job's keeper is started when the job is submitted, and requested again until the platform accepts it. A job is stopped
+by its keeper or, if that fails, by the platform. When it has ended, its files are collected, and then the platform
+removes everything of it.
 """
 
 import asyncio
@@ -38,18 +38,18 @@ __all__ = ["JobKeeperLifecycle"]
 log = logging.getLogger(__name__)
 
 AT_ONCE = 8
-"""How many keepers of an experiment are started, or stopped, at the same time."""
+"""How many keepers of an experiment are started or stopped at the same time."""
 STOP_SECONDS = 30.0
-"""How long a keeper may take to end its job, beyond the time that the trial has to save. After that the platform ends
-one that does not answer."""
+"""How long a keeper may take to stop its job, beyond the time that the trial has to save. After that the platform ends
+the job of a keeper that does not answer."""
 LONGEST_STOP_SECONDS = 300.0
-"""How long a keeper that answers may take after that, which says why; then the platform ends it, too."""
+"""How much longer a keeper that answers may take; meanwhile the trial says why. Then the platform ends its job, too."""
 _INSTANCES_FOLDER = "keeper-instances"
 
 
 class JobKeeperLifecycle(KeeperPlatform, HubTrainingService, KeeperPresence):
-    """The lower half of `JobKeeperService`: everything about jobs and keepers but what their platform says of them.
-    Parameters: as there."""
+    """The base class of `JobKeeperService`, with everything about jobs and keepers that does not depend on what the
+    platform reports. Parameters: see there."""
 
     def __init__(
         self,
@@ -120,11 +120,11 @@ class JobKeeperLifecycle(KeeperPlatform, HubTrainingService, KeeperPresence):
         if self.must_prepare(form):
             self._await_launch(form, arrived=False)
         else:
-            self._hub.send(self.keeper_of(form), self.launch_order(form))  # it gets it when it registers
+            self._hub.send(self.keeper_of(form), self.launch_order(form))  # delivered when it registers
         self._begin_starting(form.job_id)
 
     def resume(self, form: TrialJobForm) -> None:
-        """The list will show whether the platform has it."""
+        """The next list of the platform shows whether it has the job."""
         keeper = self._add_keeper(form)
         keeper.is_resumed = True
         with suppress(OSError):
@@ -141,8 +141,8 @@ class JobKeeperLifecycle(KeeperPlatform, HubTrainingService, KeeperPresence):
         return keeper
 
     def _assign_instance(self, keeper: JobKeeper, instance: str) -> None:
-        """The first instance of a keeper that registers is the job's, and stays that after a restart of the manager. A
-        power cut may lose the record; then the first one that registers with the next manager is."""
+        """The first instance of a keeper that registers gets the job and keeps it, also after a restart of the manager.
+        If a power cut loses the record, the first one that registers with the next manager gets it."""
         if instance == keeper.instance:
             return
         keeper.instance = instance
@@ -150,7 +150,7 @@ class JobKeeperLifecycle(KeeperPlatform, HubTrainingService, KeeperPresence):
             make_folder(str(self._instances))
             replace_file(self._instances / keeper.form.job_id, instance.encode(), durable=False)
         except OSError as error:
-            text = "which instance of its keeper has job %s cannot be recorded: %s"
+            text = "the instance of the keeper of job %s cannot be recorded: %s"
             log.warning(text, keeper.form.job_id, error, extra={"action": "job.start", "job_id": keeper.form.job_id})
 
     async def cancel_trial_job(self, job_id: str, is_early_stopped: bool = False) -> None:
@@ -200,7 +200,7 @@ class JobKeeperLifecycle(KeeperPlatform, HubTrainingService, KeeperPresence):
             keeper.stop_timer()
 
     def _drop(self, job_id: str) -> None:
-        """What the platform has of it is removed, now or, after a restart, when it is listed."""
+        """The platform removes everything of the job, now or, after a restart, when it is listed."""
         keeper = self._keepers.pop(job_id, None)
         super()._drop(job_id)
         if keeper is None:
@@ -220,7 +220,7 @@ class JobKeeperLifecycle(KeeperPlatform, HubTrainingService, KeeperPresence):
         self.leave_keeper(job_id)
 
     def complete(self, change: StatusChange) -> StatusChange:
-        """The hub's name of a job's keeper is no node; the platform may know on which one it runs."""
+        """The hub does not know on which node a job runs; the platform may."""
         job = self._jobs.get(change.job_id)
         return replace(super().complete(change), node_id=None if job is None else self.place_of(job.form))
 
@@ -232,7 +232,7 @@ class JobKeeperLifecycle(KeeperPlatform, HubTrainingService, KeeperPresence):
             keeper.starting = self._start(self._start_job(keeper), f"start of {job_id}")
 
     async def _start_job(self, keeper: JobKeeper) -> None:
-        await asyncio.sleep(0)  # a job that is just being submitted is listed first
+        await asyncio.sleep(0)  # the job is added to the list of jobs first
         form, backoff = keeper.form, BackOff()
         while True:
             try:
@@ -256,7 +256,7 @@ class JobKeeperLifecycle(KeeperPlatform, HubTrainingService, KeeperPresence):
                 detail = f"its keeper cannot be started: {error!r}; see the manager's log"
                 self._hub.end(form.job_id, EndReason.INFRASTRUCTURE, detail)
                 return
-            else:  # also of one that was removed meanwhile: then it is removed again
+            else:  # even if it was removed meanwhile: it is removed again
                 keeper.is_taken, keeper.is_removed = True, False
                 return
 
@@ -268,8 +268,8 @@ class JobKeeperLifecycle(KeeperPlatform, HubTrainingService, KeeperPresence):
     # ---- stopping
 
     def _enforce_stop(self, job_id: str, save_seconds: float) -> None:
-        """A job is to stop. One that does not run yet is over at once. One that runs is stopped by its keeper, or else
-        by its platform; of several requests, the one with the earliest deadline counts."""
+        """Make sure that a job stops: at once if it does not run yet, else by its keeper or, in the end, its platform.
+        Of several requests, the earliest deadline counts."""
         keeper = self._keepers.get(job_id)
         if keeper is None or self._group is None:
             return
@@ -287,7 +287,7 @@ class JobKeeperLifecycle(KeeperPlatform, HubTrainingService, KeeperPresence):
                 keeper.stopping = self._start(self._await_stop(keeper), f"stop of {job_id}")
 
     async def _await_stop(self, keeper: JobKeeper) -> None:
-        """Have the platform end a job whose keeper has not, and say meanwhile why it is not over."""
+        """Have the platform end a job that its keeper does not stop, and report meanwhile why it is still running."""
         form, keeper_id, loop = keeper.form, self.keeper_of(keeper.form), asyncio.get_running_loop()
         reported = ""
         await asyncio.sleep(keeper.stop_due - loop.time())
@@ -310,7 +310,7 @@ class JobKeeperLifecycle(KeeperPlatform, HubTrainingService, KeeperPresence):
             await asyncio.sleep(STOP_SECONDS)
 
     async def _remove_and_end(self, keeper: JobKeeper, reason: EndReason, detail: str) -> None:
-        """End a job although its keeper may still run: first its platform removes that."""
+        """End a job whose keeper may still be running: the platform removes the keeper first."""
         if keeper.is_over:
             return
         keeper.is_over = True
@@ -328,8 +328,8 @@ class JobKeeperLifecycle(KeeperPlatform, HubTrainingService, KeeperPresence):
     # ---- removing
 
     async def _take_down(self, keeper: JobKeeper) -> None:
-        """Collect the files of a job that is over, and remove what the platform has of it. A request to start it that
-        is under way may still arrive after it was canceled, so it is waited for."""
+        """Collect the files of a job that has ended, and have the platform remove everything of it. A request to start
+        it may still be under way and take effect after it was canceled, so wait for that first."""
         job_id = keeper.form.job_id
         keeper.dropped.set()
         try:
@@ -345,7 +345,7 @@ class JobKeeperLifecycle(KeeperPlatform, HubTrainingService, KeeperPresence):
             self._remove_departed(job_id)
 
     async def _take_down_left(self, seen: PlatformJob) -> None:
-        """The same for a job that an earlier manager has left."""
+        """The same for a job that an earlier manager left behind."""
         try:
             await self._collect_left(seen)
             log.info("job %s is over and is removed from its platform", seen.job_id, extra={"action": "job.remove"})
@@ -356,13 +356,13 @@ class JobKeeperLifecycle(KeeperPlatform, HubTrainingService, KeeperPresence):
     async def _collect_left(self, seen: PlatformJob) -> None:
         self._departures.add_left(seen)
         if seen.status is PlatformStatus.RUNNING:
-            with suppress(ServiceUnavailable):  # then it is waited for in vain
+            with suppress(ServiceUnavailable):  # then collecting times out
                 await self.reach_keeper(seen)
             await self._departures.collect(seen.job_id)
         self._departures.skip(seen.job_id)
 
     async def _stop(self, job_id: str) -> None:
-        """Until the platform has taken it."""
+        """Have the platform remove everything of a job, trying until it accepts the request."""
         backoff, problem = BackOff(), ""
         while True:
             try:

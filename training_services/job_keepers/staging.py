@@ -1,8 +1,8 @@
-"""What a job needs before it is launched under a keeper of its own: the trial code, and a checkpoint to continue from.
-Both are sent over the keeper's link (decision 0044).
+"""Preparing a job with a keeper of its own before its launch: the trial code, and a checkpoint to continue from, are
+sent over the keeper's link (decision 0044).
 
-A job continues from the first of the checkpoints it is offered that is whole: on the manager's machine, or on that of a
-job that still runs, from which it is fetched. Without one, it starts from the beginning.
+A job continues from the first intact one of the checkpoints that it is offered: on the manager's machine, or on that of
+a job that is still running, from which it is fetched. Without one, it starts from the beginning.
 """
 
 import asyncio
@@ -37,13 +37,13 @@ log = logging.getLogger(__name__)
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 30.0
 ATTEMPTS = 8
-"""After so many failures of a keeper that answers, the job is given back."""
+"""After this many failures of a keeper that answers, the job ends, and its trial gets another one."""
 PACKED_AT_ONCE = 2
 _OUTGOING_FOLDER = "checkpoint-archives"
 
 
 class JobStaging:
-    """Brings the jobs of one experiment what they need."""
+    """Prepares the jobs of one experiment."""
 
     def __init__(
         self,
@@ -63,11 +63,11 @@ class JobStaging:
         self._packing = asyncio.Semaphore(PACKED_AT_ONCE)
 
     async def prepare(self, form: TrialJobForm, code_place: str | None) -> StagedJob:
-        """Have where a job runs what it needs, however long its keeper is disconnected. While the manager's own disk is
-        full, it waits. Raises SubmissionRefused for code that cannot be archived; PreparationFailed when a keeper that
-        answers has failed `ATTEMPTS` times.
+        """Prepare a job's machine, however long its keeper is disconnected; waits while the manager's own disk is full.
+        Raises SubmissionRefused for code that cannot be archived; PreparationFailed when a keeper that answers has
+        failed `ATTEMPTS` times.
 
-        :param code_place: where the code is there already; None: it is sent.
+        :param code_place: the folder in which the code already is; None: it is sent.
         """
         failures = pauses = 0
         while True:
@@ -78,7 +78,9 @@ class JobStaging:
             except SubmissionRefused:
                 raise
             except (TrainingServiceError, OSError) as error:
-                failures += not isinstance(error, (ServiceUnavailable, OSError))  # else it is away, or our disk is full
+                failures += not isinstance(
+                    error, (ServiceUnavailable, OSError)
+                )  # else the keeper is away, or our disk is full
                 clause = f"its machine cannot be made ready: {error}"
                 if failures == ATTEMPTS:
                     raise PreparationFailed(clause) from error
@@ -89,7 +91,7 @@ class JobStaging:
                 await asyncio.sleep(pause)
 
     def remove_leftovers(self) -> None:
-        """Remove the archives of checkpoints that a manager has left which was killed. Blocks."""
+        """Remove checkpoint archives left by a manager that was killed. Blocks."""
         for path in (self._paths.directory / _OUTGOING_FOLDER).glob("*"):
             path.unlink(missing_ok=True)
 
@@ -108,7 +110,7 @@ class JobStaging:
             failpoint("manager.job_keeper.send.after")
 
     async def _find_checkpoint(self, form: TrialJobForm) -> ResumePoint:
-        """Where the job begins: with the first of its checkpoints that is whole, which is sent. Raises
+        """Find the checkpoint from which the job continues, the first intact one, and send it. Raises
         ServiceUnavailable and OSError: try again."""
         passed_over: list[tuple[CheckpointOffer, str]] = []
         for offer in form.checkpoints:
@@ -125,8 +127,8 @@ class JobStaging:
         return ResumePoint(describe_start(form.trial_id, None, passed_over) if passed_over else None)
 
     async def _bring_here(self, form: TrialJobForm, offer: CheckpointOffer) -> str:
-        """Why a checkpoint is not whole on the manager's machine, as a clause; one of a job that still runs is fetched
-        first."""
+        """Why a checkpoint is not intact on the manager's machine, as a clause, or ""; one of a job that is still
+        running is fetched first."""
         name, notify = offer.name(form.trial_id), partial(self._service.report_waiting, form)
         with reporting_wait(notify, f"{name} is being fetched from the machine of job {offer.job_id}"):
             await self._departures.wait(offer.job_id)
@@ -145,7 +147,7 @@ class JobStaging:
             return await verify_on_this_machine(offer)
 
     async def _fetch(self, offer: CheckpointOffer) -> str:
-        """Fetch a checkpoint from the machine of a job that still runs. Why that is not possible, or ""."""
+        """Fetch a checkpoint from the machine of a running job. Returns why that is not possible, or ""."""
         keeper_id, there = job_keeper_id(offer.job_id), self._paths.on_machine(offer.path)
         assert there is not None
         try:
@@ -158,7 +160,7 @@ class JobStaging:
         return "it is gone from the machine on which it was saved"
 
     async def _send_checkpoint(self, form: TrialJobForm, offer: CheckpointOffer) -> str:
-        """Returns where it is then."""
+        """Returns its path on the job's machine."""
         here, outgoing = Path(offer.path), self._paths.directory / _OUTGOING_FOLDER
         target = f"{self._paths.checkpoints}/{here.relative_to(self._paths.directory).as_posix()}"
         async with self._packing:

@@ -1,4 +1,4 @@
-"""What `proctor doctor --config` looks at in a cluster, and what `proctor platform clean` removes there."""
+"""What `proctor doctor` checks in a cluster, and what `proctor platform clean` deletes there."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,7 +28,7 @@ _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 @dataclass(frozen=True)
 class Right:
-    """What the manager's user does in the namespace with one kind of objects."""
+    """The verbs that the manager uses on one resource in the namespace."""
 
     group: str
     resource: str  # with its subresource: "pods/log"
@@ -44,35 +44,35 @@ RIGHTS = (
     Right("", "secrets", ("create",)),
     Right("", "events", ("list", "watch"), is_needed=False),
 )
-"""All that platform kubernetes does, and the whole of the Role in `deploy/kubernetes`."""
+"""All that platform kubernetes needs; the Role in `deploy/kubernetes` has exactly these."""
 RIGHTS_FOR_EXEC = (Right("", "pods/exec", ("create", "get")),)
-"""What is needed besides where pods do not reach the manager (no managerUrl)."""
+"""Needed in addition where pods cannot reach the manager (no managerUrl)."""
 
 
 @dataclass
 class ClusterChecks:
-    """The steps of one check, each added as it is done.
+    """The steps of one check, in the order in which they were taken.
 
-    :param place: what they are about, for people.
+    :param place: the cluster and namespace, as shown to the user.
     """
 
     place: str
     steps: list[CheckStep] = field(default_factory=list)
 
     def add(self, name: str, found: str, advice: str = "", verdict: CheckVerdict = CheckVerdict.OK) -> None:
-        """A step that was done."""
+        """Add a step."""
         self.steps.append(CheckStep(self.place, name, verdict, found, advice))
 
     @contextmanager
     def step(self, name: str, advice: str = "") -> Iterator[None]:
-        """Take one step, which adds itself. An error in it is its failure, and no reason to stop."""
+        """Take one step, which adds its own result. An error makes it fail; the check continues."""
         try:
             yield
         except (TrainingServiceError, OSError) as error:
             self.add(name, str(error), advice, CheckVerdict.FAIL)
 
     async def check_rights(self, cluster: Cluster, namespace: str, rights: Sequence[Right]) -> None:
-        """Whether the user may do what the manager will."""
+        """Check that the user has these rights."""
         with self.step("rights"):
             missing = await find_missing_rights(cluster, namespace, rights)
             needed = [text for text, is_needed in missing if is_needed]
@@ -87,7 +87,7 @@ class ClusterChecks:
 
 
 async def find_missing_rights(cluster: Cluster, namespace: str, rights: Sequence[Right]) -> list[tuple[str, bool]]:
-    """What of `rights` the user does not have, each as words, "create jobs.batch", and whether nothing goes without it.
+    """The rights that the user lacks: each as text ("create jobs.batch"), and whether trials cannot run without it.
     Raises ServiceUnavailable."""
     missing = []
     for right in rights:
@@ -111,7 +111,7 @@ async def list_anchors(cluster: Cluster, namespace: str, names: Names) -> list[K
 
 
 def experiment_of(anchor: KubernetesObject) -> str:
-    """The id of its experiment."""
+    """The id of an anchor's experiment."""
     return str((anchor["metadata"].get("annotations") or {}).get(EXPERIMENT_ANNOTATION, ""))
 
 
@@ -127,8 +127,8 @@ async def remove_left_probes(
 async def clean_namespace(
     cluster: Cluster, namespace: str, names: Names, *, in_use: Collection[str]
 ) -> tuple[list[str], list[str]]:
-    """Delete what the manager has in a namespace, but for experiments that are in use; everything goes with the anchor
-    of its experiment. Returns the experiments whose objects were deleted, and those that were left alone. Raises
+    """Delete all objects of the manager in a namespace except those of experiments in use, by deleting the anchors that
+    own them. Returns the experiments whose objects were deleted, and those that were left alone. Raises
     ServiceUnavailable.
     """
     anchors = await list_anchors(cluster, namespace, names)

@@ -1,5 +1,5 @@
-"""The API server of a cluster: requests, paged lists and watches, with JSON objects as they are. No other module
-imports the library, which knows how to log in (kubeconfig files, the account of a pod) and how to speak TLS.
+"""Client of a cluster's API server: requests, paged lists, watches and exec streams, with plain JSON objects. No other
+module imports the library, which handles logins (kubeconfig files, service accounts) and TLS.
 """
 
 import asyncio
@@ -27,9 +27,9 @@ KubernetesObject = dict[str, Any]
 PAGE_SIZE = 500
 REQUEST_SECONDS = 30.0
 WATCH_SECONDS = 240
-"""A watch ends after this time and continues where it was: a connection that has died silently is noticed then."""
+"""A watch is renewed after this time, so that a connection that has died silently is noticed."""
 LAST_LINES_BYTES = 64 * 1024
-"""How much of the last lines of a log is read, which may be long."""
+"""How much of the last lines of a log is read; a line may be very long."""
 _RETRIES = 5
 _MOST_RETRY_AFTER_SECONDS = 20.0
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -44,10 +44,10 @@ log = logging.getLogger(__name__)
 
 
 class ApiRefused(ServiceUnavailable):
-    """The API server has refused a request; the text is its own sentence.
+    """The API server has refused a request; the text is its message.
 
-    :param status: of HTTP.
-    :param reason: one word of Kubernetes: Forbidden, Invalid, NotFound, AlreadyExists, Conflict, Expired, …
+    :param status: the HTTP status.
+    :param reason: the reason as Kubernetes names it: Forbidden, Invalid, NotFound, AlreadyExists, Conflict, Expired, …
     """
 
     def __init__(self, status: int, reason: str, message: str) -> None:
@@ -61,11 +61,11 @@ class ApiUnreachable(ServiceUnavailable):
 
 
 class WatchExpired(ServiceUnavailable):
-    """What a watch was to continue from is forgotten there (410): list again."""
+    """The server no longer has the resource version to watch from (410): list again."""
 
 
 class Cluster:
-    """One API server, as one user."""
+    """One API server, accessed as one user."""
 
     def __init__(
         self, client: ApiClient, *, context: str, namespace: str, log_in: Callable[[], Awaitable[object]] | None = None
@@ -74,13 +74,13 @@ class Cluster:
         self._client = client
         self._log_in = log_in
         self.context = context
-        """Its name in the kubeconfig file; "" inside of a cluster."""
+        """The name of the context in the kubeconfig file; "" inside a cluster."""
         self.namespace = namespace
-        """Where its user works by default."""
+        """The default namespace of its user."""
 
     @property
     def url(self) -> str:
-        """Where the API server is."""
+        """The URL of the API server."""
         return str(self._client.configuration.host)
 
     async def close(self) -> None:
@@ -88,11 +88,11 @@ class Cluster:
         await self._client.close()
 
     async def get(self, path: str, query: Mapping[str, str] | None = None) -> KubernetesObject:
-        """Raises ApiRefused (status 404 where there is no such object), ApiUnreachable."""
+        """Read an object. Raises ApiRefused (status 404 if there is no such object), ApiUnreachable."""
         return await self._request("GET", path, query)
 
     async def create(self, path: str, body: KubernetesObject) -> KubernetesObject:
-        """Create an object in the collection `path`. Raises ApiRefused (status 409 where it exists), ApiUnreachable."""
+        """Create an object in the collection `path`. Raises ApiRefused (status 409 if it exists), ApiUnreachable."""
         return await self._request("POST", path, body=body)
 
     async def patch(self, path: str, body: KubernetesObject) -> KubernetesObject:
@@ -100,9 +100,10 @@ class Cluster:
         return await self._request("PATCH", path, body=body, headers=_PATCH)
 
     async def delete(self, path: str, *, uid: str | None = None) -> bool:
-        """Delete an object, and then, in the background, what it owns. False where it was not there.
+        """Delete an object; what it owns is deleted in the background. Returns False if there was no such object.
+        Raises ApiRefused, ApiUnreachable.
 
-        :param uid: only this one, not another one of its name. Raises ApiRefused, ApiUnreachable.
+        :param uid: delete it only if it has this uid.
         """
         options: dict[str, Any] = {"propagationPolicy": "Background"}
         if uid is not None:
@@ -118,8 +119,8 @@ class Cluster:
     async def read_log(
         self, namespace: str, pod: str, container: str, *, tail_lines: int, limit_bytes: int = LAST_LINES_BYTES
     ) -> bytes:
-        """The last lines that a container of a pod has printed; of more than `limit_bytes`, the first of them. Raises
-        ApiRefused (status 400 where it has not been started), ApiUnreachable."""
+        """The last lines of the log of a container, cut after `limit_bytes`. Raises ApiRefused (status 400 if it has
+        not been started), ApiUnreachable."""
         query = {"container": container, "tailLines": str(tail_lines), "limitBytes": str(limit_bytes)}
         path = f"/api/v1/namespaces/{namespace}/pods/{pod}/log"
         response = await self._send("GET", path, query, timeout=aiohttp.ClientTimeout(REQUEST_SECONDS))
@@ -128,8 +129,9 @@ class Cluster:
     async def list(
         self, path: str, query: Mapping[str, str]
     ) -> AsyncIterator[tuple[builtins.list[KubernetesObject], str]]:
-        """All objects of a collection that the query's selectors choose, page by page, and with each page the resource
-        version to watch from. Raises ApiRefused, ApiUnreachable; WatchExpired when further pages are forgotten."""
+        """The objects of a collection that match the selectors in `query`, page by page, each page with the resource
+        version to watch from. Raises ApiRefused, ApiUnreachable; WatchExpired if the server no longer has the next
+        page."""
         token = ""
         while True:
             page = await self._request("GET", path, {**query, "limit": str(PAGE_SIZE), "continue": token})
@@ -145,11 +147,9 @@ class Cluster:
     async def watch(
         self, path: str, query: Mapping[str, str], resource_version: str
     ) -> AsyncIterator[tuple[str, KubernetesObject]]:
-        """The changes since a resource version: ADDED, MODIFIED, DELETED or BOOKMARK with the object. Ends when the
-        server ends it; then it continues from the last object's version.
-
-        Raises ApiRefused, ApiUnreachable, WatchExpired.
-        """
+        """The changes since a resource version: ADDED, MODIFIED, DELETED or BOOKMARK, with the object. Ends when the
+        server ends the watch; continue then from the version of the last object. Raises ApiRefused, ApiUnreachable,
+        WatchExpired."""
         asked = {**query, "watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": str(WATCH_SECONDS)}
         asked["resourceVersion"] = resource_version
         timeout = aiohttp.ClientTimeout(None, sock_connect=REQUEST_SECONDS, sock_read=WATCH_SECONDS + REQUEST_SECONDS)
@@ -174,8 +174,8 @@ class Cluster:
     async def exec(
         self, namespace: str, pod: str, container: str, command: Sequence[str]
     ) -> AsyncIterator["ExecStream"]:
-        """Run a command in a container and exchange bytes with it; leaving the context closes its pipes. Raises
-        ApiRefused, ApiUnreachable."""
+        """Run a command in a container, with its standard streams; leaving the context closes them. Raises ApiRefused,
+        ApiUnreachable."""
         options = [("container", container), *(("command", word) for word in command)]
         options += [(name, "true") for name in ("stdin", "stdout", "stderr")]
         path = f"/api/v1/namespaces/{namespace}/pods/{pod}/exec?{urlencode(options)}"
@@ -217,7 +217,7 @@ class Cluster:
         return found
 
     def _not_understood(self, path: str, expected: str, found: object) -> ApiUnreachable:
-        """Something else answers in the place of the API server, such as a proxy that wants a login."""
+        """The answer is not from an API server; it may be from a proxy that requires a login."""
         shown = found if isinstance(found, str) else json.dumps(found)
         return ApiUnreachable(f"{self.url} should answer {path} with {expected}, found {shown[:_MOST_SHOWN]!r}")
 
@@ -231,9 +231,9 @@ class Cluster:
         body: KubernetesObject | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> aiohttp.ClientResponse:
-        """The response to a request that was carried out; its body is still to be read. One that the server turns away
-        because it is busy (429, 503, or with Retry-After) is sent again when it says so, and one whose credentials have
-        expired is sent again with new ones."""
+        """Send a request and return the response, whose body is still unread. A request that is refused because the
+        server is busy (429, 503, or with Retry-After) is sent again after the time it asks for, and one that is refused
+        because credentials have expired (401) is sent again with new ones."""
         may_log_in, attempts = self._log_in is not None, 0
         while True:
             response = await self._send_once(method, path, query, timeout=timeout, body=body, headers=headers)
@@ -285,16 +285,16 @@ class ExecStream:
         self._socket = socket
         self._unread = b""
         self.stderr_tail = b""
-        """The last of what it wrote to standard error."""
+        """The end of its standard error."""
         self.problem = ""
-        """Why it could not be started, or that it failed, once it has ended."""
+        """Once it has ended: why it could not be started, or how it failed."""
 
     async def write(self, data: bytes) -> None:
-        """To its standard input."""
+        """Write to its standard input."""
         await self._socket.send_bytes(_STDIN + data)
 
     async def read(self) -> bytes:
-        """What it has written to standard output; empty at the end."""
+        """Read from its standard output; empty at the end."""
         if self._unread:
             data, self._unread = self._unread, b""
             return data
@@ -315,9 +315,8 @@ class ExecStream:
                 return b""
 
     async def read_line(self) -> bytes:
-        """The next line of standard output; empty at the end. Waits for as long as it takes: the caller sets a limit,
-        and a stream that has died silently is noticed by its heartbeat. Raises ApiUnreachable for a line that does not
-        end."""
+        """Read the next line of its standard output; empty at the end. Has no time limit of its own: callers set one
+        where they need it, and the heartbeat notices a dead connection. Raises ApiUnreachable for an endless line."""
         line = b""
         while b"\n" not in line:
             data = await self.read()
@@ -331,15 +330,15 @@ class ExecStream:
 
 
 async def open_cluster(kubeconfig: str | None, context: str | None) -> Cluster:
-    """The cluster of a kubeconfig file's context, or without any, the one that this process runs in.
+    """Open the cluster of a context in a kubeconfig file or, without such a file, the one that this process runs in.
 
-    :param kubeconfig: None: $KUBECONFIG, else ~/.kube/config, if there is one.
+    :param kubeconfig: None: $KUBECONFIG, else ~/.kube/config.
     :param context: None: the current one.
-    :raises ServiceUnavailable: it cannot be used; names the file and what it has.
+    :raises ServiceUnavailable: the file cannot be used; says which one, and why.
     """
     configuration = Configuration()
     configuration.retries = None
-    configuration.connection_pool_maxsize = 0  # watches and exec streams hold theirs
+    configuration.connection_pool_maxsize = 0  # no limit: watches and exec streams keep their connections
     path = kubeconfig or os.environ.get("KUBECONFIG") or str(Path("~/.kube/config").expanduser())
     is_there = any(Path(each).expanduser().exists() for each in path.split(os.pathsep))
     if not is_there and kubeconfig is None and context is None and "KUBERNETES_SERVICE_HOST" in os.environ:
@@ -357,7 +356,7 @@ async def open_cluster(kubeconfig: str | None, context: str | None) -> Cluster:
             loader = await kube_config.load_kube_config(
                 config_file=path, context=context, client_configuration=configuration, persist_config=False
             )
-        except Exception as error:  # a file that people write, in the hands of several libraries
+        except Exception as error:  # the file is the user's, and several libraries parse it
             raise ServiceUnavailable(f"the kubeconfig file {path} cannot be used: {error}") from error
         found: KubernetesObject = loader.current_context
         return found
@@ -375,7 +374,7 @@ async def _read(response: aiohttp.ClientResponse) -> bytes:
 
 
 def _retry_after(response: aiohttp.ClientResponse) -> float:
-    """How long a busy server wants to be left alone, in seconds."""
+    """How long to wait before a busy server is asked again, in seconds."""
     try:
         return min(float(response.headers.get("Retry-After", "1")), _MOST_RETRY_AFTER_SECONDS)
     except ValueError:  # it may be a date
@@ -383,7 +382,7 @@ def _retry_after(response: aiohttp.ClientResponse) -> float:
 
 
 def _parse_status(body: bytes) -> KubernetesObject:
-    """The Status object in an answer; a proxy in front of the server may have sent something else."""
+    """The Status object in an answer, or one made of what something else (such as a proxy) has sent."""
     with suppress(ValueError):
         found = json.loads(body)
         if isinstance(found, dict):

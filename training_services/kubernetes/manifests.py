@@ -1,8 +1,8 @@
-"""What is created in the cluster: one anchor for an experiment, which owns everything, the keeper's file beside it, and
-for each trial job a Job with a Secret of its own.
+"""The objects in the cluster: for each experiment an anchor, which owns everything else, and the keeper's file; for
+each trial job a Job and a Secret.
 
-Names and label values are hashes, because ids of trials differ by case and may begin with `_`; the ids themselves are
-annotations. Nothing of the trial is in a Job: its keeper gets the launch over its connection.
+Names and label values are hashes, because ids of trials are case-sensitive and may begin with `_`; the ids themselves
+are annotations. A Job holds nothing about its trial: the keeper receives the launch over its connection.
 """
 
 import base64
@@ -43,28 +43,28 @@ ENDPOINT_FOLDER = f"{KEEPER_ROOT}/manager"
 SECRET_FOLDER = f"{KEEPER_ROOT}/secret"
 WORK_FOLDER = f"{KEEPER_ROOT}/work"
 SOCKET = f"{WORK_FOLDER}/manager.sock"
-"""Where keepers find a manager that comes to them by exec streams."""
+"""The socket at which keepers find a manager that is connected by exec streams."""
 ENDED_JOB_SECONDS = 7 * 86400
-"""The cluster deletes ended Jobs after this time, for managers that never return."""
+"""When the cluster deletes an ended Job by itself, should the manager never return."""
 _HASH_LENGTH = 24
 
 
 @dataclass(frozen=True)
 class Names:
-    """What the objects of a manager are called.
+    """The names of a manager's objects.
 
-    :param manager_id: random, from the home: managers may share a namespace.
+    :param manager_id: random, from the home, so that managers can share a namespace.
     """
 
     manager_id: str
 
     @property
     def manager(self) -> str:
-        """The value of the label by which a manager finds its objects."""
+        """The value of the label that marks this manager's objects."""
         return _hash(self.manager_id)
 
     def experiment(self, experiment_id: str) -> str:
-        """The hash of an experiment, in labels."""
+        """The hash of an experiment's id, for labels."""
         return _hash(self.manager_id, experiment_id)
 
     def anchor(self, experiment_id: str) -> str:
@@ -81,7 +81,7 @@ class Names:
 
 
 def relay_command(python: str) -> list[str]:
-    """What is run in a pod to carry its keeper's connections."""
+    """The command in a pod that carries its keeper's connections."""
     return [*_keeper_words(python), "relay"]
 
 
@@ -102,7 +102,7 @@ def _hash(*words: str) -> str:
 class ExperimentManifests:
     """The objects of one experiment.
 
-    :param version: of Proctor, for the recommended label.
+    :param version: Proctor's version, for the recommended label.
     :param deadline_seconds: the cluster ends its pods this long after their Jobs were created, whether the manager is
         there or not, and deletes the Jobs as long after that; None: it lets them run.
     """
@@ -114,13 +114,13 @@ class ExperimentManifests:
     deadline_seconds: int | None = None
 
     def anchor(self, endpoint: str) -> KubernetesObject:
-        """The ConfigMap that owns the experiment's objects. It holds where keepers find the manager, and is changed
-        when that moves: pods see the change within a minute or two."""
+        """The ConfigMap that owns the experiment's objects. It holds the manager's address for keepers; after a change
+        pods see the new one within a minute or two."""
         metadata = self._metadata(self.names.anchor(self.experiment_id), "experiment")
         return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {ENDPOINT_KEY: endpoint}}
 
     def keeper(self, sha256: str, archive: bytes, owner: KubernetesObject) -> KubernetesObject:
-        """The ConfigMap with the keeper's one file, which never changes."""
+        """The ConfigMap with the keeper's single file; immutable."""
         metadata = self._metadata(self.names.keeper(self.experiment_id, sha256), "experiment", owner)
         data = {KEEPER_KEY: base64.b64encode(archive).decode()}
         return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "immutable": True, "binaryData": data}
@@ -143,7 +143,7 @@ class ExperimentManifests:
             "spec": self._pod(form, keeper_id, self.names.keeper(self.experiment_id, keeper_sha256)),
         }
         merged = merge(template, self.settings.pod_template)
-        merged["metadata"] = merge(merged["metadata"], own)  # what we find it by
+        merged["metadata"] = merge(merged["metadata"], own)  # by which it is found
         merged["spec"]["tolerations"] = self._with_node_tolerations(merged["spec"].get("tolerations") or ())
         deadline = {} if self.deadline_seconds is None else {"activeDeadlineSeconds": self.deadline_seconds}
         return {
@@ -152,7 +152,7 @@ class ExperimentManifests:
             "metadata": metadata,
             "spec": {
                 "backoffLimit": 0,
-                "podReplacementPolicy": "Failed",  # clusters before 1.29 leave it out, and may start a second pod early
+                "podReplacementPolicy": "Failed",  # servers before 1.29 drop the field and may start a second pod early
                 "completions": 1,
                 "parallelism": 1,
                 "ttlSecondsAfterFinished": self.deadline_seconds or ENDED_JOB_SECONDS,
@@ -241,7 +241,7 @@ class ExperimentManifests:
         return [*_keeper_words(self.settings.python), "pod", *words]
 
     def _resources(self, gpu_number: int) -> dict[str, Any]:
-        """CPUs are requested, and what is idle may be used too; memory and GPUs are limits."""
+        """CPUs are only requested, so idle ones may be used too; memory and GPUs are also limited."""
         settings = self.settings
         limits = {settings.gpu_resource: str(gpu_number)} if gpu_number else {}
         if settings.memory_size is not None:

@@ -1,8 +1,8 @@
-"""What a cluster has of a manager's objects in one namespace, kept up to date by watches: Jobs, pods, and the cluster's
-warnings about them. The experiments that run there share it.
+"""A live view of a manager's Jobs and pods in one namespace, and of the cluster's warnings about them, shared by the
+experiments that run there.
 
-Each kind is listed once, page by page, and then watched from where the list was. A watch that ends continues from the
-last change; it is listed again only when the server no longer knows that (410).
+Each kind is listed once, page by page, and watched from then on. A watch that ends continues from the last change; the
+kind is listed again only if the server no longer has that version (410).
 """
 
 import asyncio
@@ -21,9 +21,9 @@ from proctor.trial_keeper.linux.backoff import BackOff
 __all__ = ["Changes", "NamespaceView"]
 
 SYNC_SECONDS = 30.0
-"""How long the first lists of a namespace may take before it is reported why there are none."""
+"""How long `list` waits for the first lists before it reports why there are none."""
 OVERDUE_SECONDS = 120.0
-"""How long after a pod should have ended its node is taken for lost; the clocks of cluster and manager may differ."""
+"""How long after a pod was due to end its node counts as lost. Allows for clocks that differ."""
 _STEADY_SECONDS = 5.0
 _MOST_DELETED = 2000
 _MOST_WARNINGS = 5000
@@ -33,9 +33,9 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class _Kind:
-    """One kind of objects: where they are, and how far they are followed."""
+    """One kind of objects, and how it is watched."""
 
-    name: str  # of the resource: jobs, pods, events
+    name: str  # jobs, pods, events
     path: str
     query: Mapping[str, str]
     is_needed: bool = True
@@ -44,7 +44,7 @@ class _Kind:
 
 
 class NamespaceView:
-    """One namespace of a cluster, as far as it is this manager's.
+    """This manager's objects in one namespace of a cluster.
 
     :param selector: the label selector of the manager's objects.
     """
@@ -53,9 +53,9 @@ class NamespaceView:
         self.cluster = cluster
         self.namespace = namespace
         self._jobs: dict[str, ClusterJob] = {}  # by name
-        self._names: dict[str, str] = {}  # of Jobs, by the uids of them and of their pods
-        self._pods: dict[str, dict[str, ClusterPod]] = {}  # by the name of the Job, then by uid; in order of creation
-        self._warnings: dict[str, str] = {}  # by the uid of what they are about; the oldest first
+        self._names: dict[str, str] = {}  # of Jobs, by their uids and those of their pods
+        self._pods: dict[str, dict[str, ClusterPod]] = {}  # by Job name, then by uid; in order of creation
+        self._warnings: dict[str, str] = {}  # by the uid of the object; the oldest first
         self._deleted: deque[str] = deque(maxlen=_MOST_DELETED)  # uids of Jobs
         self._listeners: set[Changes] = set()
         labels = {"labelSelector": selector}
@@ -69,21 +69,21 @@ class NamespaceView:
 
     @property
     def jobs_path(self) -> str:
-        """The collection of Jobs."""
+        """The API path of the Jobs."""
         return f"/apis/batch/v1/namespaces/{self.namespace}/jobs"
 
     @property
     def pods_path(self) -> str:
-        """The collection of pods."""
+        """The API path of the pods."""
         return f"/api/v1/namespaces/{self.namespace}/pods"
 
     @property
     def place_name(self) -> str:
-        """What it is called in messages."""
+        """Its name in messages."""
         context = f" of {self.cluster.context}" if self.cluster.context else ""
         return f"namespace {self.namespace}{context}"
 
-    # ---- what is there
+    # ---- reading
 
     async def list(self) -> list[PlatformJob]:
         """All Jobs. Waits for the first lists. Raises ServiceUnavailable, with the reason why there are none yet."""
@@ -98,38 +98,38 @@ class NamespaceView:
         return [self._describe(job) for job in self._jobs.values()]
 
     def listen(self) -> "Changes":
-        """What changes from now on, until `end_listening`."""
+        """Collect changes from now on, until `end_listening`."""
         changes = Changes()
         self._listeners.add(changes)
         return changes
 
     def end_listening(self, changes: "Changes") -> None:
-        """They are no longer needed. Idempotent."""
+        """Stop collecting these changes. Idempotent."""
         self._listeners.discard(changes)
 
     def job(self, name: str) -> PlatformJob | None:
-        """A Job as it is now, None where there is none."""
+        """The current state of a Job, or None if there is none."""
         found = self._jobs.get(name)
         return None if found is None else self._describe(found)
 
     def first_pod(self, name: str) -> ClusterPod | None:
-        """The first pod that was started for a Job, as it was seen last."""
+        """The last known state of the first pod of a Job."""
         return next(iter(self._pods.get(name, {}).values()), None)
 
     def note_created(self, found: KubernetesObject) -> None:
-        """A Job was created; its watch may be late."""
+        """Record a Job that was just created; the watch may be late."""
         if found["metadata"]["uid"] not in self._deleted:
             self._apply_job(found)
 
     def note_deleted(self, name: str) -> None:
-        """A Job was deleted; its watch may be late."""
+        """Record that a Job was just deleted; the watch may be late."""
         if name in self._jobs:
             self._remove_job(self._jobs[name].uid)
 
     # ---- watches
 
     async def run(self) -> None:
-        """Watch until canceled."""
+        """Keep the view up to date until canceled."""
         async with asyncio.TaskGroup() as group:
             for kind in self._kinds:
                 group.create_task(self._follow(kind), name=f"watch of {kind.name} in {self.place_name}")
@@ -150,10 +150,10 @@ class NamespaceView:
                 version = ""
             except ServiceUnavailable as error:
                 self._note_problem(kind, str(error))
-                if isinstance(error, ApiRefused) and error.status == 400:  # of a database that was restored
+                if isinstance(error, ApiRefused) and error.status == 400:  # the cluster was restored from a backup
                     version = ""
             except (LookupError, TypeError, ValueError, AttributeError) as error:
-                self._note_problem(kind, f"an object is not what it should be: {error!r}")
+                self._note_problem(kind, f"an object is malformed: {error!r}")
                 version = ""
             if time.monotonic() - started > _STEADY_SECONDS:
                 backoff.reset()
@@ -166,7 +166,7 @@ class NamespaceView:
             log.warning(text, kind.name, self.place_name, problem, extra={"action": "platform.watch"})
 
     async def _list_kind(self, kind: _Kind) -> str:
-        """Compare with a new list; returns the resource version to watch from."""
+        """Update the view from a new list; returns the resource version to watch from."""
         missing, newest = self._known(kind), ""
         async for items, version in self.cluster.list(kind.path, kind.query):
             newest = version
@@ -182,7 +182,7 @@ class NamespaceView:
     # ---- objects
 
     def _known(self, kind: _Kind) -> set[str]:
-        """The uids of those of a kind."""
+        """The uids of all known objects of a kind."""
         if kind.name == "jobs":
             return {job.uid for job in self._jobs.values()}
         return {uid for pods in self._pods.values() for uid in pods} if kind.name == "pods" else set()
@@ -233,14 +233,14 @@ class NamespaceView:
         self._notify(pod.job_name)
 
     def _note_overdue(self, pod: ClusterPod) -> None:
-        """A pod is still there that should have ended; `pod` is how it was seen last."""
+        """Mark a pod as overdue if it has not changed since; `pod` is its last known state."""
         pods = self._pods.get(pod.job_name, {})
         if pods.get(pod.uid) is pod and pod.phase not in ("Succeeded", "Failed"):
             pods[pod.uid] = replace(pod, is_overdue=True)
             self._notify(pod.job_name)
 
     def _remove_pod(self, uid: str) -> None:
-        """One that has been deleted is remembered as long as its Job: another one in its place is a second one."""
+        """A deleted pod is remembered as long as its Job, so that its replacement counts as the second one."""
         name = self._names.get(uid, "")
         pod = self._pods.get(name, {}).get(uid)
         if pod is None:
@@ -254,7 +254,7 @@ class NamespaceView:
             self._notify(name)
 
     def _apply_warning(self, found: KubernetesObject) -> None:
-        """The last one about each object that is ours by its name."""
+        """Keep the last warning about each object whose name is one of ours."""
         about = found["involvedObject"]
         if not str(about.get("name", "")).startswith("proctor-") or "uid" not in about:
             return
@@ -280,19 +280,19 @@ class NamespaceView:
 
 
 class Changes:
-    """The Jobs that have changed and were not taken yet, each as it was last."""
+    """The Jobs that have changed and were not taken yet, each in its last known state."""
 
     def __init__(self) -> None:
         self._changed: dict[str, PlatformJob] = {}
         self._has_changed = asyncio.Event()
 
     def put(self, name: str, seen: PlatformJob) -> None:
-        """A Job has changed."""
+        """Record that a Job has changed."""
         self._changed[name] = seen
         self._has_changed.set()
 
     async def take(self) -> list[tuple[str, PlatformJob]]:
-        """Wait for changes, and take them all."""
+        """Wait for changes, and take all of them."""
         await self._has_changed.wait()
         self._has_changed.clear()
         taken, self._changed = self._changed, {}

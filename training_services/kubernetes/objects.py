@@ -1,4 +1,4 @@
-"""The objects of an experiment in its namespace: created when they are needed, found again when they are there."""
+"""Creating the objects of an experiment in its namespace, and finding those that exist."""
 
 import asyncio
 
@@ -11,11 +11,11 @@ from proctor.training_services.kubernetes.manifests import ENDPOINT_KEY, TOKEN_A
 __all__ = ["ExperimentObjects"]
 
 _NEVER = frozenset({400, 413, 422})
-"""Statuses of HTTP with which the API server refuses what can never be created as it is."""
+"""The HTTP statuses for objects that can never be created as they are."""
 
 
 class ExperimentObjects:
-    """Those of one experiment."""
+    """The objects of one experiment."""
 
     def __init__(
         self, cluster: Cluster, namespace: str, manifests: ExperimentManifests, archive: KeeperArchive
@@ -24,11 +24,11 @@ class ExperimentObjects:
         self._namespace = namespace
         self._manifests = manifests
         self._archive = archive
-        self._anchor_uid = ""  # of the one whose keeper's file is there
+        self._anchor_uid = ""  # of the anchor whose keeper file has been created
         self._preparing = asyncio.Lock()
 
     async def prepare(self, endpoint: str) -> KubernetesObject:
-        """Make sure that the anchor, with this endpoint, and the keeper's file are there; returns the anchor. Raises
+        """Create the anchor, with this endpoint, and the keeper's file, unless they exist; returns the anchor. Raises
         ServiceUnavailable."""
         async with self._preparing:
             wanted = self._manifests.anchor(endpoint)
@@ -47,8 +47,8 @@ class ExperimentObjects:
     async def create_job(
         self, form: TrialJobForm, *, keeper_id: str, secret: str, anchor: KubernetesObject
     ) -> KubernetesObject:
-        """Make sure that the Job of a trial job is there, with its Secret; returns the Job. Raises SubmissionRefused
-        for what can never be created, ServiceUnavailable."""
+        """Create the Job of a trial job and its Secret, unless they exist; returns the Job. Raises SubmissionRefused if
+        it can never be created, ServiceUnavailable."""
         body = self._manifests.job(form, keeper_id=keeper_id, keeper_sha256=self._archive.sha256, owner=anchor)
         name = body["metadata"]["name"]
         try:
@@ -60,9 +60,9 @@ class ExperimentObjects:
         if "deletionTimestamp" in job["metadata"]:
             raise ServiceUnavailable(f"Job {name} of an earlier attempt is still being deleted")
         if (job["metadata"].get("annotations") or {}).get(TOKEN_ANNOTATION) != form.token:
-            raise SubmissionRefused(f"Job {name} is there already, and is not that of trial job {form.job_id}")
+            raise SubmissionRefused(f"Job {name} exists already and does not belong to trial job {form.job_id}")
         job = {**job, "apiVersion": "batch/v1", "kind": "Job"}
-        try:  # a Secret is never read, so that the right to is not needed: one that is there is this one
+        try:  # an existing one is ours; it is not read, so that the right to read Secrets is not needed
             await self._cluster.create(self._core("secrets"), self._manifests.secret(form, secret, job))
         except ApiRefused as error:
             if error.status != 409:
@@ -70,7 +70,7 @@ class ExperimentObjects:
         return job
 
     async def delete(self) -> None:
-        """Delete the anchor, and with it everything. Raises ServiceUnavailable."""
+        """Delete the anchor and everything that it owns. Raises ServiceUnavailable."""
         name = self._manifests.names.anchor(self._manifests.experiment_id)
         await self._cluster.delete(f"{self._core('configmaps')}/{name}")
         self._anchor_uid = ""
@@ -87,7 +87,7 @@ class ExperimentObjects:
             return None
 
     async def _create(self, path: str, body: KubernetesObject) -> KubernetesObject:
-        """Create an object, or find it where it is there already. One whose owner was deleted is about to be."""
+        """Create an object, or return the one that exists; one whose owner was deleted is about to be deleted."""
         try:
             return await self._cluster.create(path, body)
         except ApiRefused as error:

@@ -1,7 +1,7 @@
-"""The user's own lines of the pod (`podTemplate`), laid over ours as `kubectl patch` lays a strategic merge patch over
-an object: mappings are merged, null removes, lists of named things are merged by name, other lists are replaced.
+"""Merging the user's `podTemplate` into our pod, as `kubectl patch` applies a strategic merge patch: mappings are
+merged, null removes a key, lists of named things are merged by name, other lists are replaced.
 
-The merge keys are those of the Kubernetes API (`patchMergeKey` in its types); a list that has none there is replaced.
+The merge keys are those of the Kubernetes API (`patchMergeKey` in its types); lists without one are replaced.
 Directives (`$patch`, `$retainKeys`, `$setElementOrder`) are refused.
 """
 
@@ -11,13 +11,13 @@ from typing import Any
 __all__ = ["KEEPER_ROOT", "POD_UID", "TRIAL_CONTAINER", "find_conflicts", "merge"]
 
 KEEPER_ROOT = "/proctor"
-"""Below it is what the keeper needs."""
+"""The folder below which the keeper has its files."""
 OUR_NAMES = "proctor-"
-"""How the names of our volumes begin."""
+"""The prefix of our volumes' names."""
 POD_UID = "POD_UID"
-"""The variable with the pod's uid."""
+"""The environment variable that holds the pod's uid."""
 TRIAL_CONTAINER = "trial"
-"""The name of the container that trials run in; one without a name in the user's lines is this one."""
+"""The name of the container in which trials run, also of one that has no name in `podTemplate`."""
 _MERGE_KEYS = {
     "containers": "name",
     "initContainers": "name",
@@ -47,9 +47,9 @@ _OURS_OF_CONTAINER = {
 
 
 def merge(ours: Any, theirs: Any, *, key: str = "") -> Any:
-    """Ours with theirs laid over it. Neither is changed.
+    """Merge `theirs` into a copy of `ours`.
 
-    :param key: under which both stand.
+    :param key: the key of both in their parents.
     """
     if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
         merged = dict(ours)
@@ -59,7 +59,7 @@ def merge(ours: Any, theirs: Any, *, key: str = "") -> Any:
             else:
                 merged[name] = merge(merged.get(name), value, key=name)
         return merged
-    if isinstance(theirs, Mapping):  # nothing is below it, but it may hold nulls
+    if isinstance(theirs, Mapping):  # there is nothing to merge into, but it may hold nulls
         return merge({}, theirs)
     if isinstance(theirs, list):
         return _merge_lists(ours if isinstance(ours, list) else [], theirs, key)
@@ -82,7 +82,7 @@ def _merge_lists(ours: list[Any], theirs: list[Any], key: str) -> list[Any]:
 
 
 def find_conflicts(template: Mapping[str, Any]) -> list[tuple[tuple[str | int, ...], str]]:
-    """What of a `podTemplate` would keep a trial from running as it should, each as its path in it and a sentence."""
+    """The parts of a `podTemplate` that conflict with how trials run, each as a path and an explanation."""
     found: list[tuple[tuple[str | int, ...], str]] = list(_directives(template, ()))
     for key in sorted(key for key in template.keys() - {"metadata", "spec"} if not _is_directive(key)):
         found.append(((key,), "expected metadata and spec, as in the template of a Job"))
@@ -121,7 +121,7 @@ def _conflicts_of_container(container: Mapping[str, Any]) -> Iterator[tuple[tupl
 
 
 def _directives(value: Any, place: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Where there are directives of a strategic merge patch."""
+    """The directives of a strategic merge patch in it."""
     for key, below in value.items() if isinstance(value, Mapping) else enumerate(value):
         if _is_directive(key):
             yield (*place, key), "directives of a merge patch are not supported; null removes a key"
@@ -134,6 +134,6 @@ def _is_directive(key: object) -> bool:
 
 
 def _mappings(found: Any) -> list[tuple[int, Mapping[str, Any]]]:
-    """The mappings in what should be a list of them, with their places."""
+    """The mappings in what should be a list of mappings, with their paths."""
     items = found if isinstance(found, list) else []
     return [(index, item) for index, item in enumerate(items) if isinstance(item, Mapping)]

@@ -1,7 +1,7 @@
-"""What the state of a Job and its pods means for the trial job: waiting and why, running and where, over and how.
+"""From the state of a Job and its pods to that of the trial job: why it waits, where it runs, how it ended.
 
-The sentences of the scheduler and the kubelet are passed on as they are. The reasons they give in one word are those of
-Kubernetes 1.20 to 1.37.
+Messages of the scheduler and the kubelet are passed on unchanged. The one-word reasons are those of Kubernetes 1.20 to
+1.37.
 """
 
 from collections.abc import Sequence
@@ -34,11 +34,11 @@ _TAKEN_AWAY = frozenset(
         ),
     }
 )
-"""Why a kubelet ends a pod, or does not take it, that is no fault of the trial."""
+"""Reasons for which a kubelet ends or rejects a pod through no fault of the trial."""
 _LOST = frozenset({"NodeLost", "ContainerStatusUnknown", "DeletionByPodGC"})
-"""Reasons of a pod whose node has gone."""
+"""Reasons of a pod whose node is gone."""
 _NODE_AWAY = "NodeNotReady"
-"""What the warning about a pod begins with whose node is away."""
+"""The beginning of the warning about a pod whose node is not reachable."""
 _MOST_DETAIL = 600
 
 
@@ -54,7 +54,7 @@ class ClusterJob:
     created_at: float
     is_suspended: bool
     failure: str
-    """Its condition Failed, as a clause."""
+    """The reason and message of its condition Failed, as a clause."""
 
 
 @dataclass(frozen=True)
@@ -68,15 +68,15 @@ class ClusterPod:
     phase: str
     node: str
     is_going: bool
-    """It is to end: deleted, evicted, drained, preempted."""
+    """It is being deleted: by a user, an eviction, a drain, a preemption."""
     end_due: float
-    """When it must have ended if it is to, in Unix time."""
+    """When its grace period ends, if it is being deleted, in Unix time."""
     is_overdue: bool = field(default=False, kw_only=True)
-    """It should have ended a while ago: its kubelet does not answer."""
+    """It should have ended some time ago; its kubelet is not responding."""
     reason: str
-    """Why it ended or goes, in one word of Kubernetes."""
+    """Why it ended or is being deleted: the one-word reason of Kubernetes."""
     message: str
-    """The same as a sentence."""
+    """The message that belongs to the reason."""
     waiting: str
     """Why it does not run yet, as a clause."""
     exit_code: int | None
@@ -85,7 +85,7 @@ class ClusterPod:
 
 
 def read_job(found: KubernetesObject) -> ClusterJob | None:
-    """None for a Job that is none of ours after all."""
+    """The facts that are kept of a Job; None if it is not one of ours."""
     metadata, status = found["metadata"], found.get("status") or {}
     ids = metadata.get("annotations") or {}
     if JOB_ANNOTATION not in ids:
@@ -104,7 +104,7 @@ def read_job(found: KubernetesObject) -> ClusterJob | None:
 
 
 def read_pod(found: KubernetesObject) -> ClusterPod:
-    """What is kept of a pod."""
+    """The facts that are kept of a pod."""
     metadata, status = found["metadata"], found.get("status") or {}
     disruption = next(
         (each for each in _conditions(status) if (each["type"], each["status"]) == ("DisruptionTarget", "True")), {}
@@ -130,9 +130,9 @@ def read_pod(found: KubernetesObject) -> ClusterPod:
 
 
 def describe(job: ClusterJob, pods: Sequence[ClusterPod], warning: str) -> PlatformJob:
-    """A trial job as its platform has it.
+    """The state of a trial job.
 
-    :param pods: those that were started for it, also those that are no longer there, the first one first.
+    :param pods: all pods that were started for it, in order of creation, including deleted ones.
     :param warning: the cluster's last warning about the Job or its pod.
     """
     if not pods:
@@ -140,7 +140,7 @@ def describe(job: ClusterJob, pods: Sequence[ClusterPod], warning: str) -> Platf
         status = PlatformStatus.ENDED if job.failure else PlatformStatus.PENDING
         return _seen(job, status, detail=detail)
     first, instances = pods[0], tuple(pod.uid for pod in pods)
-    if first.phase in ("Succeeded", "Failed") or first.exit_code is not None:  # other containers may still run
+    if first.phase in ("Succeeded", "Failed") or first.exit_code is not None:  # other containers may still be running
         reason, detail = _how_it_ended(first)
         return _seen(job, PlatformStatus.ENDED, first, instances, detail=detail, reason=reason)
     if len(pods) > 1:  # the cluster replaces a pod as soon as it is to end
@@ -148,11 +148,13 @@ def describe(job: ClusterJob, pods: Sequence[ClusterPod], warning: str) -> Platf
         reason = EndReason.NODE_LOST if is_lost else EndReason.PREEMPTED
         return _seen(job, PlatformStatus.RUNNING, first, instances, detail=_leaving(first), reason=reason)
     if first.is_overdue:
-        detail = f"the pod on node {first.node} was to end and has not, so its node is lost"
+        detail = f"the pod on node {first.node} was deleted and has not ended in time, so its node is lost"
         return _seen(job, PlatformStatus.RUNNING, first, instances, detail=detail, reason=EndReason.NODE_LOST)
     if first.phase == "Pending":
         return _seen(job, PlatformStatus.PENDING, first, instances, detail=first.waiting or warning)
-    detail = warning if warning.startswith(_NODE_AWAY) else ""  # others are about what it waited for before
+    detail = (
+        warning if warning.startswith(_NODE_AWAY) else ""
+    )  # other warnings are about what it was waiting for earlier
     return _seen(job, PlatformStatus.RUNNING, first, instances, detail=_leaving(first) if first.is_going else detail)
 
 
@@ -180,7 +182,7 @@ def _seen(
 
 
 def _how_it_ended(pod: ClusterPod) -> tuple[EndReason | None, str]:
-    """Why its platform has ended a pod; None where the keeper should know."""
+    """Why the cluster ended a pod; no reason where the keeper knows it."""
     where = f" on node {pod.node}" if pod.node else ""
     said = _clause(pod.reason, pod.message)
     if pod.reason == "OOMKilled":
@@ -201,7 +203,7 @@ def _leaving(pod: ClusterPod) -> str:
 
 
 def _waiting(status: KubernetesObject) -> str:
-    """Why a pod does not run yet, in the words of the scheduler or the kubelet."""
+    """Why a pod does not run yet, in the scheduler's or the kubelet's words."""
     for condition in _conditions(status):
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             return str(condition.get("message") or condition.get("reason") or "")
@@ -229,7 +231,7 @@ def _join(*clauses: str) -> str:
 
 
 def created_at(found: KubernetesObject) -> float:
-    """When an object was created, in Unix time."""
+    """The Unix time at which an object was created."""
     return _time(found["metadata"]["creationTimestamp"])
 
 

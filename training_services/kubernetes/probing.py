@@ -1,4 +1,4 @@
-"""A pod as a trial's would be, which does nothing but connect to the manager: what `proctor doctor` sends."""
+"""The pod that `proctor doctor` starts: like a trial's, but it only connects to the manager."""
 
 import asyncio
 import logging
@@ -24,9 +24,9 @@ from proctor.trial_keeper.protocol import Registration, ReportHeader
 __all__ = ["DEADLINE_SECONDS", "PATIENCE_SECONDS", "PodProbe", "ProbeOutcome", "needs_change"]
 
 PATIENCE_SECONDS = 90.0
-"""How long the pod may take to run and to connect."""
+"""How long the pod may take to start and to connect."""
 DEADLINE_SECONDS = 180
-"""When the cluster ends the pod, should its manager not be there to do it."""
+"""When the cluster ends the pod by itself, should the manager be gone."""
 _CLEANING_SECONDS = 10.0
 _POLL_SECONDS = 0.5
 _BLOCKED = (
@@ -37,14 +37,14 @@ _BLOCKED = (
     "CreateContainerError",
     "RunContainerError",
 )
-"""With what the kubelet's sentence begins about a container that will not run as it is described."""
+"""How the kubelet's message begins about a container that cannot run as specified."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class ProbeOutcome:
-    """What became of the pod. `problem` is "" when it has connected; one that `is_waiting` may run later."""
+    """The result. `problem` is "" if the pod has connected; if it `is_waiting`, it may still start later."""
 
     node: str
     seconds: float
@@ -53,7 +53,7 @@ class ProbeOutcome:
 
 
 class _ProbePresence(KeeperPresence):
-    """Of the one keeper that is waited for."""
+    """Waits for one keeper."""
 
     def __init__(self) -> None:
         self.has_connected = asyncio.Event()
@@ -77,8 +77,8 @@ class _ProbePresence(KeeperPresence):
 class PodProbe:
     """One probe.
 
-    :param relay_python: the image's Python, where the manager has to come to the pod; else None.
-    :param socket: the manager's.
+    :param relay_python: the image's Python, if the manager has to connect to the pod; else None.
+    :param socket: the path of the manager's socket.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class PodProbe:
         self._problem = ""
 
     async def run(self, objects: ExperimentObjects, endpoint: str, form: TrialJobForm) -> ProbeOutcome:
-        """Send the pod, and remove it again. Raises ServiceUnavailable, SubmissionRefused."""
+        """Start the pod, wait for it, and delete it. Raises ServiceUnavailable, SubmissionRefused."""
         presence = _ProbePresence()
         secret = self._hub.add_job_keeper(form.job_id, form.token, presence)
         try:
@@ -113,7 +113,7 @@ class PodProbe:
             await self._clean(objects)
 
     async def _wait(self, view: NamespaceView, name: str, has_connected: asyncio.Event, group: TaskGroup) -> float:
-        """Until it has connected, or ended, or cannot run as it is, or took too long. Returns the seconds."""
+        """Wait until it has connected or ended, can never run, or has taken too long. Returns the seconds."""
         loop, is_reached = asyncio.get_running_loop(), False
         started = loop.time()
         while loop.time() - started < PATIENCE_SECONDS and not has_connected.is_set():
@@ -127,7 +127,7 @@ class PodProbe:
         return loop.time() - started
 
     async def _clean(self, objects: ExperimentObjects) -> None:
-        """Also when the check is canceled, and so not for long."""
+        """Delete what was created, within a short time limit because the check may have been canceled."""
         try:
             async with asyncio.timeout(_CLEANING_SECONDS):
                 await objects.delete()
@@ -140,14 +140,14 @@ class PodProbe:
             )
 
     async def _relay(self, pod: ClusterPod) -> None:
-        """Once; a stream that cannot be opened is what is looked for."""
+        """Open the stream once; a failure is the result of the check."""
         try:
             await PodRelay(self._cluster, self._namespace, pod.name, self._relay_python or "", self._socket).run()
         except ServiceUnavailable as error:
             self._problem = str(error)
 
     async def _explain(self, view: NamespaceView, name: str, seconds: float) -> ProbeOutcome:
-        """Why it has not connected."""
+        """Find out why it has not connected."""
         seen, pod = _look(view, name), view.first_pod(name)
         if seen.status is PlatformStatus.PENDING:
             is_waiting = not needs_change(seen.detail)
@@ -162,8 +162,8 @@ class PodProbe:
 
 
 def needs_change(detail: str) -> bool:
-    """Whether what a pod waits for has to be put right in the configuration or the cluster, and does not come by
-    itself, as GPUs and quota do when others end."""
+    """Whether a pod waits for a change of the configuration or the cluster, and not for something that becomes free,
+    such as GPUs or quota."""
     if detail.startswith("FailedCreate") and "exceeded quota" not in detail:
         return True
     return detail.startswith(_BLOCKED) or "not found" in detail
@@ -172,12 +172,12 @@ def needs_change(detail: str) -> bool:
 def _look(view: NamespaceView, name: str) -> PlatformJob:
     seen = view.job(name)
     if seen is None:
-        raise ServiceUnavailable(f"Job {name} was deleted while it was waited for")
+        raise ServiceUnavailable(f"Job {name} was deleted during the check")
     return seen
 
 
 def make_form(experiment_id: str, gpu_number: int | None) -> TrialJobForm:
-    """A job that is never launched."""
+    """The form of a job that is never launched."""
     job_id = f"{experiment_id}.1"
     return TrialJobForm(
         job_id=job_id,

@@ -1,4 +1,4 @@
-"""What the experiments of a manager share on Kubernetes: the clusters and their namespaces, each watched once, and the
+"""What a manager's experiments on Kubernetes share: connections to clusters, a watched view of each namespace, and the
 keeper's file."""
 
 import asyncio
@@ -30,7 +30,7 @@ from proctor.trial_keeper.uplink.pointer import read_pointer
 
 
 class KubernetesProvider(Provider):
-    """The clusters of a manager. Each is connected to when an experiment first needs it."""
+    """The clusters of a manager, each opened when an experiment first needs it."""
 
     def __init__(self, context: ProviderContext) -> None:
         self._context = context
@@ -56,8 +56,8 @@ class KubernetesProvider(Provider):
                     closing.push_async_callback(cluster.close)
 
     async def view(self, settings: KubernetesSettings, experiment_id: str) -> NamespaceView:
-        """The namespace of an experiment, watched from now on until all experiments there were forgotten. Raises
-        ServiceUnavailable where the kubeconfig file cannot be used."""
+        """The view of an experiment's namespace, which is watched until all experiments there have been forgotten. Raises
+        ServiceUnavailable if the kubeconfig file cannot be used."""
         async with self._opening:
             where = (settings.kubeconfig, settings.context)
             if where not in self._clusters:
@@ -73,15 +73,15 @@ class KubernetesProvider(Provider):
             return watched.view
 
     async def archive(self) -> KeeperArchive:
-        """The keeper's one file. Raises ArchiveNotBuilt."""
+        """The keeper's single file. Raises ArchiveNotBuilt."""
         return await self._archives.get()
 
     def is_direct(self, settings: KubernetesSettings, cluster: Cluster) -> bool:
-        """Whether pods connect to the manager, not the manager to them: where a URL is given, and in the cluster."""
+        """Whether pods connect to the manager (it has a URL, or runs in the cluster), and not the manager to them."""
         return settings.manager_url is not None or self._context.has_keeper_url or not cluster.context
 
     def endpoint(self, settings: KubernetesSettings, cluster: Cluster) -> str:
-        """The text of the pointer by which keepers in pods find this manager. Raises ServiceUnavailable."""
+        """The content of the pointer file by which keepers in pods find this manager. Raises ServiceUnavailable."""
         pointer = self._context.endpoint_pointer
         if not self.is_direct(settings, cluster):
             return f"{SOCKET}\n"
@@ -101,10 +101,10 @@ class KubernetesProvider(Provider):
         """The path of the manager's socket. Raises OSError."""
         return self._context.socket_pointer.read_text(encoding="utf-8").strip()
 
-    # ---- who uses what
+    # ---- which experiments use it
 
     def is_held(self, experiment_id: str) -> bool:
-        """Whether an experiment runs there, or is still to be cleaned up after."""
+        """Whether an experiment runs there or has not been cleaned up after."""
         return experiment_id in self._users
 
     def hold(self, experiment_id: str) -> None:

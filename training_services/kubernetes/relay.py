@@ -1,7 +1,7 @@
-"""The connections of a keeper whose pod does not reach the manager: the manager comes to the pod, over streams of the
+"""The connections of a keeper whose pod cannot reach the manager. The manager opens streams into the pod through the
 API server (`pods/exec`), each of which carries one connection.
 
-The pod's end is the command `relay` of the keeper's file, as over SSH (`trial_keeper/relay.py`).
+In the pod they end at the keeper's command `relay`, the same as over SSH (`trial_keeper/relay.py`).
 """
 
 import asyncio
@@ -18,14 +18,14 @@ from proctor.trial_keeper.linux.tasks import TaskGroup
 
 __all__ = ["PodRelay"]
 
-_CONNECTIONS = 3  # of a keeper: commands, reports, answers
+_CONNECTIONS = 3  # a keeper has three: commands, reports, answers
 _START_SECONDS = 30.0
 _READ_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True)
 class PodRelay:
-    """Carries the connections that are made to `SOCKET` in a pod to a Unix socket of this host.
+    """Carries connections from `SOCKET` in a pod to the manager's Unix socket.
 
     :param python: the image's Python.
     :param manager: the path of the manager's socket.
@@ -38,7 +38,7 @@ class PodRelay:
     manager: str
 
     async def run(self) -> None:
-        """Serve until it ends, which is always an error. Raises ServiceUnavailable, with a clause."""
+        """Carry connections until the relay ends; that is always an error, ServiceUnavailable with a clause."""
         async with self._start(carry=False) as listening, TaskGroup() as group:
             for number in range(_CONNECTIONS):
                 group.start(self._carry_connections(), f"relay of {self.pod}: connection {number}")
@@ -47,7 +47,7 @@ class PodRelay:
 
     @asynccontextmanager
     async def _start(self, *, carry: bool) -> AsyncIterator[ExecStream]:
-        """A stream of the relay that has confirmed its request."""
+        """Start a relay in the pod; its stream is open once it has confirmed the request."""
         async with self.cluster.exec(self.namespace, self.pod, TRIAL_CONTAINER, relay_command(self.python)) as stream:
             try:
                 async with asyncio.timeout(_START_SECONDS):
@@ -61,7 +61,7 @@ class PodRelay:
             yield stream
 
     async def _carry_connections(self) -> None:
-        """One connection after another, each over a stream that waits for it."""
+        """Carry one connection after another, each over a stream that was opened in advance."""
         while True:
             async with self._start(carry=True) as stream:
                 if await stream.read_line() != b'{"connection": true}':
@@ -69,8 +69,8 @@ class PodRelay:
                 await self._carry(stream)
 
     async def _carry(self, stream: ExecStream) -> None:
-        """Carry a connection until either of its ends has closed it."""
-        with suppress(OSError):  # no manager listens, or either end is gone: the keeper connects again
+        """Carry a connection until either end closes it."""
+        with suppress(OSError):  # the manager does not listen, or an end is gone; the keeper reconnects
             reader, writer = await asyncio.open_unix_connection(self.manager)
             try:
                 async with TaskGroup() as group:

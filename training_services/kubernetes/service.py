@@ -1,4 +1,4 @@
-"""Platform `kubernetes`: each trial job is a Job of the user's namespace, whose pod runs the job's keeper."""
+"""Platform `kubernetes`: each trial job is a Job in the user's namespace, whose pod runs the job's keeper."""
 
 import asyncio
 import logging
@@ -37,15 +37,15 @@ __all__ = ["KubernetesTrainingService"]
 log = logging.getLogger(__name__)
 
 REVIEW_SECONDS = 300.0
-"""How often all Jobs of the namespace are compared with those that are expected; in between they are watched."""
+"""How often all Jobs in the namespace are compared with the expected ones, besides being watched."""
 LOG_LINES = 20
 LEFT_LINES = 20_000
 LEFT_BYTES = 16 * 1024 * 1024
-"""How much of the end of a log is read for what its keeper has left there, which is 8 MiB and a report at most."""
+"""How much of the end of a log is read for undelivered reports, which take at most 8 MiB and one report more."""
 TORN_READS = 5
-"""How often a log that seems to be cut is read again, in case that its beginning or its end was late."""
+"""How often a log that seems to be cut is read again, in case it was not complete yet."""
 SILENCE_SECONDS = 5.0
-"""How long a keeper that was started may take to connect before its log is read."""
+"""How long a keeper that was started may take to connect before its log is read for the reason."""
 _BYTES_PER_MB = 10**6
 _LOG_TIME = re.compile(r"^\S+ \S+ [A-Z]+ ")
 
@@ -74,8 +74,8 @@ class KubernetesTrainingService(JobKeeperService):
         self._provider = provider_of(context)
         self._made: ExperimentObjects | None = None
         self._since_list: Changes | None = None
-        self._torn: Counter[str] = Counter()  # by job: how often its log was read, and cut
-        self._reaching: dict[str, asyncio.Task[None]] = {}  # by job: what connects its pod, or says why it does not
+        self._torn: Counter[str] = Counter()  # by job: how often its log was found to be cut
+        self._reaching: dict[str, asyncio.Task[None]] = {}  # by job: connects its pod, or reports why it cannot
 
     @property
     def place_name(self) -> str:
@@ -103,7 +103,7 @@ class KubernetesTrainingService(JobKeeperService):
             raise KeyError(key)
         self._pending_timeout_seconds = value
 
-    # ---- what the cluster is asked
+    # ---- the platform's methods
 
     async def start_keeper(self, form: TrialJobForm, secret: str) -> None:
         view, objects = await self._view(), await self._objects()
@@ -169,7 +169,7 @@ class KubernetesTrainingService(JobKeeperService):
         return None if is_empty else LeftReport(left.header, left.body, is_cut)
 
     async def _read_log(self, view: NamespaceView, pod: ClusterPod) -> bytes | None:
-        """What the keeper of a pod has printed; None where the pod or its log is gone, or it has not been started."""
+        """The log of a pod's keeper; None if the pod or its log is gone, or the keeper was never started."""
         try:
             return await view.cluster.read_log(
                 view.namespace, pod.name, TRIAL_CONTAINER, tail_lines=LEFT_LINES, limit_bytes=LEFT_BYTES
@@ -193,8 +193,8 @@ class KubernetesTrainingService(JobKeeperService):
         self._start(self._remove_left_anchors(), "what deleted experiments have left")
 
     async def _remove_left_anchors(self) -> None:
-        """Remove what the namespace has of experiments that were deleted while it could not be reached. Those that are
-        in no database are reported."""
+        """Remove the objects of experiments that were deleted while the cluster could not be reached. Those of
+        experiments that are in no database are only reported."""
         view, names = await self._view(), self._provider.names
         try:
             await remove_left_probes(view.cluster, view.namespace, names, is_in_use=self._provider.is_held)
@@ -206,10 +206,10 @@ class KubernetesTrainingService(JobKeeperService):
             ]
             place, mine = f"{self.place_name}, experiments", self._experiment_id
             for name in sorted(await self._hub.removable_jobs(place, reports, experiment_id=mine)):
-                log.info("what a deleted experiment has left is removed: %s", name, extra={"action": "job.remove"})
+                log.info("removing the objects of a deleted experiment: %s", name, extra={"action": "job.remove"})
                 await view.cluster.delete(f"/api/v1/namespaces/{view.namespace}/configmaps/{name}")
         except ServiceUnavailable as error:
-            log.warning("%s is not looked through for deleted experiments: %s", self.place_name, error)
+            log.warning("%s: objects of deleted experiments are not removed now: %s", self.place_name, error)
 
     # ---- the connections of pods
 
@@ -222,7 +222,7 @@ class KubernetesTrainingService(JobKeeperService):
             reaching.cancel()
 
     def _reach(self, view: NamespaceView, seen: PlatformJob) -> None:
-        """Connect to the pod of a job that runs, or wait until it has connected."""
+        """Connect to the pod of a running job, or watch whether it connects by itself."""
         is_known = seen.job_id in self._jobs or seen.job_id in self._departures
         is_ours = is_known and seen.status is PlatformStatus.RUNNING and len(seen.instances) == 1
         pod = view.first_pod(self._provider.names.job(seen.job_id))
@@ -236,7 +236,7 @@ class KubernetesTrainingService(JobKeeperService):
         self._reaching[seen.job_id] = self._start(reaching, f"connection of {seen.job_id}")
 
     async def _explain_silence(self, view: NamespaceView, job_id: str, pod: ClusterPod) -> None:
-        """Say what a keeper that has not connected says of it, in its pod's log."""
+        """While a keeper does not connect, report the reason that it logs."""
         backoff = BackOff(first_seconds=SILENCE_SECONDS)
         while True:
             await asyncio.sleep(backoff.take())
@@ -248,7 +248,7 @@ class KubernetesTrainingService(JobKeeperService):
                 text = str(error).encode()
             said = _LOG_TIME.sub("", text.decode(errors="replace").strip())
             clause = f"its keeper was started on node {pod.node} and has not connected to this manager"
-            self.note_unreachable(job_id, f"{clause}; it says: {said}" if said else clause)
+            self.note_unreachable(job_id, f"{clause}; its log says: {said}" if said else clause)
 
     async def _keep_relaying(self, view: NamespaceView, job_id: str, pod: str) -> None:
         backoff = BackOff(longest_seconds=15.0)
@@ -275,7 +275,7 @@ class KubernetesTrainingService(JobKeeperService):
         return self._made
 
     async def _with_output(self, view: NamespaceView, seen: PlatformJob) -> PlatformJob:
-        """With the last lines that a keeper has printed which ended by itself, and not as it should."""
+        """Add the last lines of the log, if the keeper has failed by itself."""
         if seen.status is not PlatformStatus.ENDED or seen.reason is not None or seen.exit_code in (0, None):
             return seen
         pod = view.first_pod(self._provider.names.job(seen.job_id))

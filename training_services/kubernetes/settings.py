@@ -9,7 +9,7 @@ __all__ = ["KubernetesSettings", "Mount"]
 
 @dataclass(frozen=True)
 class Mount:
-    """A claim, a Secret or a ConfigMap of the namespace that trials see as a folder; one of the three is given."""
+    """A folder in which trials see a claim, a Secret or a ConfigMap; exactly one of the three is given."""
 
     path: str
     claim: str | None = None
@@ -21,7 +21,7 @@ class Mount:
 
 @dataclass(frozen=True)
 class KubernetesSettings:
-    """The `trainingService` section; `manager/config/services.py` says what each key means."""
+    """The `trainingService` section; `manager/config/services.py` documents its keys."""
 
     image: str
     namespace: str | None = None
@@ -52,7 +52,7 @@ class KubernetesSettings:
 
     @classmethod
     def read(cls, settings: Mapping[str, Any]) -> "KubernetesSettings":
-        """From the canonical configuration's section."""
+        """Read them from that section of the canonical configuration."""
         known = {item.name for item in fields(cls)}
         chosen = {key: value for key, value in settings.items() if key in known and value is not None}
         for key in ("tolerations", "image_pull_secrets", "environment_secrets"):

@@ -294,7 +294,7 @@ async def test_objects_that_are_none_are_reported_and_listed_again(
     )
     async with watching(script, tmp_path) as view:
         await until_names(view, "b")
-    assert "an object is not what it should be: KeyError('metadata')" in caplog.text
+    assert "an object is malformed: KeyError('metadata')" in caplog.text
 
 
 async def test_a_refused_watch_continues_where_it_was_without_a_new_list(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def test_a_pod_that_should_have_ended_long_ago_is_lost_with_its_node() -> None:
     assert describe(job(), [going], "").reason is None
     seen = describe(job(), [replace(going, is_overdue=True)], "")
     assert (seen.status, seen.reason) == (PlatformStatus.RUNNING, EndReason.NODE_LOST)
-    assert seen.detail == "the pod on node node-1 was to end and has not, so its node is lost"
+    assert seen.detail == "the pod on node node-1 was deleted and has not ended in time, so its node is lost"
 
 
 def test_a_suspended_job_waits_for_its_queue() -> None:
