@@ -7,6 +7,7 @@ import builtins
 import json
 import logging
 import os
+import time
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -29,7 +30,12 @@ REQUEST_SECONDS = 30.0
 WATCH_SECONDS = 240
 """A watch is renewed after this time, so that a connection that has died silently is noticed."""
 LAST_LINES_BYTES = 64 * 1024
-"""How much of the last lines of a log is read; a line may be very long."""
+"""How much of the last lines of a log is read, which may be long."""
+RENEWAL_SECONDS = 300.0
+"""How often a login is renewed at most while the server cannot be reached: the login program of a kubeconfig file may
+ask somebody."""
+_UNANSWERED = 3
+"""How many requests in a row it takes for that."""
 _RETRIES = 5
 _MOST_RETRY_AFTER_SECONDS = 20.0
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -70,9 +76,15 @@ class Cluster:
     def __init__(
         self, client: ApiClient, *, context: str, namespace: str, log_in: Callable[[], Awaitable[object]] | None = None
     ) -> None:
-        """:param log_in: gets new credentials; None: the library does, when they expire."""
+        """:param log_in: gets new credentials, and the address, into the client's configuration; None: the library
+        does, when they expire."""
         self._client = client
         self._log_in = log_in
+        self._logging_in = asyncio.Lock()
+        self._logins = 0
+        self._logged_in_at = time.monotonic()
+        self._connection = _describe_connection(client.configuration)
+        self._unanswered = 0  # requests in a row
         self.context = context
         """The name of the context in the kubeconfig file; "" inside a cluster."""
         self.namespace = namespace
@@ -184,9 +196,9 @@ class Cluster:
             serialized = await self._client.param_serialize(
                 "GET", path, header_params=headers, auth_settings=["BearerToken"]
             )
-            connections = self._client.rest_client
-            if connections.pool_manager is None:  # the library makes it at the first request
+            if self._client.rest_client.pool_manager is None:  # the library makes it at the first request
                 await self.get("/version")
+            connections = self._client.rest_client
             # The library's own WsApiClient leaves the kubeconfig file's proxy out.
             async with connections.pool_manager.ws_connect(
                 serialized[1], headers=serialized[2], heartbeat=_HEARTBEAT_SECONDS, proxy=connections.proxy
@@ -236,18 +248,47 @@ class Cluster:
         because credentials have expired (401) is sent again with new ones."""
         may_log_in, attempts = self._log_in is not None, 0
         while True:
-            response = await self._send_once(method, path, query, timeout=timeout, body=body, headers=headers)
+            logins = self._logins
+            try:
+                response = await self._send_once(method, path, query, timeout=timeout, body=body, headers=headers)
+            except ApiUnreachable:
+                await self._note_unanswered(logins)
+                raise
+            self._unanswered = 0
             if response.status < 400:
                 return response
             status = _parse_status(await _read(response))
-            if response.status == 401 and self._log_in is not None and may_log_in:
+            if response.status == 401 and may_log_in:
                 may_log_in = False
-                await self._log_in()
+                await self._renew_login(logins)
             elif attempts < _RETRIES and (response.status in (429, 503) or "Retry-After" in response.headers):
                 attempts += 1
                 await asyncio.sleep(_retry_after(response))
             else:
                 _raise(response.status, status)
+
+    async def _renew_login(self, before: int) -> None:
+        """Log in again, unless that was done since `before`. Where the address or a certificate has changed, all
+        connections are made anew. Raises ServiceUnavailable."""
+        async with self._logging_in:
+            if self._log_in is None or self._logins != before:
+                return
+            self._logins += 1  # also when it fails: the other requests do not try it once more each
+            self._logged_in_at = time.monotonic()
+            await self._log_in()
+            configuration = self._client.configuration
+            if (connection := _describe_connection(configuration)) != self._connection:
+                earlier, self._client = self._client, _make_client(configuration)
+                self._connection = connection
+                await earlier.close()
+
+    async def _note_unanswered(self, logins: int) -> None:
+        """The server may have moved, or turn away a certificate that has expired: log in again from time to time."""
+        self._unanswered += 1
+        is_due = time.monotonic() - self._logged_in_at >= RENEWAL_SECONDS
+        if self._unanswered >= _UNANSWERED and is_due:
+            with suppress(ServiceUnavailable):  # that it cannot be reached says more
+                await self._renew_login(logins)
 
     async def _send_once(
         self,
@@ -347,7 +388,7 @@ async def open_cluster(kubeconfig: str | None, context: str | None) -> Cluster:
             namespace = (_ACCOUNT / "namespace").read_text(encoding="utf-8").strip()
         except (ConfigException, OSError) as error:
             raise ServiceUnavailable(f"the service account of this pod cannot be used: {error}") from error
-        return Cluster(ApiClient(configuration), context="", namespace=namespace)
+        return Cluster(_make_client(configuration), context="", namespace=namespace)
     if not is_there:
         raise ServiceUnavailable(f"there is no kubeconfig file {path}; give trainingService.kubeconfig, or KUBECONFIG")
 
@@ -363,7 +404,25 @@ async def open_cluster(kubeconfig: str | None, context: str | None) -> Cluster:
 
     chosen = await log_in()
     namespace = chosen["context"].get("namespace") or "default"
-    return Cluster(ApiClient(configuration), context=chosen["name"], namespace=namespace, log_in=log_in)
+    return Cluster(_make_client(configuration), context=chosen["name"], namespace=namespace, log_in=log_in)
+
+
+def _describe_connection(configuration: Configuration) -> tuple[object, ...]:
+    """What a connection depends on, with the content of the certificates. Raises ServiceUnavailable."""
+    names = (configuration.ssl_ca_cert, configuration.cert_file, configuration.key_file)
+    try:
+        texts = [Path(name).read_bytes() if name else b"" for name in names]
+    except OSError as error:
+        raise ServiceUnavailable(f"the certificates for {configuration.host} cannot be read: {error}") from error
+    proxy, name = configuration.proxy, configuration.tls_server_name
+    return configuration.host, proxy, name, configuration.verify_ssl, *texts
+
+
+def _make_client(configuration: Configuration) -> ApiClient:
+    try:
+        return ApiClient(configuration)
+    except OSError as error:  # of the TLS library, too
+        raise ServiceUnavailable(f"the certificates for {configuration.host} cannot be used: {error}") from error
 
 
 async def _read(response: aiohttp.ClientResponse) -> bytes:

@@ -2,15 +2,24 @@
 
 import asyncio
 import json
+import secrets
+import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import kmock
 import pytest
+from aiohttp import web
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
+from proctor.manager.process.certificate import open_certificate
+from proctor.manager.settings import Home
 from proctor.training_services.base import EndReason
 from proctor.training_services.errors import ServiceUnavailable
 from proctor.training_services.keepers.archive import KeeperArchive
@@ -77,18 +86,24 @@ def job(name: str, version: str = "1", **status: Any) -> dict[str, Any]:
     return {"metadata": {**metadata, "creationTimestamp": "2026-11-24T00:00:00Z"}, "spec": {}, "status": status}
 
 
+def write_kubeconfig(folder: Path, server: dict[str, Any], user: dict[str, Any]) -> None:
+    config = {
+        "current-context": "test",
+        "contexts": [{"name": "test", "context": {"cluster": "c", "user": "u", "namespace": "ml"}}],
+        "clusters": [{"name": "c", "cluster": server}],
+        "users": [{"name": "u", "user": user}],
+    }
+    (folder / "kubeconfig").write_text(json.dumps(config))
+
+
 @asynccontextmanager
-async def serving(script: Script, folder: Path, token: str = "secret") -> AsyncIterator[Cluster]:
+async def serving(
+    script: Script, folder: Path, token: str = "secret", user: dict[str, Any] | None = None
+) -> AsyncIterator[Cluster]:
     handler = kmock.RawHandler()
     async with handler, kmock.Server(handler) as server:
         handler << script
-        config = {
-            "current-context": "test",
-            "contexts": [{"name": "test", "context": {"cluster": "c", "user": "u", "namespace": "ml"}}],
-            "clusters": [{"name": "c", "cluster": {"server": str(server.url).rstrip("/")}}],
-            "users": [{"name": "u", "user": {"token": token}}],
-        }
-        (folder / "kubeconfig").write_text(json.dumps(config))
+        write_kubeconfig(folder, {"server": str(server.url).rstrip("/")}, user or {"token": token})
         cluster = await open_cluster(str(folder / "kubeconfig"), None)
         try:
             yield cluster
@@ -147,6 +162,106 @@ async def test_expired_credentials_are_read_again_once(tmp_path: Path) -> None:
         (tmp_path / "kubeconfig").write_text(config.replace('"old"', '"new"'))
         assert await cluster.get(JOBS) == {}
     assert len(script.requests) == 4
+
+
+async def test_requests_that_are_turned_away_together_log_in_once(tmp_path: Path) -> None:
+    script, logins, token = Script(), tmp_path / "logins", tmp_path / "token"
+    token.write_text("old")
+
+    def check(request: Any) -> Any:
+        sent = {name.lower(): value for name, value in request.headers.items()}
+        return {} if sent["authorization"] == f"Bearer {token.read_text()}" else refusal(401, "Unauthorized")
+
+    script.answer(JOBS, check)
+    credential = (
+        '{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": {"token": "%s"}}'
+    )
+    program = f"echo login >> {logins}; printf '{credential}' $(cat {token})"
+    user = {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "sh", "args": ["-c", program]}}
+    async with serving(script, tmp_path, user=user) as cluster:
+        assert await cluster.get(JOBS) == {}
+        token.write_text("new")
+        assert await asyncio.gather(*(cluster.get(JOBS) for _ in range(8))) == [{}] * 8
+    assert logins.read_text() == "login\n" * 2
+
+
+def write_client_certificate(path: Path) -> None:
+    """One that a server can trust by itself, with its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, f"user {secrets.token_hex(4)}")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    path.write_bytes(key.private_bytes(pem, pkcs8, serialization.NoEncryption()) + certificate.public_bytes(pem))
+
+
+async def test_a_client_certificate_that_was_renewed_is_used_once_the_old_one_is_turned_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proctor.training_services.kubernetes.client.RENEWAL_SECONDS", 0.0)
+    home, mine = Home(tmp_path / "home"), tmp_path / "user.pem"
+    home.prepare()
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.json_response({})
+
+    @asynccontextmanager
+    async def trusting(port: int) -> AsyncIterator[int]:
+        """An API server for the certificate that is there now."""
+        tls, _ = open_certificate(home, "127.0.0.1")
+        tls.verify_mode = ssl.CERT_REQUIRED
+        tls.load_verify_locations(mine)
+        app = web.Application()
+        app.router.add_get(JOBS, answer)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", port, ssl_context=tls)
+        await site.start()
+        try:
+            yield runner.addresses[0][1]
+        finally:
+            await runner.cleanup()
+
+    write_client_certificate(mine)
+    user = {"client-certificate": str(mine), "client-key": str(mine)}
+    async with trusting(0) as port:
+        server = {"server": f"https://127.0.0.1:{port}", "insecure-skip-tls-verify": True}
+        write_kubeconfig(tmp_path, server, user)
+        cluster = await open_cluster(str(tmp_path / "kubeconfig"), None)
+        assert await cluster.get(JOBS) == {}
+    write_client_certificate(mine)
+    async with trusting(port):
+        for _ in range(3):
+            with pytest.raises(ApiUnreachable):
+                await cluster.get(JOBS)
+        assert await cluster.get(JOBS) == {}
+    await cluster.close()
+
+
+async def test_a_server_that_has_moved_is_found_in_the_kubeconfig_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proctor.training_services.kubernetes.client.RENEWAL_SECONDS", 0.0)
+    for name in ("old", "new"):
+        (tmp_path / name).mkdir()
+    async with serving(Script(), tmp_path / "old"):
+        pass
+    cluster = await open_cluster(str(tmp_path / "old" / "kubeconfig"), None)
+    script = Script()
+    script.answer(JOBS, {})
+    async with serving(script, tmp_path / "new"):
+        (tmp_path / "new" / "kubeconfig").replace(tmp_path / "old" / "kubeconfig")
+        for _ in range(3):
+            with pytest.raises(ApiUnreachable, match="cannot be reached"):
+                await cluster.get(JOBS)
+        assert await cluster.get(JOBS) == {}
+    await cluster.close()
 
 
 async def test_a_server_that_is_not_there_is_named(tmp_path: Path) -> None:
