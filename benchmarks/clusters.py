@@ -3,8 +3,9 @@
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from fakes.kubernetes.cluster import open_cluster
 from fakes.kubernetes.control_plane import ControlPlane, free_ports
 from fakes.kubernetes.requirements import missing_for_kubernetes
 
-__all__ = ["USER", "WATCHED", "WRITES", "Api", "Bed", "bed", "cluster_manager"]
+__all__ = ["USER", "WATCHED", "WRITES", "Api", "Bed", "bed", "cluster_manager", "read_ends", "read_time"]
 
 USER = "person"
 """Who the manager is, and no one else."""
@@ -79,6 +80,24 @@ def bed() -> Iterator[Bed]:
                 ]
                 cluster.grant(USER, rules)
                 yield Bed(cluster, log)
+
+
+def read_ends(running: harness.RunningManager, experiment: str, number: int) -> dict[str, float]:
+    """When the manager stored the end of each of so many trial jobs, in Unix time, by job id. (`ended_at` of a job is
+    when its process ended, by the clock of its keeper.) Waits for them."""
+    ends: dict[str, float] = {}
+    with closing(running.client.events(experiment_id=experiment, after=0)) as changes:
+        for event in changes:
+            if event["kind"] == "job.status" and event["data"]["status"] == "ENDED":
+                ends[event["job_id"]] = read_time(event["time"])
+                if len(ends) == number:
+                    return ends
+    raise harness.BenchmarkError("the stream of changes ended")
+
+
+def read_time(text: str) -> float:
+    """Unix time of a time as the manager and the API server write it."""
+    return datetime.fromisoformat(text).timestamp()
 
 
 @contextmanager
