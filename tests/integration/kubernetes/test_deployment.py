@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import secrets
 import socket
 import sys
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from fakes.documentation import ROOT
 from fakes.kubernetes.api import Object
@@ -19,6 +21,7 @@ from proctor.sdk.client import Client
 from proctor.sdk.client.errors import ClientError
 
 FOLDER = ROOT / "deploy" / "kubernetes"
+IMAGE = ROOT / "deploy" / "docker" / "manager.Dockerfile"
 HOME = "/var/lib/proctor"
 TRIAL = """
 import os, sys, time, proctor
@@ -94,8 +97,7 @@ class DeployedManager:
         container["command"] = [sys.executable, "-P", "-m", "proctor.manager.cli.main", "manager", "run"]
         port, keeper_port = self._ports
         changed = {
-            "PROCTOR_HOME": HOME,  # this and the next ones are the image's
-            "PROCTOR_HOST": "127.0.0.1",
+            **dict(re.findall(r"\b(PROCTOR_\w+)=(\S+)", IMAGE.read_text(encoding="utf-8"))),
             "PROCTOR_PORT": str(port),
             "PROCTOR_KEEPER_LISTEN": f"127.0.0.1:{keeper_port}",
             "PROCTOR_KEEPER_URL": f"https://127.0.0.1:{keeper_port}",
@@ -119,6 +121,11 @@ class DeployedManager:
         command = " ".join(["python3", "trial.py", *arguments])
         config = {**CONFIG, "trialCommand": command, "trainingService": platform}
         return str(self.client.create_experiment(config, directory=f"{HOME}/code")["id"])
+
+    def ask(self, path: str, host: str, token: str = "") -> int:
+        """The status with which a request without the client is answered that names a host."""
+        headers = {"Host": host} | ({"Authorization": f"Bearer {token}"} if token else {})
+        return httpx.get(f"http://127.0.0.1:{self._ports[0]}{path}", headers=headers).status_code
 
     def until_done(self, experiment_id: str) -> list[Object]:
         """Its trials, once it is over."""
@@ -166,6 +173,11 @@ def test_a_manager_in_the_cluster_runs_trials_with_the_rights_of_its_role(deploy
         with pytest.raises(ClientError, match="read-only"):
             reader.stop_experiment(experiment)
     assert (deployed.home / "token").read_text().strip() == TOKENS["token"]
+    pod, reader_token = "10.32.0.7:8080", TOKENS["readonly-token"]  # probes and Prometheus know no name of it
+    assert [deployed.ask(path, pod) for path in ("/api/v1/health", "/proctor/api/v1/health")] == [200, 200]
+    assert [deployed.ask("/metrics", pod, token) for token in (reader_token, "")] == [200, 401]
+    assert deployed.ask("/api/v1/health", f"proctor-manager.{deployed.cluster.namespace}.svc:8080") == 200
+    assert deployed.ask("/api/v1/health", "attacker.example.org") == 403
     deployed.cluster.until(lambda: not deployed.cluster.list("jobs"))
 
 
