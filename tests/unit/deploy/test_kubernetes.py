@@ -2,9 +2,11 @@
 
 import io
 import json
+import os
 import shutil
 import subprocess
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,7 +39,11 @@ def find_kubectl() -> str:
 @cache
 def render(overlay: str) -> Rendered:
     """The objects by kind; there is one of each."""
-    words = [find_kubectl(), "kustomize", str(FOLDER / overlay)]
+    return render_folder(FOLDER / overlay)
+
+
+def render_folder(folder: Path) -> Rendered:
+    words = [find_kubectl(), "kustomize", str(folder)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found = list(YAML(typ="safe").load_all(io.StringIO(done.stdout)))
@@ -180,6 +186,20 @@ def test_the_example_serves_under_a_path_of_a_host_that_the_manager_answers_to()
     assert path["backend"]["service"]["name"] == service["metadata"]["name"]
     assert path["backend"]["service"]["port"]["name"] in {each["name"] for each in service["spec"]["ports"]}
     assert all(each["metadata"]["namespace"] == "proctor" for each in objects.values())
+
+
+def test_a_copy_of_the_example_in_another_namespace_answers_to_the_names_of_its_service(tmp_path: Path) -> None:
+    text = (FOLDER / "overlays/example/kustomization.yaml").read_text(encoding="utf-8")
+    text = text.replace("namespace: proctor\n", "namespace: lab\n")
+    text = text.replace("../../", f"{os.path.relpath(FOLDER, tmp_path.resolve())}/")
+    (tmp_path / "kustomization.yaml").write_text(text, encoding="utf-8")
+    objects = render_folder(tmp_path)
+    assert {each["metadata"]["namespace"] for each in objects.values()} == {"lab"}
+    (container,) = objects["Deployment"]["spec"]["template"]["spec"]["containers"]
+    (original,) = render("base")["Deployment"]["spec"]["template"]["spec"]["containers"]
+    web, _ = settings.read_environment(environment_of(container))
+    in_cluster, _ = settings.read_environment(environment_of(original))
+    assert set(web.allowed_hosts) == {*in_cluster.allowed_hosts, "proctor.example.org"}
 
 
 def test_prometheus_gets_the_read_only_token_and_finds_the_service() -> None:
