@@ -72,6 +72,7 @@ PAGES = {
     "experiments": ("/app/", "digits"),
     "overview": ("/app/experiments/over", "Best trial"),
     "failed": ("/app/experiments/failed", "Failures"),
+    "trials": ("/app/experiments/over/trials", "8 trials"),
     "unknown trial": ("/app/trials/nothing", "Not found"),
     "unknown": ("/app/experiments/nothing", "Not found"),
 }
@@ -262,3 +263,52 @@ def test_a_read_only_token_cannot_change_anything_and_the_page_says_so(
         page.get_by_role("button", name="Pause").click()
         page.get_by_text("read-only").wait_for()
     manager.client.stop_experiment(made)
+
+
+def test_trials_are_filtered_and_ordered_and_the_address_shows_the_same(visitor: Visitor, manager: RealManager) -> None:
+    page = visitor.goto("/app/experiments/over/trials")
+    rows = page.get_by_role("table", name="Trials").get_by_role("row")
+    page.get_by_text("8 trials", exact=True).wait_for()
+    values = [trial["final_value"] for trial in manager.trials("over") if trial["final_value"] is not None]
+    best = max(range(len(values)), key=values.__getitem__)
+    best_number = next(t["sequence_id"] for t in manager.trials("over") if t["final_value"] == values[best])
+    assert rows.nth(1).get_by_role("rowheader").inner_text() == str(best_number)  # the best one is first
+    page.get_by_role("searchbox", name="Filter").fill("status = SUCCEEDED and no > 3")
+    page.get_by_text("4 of 8 trials").wait_for()
+    page.get_by_role("columnheader", name="Trial").get_by_role("button").click()
+    page.wait_for_url("**sort=-no*")
+    page.wait_for_function("document.querySelector('[role=rowheader]').innerText === '7'")
+    copied = visitor.open(page.url.removeprefix(visitor.url))
+    copied.get_by_text("4 of 8 trials").wait_for()
+    numbers = copied.get_by_role("rowheader").all_inner_texts()
+    assert numbers == ["7", "6", "5", "4"]
+    copied.get_by_role("link", name="7", exact=True).click()
+    copied.get_by_role("heading", name="Trial 7").wait_for()
+
+
+def test_a_wrong_filter_names_the_place_and_keeps_the_rows(visitor: Visitor) -> None:
+    visitor.expected_errors = ("422",)
+    page = visitor.goto("/app/experiments/over/trials")
+    page.get_by_text("8 trials", exact=True).wait_for()
+    page.get_by_role("searchbox", name="Filter").fill("lr < 1 and nothing = 2")
+    problem = page.locator("#filter-problem")
+    problem.wait_for()
+    assert problem.locator("mark").inner_text().startswith("nothing")
+    assert page.get_by_role("rowheader").count() == 8
+    assert accessibility_problems(page) == []
+
+
+def test_columns_are_chosen_and_the_table_is_saved_as_csv(visitor: Visitor) -> None:
+    page = visitor.goto("/app/experiments/over/trials?filter=no%20%3C%202&sort=no")
+    page.get_by_text("2 of 8 trials").wait_for()
+    page.get_by_text("columns", exact=True).click()
+    page.get_by_role("checkbox", name="source").check()
+    page.get_by_role("columnheader", name="source").wait_for()
+    assert "columns=" in page.url
+    with page.expect_download() as download:
+        page.get_by_role("button", name="CSV").click()
+    head, *lines = download.value.path().read_text().splitlines()
+    assert head.split(",")[0] == "no"
+    assert head.endswith(",source")
+    assert [line.split(",")[0] for line in lines] == ["0", "1"]
+    assert all(line.endswith(",algorithm") for line in lines)

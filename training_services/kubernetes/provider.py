@@ -56,8 +56,8 @@ class KubernetesProvider(Provider):
                     closing.push_async_callback(cluster.close)
 
     async def view(self, settings: KubernetesSettings, experiment_id: str) -> NamespaceView:
-        """The view of an experiment's namespace, which is watched until all experiments there have been forgotten. Raises
-        ServiceUnavailable if the kubeconfig file cannot be used."""
+        """The view of an experiment's namespace, which is watched until all experiments there have been forgotten.
+        Raises ServiceUnavailable if the kubeconfig file cannot be used."""
         async with self._opening:
             where = (settings.kubeconfig, settings.context)
             if where not in self._clusters:

@@ -11,6 +11,7 @@ import { Experiments } from "./pages/experiments";
 
 const Overview = lazy(() => import("./pages/overview").then((module) => ({ default: module.Overview })));
 
+const Trials = lazy(() => import("./pages/trials").then((module) => ({ default: module.Trials })));
 const TrialPage = lazy(() => import("./pages/trial").then((module) => ({ default: module.TrialPage })));
 
 export function App() {
@@ -39,6 +40,7 @@ export function App() {
           <Switch>
             <Route path="/" component={Experiments} />
             <Route path="/experiments/:id">{({ id }) => <Overview key={id} id={id} />}</Route>
+            <Route path="/experiments/:id/trials">{({ id }) => <Trials key={id} id={id} />}</Route>
             <Route path="/trials/:id">{({ id }) => <TrialPage key={id} id={id} />}</Route>
             <Route>
               <NotFound />

@@ -30,19 +30,30 @@ type Answer<T> = { data?: T; error?: unknown; response: Response };
 
 /** The data of a call. Raises ApiProblem. */
 export async function read<T>(call: Promise<Answer<T>>): Promise<T> {
-  let answer: Answer<T>;
+  const answer = await reach(call);
+  if (answer.response.ok) return answer.data as T;
+  throw problemOf(answer.response.status, answer.error);
+}
+
+/** An answer that is not JSON: bytes or text. Raises ApiProblem. */
+export async function send(address: string, options: RequestInit): Promise<Response> {
+  const answer = await reach(fetch(address, options));
+  observeServerTime(answer.headers.get("date"));
+  if (answer.ok) return answer;
+  throw problemOf(answer.status, await answer.json().catch(() => undefined));
+}
+
+async function reach<T>(call: Promise<T>): Promise<T> {
   try {
-    answer = await call;
+    return await call;
   } catch (error) {
     if (error instanceof DOMException && error.name === "AbortError") throw error;
     throw new ApiProblem(0, "Not reachable", UNREACHABLE);
   }
-  if (answer.response.ok) return answer.data as T;
-  const problem = (answer.error ?? {}) as Partial<Problem>;
-  throw new ApiProblem(
-    answer.response.status,
-    problem.title ?? `The manager answered ${answer.response.status}`,
-    problem.detail ?? "",
-    answer.error as Problem,
-  );
+}
+
+function problemOf(status: number, body: unknown): ApiProblem {
+  const problem = (body ?? {}) as Partial<Problem>;
+  const title = problem.title ?? `The manager answered ${status}`;
+  return new ApiProblem(status, title, problem.detail ?? "", body as Problem);
 }

@@ -1,7 +1,9 @@
 // What the pages read. The first part of a key is the subject whose changes make it stale (see live.ts).
 
 import { keepPreviousData, queryOptions, useInfiniteQuery, useQuery } from "@tanstack/react-query";
-import { client, read } from "./client";
+import { apiUrl } from "../state/root";
+import { client, read, send } from "./client";
+import { decodeTable, MEDIA_TYPE } from "./columns";
 import type { ExperimentStatus, Metric, TrialStatus } from "./schema";
 
 const MOST_SHOWN = 100;
@@ -139,4 +141,35 @@ export function useFiles(id: string, job: number | undefined) {
         client.GET("/api/v1/trials/{trial_id}/files", { params: { path: { trial_id: id }, query: { job } }, signal }),
       ),
   });
+}
+
+/** Which trials, and in which order. */
+export interface TableQuery {
+  filter: string;
+  /** Columns, with "-" for the greatest first. */
+  sort: string[];
+}
+
+const MOST_ROWS = 100_000;
+
+/** All trials that the filter lets through, by columns. A filter that is wrong is an ApiProblem with its place. */
+export function useTable(id: string, query: TableQuery) {
+  return useQuery({
+    queryKey: [`experiment ${id}`, "table", query],
+    queryFn: async ({ signal }) => {
+      const answer = await send(tableUrl(id, query), { signal, headers: { Accept: MEDIA_TYPE } });
+      return decodeTable(await answer.arrayBuffer());
+    },
+    placeholderData: keepPreviousData,
+    structuralSharing: false,
+  });
+}
+
+/** The address of the same table as JSON. */
+export function tableUrl(id: string, { filter, sort }: TableQuery): string {
+  const url = new URL(
+    apiUrl(`experiments/${id}/table`, { columns: "*,time", filter: filter || undefined, limit: MOST_ROWS }),
+  );
+  for (const column of sort) url.searchParams.append("sort", column);
+  return url.href;
 }

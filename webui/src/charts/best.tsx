@@ -7,6 +7,9 @@ import { formatNumber } from "../format";
 import { color, transparent } from "./colors";
 import { Plot, type PlotData, type PlotOptions } from "./plot";
 
+/** More than these are drawn small and pale, so that their density shows. */
+const MANY_POINTS = 2000;
+
 interface BestChartProps {
   points: CurvePoint[];
   height: number;
@@ -19,7 +22,8 @@ export function BestChart({ points, height }: BestChartProps) {
   const data = useMemo(() => toData(points), [points]);
   const newest = useRef(points);
   newest.current = points;
-  const options = useCallback((): PlotOptions => bestOptions(newest), []);
+  const many = points.length > MANY_POINTS;
+  const options = useCallback((): PlotOptions => bestOptions(newest, many), [many]);
   const last = points.at(-1);
   const label = last ? `Best value so far: ${formatNumber(last.best)} after ${points.length} trials with a value` : "";
   return <Plot data={data} options={options} height={height} label={label} />;
@@ -30,7 +34,7 @@ function toData(points: CurvePoint[]): PlotData {
   return [points.map((_, index) => index + 1), points.map((p) => finite(p.value)), points.map((p) => finite(p.best))];
 }
 
-function bestOptions(newest: Newest): PlotOptions {
+function bestOptions(newest: Newest, many: boolean): PlotOptions {
   const [busy, good] = [color("--busy"), color("--good")];
   return {
     xLabel: "trials in the order of their ends",
@@ -41,7 +45,9 @@ function bestOptions(newest: Newest): PlotOptions {
       {
         label: "value",
         paths: () => null,
-        points: { show: true, size: 4, width: 0, fill: transparent(busy, 0.5), stroke: busy },
+        points: many
+          ? { show: true, size: 2.5, width: 0, fill: transparent(busy, 0.3), stroke: busy }
+          : { show: true, size: 4, width: 0, fill: transparent(busy, 0.6), stroke: busy },
       },
       { label: "best", stroke: good, width: 2, points: { show: false }, paths: uPlot.paths.stepped?.({ align: 1 }) },
     ],

@@ -1,6 +1,6 @@
 // The end of a text file on the manager, read in pieces by byte offset, and what is written to it later.
 
-import { ApiProblem } from "../api/client";
+import { send } from "../api/client";
 
 const FIRST_BYTES = 256 * 1024;
 const NEXT_OFFSET = "X-Next-Offset";
@@ -22,15 +22,7 @@ export type ReadPart = (
 /** Reads parts at an address of the API that answers with text and X-Next-Offset. Raises ApiProblem. */
 export function partsOf(address: (offset: number, limit: number) => string): ReadPart {
   return async (offset, limit, signal) => {
-    const answer = await fetch(address(offset, limit), { signal });
-    if (!answer.ok) {
-      const problem = (await answer.json().catch(() => ({}))) as { title?: string; detail?: string };
-      throw new ApiProblem(
-        answer.status,
-        problem.title ?? `The manager answered ${answer.status}`,
-        problem.detail ?? "",
-      );
-    }
+    const answer = await send(address(offset, limit), { signal });
     const bytes = new Uint8Array(await answer.arrayBuffer());
     return { bytes, next: Number(answer.headers.get(NEXT_OFFSET) ?? bytes.length) };
   };

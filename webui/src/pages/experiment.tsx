@@ -11,7 +11,10 @@ import { Status } from "../components/status";
 import { capitalized } from "../format";
 
 /** Its pages, in the order of the tabs: the end of the address and the word. */
-const TABS: [path: string, word: string][] = [["", "Overview"]];
+const TABS: [path: string, word: string][] = [
+  ["", "Overview"],
+  ["/trials", "Trials"],
+];
 
 /** The head of an experiment's page; `children` is called when the experiment is known, and when it was read. */
 export function ExperimentPage({

@@ -125,10 +125,14 @@ function Counts({ experiment }: { experiment: Experiment }) {
   return (
     <span className="counts">
       {shown.map(([status, count]) => (
-        <span key={status} title={statusWord(status)}>
+        <Link
+          key={status}
+          title={statusWord(status)}
+          href={`/experiments/${experiment.id}/trials?filter=${encodeURIComponent(`status = ${status}`)}`}
+        >
           <Status status={status} short />
           {count?.toLocaleString("en-US")}
-        </span>
+        </Link>
       ))}
     </span>
   );
@@ -266,13 +270,16 @@ function Failures({ experiment }: { experiment: Experiment }) {
 }
 
 function CauseLine({ cause }: { cause: Cause }) {
+  const nodes = cause.nodes.map(([node, count]) => `${node} ${count}`).join(", ");
   return (
     <li>
       <span className="count">{cause.count}×</span>
       <Link href={`/trials/${cause.example.id}`} title={cause.reason}>
         {capitalized(cause.reason) || "No reason was recorded"}
       </Link>
-      <span className="soft">{cause.nodes.map(([node, count]) => `${node} ${count}`).join(", ")}</span>
+      <span className="soft nodes" title={nodes}>
+        {nodes}
+      </span>
     </li>
   );
 }

@@ -1,0 +1,223 @@
+// All trials of an experiment: filtered, in any order, with the columns in which they differ.
+
+import { useEffect, useMemo, useRef, useState } from "react";
+import { ApiProblem } from "../api/client";
+import type { Column, Table } from "../api/columns";
+import { tableUrl, useTable } from "../api/queries";
+import type { Experiment } from "../api/schema";
+import { Empty, Waiting } from "../components/parts";
+import { Status } from "../components/status";
+import { capitalized, countOf, statusWord } from "../format";
+import { useUrlState } from "../state/url";
+import { headOf, nextSort, shownColumns, toCsv } from "../state/view";
+import { Grid } from "../table/grid";
+import { ExperimentPage } from "./experiment";
+
+const TYPING_MILLISECONDS = 350;
+const BELOW_PIXELS = 24;
+const LEAST_GRID_PIXELS = 240;
+
+export function Trials({ id }: { id: string }) {
+  return <ExperimentPage id={id}>{(experiment) => <TrialTable experiment={experiment} />}</ExperimentPage>;
+}
+
+function TrialTable({ experiment }: { experiment: Experiment }) {
+  const [filter, setFilter] = useUrlState("filter");
+  const [chosenSort, setSort] = useUrlState("sort");
+  const [chosen, setChosen] = useUrlState("columns");
+  const sort = chosenSort || (experiment.objective.direction === "maximize" ? "-value" : "value");
+  const query = { filter, sort: [sort] };
+  const found = useTable(experiment.id, query);
+  const { error } = found;
+  // While a filter is being written it is wrong now and then: the rows of the last good one stay.
+  const last = useRef<Table | undefined>(undefined);
+  if (found.data) last.current = found.data;
+  const table = found.data ?? last.current;
+  const isOld = found.isPlaceholderData || !found.data;
+  const columns = useMemo(() => (table ? shownColumns(table, chosen) : []), [table, chosen]);
+  const [place, height] = useRestOfScreen();
+  return (
+    <>
+      <FilterField filter={filter} onFilter={setFilter} error={error} />
+      <div className="bar chips">
+        <StatusChips experiment={experiment} filter={filter} onFilter={setFilter} />
+        <span className="spring" />
+        {table && (
+          <>
+            <span className="soft" role="status">
+              {table.matched === table.total
+                ? countOf(table.total, "trial")
+                : `${table.matched.toLocaleString("en-US")} of ${countOf(table.total, "trial")}`}
+            </span>
+            <ColumnChoice table={table} shown={columns} isChosen={Boolean(chosen)} onChoose={setChosen} />
+            <a href={tableUrl(experiment.id, query)} download={`${experiment.id}.json`}>
+              JSON
+            </a>
+            <button
+              type="button"
+              className="link"
+              onClick={() => saveCsv(`${experiment.id}.csv`, toCsv(table, columns))}
+            >
+              CSV
+            </button>
+          </>
+        )}
+      </div>
+      <div ref={place} className={table && isOld ? "pending" : undefined}>
+        {!table ? (
+          !isFilterProblem(error) && <Waiting error={error} what="the trials" />
+        ) : table.rows === 0 ? (
+          <Empty>{table.total ? "No trial matches the filter." : "No trials yet."}</Empty>
+        ) : (
+          <Grid
+            table={table}
+            columns={columns}
+            sort={sort}
+            onSort={(column) => setSort(nextSort(sort, column))}
+            height={height}
+          />
+        )}
+      </div>
+    </>
+  );
+}
+
+function isFilterProblem(error: Error | null): error is ApiProblem {
+  return error instanceof ApiProblem && error.status === 422;
+}
+
+/** A field for the filter, and what is wrong with it, with its place. */
+function FilterField(props: { filter: string; onFilter: (filter: string) => void; error: Error | null }) {
+  const { filter, onFilter, error } = props;
+  const [text, setText] = useState(filter);
+  const applied = useRef(filter);
+  useEffect(() => {
+    // Changed elsewhere: by a button, or by going back.
+    if (filter !== applied.current) setText(filter);
+    applied.current = filter;
+  }, [filter]);
+  useEffect(() => {
+    if (text === applied.current) return;
+    const timer = setTimeout(() => {
+      applied.current = text;
+      onFilter(text);
+    }, TYPING_MILLISECONDS);
+    return () => clearTimeout(timer);
+  }, [text, onFilter]);
+  const problem = isFilterProblem(error) ? error.problem?.problems?.[0] : undefined;
+  return (
+    <div className="filter">
+      <input
+        type="search"
+        aria-label="Filter"
+        aria-invalid={problem !== undefined}
+        aria-describedby={problem ? "filter-problem" : undefined}
+        placeholder="Filter: status = SUCCEEDED and lr < 1e-3 and value > 0.9"
+        spellCheck={false}
+        autoComplete="off"
+        value={text}
+        onChange={(event) => setText(event.target.value)}
+      />
+      {isFilterProblem(error) && (
+        <p id="filter-problem" className="failure" role="alert">
+          {problem?.position != null && text === filter && (
+            <code>
+              {[...text].slice(Math.max(0, problem.position - 24), problem.position).join("")}
+              <mark>{[...text].slice(problem.position, problem.position + 12).join("") || "␣"}</mark>
+            </code>
+          )}{" "}
+          {capitalized(problem?.message ?? error.message)}
+        </p>
+      )}
+    </div>
+  );
+}
+
+/** Counts of the statuses, which filter by it. */
+function StatusChips(props: { experiment: Experiment; filter: string; onFilter: (filter: string) => void }) {
+  const { experiment, filter, onFilter } = props;
+  const counts = Object.entries(experiment.trial_counts).filter(([, count]) => count);
+  return counts.map(([status, count]) => {
+    const own = `status = ${status}`;
+    const isOn = filter === own;
+    return (
+      <button
+        key={status}
+        type="button"
+        className="chip"
+        aria-pressed={isOn}
+        aria-label={`${statusWord(status)}: ${count}`}
+        onClick={() => onFilter(isOn ? "" : own)}
+      >
+        <Status status={status} /> {count?.toLocaleString("en-US")}
+      </button>
+    );
+  });
+}
+
+function ColumnChoice(props: {
+  table: Table;
+  shown: Column[];
+  isChosen: boolean;
+  onChoose: (columns: string) => void;
+}) {
+  const { table, shown, isChosen, onChoose } = props;
+  const names = shown.map((column) => column.name);
+  const toggle = (name: string) => {
+    const next = names.includes(name) ? names.filter((each) => each !== name) : [...names, name];
+    onChoose(next.join(","));
+  };
+  return (
+    <details className="files">
+      <summary>columns</summary>
+      <div>
+        {isChosen && (
+          <button type="button" className="link" onClick={() => onChoose("")}>
+            those that vary
+          </button>
+        )}
+        <ul>
+          {table.columns.map((column) => (
+            <li key={column.name}>
+              <label>
+                <input type="checkbox" checked={names.includes(column.name)} onChange={() => toggle(column.name)} />{" "}
+                {headOf(column.name)}
+              </label>
+              {!column.varies && <span className="soft">one value</span>}
+            </li>
+          ))}
+        </ul>
+      </div>
+    </details>
+  );
+}
+
+function saveCsv(name: string, text: string): void {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
+  link.download = name;
+  link.click();
+  URL.revokeObjectURL(link.href);
+}
+
+/** How many pixels there are from the top of an element to the bottom of the screen. */
+function useRestOfScreen(): [(element: HTMLDivElement | null) => void, number] {
+  const [element, setElement] = useState<HTMLDivElement | null>(null);
+  const [height, setHeight] = useState(LEAST_GRID_PIXELS);
+  useEffect(() => {
+    if (!element) return;
+    const measure = () => {
+      const top = element.getBoundingClientRect().top + window.scrollY;
+      setHeight(Math.max(LEAST_GRID_PIXELS, window.innerHeight - top - BELOW_PIXELS));
+    };
+    measure();
+    const resize = new ResizeObserver(measure);
+    resize.observe(document.body);
+    window.addEventListener("resize", measure);
+    return () => {
+      resize.disconnect();
+      window.removeEventListener("resize", measure);
+    };
+  }, [element]);
+  return [setElement, height];
+}
