@@ -30,10 +30,10 @@ REQUEST_SECONDS = 30.0
 WATCH_SECONDS = 240
 """A watch is renewed after this time, so that a connection that has died silently is noticed."""
 LAST_LINES_BYTES = 64 * 1024
-"""How much of the last lines of a log is read, which may be long."""
+"""How much of the last lines of a log is read; a line may be very long."""
 RENEWAL_SECONDS = 300.0
 """How often a login is renewed at most while the server cannot be reached: the login program of a kubeconfig file may
-ask somebody."""
+prompt the user."""
 _UNANSWERED = 3
 """How many requests in a row it takes for that."""
 _RETRIES = 5

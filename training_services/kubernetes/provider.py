@@ -160,7 +160,7 @@ class KubernetesProvider(Provider):
         checks: ClusterChecks,
         trial_gpu_number: int | None,
     ) -> None:
-        """Send a pod as a trial's would be, which connects to the manager."""
+        """Start a pod like a trial's, which connects to the manager."""
         form = make_form(f"{PROBE_PREFIX}{token_hex(4)}", trial_gpu_number)
         manifests = ExperimentManifests(self.names, form.experiment_id, chosen, version("proctor"), DEADLINE_SECONDS)
         objects = ExperimentObjects(cluster, namespace, manifests, await self.archive())
@@ -208,7 +208,7 @@ class KubernetesProvider(Provider):
 
 @dataclass
 class _Watched:
-    """A namespace, and which experiments look at it."""
+    """A watched namespace, and the experiments that use it."""
 
     view: NamespaceView
     experiments: set[str] = field(default_factory=set)
