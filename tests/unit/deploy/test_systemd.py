@@ -1,5 +1,6 @@
 """The systemd units: systemd understands them, and what trials need is not hidden from them."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ from proctor.trial_keeper import settings
 
 FOLDER = ROOT / "deploy" / "systemd"
 ANALYZE = shutil.which("systemd-analyze")
+TMPFILES = shutil.which("systemd-tmpfiles")
 UNITS = ("system", "user")
 MOST_EXPOSURE = 30
 """Of the system unit, in tenths: what systemd calls "OK"."""
@@ -44,8 +46,27 @@ def test_the_leases_of_the_machine_are_those_that_the_service_sees() -> None:
     writable = options["ReadWritePaths"][0].split()
     folders = [folder.replace("/var/lock", "/run/lock") for folder in settings._LOCK_FOLDERS]
     assert [folder for folder in folders if str(Path(folder).parent) not in writable] == []
-    assert options["ExecStartPre"][0].endswith(f" -m 1777 {folders[0]}")
     assert options["PrivateTmp"] == ["no"]
+
+
+def test_the_folder_of_leases_is_made_by_systemd_which_follows_no_link_there() -> None:
+    """`install -d` as root would, in a folder that all users may write."""
+    assert "ExecStartPre" not in options_of("system")
+    line = (FOLDER / "system" / "proctor.conf").read_text(encoding="utf-8").splitlines()[-1]
+    kind, folder, mode, owner, group, age = line.split()
+    assert (kind, mode, owner, group, age) == ("d", "1777", "root", "root", "-")
+    assert folder.replace("/run/lock", "/var/lock") in settings._LOCK_FOLDERS
+
+
+@pytest.mark.skipif(TMPFILES is None or os.geteuid() != 0, reason="needs systemd-tmpfiles and root")
+def test_systemd_makes_the_folder_of_leases_for_all_users(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    for name in ("passwd", "group"):
+        (tmp_path / "etc" / name).write_text("root:x:0:0:::\n" if name == "passwd" else "root:x:0:\n")
+    command = [str(TMPFILES), "--create", f"--root={tmp_path}", str(FOLDER / "system" / "proctor.conf")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run/lock/proctor").stat().st_mode & 0o7777 == 0o1777
 
 
 def test_code_and_gpus_are_not_hidden() -> None:
