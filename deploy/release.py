@@ -53,14 +53,15 @@ def cut(text: str) -> Version:
     contents[CHANGELOG] = close_section(contents[CHANGELOG], version)
     for name, line in PLACES.items():
         contents[name] = contents[name].replace(line.format(current), line.format(version))
+    before = git("rev-parse", "HEAD").strip()
     for name, content in contents.items():
         (ROOT / name).write_text(content, encoding="utf-8")
     try:
         git("commit", "--quiet", "--all", "--message", f"Release {version}")
+        git("tag", "--annotate", f"v{version}", "--message", f"Proctor {version}")
     except Refused:
-        git("checkout", "--", *contents)
+        git("reset", "--quiet", "--hard", before)
         raise
-    git("tag", "--annotate", f"v{version}", "--message", f"Proctor {version}")
     return version
 
 
@@ -84,6 +85,8 @@ def read_version(text: str, current: Version) -> Version:
         version = Version(text)
     except InvalidVersion as error:
         raise Refused(f"expected a version such as 0.2.0 or 0.2.0rc1, found {text!r}") from error
+    if version.local:
+        raise Refused(f"a release has no local version; write {text!r} as {version.public}")
     if str(version) != text:
         raise Refused(f"write the version {text!r} as {version}")
     if version <= current:

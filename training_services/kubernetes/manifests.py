@@ -169,7 +169,7 @@ class ExperimentManifests:
             "app.kubernetes.io/instance": self.names.anchor(self.experiment_id),
             "app.kubernetes.io/component": component,
             "app.kubernetes.io/part-of": "proctor",
-            "app.kubernetes.io/version": self.version,
+            "app.kubernetes.io/version": self.version.replace("+", "_"),  # of a local version
             MANAGED_BY: "proctor",
             MANAGER_LABEL: self.names.manager,
             EXPERIMENT_LABEL: self.names.experiment(self.experiment_id),

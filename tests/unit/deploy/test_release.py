@@ -88,6 +88,7 @@ def test_one_command_sets_the_version_cuts_the_changelog_commits_and_tags(reposi
         ("0.0.1", "expected a version after"),
         ("next", "expected a version such as 0.2.0"),
         ("v97.0.0", "write the version 'v97.0.0' as 97.0.0"),
+        ("97.0.0+lab.1", "a release has no local version; write '97.0.0+lab.1' as 97.0.0"),
         ("97.0.0-rc1", "write the version '97.0.0-rc1' as 97.0.0rc1"),
     ],
 )
@@ -119,6 +120,17 @@ def test_a_tag_that_is_there_is_not_moved(repository: Repository) -> None:
     repository.git("tag", "v97.1.0")
     refused = repository.release("97.1.0")
     assert (refused.returncode, refused.stderr) == (1, "release: the tag v97.1.0 is there already\n")
+
+
+@pytest.mark.parametrize("setting", ["commit.gpgSign", "tag.gpgSign"])
+def test_a_commit_or_tag_that_cannot_be_made_changes_nothing(repository: Repository, setting: str) -> None:
+    before = repository.git("rev-parse", "HEAD")
+    repository.git("config", setting, "true")
+    repository.git("config", "gpg.program", "/bin/false")
+    refused = repository.release("97.1.0")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert repository.git("rev-parse", "HEAD") == before
+    assert repository.git("status", "--porcelain") == repository.git("tag") == ""
 
 
 def test_places_that_do_not_agree_on_the_version_are_named(repository: Repository) -> None:

@@ -50,6 +50,11 @@ def test_names_and_label_values_are_valid_and_tell_ids_apart_that_differ_by_case
     assert job["metadata"]["annotations"]["proctor/job-id"] == "_Ab.1"
 
 
+def test_the_label_of_a_local_version_is_valid() -> None:
+    manifests = ExperimentManifests(NAMES, "_E", KubernetesSettings.read({"image": "i"}), "0.3.0+lab.1")
+    assert manifests.anchor("endpoint")["metadata"]["labels"]["app.kubernetes.io/version"] == "0.3.0_lab.1"
+
+
 def test_nothing_of_the_trial_is_in_its_job() -> None:
     assert "secret.py" not in str(make_job())
     assert "0.1}" not in str(make_job())
