@@ -1,6 +1,7 @@
 """What a page costs the manager: the table of 10,000 trials with 10 parameters, of 100 points each."""
 
 import asyncio
+import json
 import time
 from collections.abc import Callable
 from functools import partial
@@ -72,7 +73,7 @@ def measure(quick: bool) -> list[Row]:
         with harness.bare_manager(home.path) as running:
             page = Page(running, experiment_id)
             work = f"{size.trials:,} trials × {size.parameters} parameters: "
-            return [*_whole_table(page, work, rounds), *_parts(page, rounds)]
+            return [*_whole_table(page, work, rounds), *_parts(page, rounds), _news(page, rounds)]
 
 
 def _whole_table(page: Page, work: str, rounds: int) -> list[Row]:
@@ -121,3 +122,12 @@ def _parts(page: Page, rounds: int) -> list[Row]:
             )
         )
     return rows
+
+
+def _news(page: Page, rounds: int) -> Row:
+    """What a page asks after an event of another trial: most often little has changed."""
+    newest = json.loads(page.get("changes", after=0, columns="no"))["revision"]
+    used = [
+        page.processor_milliseconds(partial(page.get, "changes", after=newest - back)) for back in range(1, rounds + 1)
+    ]
+    return Row("… changes of a few trials: CPU of the manager", "–", spread(used, " ms"), "–", "–", None)

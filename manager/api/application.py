@@ -7,7 +7,7 @@ from fastapi import APIRouter, FastAPI
 from proctor.manager.api.context import ApiContext
 from proctor.manager.api.errors import MEDIA_TYPE, Problem, install_error_handlers
 from proctor.manager.api.guard import OPEN_PATHS
-from proctor.manager.api.routes import dashboard, experiments, nodes, results, system, trials
+from proctor.manager.api.routes import changes, dashboard, experiments, nodes, results, system, trials
 from proctor.manager.web import pages
 
 API_PREFIX = "/api/v1"
@@ -58,6 +58,7 @@ def create_application(context: ApiContext | None) -> FastAPI:
         system.router,
         nodes.router,
         results.router,
+        changes.router,
         trials.router,
         experiments.router,
     ):

@@ -34,6 +34,14 @@ TrialFilter = Annotated[
         examples=["status = SUCCEEDED and lr < 1e-3 and value > 0.9"],
     ),
 ]
+TableColumns = Annotated[
+    str,
+    Query(
+        max_length=10_000,
+        description="Names, with commas; `*`: all that are stored, `parameter.*`, `value.*`.",
+        examples=["no,status,value,parameter.*"],
+    ),
+]
 ByteLimit = Annotated[int, Query(ge=1, le=4 * 1024 * 1024, description="How many bytes at most.")]
 
 

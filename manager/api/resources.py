@@ -19,6 +19,7 @@ from proctor.manager.store.errors import RowNotFound
 from proctor.manager.store.rows import CheckpointRow, ExperimentRow, MetricRow, TrialJobRow, TrialRow
 from proctor.manager.store.tables import events, jobs, trials
 from proctor.manager.store.tables.jobs import JobUsage
+from proctor.manager.store.trial_table.table import TrialTable
 from proctor.sdk.metrics import JSON_WORDS
 from proctor.sdk.protocol import checkpoint_place
 from proctor.training_services.nodes.pool import Node, NodePool, Reservation
@@ -155,6 +156,16 @@ def trial_resource(
         ended_at=utc_or_none(row.ended_at),
         directory=str(Path(experiment_directory) / "trials" / f"{row.sequence_id}-{row.id}"),
     )
+
+
+def add_silences(context: ApiContext, connection: sqlite3.Connection, found: TrialTable) -> None:
+    """Say in a table of the trials that run and whose nodes report nothing why that is."""
+    reasons = next((column.values for column in found.columns if column.name == "reason"), None)
+    if reasons is None:
+        return
+    for place, trial_id in found.running.items():
+        row = trials.get(connection, trial_id)
+        reasons[place] = trial_reason(context, row, newest_node(connection, row)) or None
 
 
 def newest_node(connection: sqlite3.Connection, row: TrialRow) -> str | None:

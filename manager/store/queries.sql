@@ -163,6 +163,9 @@ UPDATE trials SET {assignments} WHERE id = :id;
 -- name: trials.exist
 SELECT EXISTS (SELECT 1 FROM trials WHERE experiment_id = :experiment_id);
 
+-- name: trials.numbers
+SELECT id, sequence_id FROM trials WHERE id IN (SELECT value FROM json_each(:ids));
+
 -- name: trials.newest_documents
 SELECT parameters, final_data FROM trials WHERE experiment_id = :experiment_id ORDER BY sequence_id DESC LIMIT :limit;
 

@@ -320,6 +320,16 @@ class Client:
         found: JsonObject = self._transport.request("GET", _path("experiments", experiment_id, "table"), query=query)
         return found
 
+    def changes(self, experiment_id: str, *, after: int, columns: Sequence[str] = ("*",)) -> JsonObject:
+        """What has changed in an experiment since an event: `experiment`, `rows` (a table), `points` of curves, and the
+        `revision` to ask from next time; `reset`: read everything again.
+
+        :param after: the `revision` of a table, or of the changes before.
+        """
+        query: Query = {"after": after, "columns": ",".join(columns)}
+        found: JsonObject = self._transport.request("GET", _path("experiments", experiment_id, "changes"), query=query)
+        return found
+
     def find_trials(self, id_prefix: str) -> Iterator[JsonObject]:
         """At most 20 trials of all experiments by the beginning of their id."""
         return self._transport.pages("/trials", query={"id_prefix": id_prefix})

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from proctor.manager.store.migrations import migrate
 from proctor.manager.store.tables import metrics
+from proctor.manager.store.trial_table import changes
 
 Points = tuple[tuple[int, float], ...]
 """(job, value) of each point."""
@@ -96,3 +97,18 @@ def test_the_curve_is_what_the_newest_job_and_those_it_continues_have_reported(l
             shown = metrics.curve(connection, "trial000")
             assert [(point.sequence, (point.job, point.value)) for point in shown] == list(enumerate(trial.curve))
             assert list(pages(connection, limit)) == shown
+
+
+@given(st.lists(jobs, min_size=1, max_size=6))
+def test_a_reader_that_applies_what_is_new_has_the_same_curve(life: list[Job]) -> None:
+    with closing(sqlite3.connect(":memory:")) as connection:
+        migrate(connection, 0, "metrics")
+        trial, known = Trial(connection), list[float | None]()
+        for job in life:
+            before = metrics.last_id(connection)
+            trial.run(job)
+            found = changes.new_points(connection, [(before + 1, metrics.last_id(connection))], member=0)
+            for new in found or ():
+                known[new.first :] = new.values
+            if found:
+                assert known == [value for _, value in trial.curve]

@@ -14,7 +14,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from proctor.manager.api import columnar, models
-from proctor.manager.api.context import ApiContext
 from proctor.manager.api.dependencies import (
     DEFAULT_BYTES,
     LARGEST_ID,
@@ -23,11 +22,12 @@ from proctor.manager.api.dependencies import (
     Cursor,
     Limit,
     Offset,
+    TableColumns,
     TrialFilter,
 )
 from proctor.manager.api.json_types import utc_or_none
 from proctor.manager.api.models import ImportRow
-from proctor.manager.api.resources import best_resource, explain_no_best, is_maximized, newest_node, trial_reason
+from proctor.manager.api.resources import add_silences, best_resource, explain_no_best, is_maximized
 from proctor.manager.api.text import read_part, text_part
 from proctor.manager.dispatcher.client.process import earlier_log
 from proctor.manager.errors import NotFound
@@ -122,14 +122,7 @@ async def get_table(
             examples=[["-value"]],
         ),
     ] = None,
-    columns: Annotated[
-        str,
-        Query(
-            max_length=10_000,
-            description="Names, with commas; `*`: all that are stored, `parameter.*`, `value.*`.",
-            examples=["no,status,value,parameter.*"],
-        ),
-    ] = "*",
+    columns: TableColumns = "*",
     offset: Annotated[int, Query(ge=0, le=LARGEST_ID, description="How many trials to leave out.")] = 0,
     limit: Annotated[int, Query(ge=1, le=table.MAX_ROWS, description="How many trials at most.")] = 1000,
 ) -> Response:
@@ -150,7 +143,7 @@ async def get_table(
             offset=offset,
             limit=limit,
         )
-        _add_silences(context, connection, found)
+        add_silences(context, connection, found)
         return columnar.pack_table(found) if is_binary else columnar.table_to_json(found)
 
     return await answer_while_connected(
@@ -159,16 +152,6 @@ async def get_table(
         media_type=columnar.MEDIA_TYPE if is_binary else MEDIA_TYPE,
         headers={"Vary": "Accept"},
     )
-
-
-def _add_silences(context: ApiContext, connection: sqlite3.Connection, found: table.TrialTable) -> None:
-    """Say of the trials that run and whose node reports nothing why that is, as everywhere."""
-    reasons = next((column.values for column in found.columns if column.name == "reason"), None)
-    if reasons is None:
-        return
-    for place, trial_id in found.running.items():
-        row = trials.get(connection, trial_id)
-        reasons[place] = trial_reason(context, row, newest_node(connection, row)) or None
 
 
 @router.get(

@@ -29,6 +29,7 @@ __all__ = [
     "latest_checkpoint",
     "latest_intermediate",
     "newest_checkpoints",
+    "newest_job",
     "offset_of",
     "offsets",
     "page",
@@ -162,6 +163,12 @@ def intermediates_between(
     values = {"first_id": first_id, "last_id": last_id, "member": member}
     rows = connection.execute(query("metrics.intermediates_between"), values)
     return [(MetricRow.from_row(row[:-1]), row[-1]) for row in rows]
+
+
+def newest_job(connection: sqlite3.Connection, trial_id: str) -> int:
+    """The number of the newest job of which something is stored; 0 for none."""
+    row = connection.execute(query("journals.lineage"), {"trial_id": trial_id, "member": 0}).fetchone()
+    return 0 if row is None else int(row[0])
 
 
 def last_id(connection: sqlite3.Connection) -> int:

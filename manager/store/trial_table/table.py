@@ -10,6 +10,7 @@ from typing import Any, Literal
 from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.store.errors import BadCursor
 from proctor.manager.store.rows import TrialRow
+from proctor.manager.store.statements import encode
 from proctor.manager.store.tables import events, trials
 from proctor.manager.store.tables.trials import TrialPage, decode_cursor, encode_cursor
 from proctor.manager.store.trial_table.columns import COLUMNS, COMPUTED, METRIC, PARAMETER, Kind, SqlColumn, SqlQuery
@@ -76,6 +77,7 @@ def read(
     filter: str | None = None,
     sort: Sequence[str] = (),
     columns: Sequence[str] = (ALL,),
+    trial_ids: Collection[str] | None = None,
     offset: int = 0,
     limit: int,
 ) -> TrialTable:
@@ -83,11 +85,14 @@ def read(
 
     :param sort: columns, with a "-" for the greatest first. Trials without a value come last.
     :param columns: names; `*` for all that are stored, `parameter.*`, `value.*`.
+    :param trial_ids: only these trials.
     :param now: Unix time, for how long running trials have run.
     Raises QueryRefused.
     """
     query = SqlQuery(connection, experiment_id, now)
     condition = "" if filter is None else f" AND {query.condition(parse(filter))}"
+    if trial_ids is not None:
+        condition += f" AND t.id IN (SELECT value FROM json_each({query.bind(encode(sorted(trial_ids)))}))"
     found = _Reading(query, columns)
     order = ", ".join((*(_order(query, each) for each in sort), "t.sequence_id"))
     where = f"FROM trials AS t WHERE t.experiment_id = :experiment_id{condition}"

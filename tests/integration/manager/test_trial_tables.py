@@ -45,6 +45,10 @@ def test_client_experiment_and_command_line_filter_alike(tmp_path: Path) -> None
         experiment.client.close()
         assert [row["id"] for row in rows] == expected
         assert rows[0]["parameter.model"] == "cnn"
+        assert client.session()["access"] == "full"
+        news = client.changes(experiment_id, after=0, columns=["no", "value"])
+        assert (len(news["rows"]["rows"]), news["revision"]) == (300, found["revision"])
+        assert client.changes(experiment_id, after=news["revision"])["rows"] is None
         with pytest.raises(BadInput, match=r"filter: expected a column, found 'lrr'; did you mean lr\? \(position 0\)"):
             client.table(experiment_id, filter="lrr < 1")
         command = [sys.executable, "-m", "proctor.manager.cli.main", "--home", str(home.path), "trial", "ls"]

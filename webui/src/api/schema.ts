@@ -454,6 +454,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/experiments/{experiment_id}/changes": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * What has changed since an event
+         * @description The experiment, the rows of at most 2,000 trials and 20,000 points of curves. Ask after an event of the stream, a
+         *     few times a second at most.
+         */
+        get: operations["get_changes"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/experiments/{experiment_id}/trials": {
         parameters: {
             query?: never;
@@ -1165,6 +1186,41 @@ export interface components {
             best: number | ("NaN" | "Infinity" | "-Infinity");
         };
         /**
+         * CurveStretch
+         * @description New points of a trial's visible curve.
+         */
+        CurveStretch: {
+            /**
+             * No
+             * @description The trial's number (`sequence_id`).
+             * @example 17
+             */
+            no: number;
+            /**
+             * From
+             * @description The place of the first of these points in the curve, from 0; what the curve had from there on is replaced.
+             * @example 40
+             */
+            from: number;
+            /**
+             * Steps
+             * @example [
+             *       40,
+             *       41
+             *     ]
+             */
+            steps: number[];
+            /**
+             * Values
+             * @description A value that is not a finite number is null.
+             * @example [
+             *       0.71,
+             *       0.73
+             *     ]
+             */
+            values: (number | null)[];
+        };
+        /**
          * DrainNode
          * @description No new jobs for a node.
          */
@@ -1343,6 +1399,32 @@ export interface components {
              * @description The newest messages that are not errors: keys that do less than they seem to, code that has changed.
              */
             notices?: string[];
+        };
+        /**
+         * ExperimentChanges
+         * @description What has changed since an event.
+         */
+        ExperimentChanges: {
+            /**
+             * Revision
+             * @description The event to ask from next time.
+             * @example 31337
+             */
+            revision: number;
+            /**
+             * Reset
+             * @description Some of the changes are gone, or there are too many: read everything again, then ask from `revision`.
+             */
+            reset: boolean;
+            /** @description As it is now; null where nothing has changed. */
+            experiment: components["schemas"]["Experiment"] | null;
+            /** @description The trials that have changed, as they are now; null for none. */
+            rows: components["schemas"]["Table"] | null;
+            /**
+             * Points
+             * @description In the order in which they are to be applied.
+             */
+            points: components["schemas"]["CurveStretch"][];
         };
         /**
          * ExperimentStatus
@@ -2526,9 +2608,11 @@ export type CheckVerdict = components['schemas']['CheckVerdict'];
 export type ClientSession = components['schemas']['ClientSession'];
 export type CreateExperiment = components['schemas']['CreateExperiment'];
 export type CurvePoint = components['schemas']['CurvePoint'];
+export type CurveStretch = components['schemas']['CurveStretch'];
 export type DrainNode = components['schemas']['DrainNode'];
 export type EndReason = components['schemas']['EndReason'];
 export type Experiment = components['schemas']['Experiment'];
+export type ExperimentChanges = components['schemas']['ExperimentChanges'];
 export type ExperimentStatus = components['schemas']['ExperimentStatus'];
 export type ExportRow = components['schemas']['ExportRow'];
 export type FileCollection = components['schemas']['FileCollection'];
@@ -3302,6 +3386,43 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+            /** @description A problem */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": unknown;
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    get_changes: {
+        parameters: {
+            query: {
+                /** @description An event: the `revision` of a table or of the changes before. */
+                after: number;
+                /** @description Names, with commas; `*`: all that are stored, `parameter.*`, `value.*`. */
+                columns?: string;
+            };
+            header?: never;
+            path: {
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ExperimentChanges"];
+                };
             };
             /** @description A problem */
             default: {
