@@ -73,6 +73,9 @@ PAGES = {
     "overview": ("/app/experiments/over", "Best trial"),
     "failed": ("/app/experiments/failed", "Failures"),
     "trials": ("/app/experiments/over/trials", "8 trials"),
+    "nodes": ("/app/nodes", "last report"),
+    "log": ("/app/log", "experiment over is RUNNING"),
+    "dispatcher's log": ("/app/experiments/over/log", "Log of the dispatcher"),
     "unknown trial": ("/app/trials/nothing", "Not found"),
     "unknown": ("/app/experiments/nothing", "Not found"),
 }
@@ -253,16 +256,29 @@ def test_an_experiment_is_paused_resumed_and_stopped(visitor: Visitor, manager: 
     assert manager.client.experiment(made)["status"] == "STOPPED"
 
 
-def test_a_read_only_token_cannot_change_anything_and_the_page_says_so(
-    browser: Any, manager: RealManager, tmp_path: Path
-) -> None:
+def test_a_read_only_token_is_offered_no_changes(browser: Any, manager: RealManager, tmp_path: Path) -> None:
     made = manager.create(WAITS_FOR_FILE, tmp_path / "never", interpreter=sys.executable)
     with visiting(browser, manager, token="readonly.token") as visitor:
-        visitor.expected_errors = ("403",)
         page = visitor.goto(f"/app/experiments/{made}")
-        page.get_by_role("button", name="Pause").click()
-        page.get_by_text("read-only").wait_for()
+        running = page.get_by_role("region", name="Running trials").get_by_role("link", name="0")
+        running.wait_for()
+        assert page.get_by_role("button", name="Stop").count() == 0
+        running.click()
+        page.get_by_role("heading", name="Trial 0").wait_for()
+        assert page.get_by_role("button", name="Kill").count() == 0
     manager.client.stop_experiment(made)
+
+
+def test_a_node_is_drained_and_resumed(visitor: Visitor, manager: RealManager) -> None:
+    page = visitor.goto("/app/nodes")
+    node = page.get_by_role("region", name="Node local")
+    node.get_by_role("button", name="Drain").click()
+    page.get_by_role("dialog").get_by_role("button", name="Drain").click()
+    node.get_by_text("no new jobs").wait_for()
+    assert manager.client.node("local")["hold"]
+    node.get_by_role("button", name="Resume").click()
+    node.get_by_role("button", name="Drain").wait_for()
+    assert not manager.client.node("local")["hold"]
 
 
 def test_trials_are_filtered_and_ordered_and_the_address_shows_the_same(visitor: Visitor, manager: RealManager) -> None:

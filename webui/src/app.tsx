@@ -12,6 +12,9 @@ import { Experiments } from "./pages/experiments";
 const Overview = lazy(() => import("./pages/overview").then((module) => ({ default: module.Overview })));
 
 const Trials = lazy(() => import("./pages/trials").then((module) => ({ default: module.Trials })));
+const Nodes = lazy(() => import("./pages/nodes").then((module) => ({ default: module.Nodes })));
+const ManagerLog = lazy(() => import("./pages/logs").then((module) => ({ default: module.ManagerLog })));
+const DispatcherLog = lazy(() => import("./pages/logs").then((module) => ({ default: module.DispatcherLog })));
 const TrialPage = lazy(() => import("./pages/trial").then((module) => ({ default: module.TrialPage })));
 
 export function App() {
@@ -28,6 +31,8 @@ export function App() {
         </Link>
         <nav aria-label="Main">
           <NavLink href="/">Experiments</NavLink>
+          <NavLink href="/nodes">Nodes</NavLink>
+          <NavLink href="/log">Log</NavLink>
         </nav>
         <ConnectionSign />
         <button type="button" className="quiet" aria-label="Keys" title="Keys (?)" onClick={keys.toggleHelp}>
@@ -41,6 +46,9 @@ export function App() {
             <Route path="/" component={Experiments} />
             <Route path="/experiments/:id">{({ id }) => <Overview key={id} id={id} />}</Route>
             <Route path="/experiments/:id/trials">{({ id }) => <Trials key={id} id={id} />}</Route>
+            <Route path="/experiments/:id/log">{({ id }) => <DispatcherLog key={id} id={id} />}</Route>
+            <Route path="/nodes" component={Nodes} />
+            <Route path="/log" component={ManagerLog} />
             <Route path="/trials/:id">{({ id }) => <TrialPage key={id} id={id} />}</Route>
             <Route>
               <NotFound />

@@ -1,6 +1,7 @@
 import { describe, expect, test } from "vitest";
 import { overwritten, pieces, plain } from "../src/logs/ansi";
 import { readAll } from "../src/logs/download";
+import { readable } from "../src/logs/entries";
 import { type ReadPart, readBefore, readEnd, readOn } from "../src/logs/tail";
 import { findLines } from "../src/logs/viewer";
 
@@ -92,4 +93,16 @@ describe("the end of a file", () => {
     expect((await readAll(file.read, (bytes) => progress.push(bytes))).size).toBe(file.bytes.length);
     expect(progress).toHaveLength(3);
   });
+});
+
+test("a line of the manager's log is read as time, level, message and what it is about", () => {
+  const entry = {
+    time: "2026-11-24T04:00:00.123Z",
+    level: "warning",
+    message: "slow",
+    trial_id: "t1",
+    exception: "a\nb: c",
+  };
+  expect(plain(readable(JSON.stringify(entry)))).toBe("2026-11-24 04:00:00.123Z warning slow  b: c  trial t1");
+  expect(readable('{"time": "20')).toBe('{"time": "20');
 });

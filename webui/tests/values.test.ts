@@ -1,5 +1,6 @@
 import { describe, expect, test } from "vitest";
-import { experimentActions, trialActions } from "../src/api/actions";
+import { experimentActions, nodeActions, trialActions } from "../src/api/actions";
+import type { Node } from "../src/api/schema";
 import { rangeOf } from "../src/charts/best";
 import { formatAgo, formatDuration, formatNumber, formatParameter } from "../src/format";
 import { copyText } from "../src/state/copies";
@@ -155,4 +156,15 @@ test("what can be done depends on the status", () => {
   expect(words(experimentActions(experiment({ status: "NO_MORE_TRIAL" })))).toEqual(["Stop"]);
   expect(words(experimentActions(experiment({ status: "PAUSED" })))).toEqual(["Resume", "Stop"]);
   expect(words(experimentActions(experiment({ status: "DONE" })))).toEqual([]);
+  const node: Node = {
+    id: "gpu-1",
+    kind: "remote",
+    status: "CONNECTED",
+    reason: "",
+    hold: "",
+    address: "",
+    usage: trial().usage,
+  };
+  expect(words(nodeActions(node))).toEqual(["Check", "Drain"]);
+  expect(words(nodeActions({ ...node, hold: "drained" }))).toEqual(["Check", "Resume"]);
 });

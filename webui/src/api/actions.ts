@@ -2,7 +2,7 @@
 
 import { useMutation } from "@tanstack/react-query";
 import { client, read } from "./client";
-import type { Experiment, Trial } from "./schema";
+import type { Experiment, Node, Trial } from "./schema";
 
 export interface Action {
   word: string;
@@ -75,6 +75,28 @@ export function experimentActions(experiment: Experiment): Action[] {
     default:
       return [];
   }
+}
+
+/** What can be done with a node now. */
+export function nodeActions(node: Node): Action[] {
+  const params = { path: { node_id: node.id } };
+  const check: Action = {
+    word: "Check",
+    question: "",
+    run: () => read(client.POST("/api/v1/nodes/{node_id}/check", { params })),
+  };
+  if (node.hold) {
+    const resume = () => read(client.POST("/api/v1/nodes/{node_id}/resume", { params }));
+    return [check, { word: "Resume", question: "", run: resume }];
+  }
+  return [
+    check,
+    {
+      word: "Drain",
+      question: `Drain node ${node.id}? Its trials continue; it gets no new ones until it is resumed.`,
+      run: () => read(client.POST("/api/v1/nodes/{node_id}/drain", { params, body: { reason: "" } })),
+    },
+  ];
 }
 
 /** Does an action; its outcome arrives by the stream. */

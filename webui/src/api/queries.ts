@@ -70,6 +70,14 @@ export function useNodes() {
   });
 }
 
+/** What the reader may do, and which manager answers. */
+export function useSession() {
+  return useQuery({
+    queryKey: ["session"],
+    queryFn: ({ signal }) => read(client.GET("/api/v1/session", { signal })),
+  });
+}
+
 export function useHealth() {
   return useQuery({
     queryKey: ["health"],

@@ -2,10 +2,13 @@
 
 import { useEffect, useRef, useState } from "react";
 import { type Action, useAction } from "../api/actions";
+import { useSession } from "../api/queries";
 
 export function Actions({ actions }: { actions: Action[] }) {
   const [asked, setAsked] = useState<Action | null>(null);
   const action = useAction();
+  const session = useSession();
+  if (session.data?.access !== "full") return null;
   return (
     <span className="actions">
       {actions.map((each) => (

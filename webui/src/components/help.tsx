@@ -8,13 +8,15 @@ export const KEYS: [keys: string, does: string][] = [
   ["?", "show or hide this list"],
   ["/", "search"],
   ["g e", "go to the experiments"],
+  ["g n", "go to the nodes"],
+  ["g l", "go to the manager's log"],
   ["j  k", "next and previous row"],
   ["Enter", "open the row"],
   ["Esc", "leave a field, close this list"],
 ];
 
 const SECOND_KEY_MILLISECONDS = 1000;
-const GO_TO: Record<string, string> = { e: "/" };
+const GO_TO: Record<string, string> = { e: "/", n: "/nodes", l: "/log" };
 
 /** Listens to the keys; `isHelpShown` with `toggleHelp` is the list. */
 export function useKeys() {

@@ -15,6 +15,8 @@ const SHOWN_LINES = 24;
 interface LogViewerProps {
   /** Has to be the same function for the same file. */
   read: ReadPart;
+  /** Makes a line for people of one of the file; the same function each time. */
+  format?: (line: string) => string;
   /** Whether something may still be written. */
   isOpen: boolean;
   label: string;
@@ -24,12 +26,15 @@ interface LogViewerProps {
   children?: ReactNode;
 }
 
-export function LogViewer({ read, isOpen, label, download, children }: LogViewerProps) {
+export function LogViewer({ read, format, isOpen, label, download, children }: LogViewerProps) {
   const { tail, error, readEarlier } = useTail(read, isOpen);
   const [wanted, setWanted] = useState("");
   const [at, setAt] = useState(0);
   const [follows, setFollows] = useState(true);
-  const lines = useMemo(() => withoutLastEmpty(tail?.lines ?? []), [tail]);
+  const lines = useMemo(() => {
+    const found = withoutLastEmpty(tail?.lines ?? []);
+    return format ? found.map(format) : found;
+  }, [tail, format]);
   const matches = useMemo(() => findLines(lines, wanted), [lines, wanted]);
   const shown = matches.length ? matches[Math.min(at, matches.length - 1)] : undefined;
   const move = (by: number) => {

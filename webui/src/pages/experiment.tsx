@@ -14,6 +14,7 @@ import { capitalized } from "../format";
 const TABS: [path: string, word: string][] = [
   ["", "Overview"],
   ["/trials", "Trials"],
+  ["/log", "Log"],
 ];
 
 /** The head of an experiment's page; `children` is called when the experiment is known, and when it was read. */

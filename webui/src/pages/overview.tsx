@@ -296,7 +296,9 @@ function Machines({ experiment }: { experiment: Experiment }) {
           {nodes.map((node) => (
             <li key={node.id}>
               <Status status={node.hold ? "PAUSED" : node.status} short />
-              <span className="name">{node.id}</span>
+              <Link className="name" href={`/nodes#${encodeURIComponent(node.id)}`}>
+                {node.id}
+              </Link>
               <GpuCells gpus={gpusOf(node)} experimentId={experiment.id} />
               <span className="soft" title={node.hold || node.reason}>
                 {node.hold || node.reason || countOf(jobsOf(node, experiment), "job")}
