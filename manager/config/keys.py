@@ -298,7 +298,7 @@ def _kubernetes() -> Iterator[Key]:
         "mounts": [{"path": "/data", "claim": "datasets"}],
         "environmentSecrets": ["wandb"],
         "python": "python3.12",
-        "podTemplate": {"spec": {"hostIPC": True}},
+        "podTemplate": {"spec": {"runtimeClassName": "nvidia"}},
         "pendingTimeout": "2h",
         "nodeTimeout": "20m",
         "terminationGracePeriod": "2m",

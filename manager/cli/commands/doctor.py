@@ -29,7 +29,8 @@ SHELL_WORDS = frozenset(
 @with_session
 def doctor(session: CliSession, file: Path | None, output: str) -> int:
     """Check this machine and the home; with the FILE of an experiment also its command and code, and every hop to
-    every machine of platform remote. Nothing is changed.
+    every machine of platform remote, or the cluster of platform kubernetes. Nothing is changed but in the cluster: a
+    Job with one pod, like a trial's, is created there and deleted again.
 
     The manager is started in the background if machines have to be reached and none runs. The exit code is 1 if a
     check fails.

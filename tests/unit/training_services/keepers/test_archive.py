@@ -54,6 +54,11 @@ def modules_that_are_compiled(keeper: Path) -> set[str]:
     return {line for line in done.stderr.splitlines() if f"{keeper}/proctor/" in line}
 
 
+def test_the_keeper_of_a_pod_fits_into_a_config_map(tmp_path: Path) -> None:
+    """Above 1 MiB the API server would refuse it, and no trial of platform kubernetes would start."""
+    assert build(tmp_path, is_compiled=True).path.stat().st_size < 900_000
+
+
 def test_the_keeper_of_a_pod_starts_without_being_compiled_and_under_another_python_from_its_sources(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
