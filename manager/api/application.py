@@ -7,7 +7,7 @@ from fastapi import APIRouter, FastAPI
 from proctor.manager.api.context import ApiContext
 from proctor.manager.api.errors import MEDIA_TYPE, Problem, install_error_handlers
 from proctor.manager.api.guard import OPEN_PATHS
-from proctor.manager.api.routes import changes, dashboard, experiments, nodes, results, system, trials
+from proctor.manager.api.routes import changes, curves, dashboard, experiments, nodes, results, system, trials
 from proctor.manager.web import pages
 
 API_PREFIX = "/api/v1"
@@ -59,6 +59,7 @@ def create_application(context: ApiContext | None) -> FastAPI:
         nodes.router,
         results.router,
         changes.router,
+        curves.router,
         trials.router,
         experiments.router,
     ):

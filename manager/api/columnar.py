@@ -1,6 +1,6 @@
-"""Tables as they travel: JSON, and the binary format that pages and programs read without parsing every cell.
+"""Tables and curves as they travel: JSON, and the binary formats that are read without parsing every number.
 
-The binary format (`application/vnd.proctor.columns`): the four bytes `PCOL`; the length of the header as uint32; the
+That of a table (`application/vnd.proctor.columns`): the four bytes `PCOL`; the length of the header as uint32; the
 header, JSON in UTF-8; then a block of data for each column. All numbers are little-endian. Spaces after the header make
 the data begin at a multiple of 8 from the start, and bytes of 0 each block.
 """
@@ -9,7 +9,7 @@ import json
 import math
 import sys
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Literal
 
@@ -20,8 +20,11 @@ from proctor.manager.api.models import Resource
 from proctor.manager.store.trial_table.table import TableColumn, TrialTable
 
 MEDIA_TYPE = "application/vnd.proctor.columns"
+CURVES_MEDIA_TYPE = "application/vnd.proctor.curves"
 VERSION = 1
 _MAGIC = b"PCOL"
+_CURVES_MAGIC = b"PCRV"
+_LARGEST_SINGLE = 3.4028234663852886e38
 _ROWS_AT_ONCE = 500
 """That are written as JSON in one go: other threads wait for it."""
 _NO_INTEGER = -(2**31)
@@ -75,6 +78,28 @@ def table_to_json(table: TrialTable) -> bytes:
     values = [list(_wire_values(column)) for column in table.columns]
     rows = zip(*values, strict=True) if values else (() for _ in range(table.rows))
     return f'{head[:-1]},"rows":[{",".join(_json_rows(rows))}]}}'.encode()
+
+
+def pack_curves(curves: Mapping[int, Sequence[tuple[float, float]]]) -> bytes:
+    """Curves of trials by their numbers, each a list of steps and values, as `application/vnd.proctor.curves`.
+
+    The four bytes `PCRV`; as uint32 the version, how many trials n, and how many points p; uint32[n] the trials'
+    numbers, uint32[n] how many points each has, uint32[n] which is its first; float32[p] all steps, float32[p] all
+    values, NaN for one that is not a finite number.
+    """
+    counts = [len(points) for points in curves.values()]
+    begins = [0, *accumulate(counts)][: len(counts)]
+    steps, values = array("f"), array("f")
+    for points in curves.values():
+        steps.extend(_single(step) for step, _ in points)
+        values.extend(_single(value) for _, value in points)
+    head = [VERSION, len(counts), len(steps), *curves, *counts, *begins]
+    return _CURVES_MAGIC + _bytes("I", head) + _bytes("f", steps) + _bytes("f", values)
+
+
+def _single(number: float) -> float:
+    """A number that fits into a float32, else NaN."""
+    return number if abs(number) <= _LARGEST_SINGLE else math.nan
 
 
 def _counts(table: TrialTable) -> dict[str, int]:

@@ -166,6 +166,16 @@ SELECT EXISTS (SELECT 1 FROM trials WHERE experiment_id = :experiment_id);
 -- name: trials.numbers
 SELECT id, sequence_id FROM trials WHERE id IN (SELECT value FROM json_each(:ids));
 
+-- name: trials.named
+-- a word of digits is a sequence id, any other an id
+SELECT words.value, trials.id, trials.sequence_id FROM json_each(:words) AS words
+CROSS JOIN trials ON trials.sequence_id = CAST(words.value AS INTEGER)
+WHERE trials.experiment_id = :experiment_id AND words.value <> '' AND words.value NOT GLOB '*[^0-9]*'
+UNION ALL
+SELECT words.value, trials.id, trials.sequence_id FROM json_each(:words) AS words
+CROSS JOIN trials ON trials.id = words.value
+WHERE trials.experiment_id = :experiment_id AND words.value GLOB '*[^0-9]*';
+
 -- name: trials.newest_documents
 SELECT parameters, final_data FROM trials WHERE experiment_id = :experiment_id ORDER BY sequence_id DESC LIMIT :limit;
 

@@ -3,6 +3,7 @@
 import io
 import os
 import shutil
+import struct
 import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -330,6 +331,19 @@ class Client:
         found: JsonObject = self._transport.request("GET", _path("experiments", experiment_id, "changes"), query=query)
         return found
 
+    def curves(
+        self, experiment_id: str, trials: Sequence[int | str], *, key: str | None = None
+    ) -> dict[int, list[tuple[float, float]]]:
+        """The visible curves of at most 200 trials, by their numbers, as (step, value); a value that is not a finite
+        number is NaN. Steps and values have the precision of a float32.
+
+        :param trials: numbers or ids.
+        :param key: of what was reported, nested ones with dots; None: its number.
+        """
+        query: Query = {"ids": ",".join(map(str, trials)), "key": key}
+        data, _ = self._transport.fetch(_path("experiments", experiment_id, "curves"), query=query)
+        return unpack_curves(data)
+
     def find_trials(self, id_prefix: str) -> Iterator[JsonObject]:
         """At most 20 trials of all experiments by the beginning of their id."""
         return self._transport.pages("/trials", query={"id_prefix": id_prefix})
@@ -461,6 +475,20 @@ class Client:
     def _log(self, path: str, query: Query) -> LogPiece:
         data, headers = self._transport.fetch(path, query=query)
         return LogPiece(data, int(headers["X-Next-Offset"]))
+
+
+def unpack_curves(data: bytes) -> dict[int, list[tuple[float, float]]]:
+    """What `curves` answers, by the numbers of the trials. Raises ValueError for anything else."""
+    if data[:4] != b"PCRV":
+        raise ValueError(f"expected curves, which begin with PCRV; found {data[:4]!r}")
+    _, trials, points = struct.unpack_from("<III", data, 4)
+    whole = struct.unpack_from(f"<{3 * trials}I", data, 16)
+    numbers = struct.unpack_from(f"<{2 * points}f", data, 16 + 12 * trials)
+    found = {}
+    for place in range(trials):
+        begin, end = whole[2 * trials + place], whole[2 * trials + place] + whole[trials + place]
+        found[whole[place]] = list(zip(numbers[begin:end], numbers[points + begin : points + end], strict=True))
+    return found
 
 
 class _Pieces(io.RawIOBase):

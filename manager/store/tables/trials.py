@@ -27,6 +27,7 @@ __all__ = [
     "insert",
     "live",
     "move",
+    "named",
     "newest_reasons",
     "origins",
     "page",
@@ -70,6 +71,12 @@ def get(connection: sqlite3.Connection, trial_id: str) -> TrialRow:
 def find_by_prefix(connection: sqlite3.Connection, prefix: str, *, limit: int = 20) -> list[TrialRow]:
     """The trials of all experiments whose ids begin with `prefix`, by id."""
     return _select(connection, "trials.find_by_prefix", prefix=prefix, limit=limit)
+
+
+def named(connection: sqlite3.Connection, experiment_id: str, words: Collection[str]) -> dict[str, tuple[str, int]]:
+    """Ids and sequence ids of those of an experiment's trials that words name: a word of digits is a sequence id."""
+    values = {"experiment_id": experiment_id, "words": json.dumps(list(words))}
+    return {word: (trial_id, number) for word, trial_id, number in connection.execute(query("trials.named"), values)}
 
 
 def live(connection: sqlite3.Connection, experiment_id: str) -> list[TrialRow]:

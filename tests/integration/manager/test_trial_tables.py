@@ -46,6 +46,11 @@ def test_client_experiment_and_command_line_filter_alike(tmp_path: Path) -> None
         assert [row["id"] for row in rows] == expected
         assert rows[0]["parameter.model"] == "cnn"
         assert client.session()["access"] == "full"
+        [first, second] = [trial for trial in every if trial["status"] == "SUCCEEDED"][:2]
+        drawn = client.curves(experiment_id, [second["sequence_id"], first["id"]])
+        assert list(drawn) == [second["sequence_id"], first["sequence_id"]]
+        stored = [(point["sequence"], point["value"]) for point in client.trial_curve(first["id"])]
+        assert drawn[first["sequence_id"]] == [(step, pytest.approx(value)) for step, value in stored]
         news = client.changes(experiment_id, after=0, columns=["no", "value"])
         assert (len(news["rows"]["rows"]), news["revision"]) == (300, found["revision"])
         assert client.changes(experiment_id, after=news["revision"])["rows"] is None

@@ -475,6 +475,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/experiments/{experiment_id}/curves": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * The visible curves of several trials
+         * @description Steps and values of each trial's visible curve, as `trials/{id}/curve` has it, in the order in which the trials
+         *     were named.
+         */
+        get: operations["get_curves"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/experiments/{experiment_id}/trials": {
         parameters: {
             query?: never;
@@ -3423,6 +3444,50 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["ExperimentChanges"];
                 };
+            };
+            /** @description A problem */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": unknown;
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    get_curves: {
+        parameters: {
+            query: {
+                /** @description Numbers or ids of at most 200 trials, with commas. */
+                ids: string;
+                /** @description A key of what was reported, nested ones with dots; default: its number. */
+                key?: string | null;
+            };
+            header?: never;
+            path: {
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Binary; docs/rest.md describes it. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/vnd.proctor.curves": unknown;
+                };
+            };
+            /** @description Nothing has changed since the answer with this ETag. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description A problem */
             default: {
