@@ -7,7 +7,7 @@ from fastapi import APIRouter, FastAPI
 from proctor.manager.api.context import ApiContext
 from proctor.manager.api.errors import MEDIA_TYPE, Problem, install_error_handlers
 from proctor.manager.api.guard import OPEN_PATHS
-from proctor.manager.api.routes import changes, curves, dashboard, experiments, nodes, results, system, trials
+from proctor.manager.api.routes import changes, curves, dashboard, experiments, failures, nodes, results, system, trials
 from proctor.manager.web import pages
 
 API_PREFIX = "/api/v1"
@@ -60,6 +60,7 @@ def create_application(context: ApiContext | None) -> FastAPI:
         results.router,
         changes.router,
         curves.router,
+        failures.router,
         trials.router,
         experiments.router,
     ):

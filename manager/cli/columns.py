@@ -175,7 +175,7 @@ def outcome(experiment: TableRow) -> str:
     """The progress, with a word that none of the trials has succeeded: `12/12 failed`."""
     if not experiment.get("failure"):
         return progress(experiment)
-    failed = any(experiment["trial_counts"].get(status) for status in ("FAILED", "SYS_CANCELED"))
+    failed = any(TrialStatus(status).has_failed for status, count in experiment["trial_counts"].items() if count)
     return f"{progress(experiment)} {'failed' if failed else 'no success'}"
 
 
@@ -332,6 +332,14 @@ JOBS = (
     Column("TIME", lambda row: duration(elapsed(row)), right=True),
     Column("START", lambda row: row.get("start_reason") or "", wraps=True),
     Column("DETAIL", lambda row: row["detail"], wraps=True),
+)
+
+FAILURES = (
+    Column("TRIALS", lambda row: str(row["trials"]), right=True),
+    Column("END", lambda row: row["end_reason"] or "-", left_out=1),
+    Column("NODES", lambda row: " ".join(f"{node['node_id'] or '-'}:{node['trials']}" for node in row["nodes"])),
+    Column("EXAMPLE", lambda row: str(row["example"]["sequence_id"]), right=True),
+    Column("CAUSE", lambda row: row["detail"] or "no reason was recorded", wraps=True),
 )
 
 

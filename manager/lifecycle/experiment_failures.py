@@ -1,4 +1,5 @@
-"""What the ends of trials say about their experiment: whether all fail with one cause, or too many fail. Pure.
+"""What the ends of trials say about their experiment: whether all fail with one cause, too many fail, and which causes
+there are. Pure.
 
 The counts start over when an experiment is resumed. They are committed together with the end of the trial that they
 count, so a restarted manager decides as the one before it would have.
@@ -6,8 +7,8 @@ count, so a restarted manager decides as the one before it would have.
 
 import re
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 from proctor.manager.lifecycle.states import TrialStatus
 from proctor.training_services.base import EndReason
@@ -96,6 +97,11 @@ def normalized(reason: str) -> str:
     return _NUMBER.sub("0", _HEX.sub("0", _PATH.sub("/", reason)))
 
 
+def first_line(reason: str) -> str:
+    """The first line of a reason that has something in it."""
+    return reason.strip().partition("\n")[0].rstrip()
+
+
 def most_frequent(reasons: Sequence[str]) -> tuple[str, int]:
     """The first of the reasons that occur most often, and how often. Those that are equal when normalized are one."""
     kinds = [normalized(reason) for reason in reasons]
@@ -106,3 +112,38 @@ def most_frequent(reasons: Sequence[str]) -> tuple[str, int]:
 def is_worth_a_notice(number: int) -> bool:
     """Whether the trial that makes a count reach this number is noticed: 1, 10, 100, …"""
     return number >= 1 and set(str(number)[1:]) <= {"0"} and str(number)[0] == "1"
+
+
+# ---- the causes of all failures --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FailedTrial:
+    """A trial that has failed; `end_reason` and `node_id` are those of its last job, None where there is none."""
+
+    id: str
+    sequence_id: int
+    end_reason: str | None
+    reason: str
+    node_id: str | None
+
+
+@dataclass(slots=True)
+class FailureCause:
+    """The trials that failed with one end reason and equal first lines of their reasons, when normalized."""
+
+    example: FailedTrial
+    """The first that was counted."""
+    trials: int = 0
+    by_node: Counter[str | None] = field(default_factory=Counter)
+
+
+def group_by_cause(trials: Iterable[FailedTrial]) -> list[FailureCause]:
+    """The causes by which these trials failed, the most frequent first."""
+    causes: dict[tuple[str | None, str], FailureCause] = {}
+    for trial in trials:
+        kind = (trial.end_reason, normalized(first_line(trial.reason)))
+        cause = causes.setdefault(kind, FailureCause(trial))
+        cause.trials += 1
+        cause.by_node[trial.node_id] += 1
+    return sorted(causes.values(), key=lambda cause: -cause.trials)

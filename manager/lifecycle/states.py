@@ -88,6 +88,11 @@ class TrialStatus(StrEnum):
         return self not in {TrialStatus.WAITING, TrialStatus.RUNNING, TrialStatus.PAUSED}
 
     @property
+    def has_failed(self) -> bool:
+        """Whether it ended without a result and no user asked it to."""
+        return self in {TrialStatus.FAILED, TrialStatus.SYS_CANCELED}
+
+    @property
     def has_result(self) -> bool:
         """Whether it ran as it should, so that its final metric counts and may be the best."""
         return self in {TrialStatus.SUCCEEDED, TrialStatus.EARLY_STOPPED}

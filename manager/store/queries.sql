@@ -153,6 +153,13 @@ WHERE final_data IS NOT NULL LIMIT 1;
 SELECT sequence_id, reason FROM trials WHERE experiment_id = :experiment_id AND status = :status
 ORDER BY sequence_id DESC LIMIT :limit;
 
+-- name: trials.failed
+-- the newest first, with how the last job of each ended
+SELECT trials.id, sequence_id, trial_jobs.end_reason, trials.reason, trial_jobs.node_id
+FROM trials LEFT JOIN trial_jobs ON trial_jobs.id = trials.id || '.' || trials.jobs
+WHERE trials.experiment_id = :experiment_id AND trials.status = :status
+ORDER BY sequence_id DESC LIMIT :limit;
+
 -- name: trials.move
 UPDATE trials SET {assignments}
 WHERE id = :id AND status IN (SELECT value FROM json_each(:expected)) RETURNING experiment_id, sequence_id;

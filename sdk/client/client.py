@@ -246,6 +246,16 @@ class Client:
         """Each trial that succeeded or was stopped early and has a final metric, with the best value until then."""
         return self._transport.pages(_path("experiments", experiment_id, "curve"))
 
+    def failures(self, experiment_id: str, *, limit: int = 100) -> JsonObject:
+        """Why its trials have failed: `failed` and `counted` (trials), `cause_count`, and `causes`, the most frequent
+        first, each with `end_reason`, `detail`, `trials`, `nodes` and an `example`.
+
+        :param limit: how many causes at most.
+        """
+        path = _path("experiments", experiment_id, "failures")
+        found: JsonObject = self._transport.request("GET", path, query={"limit": limit})
+        return found
+
     def export(
         self, experiment_id: str, *, status: str | None = None, intermediate: bool = False
     ) -> Iterator[JsonObject]:

@@ -270,6 +270,10 @@ class Experiment:
             if len(part["rows"]) < TABLE_ROWS:
                 return rows
 
+    def failures(self) -> list[JsonObject]:
+        """Why trials have failed, the most frequent cause first: end_reason, detail, trials, nodes, example."""
+        return list(self.client.failures(self._need_id())["causes"])
+
     # Changes
 
     def update_trial_concurrency(self, value: int) -> None:

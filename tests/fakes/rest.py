@@ -17,6 +17,7 @@ from fakes.rest_nodes import NOW, USAGE, Answer, NodesOfRest, Row
 from proctor.manager.api import models
 from proctor.manager.api.errors import Problem, ProblemItem
 from proctor.manager.api.json_types import rfc3339
+from proctor.manager.api.routes.failures import Failures
 from proctor.manager.process.instance import ManagerAddress, write_address
 from proctor.manager.settings import Home
 from proctor.sdk.client.logs import LogPiece
@@ -47,6 +48,7 @@ class FakeRest(NodesOfRest):
         self.asked: list[tuple[str, str, Any]] = []
         self.queries: list[dict[str, str]] = []  # of what was posted
         self.checkpoints: dict[str, list[Row]] = {}  # by trial
+        self.failures: Row = {"failed": 0, "counted": 0, "cause_count": 0, "causes": []}
         self.on_ask: dict[tuple[str, str], Any] = {}
         self.machines: Row | None = None
         """Of the experiments that are added from now on."""
@@ -236,6 +238,8 @@ class FakeRest(NodesOfRest):
                 outside = [row for row in known if "outside" in row["parameter"]] if "skip_outside" in query else []
                 counts = {"skipped": len(body) - len(known), "outside": len(outside)}
                 return {"imported": len(known) - len(outside), **counts}
+            case "GET", name, "failures":
+                return Failures(**self.failures).model_dump(mode="json")
             case "GET", name, "curve":
                 return {"items": [{"sequence_id": 0, "value": 1.0, "best": "NaN"}], "next_cursor": None}
             case "GET", name, "logs":

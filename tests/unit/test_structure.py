@@ -84,6 +84,7 @@ OTHER_PLACES = {
     "statuses": {
         "manager/lifecycle/states.py": "the place",
         "sdk/client/experiment.py": "the SDK does not import the manager; FINISHED equals `has_ended`",
+        "sdk/client/results.py": "the SDK does not import the manager; `errors` are those with `has_failed`",
     },
 }
 

@@ -1,4 +1,4 @@
-"""`proctor experiment`: list, show, status, wait, delete, export, import, save, load."""
+"""`proctor experiment`: list, show, status, failures, wait, delete, export, import, save, load."""
 
 import json
 import sys
@@ -10,7 +10,16 @@ from typing import Any
 
 import click
 
-from proctor.manager.cli.columns import EXPERIMENT, EXPERIMENTS, IN_FULL, counts, cpu_hours, gpu_hours, size_text
+from proctor.manager.cli.columns import (
+    EXPERIMENT,
+    EXPERIMENTS,
+    FAILURES,
+    IN_FULL,
+    counts,
+    cpu_hours,
+    gpu_hours,
+    size_text,
+)
 from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.identifiers import OneOf, experiment_argument, find_experiment, is_running
 from proctor.manager.cli.lazy import alias, examples, ignored_option, nnictl_option
@@ -37,7 +46,7 @@ STATUSES = tuple(status.value for status in ExperimentStatus)
     epilog=examples("proctor experiment list", "proctor experiment export k3x9 --type csv --filename results.csv")
 )
 def experiment() -> None:
-    """Experiments: list, show, status, wait, delete, export, import, save, load."""
+    """Experiments: list, show, status, failures, wait, delete, export, import, save, load."""
 
 
 @experiment.command("list", epilog=examples("proctor experiment list --running", "proctor experiment list -o json"))
@@ -80,6 +89,25 @@ def status(session: CliSession, experiment: str | None, output: str) -> None:
         Column("CPU-hours", lambda row: cpu_hours(row, IN_FULL)),
     )
     print_one(find_experiment(session.client, experiment, ended_too=True), fields, output)
+
+
+@experiment.command(epilog=examples("proctor experiment failures k3x9", "proctor experiment failures -o json"))
+@experiment_argument
+@output_option
+@with_session
+def failures(session: CliSession, experiment: str | None, output: str) -> None:
+    """Why trials of an experiment have failed: each cause with the nodes on which it occurred and its newest trial.
+
+    Failures are one cause when their jobs ended in the same way and the first lines of their reasons differ only in
+    numbers and paths.
+    """
+    found = find_experiment(session.client, experiment, ended_too=True)
+    answer = session.client.failures(found["id"])
+    print_list(answer["causes"], FAILURES, output, empty=f"no trial of experiment {found['id']} has failed")
+    if answer["counted"] < answer["failed"]:
+        session.report(f"Counted are the newest {answer['counted']} of {answer['failed']} failed trials.")
+    if len(answer["causes"]) < answer["cause_count"]:
+        session.report(f"These are the most frequent of {answer['cause_count']} causes.")
 
 
 @experiment.command(

@@ -9,6 +9,7 @@ from heapq import merge
 from itertools import chain, islice
 from typing import Any, Generic, TypeVar
 
+from proctor.manager.lifecycle.experiment_failures import FailedTrial
 from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.store.errors import BadCursor
 from proctor.manager.store.rows import TrialRow, get_row, insert_row, move_row, update_row
@@ -22,6 +23,7 @@ __all__ = [
     "best_curve",
     "counts",
     "donors",
+    "failed",
     "find_by_prefix",
     "get",
     "insert",
@@ -135,6 +137,16 @@ def a_final_metric(
     """The newest trial in this status that has reported a final metric, a number or not, among its newest `limit`."""
     found = _select(connection, "trials.a_final_metric", experiment_id=experiment_id, status=status, limit=limit)
     return found[0] if found else None
+
+
+def failed(connection: sqlite3.Connection, experiment_id: str, *, limit: int) -> list[FailedTrial]:
+    """At most `limit` of the trials that have failed, those with the greatest sequence ids first."""
+    found: list[FailedTrial] = []
+    for status in TrialStatus:
+        if status.has_failed:
+            values = {"experiment_id": experiment_id, "status": status.value, "limit": limit}
+            found += (FailedTrial(*row) for row in connection.execute(query("trials.failed"), values))
+    return sorted(found, key=lambda trial: -trial.sequence_id)[:limit]
 
 
 def newest_reasons(

@@ -496,6 +496,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/experiments/{experiment_id}/failures": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Causes of failed trials, by node
+         * @description The newest 10,000 trials that are FAILED or SYS_CANCELED, grouped by how the last job of each ended and by the
+         *     first line of its reason. Lines that differ only in numbers and paths are one cause.
+         */
+        get: operations["get_failures"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/experiments/{experiment_id}/trials": {
         parameters: {
             query?: never;
@@ -1060,6 +1081,35 @@ export interface components {
             parameters: unknown;
         };
         /**
+         * Cause
+         * @description Trials that failed alike: with one end reason, and first lines of their reasons that differ only in numbers and
+         *     paths.
+         */
+        Cause: {
+            /**
+             * @description How the last job of each of them ended; null: they had none.
+             * @example EXITED_ERROR
+             */
+            end_reason: components["schemas"]["EndReason"] | null;
+            /**
+             * Detail
+             * @description The first line of the reason of the example.
+             * @example exit code 1: RuntimeError: CUDA error: out of memory
+             */
+            detail: string;
+            /**
+             * Trials
+             * @example 14
+             */
+            trials: number;
+            /**
+             * Nodes
+             * @description Those with the most such trials first.
+             */
+            nodes: components["schemas"]["NodeFailures"][];
+            example: components["schemas"]["FailedExample"];
+        };
+        /**
          * CheckStep
          * @description One hop on the way to one machine.
          */
@@ -1509,6 +1559,56 @@ export interface components {
             intermediate_steps?: (number | null)[] | null;
         };
         /**
+         * FailedExample
+         * @description The newest trial that failed by a cause.
+         */
+        FailedExample: {
+            /**
+             * Trial Id
+             * @example p3kV9xQa
+             */
+            trial_id: string;
+            /**
+             * Sequence Id
+             * @example 17
+             */
+            sequence_id: number;
+            /**
+             * Reason
+             * @example exit code 1: RuntimeError: CUDA error: out of memory
+             */
+            reason: string;
+        };
+        /**
+         * Failures
+         * @description Why trials of an experiment have failed.
+         */
+        Failures: {
+            /**
+             * Failed
+             * @description How many trials have failed (FAILED or SYS_CANCELED).
+             * @example 15
+             */
+            failed: number;
+            /**
+             * Counted
+             * @description How many of them, the newest, the causes below were taken from.
+             * @example 15
+             */
+            counted: number;
+            /**
+             * Cause Count
+             * @description How many causes they have.
+             * @example 2
+             */
+            cause_count: number;
+            /**
+             * Causes
+             * @description The most frequent first.
+             */
+            causes: components["schemas"]["Cause"][];
+        };
+        /**
          * FileCollection
          * @description How far the files of a stopped experiment are collected from a machine.
          */
@@ -1932,6 +2032,23 @@ export interface components {
             };
             /** Seen At */
             seen_at?: string | null;
+        };
+        /**
+         * NodeFailures
+         * @description How often a cause occurred on one node.
+         */
+        NodeFailures: {
+            /**
+             * Node Id
+             * @description Null: those trials never reached a node, or their platform did not name it.
+             * @example gpu-3
+             */
+            node_id: string | null;
+            /**
+             * Trials
+             * @example 12
+             */
+            trials: number;
         };
         /**
          * NodeReservation
@@ -2624,6 +2741,7 @@ export interface components {
 export type Accepted = components['schemas']['Accepted'];
 export type AddTrial = components['schemas']['AddTrial'];
 export type Best = components['schemas']['Best'];
+export type Cause = components['schemas']['Cause'];
 export type CheckStep = components['schemas']['CheckStep'];
 export type CheckVerdict = components['schemas']['CheckVerdict'];
 export type ClientSession = components['schemas']['ClientSession'];
@@ -2636,6 +2754,8 @@ export type Experiment = components['schemas']['Experiment'];
 export type ExperimentChanges = components['schemas']['ExperimentChanges'];
 export type ExperimentStatus = components['schemas']['ExperimentStatus'];
 export type ExportRow = components['schemas']['ExportRow'];
+export type FailedExample = components['schemas']['FailedExample'];
+export type Failures = components['schemas']['Failures'];
 export type FileCollection = components['schemas']['FileCollection'];
 export type FileEntry = components['schemas']['FileEntry'];
 export type GpuShare = components['schemas']['GpuShare'];
@@ -2648,6 +2768,7 @@ export type LoadExperiment = components['schemas']['LoadExperiment'];
 export type Machines = components['schemas']['Machines'];
 export type Metric = components['schemas']['Metric'];
 export type Node = components['schemas']['Node'];
+export type NodeFailures = components['schemas']['NodeFailures'];
 export type NodeReservation = components['schemas']['NodeReservation'];
 export type Objective = components['schemas']['Objective'];
 export type PageCheckStep = components['schemas']['Page_CheckStep_'];
@@ -3488,6 +3609,41 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+            /** @description A problem */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": unknown;
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    get_failures: {
+        parameters: {
+            query?: {
+                /** @description How many causes at most. */
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failures"];
+                };
             };
             /** @description A problem */
             default: {

@@ -14,6 +14,8 @@ from fakes.rest import FakeRest
 from proctor.manager.config.loading import load_experiment, load_experiment_mapping
 from proctor.manager.process.instance import ManagerAddress, write_address
 from proctor.manager.settings import Home
+from proctor.sdk.client import Client
+from proctor.sdk.client.experiment import Experiment
 
 
 @pytest.fixture
@@ -123,6 +125,29 @@ def test_a_list_without_trials_names_what_was_asked_for(running: FakeRest, invok
     assert invoke("trial", "ls", "e", "--status", "early_stopped").stderr == "No early stopped trials in e.\n"
     running.add_experiment("empty")
     assert invoke("trial", "ls", "empty").stderr == "No trials in empty.\n"
+
+
+def test_the_causes_of_failed_trials_are_listed(running: FakeRest, invoke) -> None:
+    assert invoke("experiment", "failures", "e").stderr == "no trial of experiment e has failed\n"
+    cause = {
+        "end_reason": "EXITED_ERROR",
+        "detail": "exit code 1: no such file",
+        "trials": 14,
+        "nodes": [{"node_id": "gpu-3", "trials": 12}, {"node_id": None, "trials": 2}],
+        "example": {"trial_id": "t1", "sequence_id": 1, "reason": "exit code 1: no such file\nmore"},
+    }
+    running.failures = {"failed": 20, "counted": 14, "cause_count": 3, "causes": [cause]}
+    listed = invoke("experiment", "failures", "e")
+    assert listed.stdout.splitlines()[1].split() == [
+        *("14", "EXITED_ERROR", "gpu-3:12", "-:2", "1", "exit", "code", "1:", "no", "such", "file")
+    ]  # fmt: skip
+    assert listed.stderr == (
+        "Counted are the newest 14 of 20 failed trials.\nThese are the most frequent of 3 causes.\n"
+    )
+    assert json.loads(invoke("experiment", "failures", "e", "-o", "json").stdout) == [cause]
+    with Client(home=running.home) as client:
+        assert client.failures("e")["causes"] == [cause]
+    assert Experiment.connect(id="e", home=running.home).failures() == [cause]
 
 
 def test_the_checkpoints_of_a_trial_are_listed(running: FakeRest, invoke) -> None:
