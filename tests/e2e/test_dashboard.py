@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.dashboard import Visitor, accessibility_problems, browsing, visiting
+from fakes.dashboard import Visitor, accessibility_problems, browsing, buffering_proxy, visiting
 from fakes.real_manager import RealManager, real_manager
+
+from proctor.manager.process.instance import read_address
+from proctor.manager.settings import Home
 
 pytestmark = pytest.mark.slow
 
@@ -328,3 +331,22 @@ def test_columns_are_chosen_and_the_table_is_saved_as_csv(visitor: Visitor) -> N
     assert head.endswith(",source")
     assert [line.split(",")[0] for line in lines] == ["0", "1"]
     assert all(line.endswith(",algorithm") for line in lines)
+
+
+def test_behind_a_buffering_proxy_and_a_prefix_it_stays_current(
+    browser: Any, manager: RealManager, tmp_path: Path
+) -> None:
+    address = read_address(Home(manager.home))
+    assert address is not None
+    end = tmp_path / "end"
+    made = manager.create(WAITS_FOR_FILE, end, maxTrialNumber=1, interpreter=sys.executable)
+    with buffering_proxy(address.url, "/tools/proctor") as url, visiting(browser, manager, url=url) as visitor:
+        visitor.expected_errors = ("504",)  # the stream, which the proxy gives up
+        page = visitor.goto(f"/app/experiments/{made}/trials")
+        page.get_by_role("table", name="Trials").get_by_text("running").wait_for()
+        assert page.get_by_text("live", exact=True).count() == 0
+        end.touch()
+        page.get_by_role("table", name="Trials").get_by_text("0.7500").wait_for()
+        page.get_by_role("rowheader").get_by_role("link").click()
+        page.wait_for_url(f"{url}/app/trials/*")
+        page.get_by_role("region", name="stdout").get_by_text("second line").wait_for()

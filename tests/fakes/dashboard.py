@@ -7,8 +7,11 @@ A test that lacks Node or the browser is skipped with the reason, or fails with 
 import json
 import os
 import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -119,3 +122,58 @@ def accessibility_problems(page: "Page") -> list[str]:
     page.evaluate((WEBUI / "node_modules/axe-core/axe.min.js").read_text())  # not bound by the page's policy
     found = page.evaluate("async () => (await axe.run(document, {resultTypes: ['violations']})).violations")
     return [f"{one['id']}: {json.dumps([node['html'][:200] for node in one['nodes']])}" for one in found]
+
+
+class _Forwarder(BaseHTTPRequestHandler):
+    """Takes a prefix off, passes the request on, and sends the answer when it is complete."""
+
+    target: str
+    prefix: str
+
+    def _forward(self) -> None:
+        if not self.path.startswith(self.prefix + "/"):
+            self.send_error(404)
+            return
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        headers = [(name, value) for name, value in self.headers.items() if name not in ("Connection", "Host")]
+        connection = HTTPConnection(self.target, timeout=PATIENCE_MILLISECONDS / 1000)
+        try:
+            passed = dict([*headers, ("Host", self.headers["Host"])])
+            connection.request(self.command, self.path.removeprefix(self.prefix), body, passed)
+            answer = connection.getresponse()
+            data = answer.read()  # never ends for the stream of changes
+        except OSError:
+            self.send_error(504)
+            return
+        finally:
+            connection.close()
+        self.send_response(answer.status)
+        for name, value in answer.getheaders():
+            if name.lower() not in ("transfer-encoding", "content-length", "connection", "date", "server"):
+                self.send_header(name, value)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    do_GET = do_POST = do_PATCH = do_DELETE = _forward
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Quietly."""
+
+
+@contextmanager
+def buffering_proxy(url: str, prefix: str) -> Iterator[str]:
+    """The same manager at another address: below a prefix that it does not know, and without streams."""
+    target = url.removeprefix("http://").rstrip("/")
+    handler = type("Forwarder", (_Forwarder,), {"target": target, "prefix": prefix})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    server.block_on_close = False
+    thread = threading.Thread(target=server.serve_forever, name="proxy", daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}{prefix}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -6,6 +6,7 @@ import { type Change, ChangeStream, type Connection } from "./stream";
 
 const LEAST_PAUSE_MILLISECONDS = 500;
 const LARGEST_SHARE = 1 / 5; // of the time spent on reading again, however slow the manager is
+const POLL_MILLISECONDS = 5000; // while there is no stream: a proxy may keep it back until it ends
 const OF_NODES = new Set(["node", "job.status", "reset"]);
 
 /** Reads again what has changed, at a bounded rate: the next time not before the last one is over. */
@@ -103,7 +104,11 @@ export function useLiveQueries(): void {
         for (const watcher of watchers) watcher();
       },
     });
+    const poll = setInterval(() => {
+      if (connection.state !== "live") refresher.add(["*"]);
+    }, POLL_MILLISECONDS);
     return () => {
+      clearInterval(poll);
       refresher.close();
       stream.close();
     };

@@ -3,6 +3,7 @@
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { type ReactNode, useCallback, useEffect, useMemo, useRef, useState } from "react";
 import { Empty, Waiting } from "../components/parts";
+import { useRestOfScreen } from "../components/screen";
 import { countOf } from "../format";
 import { pieces, plain } from "./ansi";
 import { Download } from "./download";
@@ -20,13 +21,15 @@ interface LogViewerProps {
   /** Whether something may still be written. */
   isOpen: boolean;
   label: string;
+  /** Whether it takes the rest of the screen. */
+  fills?: boolean;
   /** The name of the downloaded file. */
   download: string;
   /** Other controls, at the left of the search. */
   children?: ReactNode;
 }
 
-export function LogViewer({ read, format, isOpen, label, download, children }: LogViewerProps) {
+export function LogViewer({ read, format, fills = false, isOpen, label, download, children }: LogViewerProps) {
   const { tail, error, readEarlier } = useTail(read, isOpen);
   const [wanted, setWanted] = useState("");
   const [at, setAt] = useState(0);
@@ -82,6 +85,7 @@ export function LogViewer({ read, format, isOpen, label, download, children }: L
           label={label}
           wanted={wanted}
           shown={shown}
+          fills={fills}
           follows={follows}
           onScrolledAway={(isAway) => setFollows(!isAway)}
           before={
@@ -141,12 +145,13 @@ interface LinesProps {
   label: string;
   wanted: string;
   shown: number | undefined;
+  fills: boolean;
   follows: boolean;
   onScrolledAway: (isAway: boolean) => void;
   before: ReactNode;
 }
 
-function Lines({ lines, label, wanted, shown, follows, onScrolledAway, before }: LinesProps) {
+function Lines({ lines, label, wanted, shown, fills, follows, onScrolledAway, before }: LinesProps) {
   const place = useRef<HTMLElement>(null);
   const virtual = useVirtualizer({
     count: lines.length,
@@ -160,12 +165,17 @@ function Lines({ lines, label, wanted, shown, follows, onScrolledAway, before }:
   useEffect(() => {
     if (follows && shown === undefined) virtual.scrollToIndex(lines.length - 1, { align: "end" });
   }, [follows, shown, lines.length, virtual]);
-  const height = Math.min(SHOWN_LINES, lines.length + 1) * LINE_PIXELS + 12;
+  const [measured, rest] = useRestOfScreen();
+  const most = fills ? rest : SHOWN_LINES * LINE_PIXELS;
+  const height = Math.min(most, (lines.length + 1) * LINE_PIXELS) + 12;
   return (
     <>
       {before}
       <section
-        ref={place}
+        ref={(element) => {
+          place.current = element;
+          measured(element);
+        }}
         className="log-lines"
         aria-label={label}
         // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable by the keyboard

@@ -20,7 +20,14 @@ export function ManagerLog() {
         <h1>Log of the manager</h1>
       </div>
       <div className="panel">
-        <LogViewer read={readManagerLog} format={readable} isOpen label="the manager's log" download="manager.log" />
+        <LogViewer
+          read={readManagerLog}
+          format={readable}
+          isOpen
+          fills
+          label="the manager's log"
+          download="manager.log"
+        />
       </div>
     </>
   );
@@ -32,7 +39,7 @@ export function DispatcherLog({ id }: { id: string }) {
     <ExperimentPage id={id}>
       {() => (
         <Panel title="Log of the dispatcher" aside="tuner and assessor">
-          <LogViewer read={read} isOpen label="the dispatcher's log" download={`${id}-dispatcher.log`} />
+          <LogViewer read={read} isOpen fills label="the dispatcher's log" download={`${id}-dispatcher.log`} />
         </Panel>
       )}
     </ExperimentPage>

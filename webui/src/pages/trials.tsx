@@ -6,6 +6,7 @@ import type { Column, Table } from "../api/columns";
 import { tableUrl, useTable } from "../api/queries";
 import type { Experiment } from "../api/schema";
 import { Empty, Waiting } from "../components/parts";
+import { useRestOfScreen } from "../components/screen";
 import { Status } from "../components/status";
 import { capitalized, countOf, statusWord } from "../format";
 import { useUrlState } from "../state/url";
@@ -14,8 +15,6 @@ import { Grid } from "../table/grid";
 import { ExperimentPage } from "./experiment";
 
 const TYPING_MILLISECONDS = 350;
-const BELOW_PIXELS = 24;
-const LEAST_GRID_PIXELS = 240;
 
 export function Trials({ id }: { id: string }) {
   return <ExperimentPage id={id}>{(experiment) => <TrialTable experiment={experiment} />}</ExperimentPage>;
@@ -198,26 +197,4 @@ function saveCsv(name: string, text: string): void {
   link.download = name;
   link.click();
   URL.revokeObjectURL(link.href);
-}
-
-/** How many pixels there are from the top of an element to the bottom of the screen. */
-function useRestOfScreen(): [(element: HTMLDivElement | null) => void, number] {
-  const [element, setElement] = useState<HTMLDivElement | null>(null);
-  const [height, setHeight] = useState(LEAST_GRID_PIXELS);
-  useEffect(() => {
-    if (!element) return;
-    const measure = () => {
-      const top = element.getBoundingClientRect().top + window.scrollY;
-      setHeight(Math.max(LEAST_GRID_PIXELS, window.innerHeight - top - BELOW_PIXELS));
-    };
-    measure();
-    const resize = new ResizeObserver(measure);
-    resize.observe(document.body);
-    window.addEventListener("resize", measure);
-    return () => {
-      resize.disconnect();
-      window.removeEventListener("resize", measure);
-    };
-  }, [element]);
-  return [setElement, height];
 }
