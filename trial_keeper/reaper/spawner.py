@@ -47,7 +47,7 @@ def start_by_fork(log_file: str) -> "tuple[int, socket.socket]":
             os.setsid()
             for number, descriptor in enumerate((theirs.fileno(), log, log)):
                 os.dup2(descriptor, number)
-            os.closerange(3, max(ours.fileno(), theirs.fileno(), log) + 1)
+            os.closerange(3, max(map(int, os.listdir("/proc/self/fd"))) + 1)  # also what the platform left open
             _serve()
         finally:
             os._exit(0)
