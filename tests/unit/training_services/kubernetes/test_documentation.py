@@ -10,6 +10,7 @@ from ruamel.yaml import YAML
 
 from proctor.manager.config.loading import load_experiment, load_experiment_mapping
 from proctor.manager.config.services import KubernetesConfig
+from proctor.training_services.job_keepers.departures import CHECKPOINT_SECONDS, COLLECT_SECONDS, CONNECT_SECONDS
 from proctor.training_services.kubernetes.checks import RIGHTS, RIGHTS_FOR_EXEC
 from proctor.training_services.kubernetes.pod_template import find_conflicts
 
@@ -67,3 +68,10 @@ def test_every_line_of_a_template_that_is_named_as_refused_is_refused() -> None:
     for name in ("command", "args", "image"):
         assert f"`{name}`" in sentence
         assert find_conflicts({"spec": {"containers": [{name: "x"}]}})
+
+
+def test_the_page_names_the_times_in_which_files_are_collected() -> None:
+    text = (ROOT / PAGE).read_text(encoding="utf-8")
+    assert f"the manager waits up to {CONNECT_SECONDS:g} s for a keeper" in text
+    assert f"and {COLLECT_SECONDS:g} s for all of them" in text
+    assert f"and {CHECKPOINT_SECONDS / 60:g} minutes for all of them" in text
