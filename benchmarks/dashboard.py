@@ -21,6 +21,8 @@ BINARY = "application/vnd.proctor.columns"
 TARGET_CPU_MILLISECONDS = 100
 TARGET_MEGABYTES = 1.5
 TARGET_ROUND_TRIP_MILLISECONDS = 150
+TARGET_UNCHANGED_MILLISECONDS = 5
+CURVES = 200
 ROUNDS = 5
 
 
@@ -35,11 +37,16 @@ class Page:
             timeout=60.0,
         )
 
+    def ask(self, path: str, *, tag: str = "", **query: Any) -> httpx.Response:
+        """An answer, in the binary format where there is one; 304 if it still has the `tag`."""
+        answer = self._client.get(path, params=query, headers={"Accept": BINARY, "If-None-Match": tag})
+        if answer.status_code != httpx.codes.NOT_MODIFIED:
+            answer.raise_for_status()
+        return answer
+
     def get(self, path: str, **query: Any) -> bytes:
-        """The body of an answer, in the binary format where there is one."""
-        answer = self._client.get(path, params=query, headers={"Accept": BINARY})
-        answer.raise_for_status()
-        return answer.content
+        """The body of an answer."""
+        return self.ask(path, **query).content
 
     def processor_milliseconds(self, work: Callable[[], object]) -> float:
         """How much processor time the manager uses meanwhile."""
@@ -73,7 +80,12 @@ def measure(quick: bool) -> list[Row]:
         with harness.bare_manager(home.path) as running:
             page = Page(running, experiment_id)
             work = f"{size.trials:,} trials × {size.parameters} parameters: "
-            return [*_whole_table(page, work, rounds), *_parts(page, rounds), _news(page, rounds)]
+            return [
+                *_whole_table(page, work, rounds),
+                *_parts(page, rounds),
+                _news(page, rounds),
+                *_curves(page, rounds),
+            ]
 
 
 def _whole_table(page: Page, work: str, rounds: int) -> list[Row]:
@@ -131,3 +143,22 @@ def _news(page: Page, rounds: int) -> Row:
         page.processor_milliseconds(partial(page.get, "changes", after=newest - back)) for back in range(1, rounds + 1)
     ]
     return Row("… changes of a few trials: CPU of the manager", "–", spread(used, " ms"), "–", "–", None)
+
+
+def _curves(page: Page, rounds: int) -> list[Row]:
+    """The curves of as many trials as may be asked for, and again while nothing has changed."""
+    ids = ",".join(map(str, range(CURVES)))
+    tag = page.ask("curves", ids=ids).headers["ETag"]
+    first = [page.processor_milliseconds(partial(page.get, "curves", ids=ids)) for _ in range(rounds)]
+    again = [page.processor_milliseconds(partial(page.ask, "curves", tag=tag, ids=ids)) for _ in range(rounds)]
+    return [
+        Row(f"… curves of {CURVES} trials: CPU of the manager", "–", spread(first, " ms"), "–", "–", None),
+        Row(
+            "… the same, nothing has changed (304)",
+            "–",
+            spread(again, " ms"),
+            "–",
+            f"median ≤ {TARGET_UNCHANGED_MILLISECONDS} ms",
+            median(again) <= TARGET_UNCHANGED_MILLISECONDS,
+        ),
+    ]

@@ -91,11 +91,13 @@ def read(
     """
     query = SqlQuery(connection, experiment_id, now)
     condition = "" if filter is None else f" AND {query.condition(parse(filter))}"
+    experiment = "t.experiment_id = :experiment_id"
     if trial_ids is not None:
-        condition += f" AND t.id IN (SELECT value FROM json_each({query.bind(encode(sorted(trial_ids)))}))"
+        # "+": they are looked up by their ids, instead of walking through all trials of the experiment
+        experiment = f"+{experiment} AND t.id IN (SELECT value FROM json_each({query.bind(encode(sorted(trial_ids)))}))"
     found = _Reading(query, columns)
     order = ", ".join((*(_order(query, each) for each in sort), "t.sequence_id"))
-    where = f"FROM trials AS t WHERE t.experiment_id = :experiment_id{condition}"
+    where = f"FROM trials AS t WHERE {experiment}{condition}"
     page = f"LIMIT {query.bind(limit)} OFFSET {query.bind(offset)}"
     cursor = connection.execute(f"SELECT {', '.join(found.sql)} {where} ORDER BY {order} {page}", query.values)
     while chunk := cursor.fetchmany(_AT_ONCE):

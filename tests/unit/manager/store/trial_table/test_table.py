@@ -107,6 +107,17 @@ def test_the_revision_grows_with_every_change_of_the_experiment_alone(filled: sq
     assert read(filled).revision > before
 
 
+def test_some_trials_are_found_by_their_ids_and_only_those_of_the_experiment(filled: sqlite3.Connection) -> None:
+    statements: list[str] = []
+    filled.set_trace_callback(statements.append)
+    found = read(filled, trial_ids=["trial0002", "trial0000", "trial0009", "nonesuch"], columns=["no"])
+    filled.set_trace_callback(None)
+    assert (column(found, "no"), found.matched, found.total) == ([0, 2], 2, 4)
+    [statement] = [each for each in statements if "json_each" in each]
+    plan = [row[3] for row in filled.execute(f"EXPLAIN QUERY PLAN {statement}")]
+    assert plan[0] == "SEARCH t USING INDEX sqlite_autoindex_trials_1 (id=?)"
+
+
 def test_equals_are_in_the_order_of_their_numbers_and_what_is_missing_comes_last(filled: sqlite3.Connection) -> None:
     assert numbers(filled, sort=["-lr"]) == [2, 3, 0, 1]
     assert numbers(filled, sort=["model", "-no"]) == [3, 1, 2, 0]
