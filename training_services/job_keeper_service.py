@@ -39,6 +39,10 @@ log = logging.getLogger(__name__)
 
 LAST_REPORT_SECONDS = 2.0
 """How long the last report of a keeper may take to arrive after the platform has reported that the keeper ended."""
+LEFT_REPORT_SECONDS = 600.0
+"""How long to try to read what a keeper left on its platform before what cannot be read counts as lost."""
+LEFT_REPORT_STOP_SECONDS = 30.0
+"""The same for a job that is to stop."""
 RECONNECT_SECONDS = 60.0
 """How long the keeper of a running job may take to connect to a new manager before the trial says so."""
 
@@ -207,10 +211,13 @@ class JobKeeperService(
 
     async def _deliver_left_report(self, keeper: JobKeeper, seen: PlatformJob) -> None:
         """Read the report that a keeper left on the platform, and deliver it until the listeners accept it."""
-        backoff, keeper_id = BackOff(), self.keeper_of(keeper.form)
+        backoff, keeper_id, loop = BackOff(), self.keeper_of(keeper.form), asyncio.get_running_loop()
+        began = loop.time()
         while self._is_current(keeper):
+            patience = LEFT_REPORT_STOP_SECONDS if self._is_stopping(seen.job_id) else LEFT_REPORT_SECONDS
+            is_last = loop.time() - began >= patience
             try:
-                left = await self.read_left_report(seen)
+                left = await self.read_left_report(seen, is_last=is_last)
                 if left is None:
                     return
                 job_id, token = keeper.form.job_id, keeper.form.token
@@ -220,12 +227,11 @@ class JobKeeperService(
                 if report.is_taken:
                     break
             except ServiceUnavailable as error:
-                log.info(
-                    "the last report of job %s cannot be delivered now: %s",
-                    seen.job_id,
-                    error,
-                    extra={"action": "job.read_report"},
-                )
+                text = "the last report of job %s cannot be read: %s"
+                log.info(text, seen.job_id, error, extra={"action": "job.read_report", "job_id": seen.job_id})
+                if is_last:
+                    return
+                self._set_silence(keeper, f"it has ended, and its last report cannot be read: {error}")
             except MalformedReport as error:
                 extra = {"action": "job.read_report", "job_id": seen.job_id}
                 log.warning(

@@ -252,6 +252,9 @@ def _run(settings: PodSettings) -> int:
         forked = start_by_fork(str(settings.directory / SPAWNER_LOG_FILE))
         lock = open_locked(settings.directory / LOCK_FILE)  # held until this process ends
     except OSError as error:
+        if error.filename is None:
+            log.error("the keeper's spawner cannot be started: %s", error.strerror)
+            return 1
         log.error("%s cannot be written: %s; it needs a folder that its user may write", error.filename, error.strerror)
         return 1
     if lock is None:

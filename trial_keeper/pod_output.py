@@ -113,7 +113,12 @@ def _add(header: ReportHeader, body: list[bytes], record: dict[str, Any]) -> boo
         header.ends.append(from_json(End, record))
     elif kind == "journal":
         content = str(record["text"]).encode("utf-8", "surrogateescape")
-        header.chunks.append(from_json(Chunk, {**record, "length": len(content)}))
+        piece = from_json(Chunk, {**record, "length": len(content)})
+        before = header.chunks[-1] if header.chunks else None
+        if before is not None and before.member == piece.member and before.offset + before.length == piece.offset:
+            header.chunks[-1] = replace(before, length=before.length + piece.length)  # lines go across pieces
+        else:
+            header.chunks.append(piece)
         body.append(content)
     else:
         return False  # of a later version
@@ -122,14 +127,19 @@ def _add(header: ReportHeader, body: list[bytes], record: dict[str, Any]) -> boo
 
 def add_finals(left: PodLog, message: TerminationMessage, *, token: str) -> PodLog:
     """What the log of a pod holds, with the final metrics that only its termination message has."""
-    chunks, body = list(left.header.chunks), [left.body]
+    found: list[tuple[Chunk, bytes]] = []
+    position = 0
+    for chunk in left.header.chunks:
+        found.append((chunk, left.body[position : position + chunk.length]))
+        position += chunk.length
     for member, final in message.finals.items():
-        line = final.line + b"\n"
-        ends = (chunk.offset + chunk.length for chunk in left.header.chunks if chunk.member == member)
-        if max(ends, default=0) <= final.offset:
-            chunks.append(Chunk(message.job_id, token, member, final.offset, len(line)))
-            body.append(line)
-    return replace(left, header=replace(left.header, chunks=chunks), body=b"".join(body))
+        own = [chunk for chunk in left.header.chunks if chunk.member == member]
+        if not any(chunk.offset <= final.offset < chunk.offset + chunk.length for chunk in own):
+            line = final.line + b"\n"
+            found.append((Chunk(message.job_id, token, member, final.offset, len(line)), line))
+    found.sort(key=lambda each: (each[0].member, each[0].offset))
+    header = replace(left.header, chunks=[chunk for chunk, _ in found])
+    return replace(left, header=header, body=b"".join(data for _, data in found))
 
 
 def format_termination(message: TerminationMessage) -> bytes:
@@ -159,6 +169,7 @@ def read_termination(text: str, *, job_id: str) -> TerminationMessage | None:
         finals = {
             str(member): FinalMetric(int(final["offset"]), str(final["line"]).encode("utf-8"))
             for member, final in body["finals"].items()
+            if isinstance(final, dict)  # keepers of earlier versions do not say where it stood
         }
         return TerminationMessage(job_id, from_json(Exit, body["exit"]), finals)
     except (KeyError, TypeError, ValueError, AttributeError):

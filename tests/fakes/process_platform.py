@@ -303,7 +303,7 @@ class ProcessService(JobKeeperService):
                 yield replace(before[job_id], status=PlatformStatus.GONE, detail="")
             await asyncio.sleep(POLL_SECONDS)
 
-    async def read_left_report(self, job: PlatformJob) -> LeftReport | None:
+    async def read_left_report(self, job: PlatformJob, *, is_last: bool) -> LeftReport | None:
         left = read_log(self._platform.log(job.job_id), job_id=job.job_id, token=job.token)
         return LeftReport(left.header, left.body) if left.header.chunks or left.header.ends else None
 

@@ -129,7 +129,7 @@ class Departures(KeeperPresence):
         """As `SupportsCollection.end_collection`."""
         self._has_ended = True
         for keeper in self._keepers.values():
-            if keeper.limit is not None:
+            if keeper.limit is not None and not keeper.limit.expired():
                 keeper.limit.reschedule(asyncio.get_running_loop().time())
 
     async def collect(self, job_id: str) -> None:

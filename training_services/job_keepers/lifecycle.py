@@ -303,11 +303,15 @@ class JobKeeperLifecycle(KeeperPlatform, HubTrainingService, KeeperPresence):
                     return
             if clause != reported:
                 reported = clause
-                if self._hub.was_started(form.job_id):
-                    self.queue_change(self.news(form, TrialJobStatus.RUNNING, detail=clause))
-                else:
-                    self.queue_change(self.submitted(form, detail=f"stopping: {clause}"))
+                self._report_stop(form, clause)
             await asyncio.sleep(STOP_SECONDS)
+
+    def _report_stop(self, form: TrialJobForm, clause: str) -> None:
+        """Say why a job is still stopping."""
+        if self._hub.was_started(form.job_id):
+            self.queue_change(self.news(form, TrialJobStatus.RUNNING, detail=clause))
+        else:
+            self.queue_change(self.submitted(form, detail=f"stopping: {clause}"))
 
     async def _remove_and_end(self, keeper: JobKeeper, reason: EndReason, detail: str) -> None:
         """End a job whose keeper may still be running: the platform removes the keeper first."""
@@ -378,4 +382,6 @@ class JobKeeperLifecycle(KeeperPlatform, HubTrainingService, KeeperPresence):
                     extra = {"action": "job.remove", "job_id": job_id}
                     text = "job %s cannot be removed from its platform now: %s"
                     log.warning(text, job_id, error, extra=extra, exc_info=fault)
+                    if (keeper := self._keepers.get(job_id)) is not None:
+                        self._report_stop(keeper.form, f"it cannot be removed from its platform now: {error}")
                 await asyncio.sleep(backoff.take())

@@ -123,9 +123,10 @@ class KeeperPlatform(ABC):
     def leave_keeper(self, job_id: str) -> None:  # noqa: B027
         """Close what `reach_keeper` has opened: the keeper is no longer needed. Must not block."""
 
-    async def read_left_report(self, job: PlatformJob) -> LeftReport | None:
+    async def read_left_report(self, job: PlatformJob, *, is_last: bool) -> LeftReport | None:
         """Read what a keeper that has ended left on the platform because there was no manager to report it to; None if
-        there is nothing. Raises ServiceUnavailable: then this is called again."""
+        there is nothing. Raises ServiceUnavailable: then this is called again, unless it `is_last`: what cannot be read
+        now is lost."""
         return None
 
     def code_place(self, form: TrialJobForm) -> str | None:

@@ -33,7 +33,15 @@ _NVML_MODULE = "pynvml"
 _HASH_LENGTH = 20
 _KEEPER = "proctor/trial_keeper/"
 _SDK = ("proctor/__init__.py", "proctor/sdk/")
-_FOR_TRIALS = tuple(f"proctor/{package}/" for package in PACKAGES)
+_NOT_OF_PODS = (
+    *(f"proctor/{package}/" for package in PACKAGES),
+    "proctor/sdk/assessor.py",
+    "proctor/sdk/compat/",
+    "proctor/sdk/tuner.py",
+    "proctor/trial_keeper/commands/",
+    "proctor/trial_keeper/probe.py",
+)
+"""What no keeper of a pod imports."""
 _UNCHECKED_HASH = (0b01).to_bytes(4, "little")
 _MARSHAL_VERSION = 2
 """Later ones write what depends on the process that does it."""
@@ -113,11 +121,11 @@ def archive_files() -> dict[str, bytes]:
 
 
 def compile_keeper(content: dict[str, bytes]) -> dict[str, bytes]:
-    """The modules that a keeper imports for this version of Python, by their names; any other one compiles the
-    sources."""
+    """The modules that the keeper of a pod imports for this version of Python, by their names; any other one compiles
+    the sources."""
     compiled: dict[str, bytes] = {}
     for name, source in content.items():
-        if name.startswith((_KEEPER, *_SDK)) and not name.startswith(_FOR_TRIALS):
+        if name.startswith((_KEEPER, *_SDK)) and not name.startswith(_NOT_OF_PODS):
             code = marshal.dumps(compile(source, name, "exec", dont_inherit=True), _MARSHAL_VERSION)
             compiled[f"{name}c"] = MAGIC_NUMBER + _UNCHECKED_HASH + source_hash(source) + code
     return compiled

@@ -31,6 +31,8 @@ WATCH_SECONDS = 240
 """A watch is renewed after this time, so that a connection that has died silently is noticed."""
 LAST_LINES_BYTES = 64 * 1024
 """How much of the last lines of a log is read; a line may be very long."""
+LOGIN_SECONDS = 60.0
+"""How long a login program may take, which may wait for a person who is not there."""
 RENEWAL_SECONDS = 300.0
 """How often a login is renewed at most while the server cannot be reached: the login program of a kubeconfig file may
 prompt the user."""
@@ -394,9 +396,13 @@ async def open_cluster(kubeconfig: str | None, context: str | None) -> Cluster:
 
     async def log_in() -> KubernetesObject:
         try:
-            loader = await kube_config.load_kube_config(
-                config_file=path, context=context, client_configuration=configuration, persist_config=False
-            )
+            async with asyncio.timeout(LOGIN_SECONDS):
+                loader = await kube_config.load_kube_config(
+                    config_file=path, context=context, client_configuration=configuration, persist_config=False
+                )
+        except TimeoutError as error:
+            why = f"the login of the kubeconfig file {path} has not ended within {LOGIN_SECONDS:g} s"
+            raise ServiceUnavailable(f"{why}; log in with kubectl where the manager runs") from error
         except Exception as error:  # the file is the user's, and several libraries parse it
             raise ServiceUnavailable(f"the kubeconfig file {path} cannot be used: {error}") from error
         found: KubernetesObject = loader.current_context

@@ -254,7 +254,7 @@ class ExperimentManifests:
         that."""
         wanted = {"operator": "Exists", "effect": "NoExecute"}
         seconds = round(self.settings.node_timeout_seconds)
-        given = {each.get("key") or "" for each in tolerations}
+        given = {each.get("key") or "" for each in tolerations if (each.get("effect") or "NoExecute") == "NoExecute"}
         keys = (f"node.kubernetes.io/{taint}" for taint in ("not-ready", "unreachable"))
         ours = [{"key": key, **wanted, "tolerationSeconds": seconds} for key in keys if not given & {key, ""}]
         return [*tolerations, *ours]

@@ -93,6 +93,10 @@ def find_conflicts(template: Mapping[str, Any]) -> list[tuple[tuple[str | int, .
     if not isinstance(spec, Mapping):
         return found
     found += [(("spec", key), why) for key, why in _OURS_OF_POD.items() if key in spec]
+    for key in ("tolerations", "volumes"):
+        items = spec.get(key) or []
+        if not isinstance(items, list) or len(_mappings(items)) < len(items):
+            found.append((("spec", key), "expected a list of mappings"))
     volumes = _mappings(spec.get("volumes"))
     found += [
         (("spec", "volumes", index), f"names that begin with {OUR_NAMES} are the keeper's; choose another name")

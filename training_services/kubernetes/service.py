@@ -14,10 +14,10 @@ from proctor.training_services.base import TrialJobForm
 from proctor.training_services.capacity import GpuRules
 from proctor.training_services.errors import BrokenPlatform, ServiceUnavailable, SubmissionRefused
 from proctor.training_services.job_keeper_service import JobKeeperService, PlatformJob, PlatformStatus
-from proctor.training_services.job_keepers.platform import LeftReport
+from proctor.training_services.job_keepers.platform import LeftReport, joined
 from proctor.training_services.keepers.launches import user_name, write_launch
 from proctor.training_services.keepers.sessions import job_keeper_id
-from proctor.training_services.kubernetes.checks import experiment_of, list_anchors, remove_left_probes
+from proctor.training_services.kubernetes.checks import PROBE_PREFIX, experiment_of, list_anchors, remove_left_probes
 from proctor.training_services.kubernetes.client import ApiRefused
 from proctor.training_services.kubernetes.manifests import ExperimentManifests
 from proctor.training_services.kubernetes.namespaces import Changes, NamespaceView
@@ -123,7 +123,11 @@ class KubernetesTrainingService(JobKeeperService):
             view.end_listening(self._since_list)
         self._since_list = view.listen()
         listed, mine = await view.list(), self._experiment_id
-        found = [await self._with_output(view, seen) if seen.experiment_id == mine else seen for seen in listed]
+        found = [
+            await self._with_output(view, seen) if seen.experiment_id == mine else seen
+            for seen in listed
+            if not seen.experiment_id.startswith(PROBE_PREFIX)
+        ]
         for seen in found:
             self._reach(view, seen)
         return found
@@ -143,19 +147,19 @@ class KubernetesTrainingService(JobKeeperService):
         finally:
             view.end_listening(changes)
 
-    async def read_left_report(self, job: PlatformJob) -> LeftReport | None:
+    async def read_left_report(self, job: PlatformJob, *, is_last: bool) -> LeftReport | None:
         view = await self._view()
         pod = view.first_pod(self._provider.names.job(job.job_id))
         if pod is None:
             return None
         message = read_termination(pod.termination, job_id=job.job_id)
-        text = await self._read_log(view, pod)
+        text = await self._read_log(view, pod, is_last=is_last)
         left = await asyncio.to_thread(read_log, (text or b"").splitlines(), job_id=job.job_id, token=job.token)
         has_records = bool(left.header.starts or left.header.chunks or left.header.ends)
         is_cut = not left.is_whole and (has_records or message is not None)
         if is_cut and text is not None:
             self._torn[job.job_id] += 1
-            if self._torn[job.job_id] <= TORN_READS:
+            if self._torn[job.job_id] <= TORN_READS and not is_last:
                 raise ServiceUnavailable(f"the log of pod {pod.name} is cut; it will be read again")
         if is_cut:
             lost = "the log of pod %s was cut or is gone: reports of job %s that no manager had taken may be lost"
@@ -165,17 +169,21 @@ class KubernetesTrainingService(JobKeeperService):
             left = add_finals(left, message, token=job.token)
         if message is not None and not left.header.ends:
             left.header.ends.append(End(job.job_id, job.token, message.exit))
+        if is_cut:
+            clause = "reports may be lost: the log of its pod was cut or is gone"
+            ends = [_with_detail(end, clause) for end in left.header.ends]
+            left = replace(left, header=replace(left.header, ends=ends))
         is_empty = not left.header.chunks and not left.header.ends
         return None if is_empty else LeftReport(left.header, left.body, is_cut)
 
-    async def _read_log(self, view: NamespaceView, pod: ClusterPod) -> bytes | None:
+    async def _read_log(self, view: NamespaceView, pod: ClusterPod, *, is_last: bool) -> bytes | None:
         """The log of a pod's keeper; None if the pod or its log is gone, or the keeper was never started."""
         try:
             return await view.cluster.read_log(
                 view.namespace, pod.name, TRIAL_CONTAINER, tail_lines=LEFT_LINES, limit_bytes=LEFT_BYTES
             )
-        except ApiRefused as error:
-            if error.status not in (400, 404):
+        except ServiceUnavailable as error:
+            if not is_last and not (isinstance(error, ApiRefused) and error.status in (400, 404)):
                 raise
             return None
 
@@ -286,3 +294,7 @@ class KubernetesTrainingService(JobKeeperService):
         except ServiceUnavailable as error:
             output = f"(its log cannot be read: {error})".encode()
         return replace(seen, output=output.decode(errors="replace"))
+
+
+def _with_detail(end: End, clause: str) -> End:
+    return replace(end, exit=replace(end.exit, detail=joined(end.exit.detail, clause)))

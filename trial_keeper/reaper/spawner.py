@@ -49,8 +49,11 @@ def start_by_fork(log_file: str) -> "tuple[int, socket.socket]":
                 os.dup2(descriptor, number)
             os.closerange(3, max(map(int, os.listdir("/proc/self/fd"))) + 1)  # also what the platform left open
             _serve()
-        finally:
-            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+            sys.stderr.flush()
+            os._exit(1)
+        os._exit(0)
     theirs.close()
     os.close(log)
     return pid, ours

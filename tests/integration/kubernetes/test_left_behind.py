@@ -237,15 +237,16 @@ async def test_what_is_missing_in_a_log_that_stays_cut_is_lost_and_the_end_with_
     monkeypatch.setattr(ApiServer, "read_log", read)
     seen = PlatformJob("T.1", "t", EXPERIMENT, PlatformStatus.ENDED, 0.0)
     with pytest.raises(ServiceUnavailable):
-        await harness.service.read_left_report(seen)
+        await harness.service.read_left_report(seen, is_last=False)
     harness.service.leave_keeper("T.1")  # it is removed: how often its log was read is forgotten
     for _ in range(TORN_READS):
         with pytest.raises(ServiceUnavailable, match="the log of pod pod is cut"):
-            await harness.service.read_left_report(seen)
-    left = await harness.service.read_left_report(seen)
+            await harness.service.read_left_report(seen, is_last=False)
+    left = await harness.service.read_left_report(seen, is_last=False)
     assert left is not None
     assert left.header.chunks == [*chunks, Chunk("T.1", "t", "0", 500, 3)]
-    assert (left.header.ends, left.body, left.is_cut) == (header.ends, b"{}\n[]\n" if has_chunks else b"[]\n", True)
+    assert (left.body, left.is_cut) == (b"{}\n[]\n" if has_chunks else b"[]\n", True)
+    assert left.header.ends[0].exit.detail == "reports may be lost: the log of its pod was cut or is gone"
 
 
 async def test_where_a_log_is_gone_the_termination_message_has_the_end_and_the_result(
@@ -261,10 +262,12 @@ async def test_where_a_log_is_gone_the_termination_message_has_the_end_and_the_r
     pod = read_pod({"metadata": metadata, "spec": {}, "status": {"containerStatuses": [ended]}})
     monkeypatch.setattr(NamespaceView, "first_pod", lambda *_: pod)
     monkeypatch.setattr(ApiServer, "read_log", refuse)
-    left = await harness.service.read_left_report(PlatformJob("T.1", "t", EXPERIMENT, PlatformStatus.ENDED, 0.0))
+    left = await harness.service.read_left_report(
+        PlatformJob("T.1", "t", EXPERIMENT, PlatformStatus.ENDED, 0.0), is_last=False
+    )
     assert left is not None
     assert (left.header.chunks, left.body) == ([Chunk("T.1", "t", "0", 500, 3)], b"[]\n")
-    assert (left.header.ends, left.is_cut) == ([End("T.1", "t", end)], True)
+    assert (left.header.ends[0].exit.reason, left.is_cut) == (EndReason.EXITED_OK, True)
 
 
 @pytest.mark.parametrize(("status", "is_gone"), [(429, False), (500, False), (404, True), (400, True)])
@@ -280,10 +283,11 @@ async def test_reports_in_a_log_that_cannot_be_read_now_are_not_given_up(
     monkeypatch.setattr(ApiServer, "read_log", refuse)
     seen = PlatformJob("T.1", "t", EXPERIMENT, PlatformStatus.ENDED, 0.0)
     if is_gone:
-        assert await harness.service.read_left_report(seen) is None
+        assert await harness.service.read_left_report(seen, is_last=False) is None
     else:
         with pytest.raises(ApiRefused):
-            await harness.service.read_left_report(seen)
+            await harness.service.read_left_report(seen, is_last=False)
+        assert await harness.service.read_left_report(seen, is_last=True) is None
 
 
 async def test_what_changes_between_a_list_and_its_watch_is_not_missed(harness: KubernetesHarness) -> None:

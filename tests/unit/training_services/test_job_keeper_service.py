@@ -82,7 +82,7 @@ class ScriptedService(JobKeeperService):
                 raise item
             yield item
 
-    async def read_left_report(self, job: PlatformJob) -> LeftReport | None:
+    async def read_left_report(self, job: PlatformJob, *, is_last: bool) -> LeftReport | None:
         self._answer("read", job.job_id)
         return self.left.get(job.job_id)
 
@@ -487,6 +487,7 @@ async def test_of_several_requests_to_stop_a_job_the_earliest_deadline_counts(
         ]
         assert [job.id for job in await stage.service.list_trial_jobs()] == ["a.1"]
         await stage.service.cancel_trial_job("a.1")
+        await stage.service.cancel_softly("a.1", SoftStop("paused by the user", 1000.0, only_if_able=False))
         end = how(await stage.recorder.end_of("a.1"))
     assert end == (EndReason.CANCELED, "stopped by its platform, because no report from its keeper for 15 s")
 
@@ -603,6 +604,21 @@ async def test_of_a_report_that_was_cut_off_what_is_there_is_stored(stage: Stage
         for job_id in ("a.1", "b.1"):
             assert how(await stage.recorder.end_of(job_id)) == (EndReason.PREEMPTED, "drained")
     assert stage.recorder.journals == {"a.1": LINE}
+
+
+async def test_a_left_report_that_cannot_be_read_is_named_and_given_up_when_its_job_is_to_stop(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_keeper_service, "LEFT_REPORT_STOP_SECONDS", 0.0)
+    stage.hub.expect("a.1", "t", "e1", started=True)
+    stage.service.answers["read"] = [ServiceUnavailable("its node is away") for _ in range(1000)]
+    stage.service.there["a.1"] = seen("a.1", PlatformStatus.ENDED, reason=EndReason.PREEMPTED, detail="drained")
+    await stage.service.reattach([stage.form("a.1")], [])
+    async with serving(stage.service):
+        clause = "it has ended, and its last report cannot be read: its node is away"
+        await stage.recorder.until(lambda: clause in stage.details())
+        await stage.service.cancel_trial_job("a.1")
+        assert how(await stage.recorder.end_of("a.1"))[0] in (EndReason.PREEMPTED, EndReason.CANCELED)
 
 
 async def test_what_a_cut_report_lacks_is_stored_as_lost(stage: Stage) -> None:

@@ -18,7 +18,7 @@ from proctor.trial_keeper.pod_output import (
     read_log,
     read_termination,
 )
-from proctor.trial_keeper.protocol import Chunk, End, EndReason, Exit, ReportHeader, Start
+from proctor.trial_keeper.protocol import Chunk, End, EndReason, Exit, ReportHeader, Start, to_json
 
 JOB, TOKEN = "T.1", "a secret"
 END = Exit(EndReason.EXITED_ERROR, 3, None, 1764000000.5, 1764000010.0, "exit code 3: no such “file”", cpu_seconds=0.5)
@@ -36,11 +36,7 @@ def written(content: bytes, member: str = "0", offset: int = 0) -> list[bytes]:
 def test_every_byte_comes_back_at_its_offset(content: bytes, offset: int) -> None:
     found = read_log(written(content, offset=offset), job_id=JOB, token=TOKEN)
     assert (found.body, found.is_whole) == (content, True)
-    position = offset
-    for chunk in found.header.chunks:
-        assert (chunk.job_id, chunk.token, chunk.member, chunk.offset) == (JOB, TOKEN, "0", position)
-        position += chunk.length
-    assert position == offset + len(content)
+    assert found.header.chunks == ([Chunk(JOB, TOKEN, "0", offset, len(content))] if content else [])
     assert found.header.starts == [Start(JOB, TOKEN, 17, 1764000000.5)]
     assert found.header.ends == [End(JOB, TOKEN, END)]
 
@@ -144,3 +140,11 @@ def test_a_final_metric_that_only_the_message_has_is_added_where_it_stood() -> N
     assert added.body == left.body + 2 * (FINAL + b"\n")
     again = read_log(written(b"1\n" + FINAL + b"\n", offset=78), job_id=JOB, token=TOKEN)
     assert add_finals(again, TerminationMessage(JOB, END, {"0": FinalMetric(80, FINAL)}), token=TOKEN) == again
+    early = add_finals(again, TerminationMessage(JOB, END, {"0": FinalMetric(5, FINAL)}), token=TOKEN)
+    assert [chunk.offset for chunk in early.header.chunks] == [5, 78]
+    assert early.body == FINAL + b"\n" + again.body
+
+
+def test_the_end_of_a_message_of_an_earlier_keeper_is_read() -> None:
+    body = {"proctor": 1, "job_id": JOB, "exit": to_json(END), "finals": {"0": FINAL.decode()}}
+    assert read_termination(json.dumps(body), job_id=JOB) == TerminationMessage(JOB, END)

@@ -153,6 +153,7 @@ def test_a_pod_leaves_a_node_that_is_away_after_the_node_timeout() -> None:
         ([{"key": "gpu", "operator": "Exists"}], [None, 300, 300]),
         ([{"key": "node.kubernetes.io/not-ready", "operator": "Exists", "tolerationSeconds": 5}], [5, 300]),
         ([{"operator": "Exists"}], [None]),
+        ([{"operator": "Exists", "effect": "NoSchedule"}], [None, 300, 300]),
         (None, [300, 300]),
     ],
 )

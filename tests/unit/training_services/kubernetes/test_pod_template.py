@@ -73,6 +73,7 @@ def test_nothing_is_changed_in_place() -> None:
             ("spec", "containers", 0, "env", 0, "$patch"),
         ),
         ({"$retainKeys": []}, ("$retainKeys",)),
+        ({"spec": {"tolerations": ["gpu"]}}, ("spec", "tolerations")),
         ({"spec": {"volumes": [{"name": "mine"}, {"name": "proctor-work"}]}}, ("spec", "volumes", 1)),
         (
             {"spec": {"containers": [{"volumeMounts": [{"name": "a", "mountPath": "/proctor/work"}]}]}},
