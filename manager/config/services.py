@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 from pydantic_core import InitErrorDetails
 
 from proctor.manager.config.fields import (
@@ -232,12 +232,15 @@ class KubernetesConfig(Section):
     checkpoint_limit_mb: Count = 10_000
     """Checkpoints up to this size are copied to the manager; larger ones go with the pod."""
 
-    @field_validator("pod_template")
-    @classmethod
-    def _leaves_the_keeper_alone(cls, template: dict[str, Any]) -> dict[str, Any]:
-        for path, why in find_conflicts(template):
-            raise unexpected(f"podTemplate without {'.'.join(map(str, path))} ({why})")
-        return template
+    @model_validator(mode="after")
+    def _leaves_the_keeper_alone(self) -> Self:
+        conflicts: list[InitErrorDetails] = []
+        for path, why in find_conflicts(self.pod_template):
+            error = unexpected(f"podTemplate without {'.'.join(map(str, path))} ({why})")
+            conflicts.append(InitErrorDetails(type=error, loc=("podTemplate", *path), input=None))
+        if conflicts:  # each at its own place, not at the whole section's
+            raise ValidationError.from_exception_data(type(self).__name__, conflicts)
+        return self
 
     @model_validator(mode="after")
     def _each_path_once(self) -> Self:

@@ -196,8 +196,10 @@ class KubernetesProvider(Provider):
                 if experiment_id.startswith(PROBE_PREFIX):
                     found, advice = "`proctor doctor` is using it", "wait until it has ended"
                 checks.add("clean", found, advice, CheckVerdict.FAIL)
-            what = f"removed what experiments {', '.join(removed)} had there" if removed else "nothing was left there"
-            checks.add("clean", what)
+            if removed:
+                checks.add("clean", f"removed what experiments {', '.join(removed)} had there")
+            elif not left:
+                checks.add("clean", "nothing was left there")
         return checks.steps
 
     def _watch(self, watched: "_Watched") -> None:

@@ -1,0 +1,42 @@
+"""The section of platform kubernetes."""
+
+from collections.abc import Callable
+from dataclasses import asdict
+
+from proctor.manager.config.errors import ConfigProblem
+from proctor.manager.config.services import KubernetesConfig
+from proctor.training_services.job_keepers.files import CHECKPOINT_LIMIT_BYTES, COLLECT_LIMIT_BYTES
+from proctor.training_services.kubernetes.settings import KubernetesSettings
+
+
+def test_the_platform_has_the_defaults_of_the_section() -> None:
+    section = KubernetesConfig(platform="kubernetes", image="i").model_dump()
+    settings = KubernetesSettings.read({"image": "i"})
+    assert asdict(settings) == asdict(KubernetesSettings.read(section))
+    assert (settings.collect_limit_mb * 10**6, settings.checkpoint_limit_mb * 10**6) == (
+        COLLECT_LIMIT_BYTES,
+        CHECKPOINT_LIMIT_BYTES,
+    )
+
+
+def test_every_line_of_a_template_that_is_not_the_users_is_reported_where_it_stands(
+    problems: Callable[[str], dict[str, ConfigProblem]], small: str
+) -> None:
+    keys = "\n".join(
+        [
+            "trainingService:",
+            "  platform: kubernetes",
+            "  image: i",
+            "  podTemplate:",
+            "    spec:",
+            "      restartPolicy: Always",
+            "      containers:",
+            "        - image: other",
+        ]
+    )
+    lines = (small[: small.index("trainingService")] + keys).splitlines()
+    found = problems("\n".join(lines) + "\n")
+    assert {key: lines[problem.line - 1].strip() for key, problem in found.items() if problem.line} == {
+        "trainingService.podTemplate.spec.restartPolicy": "restartPolicy: Always",
+        "trainingService.podTemplate.spec.containers[0].image": "- image: other",
+    }
