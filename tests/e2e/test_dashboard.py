@@ -350,3 +350,25 @@ def test_behind_a_buffering_proxy_and_a_prefix_it_stays_current(
         page.get_by_role("rowheader").get_by_role("link").click()
         page.wait_for_url(f"{url}/app/trials/*")
         page.get_by_role("region", name="stdout").get_by_text("second line").wait_for()
+
+
+def test_the_concurrency_is_edited_and_a_refused_value_says_why(
+    visitor: Visitor, manager: RealManager, tmp_path: Path
+) -> None:
+    visitor.expected_errors = ("422",)
+    made = manager.create(WAITS_FOR_FILE, tmp_path / "never", interpreter=sys.executable)
+    page = visitor.goto(f"/app/experiments/{made}")
+    page.get_by_role("button", name="Limits").click()
+    dialog = page.get_by_role("dialog", name="Limits")
+    assert accessibility_problems(page) == []
+    dialog.get_by_label("Concurrent trials").fill("-1")
+    dialog.get_by_role("button", name="Save").click()
+    dialog.get_by_role("alert").wait_for()
+    dialog.get_by_label("Concurrent trials").fill("2")
+    dialog.get_by_label("Duration at most").fill("2h 30m")
+    dialog.get_by_role("button", name="Save").click()
+    dialog.wait_for(state="detached")
+    page.get_by_role("region", name="Running trials").get_by_role("link", name="1").wait_for()  # the second trial
+    changed = manager.client.experiment(made)
+    assert (changed["trial_concurrency"], changed["max_experiment_duration_seconds"]) == (2, 9000)
+    manager.client.stop_experiment(made)

@@ -5,6 +5,7 @@ import { rangeOf } from "../src/charts/best";
 import { formatAgo, formatDuration, formatNumber, formatParameter } from "../src/format";
 import { copyText } from "../src/state/copies";
 import { failureCauses } from "../src/state/failures";
+import { changedLimits, parseDuration } from "../src/state/limits";
 import { flatParameters } from "../src/state/parameters";
 import { elapsedSeconds, endedTrials, timeLeft } from "../src/state/progress";
 import { experiment, trial } from "./samples";
@@ -167,4 +168,36 @@ test("what can be done depends on the status", () => {
   };
   expect(words(nodeActions(node))).toEqual(["Check", "Drain"]);
   expect(words(nodeActions({ ...node, hold: "drained" }))).toEqual(["Check", "Resume"]);
+});
+
+describe("limits", () => {
+  const running = experiment({ trial_concurrency: 4, max_trial_number: 30, max_experiment_duration_seconds: 9000 });
+  const texts = {
+    trial_concurrency: "4",
+    max_trial_number: "30",
+    max_experiment_duration_seconds: "2h 30m",
+    max_trial_duration_seconds: "",
+    max_gpu_hours: "",
+    priority: "0",
+  };
+
+  test("only what was changed is sent; an empty field takes a limit away", () => {
+    expect(changedLimits(running, texts)).toEqual({});
+    expect(changedLimits(running, { ...texts, trial_concurrency: "8", max_trial_number: " " })).toEqual({
+      trial_concurrency: 8,
+      max_trial_number: null,
+    });
+    expect(changedLimits(running, { ...texts, max_trial_duration_seconds: "1.5h" })).toEqual({
+      max_trial_duration_seconds: 5400,
+    });
+  });
+
+  test("what cannot be read is named", () => {
+    expect(() => changedLimits(running, { ...texts, trial_concurrency: "" })).toThrow(
+      "Concurrent trials: expected a number",
+    );
+    expect(() => changedLimits(running, { ...texts, max_trial_duration_seconds: "soon" })).toThrow("found soon");
+    expect(parseDuration("90")).toBe(90);
+    expect(() => parseDuration("1h 30")).toThrow(RangeError);
+  });
 });

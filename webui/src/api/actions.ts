@@ -2,7 +2,7 @@
 
 import { useMutation } from "@tanstack/react-query";
 import { client, read } from "./client";
-import type { Experiment, Node, Trial } from "./schema";
+import type { Experiment, Node, Trial, UpdateExperiment } from "./schema";
 
 export interface Action {
   word: string;
@@ -75,6 +75,12 @@ export function experimentActions(experiment: Experiment): Action[] {
     default:
       return [];
   }
+}
+
+/** Change limits of an experiment; those that are left out stay. */
+export function updateExperiment(id: string, changes: UpdateExperiment) {
+  const params = { path: { experiment_id: id } };
+  return read(client.PATCH("/api/v1/experiments/{experiment_id}", { params, body: changes }));
 }
 
 /** What can be done with a node now. */

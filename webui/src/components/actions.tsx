@@ -1,10 +1,10 @@
 // Buttons for what can be done, and what came of it.
 
-import { useEffect, useRef, useState } from "react";
+import { type ReactNode, useEffect, useRef, useState } from "react";
 import { type Action, useAction } from "../api/actions";
 import { useSession } from "../api/queries";
 
-export function Actions({ actions }: { actions: Action[] }) {
+export function Actions({ actions, children }: { actions: Action[]; children?: ReactNode }) {
   const [asked, setAsked] = useState<Action | null>(null);
   const action = useAction();
   const session = useSession();
@@ -21,6 +21,7 @@ export function Actions({ actions }: { actions: Action[] }) {
           {each.word}
         </button>
       ))}
+      {children}
       {action.error && (
         <span className="failure" role="alert">
           {action.error.message}

@@ -6,9 +6,11 @@ import { experimentActions } from "../api/actions";
 import { useExperiment } from "../api/queries";
 import type { Experiment } from "../api/schema";
 import { Actions } from "../components/actions";
+import { LimitsButton } from "../components/limits";
 import { Waiting } from "../components/parts";
 import { Status } from "../components/status";
 import { capitalized } from "../format";
+import { isOver } from "../state/progress";
 
 /** Its pages, in the order of the tabs: the end of the address and the word. */
 const TABS: [path: string, word: string][] = [
@@ -53,7 +55,9 @@ function Head({ experiment }: { experiment: Experiment }) {
             {capitalized(experiment.reason)}
           </span>
         )}
-        <Actions actions={experimentActions(experiment)} />
+        <Actions actions={experimentActions(experiment)}>
+          {!isOver(experiment) && <LimitsButton experiment={experiment} />}
+        </Actions>
       </div>
       {TABS.length > 1 && (
         <nav className="tabs" aria-label="Pages of the experiment">

@@ -91,7 +91,10 @@ function of(limit: number | string | null | undefined): ReactNode {
 function Hours({ experiment }: { experiment: Experiment }) {
   const { gpu_hours, cpu_hours, unmeasured_jobs } = experiment.usage;
   const limit = experiment.max_gpu_hours;
-  const cpu = cpu_hours || !unmeasured_jobs ? `${unmeasured_jobs ? "≥ " : ""}${formatHours(cpu_hours)}` : "–";
+  const cpu =
+    cpu_hours || !unmeasured_jobs
+      ? `${unmeasured_jobs && cpu_hours >= 0.01 ? "≥ " : ""}${formatHours(cpu_hours)}`
+      : "–";
   if (!gpu_hours && (limit === null || limit === undefined)) return <Figure name="CPU-hours">{cpu}</Figure>;
   return (
     <Figure name="GPU-hours" below={`${cpu} CPU-hours`}>

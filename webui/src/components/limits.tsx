@@ -1,0 +1,74 @@
+// A dialog in which the limits of an experiment are changed while it runs.
+
+import { useMutation } from "@tanstack/react-query";
+import { useEffect, useRef, useState } from "react";
+import { updateExperiment } from "../api/actions";
+import type { Experiment } from "../api/schema";
+import { changedLimits, LIMITS, limitText } from "../state/limits";
+
+export function LimitsButton({ experiment }: { experiment: Experiment }) {
+  const [isOpen, setOpen] = useState(false);
+  return (
+    <>
+      <button type="button" onClick={() => setOpen(true)}>
+        Limits
+      </button>
+      {isOpen && <LimitsDialog experiment={experiment} onClose={() => setOpen(false)} />}
+    </>
+  );
+}
+
+function LimitsDialog({ experiment, onClose }: { experiment: Experiment; onClose: () => void }) {
+  const dialog = useRef<HTMLDialogElement>(null);
+  const [before] = useState(experiment); // what is edited; the experiment may change meanwhile
+  const [texts, setTexts] = useState(() =>
+    Object.fromEntries(LIMITS.map((field) => [field.name, limitText(before, field)])),
+  );
+  useEffect(() => {
+    dialog.current?.showModal();
+  }, []);
+  const save = useMutation({
+    mutationFn: async () => {
+      const changes = changedLimits(before, texts);
+      if (Object.keys(changes).length) await updateExperiment(experiment.id, changes);
+    },
+    onSuccess: onClose,
+  });
+  return (
+    <dialog ref={dialog} onClose={onClose} aria-labelledby="limits-title">
+      <h2 id="limits-title">Limits</h2>
+      <form
+        className="fields"
+        onSubmit={(event) => {
+          event.preventDefault();
+          save.mutate();
+        }}
+      >
+        {LIMITS.map((field) => (
+          <label key={field.name}>
+            <span>{field.word}</span>
+            <input
+              value={texts[field.name] ?? ""}
+              placeholder={field.isOptional ? "no limit" : ""}
+              inputMode={field.kind === "number" ? "decimal" : "text"}
+              onChange={(event) => setTexts({ ...texts, [field.name]: event.target.value })}
+            />
+          </label>
+        ))}
+        {save.error && (
+          <p className="failure" role="alert">
+            {save.error.message}
+          </p>
+        )}
+        <div className="bar">
+          <button type="button" onClick={onClose}>
+            Cancel
+          </button>
+          <button type="submit" className="strong" disabled={save.isPending}>
+            Save
+          </button>
+        </div>
+      </form>
+    </dialog>
+  );
+}
