@@ -102,7 +102,7 @@ class JobKeeperService(
                 self._end_gone(keeper)
         known = self._keepers.keys()
         unexpected = [seen for seen in found if seen.job_id not in known and seen.job_id not in self._departures]
-        if unexpected:
+        if unexpected and self._group is not None:
             self._start(self._remove_unexpected(unexpected), "unexpected jobs on the platform")
         else:
             self._departures.are_known.set()
@@ -115,7 +115,7 @@ class JobKeeperService(
         ]
         removable = await self._hub.removable_jobs(self.place_name, reports, experiment_id=self._experiment_id)
         for seen in found:
-            if seen.job_id in removable and seen.job_id not in self._departures:
+            if seen.job_id in removable and seen.job_id not in self._departures and self._group is not None:
                 ours = seen if seen.experiment_id == self._experiment_id else replace(seen, status=PlatformStatus.GONE)
                 self._departures.add_left(seen)
                 self._start(self._take_down_left(ours), f"removal of {seen.job_id}")
@@ -123,7 +123,7 @@ class JobKeeperService(
 
     def _observe(self, seen: PlatformJob) -> None:
         keeper = self._keepers.get(seen.job_id)
-        if keeper is None or keeper.form.token != seen.token or keeper.is_over:
+        if keeper is None or keeper.form.token != seen.token or keeper.is_over or self._group is None:
             return
         keeper.node = seen.node or keeper.node
         if seen.instances and keeper.instance and keeper.instance not in seen.instances:
