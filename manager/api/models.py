@@ -23,6 +23,9 @@ MOST_TRIALS = 999_999_999
 
 
 PARAMETERS_EXAMPLE = {"lr": 0.003, "hidden": 128}
+Tag = Annotated[str, Field(min_length=1, max_length=50, pattern=r"^[^\s,](?:[^,\x00-\x1f\x7f]*[^\s,])?$")]
+"""Without commas, and without spaces at its ends."""
+Tags = Annotated[list[Tag], Field(max_length=50), AfterValidator(lambda tags: list(dict.fromkeys(tags)))]
 Duration = Annotated[float, Field(gt=0, le=LONGEST_SECONDS, allow_inf_nan=False)]
 T = TypeVar("T")
 
@@ -120,6 +123,10 @@ class UpdateExperiment(RequestBody):
         default={}, examples=[{"lr": {"_type": "loguniform", "_value": [0.0001, 0.1]}}]
     )
     """An object; for a tuner of the user's any JSON value but null."""
+    tags: Tags = Field(default=[], examples=[["baseline", "paper"]])
+    """All tags that it has from now on."""
+    archived: bool = Field(default=False, examples=[True])
+    """Whether lists leave it out once it has ended."""
 
 
 class DrainNode(RequestBody):
@@ -282,6 +289,9 @@ class Experiment(Resource):
     """null: no limit."""
     max_gpu_hours: float | None = Field(default=None, examples=[100.0])
     """null: no limit."""
+    tags: list[str] = Field(default_factory=list, examples=[["baseline", "paper"]])
+    archived: bool = False
+    """Whether lists leave it out once it has ended, unless they are asked for it."""
     priority: int = Field(default=0, examples=[5])
     """Free GPUs go to the experiment with the higher priority first. `preemptible` is in its configuration."""
     usage: Usage

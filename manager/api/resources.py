@@ -77,6 +77,8 @@ def experiment_resource(context: ApiContext, connection: sqlite3.Connection, row
         max_trial_duration_seconds=row.max_trial_seconds,
         max_gpu_hours=row.max_gpu_hours,
         priority=row.priority,
+        tags=row.tags,
+        archived=bool(row.archived),
         usage=usage_resource(jobs.usage_of_experiment(connection, row.id, now=context.manager.clock.now())),
         trial_counts=counts,
         failure=explain_no_success(connection, row, counts=counts, best=best),

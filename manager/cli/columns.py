@@ -171,6 +171,11 @@ def priority(experiment: TableRow) -> str:
     return f"{experiment['priority']}{', preemptible' if experiment['config'].get('preemptible') else ''}"
 
 
+def tags(experiment: TableRow) -> str:
+    """`baseline, paper`; empty without tags, and of managers that know none."""
+    return ", ".join(experiment.get("tags") or ())
+
+
 def outcome(experiment: TableRow) -> str:
     """The progress, with a word that none of the trials has succeeded: `12/12 failed`."""
     if not experiment.get("failure"):
@@ -250,6 +255,8 @@ EXPERIMENTS = (
     Column("REASON", reason, _failure_style, wraps=True),
 )
 
+TAGGED_EXPERIMENTS = (*EXPERIMENTS[:2], Column("TAGS", tags, gives_way=True), *EXPERIMENTS[2:])
+
 EXPERIMENTS_IN_TOP = (
     *EXPERIMENTS[:4],
     Column("TIME", lambda row: duration(row["active_seconds"]), right=True, left_out=1),
@@ -261,6 +268,8 @@ EXPERIMENTS_IN_TOP = (
 EXPERIMENT = (
     Column("id", lambda row: row["id"]),
     Column("name", lambda row: row["name"]),
+    Column("tags", tags),
+    Column("archived", lambda row: "yes" if row.get("archived") else ""),
     Column("status", lambda row: row["status"], _status_style),
     Column("reason", lambda row: row["reason"]),
     Column("failure", lambda row: row.get("failure") or "", _failure_style),

@@ -98,7 +98,7 @@ def _by_id_or_name(client: "Client", text: str) -> list["JsonObject"]:
             return [client.experiment(text)]
         except NotFound:
             pass
-    return list(client.experiments(name=text))
+    return list(client.experiments(name=text, archived=None))
 
 
 def _by_id(client: "Client", text: str, experiment: str | None) -> list["JsonObject"]:

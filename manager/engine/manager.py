@@ -388,6 +388,17 @@ class Manager:
             self.feed.notify()
         return await self.experiment(experiment_id)
 
+    async def label_experiment(
+        self, experiment_id: str, *, tags: Sequence[str] | None = None, archived: bool | None = None
+    ) -> None:
+        """Set all its tags, whether it is archived, or both."""
+        wanted = {"tags": None if tags is None else list(tags), "archived": archived}
+        columns = {name: value for name, value in wanted.items() if value is not None}
+        await self.experiment(experiment_id)
+        now = self.clock.now()
+        await self.control.write(lambda c: experiments.set_labels(c, experiment_id, time=now, **columns))
+        self.feed.notify()
+
     async def import_data(
         self, experiment_id: str, rows: Sequence[Mapping[str, Any]], *, skip_outside: bool = False
     ) -> Import:

@@ -18,6 +18,9 @@ SELECT * FROM experiments
 WHERE (created_at, id) < (:created_at, :id)
   AND (:statuses IS NULL OR status IN (SELECT value FROM json_each(:statuses)))
   AND (:name IS NULL OR name = :name)
+  AND NOT EXISTS (SELECT 1 FROM json_each(:tags) WHERE value NOT IN (SELECT value FROM json_each(experiments.tags)))
+  AND (:archived IS NULL
+       OR :archived = (experiments.archived AND status IN (SELECT value FROM json_each(:ended))))
 ORDER BY created_at DESC, id DESC LIMIT :limit;
 
 -- name: experiments.ids

@@ -25,6 +25,7 @@ SqlValue = str | int | float | None
 
 _JSON = "JSON"
 JsonObject = Annotated[dict[str, Any], _JSON]
+JsonTexts = Annotated[list[str], _JSON]
 JsonValue = Annotated[Any, _JSON]  # None is SQL's NULL
 JsonWhole = Annotated[Any, _JSON, "null"]  # None is JSON's null, in columns that are never NULL
 
@@ -132,6 +133,8 @@ class ExperimentRow(Row):
     trials_without_final: int = 0
     max_gpu_hours: float | None = None
     priority: int = 0
+    tags: JsonTexts = field(default_factory=list)
+    archived: int = 0  # 1: it is not listed once it has ended
 
     @property
     def trial_ends(self) -> TrialEnds:

@@ -156,10 +156,27 @@ class Client:
     # Experiments
 
     def experiments(
-        self, *, status: str | None = None, name: str | None = None, id_prefix: str | None = None
+        self,
+        *,
+        status: str | None = None,
+        name: str | None = None,
+        id_prefix: str | None = None,
+        tags: Sequence[str] = (),
+        archived: bool | None = False,
     ) -> Iterator[JsonObject]:
-        """All experiments, newest first; or those of a status or a name, or at most 20 by the beginning of the id."""
-        query = {"status": status, "name": name, "id_prefix": id_prefix, "limit": PAGE_SIZE}
+        """Experiments, newest first; or those of a status or a name, or at most 20 by the beginning of the id.
+
+        :param tags: only those that have all of these.
+        :param archived: False: without those that are archived and have ended; True: only those; None: all.
+        """
+        query: Query = {
+            "status": status,
+            "name": name,
+            "id_prefix": id_prefix,
+            "tag": list(tags) or None,
+            "archived": "all" if archived is None else str(archived).lower(),
+            "limit": PAGE_SIZE,
+        }
         return self._transport.pages("/experiments", query=query)
 
     def experiment(self, experiment_id: str) -> JsonObject:
@@ -206,7 +223,7 @@ class Client:
         """Change limits or search space while it runs; None takes a limit away, what is left out stays.
 
         Keys: trial_concurrency, max_trial_number, max_experiment_duration_seconds, max_trial_duration_seconds,
-        max_gpu_hours, priority, search_space.
+        max_gpu_hours, priority, search_space, tags (all that it has from now on), archived.
         """
         found: JsonObject = self._transport.request("PATCH", _path("experiments", experiment_id), body=dict(changes))
         return found

@@ -204,7 +204,7 @@ class Experiment:
 
     def get_all_experiments_metadata(self) -> list[JsonObject]:
         """All experiments of the manager."""
-        return list(self.client.experiments())
+        return list(self.client.experiments(archived=None))
 
     def get_trial_job(self, trial_job_id: str) -> TrialJob:
         """One trial."""
@@ -291,6 +291,14 @@ class Experiment:
     def update_priority(self, value: int) -> None:
         """Which experiment gets free GPUs first: the one with the higher priority."""
         self._update(priority=value)
+
+    def update_tags(self, *values: str) -> None:
+        """All tags that the experiment has from now on."""
+        self._update(tags=list(values))
+
+    def archive(self, archived: bool = True) -> None:
+        """Have lists of experiments leave it out once it has ended; False: list it again."""
+        self._update(archived=archived)
 
     def update_max_trial_number(self, value: int | None) -> None:
         """How many trials are created; None for no limit."""

@@ -18,6 +18,7 @@ from proctor.manager.api import models
 from proctor.manager.api.errors import Problem, ProblemItem
 from proctor.manager.api.json_types import rfc3339
 from proctor.manager.api.routes.failures import Failures
+from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.process.instance import ManagerAddress, write_address
 from proctor.manager.settings import Home
 from proctor.sdk.client.logs import LogPiece
@@ -306,6 +307,10 @@ class FakeRest(NodesOfRest):
         rows = list(self.experiments.values())[::-1]
         rows = [row for row in rows if query.get("status") in (None, row["status"])]
         rows = [row for row in rows if query.get("name") in (None, row["name"])]
+        rows = [row for row in rows if query.get("tag", "") in ("", *row["tags"])]
+        if (archived := query.get("archived", "false")) != "all":
+            over = (row["archived"] and ExperimentStatus(row["status"]).has_ended for row in rows)
+            rows = [row for row, is_over in zip(rows, over, strict=True) if is_over == (archived == "true")]
         return self._page([row for row in rows if row["id"].startswith(query.get("id_prefix", ""))], query)
 
     def _list_trials(self, name: str, query: Mapping[str, str]) -> Row:

@@ -1,7 +1,7 @@
 """Experiments: made, read, changed, stopped."""
 
 import sqlite3
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Response
 
@@ -27,6 +27,8 @@ _LIMITS = {
     "priority": "priority",
     "search_space": "search_space",
 }
+_LABELS = {"tags", "archived"}
+_ARCHIVED = {"false": False, "true": True, "all": None}
 
 
 @router.get("", summary="List experiments, newest first")
@@ -34,7 +36,14 @@ async def list_experiments(
     context: Context,
     status: Annotated[list[ExperimentStatus] | None, Query(description="Filter by status; may be repeated.")] = None,
     name: Annotated[str | None, Query(description="Filter by name.")] = None,
-    id_prefix: Annotated[str | None, Query(description="Filter by id prefix; returns at most 20, unpaged.")] = None,
+    tag: Annotated[list[str] | None, Query(description="Filter by tag; if repeated, those that have all.")] = None,
+    archived: Annotated[
+        Literal["false", "true", "all"],
+        Query(description="false: without archived ones that have ended; true: only those."),
+    ] = "false",
+    id_prefix: Annotated[
+        str | None, Query(description="Filter by id prefix, archived or not; returns at most 20, unpaged.")
+    ] = None,
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> models.Page[models.Experiment]:
@@ -45,7 +54,15 @@ async def list_experiments(
             found = experiments.find_by_prefix(connection, id_prefix)
             rows, following = [row for row in found if status is None or row.status in status], None
         else:
-            page = experiments.page(connection, statuses=status, name=name, cursor=cursor, limit=limit)
+            page = experiments.page(
+                connection,
+                statuses=status,
+                name=name,
+                tags=tag or (),
+                archived=_ARCHIVED[archived],
+                cursor=cursor,
+                limit=limit,
+            )
             rows, following = page.items, page.next_cursor
         items = [experiment_resource(context, connection, row) for row in rows]
         return models.Page(items=items, next_cursor=following)
@@ -95,14 +112,19 @@ async def get_experiment(context: Context, experiment_id: str) -> models.Experim
     return await _resource(context, await context.manager.experiment(experiment_id))
 
 
-@router.patch("/{experiment_id}", summary="Change limits or the search space")
+@router.patch("/{experiment_id}", summary="Change limits, the search space, tags, or whether it is archived")
 async def update_experiment(context: Context, experiment_id: str, body: UpdateExperiment) -> models.Experiment:
     """Omitted fields do not change; null removes a limit."""
     given = {name: getattr(body, name) for name in body.model_fields_set}
     if not given:
-        raise BadRequest(f"nothing to change; expected one of {', '.join(_LIMITS)}")
+        raise BadRequest(f"nothing to change; expected one of {', '.join([*_LIMITS, *sorted(_LABELS)])}")
+    labels = {name: given.pop(name) for name in _LABELS & given.keys()}
     changes: dict[str, Any] = {_LIMITS[name]: UNLIMITED if value is None else value for name, value in given.items()}
-    return await _resource(context, await context.manager.update_experiment(experiment_id, **changes))
+    if changes:
+        await context.manager.update_experiment(experiment_id, **changes)
+    if labels:
+        await context.manager.label_experiment(experiment_id, **labels)
+    return await _resource(context, await context.manager.experiment(experiment_id))
 
 
 @router.delete("/{experiment_id}", status_code=204, summary="Delete a stopped experiment")

@@ -1,10 +1,10 @@
-"""`proctor experiment`: list, show, status, failures, wait, delete, export, import, save, load."""
+"""`proctor experiment`: list, show, status, failures, wait, tag, archive, delete, export, import, save, load."""
 
 import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,14 @@ from proctor.manager.cli.columns import (
     EXPERIMENTS,
     FAILURES,
     IN_FULL,
+    TAGGED_EXPERIMENTS,
     counts,
     cpu_hours,
     gpu_hours,
     size_text,
 )
 from proctor.manager.cli.exits import CommandError, ExitCode
-from proctor.manager.cli.identifiers import OneOf, experiment_argument, find_experiment, is_running
+from proctor.manager.cli.identifiers import OneOf, experiment_argument, experiment_ids, find_experiment, is_running
 from proctor.manager.cli.lazy import alias, examples, ignored_option, nnictl_option
 from proctor.manager.cli.output import (
     Column,
@@ -46,7 +47,7 @@ STATUSES = tuple(status.value for status in ExperimentStatus)
     epilog=examples("proctor experiment list", "proctor experiment export k3x9 --type csv --filename results.csv")
 )
 def experiment() -> None:
-    """Experiments: list, show, status, failures, wait, delete, export, import, save, load."""
+    """Experiments: list, show, status, failures, wait, tag, archive, delete, export, import, save, load."""
 
 
 @experiment.command("list", epilog=examples("proctor experiment list --running", "proctor experiment list -o json"))
@@ -56,13 +57,25 @@ def experiment() -> None:
 @click.option("--running", is_flag=True, help="Only experiments that are still active.")
 @click.option("--status", type=OneOf(STATUSES, case_sensitive=False), metavar="STATUS", help="Filter by status.")
 @click.option("--name", metavar="NAME", help="Filter by name.")
+@click.option("--tag", "tags", metavar="TAG", multiple=True, help="Filter by tag; if repeated, those that have all.")
+@click.option("--archived", is_flag=True, help="Only archived experiments, which are not listed otherwise.")
 @output_option
 @with_session
-def list_(session: CliSession, every: bool, running: bool, status: str | None, name: str | None, output: str) -> None:
-    """All experiments."""
-    found = session.client.experiments(status=status, name=name)
+def list_(
+    session: CliSession,
+    every: bool,
+    running: bool,
+    status: str | None,
+    name: str | None,
+    tags: Sequence[str],
+    archived: bool,
+    output: str,
+) -> None:
+    """All experiments, without those that are archived and have ended."""
+    found = session.client.experiments(status=status, name=name, tags=tags, archived=archived)
     rows = [row for row in found if not running or is_running(row)]
-    print_list(rows, EXPERIMENTS, output, empty="no experiments; `proctor create FILE` starts one")
+    columns = TAGGED_EXPERIMENTS if any(row.get("tags") for row in rows) else EXPERIMENTS
+    print_list(rows, columns, output, empty="no experiments; `proctor create FILE` starts one")
 
 
 @experiment.command(epilog=examples("proctor experiment show", "proctor experiment show k3x9 -o yaml"))
@@ -129,6 +142,43 @@ def wait(session: CliSession, experiment: str | None, timeout: str | None) -> in
 
     found = find_experiment(session.client, experiment, ended_too=True)
     return watch_to_the_end(session, found["id"], timeout=timeout)
+
+
+@experiment.command(
+    epilog=examples("proctor experiment tag k3x9 baseline paper", "proctor experiment tag k3x9 paper --remove")
+)
+@click.argument("experiment", metavar="ID", shell_complete=experiment_ids)
+@click.argument("tags", metavar="TAG...", nargs=-1, required=True)
+@click.option("--remove", is_flag=True, help="Remove these tags instead of adding them.")
+@with_session
+def tag(session: CliSession, experiment: str, tags: Sequence[str], remove: bool) -> None:
+    """Add tags to an experiment, or remove them. `experiment list --tag TAG` finds it by them."""
+    found = find_experiment(session.client, experiment)
+    kept = [each for each in found["tags"] if each not in tags]
+    changed = session.client.update_experiment(found["id"], {"tags": kept if remove else [*found["tags"], *tags]})
+    session.report(f"Tags of {found['id']}: {', '.join(changed['tags']) or 'none'}.")
+
+
+@experiment.command(epilog=examples("proctor experiment archive k3x9 p7Qa"))
+@click.argument("experiments", metavar="ID...", nargs=-1, required=True, shell_complete=experiment_ids)
+@with_session
+def archive(session: CliSession, experiments: Sequence[str]) -> None:
+    """Leave experiments out of lists once they have ended. Nothing of them is deleted."""
+    for found in [find_experiment(session.client, text) for text in experiments]:
+        changed = session.client.update_experiment(found["id"], {"archived": True})
+        has_ended = ExperimentStatus(changed["status"]).has_ended
+        listed = "" if has_ended else f"; it is {changed['status']}, and listed until it has ended"
+        session.report(f"Archived experiment {found['id']}{listed}.")
+
+
+@experiment.command(epilog=examples("proctor experiment unarchive k3x9"))
+@click.argument("experiments", metavar="ID...", nargs=-1, required=True, shell_complete=experiment_ids)
+@with_session
+def unarchive(session: CliSession, experiments: Sequence[str]) -> None:
+    """List archived experiments again."""
+    for found in [find_experiment(session.client, text) for text in experiments]:
+        session.client.update_experiment(found["id"], {"archived": False})
+        session.report(f"Experiment {found['id']} is listed again.")
 
 
 @experiment.command(epilog=examples("proctor experiment delete k3x9", "proctor experiment delete --all -y"))

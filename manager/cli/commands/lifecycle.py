@@ -208,7 +208,8 @@ def _only_running(client: Any) -> dict[str, Any]:
     try:
         return find_experiment(client, None)
     except CommandError as error:
-        ended = {} if error.code is not ExitCode.NOT_FOUND else {row["id"]: row for row in client.experiments()}
+        is_none = error.code is ExitCode.NOT_FOUND
+        ended = {row["id"]: row for row in client.experiments(archived=None)} if is_none else {}
         kept = machines_kept(client, ended.keys()) if ended else {}
         if not kept:
             raise

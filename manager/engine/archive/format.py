@@ -96,6 +96,7 @@ class SavedExperiment(BaseModel):
     max_trial_duration_seconds: Duration | None
     max_gpu_hours: Annotated[float, Field(gt=0, le=MOST_HOURS)] | None = None
     priority: Annotated[int, Field(ge=-MOST_PRIORITY, le=MOST_PRIORITY)] = 0
+    tags: Annotated[list[Label], Field(max_length=50)] = []
     created_at: Moment
     started_at: Moment | None = None
     ended_at: Moment | None = None

@@ -99,6 +99,7 @@ def convert(
         max_trial_seconds=saved.max_trial_duration_seconds,
         max_gpu_hours=saved.max_gpu_hours,
         priority=saved.priority,
+        tags=saved.tags,
         next_sequence_id=1 + max((trial.sequence_id for trial in found), default=-1),
         next_parameter_id=1 + max((trial.parameter_id for trial in found), default=-1),
         next_position=1 + len(messages),

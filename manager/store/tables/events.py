@@ -11,6 +11,7 @@ EXPERIMENT_DELETED = "experiment.deleted"  # {}
 TRIAL_STATUS = "trial.status"  # {"status", "reason", "sequence_id"}
 JOB_STATUS = "job.status"  # {"status", "detail", "end_reason"}
 LIMITS = "limits"  # the columns that were changed, and {"revision"}
+LABELS = "labels"  # those of {"tags", "archived"} that were changed
 METRICS = "metrics"  # written by the engine
 NOTICE = "notice"  # {"text"}
 NODE = "node"

@@ -28,6 +28,8 @@ _LIMITS = {
     "search_space",
 }
 
+_LABELS = {"tags", "archived"}
+
 
 def insert(connection: sqlite3.Connection, row: ExperimentRow) -> None:
     """Add an experiment, with its event. Raises sqlite3.IntegrityError when the id is taken."""
@@ -51,16 +53,25 @@ def page(
     *,
     statuses: Collection[ExperimentStatus] | None = None,
     name: str | None = None,
+    tags: Collection[str] = (),
+    archived: bool | None = None,
     cursor: str | None = None,
     limit: int = 100,
 ) -> TrialPage[ExperimentRow]:
-    """Experiments, newest first. Raises BadCursor."""
+    """Experiments, newest first. Raises BadCursor.
+
+    :param tags: only those that have all of these.
+    :param archived: False: without those that are archived and have ended; True: only those.
+    """
     created_at, last = decode_cursor(cursor, _ORDER, 2) if cursor else (float("inf"), "")
     values = {
         "created_at": created_at,
         "id": last,
         "statuses": None if statuses is None else encode([status.value for status in statuses]),
         "name": name,
+        "tags": encode(list(tags)),
+        "archived": archived,
+        "ended": encode([status.value for status in ExperimentStatus if status.has_ended]),
         "limit": limit + 1,
     }
     rows = [ExperimentRow.from_row(row) for row in connection.execute(query("experiments.page"), values)]
@@ -130,6 +141,13 @@ def set_limits(connection: sqlite3.Connection, experiment_id: str, *, time: floa
     data = {**columns, "revision": row.revision}
     events.append(connection, time=time, kind=events.LIMITS, data=data, experiment_id=experiment_id)
     return row
+
+
+def set_labels(connection: sqlite3.Connection, experiment_id: str, *, time: float, **columns: Any) -> None:
+    """Set tags, archived or both, with an event. Raises RowNotFound."""
+    _require(columns, _LABELS)
+    update_row(connection, _TABLE, ExperimentRow, experiment_id, columns)
+    events.append(connection, time=time, kind=events.LABELS, data=columns, experiment_id=experiment_id)
 
 
 def delete(connection: sqlite3.Connection, experiment_id: str, *, time: float) -> None:

@@ -911,7 +911,7 @@ export interface paths {
         options?: never;
         head?: never;
         /**
-         * Change limits or the search space
+         * Change limits, the search space, tags, or whether it is archived
          * @description Omitted fields do not change; null removes a limit.
          */
         patch: operations["update_experiment"];
@@ -1393,6 +1393,20 @@ export interface components {
              * @example 100
              */
             max_gpu_hours?: number | null;
+            /**
+             * Tags
+             * @example [
+             *       "baseline",
+             *       "paper"
+             *     ]
+             */
+            tags?: string[];
+            /**
+             * Archived
+             * @description Whether lists leave it out once it has ended, unless they are asked for it.
+             * @default false
+             */
+            archived: boolean;
             /**
              * Priority
              * @description Free GPUs go to the experiment with the higher priority first. `preemptible` is in its configuration.
@@ -2672,6 +2686,21 @@ export interface components {
              *     }
              */
             search_space?: unknown;
+            /**
+             * Tags
+             * @description All tags that it has from now on.
+             * @example [
+             *       "baseline",
+             *       "paper"
+             *     ]
+             */
+            tags?: string[];
+            /**
+             * Archived
+             * @description Whether lists leave it out once it has ended.
+             * @example true
+             */
+            archived?: boolean;
         };
         /**
          * Usage
@@ -4266,7 +4295,11 @@ export interface operations {
                 status?: components["schemas"]["ExperimentStatus"][] | null;
                 /** @description Filter by name. */
                 name?: string | null;
-                /** @description Filter by id prefix; returns at most 20, unpaged. */
+                /** @description Filter by tag; if repeated, those that have all. */
+                tag?: string[] | null;
+                /** @description false: without archived ones that have ended; true: only those. */
+                archived?: "false" | "true" | "all";
+                /** @description Filter by id prefix, archived or not; returns at most 20, unpaged. */
                 id_prefix?: string | null;
                 /** @description `next_cursor` of the page before. */
                 cursor?: string | null;

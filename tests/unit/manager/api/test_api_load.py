@@ -56,12 +56,13 @@ async def load(api: Any, **body: Any) -> Any:
 async def test_everything_is_as_it_was_and_its_tuner_goes_on_with_what_it_knows(api: Any) -> None:
     records = await gone(api)
     before = records["proctor.json"]["experiment"]
+    before["tags"] = ["paper", "base line"]
     hand_over(api, records)
     answer = await load(api)
     assert answer.status_code == 201, answer.text
     loaded = answer.json()
     assert loaded["status"] == "STOPPED"
-    same = ("id", "name", "config", "search_space", "trial_counts", "best", "created_at", "active_seconds")
+    same = ("id", "name", "tags", "config", "search_space", "trial_counts", "best", "created_at", "active_seconds")
     assert {name: loaded[name] for name in same} == {name: before[name] for name in same}
     assert await save(api, before) == records
     assert loaded["notices"] == ["loaded from an archive, with 4 trials"]

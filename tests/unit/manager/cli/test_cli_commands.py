@@ -150,6 +150,36 @@ def test_the_causes_of_failed_trials_are_listed(running: FakeRest, invoke) -> No
     assert Experiment.connect(id="e", home=running.home).failures() == [cause]
 
 
+def test_experiments_are_tagged_and_found_by_their_tags(running: FakeRest, invoke) -> None:
+    running.add_experiment("other")
+    assert "TAGS" not in invoke("experiment", "ls").stdout
+    assert invoke("experiment", "tag", "e", "paper", "base line").stderr == "Tags of e: paper, base line.\n"
+    assert invoke("experiment", "tag", "e", "paper", "--remove").stderr == "Tags of e: base line.\n"
+    assert running.experiments["e"]["tags"] == ["base line"]
+    listed = invoke("experiment", "ls", "--tag", "base line").stdout.splitlines()
+    assert "TAGS" in listed[0]
+    assert [line.split()[0] for line in listed[1:]] == ["e"]
+    assert invoke("experiment", "ls", "--tag", "paper").stdout == ""
+
+
+def test_archived_experiments_are_listed_only_when_asked_for(running: FakeRest, invoke) -> None:
+    running.add_experiment("old", name="old one", status="STOPPED")
+    said = invoke("experiment", "archive", "old", "e").stderr.splitlines()
+    assert said == ["Archived experiment old.", "Archived experiment e; it is RUNNING, and listed until it has ended."]
+    assert [row["id"] for row in json.loads(invoke("experiment", "ls", "-o", "json").stdout)] == ["e"]
+    assert [row["id"] for row in json.loads(invoke("experiment", "ls", "--archived", "-o", "json").stdout)] == ["old"]
+    assert "archived" in invoke("experiment", "show", "old one").stdout
+    assert invoke("experiment", "unarchive", "old").stderr == "Experiment old is listed again.\n"
+    assert {row["id"] for row in json.loads(invoke("experiment", "ls", "-o", "json").stdout)} == {"e", "old"}
+    old = Experiment.connect(id="old", home=running.home)
+    old.archive()
+    old.update_tags("a", "b")
+    with Client(home=running.home) as client:
+        assert [row["id"] for row in client.experiments()] == ["e"]
+        assert [row["id"] for row in client.experiments(archived=True, tags=["b"])] == ["old"]
+    assert len(old.get_all_experiments_metadata()) == 2
+
+
 def test_the_checkpoints_of_a_trial_are_listed(running: FakeRest, invoke) -> None:
     assert invoke("trial", "checkpoints", "t0").stderr == "Trial t0 has no checkpoint.\n"
     row = {"id": 1, "trial_id": "t0", "job": 2, "member": 0, "step": 300, "sequence": 3, "time": "2026-01-02T03:04:05Z"}
