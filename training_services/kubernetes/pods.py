@@ -42,7 +42,7 @@ _NODE_AWAY = "NodeNotReady"
 _MOST_DETAIL = 600
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ClusterJob:
     """What is kept of a Job."""
 
@@ -57,7 +57,7 @@ class ClusterJob:
     """The reason and message of its condition Failed, as a clause."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ClusterPod:
     """What is kept of a pod."""
 
