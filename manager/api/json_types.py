@@ -9,6 +9,8 @@ from pydantic import PlainSerializer, WithJsonSchema
 from proctor.sdk.json_input import LATEST_TIME, MAX_DEPTH, clean_text
 from proctor.sdk.metrics import JSON_WORDS, to_json_word
 
+PARAMETERS_EXAMPLE = {"lr": 0.003, "hidden": 128}
+
 
 def json_to_wire(value: Any) -> Any:
     """Any JSON value with every number and text in it as it travels."""

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Response
 from proctor.manager.api import models
 from proctor.manager.api.context import ApiContext
 from proctor.manager.api.dependencies import Context, Cursor, Limit
-from proctor.manager.api.models import CreateExperiment, LoadExperiment, UpdateExperiment
+from proctor.manager.api.requests import CreateExperiment, LoadExperiment, UpdateExperiment
 from proctor.manager.api.resources import experiment_resource
 from proctor.manager.engine.manager import UNLIMITED
 from proctor.manager.errors import BadRequest

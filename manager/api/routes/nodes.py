@@ -12,6 +12,7 @@ from starlette.responses import StreamingResponse
 from proctor.manager.api import models
 from proctor.manager.api.context import ApiContext
 from proctor.manager.api.dependencies import Context
+from proctor.manager.api.requests import DrainNode, PlatformRequest
 from proctor.manager.api.resources import check_resource, collection_resource, node_resources
 from proctor.manager.api.stream import wait_for_any
 from proctor.training_services.providers import FileCollection
@@ -44,7 +45,7 @@ async def check_node(context: Context, node_id: str) -> models.Node:
 
 
 @nodes.post("/nodes/{node_id}/drain", summary="Give a machine no new jobs")
-async def drain_node(context: Context, node_id: str, body: models.DrainNode | None = None) -> models.Node:
+async def drain_node(context: Context, node_id: str, body: DrainNode | None = None) -> models.Node:
     """Until it is resumed, also after a restart of the manager. What already runs there continues."""
     reason = " ".join(body.reason.split()) if body is not None else ""
     [resource] = await node_resources(context, [await context.manager.nodes.drain(node_id, reason)])
@@ -94,7 +95,7 @@ async def forget_node(context: Context, node_id: str) -> None:
 
 
 @platforms.post("/platforms/check", summary="Try every hop to the machines of a configuration")
-async def check_platform(context: Context, body: models.PlatformRequest) -> models.Page[models.CheckStep]:
+async def check_platform(context: Context, body: PlatformRequest) -> models.Page[models.CheckStep]:
     """Returns when every machine was tried. Nothing is left on them."""
     steps = await context.manager.platforms.check(
         body.config, body.directory, handover=body.handover, machine=body.machine
@@ -103,7 +104,7 @@ async def check_platform(context: Context, body: models.PlatformRequest) -> mode
 
 
 @platforms.post("/platforms/clean", summary="Remove everything of this manager from the machines of a configuration")
-async def clean_platform(context: Context, body: models.PlatformRequest) -> models.Page[models.CheckStep]:
+async def clean_platform(context: Context, body: PlatformRequest) -> models.Page[models.CheckStep]:
     """Its keepers, their jobs, its folders. A machine that an experiment uses is skipped, with a failed step that names
     the experiment. If the experiment is being stopped, or was stopped and is still releasing the machine, the request
     waits up to 10 s; then the failed step is called `leaving`: try again."""

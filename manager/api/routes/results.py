@@ -26,7 +26,7 @@ from proctor.manager.api.dependencies import (
     TrialFilter,
 )
 from proctor.manager.api.json_types import utc_or_none
-from proctor.manager.api.models import ImportRow
+from proctor.manager.api.requests import ImportRow
 from proctor.manager.api.resources import add_silences, best_resource, explain_no_best, is_maximized
 from proctor.manager.api.text import read_part, text_part
 from proctor.manager.dispatcher.client.process import earlier_log

@@ -22,7 +22,7 @@ from proctor.manager.api.dependencies import (
     TrialFilter,
     read_row_id,
 )
-from proctor.manager.api.models import AddTrial, TrialClone
+from proctor.manager.api.requests import AddTrial, TrialClone
 from proctor.manager.api.resources import (
     checkpoint_resource,
     is_maximized,
