@@ -6,6 +6,8 @@ export function experiment(values: Partial<Experiment> = {}): Experiment {
   return {
     id: "Ab3dE5f7",
     name: "digits",
+    archived: false,
+    tags: [],
     status: "RUNNING",
     reason: "",
     error: "",

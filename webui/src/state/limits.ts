@@ -2,7 +2,7 @@
 
 import type { Experiment, UpdateExperiment } from "../api/schema";
 
-export type LimitName = Exclude<keyof UpdateExperiment, "search_space">;
+export type LimitName = Exclude<keyof UpdateExperiment, "search_space" | "tags" | "archived">;
 
 export interface LimitField {
   name: LimitName;
