@@ -41,7 +41,12 @@ PYTHON_API = {
         "proctor.sdk.client.config.RemoteMachineConfig",
         "proctor.sdk.client.config.RunMode",
     ),
-    "REST as Python calls": ("proctor.sdk.client.client.Client", "proctor.sdk.client.errors"),
+    "REST as Python calls": (
+        "proctor.sdk.client.client.Client",
+        "proctor.sdk.client.result_calls.ResultCalls",
+        "proctor.sdk.client.trial_calls.TrialCalls",
+        "proctor.sdk.client.errors",
+    ),
     "What a trial calls": ("proctor.sdk.trial", "proctor.sdk.channel.StopRequest", "proctor.sdk.errors"),
     "Tuners and assessors": (
         "proctor.sdk.tuner.Tuner",

@@ -3,8 +3,8 @@
     from proctor.sdk.client import Client, Experiment
 
 Entry: `experiment.Experiment`. Reading order: experiment, config, credentials, results, client (REST as Python calls),
-transport, events (the stream of changes), logs, home (where a manager keeps its things), code_files, errors. Trials
-never import this package.
+with its parts `result_calls` and `trial_calls`, transport, events (the stream of changes), logs, home (where a manager
+keeps its things), code_files, errors. Trials never import this package.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,15 +1,16 @@
-"""One HTTP connection to a manager: asks, translates what goes wrong, and nothing else."""
+"""One HTTP connection to a manager: asks, and translates what goes wrong; and what all groups of calls share."""
 
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import httpx
 
 from proctor.sdk.client.errors import BadInput, ManagerUnreachable, problem_error
+from proctor.sdk.client.logs import LogPiece
 
 API = "/api/v1"
 LOOPBACK = {"127.0.0.1", "::1", "localhost"}
@@ -19,6 +20,8 @@ STREAM_SILENCE_SECONDS = 45.0
 
 JsonObject = dict[str, Any]
 Query = Mapping[str, str | int | list[str] | None]
+
+PAGE_SIZE = 500
 
 
 class Transport:
@@ -162,3 +165,26 @@ def _document(response: httpx.Response) -> Any:
         return response.json()
     except ValueError:
         return response.text
+
+
+class Calls:
+    """Calls over one connection."""
+
+    _transport: Transport
+
+    def _get(self, path: str) -> JsonObject:
+        found: JsonObject = self._transport.request("GET", path)
+        return found
+
+    def _post(self, path: str, body: Any = None, query: "Query | None" = None) -> JsonObject:
+        found: JsonObject = self._transport.request("POST", path, body=body, query=query)
+        return found
+
+    def _log(self, path: str, query: Query) -> LogPiece:
+        data, headers = self._transport.fetch(path, query=query)
+        return LogPiece(data, int(headers["X-Next-Offset"]))
+
+
+def path_of(*parts: str) -> str:
+    """A path below the API's root."""
+    return "/" + "/".join(quote(part, safe="") for part in parts)

@@ -1,0 +1,137 @@
+"""The calls that read what the trials of one experiment have brought: tables, curves, causes of failures, exports."""
+
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from proctor.sdk.client.transport import PAGE_SIZE, Calls, JsonObject, Query, path_of
+
+
+class ResultCalls(Calls):
+    """Results of an experiment."""
+
+    def best(self, experiment_id: str) -> JsonObject | None:
+        """The best trial so far: trial_id, sequence_id, value, parameters; None while there is none."""
+        found: JsonObject | None = self._get(path_of("experiments", experiment_id))["best"]
+        return found
+
+    def curve(self, experiment_id: str) -> Iterator[JsonObject]:
+        """Each trial that succeeded or was stopped early and has a final metric, with the best value until then."""
+        return self._transport.pages(path_of("experiments", experiment_id, "curve"))
+
+    def failures(self, experiment_id: str, *, limit: int = 100) -> JsonObject:
+        """Why its trials have failed: `failed` and `counted` (trials), `cause_count`, and `causes`, the most frequent
+        first, each with `end_reason`, `detail`, `trials`, `nodes` and an `example`.
+
+        :param limit: how many causes at most.
+        """
+        path = path_of("experiments", experiment_id, "failures")
+        found: JsonObject = self._transport.request("GET", path, query={"limit": limit})
+        return found
+
+    def export(
+        self, experiment_id: str, *, status: str | None = None, intermediate: bool = False
+    ) -> Iterator[JsonObject]:
+        """The outcomes of its trials: parameter, value (None: it has no final metric), trial_id, sequence_id, status …
+
+        :param status: only trials in this status; None: all that have ended.
+        """
+        query = {"status": status, "intermediate": "true" if intermediate else None}
+        return self._transport.pages(path_of("experiments", experiment_id, "export"), query=query)
+
+    def import_data(
+        self, experiment_id: str, rows: Sequence[Mapping[str, Any]], *, skip_outside: bool = False
+    ) -> JsonObject:
+        """Import results of another experiment: rows of `parameter` and `value`; rows without a value are skipped.
+
+        Returns how many rows were `imported` and how many `skipped`. Nothing is imported where a row is outside of the
+        search space, unless `skip_outside` leaves those out.
+        """
+        query: Query = {"skip_outside": "true" if skip_outside else None}
+        path, body = path_of("experiments", experiment_id, "import"), [dict(row) for row in rows]
+        found: JsonObject = self._transport.request("POST", path, query=query, body=body)
+        return found
+
+    def trials(
+        self,
+        experiment_id: str,
+        *,
+        status: str | None = None,
+        filter: str | None = None,
+        sort: str | None = None,
+        page_size: int = PAGE_SIZE,
+    ) -> Iterator[JsonObject]:
+        """The trials of an experiment, page after page as they are asked for.
+
+        :param filter: only those that it lets through: `status = SUCCEEDED and lr < 1e-3`.
+        :param sort: sequence_id or a column of `table`, with a `-` for the greatest first; best or -best: the best, or
+            the worst, value first.
+        """
+        query = {"status": status, "filter": filter, "sort": sort, "limit": page_size}
+        return self._transport.pages(path_of("experiments", experiment_id, "trials"), query=query)
+
+    def table(
+        self,
+        experiment_id: str,
+        *,
+        filter: str | None = None,
+        sort: Sequence[str] = (),
+        columns: Sequence[str] = ("*",),
+        offset: int = 0,
+        limit: int = 1000,
+    ) -> JsonObject:
+        """The trials of an experiment by rows: `columns` (name, type, varies), `rows`, `total`, `matched`, `revision`.
+
+        :param filter: only the trials that it lets through: `status = SUCCEEDED and lr < 1e-3`.
+        :param sort: columns, each with a `-` for the greatest first.
+        :param columns: names; `*` for all that are stored, `parameter.*`, `value.*`.
+        :param offset: how many trials to leave out.
+        """
+        query: Query = {
+            "filter": filter,
+            "sort": list(sort) or None,
+            "columns": ",".join(columns),
+            "offset": offset,
+            "limit": limit,
+        }
+        found: JsonObject = self._transport.request("GET", path_of("experiments", experiment_id, "table"), query=query)
+        return found
+
+    def changes(self, experiment_id: str, *, after: int, columns: Sequence[str] = ("*",)) -> JsonObject:
+        """What has changed in an experiment since an event: `experiment`, `rows` (a table), `points` of curves, and the
+        `revision` to ask from next time; `reset`: read everything again.
+
+        :param after: the `revision` of a table, or of the changes before.
+        """
+        query: Query = {"after": after, "columns": ",".join(columns)}
+        found: JsonObject = self._transport.request(
+            "GET", path_of("experiments", experiment_id, "changes"), query=query
+        )
+        return found
+
+    def curves(
+        self, experiment_id: str, trials: Sequence[int | str], *, key: str | None = None
+    ) -> dict[int, list[tuple[float, float]]]:
+        """The visible curves of at most 200 trials, by their numbers, as (step, value); a value that is not a finite
+        number is NaN. Steps and values have the precision of a float32.
+
+        :param trials: numbers or ids.
+        :param key: of what was reported, nested ones with dots; None: its number.
+        """
+        query: Query = {"ids": ",".join(map(str, trials)), "key": key}
+        data, _ = self._transport.fetch(path_of("experiments", experiment_id, "curves"), query=query)
+        return unpack_curves(data)
+
+
+def unpack_curves(data: bytes) -> dict[int, list[tuple[float, float]]]:
+    """What `curves` answers, by the numbers of the trials. Raises ValueError for anything else."""
+    if data[:4] != b"PCRV":
+        raise ValueError(f"expected curves, which begin with PCRV; found {data[:4]!r}")
+    _, trials, points = struct.unpack_from("<III", data, 4)
+    whole = struct.unpack_from(f"<{3 * trials}I", data, 16)
+    numbers = struct.unpack_from(f"<{2 * points}f", data, 16 + 12 * trials)
+    found = {}
+    for place in range(trials):
+        begin, end = whole[2 * trials + place], whole[2 * trials + place] + whole[trials + place]
+        found[whole[place]] = list(zip(numbers[begin:end], numbers[points + begin : points + end], strict=True))
+    return found
