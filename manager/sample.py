@@ -300,8 +300,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     home = Home.find(options.home)
     size = SampleSize(options.trials, options.points, options.parameters, options.seed)
-    keep_files_private()
-    raise_open_files()
     try:
         prepare(home)
         with InstanceLock(home):
@@ -346,4 +344,6 @@ def _count(least: int) -> Callable[[str], int]:
 
 
 if __name__ == "__main__":
+    keep_files_private()
+    raise_open_files()
     sys.exit(main())

@@ -4,11 +4,14 @@ example may take some. With `--hypothesis-profile few`, as in `make test-fast`, 
 
 import gc
 import os
+import resource
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from proctor.sdk.process_limits import read_umask
 
 if TYPE_CHECKING:
     from fakes.kubernetes.cluster import Cluster
@@ -23,6 +26,19 @@ def pytest_collection_finish() -> None:
     """What was imported and collected stays until the end: the garbage collector need not go through it again and
     again, which would cost a tenth of the suite's computing time."""
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def process_is_left_as_it_was() -> Iterator[None]:
+    """The umask and the limit on open files are the process's: a test that changed them would change all that follow
+    in its worker, far away from here."""
+    umask, open_files = read_umask(), resource.getrlimit(resource.RLIMIT_NOFILE)
+    yield
+    left = read_umask(), resource.getrlimit(resource.RLIMIT_NOFILE)
+    if left != (umask, open_files):
+        os.umask(umask)
+        resource.setrlimit(resource.RLIMIT_NOFILE, open_files)
+        pytest.fail(f"the test left umask and limit on open files at {left} instead of {(umask, open_files)}")
 
 
 @pytest.fixture
