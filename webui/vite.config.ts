@@ -2,14 +2,13 @@ import react from "@vitejs/plugin-react";
 import { defineConfig } from "vitest/config";
 
 // The built page is served at any depth below any prefix: every link in it is relative, and the manager fills in the way
-// to its root (manager/api/dashboard.py). Nothing is inlined: the manager's Content-Security-Policy forbids it.
+// to its root (manager/api/routes/dashboard.py). Nothing is inlined: the manager's Content-Security-Policy forbids it.
 export default defineConfig({
   base: "./",
   plugins: [react()],
   build: {
     outDir: "../manager/static",
     emptyOutDir: true,
-    assetsDir: "assets/app",
     assetsInlineLimit: 0,
     modulePreload: { polyfill: false },
     target: ["chrome120", "firefox120", "safari17.4"],

@@ -8,7 +8,6 @@ from proctor.manager.api.context import ApiContext
 from proctor.manager.api.errors import MEDIA_TYPE, Problem, install_error_handlers
 from proctor.manager.api.guard import OPEN_PATHS
 from proctor.manager.api.routes import changes, curves, dashboard, experiments, failures, nodes, results, system, trials
-from proctor.manager.web import pages
 
 API_PREFIX = "/api/v1"
 
@@ -67,6 +66,5 @@ def create_application(context: ApiContext | None) -> FastAPI:
         api.include_router(router)
     app.include_router(api)
     app.include_router(system.root_router)
-    app.include_router(pages.router)
-    app.include_router(dashboard.router)
+    app.include_router(dashboard.router)  # last: it answers all that is left
     return app

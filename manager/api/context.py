@@ -1,14 +1,12 @@
 """What the routes work with, put into the application's state by the composition root. Free of the web framework."""
 
 import asyncio
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from proctor.manager.engine.manager import Manager
 from proctor.manager.metrics import Measurements
 from proctor.manager.settings import Home
-from proctor.manager.web.best_charts import BestCharts
 
 
 @dataclass
@@ -28,5 +26,3 @@ class ApiContext:
     """Set when the process is about to end: requests that are held open end."""
     stream_readers: int = 0
     """How many clients read the stream of changes."""
-    best_charts: BestCharts = field(default_factory=lambda: BestCharts(time.monotonic))
-    """What the page of an experiment shows of its trials over time."""

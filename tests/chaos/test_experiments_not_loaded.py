@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -78,15 +77,6 @@ def command_line(built: House, *words: str) -> str:
     return done.stdout
 
 
-def page(built: House, path: str) -> str:
-    def read(client: Any) -> str:
-        request = urllib.request.Request(client.url + path, headers={"Authorization": f"Bearer {client.token}"})
-        with urllib.request.urlopen(request) as answer:
-            return str(answer.read().decode())
-
-    return built.ask(read)
-
-
 def test_trials_of_an_experiment_whose_disk_is_full_at_the_start_go_on_and_lose_nothing(
     disk: Disk, tmp_path: Path
 ) -> None:
@@ -105,8 +95,6 @@ def test_trials_of_an_experiment_whose_disk_is_full_at_the_start_go_on_and_lose_
         assert health["status"] == "degraded"
         assert f"experiment {EXPERIMENT_ID} is {NOT_LOADED}" in health["reason"]
         assert NOT_LOADED in command_line(built, "experiment", "list")
-        for path in ("/", f"/experiments/{EXPERIMENT_ID}"):
-            assert NOT_LOADED in page(built, path)
         assert processes(built) == before
 
         disk.free()

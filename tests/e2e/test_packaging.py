@@ -63,7 +63,6 @@ def test_the_wheel_holds_the_code_the_sql_and_the_page(tmp_path: Path) -> None:
         "proctor/trial_keeper/reaper/reaper.py",
         "proctor/manager/store/queries.sql",
         "proctor/manager/store/migrations/control/0001.sql",
-        "proctor/manager/web/templates/base.html",
         *(f"proctor/{name}" for name in dashboard_files()),
     ):
         assert wanted in names

@@ -79,7 +79,7 @@ class Visitor:
         self.errors: list[str] = []
         self.expected_errors: tuple[str, ...] = ()
         """Parts of messages that this test causes."""
-        self.page: Page = self.open(f"/app/?token={token}")
+        self.page: Page = self.open(f"/?token={token}")
 
     def open(self, path: str) -> "Page":
         """A new tab."""

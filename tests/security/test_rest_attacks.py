@@ -74,11 +74,6 @@ def test_strange_metrics_are_kept_cleaned_and_what_cannot_be_kept_is_counted(att
     assert "output/caf\\udce9" in paths
 
 
-@pytest.mark.parametrize("page", ["/", "/experiments/{e}", "/trials/{t}"])
-def test_pages_show_strange_metrics(attacked: Attacked, page: str) -> None:
-    assert attacked.send("GET", attacked.manager.client.url + page).status_code == 200
-
-
 @pytest.mark.parametrize("value", BAD_IDS)
 @pytest.mark.parametrize(
     "path",

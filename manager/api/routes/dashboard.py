@@ -1,4 +1,4 @@
-"""The dashboard: one page for every address below `/app/`, and the files that `webui/` was built into.
+"""The dashboard: one page for every address that is not the API's, and the files that `webui/` was built into.
 
 The page finds everything by relative links, so that any prefix works. Those of the built index begin at its own folder;
 here the way from the requested address to the manager's root is put in front of them, because the security policy
@@ -7,23 +7,42 @@ allows no `<base>`. A build that is missing is a fault of the package and report
 
 import gzip
 import mimetypes
+import re
 from functools import cache
 from pathlib import Path
 
 from fastapi import APIRouter, Request
-from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from fastapi.responses import HTMLResponse, Response
+from starlette.convertors import Convertor, register_url_convertor
 
 from proctor.manager.errors import NotFound, Unavailable
 
 router = APIRouter(include_in_schema=False)
 
 STATIC = Path(__file__).parents[2] / "static"
-ASSETS = "assets/app"
+ASSETS = "assets"
 LEAST_COMPRESSED_BYTES = 1024
 _FOREVER = "public, max-age=31536000, immutable"  # their names have their hashes
+_PAGES = re.compile("|nodes|log|trials/[^/]+|experiments/[^/]+(?:/[^/]+)?")
+"""The addresses of the page (the routes in `webui/src/app.tsx`); at any other it says that there is none."""
 
 
-@router.get("/" + ASSETS + "/{name}")
+class _PagePath(Convertor[str]):
+    """What is no address of the API: there an unknown one is answered with a problem document."""
+
+    regex = f"(?!(?:api|{ASSETS}|metrics)(?:/|$)).*"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("page", _PagePath())
+
+
+@router.api_route("/" + ASSETS + "/{name}", methods=["GET", "HEAD"])
 async def get_dashboard_asset(request: Request, name: str) -> Response:
     """A built file. The guard lets it through without a token: it holds nothing of the user's."""
     found = _assets().get(name)
@@ -38,22 +57,16 @@ async def get_dashboard_asset(request: Request, name: str) -> Response:
     return Response(compressed, media_type=media_type, headers={**headers, "Content-Encoding": "gzip"})
 
 
-@router.get("/app")
-async def enter_dashboard() -> RedirectResponse:
-    """Relative links begin at the folder."""
-    return RedirectResponse("./app/", status_code=308)
-
-
-@router.get("/app/{path:path}")
+@router.api_route("/{path:page}", methods=["GET", "HEAD"])
 async def get_dashboard(path: str) -> HTMLResponse:
-    """The page, for whatever address in it; its script knows which ones there are."""
-    return HTMLResponse(index_for(path), headers={"Cache-Control": "no-store"})
+    """The page, for whatever address in it."""
+    is_known = _PAGES.fullmatch(path.removesuffix("/")) is not None
+    return HTMLResponse(index_for(path), status_code=200 if is_known else 404, headers={"Cache-Control": "no-store"})
 
 
 def index_for(path: str) -> str:
-    """The index whose links are relative to `/app/` and `path`."""
-    to_root = "../" * (path.count("/") + 1)
-    return read_index().replace('="./', f'="{to_root}')
+    """The index whose links are relative to `path`, which is below the manager's root."""
+    return read_index().replace('="./', f'="{"../" * path.count("/") or "./"}')
 
 
 @cache

@@ -1,12 +1,11 @@
 // Where the manager is. The index comes with the way from its own address to the manager's root, so that any prefix works.
 
-export const ROOT = new URL(document.documentElement.dataset.root ?? "./", document.baseURI);
+const WAY = import.meta.env.DEV ? "/" : (document.documentElement.dataset.root ?? "./");
 
-/** Where the pages are below the root. The server-rendered page has "/" until this one replaces it. */
-const PAGES = import.meta.env.DEV ? "" : "app/";
+export const ROOT = new URL(WAY, document.baseURI);
 
 /** The path that every page's address begins with, for the router; without a slash at its end. */
-export const BASE = new URL(PAGES, ROOT).pathname.replace(/\/$/, "");
+export const BASE = ROOT.pathname.replace(/\/$/, "");
 
 /** An address of the API for a link or a stream; calls go through `client`. */
 export function apiUrl(path: string, query: Record<string, string | number | undefined> = {}): string {

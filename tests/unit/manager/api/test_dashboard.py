@@ -12,15 +12,18 @@ from proctor.manager.api.routes import dashboard
 
 pytestmark = pytest.mark.anyio
 
+ROOT = Path(__file__).parents[4]
 LINKS = re.compile(r'(?:src|href|data-root)="([^"]*)"')
 
 
-@pytest.mark.parametrize(
-    "path", ["/app/", "/app/nodes", "/app/experiments/Ab3dE5f7", "/app/experiments/Ab3dE5f7/trials"]
-)
+ROUTES = re.findall(r'<Route path="([^"]+)"', (ROOT / "webui/src/app.tsx").read_text())
+
+
+@pytest.mark.parametrize("route", ROUTES)
 @pytest.mark.parametrize("prefix", ["", "/tools/proctor"])
-async def test_every_link_of_the_index_leads_to_the_root_from_any_depth(api: Any, path: str, prefix: str) -> None:
+async def test_every_link_of_the_index_leads_to_the_root_from_any_depth(api: Any, route: str, prefix: str) -> None:
     """The prefix is a proxy's, which the manager need not know."""
+    path = route.replace(":id", "Ab3dE5f7")
     answer = await api.client.get(path)
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/html")
@@ -29,33 +32,62 @@ async def test_every_link_of_the_index_leads_to_the_root_from_any_depth(api: Any
     assert len(assets) >= 3
     for asset in assets:
         there = urljoin(f"http://host{prefix}{path}", asset)
-        assert there.startswith(f"http://host{prefix}/assets/app/")
+        assert there.startswith(f"http://host{prefix}/assets/")
         assert (await api.client.get(there.removeprefix(f"http://host{prefix}"))).status_code == 200
 
 
-async def test_the_entry_without_a_slash_leads_to_the_folder(api: Any) -> None:
-    answer = await api.client.get("/app")
-    assert answer.status_code == 308
-    assert answer.headers["location"] == "./app/"
+def test_the_pages_are_found() -> None:
+    assert {"/", "/experiments/:id", "/experiments/:id/trials", "/trials/:id", "/nodes", "/log"} <= {*ROUTES}
+
+
+@pytest.mark.parametrize("path", ["/index.html", "/favicon.ico", "/experiments", "/a/b/c/d", "/apis", "/app/nodes"])
+async def test_an_unknown_address_shows_the_page_that_says_so(api: Any, path: str) -> None:
+    answer = await api.client.get(path)
+    assert answer.status_code == 404
+    root, *_ = LINKS.findall(answer.text)
+    assert urljoin(f"http://host{path}", root) == "http://host/"
+
+
+@pytest.mark.parametrize("path", ["/api", "/api/", "/api/v1/nowhere", "/api/v2/nodes", "/assets/", "/assets/a/b"])
+async def test_an_unknown_address_of_the_api_is_a_problem_document(api: Any, path: str) -> None:
+    for method in ("GET", "POST"):
+        answer = await api.client.request(method, path)
+        assert answer.status_code == 404
+        assert answer.json()["status"] == 404
+
+
+async def test_a_page_takes_no_changes(api: Any) -> None:
+    answer = await api.client.post("/experiments/Ab3dE5f7")
+    assert answer.status_code == 405
+    assert {*answer.headers["allow"].split(", ")} == {"GET", "HEAD"}
+
+
+async def test_head_is_answered_as_get_is_and_needs_a_token_too(api: Any) -> None:
+    answer = await api.client.head("/nodes")
+    assert answer.status_code == 200
+    assert answer.headers["cache-control"] == "no-store"
+    assert (await api.anonymous.head("/nodes")).status_code == 401
 
 
 async def test_the_index_keeps_to_the_security_policy(api: Any) -> None:
-    answer = await api.client.get("/app/")
+    answer = await api.client.get("/")
     assert "script-src 'self'" in answer.headers["content-security-policy"]
     assert not re.search(r"<style|<base| style=| on[a-z]+=|<script(?![^>]* src=)", answer.text)
     assert answer.headers["cache-control"] == "no-store"
 
 
 async def test_the_index_needs_a_token_and_the_assets_do_not(api: Any) -> None:
-    index = await api.client.get("/app/")
-    assert (await api.anonymous.get("/app/")).status_code == 401
-    for name in re.findall(r'"\.\./(assets/app/[^"]+)"', index.text):
+    index = await api.client.get("/")
+    assert (await api.anonymous.get("/")).status_code == 401
+    names = re.findall(r'"\./(assets/[^"]+)"', index.text)
+    assert names
+    for name in names:
         assert (await api.anonymous.get(f"/{name}")).status_code == 200
 
 
 async def test_an_asset_is_compressed_for_who_takes_it_and_kept_forever(api: Any) -> None:
-    index = await api.client.get("/app/")
-    (script,) = re.findall(r'src="\.\./(assets/app/[^"]+\.js)"', index.text)
+    index = await api.client.get("/")
+    (script,) = re.findall(r'src="\./(assets/[^"]+\.js)"', index.text)
     built = (dashboard.STATIC / script).read_bytes()
     plain = await api.client.get(f"/{script}", headers={"Accept-Encoding": "identity"})
     assert plain.content == built
@@ -69,7 +101,7 @@ async def test_an_asset_is_compressed_for_who_takes_it_and_kept_forever(api: Any
 
 @pytest.mark.parametrize("name", ["gone-12345678.js", "..%2F..%2Findex.html", "../index.html", "%2e%2e/index.html"])
 async def test_only_built_assets_are_served(api: Any, name: str) -> None:
-    assert (await api.anonymous.get(f"/assets/app/{name}")).status_code in (401, 404)
+    assert (await api.anonymous.get(f"/assets/{name}")).status_code in (401, 404)
 
 
 async def test_a_page_that_is_not_built_says_how_to_build_it(
@@ -77,7 +109,7 @@ async def test_a_page_that_is_not_built_says_how_to_build_it(
 ) -> None:
     monkeypatch.setattr(dashboard, "STATIC", tmp_path)
     dashboard.read_index.cache_clear()
-    answer = await api.client.get("/app/")
+    answer = await api.client.get("/")
     assert answer.status_code == 503
     assert "make webui" in answer.json()["detail"]
 

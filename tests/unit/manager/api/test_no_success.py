@@ -1,6 +1,5 @@
 """What is said where nothing has succeeded: in REST and on the page."""
 
-import html
 import sqlite3
 from typing import Any
 
@@ -49,16 +48,11 @@ async def test_an_experiment_without_a_success_says_the_most_frequent_reason(api
     identifier = await end_as(api, ends)
     said = await failure(api, identifier)
     assert said == "none of 3 trials has succeeded; 2 of 3 ended with: exit code 1: no <file> 18"
-    for path in ("/", f"/experiments/{identifier}"):
-        text = (await api.client.get(path)).text
-        assert '<span class="badge FAILED">none succeeded</span>' in text
-        assert "None of 3 trials has succeeded; 2 of 3 ended with: exit code 1: no &lt;file&gt; 18" in text
 
 
 async def test_an_experiment_with_one_success_says_nothing_of_failures(api: Any) -> None:
     identifier = await end_as(api, [(FAILED, "exit code 1"), (TrialStatus.SUCCEEDED, "")])
     assert await failure(api, identifier) == ""
-    assert "none succeeded" not in (await api.client.get("/")).text
 
 
 async def test_trials_that_were_stopped_early_are_no_failure_while_others_may_come(api: Any) -> None:
@@ -110,10 +104,6 @@ async def test_without_a_best_trial_it_is_said_what_became_of_the_final_metrics(
     assert (body["best"], body["no_best_reason"]) == (None, said)
     refused = await api.client.get(f"/api/v1/experiments/{identifier}/best")
     assert refused.json()["detail"] == f"experiment {identifier} has no best trial: {said}"
-    page = (await api.client.get(f"/experiments/{identifier}")).text
-    assert f"{said[0].upper()}{said[1:]}." in html.unescape(page)
-    if data == "NaN":
-        assert '<td class="number">NaN</td>' in page
 
 
 async def test_an_experiment_with_a_best_trial_gives_no_reason_for_none(api: Any) -> None:

@@ -11,7 +11,7 @@ from proctor.manager.store.tables import nodes
 from proctor.training_services.base import NodePlacement
 from proctor.training_services.capacity import SharingPolicy
 from proctor.training_services.providers import UncollectedFiles
-from proctor.trial_keeper.protocol import Device, GpuSlot, Lease
+from proctor.trial_keeper.protocol import Device, DeviceProcess, GpuSlot, Lease
 
 pytestmark = pytest.mark.anyio
 
@@ -48,6 +48,18 @@ async def test_a_node_tells_its_address_and_who_holds_what(api: Any) -> None:
     assert "token" not in str(found)
     listed = (await api.client.get("/api/v1/nodes")).json()["items"]
     assert found in listed
+
+
+async def test_a_gpu_shows_who_holds_it(api: Any) -> None:
+    pool = api.manager.pool
+    pool.add("local", "local")
+    others = [DeviceProcess(4242, 300), DeviceProcess(17, 5, "p3kV9xQa.1")]
+    gpus = [Device(0, "GPU-a", "H200", 100, 5, 3), Device(1, "GPU-b", "H200", 100, 5, 3, others)]
+    pool.connect("local", gpus, driver_note="", hostname="h", version="1", seen_at=1.0)
+    pool.reserve("p3kV9xQa.1", "t", "trial 17 of experiment Ab3dE5f7", NodePlacement("local", (GpuSlot("GPU-a", 0),)))
+    [node] = (await api.client.get("/api/v1/nodes")).json()["items"]
+    held = [device["held_by"] for device in node["facts"]["devices"]]
+    assert held == [["trial 17 of experiment Ab3dE5f7"], ["another process (pid 4242, 300 MiB)"]]
 
 
 async def test_a_node_without_an_address_is_simply_there(api: Any) -> None:

@@ -1,0 +1,62 @@
+"""What trials have used, and what Prometheus reads."""
+
+import sqlite3
+from typing import Any
+
+import pytest
+
+from proctor.manager.store.tables import jobs
+from proctor.training_services.base import TrialJobStatus
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_what_was_used_is_in_rest_and_in_prometheus(api: Any) -> None:
+    created = await api.create(trial_gpu_number=2, max_trial_number=1, max_gpu_hours=10, priority=3, preemptible=True)
+    assert created["priority"] == 3
+    await api.ended(created["id"])
+    [trial] = (await api.client.get(f"/api/v1/experiments/{created['id']}/trials")).json()["items"]
+    job, node = f"{trial['id']}.1", trial["node_id"]
+    api.manager.pool.add(node, "remote")
+
+    def rewrite(connection: sqlite3.Connection) -> None:
+        connection.execute("DELETE FROM job_usage")
+        connection.execute("UPDATE trial_jobs SET status = 'RUNNING' WHERE id = ?", (job,))
+        row = jobs.get(connection, job)
+        used = {"started_at": 1000.0, "ended_at": 6400.0, "cpu_seconds": 9000.0}
+        ended, running = TrialJobStatus.ENDED, [TrialJobStatus.RUNNING]
+        jobs.move(connection, job, token=row.token, expected=running, status=ended, time=1.0, **used)
+
+    await api.manager.control.write(rewrite)
+    used = {"gpu_hours": 3.0, "cpu_hours": 2.5, "unmeasured_jobs": 0}
+    for path in (f"experiments/{created['id']}", f"trials/{trial['id']}", f"nodes/{node}"):
+        found = (await api.client.get(f"/api/v1/{path}")).json()["usage"]
+        assert found == pytest.approx(used), path
+    [row] = (await api.client.get(f"/api/v1/trials/{trial['id']}/jobs")).json()["items"]
+    assert (row["counted_gpus"], row["cpu_seconds"]) == (2.0, 9000.0)
+    labels = f'{{experiment="{created["id"]}",node="{node}"}}'
+    text = (await api.client.get("/metrics")).text
+    assert f"proctor_gpu_seconds{labels} 10800.0" in text
+    assert f"proctor_cpu_seconds{labels} 9000.0" in text
+    await api.manager.control.write(lambda c: c.execute("UPDATE job_usage SET unmeasured_jobs = 1"))
+    found = (await api.client.get(f"/api/v1/experiments/{created['id']}")).json()["usage"]
+    assert found == pytest.approx({**used, "unmeasured_jobs": 1})
+
+
+async def test_prometheus_counts_every_start_once(api: Any) -> None:
+    assert "proctor_trial_start_latency_seconds_count 0.0" in (await api.client.get("/metrics")).text
+    created = await api.create()
+    await api.ended(created["id"])
+    for _ in range(2):
+        assert "proctor_trial_start_latency_seconds_count 3.0" in (await api.client.get("/metrics")).text
+
+
+async def test_prometheus_reads_counts_and_health(api: Any) -> None:
+    created = await api.create()
+    await api.ended(created["id"])
+    text = (await api.client.get("/metrics")).text
+    assert f'proctor_trials_total{{experiment="{created["id"]}",status="SUCCEEDED"}} 3.0' in text
+    assert "proctor_trials_running 0.0" in text
+    assert "proctor_store_healthy 1.0" in text
+    for name in ("proctor_trial_start_latency_seconds_bucket", "proctor_loop_lag_seconds_bucket", "proctor_build_info"):
+        assert name in text
