@@ -28,6 +28,26 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+class NamedAtOnce:
+    """Names what has failed, or is run again, at once: where the run is ended from outside, there is no summary."""
+
+    def __init__(self, terminal: pytest.TerminalReporter) -> None:
+        self._terminal = terminal
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Each phase of each test, of all workers."""
+        if report.outcome not in ("passed", "skipped"):
+            self._terminal.write_line(f"\n{report.outcome}: {report.nodeid} ({report.when}, {report.duration:.0f} s)")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Where there is a terminal to write to: not in xdist's workers."""
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+    if os.environ.get("CI") and terminal is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(NamedAtOnce(terminal), "named-at-once")
+
+
 @pytest.fixture(autouse=True)
 def process_is_left_as_it_was() -> Iterator[None]:
     """The umask and the limit on open files are the process's: a test that changed them would change all that follow
