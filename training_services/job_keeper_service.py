@@ -257,7 +257,8 @@ class JobKeeperService(
         """As long as the keeper answers, its trial may save, and it reports the end by itself."""
         if not self.absence(self.keeper_of(keeper.form)):
             with suppress(TimeoutError):
-                await asyncio.wait_for(keeper.dropped.wait(), self._grace_seconds)
+                async with asyncio.timeout(self._grace_seconds):
+                    await keeper.dropped.wait()
         await self._remove_and_end(keeper, reason, detail)
 
     # ---- presence of the keepers, reported by the hub

@@ -140,7 +140,9 @@ class KubernetesTrainingService(JobKeeperService):
         try:
             with suppress(TimeoutError):
                 while True:
-                    for _, seen in await asyncio.wait_for(changes.take(), ends_at - loop.time()):
+                    async with asyncio.timeout_at(ends_at):
+                        taken = await changes.take()
+                    for _, seen in taken:
                         if seen.experiment_id == self._experiment_id:
                             self._reach(view, seen)
                             yield await self._with_output(view, seen)

@@ -227,3 +227,7 @@ async def serving(service: TrainingService) -> AsyncIterator[None]:
             yield
         finally:
             task.cancel()
+            _, late = await asyncio.wait({task}, timeout=PATIENCE_SECONDS)
+            if late:
+                task.cancel()
+                raise AssertionError(f"`run` has not ended {PATIENCE_SECONDS:g} s after it was canceled")

@@ -303,6 +303,33 @@ async def test_what_changes_between_a_list_and_its_watch_is_not_missed(harness: 
         break
 
 
+@pytest.mark.parametrize("turns", range(4))
+async def test_a_service_that_is_canceled_while_a_job_changes_ends_at_once(
+    harness: KubernetesHarness, turns: int
+) -> None:
+    view = await harness.provider.view(KubernetesSettings.read(harness.settings), EXPERIMENT)
+    manifests = ExperimentManifests(harness.provider.names, EXPERIMENT, KubernetesSettings.read({"image": "i"}), "1")
+    anchor = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "anchor", "uid": "1"}}
+    job = manifests.job(harness.form_of("true"), keeper_id="k", keeper_sha256="0" * 64, owner=anchor)
+    job["metadata"] |= {"uid": "2", "creationTimestamp": "2026-11-24T00:00:00Z"}
+    assert await harness.service.list_keepers() == []
+
+    async def follow() -> None:
+        async for _ in harness.service.watch_keepers():
+            pass
+
+    async with asyncio.TaskGroup() as group:
+        following = group.create_task(follow(), name="changes on the platform")
+        await asyncio.sleep(0.05)
+        view.note_created(job)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        following.cancel()
+        _, pending = await asyncio.wait({following}, timeout=10)
+        following.cancel()
+    assert not pending
+
+
 def watches() -> list[str]:
     return [task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("watch of ")]
 

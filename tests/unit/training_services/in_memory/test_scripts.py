@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -253,3 +254,19 @@ def test_a_limit_set_at_submission_ends_the_job() -> None:
         assert end.exit.reason is EndReason.DEADLINE
 
     assert play(main) == DAY
+
+
+def test_a_service_whose_run_does_not_end_when_it_is_canceled_fails_its_test() -> None:
+    class Deaf(InMemoryTrainingService):
+        async def run(self) -> None:
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(DAY)
+            await asyncio.sleep(DAY)
+
+    async def main() -> None:
+        with pytest.raises(ExceptionGroup, match="unhandled errors") as failure:
+            async with serving(Deaf(hang)):
+                await asyncio.sleep(0)
+        assert "has not ended 60 s after it was canceled" in str(failure.value.exceptions)
+
+    assert play(main) < DAY
