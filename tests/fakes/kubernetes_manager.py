@@ -74,7 +74,11 @@ class KubernetesHarness(ServiceHarness):
 
     async def close(self) -> None:
         """End it, as a manager that is killed: what runs on the cluster keeps running."""
-        await self._open.aclose()
+        try:
+            async with asyncio.timeout(60):
+                await self._open.aclose()
+        except TimeoutError:
+            raise AssertionError("the manager's end has not closed within 60 s") from None
 
     def form(self, behavior: Behavior, name: str = "first") -> TrialJobForm:
         return self.form_of(COMMANDS[behavior], name)

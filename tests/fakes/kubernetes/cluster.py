@@ -16,7 +16,7 @@ from typing import Any
 from fakes.gate import Gate
 from fakes.kubernetes.api import Api, ApiError, Object
 from fakes.kubernetes.container import Container
-from fakes.kubernetes.control_plane import Access
+from fakes.kubernetes.control_plane import Access, is_healthy
 from fakes.kubernetes.kubelet_server import TLS_END_SECONDS
 from fakes.kubernetes.node_agent import GPU, Images, NodeAgent
 from fakes.kubernetes.pod_runner import PodRunner
@@ -28,6 +28,7 @@ PATIENCE_SECONDS = 60.0
 OWNER_LABEL = "proctor-test/cluster"
 """Which nodes belong to a test."""
 _AT_ONCE = 20
+_failed: list[Access] = []
 _GROUPS = {
     "jobs": "apis/batch/v1",
     "roles": "apis/rbac.authorization.k8s.io/v1",
@@ -128,7 +129,7 @@ class Cluster:
     def start(self) -> None:
         """Make the namespace, and wait until pods can be made in it."""
         self._thread.start()
-        self._is_ready.wait()
+        assert self._is_ready.wait(PATIENCE_SECONDS), "the loop of the nodes has not started"
         self.check()
         selector = {"scheduler.alpha.kubernetes.io/node-selector": f"{OWNER_LABEL}={self.namespace}"}
         self.create("/api/v1/namespaces", {"metadata": {"name": self.namespace, "annotations": selector}})
@@ -142,16 +143,22 @@ class Cluster:
         """End every process and delete everything. Raises what has failed in between."""
         self.gate.close()
         if self._is_ready.is_set() and self._failure is None:
-            with suppress(ApiError, RuntimeError):  # where a node has failed, nothing can be asked any more
-                self.delete(f"/api/v1/namespaces/{self.namespace}")
-                self.delete(self.path("pods"), {"gracePeriodSeconds": 0})
-                for node in self.nodes.values():
-                    self.delete(f"/api/v1/nodes/{node.name}")
-                self.delete("/api/v1/persistentvolumes", labelSelector=f"{OWNER_LABEL}={self.namespace}")
-            with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._closing.set)
+            try:
+                with suppress(ApiError, RuntimeError):  # where a node has failed, nothing can be asked any more
+                    self.call(self._remove_objects())
+            finally:
+                with suppress(RuntimeError):
+                    self._loop.call_soon_threadsafe(self._closing.set)
         self._thread.join(PATIENCE_SECONDS)
         self.check()
+        assert not self._thread.is_alive(), f"the nodes of {self.namespace} have not ended"
+
+    async def _remove_objects(self) -> None:
+        await self._api.delete(f"/api/v1/namespaces/{self.namespace}")
+        await self._api.delete(self.path("pods"), {"gracePeriodSeconds": 0})
+        for node in self.nodes.values():
+            await self._api.delete(f"/api/v1/nodes/{node.name}")
+        await self._api.delete("/api/v1/persistentvolumes", labelSelector=f"{OWNER_LABEL}={self.namespace}")
 
     def check(self) -> None:
         """Raise what has failed in a node, if anything has."""
@@ -268,7 +275,10 @@ class Cluster:
 
     def describe(self) -> str:
         """Everything that may say why something does not happen."""
-        return self.kubectl("get", "nodes,jobs,pods,events", "-o", "wide")
+        try:
+            return self.kubectl("get", "nodes,jobs,pods,events", "-o", "wide")
+        except (AssertionError, subprocess.TimeoutExpired) as error:
+            return f"the cluster does not say what it has: {error}"
 
     # What can happen
 
@@ -360,8 +370,13 @@ class Cluster:
 
     def call(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Run something in the loop of the nodes, and wait for it."""
+        name = work.__qualname__
         try:
-            return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE_SECONDS)
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+            return future.result(PATIENCE_SECONDS)
+        except TimeoutError:
+            future.cancel()
+            raise AssertionError(f"{name} has not ended after {PATIENCE_SECONDS:g} s") from None
         except RuntimeError:  # the loop is closed
             work.close()
             self.check()
@@ -404,7 +419,11 @@ class Cluster:
 
 @contextmanager
 def open_cluster(access: Access) -> Iterator[Cluster]:
-    """A cluster without nodes; nothing of it is left afterwards."""
+    """A cluster without nodes; nothing of it is left afterwards. Where its control plane has failed, all tests fail at
+    once."""
+    if access in _failed or not is_healthy(access):
+        _failed.append(access)
+        raise AssertionError("the control plane of the tests does not answer any more")
     folder = Path(tempfile.mkdtemp(prefix="proctor-cluster-"))
     cluster = Cluster(access, folder)
     try:

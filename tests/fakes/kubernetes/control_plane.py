@@ -30,6 +30,8 @@ EVICTION_SECONDS = 2
 USERS = {"admin": "system:masters", "person": ""}
 """The groups of the users."""
 READY_SECONDS = 120.0
+"""How long everything may take to be ready."""
+HEALTH_SECONDS = 30.0
 _CONTROLLERS = (
     "job,garbagecollector,namespace,nodelifecycle,podgc,ttl-after-finished,resourcequota,disruption,"
     "serviceaccount,serviceaccount-token,root-ca-cert-publisher,persistentvolume-binder"
@@ -90,6 +92,7 @@ class ControlPlane:
         self._node_grace_seconds = node_grace_seconds
         self._api_options = api_options
         self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._deadline = 0.0
         names = ("etcd", "peers", "api", "controllers", "scheduler")
         self._ports = dict(zip(names, free_ports(len(names)), strict=True))
         tokens = {user: secrets.token_hex(16) for user in USERS}
@@ -103,6 +106,7 @@ class ControlPlane:
     def start(self) -> None:
         """Start everything, and wait until it can be used."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._deadline = time.monotonic() + READY_SECONDS
         users = [f'{token},{user},{user},"{USERS[user]}"' for user, token in self.access.tokens.items()]
         (self._folder / "tokens.csv").write_text("\n".join(users) + "\n")
         key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -133,6 +137,7 @@ class ControlPlane:
 
     def start_api_server(self) -> None:
         """Start the API server that was killed, and wait until it answers."""
+        self._deadline = time.monotonic() + READY_SECONDS
         self._start("kube-apiserver", self._api_server())
         self._wait("/readyz")
 
@@ -223,27 +228,36 @@ class ControlPlane:
             )
 
     def _wait(self, path: str) -> None:
-        deadline = time.monotonic() + READY_SECONDS
-        while not self._answers(path):
+        while not answers(self.access, path):
             for name, process in self._running.items():
                 ended = f"{name} has ended"
                 assert process.poll() is None, f"{ended}: {self._log(name)}"
-            assert time.monotonic() < deadline, f"no answer from {path}: {self._log('kube-apiserver')}"
+            assert time.monotonic() < self._deadline, f"no answer from {path}: {self._log('kube-apiserver')}"
             time.sleep(0.05)
-
-    def _answers(self, path: str) -> bool:
-        request = Request(
-            self.access.address + path, headers={"Authorization": f"Bearer {self.access.tokens['admin']}"}
-        )
-        try:
-            tls = ssl.create_default_context(cafile=self.access.ca_file)
-            with urlopen(request, timeout=5, context=tls) as answer:
-                return bool(answer.status == 200)
-        except (HTTPError, URLError, OSError):
-            return False
 
     def _log(self, name: str) -> str:
         return (self._folder / f"{name}.log").read_text(errors="replace")[-2000:]
+
+
+def answers(access: Access, path: str) -> bool:
+    """Whether the API server has what is at a path."""
+    request = Request(access.address + path, headers={"Authorization": f"Bearer {access.tokens['admin']}"})
+    try:
+        tls = ssl.create_default_context(cafile=access.ca_file)
+        with urlopen(request, timeout=5, context=tls) as answer:
+            return bool(answer.status == 200)
+    except (HTTPError, URLError, OSError):
+        return False
+
+
+def is_healthy(access: Access) -> bool:
+    """Whether a control plane serves, or does again within `HEALTH_SECONDS`."""
+    deadline = time.monotonic() + HEALTH_SECONDS
+    while not answers(access, "/readyz"):
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.2)
+    return True
 
 
 def free_ports(count: int) -> list[int]:

@@ -1,16 +1,20 @@
 """What can go wrong in a cluster goes wrong in the tests' cluster as it does in a real one."""
 
+import json
 import os
 import select
 import signal
 import subprocess
 import sys
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from fakes.kubernetes.cluster import Cluster
+from fakes.kubernetes.cluster import Cluster, open_cluster
 from fakes.kubernetes.container import memory_cgroup
+from fakes.kubernetes.control_plane import Access, answers, free_ports
 from fakes.kubernetes.jobs import IMAGE, SLEEP, make_job, start_job, start_running, state_of, wait_for_end, wait_for_pod
+from fakes.kubernetes.shared import NoControlPlane, shared_control_plane
 from fakes.machines.processes import in_namespace_of
 
 TESTS = Path(__file__).parents[2]
@@ -180,6 +184,7 @@ with ControlPlane(Path(sys.argv[1]), node_grace_seconds=120).running() as plane,
 """
 
 
+@pytest.mark.long
 def test_pods_survive_the_api_server_and_nothing_survives_the_test(tmp_path: Path, control_plane: object) -> None:
     environment = {**os.environ, "PYTHONPATH": f"{TESTS}:{TESTS.parent / 'src'}", "TMPDIR": str(tmp_path)}
     words = [sys.executable, "-c", SCRIPT, str(tmp_path / "plane")]
@@ -187,11 +192,49 @@ def test_pods_survive_the_api_server_and_nothing_survives_the_test(tmp_path: Pat
     with subprocess.Popen(words, env=environment, stdin=pipe, stdout=pipe, text=True) as test:
         assert test.stdin is not None
         assert test.stdout is not None
-        pids = [int(word) for word in test.stdout.readline().split()]
+        assert select.select([test.stdout], [], [], 300)[0], "the cluster has not come up, and back again"
+        has_come = select.select([test.stdout], [], [], 300)[0]
+        pids = [int(word) for word in test.stdout.readline().split()] if has_come else []
         test.send_signal(signal.SIGKILL)
+    assert has_come, "the cluster has not come up, and back again"
     assert len(pids) == 5
     for pid in pids:
         wait_until_gone(pid)
+
+
+def test_a_control_plane_that_does_not_start_fails_everyone_at_once_with_the_reason(
+    tmp_path: Path, control_plane: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(NoControlPlane, match="kube-apiserver is missing"), shared_control_plane(tmp_path / "plane"):
+        pass
+    monkeypatch.undo()
+    with pytest.raises(NoControlPlane, match="kube-apiserver is missing"), shared_control_plane(tmp_path / "plane"):
+        pass
+
+
+def test_tests_fail_at_once_whose_control_plane_does_not_answer(
+    control_plane: Access, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fakes.kubernetes.control_plane.HEALTH_SECONDS", 0.0)
+    dead = replace(control_plane, port=free_ports(1)[0])
+    with pytest.raises(AssertionError, match="does not answer"), open_cluster(dead):
+        pass
+    monkeypatch.setattr("fakes.kubernetes.cluster.is_healthy", lambda _: pytest.fail("it is asked once"))
+    with pytest.raises(AssertionError, match="does not answer"), open_cluster(dead):
+        pass
+
+
+@pytest.mark.long
+def test_a_control_plane_whose_keeper_was_killed_is_started_again(
+    tmp_path: Path, control_plane: Access, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fakes.kubernetes.control_plane.HEALTH_SECONDS", 0.0)
+    dead = replace(control_plane, port=free_ports(1)[0])
+    (tmp_path / "access.json").write_text(json.dumps(asdict(dead)))
+    with shared_control_plane(tmp_path) as access:
+        assert access != dead
+        assert answers(access, "/readyz")
 
 
 def wait_until_gone(pid: int) -> None:
