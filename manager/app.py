@@ -15,6 +15,7 @@ from proctor.manager.dispatcher.client.liveness import Patience
 from proctor.manager.engine.dispatchers import ProcessDispatchers
 from proctor.manager.engine.manager import Manager, ServiceFactory
 from proctor.manager.events import prune_events_forever
+from proctor.manager.named_tokens import NamedTokens
 from proctor.manager.process.control_database import PageCheck, open_control
 from proctor.manager.process.instance import InstanceLock, ManagerAddress, StartError, remove_address, write_address
 from proctor.manager.process.log import start_logging, stop_logging
@@ -85,6 +86,7 @@ def prepare(home: Home) -> None:
         home.prepare()
         os.close(os.open(home.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         Tokens.of(home)
+        NamedTokens.read(home.named_tokens_file, time.time)
     except OSError as error:
         why = explain(error, error.filename or str(home.path))
         raise StartError(
@@ -166,7 +168,14 @@ async def open_manager(
             providers=providers,
             is_whole=opened.pages.done,
         )
-        context = ApiContext(manager=manager, home=home, public_url=url, started_at=clock.now(), request_shutdown=stop)
+        context = ApiContext(
+            manager=manager,
+            home=home,
+            named_tokens=NamedTokens.read(home.named_tokens_file, clock.now),
+            public_url=url,
+            started_at=clock.now(),
+            request_shutdown=stop,
+        )
         async with _background(context, keeper, opened.pages), providers.serve(), manager.serve():
             yield context
         hub.close()
@@ -219,6 +228,7 @@ async def _serving(
     guard = Guard(
         create_application(context),
         tokens=Tokens.of(settings.home),
+        named_tokens=context.named_tokens,
         hosts=HostGuard(bound=settings.web.host, allowed=settings.web.allowed_hosts),
         url_prefix=settings.web.url_prefix,
     )

@@ -1,5 +1,7 @@
 """Who may do what: the two tokens of a home, and the host names under which the manager answers.
 
+The tokens that have a name are in `named_tokens`.
+
 A browser on the user's machine can be made to send requests to the loopback by any page it shows (DNS rebinding, forms
 to other ports). So every request must name a known host, and one that changes something and is authorized by a cookie
 must come from our own page.
@@ -30,6 +32,11 @@ class Access(IntEnum):
     NONE = 0  # nothing
     READ = 1  # look at everything
     FULL = 2  # everything
+
+    @property
+    def in_words(self) -> str:
+        """As people and REST name it: "full" or "read-only"."""
+        return "full" if self is Access.FULL else "read-only"
 
 
 @dataclass(frozen=True)
@@ -71,8 +78,7 @@ class Tokens:
 
     def cookie(self, access: Access) -> str:
         """What a browser keeps instead of the token that allows `access`: derived from it, and of no use elsewhere."""
-        token = self.full if access is Access.FULL else self.readonly
-        return hmac.digest(token.encode(), b"proctor: cookie of the page", sha256).hex()
+        return cookie_of(self.full if access is Access.FULL else self.readonly)
 
     def access(self, token: str | None) -> Access:
         """What `token` allows, found out in constant time."""
@@ -81,6 +87,11 @@ class Tokens:
     def cookie_access(self, value: str | None) -> Access:
         """What the value of a cookie allows, found out in constant time."""
         return _first_equal(value, {access: self.cookie(access) for access in (Access.FULL, Access.READ)})
+
+
+def cookie_of(token: str) -> str:
+    """The value of the cookie that takes a token's place in a browser."""
+    return hmac.digest(token.encode(), b"proctor: cookie of the page", sha256).hex()
 
 
 def _read_given(path: Path, name: str) -> str:

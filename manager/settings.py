@@ -88,6 +88,11 @@ class Home:
         return self.path / "readonly.token"
 
     @property
+    def named_tokens_file(self) -> Path:
+        """Hashes of the named tokens (0600)."""
+        return self.path / "named-tokens.json"
+
+    @property
     def run_directory(self) -> Path:
         """Sockets and their pointer (0700)."""
         return self.path / "run"

@@ -7,14 +7,25 @@ from fastapi import APIRouter, FastAPI
 from proctor.manager.api.context import ApiContext
 from proctor.manager.api.errors import MEDIA_TYPE, Problem, install_error_handlers
 from proctor.manager.api.guard import OPEN_PATHS
-from proctor.manager.api.routes import changes, curves, dashboard, experiments, failures, nodes, results, system, trials
+from proctor.manager.api.routes import (
+    changes,
+    curves,
+    dashboard,
+    experiments,
+    failures,
+    nodes,
+    results,
+    system,
+    tokens,
+    trials,
+)
 
 API_PREFIX = "/api/v1"
 
 _DESCRIPTION = """\
 Experiments, trials and nodes of one Proctor manager.
 
-* Authorization: `Authorization: Bearer <token>`; the read-only token allows `GET` only.
+* Authorization: `Authorization: Bearer <token>`; a read-only token allows `GET` only.
 * Every failure is a problem document (RFC 9457).
 * Lists are `{items, next_cursor}`; ask again with `cursor` until `next_cursor` is null.
 * Times are RFC 3339 in UTC. NaN and infinities are the words "NaN", "Infinity" and "-Infinity".
@@ -29,7 +40,7 @@ class _Application(FastAPI):
         if self.openapi_schema is None:
             document = super().openapi()
             document["components"]["securitySchemes"] = {
-                "token": {"type": "http", "scheme": "bearer", "description": "The full or the read-only token."}
+                "token": {"type": "http", "scheme": "bearer", "description": "A token of the home, or a named one."}
             }
             document["security"] = [{"token": []}]
             for path in OPEN_PATHS & document["paths"].keys():
@@ -55,6 +66,7 @@ def create_application(context: ApiContext | None) -> FastAPI:
     api = APIRouter(prefix=API_PREFIX)
     for router in (
         system.router,
+        tokens.router,
         nodes.router,
         results.router,
         changes.router,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from proctor.manager.engine.manager import Manager
 from proctor.manager.metrics import Measurements
+from proctor.manager.named_tokens import NamedTokens
 from proctor.manager.settings import Home
 
 
@@ -15,6 +16,7 @@ class ApiContext:
 
     manager: Manager
     home: Home
+    named_tokens: NamedTokens
     public_url: str
     """Scheme, host, port and prefix under which people reach the page; no slash at the end."""
     started_at: float

@@ -5,6 +5,7 @@ from typing import Annotated
 from fastapi import Depends, Query, Request
 
 from proctor.manager.api.context import ApiContext
+from proctor.manager.api.guard import SENDER, Sender
 from proctor.manager.errors import BadRequest
 
 LARGEST_ID = 2**63 - 1
@@ -21,6 +22,14 @@ def _context(request: Request) -> ApiContext:
 Context = Annotated[ApiContext, Depends(_context)]
 """A route's parameter that receives the context."""
 
+
+def _sender(request: Request) -> Sender:
+    sender: Sender = request.scope[SENDER]
+    return sender
+
+
+RequestSender = Annotated[Sender, Depends(_sender)]
+"""A route's parameter that receives who has sent the request."""
 
 Cursor = Annotated[str | None, Query(description="`next_cursor` of the page before.", max_length=1000)]
 Limit = Annotated[int, Query(ge=1, le=1000, description="How many items at most.")]

@@ -1,6 +1,8 @@
 """The door of the TCP side: Host allow-list, token, read-only rule, security headers. Plain ASGI, before any route."""
 
+import asyncio
 from collections.abc import Mapping
+from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl, urlencode
 
@@ -10,14 +12,18 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from proctor.manager.actors import OWNER, READ_ONLY, Actor, Way
 from proctor.manager.api.errors import problem_response
-from proctor.manager.security import SAFE_METHODS, Access, HostGuard, Tokens, comes_from_our_page
+from proctor.manager.named_tokens import NamedToken, NamedTokens
+from proctor.manager.security import SAFE_METHODS, Access, HostGuard, Tokens, comes_from_our_page, cookie_of
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 """Files travel through the home's incoming folder; what is sent as a body is configurations and results."""
 OPEN_PATHS = frozenset({"/api/v1/health"})
-ACCESS = "proctor.access"
-"""The key of a request's scope under which routes find what its sender may do (`Access`)."""
+FULL_ACCESS_PATH = "/api/v1/tokens"
+"""What is here and below it is not even shown to a read-only token."""
+SENDER = "proctor.sender"
+"""The key of a request's scope under which routes find who has sent it (`Sender`)."""
 OPEN_FOLDER = "/assets/"  # style and script of the page; they hold nothing of the user's
 
 SECURITY_HEADERS = {
@@ -31,12 +37,25 @@ SECURITY_HEADERS = {
 }
 
 
+@dataclass(frozen=True)
+class Sender:
+    """Who has sent a request: what it may do, the name of its token, and how it came."""
+
+    access: Access
+    actor: Actor
+    revoked: asyncio.Event | None = None
+    """Set when the token was revoked; None: it cannot be."""
+
+
 class Guard:
     """Lets a request through to `app`, or answers it."""
 
-    def __init__(self, app: ASGIApp, *, tokens: Tokens, hosts: HostGuard, url_prefix: str = "") -> None:
+    def __init__(
+        self, app: ASGIApp, *, tokens: Tokens, named_tokens: NamedTokens, hosts: HostGuard, url_prefix: str = ""
+    ) -> None:
         self._app = app
         self._tokens = tokens
+        self._named_tokens = named_tokens
         self._hosts = hosts
         self._prefix = url_prefix
 
@@ -65,16 +84,29 @@ class Guard:
         if path in OPEN_PATHS or path.startswith(OPEN_FOLDER):
             return None
         token = _page_token(scope)
-        if token is not None and (access := self._tokens.access(token)) is not Access.NONE:
-            return self._remember(scope, access)
+        if token is not None and self._sender_of_token(token, Way.PAGE) is not None:
+            return self._remember(scope, token)
         bearer, cookie = _bearer(headers), self._cookie(headers)
-        access = self._tokens.access(bearer) if bearer is not None else self._tokens.cookie_access(cookie)
-        scope[ACCESS] = access
-        if access is Access.NONE:
+        if bearer is not None:
+            sender = self._sender_of_token(bearer, _way(headers))
+        else:
+            sender = None if cookie is None else self._sender_of_cookie(cookie)
+        if sender is None:
             return _unauthorized(scope, headers, was_given=bool(bearer or cookie or token))
-        if scope["method"] in SAFE_METHODS:
-            return None
-        return _may_change(access, by_cookie=bearer is None, headers=headers)
+        scope[SENDER] = sender
+        return _may_not(scope, sender, by_cookie=bearer is None, headers=headers)
+
+    def _sender_of_token(self, token: str, way: Way) -> Sender | None:
+        return self._sender(self._tokens.access(token), self._named_tokens.find(token), way)
+
+    def _sender_of_cookie(self, value: str) -> Sender | None:
+        return self._sender(self._tokens.cookie_access(value), self._named_tokens.find_cookie(value), Way.PAGE)
+
+    @staticmethod
+    def _sender(access: Access, named: NamedToken | None, way: Way) -> Sender | None:
+        if access is not Access.NONE:
+            return Sender(access, Actor(OWNER if access is Access.FULL else READ_ONLY, way))
+        return None if named is None else Sender(named.access, Actor(named.name, way), named.revoked)
 
     def _cookie(self, headers: Headers) -> str | None:
         try:
@@ -83,14 +115,14 @@ class Guard:
             return None
         return morsel.value if morsel else None
 
-    def _remember(self, scope: Scope, access: Access) -> Response:
+    def _remember(self, scope: Scope, token: str) -> Response:
         """The token of the page's first URL is exchanged for a cookie, and leaves the address bar."""
         request = Request(scope)
         left = urlencode([(key, value) for key, value in parse_qsl(request.url.query) if key != "token"])
         response = RedirectResponse(_relative(scope["path"], left), status_code=303)
         response.set_cookie(
             self._tokens.cookie_name,
-            self._tokens.cookie(access),
+            cookie_of(token),
             path=f"{self._prefix}/",
             httponly=True,
             samesite="strict",
@@ -169,8 +201,19 @@ def _sign_in_page(headers: Mapping[str, str], *, was_given: bool) -> Response:
     )
 
 
-def _may_change(access: Access, *, by_cookie: bool, headers: Headers) -> Response | None:
-    if access is not Access.FULL:
+def _way(headers: Mapping[str, str]) -> Way:
+    """How a program that is not the page sends its requests: ours say so."""
+    agent = headers.get("user-agent", "")
+    return {"proctor-cli": Way.CLI, "proctor-sdk": Way.SDK}.get(agent, Way.REST)
+
+
+def _may_not(scope: Scope, sender: Sender, *, by_cookie: bool, headers: Headers) -> Response | None:
+    path, is_full = scope["path"], sender.access is Access.FULL
+    if (path == FULL_ACCESS_PATH or path.startswith(FULL_ACCESS_PATH + "/")) and not is_full:
+        return problem_response(403, "Refused", "This token is read-only; tokens are shown to a token with full access")
+    if scope["method"] in SAFE_METHODS:
+        return None
+    if not is_full:
         return problem_response(403, "Refused", "This token is read-only; changing something needs the full token")
     if by_cookie and not comes_from_our_page(headers):
         return problem_response(403, "Refused", "A change that is authorized by a cookie must come from our own page")

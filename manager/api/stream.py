@@ -46,22 +46,32 @@ async def read_stretch(control: Database, cursor: int, experiment_id: str | None
 
 
 async def server_sent_events(
-    control: Database, feed: ChangeFeed, closing: asyncio.Event, *, after: int | None, experiment_id: str | None
+    control: Database,
+    feed: ChangeFeed,
+    closing: asyncio.Event,
+    *,
+    after: int | None,
+    experiment_id: str | None,
+    revoked: asyncio.Event | None = None,
 ) -> AsyncIterator[bytes]:
-    """Everything after the event `after` (None: from now on), until the client goes or the manager closes."""
+    """Everything after the event `after` (None: from now on), until the client goes, the manager closes, or the token
+    is `revoked`."""
+    endings = (closing,) if revoked is None else (closing, revoked)
     cursor = await control.read(events.last_id) if after is None else after
     yield f"retry: 1000\n: from {cursor}\n\n".encode()
-    while not closing.is_set():
+    while not any(ending.is_set() for ending in endings):
         changed = feed.next_change()
         stretch = await read_stretch(control, cursor, experiment_id)
+        if any(ending.is_set() for ending in endings):
+            return
         cursor = stretch.cursor
         if stretch.missed:
             yield message("reset", {"detail": "older events are no longer available; read everything again"}, cursor)
         if stretch.rows:
             yield b"".join(map(_event, stretch.rows))
             if len(stretch.rows) < PAGE and all(row.kind == events.METRICS for row in stretch.rows):
-                await wait_for_any(QUIET_SECONDS, closing)
-        elif not await wait_for_any(PING_SECONDS, changed, closing):
+                await wait_for_any(QUIET_SECONDS, *endings)
+        elif not await wait_for_any(PING_SECONDS, changed, *endings):
             yield b": ping\n\n"
 
 

@@ -23,6 +23,7 @@ COMMANDS = {
     "webui": Lazy("manager:webui", "Print the URL of the web UI.", TRIALS),
     "tensorboard": Lazy("nnictl:tensorboard", "Start TensorBoard on the files of an experiment's trials.", TRIALS),
     "manager": Lazy("manager:manager", "Run, start or stop the manager, or show its status.", MANAGER),
+    "token": Lazy("token:token", "Make, list and revoke tokens of people and programs.", MANAGER),
     "platform": Lazy("doctor:platform", "Clean the machines of a configuration.", MANAGER),
     "doctor": Lazy("doctor:doctor", "Check this machine, a configuration and its machines.", MANAGER),
     "config": Lazy("config:config", "Write, check, convert or show a configuration.", TOOLS),
@@ -36,7 +37,14 @@ COMMANDS = {
     "jupyter-extension": Lazy("nnictl:jupyter_extension", "", hidden=True),
 }
 
-ALIASES = {"experiments": "experiment", "trials": "trial", "logs": "log", "node": "nodes", "algorithm": "algo"}
+ALIASES = {
+    "experiments": "experiment",
+    "trials": "trial",
+    "logs": "log",
+    "node": "nodes",
+    "algorithm": "algo",
+    "tokens": "token",
+}
 
 
 def _print_version(context: click.Context, parameter: click.Parameter, wanted: bool) -> None:

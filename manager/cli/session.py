@@ -30,7 +30,7 @@ class CliSession:
         if self._client is None:
             from proctor.sdk.client.client import Client
 
-            self._client = Client(self.url, home=self.home.path)
+            self._client = Client(self.url, home=self.home.path, agent="proctor-cli")
         return self._client
 
     def ensure_client(self, *, port: int | None = None, url_prefix: str | None = None) -> "Client":

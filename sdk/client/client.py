@@ -11,7 +11,7 @@ from proctor.sdk.client.events import EventStream
 from proctor.sdk.client.home import ENV_TOKEN, ENV_URL, find_home, read_address, read_token
 from proctor.sdk.client.logs import LogPiece
 from proctor.sdk.client.result_calls import ResultCalls
-from proctor.sdk.client.transport import PAGE_SIZE, TIMEOUT_SECONDS, JsonObject, Query, Transport, path_of
+from proctor.sdk.client.transport import AGENT, PAGE_SIZE, TIMEOUT_SECONDS, JsonObject, Query, Transport, path_of
 from proctor.sdk.client.trial_calls import TrialCalls
 
 MACHINES_TIMEOUT_SECONDS = 900.0
@@ -31,11 +31,13 @@ class Client(ResultCalls, TrialCalls):
         home: str | os.PathLike[str] | None = None,
         *,
         timeout_seconds: float = TIMEOUT_SECONDS,
+        agent: str = AGENT,
     ) -> None:
         """Find the manager: `url`, else PROCTOR_URL, else the one running for `home`.
 
         :param token: else PROCTOR_TOKEN; else, for the home's own manager, the token in the home.
         :param home: the folder of the manager's state; PROCTOR_HOME or the platform's state directory if not given.
+        :param agent: who sends the requests: events say that a change was made in Python, or with the command line.
         """
         self.home = find_home(home)
         named, address = url or os.environ.get(ENV_URL), read_address(self.home)
@@ -45,7 +47,7 @@ class Client(ResultCalls, TrialCalls):
         self.url = (named or own).rstrip("/")
         given = token or os.environ.get(ENV_TOKEN)
         self.token = given or (read_token(self.home) if self.url == own else None)  # no other server gets our token
-        self._transport = Transport(self.url, self.token, timeout_seconds=timeout_seconds)
+        self._transport = Transport(self.url, self.token, timeout_seconds=timeout_seconds, agent=agent)
 
     def __enter__(self) -> Self:
         return self
@@ -74,8 +76,24 @@ class Client(ResultCalls, TrialCalls):
         return self._get("/version")
 
     def session(self) -> JsonObject:
-        """What the token allows (`access`: "full" or "read-only"), the manager's version, `url_prefix` and `limits`."""
+        """What the token allows (`access`: "full" or "read-only"), its name (`token`), the manager's version,
+        `url_prefix` and `limits`."""
         return self._get("/session")
+
+    def tokens(self) -> Iterator[JsonObject]:
+        """The named tokens, without the tokens themselves. Needs full access, as the next two."""
+        return self._transport.pages("/tokens")
+
+    def add_token(self, name: str, *, access: str = "full") -> JsonObject:
+        """Make a named token, which is `token` of what is returned and cannot be read again.
+
+        :param access: "full" or "read-only".
+        """
+        return self._post("/tokens", {"name": name, "access": access})
+
+    def revoke_token(self, name: str) -> None:
+        """Revoke a named token: at once nothing can be done with it, and its streams of changes end."""
+        self._transport.request("DELETE", path_of("tokens", name))
 
     def nodes(self) -> Iterator[JsonObject]:
         """The machines on which trials run."""

@@ -14,6 +14,8 @@ from proctor.sdk.client.logs import LogPiece
 
 API = "/api/v1"
 LOOPBACK = {"127.0.0.1", "::1", "localhost"}
+AGENT = "proctor-sdk"
+"""The manager's events say that a change was made in Python."""
 TIMEOUT_SECONDS = 30.0
 STREAM_SILENCE_SECONDS = 45.0
 """A stream that has been silent for this long is dead: the manager sends a sign of life every 15 s."""
@@ -27,13 +29,18 @@ PAGE_SIZE = 500
 class Transport:
     """Requests to one manager. Errors are those of `proctor.sdk.client.errors`; close it, or use it with `with`."""
 
-    def __init__(self, url: str, token: str | None, *, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
-        """`url` is the manager's, without `/api/v1`. Proxies from the environment are used only for other machines."""
+    def __init__(
+        self, url: str, token: str | None, *, timeout_seconds: float = TIMEOUT_SECONDS, agent: str = AGENT
+    ) -> None:
+        """`url` is the manager's, without `/api/v1`. Proxies from the environment are used only for other machines.
+
+        :param agent: the name under which its requests are sent.
+        """
         self.url = url.rstrip("/")
         self._timeout = httpx.Timeout(timeout_seconds, connect=min(timeout_seconds, 5.0))
         self._client = httpx.Client(
             base_url=self.url + API,
-            headers={"Authorization": f"Bearer {token}"} if token else {},
+            headers={"User-Agent": agent, **({"Authorization": f"Bearer {token}"} if token else {})},
             timeout=self._timeout,
             trust_env=urlsplit(self.url).hostname not in LOOPBACK,
         )

@@ -10,13 +10,20 @@ from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Header, Query
 from pydantic import Field
-from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from proctor.manager.api import models
 from proctor.manager.api.context import ApiContext
-from proctor.manager.api.dependencies import DEFAULT_BYTES, LARGEST_ID, ByteLimit, Context, Offset, read_row_id
-from proctor.manager.api.guard import ACCESS, MAX_BODY_BYTES
+from proctor.manager.api.dependencies import (
+    DEFAULT_BYTES,
+    LARGEST_ID,
+    ByteLimit,
+    Context,
+    Offset,
+    RequestSender,
+    read_row_id,
+)
+from proctor.manager.api.guard import MAX_BODY_BYTES
 from proctor.manager.api.json_types import utc
 from proctor.manager.api.stream import MAX_READERS, server_sent_events
 from proctor.manager.api.text import read_part, text_part
@@ -64,6 +71,8 @@ class ClientSession(models.Resource):
     """What the sender of this request may do here, and under which path."""
 
     access: Literal["full", "read-only"]
+    token: str = Field(examples=["alice"])
+    """The name of the token; those of the home are called `owner` and `read-only`."""
     version: str = Field(examples=["0.1.0"])
     url_prefix: str = Field(examples=["/proctor"])
     """The path in front of all URLs as people reach them; empty, or it begins with a slash."""
@@ -71,10 +80,11 @@ class ClientSession(models.Resource):
 
 
 @router.get("/session", summary="What the token of this request allows")
-async def get_session(context: Context, request: Request) -> ClientSession:
+async def get_session(context: Context, sender: RequestSender) -> ClientSession:
     """For a page: what to show, and what to hide from the read-only token."""
     return ClientSession(
-        access="full" if request.scope[ACCESS] is Access.FULL else "read-only",
+        access="full" if sender.access is Access.FULL else "read-only",
+        token=sender.actor.name,
         version=version("proctor"),
         url_prefix=urlsplit(context.public_url).path,
         limits=SessionLimits(table_rows=MAX_ROWS, filter_characters=MAX_LENGTH, body_bytes=MAX_BODY_BYTES),
@@ -89,13 +99,15 @@ async def get_session(context: Context, request: Request) -> ClientSession:
 )
 async def stream_events(
     context: Context,
+    sender: RequestSender,
     experiment_id: Annotated[str | None, Query(description="Only changes of this experiment.")] = None,
     after: Annotated[
         int | None, Query(ge=0, le=LARGEST_ID, description="Start after this event; default: from now on.")
     ] = None,
     last_event_id: Annotated[str | None, Header(description="As `after`; set by browsers that come back.")] = None,
 ) -> StreamingResponse:
-    """Continues exactly after `Last-Event-ID` (or `after`). The event `reset` says that older ones were deleted."""
+    """Continues exactly after `Last-Event-ID` (or `after`). The event `reset` says that older ones were deleted. It
+    ends when its token is revoked."""
     if last_event_id is not None and last_event_id.strip():
         after = read_row_id(last_event_id.strip(), "Last-Event-ID")
     if context.stream_readers >= MAX_READERS:
@@ -103,7 +115,12 @@ async def stream_events(
     body = _counted(
         context,
         server_sent_events(
-            context.manager.control, context.manager.feed, context.closing, after=after, experiment_id=experiment_id
+            context.manager.control,
+            context.manager.feed,
+            context.closing,
+            after=after,
+            experiment_id=experiment_id,
+            revoked=sender.revoked,
         ),
     )
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}

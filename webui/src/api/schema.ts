@@ -74,7 +74,8 @@ export interface paths {
         };
         /**
          * The stream of changes
-         * @description Continues exactly after `Last-Event-ID` (or `after`). The event `reset` says that older ones were deleted.
+         * @description Continues exactly after `Last-Event-ID` (or `after`). The event `reset` says that older ones were deleted. It
+         *     ends when its token is revoked.
          */
         get: operations["stream_events"];
         put?: never;
@@ -140,6 +141,50 @@ export interface paths {
          */
         post: operations["shut_down"];
         delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/tokens": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List the named tokens
+         * @description By name. Needs full access, as all of this.
+         */
+        get: operations["list_tokens"];
+        put?: never;
+        /**
+         * Make a named token
+         * @description The answer holds the token: it cannot be read again.
+         */
+        post: operations["add_token"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/tokens/{name}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /**
+         * Revoke a named token
+         * @description At once: its requests and the sign-ins of its browsers are refused, and its streams of changes end.
+         */
+        delete: operations["revoke_token"];
         options?: never;
         head?: never;
         patch?: never;
@@ -1035,6 +1080,24 @@ export interface components {
             accepted: boolean;
         };
         /**
+         * AddToken
+         * @description A new token.
+         */
+        AddToken: {
+            /**
+             * Name
+             * @description Letters, digits, dots, underscores and hyphens; unique, in upper or lower case. Events name who used it.
+             * @example alice
+             */
+            name: string;
+            /**
+             * Access
+             * @default full
+             * @enum {string}
+             */
+            access: "full" | "read-only";
+        };
+        /**
          * AddTrial
          * @description A trial with parameters chosen by a person.
          */
@@ -1158,6 +1221,12 @@ export interface components {
              * @enum {string}
              */
             access: "full" | "read-only";
+            /**
+             * Token
+             * @description The name of the token; those of the home are called `owner` and `read-only`.
+             * @example alice
+             */
+            token: string;
             /**
              * Version
              * @example 0.1.0
@@ -1974,6 +2043,44 @@ export interface components {
             time: string;
         };
         /**
+         * NewToken
+         * @description A named token that was just made.
+         */
+        NewToken: {
+            /**
+             * Name
+             * @example alice
+             */
+            name: string;
+            /**
+             * Access
+             * @enum {string}
+             */
+            access: "full" | "read-only";
+            /**
+             * Created At
+             * Format: date-time
+             */
+            created_at: string;
+            /**
+             * Created By
+             * @description The name of the token that has made it.
+             * @example owner
+             */
+            created_by: string;
+            /**
+             * Last Used At
+             * @description To the hour; null: never.
+             */
+            last_used_at: string | null;
+            /**
+             * Token
+             * @description It is not stored and cannot be shown again.
+             * @example proctor-2f0Jx…
+             */
+            token: string;
+        };
+        /**
          * Node
          * @description A machine on which trials run.
          */
@@ -2164,6 +2271,13 @@ export interface components {
         Page_RegisteredCheckpoint_: {
             /** Items */
             items: components["schemas"]["RegisteredCheckpoint"][];
+            /** Next Cursor */
+            next_cursor?: string | null;
+        };
+        /** Page[Token] */
+        Page_Token_: {
+            /** Items */
+            items: components["schemas"]["Token"][];
             /** Next Cursor */
             next_cursor?: string | null;
         };
@@ -2487,6 +2601,38 @@ export interface components {
             varies: boolean;
         };
         /**
+         * Token
+         * @description A named token, without the token itself.
+         */
+        Token: {
+            /**
+             * Name
+             * @example alice
+             */
+            name: string;
+            /**
+             * Access
+             * @enum {string}
+             */
+            access: "full" | "read-only";
+            /**
+             * Created At
+             * Format: date-time
+             */
+            created_at: string;
+            /**
+             * Created By
+             * @description The name of the token that has made it.
+             * @example owner
+             */
+            created_by: string;
+            /**
+             * Last Used At
+             * @description To the hour; null: never.
+             */
+            last_used_at: string | null;
+        };
+        /**
          * Trial
          * @description One set of parameters being evaluated.
          */
@@ -2768,6 +2914,7 @@ export interface components {
     pathItems: never;
 }
 export type Accepted = components['schemas']['Accepted'];
+export type AddToken = components['schemas']['AddToken'];
 export type AddTrial = components['schemas']['AddTrial'];
 export type Best = components['schemas']['Best'];
 export type Cause = components['schemas']['Cause'];
@@ -2796,6 +2943,7 @@ export type KeepReason = components['schemas']['KeepReason'];
 export type LoadExperiment = components['schemas']['LoadExperiment'];
 export type Machines = components['schemas']['Machines'];
 export type Metric = components['schemas']['Metric'];
+export type NewToken = components['schemas']['NewToken'];
 export type Node = components['schemas']['Node'];
 export type NodeFailures = components['schemas']['NodeFailures'];
 export type NodeReservation = components['schemas']['NodeReservation'];
@@ -2809,6 +2957,7 @@ export type PageJob = components['schemas']['Page_Job_'];
 export type PageMetric = components['schemas']['Page_Metric_'];
 export type PageNode = components['schemas']['Page_Node_'];
 export type PageRegisteredCheckpoint = components['schemas']['Page_RegisteredCheckpoint_'];
+export type PageToken = components['schemas']['Page_Token_'];
 export type PageTrial = components['schemas']['Page_Trial_'];
 export type PageStr = components['schemas']['Page_str_'];
 export type PlatformRequest = components['schemas']['PlatformRequest'];
@@ -2818,6 +2967,7 @@ export type RegisteredCheckpoint = components['schemas']['RegisteredCheckpoint']
 export type SessionLimits = components['schemas']['SessionLimits'];
 export type Table = components['schemas']['Table'];
 export type TableHead = components['schemas']['TableHead'];
+export type Token = components['schemas']['Token'];
 export type Trial = components['schemas']['Trial'];
 export type TrialClone = components['schemas']['TrialClone'];
 export type TrialJobStatus = components['schemas']['TrialJobStatus'];
@@ -3036,6 +3186,101 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["Accepted"];
                 };
+            };
+            /** @description A problem */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": unknown;
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_tokens: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_Token_"];
+                };
+            };
+            /** @description A problem */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": unknown;
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    add_token: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["AddToken"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NewToken"];
+                };
+            };
+            /** @description A problem */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": unknown;
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    revoke_token: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The token's name. */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description A problem */
             default: {

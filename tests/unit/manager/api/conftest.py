@@ -16,6 +16,7 @@ from proctor.manager.api.guard import Guard
 from proctor.manager.clock import SystemClock
 from proctor.manager.dispatcher.client.in_process import open_in_process
 from proctor.manager.engine.manager import Manager
+from proctor.manager.named_tokens import NamedTokens
 from proctor.manager.security import HostGuard, Tokens
 from proctor.manager.settings import Home
 from proctor.manager.store.database import Database
@@ -119,14 +120,17 @@ async def api(tmp_path: Path, service_class: type[InMemoryTrainingService]) -> A
     home = Home(tmp_path / "home")
     shutdowns: list[None] = []
     async with open_manager(home, service_class) as manager:
+        named_tokens = NamedTokens.read(home.named_tokens_file, time.time)
         context = ApiContext(
             manager=manager,
             home=home,
+            named_tokens=named_tokens,
             public_url="http://127.0.0.1:8080",
             started_at=1_764_000_000.0,
             request_shutdown=lambda: shutdowns.append(None),
         )
-        app = Guard(create_application(context), tokens=Tokens(FULL, READ), hosts=HostGuard(bound="127.0.0.1"))
+        tokens, hosts = Tokens(FULL, READ), HostGuard(bound="127.0.0.1")
+        app = Guard(create_application(context), tokens=tokens, named_tokens=named_tokens, hosts=hosts)
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         base = "http://127.0.0.1:8080"
         bearer = {"Authorization": f"Bearer {FULL}"}

@@ -156,7 +156,8 @@ async def test_every_answer_carries_the_security_headers(api: Any) -> None:
 @pytest.mark.parametrize("path", ["/lab/api/v1/health", "/api/v1/health"])
 async def test_a_prefix_may_be_passed_on_by_a_proxy_or_taken_off(api: Any, path: str) -> None:
     inner = api.client._transport.app._app
-    guard = Guard(inner, tokens=TOKENS, hosts=HostGuard(bound="127.0.0.1"), url_prefix="/lab")
+    named, hosts = api.context.named_tokens, HostGuard(bound="127.0.0.1")
+    guard = Guard(inner, tokens=TOKENS, named_tokens=named, hosts=hosts, url_prefix="/lab")
     async with httpx.AsyncClient(transport=httpx.ASGITransport(guard), base_url="http://localhost") as client:
         assert (await client.get(path)).status_code == 200
         answer = await client.get(f"/lab/?token={TOKENS.full}")
