@@ -1,7 +1,7 @@
 """The manager: the one process that decides.
 
 Entry: `app`, the composition root; `__main__` runs it in the foreground. Reading order: app, engine (what it does),
-store, lifecycle and placement (pure rules), dispatcher (algorithms), api, web and cli (how people reach it), config,
+store, lifecycle and placement (pure rules), dispatcher (algorithms), api and cli (how people reach it), config,
 process; then events (who waits for changes), metrics (for Prometheus), security (with named_tokens, and actors: who
 does what), settings, clock, errors,
 file_descriptors, control_characters (kept off terminals), trial_commands (whether one can run at all), simulation

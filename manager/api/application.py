@@ -13,6 +13,7 @@ from proctor.manager.api.routes import (
     dashboard,
     experiments,
     failures,
+    importance,
     nodes,
     results,
     system,
@@ -72,6 +73,7 @@ def create_application(context: ApiContext | None) -> FastAPI:
         changes.router,
         curves.router,
         failures.router,
+        importance.router,
         trials.router,
         experiments.router,
     ):

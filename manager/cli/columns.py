@@ -351,6 +351,11 @@ FAILURES = (
     Column("CAUSE", lambda row: row["detail"] or "no reason was recorded", wraps=True),
 )
 
+IMPORTANCE = (
+    Column("PARAMETER", lambda row: row["name"]),
+    Column("IMPORTANCE", lambda row: f"{row['importance']:.1%}", right=True),
+)
+
 
 def gpus_in_use(node: TableRow) -> str:
     """`3/4`: GPUs that are held, of all; `-` where it is not known."""

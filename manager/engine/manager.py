@@ -18,6 +18,7 @@ from proctor.manager.engine.archive.importing import Loading
 from proctor.manager.engine.context import DispatcherFactory, EngineContext, ServiceFactory, already
 from proctor.manager.engine.creation import remove_leftovers
 from proctor.manager.engine.feasibility import Outlook
+from proctor.manager.engine.importance import Importances
 from proctor.manager.engine.imported_data import Import, read_import
 from proctor.manager.engine.job_files import FolderArchive, TrialFiles
 from proctor.manager.engine.loop import messages as m
@@ -101,6 +102,7 @@ class Manager:
         )
         self.platforms = Platforms(home, providers, self._supervisor)
         self.trials = Trials(self._supervisor, control)
+        self.importances = Importances(control, clock)
         self._files = TrialFiles(control, self._supervisor)
         control.on_health_change(lambda health: self.feed.notify())
 
@@ -111,7 +113,7 @@ class Manager:
         await self.nodes.load()
         known = await self.control.read(experiments.ids)
         await asyncio.to_thread(remove_leftovers, self.home, known)
-        async with self._supervisor.serve():
+        async with self._supervisor.serve(), self.importances.serve():
             yield self
 
     # ---- experiments

@@ -189,6 +189,13 @@ WHERE trials.experiment_id = :experiment_id AND words.value GLOB '*[^0-9]*';
 -- name: trials.newest_documents
 SELECT parameters, final_data FROM trials WHERE experiment_id = :experiment_id ORDER BY sequence_id DESC LIMIT :limit;
 
+-- name: trials.results
+-- as JSON: parameters, final number, final metric
+SELECT '[' || coalesce(parameters, 'null') || ',' || coalesce(json_quote(final_value), 'null') || ',' || coalesce(final_data, 'null') || ']'
+FROM trials
+WHERE experiment_id = :experiment_id AND status IN ('SUCCEEDED', 'EARLY_STOPPED')
+ORDER BY sequence_id DESC LIMIT :limit;
+
 -- name: jobs.insert
 INSERT INTO trial_jobs ({columns}) VALUES ({values});
 

@@ -274,6 +274,16 @@ class Experiment:
         """Why trials have failed, the most frequent cause first: end_reason, detail, trials, nodes, example."""
         return list(self.client.failures(self._need_id())["causes"])
 
+    def importance(self, *, key: str | None = None, quantile: float = 0.1) -> dict[str, float]:
+        """How much each parameter matters for being among the best trials, the greatest first; the sum is 1. Empty
+        where nothing can be said, such as with few trials.
+
+        :param key: of the final metric, nested ones with dots; None: its number.
+        :param quantile: the share of the trials that are the best.
+        """
+        found = self.client.importance(self._need_id(), key=key, quantile=quantile)
+        return {each["name"]: each["importance"] for each in found["parameters"]}
+
     # Changes
 
     def update_trial_concurrency(self, value: int) -> None:

@@ -1,10 +1,13 @@
 """The calls that read what the trials of one experiment have brought: tables, curves, causes of failures, exports."""
 
 import struct
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from proctor.sdk.client.transport import PAGE_SIZE, Calls, JsonObject, Query, path_of
+
+IMPORTANCE_POLL_SECONDS = 0.3
 
 
 class ResultCalls(Calls):
@@ -28,6 +31,32 @@ class ResultCalls(Calls):
         path = path_of("experiments", experiment_id, "failures")
         found: JsonObject = self._transport.request("GET", path, query={"limit": limit})
         return found
+
+    def importance(
+        self,
+        experiment_id: str,
+        *,
+        key: str | None = None,
+        quantile: float = 0.1,
+        direction: str | None = None,
+        wait_seconds: float = 120.0,
+    ) -> JsonObject:
+        """How much each parameter matters for being among the best trials: `parameters` (name and importance, which sum
+        to 1, the greatest first), of how many `trials`, or the `reason` for which there are none; `state` is COMPUTING,
+        CURRENT or OUTDATED.
+
+        :param key: of the final metric, nested ones with dots; None: its number.
+        :param quantile: the share of the trials that are the best.
+        :param direction: minimize or maximize; None: the experiment's.
+        :param wait_seconds: how long to wait while the manager computes; then what it knows is returned.
+        """
+        query: Query = {"key": key, "quantile": str(quantile), "direction": direction}
+        path, until = path_of("experiments", experiment_id, "importance"), time.monotonic() + wait_seconds
+        while True:
+            found: JsonObject = self._transport.request("GET", path, query=query)
+            if found["state"] != "COMPUTING" or time.monotonic() >= until:
+                return found
+            time.sleep(IMPORTANCE_POLL_SECONDS)
 
     def export(
         self, experiment_id: str, *, status: str | None = None, intermediate: bool = False

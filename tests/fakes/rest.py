@@ -18,6 +18,7 @@ from proctor.manager.api import models
 from proctor.manager.api.errors import Problem, ProblemItem
 from proctor.manager.api.json_types import rfc3339
 from proctor.manager.api.routes.failures import Failures
+from proctor.manager.api.routes.importance import Importance
 from proctor.manager.api.routes.tokens import token_resource
 from proctor.manager.errors import ManagerError
 from proctor.manager.lifecycle.states import ExperimentStatus
@@ -55,6 +56,8 @@ class FakeRest(NodesOfRest):
         self.queries: list[dict[str, str]] = []  # of what was posted
         self.checkpoints: dict[str, list[Row]] = {}  # by trial
         self.failures: Row = {"failed": 0, "counted": 0, "cause_count": 0, "causes": []}
+        self.importances: list[Row] = []
+        """The answers to come; the last one stays."""
         self.on_ask: dict[tuple[str, str], Any] = {}
         self.machines: Row | None = None
         """Of the experiments that are added from now on."""
@@ -264,6 +267,9 @@ class FakeRest(NodesOfRest):
                 return {"imported": len(known) - len(outside), **counts}
             case "GET", name, "failures":
                 return Failures(**self.failures).model_dump(mode="json")
+            case "GET", name, "importance":
+                found = self.importances.pop(0) if len(self.importances) > 1 else self.importances[0]
+                return Importance(**found).model_dump(mode="json")
             case "GET", name, "curve":
                 return {"items": [{"sequence_id": 0, "value": 1.0, "best": "NaN"}], "next_cursor": None}
             case "GET", name, "logs":

@@ -1,4 +1,5 @@
-"""`proctor experiment`: list, show, status, failures, wait, tag, archive, delete, export, import, save, load."""
+"""`proctor experiment`: list, show, status, failures, importance, wait, tag, archive, delete, export, import, save,
+load."""
 
 import json
 import sys
@@ -14,6 +15,7 @@ from proctor.manager.cli.columns import (
     EXPERIMENT,
     EXPERIMENTS,
     FAILURES,
+    IMPORTANCE,
     IN_FULL,
     TAGGED_EXPERIMENTS,
     counts,
@@ -47,7 +49,7 @@ STATUSES = tuple(status.value for status in ExperimentStatus)
     epilog=examples("proctor experiment list", "proctor experiment export k3x9 --type csv --filename results.csv")
 )
 def experiment() -> None:
-    """Experiments: list, show, status, failures, wait, tag, archive, delete, export, import, save, load."""
+    """Experiments: list, show, status, failures, importance, wait, tag, archive, delete, export, import, save, load."""
 
 
 @experiment.command("list", epilog=examples("proctor experiment list --running", "proctor experiment list -o json"))
@@ -121,6 +123,40 @@ def failures(session: CliSession, experiment: str | None, output: str) -> None:
         session.report(f"Counted are the newest {answer['counted']} of {answer['failed']} failed trials.")
     if len(answer["causes"]) < answer["cause_count"]:
         session.report(f"These are the most frequent of {answer['cause_count']} causes.")
+
+
+@experiment.command(
+    epilog=examples("proctor experiment importance k3x9", "proctor experiment importance --quantile 0.25 --key loss")
+)
+@experiment_argument
+@click.option("--key", metavar="KEY", help="A key of the final metric; its number if not given.")
+@click.option(
+    "--quantile",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    default=0.1,
+    show_default=True,
+    help="The share of the trials that are the best.",
+)
+@click.option("--direction", type=OneOf(["minimize", "maximize"]), help="Of the values; the experiment's if not given.")
+@output_option
+@with_session
+def importance(
+    session: CliSession, experiment: str | None, key: str | None, quantile: float, direction: str | None, output: str
+) -> None:
+    """How much each parameter matters for being among the best trials, by PED-ANOVA; the sum is 100 %.
+
+    Computing takes seconds for thousands of trials.
+    """
+    found = find_experiment(session.client, experiment, ended_too=True)
+    answer = session.client.importance(found["id"], key=key, quantile=quantile, direction=direction)
+    if output in (Format.JSON, Format.YAML):
+        print_one(answer, (), output)
+        return
+    print_list(answer["parameters"], IMPORTANCE, output, empty=answer["reason"] or "not yet computed; try again")
+    if answer["parameters"]:
+        session.report(f"Of {answer['trials']} trials with a value, the best {answer['top']} against all.")
+    if answer["outside"]:
+        session.report(f"Left out {_numbered(answer['outside'], 'trial')} outside of the search space.")
 
 
 @experiment.command(

@@ -33,6 +33,7 @@ __all__ = [
     "newest_reasons",
     "origins",
     "page",
+    "results",
     "update",
 ]
 
@@ -147,6 +148,13 @@ def failed(connection: sqlite3.Connection, experiment_id: str, *, limit: int) ->
             values = {"experiment_id": experiment_id, "status": status.value, "limit": limit}
             found += (FailedTrial(*row) for row in connection.execute(query("trials.failed"), values))
     return sorted(found, key=lambda trial: -trial.sequence_id)[:limit]
+
+
+def results(connection: sqlite3.Connection, experiment_id: str, *, limit: int) -> list[str]:
+    """Of at most `limit` of the trials that succeeded or were stopped early, those with the greatest sequence ids
+    first: parameters, final number and final metric, as the text of a JSON array."""
+    values = {"experiment_id": experiment_id, "limit": limit}
+    return [text for (text,) in connection.execute(query("trials.results"), values)]
 
 
 def newest_reasons(

@@ -562,6 +562,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/experiments/{experiment_id}/importance": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * How much each parameter matters
+         * @description By PED-ANOVA, as Optuna has it, over the newest 20,000 trials. It is computed beside the manager, which takes
+         *     seconds for thousands of trials: the answer is what is known now.
+         */
+        get: operations["get_importance"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/experiments/{experiment_id}/trials": {
         parameters: {
             query?: never;
@@ -1803,6 +1824,73 @@ export interface components {
             value: unknown;
         };
         /**
+         * Importance
+         * @description Which parameters matter for being among the best trials.
+         */
+        Importance: {
+            /**
+             * @description Whether this is of the trials as they are: COMPUTING: ask again, what is here is an earlier answer; OUTDATED:
+             *     trials have ended since, and a question after a pause computes it anew.
+             */
+            state: components["schemas"]["ImportanceState"];
+            /**
+             * Key
+             * @example loss
+             */
+            key: string | null;
+            /**
+             * Quantile
+             * @example 0.1
+             */
+            quantile: number;
+            /**
+             * Direction
+             * @enum {string}
+             */
+            direction: "maximize" | "minimize";
+            /**
+             * Revision
+             * @description The experiment's newest event when it was computed; null: there is no answer yet.
+             * @example 31337
+             */
+            revision: number | null;
+            /**
+             * Trials
+             * @description How many trials were compared: those that succeeded or were stopped early, with a finite value.
+             * @example 412
+             */
+            trials: number;
+            /**
+             * Top
+             * @description How many of them are the best.
+             * @example 42
+             */
+            top: number;
+            /**
+             * Outside
+             * @description How many were left out because their parameters are outside of the search space.
+             * @example 0
+             */
+            outside: number;
+            /**
+             * Parameters
+             * @description The greatest first.
+             */
+            parameters: components["schemas"]["ParameterImportance"][];
+            /**
+             * Reason
+             * @description Why there are none, or why they could not be computed anew.
+             * @example too few trials: 4 trials that succeeded have a final metric, and at least 10 are needed
+             */
+            reason: string | null;
+        };
+        /**
+         * ImportanceState
+         * @description How an answer relates to the trials.
+         * @enum {string}
+         */
+        ImportanceState: "CURRENT" | "COMPUTING" | "OUTDATED";
+        /**
          * Imported
          * @description How many rows the tuner received.
          */
@@ -2294,6 +2382,24 @@ export interface components {
             items: string[];
             /** Next Cursor */
             next_cursor?: string | null;
+        };
+        /**
+         * ParameterImportance
+         * @description The part of one parameter.
+         */
+        ParameterImportance: {
+            /**
+             * Name
+             * @description As in the table: nested choices with dots.
+             * @example lr
+             */
+            name: string;
+            /**
+             * Importance
+             * @description The sum over all parameters is 1.
+             * @example 0.62
+             */
+            importance: number;
         };
         /**
          * PlatformRequest
@@ -2937,6 +3043,8 @@ export type FileEntry = components['schemas']['FileEntry'];
 export type GpuShare = components['schemas']['GpuShare'];
 export type Health = components['schemas']['Health'];
 export type ImportRow = components['schemas']['ImportRow'];
+export type Importance = components['schemas']['Importance'];
+export type ImportanceState = components['schemas']['ImportanceState'];
 export type Imported = components['schemas']['Imported'];
 export type Job = components['schemas']['Job'];
 export type KeepReason = components['schemas']['KeepReason'];
@@ -2960,6 +3068,7 @@ export type PageRegisteredCheckpoint = components['schemas']['Page_RegisteredChe
 export type PageToken = components['schemas']['Page_Token_'];
 export type PageTrial = components['schemas']['Page_Trial_'];
 export type PageStr = components['schemas']['Page_str_'];
+export type ParameterImportance = components['schemas']['ParameterImportance'];
 export type PlatformRequest = components['schemas']['PlatformRequest'];
 export type Problem = components['schemas']['Problem'];
 export type ProblemItem = components['schemas']['ProblemItem'];
@@ -3917,6 +4026,45 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Failures"];
+                };
+            };
+            /** @description A problem */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": unknown;
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    get_importance: {
+        parameters: {
+            query?: {
+                /** @description A key of the final metric, nested ones with dots; default: its number. */
+                key?: string | null;
+                /** @description The share of the trials that are the best. */
+                quantile?: number;
+                /** @description Which values are the best; default: the experiment's. */
+                direction?: ("maximize" | "minimize") | null;
+            };
+            header?: never;
+            path: {
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Importance"];
                 };
             };
             /** @description A problem */

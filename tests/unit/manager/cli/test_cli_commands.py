@@ -14,7 +14,7 @@ from fakes.rest import FakeRest
 from proctor.manager.config.loading import load_experiment, load_experiment_mapping
 from proctor.manager.process.instance import ManagerAddress, write_address
 from proctor.manager.settings import Home
-from proctor.sdk.client import Client
+from proctor.sdk.client import Client, result_calls
 from proctor.sdk.client.experiment import Experiment
 
 
@@ -148,6 +148,26 @@ def test_the_causes_of_failed_trials_are_listed(running: FakeRest, invoke) -> No
     with Client(home=running.home) as client:
         assert client.failures("e")["causes"] == [cause]
     assert Experiment.connect(id="e", home=running.home).failures() == [cause]
+
+
+def test_the_importance_of_parameters_is_listed_once_it_is_computed(
+    running: FakeRest, invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(result_calls, "IMPORTANCE_POLL_SECONDS", 0)
+    known: dict[str, Any] = {"key": None, "quantile": 0.1, "direction": "minimize", "revision": 7, "reason": None}
+    computing = {**known, "state": "COMPUTING", "trials": 0, "top": 0, "outside": 0, "parameters": []}
+    shares = [{"name": "lr", "importance": 0.8125}, {"name": "model.width", "importance": 0.1875}]
+    ready = {**known, "state": "CURRENT", "trials": 40, "top": 4, "outside": 1, "parameters": shares}
+    running.importances = [computing, computing, ready]
+    listed = invoke("experiment", "importance", "e")
+    assert [line.split() for line in listed.stdout.splitlines()[1:]] == [["lr", "81.2%"], ["model.width", "18.8%"]]
+    assert listed.stderr == (
+        "Of 40 trials with a value, the best 4 against all.\nLeft out 1 trial outside of the search space.\n"
+    )
+    assert json.loads(invoke("experiment", "importance", "e", "-o", "json").stdout) == ready
+    assert Experiment.connect(id="e", home=running.home).importance() == {"lr": 0.8125, "model.width": 0.1875}
+    running.importances = [{**computing, "state": "CURRENT", "reason": "too few trials: 1 trial that succeeded has"}]
+    assert invoke("experiment", "importance", "e").stderr == "too few trials: 1 trial that succeeded has\n"
 
 
 def test_experiments_are_tagged_and_found_by_their_tags(running: FakeRest, invoke) -> None:
