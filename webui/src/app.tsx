@@ -12,6 +12,7 @@ import { Experiments } from "./pages/experiments";
 const Overview = lazy(() => import("./pages/overview").then((module) => ({ default: module.Overview })));
 
 const Trials = lazy(() => import("./pages/trials").then((module) => ({ default: module.Trials })));
+const Relations = lazy(() => import("./pages/relations").then((module) => ({ default: module.Relations })));
 const Nodes = lazy(() => import("./pages/nodes").then((module) => ({ default: module.Nodes })));
 const ManagerLog = lazy(() => import("./pages/logs").then((module) => ({ default: module.ManagerLog })));
 const DispatcherLog = lazy(() => import("./pages/logs").then((module) => ({ default: module.DispatcherLog })));
@@ -46,6 +47,7 @@ export function App() {
             <Route path="/" component={Experiments} />
             <Route path="/experiments/:id">{({ id }) => <Overview key={id} id={id} />}</Route>
             <Route path="/experiments/:id/trials">{({ id }) => <Trials key={id} id={id} />}</Route>
+            <Route path="/experiments/:id/relations">{({ id }) => <Relations key={id} id={id} />}</Route>
             <Route path="/experiments/:id/log">{({ id }) => <DispatcherLog key={id} id={id} />}</Route>
             <Route path="/nodes" component={Nodes} />
             <Route path="/log" component={ManagerLog} />

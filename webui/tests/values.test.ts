@@ -1,7 +1,7 @@
 import { describe, expect, test } from "vitest";
 import { experimentActions, nodeActions, trialActions } from "../src/api/actions";
 import type { Node } from "../src/api/schema";
-import { rangeOf } from "../src/charts/best";
+import { rangeOf } from "../src/charts/ranges";
 import { formatAgo, formatDuration, formatNumber, formatParameter } from "../src/format";
 import { copyText } from "../src/state/copies";
 import { failureCauses } from "../src/state/failures";

@@ -181,3 +181,32 @@ export function tableUrl(id: string, { filter, sort }: TableQuery): string {
   for (const column of sort) url.searchParams.append("sort", column);
   return url.href;
 }
+
+/** Which value the importance of parameters is about. */
+export interface ImportanceQuery {
+  /** A key of the final metric; undefined: its number. */
+  key?: string;
+  direction?: "minimize" | "maximize";
+}
+
+const COMPUTING_MILLISECONDS = 700;
+const OUTDATED_MILLISECONDS = 10_000;
+
+/** How much each parameter matters; asked for again until it is of the trials as they are. */
+export function useImportance(id: string, query: ImportanceQuery) {
+  return useQuery({
+    queryKey: [`experiment ${id}`, "importance", query],
+    queryFn: ({ signal }) =>
+      read(
+        client.GET("/api/v1/experiments/{experiment_id}/importance", {
+          params: { path: { experiment_id: id }, query },
+          signal,
+        }),
+      ),
+    placeholderData: keepPreviousData,
+    refetchInterval: ({ state }) =>
+      state.data?.state === "COMPUTING"
+        ? COMPUTING_MILLISECONDS
+        : state.data?.state === "OUTDATED" && OUTDATED_MILLISECONDS,
+  });
+}

@@ -16,6 +16,7 @@ import { isOver } from "../state/progress";
 const TABS: [path: string, word: string][] = [
   ["", "Overview"],
   ["/trials", "Trials"],
+  ["/relations", "Relations"],
   ["/log", "Log"],
 ];
 

@@ -1,0 +1,147 @@
+"""The page of parameters and values in a browser, of a real manager with real trials."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from fakes.dashboard import Visitor, accessibility_problems, browsing, visiting
+from fakes.real_manager import RealManager, real_manager
+
+pytestmark = pytest.mark.slow
+
+HOSTILE = "<img src=x onerror=alert(1)>" + " very-" * 20 + "long"
+SPACE = {
+    "lr": {"_type": "loguniform", "_value": [1e-4, 1e-1]},
+    HOSTILE: {"_type": "uniform", "_value": [0, 1]},
+    "model": {
+        "_type": "choice",
+        "_value": [{"_name": "<b>cnn</b>", "width": {"_type": "uniform", "_value": [16, 32]}}, {"_name": "mlp"}],
+    },
+}
+TRIAL = """
+import proctor
+proctor.report_final_result(proctor.get_next_parameter()["lr"] * 5)
+"""
+FEW, MANY = 4, 16
+
+
+@pytest.fixture(scope="module")
+def manager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealManager]:
+    """A manager with an experiment of enough trials, and one of too few."""
+    with real_manager(tmp_path_factory.mktemp("manager")) as made:
+        options: dict[str, Any] = {"searchSpace": SPACE, "trialConcurrency": 3}
+        made.create(TRIAL, experiment_id="many", experimentName="digits", maxTrialNumber=MANY, **options)
+        made.create(TRIAL, experiment_id="few", experimentName=HOSTILE, maxTrialNumber=FEW, **options)
+        for name in ("many", "few"):
+            made.until_status(name, "DONE")
+        yield made
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with browsing() as opened:
+        yield opened
+
+
+@pytest.fixture
+def visitor(browser: Any, manager: RealManager) -> Iterator[Visitor]:
+    with visiting(browser, manager) as made:
+        yield made
+
+
+def opened(visitor: Visitor, experiment: str = "many", query: str = "") -> Any:
+    """The page, once everything is drawn."""
+    page = visitor.goto(f"/experiments/{experiment}/relations{query}")
+    page.locator("canvas[data-drawn]").nth(1).wait_for()
+    return page
+
+
+def parameters(page: Any) -> dict[str, list[str]]:
+    return parse_qs(urlsplit(page.url).query)
+
+
+def axes(page: Any) -> list[str]:
+    return [text.rstrip(" ↑↓") for text in page.get_by_role("list", name="Axes").locator("button").all_inner_texts()]
+
+
+@pytest.mark.parametrize("width", [1440, 400])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_page_is_accessible_and_fits_its_screen(browser: Any, manager: RealManager, theme: str, width: int) -> None:
+    with visiting(browser, manager, color_scheme=theme, viewport={"width": width, "height": 900}) as visitor:
+        for experiment, text in (("many", "PED-ANOVA"), ("few", "Too few trials: 4 trials")):
+            page = opened(visitor, experiment)
+            page.get_by_text(text).wait_for()
+            page.get_by_text("Ranges as fields").click()
+            assert accessibility_problems(page) == []
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_a_range_dragged_on_an_axis_is_a_filter_that_the_table_is_opened_with(
+    visitor: Visitor, manager: RealManager
+) -> None:
+    page = opened(visitor)
+    canvas = page.get_by_role("img", name="A line for each of 16 trials")
+    box = canvas.bounding_box()
+    page.mouse.move(box["x"] + 44, box["y"] + 10)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 44, box["y"] + box["height"] / 2, steps=4)
+    page.mouse.up()
+    page.wait_for_url(re.compile("ranges="))
+    (ranges,) = parameters(page)["ranges"]
+    assert re.fullmatch(r"parameter\.lr >= [\d.]+", ranges)
+    matched = manager.client.table("many", filter=ranges)["matched"]
+    assert 0 < matched < MANY
+    page.get_by_text(f"{matched} of 16 trials").wait_for()
+    copied = visitor.open(page.url.removeprefix(visitor.url))
+    copied.get_by_text(f"{matched} of 16 trials").wait_for()
+    page.get_by_role("link", name="as a table").click()
+    page.get_by_text(f"{matched} of 16 trials").wait_for()
+    assert page.get_by_label("Filter").input_value() == ranges
+
+
+def test_axes_are_moved_and_flipped_and_ranges_chosen_by_the_keyboard(visitor: Visitor) -> None:
+    page = opened(visitor)
+    first, second, *others = axes(page)
+    head = page.get_by_role("list", name="Axes").locator("button").first
+    head.focus()
+    page.keyboard.press("ArrowRight")
+    page.wait_for_url(re.compile("axes="))
+    assert axes(page) == [second, first, *others]
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile("axes=.*-parameter"))
+    page.get_by_text("Ranges as fields").click()
+    page.get_by_label("lr from").fill("0.001")
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile("ranges="))
+    page.get_by_label("mlp").click()
+    page.wait_for_url(re.compile("parameter.model"))
+    assert parameters(page)["ranges"] == ['parameter.lr >= 0.001 and parameter.model in ("<b>cnn</b>")']
+    page.reload()
+    page.locator("canvas[data-drawn]").nth(1).wait_for()
+    assert axes(page)[:2] == [second, first]
+    page.get_by_role("button", name="remove ranges").click()
+    page.get_by_text("16 trials", exact=True).wait_for()
+
+
+def test_importance_puts_a_parameter_first_and_a_point_opens_its_trial(visitor: Visitor, manager: RealManager) -> None:
+    page = opened(visitor)
+    bars = page.get_by_role("region", name="Importance", exact=True)
+    bars.get_by_text("of 16 trials").wait_for()
+    known = manager.client.importance("many")["parameters"]
+    assert [text.split("\t")[0] for text in bars.locator("tbody tr").all_inner_texts()] == [
+        each["name"] for each in known
+    ]
+    bars.get_by_role("button", name="model.width").click()
+    page.wait_for_url(re.compile("x=parameter.model.width"))
+    assert axes(page)[0] == "model.width"
+    page.get_by_label("Horizontal").select_option("parameter.lr")
+    page.wait_for_url(re.compile("x=parameter.lr"))
+    page.locator("canvas[data-drawn]").nth(1).wait_for()
+    best = manager.client.experiment("many")["best"]
+    box = page.get_by_role("img", name="value against lr").bounding_box()
+    page.mouse.move(box["x"] + box["width"] - 15, box["y"] + 11)  # the greatest value is that of the greatest lr
+    page.get_by_text(f"trial {best['sequence_id']}: value").wait_for()
+    page.mouse.click(box["x"] + box["width"] - 15, box["y"] + 11)
+    page.wait_for_url(re.compile(f"/trials/{best['trial_id']}$"))
