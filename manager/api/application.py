@@ -68,6 +68,7 @@ def create_application(context: ApiContext | None) -> FastAPI:
     for router in (
         system.router,
         tokens.router,
+        dashboard.api_router,
         nodes.router,
         results.router,
         changes.router,

@@ -1,13 +1,26 @@
 """The calls that read what the trials of one experiment have brought: tables, curves, causes of failures, exports."""
 
+import base64
+import gzip
+import json
+import math
 import struct
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from proctor.sdk.client.transport import PAGE_SIZE, Calls, JsonObject, Query, path_of
 
 IMPORTANCE_POLL_SECONDS = 0.3
+SAVED_VERSION = 1
+"""Of the data in a saved page; `webui/src/api/snapshot.ts` reads them."""
+SAVED_POINTS = 200_000
+"""Of all curves in a saved page together: those of many trials have fewer points each."""
+LEAST_SAVED_POINTS = 20
+_MOST_CURVES = 200
+_MOST_ROWS = 100_000
+_SNAPSHOT = '<script type="application/octet-stream" id="snapshot">'
 
 
 class ResultCalls(Calls):
@@ -67,6 +80,35 @@ class ResultCalls(Calls):
         """
         query = {"status": status, "intermediate": "true" if intermediate else None}
         return self._transport.pages(path_of("experiments", experiment_id, "export"), query=query)
+
+    def saved_page(self, experiment_id: str) -> str:
+        """An experiment's pages as one HTML file: its overview, its trials and their curves, without a manager.
+
+        It loads nothing and changes nothing. Curves of many trials have fewer points: `SAVED_POINTS` together.
+        """
+        experiment = self._get(path_of("experiments", experiment_id))
+        found = list(self.trials(experiment_id, sort="sequence_id"))
+        numbers = [trial["sequence_id"] for trial in found if trial["intermediate_count"]]
+        most = max(LEAST_SAVED_POINTS, SAVED_POINTS // max(1, len(numbers)))
+        curves: dict[int, tuple[list[float], list[float | None]]] = {}
+        is_thinned = False
+        for begin in range(0, len(numbers), _MOST_CURVES):
+            for number, points in self.curves(experiment_id, numbers[begin : begin + _MOST_CURVES]).items():
+                is_thinned |= len(points) > most
+                curves[number] = _saved_curve(points, most)
+        data = {
+            "version": SAVED_VERSION,
+            "saved_at": datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+            "experiment": experiment,
+            "best_curve": list(self.curve(experiment_id)),
+            "trials": found,
+            "table": self.table(experiment_id, columns=("*", "time"), limit=_MOST_ROWS),
+            "curves": curves,
+            "is_thinned": is_thinned,
+        }
+        packed = gzip.compress(json.dumps(data, separators=(",", ":")).encode(), mtime=0)
+        page = self._transport.fetch("/saved-page")[0].decode("utf-8")
+        return page.replace(_SNAPSHOT, _SNAPSHOT + base64.b64encode(packed).decode("ascii"), 1)
 
     def import_data(
         self, experiment_id: str, rows: Sequence[Mapping[str, Any]], *, skip_outside: bool = False
@@ -150,6 +192,14 @@ class ResultCalls(Calls):
         query: Query = {"ids": ",".join(map(str, trials)), "key": key}
         data, _ = self._transport.fetch(path_of("experiments", experiment_id, "curves"), query=query)
         return unpack_curves(data)
+
+
+def _saved_curve(points: Sequence[tuple[float, float]], most: int) -> tuple[list[float], list[float | None]]:
+    """Steps and values, `most` of them at equal distances, the first and the last included."""
+    if len(points) > most:
+        points = [points[round(place * (len(points) - 1) / (most - 1))] for place in range(most)]
+    values = [float(f"{value:.6g}") if math.isfinite(value) else None for _, value in points]
+    return [step for step, _ in points], values
 
 
 def unpack_curves(data: bytes) -> dict[int, list[tuple[float, float]]]:

@@ -1,13 +1,15 @@
 // The frame of every page: where one is, whether what is shown is current, and what the keys do.
 
 import { lazy, Suspense, useEffect } from "react";
-import { Link, Route, Switch, useRoute } from "wouter";
+import { Link, Redirect, Route, Switch, useRoute } from "wouter";
 import { useConnection, useLiveQueries } from "./api/live";
 import { useHealth } from "./api/queries";
+import { snapshot } from "./api/snapshot";
 import { Help, useKeys } from "./components/help";
 import { Waiting } from "./components/parts";
 import { formatTime } from "./format";
 import { Experiments } from "./pages/experiments";
+import { SAVED } from "./state/root";
 
 const Overview = lazy(() => import("./pages/overview").then((module) => ({ default: module.Overview })));
 
@@ -30,12 +32,18 @@ export function App() {
         <Link href="/" className="home">
           Proctor
         </Link>
-        <nav aria-label="Main">
-          <NavLink href="/">Experiments</NavLink>
-          <NavLink href="/nodes">Nodes</NavLink>
-          <NavLink href="/log">Log</NavLink>
-        </nav>
-        <ConnectionSign />
+        {SAVED ? (
+          <SavedSign />
+        ) : (
+          <>
+            <nav aria-label="Main">
+              <NavLink href="/">Experiments</NavLink>
+              <NavLink href="/nodes">Nodes</NavLink>
+              <NavLink href="/log">Log</NavLink>
+            </nav>
+            <ConnectionSign />
+          </>
+        )}
         <button type="button" className="quiet" aria-label="Keys" title="Keys (?)" onClick={keys.toggleHelp}>
           ?
         </button>
@@ -44,7 +52,7 @@ export function App() {
       <main id="main" tabIndex={-1}>
         <Suspense fallback={<Waiting error={null} what="the page" />}>
           <Switch>
-            <Route path="/" component={Experiments} />
+            <Route path="/" component={SAVED ? SavedExperiment : Experiments} />
             <Route path="/experiments/:id">{({ id }) => <Overview key={id} id={id} />}</Route>
             <Route path="/experiments/:id/trials">{({ id }) => <Trials key={id} id={id} />}</Route>
             <Route path="/experiments/:id/relations">{({ id }) => <Relations key={id} id={id} />}</Route>
@@ -69,6 +77,21 @@ function NavLink({ href, children }: { href: string; children: string }) {
     <Link href={href} aria-current={isHere ? "page" : undefined}>
       {children}
     </Link>
+  );
+}
+
+function SavedExperiment() {
+  return <Redirect to={`/experiments/${snapshot().experiment.id}`} replace />;
+}
+
+/** Since when a saved file has not changed. */
+function SavedSign() {
+  const { saved_at, is_thinned } = snapshot();
+  return (
+    <span className="connection" role="status">
+      saved {formatTime(Date.parse(saved_at) / 1000)}
+      {is_thinned && "; long curves have fewer points"}
+    </span>
   );
 }
 

@@ -3,8 +3,10 @@ import { StrictMode } from "react";
 import { createRoot } from "react-dom/client";
 import { Router } from "wouter";
 import { ApiProblem } from "./api/client";
+import { openSnapshot } from "./api/snapshot";
 import { App } from "./app";
-import { BASE } from "./state/root";
+import { useHashLocation, useHashSearch } from "./state/hash";
+import { BASE, SAVED } from "./state/root";
 import "./style.css";
 
 const queries = new QueryClient({
@@ -22,15 +24,24 @@ const queries = new QueryClient({
 // The files of this page are gone: another version of the manager serves it now.
 window.addEventListener("vite:preloadError", () => window.location.reload());
 
-const page = document.getElementById("page");
-if (page) {
+const asFile = { hook: useHashLocation, searchHook: useHashSearch, hrefs: (href: string) => `#${href}` };
+
+function show(page: HTMLElement): void {
   createRoot(page).render(
     <StrictMode>
       <QueryClientProvider client={queries}>
-        <Router base={BASE}>
+        <Router base={BASE} {...(SAVED ? asFile : {})}>
           <App />
         </Router>
       </QueryClientProvider>
     </StrictMode>,
   );
 }
+
+const page = document.getElementById("page");
+if (page && SAVED)
+  openSnapshot().then(
+    () => show(page),
+    (error: Error) => page.append(`This file cannot be shown: ${error.message}`),
+  );
+else if (page) show(page);

@@ -18,6 +18,7 @@ from starlette.convertors import Convertor, register_url_convertor
 from proctor.manager.errors import NotFound, Unavailable
 
 router = APIRouter(include_in_schema=False)
+api_router = APIRouter(tags=["system"])
 
 STATIC = Path(__file__).parents[2] / "static"
 ASSETS = "assets"
@@ -64,6 +65,12 @@ async def get_dashboard(path: str) -> HTMLResponse:
     return HTMLResponse(index_for(path), status_code=200 if is_known else 404, headers={"Cache-Control": "no-store"})
 
 
+@api_router.get("/saved-page", summary="The dashboard as one file, without data", response_class=HTMLResponse)
+async def get_saved_page() -> HTMLResponse:
+    """It asks no manager and loads nothing. A client puts the data of an experiment into its element `snapshot`."""
+    return HTMLResponse(_read_built("saved.html"))
+
+
 def index_for(path: str) -> str:
     """The index whose links are relative to `path`, which is below the manager's root."""
     return read_index().replace('="./', f'="{"../" * path.count("/") or "./"}')
@@ -72,12 +79,14 @@ def index_for(path: str) -> str:
 @cache
 def read_index() -> str:
     """The index as it was built: its links begin with `./`."""
+    return _read_built("index.html")
+
+
+def _read_built(name: str) -> str:
     try:
-        return (STATIC / "index.html").read_text(encoding="utf-8")
+        return (STATIC / name).read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        raise Unavailable(
-            f"the page is not built: {STATIC} has no index.html; run `make webui` in a checkout"
-        ) from error
+        raise Unavailable(f"the page is not built: {STATIC} has no {name}; run `make webui` in a checkout") from error
 
 
 @cache

@@ -40,6 +40,7 @@ from proctor.manager.cli.output import (
 from proctor.manager.cli.session import CliSession, with_session
 from proctor.manager.lifecycle.states import ExperimentStatus
 
+HTML = "html"
 CURVE = ("intermediate", "intermediate_steps")
 """What an exported trial has only with `--intermediate`."""
 STATUSES = tuple(status.value for status in ExperimentStatus)
@@ -241,14 +242,24 @@ def delete(session: CliSession, experiment: str | None, yes: bool, every: bool, 
     epilog=examples(
         "proctor experiment export --filename results.json",
         "proctor experiment export k3x9 --type csv --intermediate > results.csv",
+        "proctor experiment export k3x9 --type html --filename results.html",
     )
 )
 @experiment_argument
 @nnictl_option(
     "--filename", nnictl=["-f"], type=click.Path(path_type=Path), help="Where to write; stdout if not given."
 )
-@click.option("-t", "--type", "kind", type=OneOf(["json", "csv"]), default="json", show_default=True)
-@click.option("-o", "--output", "kind", type=OneOf(["json", "csv"]), hidden=True)
+@click.option(
+    "-t",
+    "--type",
+    "--format",
+    "kind",
+    type=OneOf(["json", "csv", "html"]),
+    default="json",
+    show_default=True,
+    help="html: the pages of the experiment as one file, which a browser opens without a manager.",
+)
+@click.option("-o", "--output", "kind", type=OneOf(["json", "csv", "html"]), hidden=True)
 @click.option(
     "-i",
     "--intermediate",
@@ -266,6 +277,9 @@ def export(
     `value.KEY`.
     """
     found = find_experiment(session.client, experiment, ended_too=True)
+    if kind == HTML:
+        _export_page(session, found["id"], filename, has_choice=intermediate or succeeded)
+        return
     status = "SUCCEEDED" if succeeded else None
     rows = list(session.client.export(found["id"], status=status, intermediate=intermediate))
     lines = rows
@@ -284,6 +298,17 @@ def export(
     if others > 0:
         why = "that did not succeed" if succeeded else "that " + ("has" if others == 1 else "have") + " not ended yet"
         session.report(f"Omitted {_numbered(others, 'trial')} of experiment {found['id']} {why}.")
+
+
+def _export_page(session: CliSession, experiment_id: str, filename: Path | None, *, has_choice: bool) -> None:
+    if has_choice:
+        raise click.UsageError("--type html has all trials and their curves: leave --intermediate and --succeeded out")
+    page = session.client.saved_page(experiment_id)
+    if filename is None:
+        sys.stdout.write(page)
+        return
+    filename.write_text(page, encoding="utf-8")
+    session.report(f"Written to {filename}: the pages of experiment {experiment_id}. A browser opens the file.")
 
 
 @experiment.command("import", epilog=examples("proctor experiment import k3x9 --filename results.json"))

@@ -2,8 +2,9 @@
 
 import createClient, { type Middleware } from "openapi-fetch";
 import { observeServerTime } from "../state/clock";
-import { ROOT } from "../state/root";
+import { ROOT, SAVED } from "../state/root";
 import type { Problem, paths } from "./schema";
+import { answerFromSnapshot } from "./snapshot";
 
 /** A problem document of the manager, or `status` 0: it could not be reached. */
 export class ApiProblem extends Error {
@@ -23,7 +24,10 @@ const observe: Middleware = {
   onResponse: ({ response }) => observeServerTime(response.headers.get("date")),
 };
 
-export const client = createClient<paths>({ baseUrl: ROOT.href.replace(/\/$/, "") });
+export const client = createClient<paths>({
+  baseUrl: ROOT.href.replace(/\/$/, ""),
+  ...(SAVED ? { fetch: answerFromSnapshot } : {}),
+});
 client.use(observe);
 
 type Answer<T> = { data?: T; error?: unknown; response: Response };

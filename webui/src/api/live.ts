@@ -2,6 +2,7 @@
 
 import { type QueryClient, useQueryClient } from "@tanstack/react-query";
 import { useEffect, useSyncExternalStore } from "react";
+import { SAVED } from "../state/root";
 import { type Change, ChangeStream, type Connection } from "./stream";
 
 const LEAST_PAUSE_MILLISECONDS = 500;
@@ -94,6 +95,7 @@ export function useConnection(): Connection {
 export function useLiveQueries(): void {
   const queries = useQueryClient();
   useEffect(() => {
+    if (SAVED) return;
     const refresher = new Refresher((subjects) => refreshQueries(queries, subjects));
     const stream = new ChangeStream({
       onChanges: (changes) => refresher.add(subjectsOf(changes)),

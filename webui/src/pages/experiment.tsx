@@ -11,13 +11,14 @@ import { Waiting } from "../components/parts";
 import { Status } from "../components/status";
 import { capitalized } from "../format";
 import { isOver } from "../state/progress";
+import { SAVED } from "../state/root";
 
-/** Its pages, in the order of the tabs: the end of the address and the word. */
-const TABS: [path: string, word: string][] = [
-  ["", "Overview"],
-  ["/trials", "Trials"],
-  ["/relations", "Relations"],
-  ["/log", "Log"],
+/** Its pages, in the order of the tabs: the end of the address, the word, and whether a saved file has them. */
+const TABS: [path: string, word: string, isSaved: boolean][] = [
+  ["", "Overview", true],
+  ["/trials", "Trials", true],
+  ["/relations", "Relations", false],
+  ["/log", "Log", false],
 ];
 
 /** The head of an experiment's page; `children` is called when the experiment is known, and when it was read. */
@@ -62,7 +63,7 @@ function Head({ experiment }: { experiment: Experiment }) {
       </div>
       {TABS.length > 1 && (
         <nav className="tabs" aria-label="Pages of the experiment">
-          {TABS.map(([path, word]) => (
+          {TABS.filter(([, , isSaved]) => isSaved || !SAVED).map(([path, word]) => (
             <Link key={path} href={root + path} aria-current={location === root + path ? "page" : undefined}>
               {word}
             </Link>

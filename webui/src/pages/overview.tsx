@@ -20,6 +20,7 @@ import { useNow } from "../state/clock";
 import { type Cause, failureCauses } from "../state/failures";
 import { flatParameters } from "../state/parameters";
 import { elapsedSeconds, endedTrials, isOver, timeLeft, totalTrials } from "../state/progress";
+import { SAVED } from "../state/root";
 import { ExperimentPage } from "./experiment";
 import { GpuCells, gpusOf } from "./gpus";
 
@@ -43,7 +44,7 @@ export function Overview({ id }: { id: string }) {
             <div>
               <BestTrial experiment={experiment} />
               <Failures experiment={experiment} />
-              <Machines experiment={experiment} />
+              {!SAVED && <Machines experiment={experiment} />}
             </div>
           </div>
         </>

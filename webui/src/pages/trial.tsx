@@ -23,7 +23,7 @@ import { partsOf } from "../logs/tail";
 import { LogViewer } from "../logs/viewer";
 import { copyText, FORMATS, type Format } from "../state/copies";
 import { flatParameters } from "../state/parameters";
-import { apiUrl } from "../state/root";
+import { apiUrl, SAVED } from "../state/root";
 import { useUrlState } from "../state/url";
 
 const CHART_HEIGHT = 240;
@@ -44,11 +44,13 @@ export function TrialPage({ id }: { id: string }) {
         <Parameters trial={trial} />
         <Curve trial={trial} />
       </div>
-      <div className="stack">
-        <Jobs jobs={jobs.data?.items} error={jobs.error} />
-        <Logs trial={trial} jobs={jobs.data?.items ?? []} />
-        <Checkpoints trial={trial} />
-      </div>
+      {!SAVED && (
+        <div className="stack">
+          <Jobs jobs={jobs.data?.items} error={jobs.error} />
+          <Logs trial={trial} jobs={jobs.data?.items ?? []} />
+          <Checkpoints trial={trial} />
+        </div>
+      )}
     </>
   );
 }

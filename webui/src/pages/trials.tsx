@@ -9,6 +9,7 @@ import { Empty, Waiting } from "../components/parts";
 import { useRestOfScreen } from "../components/screen";
 import { Status } from "../components/status";
 import { capitalized, countOf, statusWord } from "../format";
+import { SAVED } from "../state/root";
 import { useUrlState } from "../state/url";
 import { headOf, nextSort, shownColumns, toCsv } from "../state/view";
 import { Grid } from "../table/grid";
@@ -37,7 +38,7 @@ function TrialTable({ experiment }: { experiment: Experiment }) {
   const [place, height] = useRestOfScreen();
   return (
     <>
-      <FilterField filter={filter} onFilter={setFilter} error={error} />
+      {!SAVED && <FilterField filter={filter} onFilter={setFilter} error={error} />}
       <div className="bar chips">
         <StatusChips experiment={experiment} filter={filter} onFilter={setFilter} />
         <span className="spring" />
@@ -49,9 +50,11 @@ function TrialTable({ experiment }: { experiment: Experiment }) {
                 : `${table.matched.toLocaleString("en-US")} of ${countOf(table.total, "trial")}`}
             </span>
             <ColumnChoice table={table} shown={columns} isChosen={Boolean(chosen)} onChoose={setChosen} />
-            <a href={tableUrl(experiment.id, query)} download={`${experiment.id}.json`}>
-              JSON
-            </a>
+            {!SAVED && (
+              <a href={tableUrl(experiment.id, query)} download={`${experiment.id}.json`}>
+                JSON
+              </a>
+            )}
             <button
               type="button"
               className="link"

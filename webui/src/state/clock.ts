@@ -4,6 +4,7 @@ import { useSyncExternalStore } from "react";
 
 const TOLERANCE_SECONDS = 3; // the Date header has whole seconds, and answers take time
 let offset = 0;
+let stopped: number | undefined;
 
 /** Learn the manager's time from the Date header of an answer. */
 export function observeServerTime(date: string | null): undefined {
@@ -13,9 +14,15 @@ export function observeServerTime(date: string | null): undefined {
   offset = Math.abs(found) > TOLERANCE_SECONDS ? found : 0;
 }
 
+/** Stop the clock: a saved file shows what was then. */
+export function setServerTime(seconds: number): void {
+  stopped = seconds;
+  current = Math.floor(seconds);
+}
+
 /** Seconds since 1970 on the manager's clock. */
 export function serverNow(): number {
-  return Date.now() / 1000 + offset;
+  return stopped ?? Date.now() / 1000 + offset;
 }
 
 const listeners = new Set<() => void>();

@@ -1,8 +1,11 @@
 // Where the manager is. The index comes with the way from its own address to the manager's root, so that any prefix works.
 
+/** The data of a saved file (`proctor experiment export --type html`), which asks no manager; null on a manager's page. */
+export const SAVED = document.getElementById("snapshot");
+
 const WAY = import.meta.env.DEV ? "/" : (document.documentElement.dataset.root ?? "./");
 
-export const ROOT = new URL(WAY, document.baseURI);
+export const ROOT = SAVED ? new URL("http://saved.invalid/") : new URL(WAY, document.baseURI);
 
 /** The path that every page's address begins with, for the router; without a slash at its end. */
 export const BASE = ROOT.pathname.replace(/\/$/, "");

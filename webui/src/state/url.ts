@@ -2,6 +2,8 @@
 
 import { useCallback } from "react";
 import { useLocation, useSearch } from "wouter";
+import { hashSearch } from "./hash";
+import { SAVED } from "./root";
 
 /** One parameter of the address and a function that sets it; what equals the default is left out. */
 export function useUrlState(name: string, byDefault = ""): [string, (value: string) => void] {
@@ -10,7 +12,7 @@ export function useUrlState(name: string, byDefault = ""): [string, (value: stri
   const value = new URLSearchParams(search).get(name) ?? byDefault;
   const set = useCallback(
     (next: string) => {
-      const query = new URLSearchParams(window.location.search);
+      const query = new URLSearchParams(SAVED ? hashSearch() : window.location.search);
       if (next === byDefault) query.delete(name);
       else query.set(name, next);
       const text = query.toString();
