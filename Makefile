@@ -87,6 +87,7 @@ docs: $(DOCS)/ready  ## build the documentation as a site in site/; fails at a b
 
 pictures: setup  ## draw the pictures of the documentation anew
 	PYTHONPATH=src:tests $(BIN)/python docs/site/pictures.py
+	PYTHONPATH=src:tests $(BIN)/python docs/site/page_pictures.py
 
 bench: setup  ## measure; one table (about 15 minutes on an idle machine)
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -262,6 +262,15 @@ def test_every_page_is_in_the_navigation_of_the_site() -> None:
     assert {page for page in named if not page.startswith(("repository/", "generated/"))} == there - listed
 
 
+def test_each_page_of_the_dashboard_has_a_picture_that_is_shown() -> None:
+    """They depend on the fonts of a machine, so they are not compared: `make pictures`."""
+    script = (ROOT / "docs" / "site" / "page_pictures.py").read_text(encoding="utf-8")
+    drawn = re.findall(r'^    "(\w+)": \("/', script, re.MULTILINE)
+    assert {f"{name}.png" for name in drawn} == {path.name for path in (ROOT / "docs" / "pictures").glob("*.png")}
+    shown = (ROOT / "docs" / "dashboard.md").read_text(encoding="utf-8")
+    assert [name for name in drawn if f"(pictures/{name}.png)" not in shown] == []
+
+
 def test_the_picture_is_the_one_that_its_script_draws(tmp_path: Path) -> None:
     """If the terminal's screens were changed on purpose: `make pictures`."""
     script = ROOT / "docs" / "site" / "pictures.py"
@@ -269,7 +278,7 @@ def test_the_picture_is_the_one_that_its_script_draws(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": paths}
     subprocess.run([sys.executable, str(script), str(tmp_path)], env=environment, check=True)
     drawn = {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()}
-    assert set(drawn) == {path.name for path in (ROOT / "docs" / "pictures").iterdir()}
+    assert set(drawn) == {path.name for path in (ROOT / "docs" / "pictures").glob("*.svg")}
     for name, text in drawn.items():
         assert (ROOT / "docs" / "pictures" / name).read_text(encoding="utf-8") == text, (
             f"run `make pictures` for {name}"

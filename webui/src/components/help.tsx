@@ -2,21 +2,27 @@
 
 import { useCallback, useEffect, useRef, useState } from "react";
 import { useLocation } from "wouter";
+import { SAVED } from "../state/root";
+
+/** What leads to pages that a saved file does not have. */
+const GOING: [keys: string, does: string][] = [
+  ["g e", "go to the experiments"],
+  ["g n", "go to the nodes"],
+  ["g l", "go to the manager's log"],
+];
 
 /** What each key does; the list that `?` shows. */
 export const KEYS: [keys: string, does: string][] = [
   ["?", "show or hide this list"],
   ["/", "search"],
-  ["g e", "go to the experiments"],
-  ["g n", "go to the nodes"],
-  ["g l", "go to the manager's log"],
+  ...(SAVED ? [] : GOING),
   ["j  k", "next and previous row"],
   ["Enter", "open the row"],
   ["Esc", "leave a field, close this list"],
 ];
 
 const SECOND_KEY_MILLISECONDS = 1000;
-const GO_TO: Record<string, string> = { e: "/", n: "/nodes", l: "/log" };
+const GO_TO: Record<string, string> = SAVED ? {} : { e: "/", n: "/nodes", l: "/log" };
 
 /** Listens to the keys; `isHelpShown` with `toggleHelp` is the list. */
 export function useKeys() {

@@ -1,0 +1,51 @@
+"""Draw the pictures of the dashboard's pages: `make pictures`. Needs Chromium (`make test-servers`).
+
+The manager is real and serves a made-up experiment, the same one each time. What is drawn depends on the fonts of the
+machine, so a test only looks whether each page has its picture.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from fakes.dashboard import browsing, visiting
+from fakes.real_manager import real_manager
+
+FOLDER = Path(__file__).parents[1] / "pictures"
+SIZE = {"width": 1440, "height": 900}
+PAGES = {
+    "experiments": ("/", "sample of"),
+    "overview": ("/experiments/{experiment}", "Best trial"),
+    "trials": ("/experiments/{experiment}/trials", "500 trials"),
+    "trial": ("/trials/{trial}", "Intermediate values"),
+    "nodes": ("/nodes", "last report"),
+    "log": ("/log", "is at http"),
+}
+"""By the name of the picture: the address, and a text that is there once the page is."""
+
+
+def draw(folder: Path) -> None:
+    """All pages, in light colors."""
+    with tempfile.TemporaryDirectory() as name:
+        home = Path(name) / "home"
+        command = [sys.executable, "-m", "proctor.manager.sample", "--home", str(home), "--trials", "500"]
+        subprocess.run(command, check=True, env={**os.environ, "PROCTOR_PORT": "0"})
+        with real_manager(Path(name) / "work", home=home) as manager, browsing() as browser:
+            (experiment,) = manager.client.experiments()
+            names = {"experiment": experiment["id"], "trial": experiment["best"]["trial_id"]}
+            options: dict[str, Any] = {"color_scheme": "light", "viewport": SIZE}
+            with visiting(browser, manager, **options) as visitor:
+                visitor.expected_errors = ("404", "409", "503")  # a made-up trial has no files
+                for picture, (path, text) in PAGES.items():
+                    page = visitor.goto(path.format(**names))
+                    page.get_by_text(text, exact=False).first.wait_for()
+                    page.wait_for_load_state("load")
+                    page.wait_for_timeout(1000)  # charts are drawn after their data have come
+                    page.screenshot(path=folder / f"{picture}.png", animations="disabled")
+
+
+if __name__ == "__main__":
+    draw(Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER)
