@@ -12,6 +12,7 @@ from socket import socket
 from proctor.manager.api.context import ApiContext
 from proctor.manager.clock import SystemClock
 from proctor.manager.dispatcher.client.liveness import Patience
+from proctor.manager.engine.curve_packing import pack_curves_forever
 from proctor.manager.engine.dispatchers import ProcessDispatchers
 from proctor.manager.engine.manager import Manager, ServiceFactory
 from proctor.manager.events import prune_events_forever
@@ -30,6 +31,7 @@ from proctor.manager.process.sockets import (
 )
 from proctor.manager.security import HostGuard, Tokens
 from proctor.manager.settings import Home, ManagerSettings, SettingsError, open_to_others
+from proctor.manager.store.read_process import ReadProcess
 from proctor.manager.store.tables import jobs
 from proctor.sdk.disk_errors import explain
 from proctor.sdk.failpoints import failpoint
@@ -149,7 +151,7 @@ async def open_manager(
     home, clock = settings.home, SystemClock()
     patience = Patience(settings.dispatchers.patience_seconds)
     opened = await open_control(home, clock, accept=settings.accept_database)
-    async with opened.database as control:
+    async with opened.database as control, ReadProcess.open() as read_process:
         pool = NodePool()
         hub = KeeperHub(pool, key=home.keeper_key(), now=clock.now)
         keeper = ensure_local_keeper(home.path, hub, pool)
@@ -167,6 +169,7 @@ async def open_manager(
             create_service=create_service,
             providers=providers,
             is_whole=opened.pages.done,
+            read_process=read_process,
         )
         context = ApiContext(
             manager=manager,
@@ -196,6 +199,7 @@ async def _background(context: ApiContext, keeper: LocalKeeper, pages: PageCheck
             group.create_task(measurements.measure_loop_lag(), name="loop lag"),
             group.create_task(housekeeping, name="housekeeping"),
             group.create_task(pages.run(), name="page check"),
+            group.create_task(pack_curves_forever(manager), name="curve packing"),
         ]
         try:
             yield

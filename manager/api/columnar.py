@@ -1,15 +1,17 @@
-"""Tables and curves as they travel: JSON, and the binary formats that are read without parsing every number.
+"""Tables as they travel: JSON, and a binary format that is read without parsing every number.
 
-That of a table (`application/vnd.proctor.columns`): the four bytes `PCOL`; the length of the header as uint32; the
+The latter (`application/vnd.proctor.columns`): the four bytes `PCOL`; the length of the header as uint32; the
 header, JSON in UTF-8; then a block of data for each column. All numbers are little-endian. Spaces after the header make
 the data begin at a multiple of 8 from the start, and bytes of 0 each block.
 """
 
 import json
 import math
+import sqlite3
 import sys
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Literal
 
@@ -17,14 +19,12 @@ from pydantic import Field
 
 from proctor.manager.api.json_types import Json, json_to_wire, rfc3339, utc
 from proctor.manager.api.models import Resource
+from proctor.manager.store.trial_table import table
 from proctor.manager.store.trial_table.table import TableColumn, TrialTable
 
 MEDIA_TYPE = "application/vnd.proctor.columns"
-CURVES_MEDIA_TYPE = "application/vnd.proctor.curves"
 VERSION = 1
 _MAGIC = b"PCOL"
-_CURVES_MAGIC = b"PCRV"
-_LARGEST_SINGLE = 3.4028234663852886e38
 _ROWS_AT_ONCE = 500
 """That are written as JSON in one go: other threads wait for it."""
 _NO_INTEGER = -(2**31)
@@ -56,6 +56,47 @@ class Table(Resource):
     """The id of the experiment's newest event."""
 
 
+@dataclass(frozen=True)
+class TableQuery:
+    """What `get_table` was asked for. `reasons` are those of trials that run, by their ids."""
+
+    experiment_id: str
+    now: float
+    filter: str | None
+    sort: Sequence[str]
+    columns: Sequence[str]
+    offset: int
+    limit: int
+    reasons: Mapping[str, str]
+    is_binary: bool
+
+
+def read_table(connection: sqlite3.Connection, asked: TableQuery) -> bytes:
+    """A table as it travels; run where heavy reads are. Raises QueryRefused."""
+    found = table.read(
+        connection,
+        asked.experiment_id,
+        now=asked.now,
+        filter=asked.filter,
+        sort=asked.sort,
+        columns=asked.columns,
+        offset=asked.offset,
+        limit=asked.limit,
+    )
+    add_reasons(found, asked.reasons)
+    return pack_table(found) if asked.is_binary else table_to_json(found)
+
+
+def add_reasons(found: TrialTable, reasons: Mapping[str, str]) -> None:
+    """Say in a table of the trials that run what their nodes say of them now."""
+    shown = next((column.values for column in found.columns if column.name == "reason"), None)
+    if shown is None:
+        return
+    for place, trial_id in found.running.items():
+        if trial_id in reasons:
+            shown[place] = reasons[trial_id] or None
+
+
 def pack_table(table: TrialTable) -> bytes:
     """A table in the binary format."""
     descriptions, blocks, position = [], [], 0
@@ -78,28 +119,6 @@ def table_to_json(table: TrialTable) -> bytes:
     values = [list(_wire_values(column)) for column in table.columns]
     rows = zip(*values, strict=True) if values else (() for _ in range(table.rows))
     return f'{head[:-1]},"rows":[{",".join(_json_rows(rows))}]}}'.encode()
-
-
-def pack_curves(curves: Mapping[int, Sequence[tuple[float, float]]]) -> bytes:
-    """Curves of trials by their numbers, each a list of steps and values, as `application/vnd.proctor.curves`.
-
-    The four bytes `PCRV`; as uint32 the version, how many trials n, and how many points p; uint32[n] the trials'
-    numbers, uint32[n] how many points each has, uint32[n] which is its first; float32[p] all steps, float32[p] all
-    values, NaN for one that is not a finite number.
-    """
-    counts = [len(points) for points in curves.values()]
-    begins = [0, *accumulate(counts)][: len(counts)]
-    steps, values = array("f"), array("f")
-    for points in curves.values():
-        steps.extend(_single(step) for step, _ in points)
-        values.extend(_single(value) for _, value in points)
-    head = [VERSION, len(counts), len(steps), *curves, *counts, *begins]
-    return _CURVES_MAGIC + _bytes("I", head) + _bytes("f", steps) + _bytes("f", values)
-
-
-def _single(number: float) -> float:
-    """A number that fits into a float32, else NaN."""
-    return number if abs(number) <= _LARGEST_SINGLE else math.nan
 
 
 def _counts(table: TrialTable) -> dict[str, int]:
@@ -146,11 +165,13 @@ def _pack_numbers(values: Sequence[Any]) -> tuple[dict[str, Any], bytes]:
     """Whole numbers that fit as i32, the others as f64, of which NaN is null."""
     kinds = set(map(type, values))
     if float not in kinds and all(value is None or _NO_INTEGER < value < -_NO_INTEGER for value in values):
-        return {"encoding": "i32"}, _bytes("i", [_NO_INTEGER if value is None else value for value in values])
+        return {"encoding": "i32"}, to_bytes("i", [_NO_INTEGER if value is None else value for value in values])
     try:
-        return {"encoding": "f64"}, _bytes("d", [math.nan if value is None else value for value in values])
+        return {"encoding": "f64"}, to_bytes("d", [math.nan if value is None else value for value in values])
     except OverflowError:  # an integer that no double can hold
-        return {"encoding": "f64"}, _bytes("d", [math.nan if value is None else _to_double(value) for value in values])
+        return {"encoding": "f64"}, to_bytes(
+            "d", [math.nan if value is None else _to_double(value) for value in values]
+        )
 
 
 def _to_double(value: int | float) -> float:
@@ -165,18 +186,27 @@ def _pack_indexes(values: Sequence[str | None], words: list[str]) -> tuple[dict[
     name, code, size = next(each for each in _INDEXES if len(words) < each[2])
     places: dict[str | None, int] = {word: place for place, word in enumerate(words)}
     places[None] = size - 1
-    return {"encoding": name, "values": words}, _bytes(code, [places[value] for value in values])
+    return {"encoding": name, "values": words}, to_bytes(code, [places[value] for value in values])
 
 
 def _pack_texts(values: Sequence[str]) -> tuple[dict[str, Any], bytes]:
     """Where each text begins, and where the last one ends, then the texts in UTF-8."""
     texts = [value.encode("utf-8", "backslashreplace") for value in values]
-    return {"encoding": "text"}, _bytes("I", [0, *accumulate(map(len, texts))]) + b"".join(texts)
+    return {"encoding": "text"}, to_bytes("I", [0, *accumulate(map(len, texts))]) + b"".join(texts)
 
 
-def _bytes(code: str, values: Sequence[Any]) -> bytes:
+def to_bytes(code: str, values: Sequence[Any]) -> bytes:
     """The numbers of one machine type, little-endian."""
     packed = array(code, values)
     if sys.byteorder == "big":
         packed.byteswap()
     return packed.tobytes()
+
+
+def from_bytes(code: str, data: bytes) -> Sequence[Any]:
+    """The numbers of `to_bytes`."""
+    numbers = array(code)
+    numbers.frombytes(data)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers

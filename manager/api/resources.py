@@ -19,7 +19,6 @@ from proctor.manager.store.errors import RowNotFound
 from proctor.manager.store.rows import CheckpointRow, ExperimentRow, MetricRow, TrialJobRow, TrialRow
 from proctor.manager.store.tables import events, jobs, trials
 from proctor.manager.store.tables.jobs import JobUsage
-from proctor.manager.store.trial_table.table import TrialTable
 from proctor.sdk.metrics import JSON_WORDS
 from proctor.sdk.protocol import checkpoint_place
 from proctor.training_services.nodes.pool import Node, NodePool, Reservation
@@ -160,14 +159,10 @@ def trial_resource(
     )
 
 
-def add_silences(context: ApiContext, connection: sqlite3.Connection, found: TrialTable) -> None:
-    """Say in a table of the trials that run and whose nodes report nothing why that is."""
-    reasons = next((column.values for column in found.columns if column.name == "reason"), None)
-    if reasons is None:
-        return
-    for place, trial_id in found.running.items():
-        row = trials.get(connection, trial_id)
-        reasons[place] = trial_reason(context, row, newest_node(connection, row)) or None
+def reasons_of_running(context: ApiContext, connection: sqlite3.Connection, experiment_id: str) -> dict[str, str]:
+    """By the ids of an experiment's trials that run: why nodes report nothing of them; else what their rows say."""
+    running = [row for row in trials.live(connection, experiment_id) if row.status is TrialStatus.RUNNING]
+    return {row.id: trial_reason(context, row, newest_node(connection, row)) for row in running}
 
 
 def newest_node(connection: sqlite3.Connection, row: TrialRow) -> str | None:

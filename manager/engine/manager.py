@@ -3,10 +3,10 @@
 import asyncio
 import logging
 import sqlite3
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from proctor.manager.clock import Clock
 from proctor.manager.config.loading import LoadedExperiment
@@ -34,6 +34,7 @@ from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.settings import Home
 from proctor.manager.store.database import Database
 from proctor.manager.store.errors import DatabaseUnusable
+from proctor.manager.store.read_process import ReadProcess
 from proctor.manager.store.rows import ExperimentRow, TrialRow, trial_end_columns
 from proctor.manager.store.tables import experiments, jobs
 from proctor.sdk.disk_errors import explain
@@ -46,6 +47,8 @@ from proctor.training_services.providers import FileCollection, NodeProvider, Pr
 from proctor.training_services.registry import create as create_service
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 __all__ = ["UNLIMITED", "DispatcherFactory", "Manager", "ServiceFactory", "Unlimited"]
 
@@ -73,6 +76,7 @@ class Manager:
         providers: Providers | None = None,
         is_whole: asyncio.Event | None = None,
         threads: bool = True,
+        read_process: ReadProcess | None = None,
     ) -> None:
         """:param is_whole: set once the control database is known to be whole; None: it is."""
         self.home = home
@@ -82,6 +86,8 @@ class Manager:
         self.clock = clock
         self.feed = ChangeFeed()
         self._threads = threads
+        self._reads = read_process
+        self.watched_curves: set[str] = set()  # whose curves are worth packing
         self._making: set[Path] = set()  # folders of experiments that are being created or loaded
         self.providers = providers
         self.nodes = NodeRecords(pool, control, self.feed, clock)
@@ -479,6 +485,16 @@ class Manager:
     async def metrics(self, experiment_id: str) -> Database:
         """The experiment's metrics database, which holds its file open only while it is used. Raises NotFound."""
         return await self._supervisor.metrics(experiment_id)
+
+    async def read_heavy(
+        self, database: Database, function: Callable[..., T], *arguments: Any, time_limit_seconds: float = 5.0
+    ) -> T:
+        """What `function`, of a module, makes of a connection and the arguments, in the process of heavy reads if there
+        is one. Raises what `Database.read` does."""
+        if self._reads is None or not database.has_threads:
+            return await database.read(lambda connection: function(connection, *arguments), time_limit_seconds)
+        with database.kept_open():
+            return await self._reads.read(database.path, function, *arguments, time_limit_seconds=time_limit_seconds)
 
     async def read_job_file(self, trial_id: str, job_number: int | None, path: str, offset: int, limit: int) -> bytes:
         """Part of a file of a trial's job (None: its newest). Raises NotFound."""

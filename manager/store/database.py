@@ -2,8 +2,8 @@
 
 import asyncio
 import sqlite3
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -69,6 +69,8 @@ class Database:
         )
         self._lacks_thread = False
         self._threads = threads
+        self._outside = 0  # reads in another process
+        self._is_free = asyncio.Event()  # set at the end of the last of them
         if threads:
             self._start_writer()
 
@@ -194,6 +196,26 @@ class Database:
             self._resolve(future, None, DatabaseUnusable(f"The database {self.path} cannot be read now: {error}."))
         return future
 
+    @contextmanager
+    def kept_open(self) -> Iterator[None]:
+        """While another process reads the file: `close` waits for the end of that. Raises DatabaseUnusable when it is
+        closed."""
+        if self._closing is not None:
+            raise DatabaseUnusable(f"The database {self.path} is closed.")
+        self._outside += 1
+        try:
+            yield
+        finally:
+            self._outside -= 1
+            if self._outside == 0:
+                self._is_free.set()
+                self._is_free = asyncio.Event()
+
+    @property
+    def has_threads(self) -> bool:
+        """Whether it is read and written in threads, rather than in the loop."""
+        return self._threads
+
     def on_health_change(self, callback: Callable[[str], None]) -> None:
         """Call `callback` in the loop with `health` whenever it changes: HEALTHY, or a sentence that says why the file
         cannot be written. Writes wait meanwhile."""
@@ -211,6 +233,8 @@ class Database:
                 self._loop.call_soon(self._close_in_loop, self._closing)
             self._closing.add_done_callback(lambda _: self._change_pending(-1))
         await asyncio.shield(self._closing)
+        while self._outside:
+            await self._is_free.wait()
 
     def _close_files(self) -> None:
         self._readers.close()

@@ -12,6 +12,9 @@ StoreError
     └── NewerDatabase  … written by a newer version of Proctor
 """
 
+from functools import partial
+from typing import Any
+
 
 class StoreError(Exception):
     """The store could not do what was asked."""
@@ -49,6 +52,10 @@ class QueryRefused(StoreError):
         self.expected = expected
         self.found = found
         self.nearest = nearest
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        parts = {name: getattr(self, name) for name in ("position", "expected", "found", "nearest")}
+        return partial(QueryRefused, **parts), (self.key,)
 
 
 class ValueRefused(StoreError):

@@ -176,13 +176,16 @@ SELECT EXISTS (SELECT 1 FROM trials WHERE experiment_id = :experiment_id);
 -- name: trials.numbers
 SELECT id, sequence_id FROM trials WHERE id IN (SELECT value FROM json_each(:ids));
 
+-- name: trials.starts
+SELECT id, sequence_id, started_at FROM trials WHERE experiment_id = :experiment_id ORDER BY sequence_id;
+
 -- name: trials.named
 -- a word of digits is a sequence id, any other an id
-SELECT words.value, trials.id, trials.sequence_id FROM json_each(:words) AS words
+SELECT words.value, trials.id, trials.sequence_id, trials.started_at FROM json_each(:words) AS words
 CROSS JOIN trials ON trials.sequence_id = CAST(words.value AS INTEGER)
 WHERE trials.experiment_id = :experiment_id AND words.value <> '' AND words.value NOT GLOB '*[^0-9]*'
 UNION ALL
-SELECT words.value, trials.id, trials.sequence_id FROM json_each(:words) AS words
+SELECT words.value, trials.id, trials.sequence_id, trials.started_at FROM json_each(:words) AS words
 CROSS JOIN trials ON trials.id = words.value
 WHERE trials.experiment_id = :experiment_id AND words.value GLOB '*[^0-9]*';
 
@@ -444,6 +447,60 @@ WHERE id BETWEEN :first_id AND :last_id AND kind = 'intermediate' AND member = :
 SELECT max(0.0, first_seconds + time - started_at) FROM metrics JOIN journals USING (trial_id, job, member)
 WHERE trial_id = :trial_id AND kind = 'intermediate' AND member = :member AND sequence = :sequence AND job <= :resumed_from
 ORDER BY id DESC LIMIT 1;
+
+-- name: curves.all
+-- with nulls where it is not packed, or not as it is now
+SELECT state.trial_id, has_all_keys, first_time, steps, seconds, packed_curves."values", packed_keys."values" FROM (
+    SELECT trial_id, count(*) AS journals, sum(offset) AS journal_bytes, total(intermediates * (member = :member)) AS points
+    FROM journals GROUP BY trial_id
+) AS state
+LEFT JOIN packed_curves ON packed_curves.trial_id = state.trial_id AND packed_curves.member = :member
+    AND packed_curves.journals = state.journals AND packed_curves.journal_bytes = state.journal_bytes
+LEFT JOIN packed_keys ON packed_keys.curve = packed_curves.id AND packed_keys.key = :key
+WHERE points > 0;
+
+-- name: curves.of_trial
+SELECT state.trial_id, has_all_keys, first_time, steps, seconds, packed_curves."values", packed_keys."values" FROM (
+    SELECT trial_id, count(*) AS journals, sum(offset) AS journal_bytes, total(intermediates * (member = :member)) AS points
+    FROM journals WHERE trial_id = :trial_id GROUP BY trial_id
+) AS state
+LEFT JOIN packed_curves ON packed_curves.trial_id = state.trial_id AND packed_curves.member = :member
+    AND packed_curves.journals = state.journals AND packed_curves.journal_bytes = state.journal_bytes
+LEFT JOIN packed_keys ON packed_keys.curve = packed_curves.id AND packed_keys.key = :key
+WHERE points > 0;
+
+-- name: curves.count_points
+SELECT coalesce(sum(intermediates), 0) FROM journals WHERE member = :member;
+
+-- name: curves.unpacked
+SELECT state.trial_id FROM (
+    SELECT trial_id, count(*) AS journals, sum(offset) AS journal_bytes, total(intermediates * (member = :member)) AS points
+    FROM journals GROUP BY trial_id
+) AS state
+LEFT JOIN packed_curves ON packed_curves.trial_id = state.trial_id AND packed_curves.member = :member
+    AND packed_curves.journals = state.journals AND packed_curves.journal_bytes = state.journal_bytes
+WHERE points >= :fewest AND packed_curves.id IS NULL;
+
+-- name: curves.state
+-- how many journals a trial has, how far they are stored, a member's points, and whether its curve is packed like that
+SELECT journals, journal_bytes, points, EXISTS (
+    SELECT 1 FROM packed_curves WHERE packed_curves.trial_id = :trial_id AND packed_curves.member = :member
+    AND packed_curves.journals = state.journals AND packed_curves.journal_bytes = state.journal_bytes
+) FROM (
+    SELECT count(*) AS journals, coalesce(sum(offset), 0) AS journal_bytes, total(intermediates * (member = :member)) AS points
+    FROM journals WHERE trial_id = :trial_id
+) AS state;
+
+-- name: curves.delete
+DELETE FROM packed_curves WHERE trial_id = :trial_id AND member = :member;
+
+-- name: curves.insert
+INSERT INTO packed_curves (
+    trial_id, member, journals, journal_bytes, has_all_keys, first_time, steps, seconds, "values"
+) VALUES (:trial_id, :member, :journals, :journal_bytes, :has_all_keys, :first_time, :steps, :seconds, :values);
+
+-- name: curves.insert_key
+INSERT INTO packed_keys (curve, key, "values") VALUES (:curve, :key, :values);
 
 -- name: checkpoints.insert
 INSERT INTO checkpoints (trial_id, job, member, offset, step, path, sequence, time, with_metric, bytes, manifest, value)

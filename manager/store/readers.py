@@ -157,36 +157,48 @@ class ReaderPool:
                 connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
         except Exception as error:
             if isinstance(item, ReadRequest):
-                self._resolve(item.future, None, self._translate(error, item))
+                self._resolve(item.future, None, translate(error, self._path, item.time_limit_seconds))
         return connection
 
     def _answer(self, connection: sqlite3.Connection, request: ReadRequest) -> None:
-        future, deadline = request.future, monotonic() + request.time_limit_seconds
+        future = request.future
         if future.cancelled():  # while it was queued
             self._resolve(future, None, None)
             return
-        connection.set_progress_handler(lambda: future.cancelled() or monotonic() > deadline, _PROGRESS_STEPS)
-        connection.execute("BEGIN")
-        try:
-            result = request.function(connection)
-        finally:
-            connection.set_progress_handler(None, 0)
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
+        result = read_once(connection, request.function, request.time_limit_seconds, future.cancelled)
         self._resolve(request.future, result, None)
 
-    def _translate(self, error: Exception, request: ReadRequest) -> Exception:
-        if not isinstance(error, sqlite3.Error):
-            return error
-        code = primary_code(error)
-        if code == sqlite3.SQLITE_INTERRUPT:
-            translated: Exception = ReadTimeout(
-                f"A read of {self._path} took longer than {request.time_limit_seconds:g} s and was interrupted. "
-                "Ask for less at a time."
-            )
-        elif code in _UNREADABLE:
-            translated = DatabaseUnusable(f"The database {self._path} cannot be read: {describe(error)}.")
-        else:
-            return error
-        translated.__cause__ = error
-        return translated
+
+def read_once(
+    connection: sqlite3.Connection,
+    function: Callable[[sqlite3.Connection], Any],
+    time_limit_seconds: float,
+    is_canceled: Callable[[], bool],
+) -> Any:
+    """Run `function` on one consistent state of the database; it is interrupted when its time is over."""
+    deadline = monotonic() + time_limit_seconds
+    connection.set_progress_handler(lambda: is_canceled() or monotonic() > deadline, _PROGRESS_STEPS)
+    connection.execute("BEGIN")
+    try:
+        return function(connection)
+    finally:
+        connection.set_progress_handler(None, 0)
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
+def translate(error: Exception, path: str, time_limit_seconds: float) -> Exception:
+    """What a read that has failed raises."""
+    if not isinstance(error, sqlite3.Error):
+        return error
+    code = primary_code(error)
+    if code == sqlite3.SQLITE_INTERRUPT:
+        translated: Exception = ReadTimeout(
+            f"A read of {path} took longer than {time_limit_seconds:g} s and was interrupted. Ask for less at a time."
+        )
+    elif code in _UNREADABLE:
+        translated = DatabaseUnusable(f"The database {path} cannot be read: {describe(error)}.")
+    else:
+        return error
+    translated.__cause__ = error
+    return translated

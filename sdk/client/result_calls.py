@@ -21,6 +21,7 @@ LEAST_SAVED_POINTS = 20
 _MOST_CURVES = 200
 _MOST_ROWS = 100_000
 _SNAPSHOT = '<script type="application/octet-stream" id="snapshot">'
+_COUNTS = {"u8": "B", "u16": "H", "u32": "I"}
 
 
 class ResultCalls(Calls):
@@ -181,17 +182,53 @@ class ResultCalls(Calls):
         return found
 
     def curves(
-        self, experiment_id: str, trials: Sequence[int | str], *, key: str | None = None
+        self,
+        experiment_id: str,
+        trials: Sequence[int | str] | None = None,
+        *,
+        key: str | None = None,
+        x: str = "step",
     ) -> dict[int, list[tuple[float, float]]]:
-        """The visible curves of at most 200 trials, by their numbers, as (step, value); a value that is not a finite
-        number is NaN. Steps and values have the precision of a float32.
+        """The visible curves of trials, by their numbers, as (x, value): NaN for a value that is not a finite
+        number, and for an x that is not known. Both have the precision of a float32.
 
-        :param trials: numbers or ids.
+        :param trials: at most 200 numbers or ids; None: all trials with points.
         :param key: of what was reported, nested ones with dots; None: its number.
+        :param x: `step`, `seconds` since the trial was first started, or `time`, the Unix time.
         """
-        query: Query = {"ids": ",".join(map(str, trials)), "key": key}
+        ids = None if trials is None else ",".join(map(str, trials))
+        query: Query = {"ids": ids, "key": key, "x": x}
         data, _ = self._transport.fetch(path_of("experiments", experiment_id, "curves"), query=query)
         return unpack_curves(data)
+
+    def density(
+        self,
+        experiment_id: str,
+        *,
+        key: str | None = None,
+        x: str = "step",
+        width: int = 1000,
+        height: int = 400,
+        log_x: bool = False,
+        log_y: bool = False,
+    ) -> JsonObject:
+        """How many curves of all trials pass through each cell of a chart: `counts`, a list of rows, that of the
+        greatest values first; `curves`, `most`, and the axes `x` and `y` with `from`, `to`, `least`, `greatest`.
+
+        :param key: as for `curves`, and so is `x`.
+        :param width: how many columns of cells.
+        :param height: how many rows.
+        """
+        query: Query = {
+            "key": key,
+            "x": x,
+            "width": width,
+            "height": height,
+            "log_x": "true" if log_x else None,
+            "log_y": "true" if log_y else None,
+        }
+        data, _ = self._transport.fetch(path_of("experiments", experiment_id, "curves", "density"), query=query)
+        return unpack_density(data)
 
 
 def _saved_curve(points: Sequence[tuple[float, float]], most: int) -> tuple[list[float], list[float | None]]:
@@ -206,11 +243,27 @@ def unpack_curves(data: bytes) -> dict[int, list[tuple[float, float]]]:
     """What `curves` answers, by the numbers of the trials. Raises ValueError for anything else."""
     if data[:4] != b"PCRV":
         raise ValueError(f"expected curves, which begin with PCRV; found {data[:4]!r}")
-    _, trials, points = struct.unpack_from("<III", data, 4)
-    whole = struct.unpack_from(f"<{3 * trials}I", data, 16)
-    numbers = struct.unpack_from(f"<{2 * points}f", data, 16 + 12 * trials)
+    version, trials, points, base = struct.unpack_from("<IIId", data, 4)
+    if version != 2:
+        raise ValueError(
+            f"expected curves of version 2, found version {version}; use the client of the manager's version"
+        )
+    whole = struct.unpack_from(f"<{3 * trials}I", data, 24)
+    numbers = struct.unpack_from(f"<{2 * points}f", data, 24 + 12 * trials)
     found = {}
     for place in range(trials):
         begin, end = whole[2 * trials + place], whole[2 * trials + place] + whole[trials + place]
-        found[whole[place]] = list(zip(numbers[begin:end], numbers[points + begin : points + end], strict=True))
+        xs = [base + number for number in numbers[begin:end]]
+        found[whole[place]] = list(zip(xs, numbers[points + begin : points + end], strict=True))
     return found
+
+
+def unpack_density(data: bytes) -> JsonObject:
+    """What `density` answers. Raises ValueError for anything else."""
+    if data[:4] != b"PDEN":
+        raise ValueError(f"expected a density, which begins with PDEN; found {data[:4]!r}")
+    (size,) = struct.unpack_from("<I", data, 4)
+    found: JsonObject = json.loads(data[8 : 8 + size])
+    width, cells = found["width"], found["width"] * found["height"]
+    counts = struct.unpack_from(f"<{cells}{_COUNTS[found['encoding']]}", data, 8 + size)
+    return {**found, "counts": [list(counts[begin : begin + width]) for begin in range(0, cells, width)]}

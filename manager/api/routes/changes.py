@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from proctor.manager.api import columnar, models
 from proctor.manager.api.dependencies import LARGEST_ID, Context, TableColumns
-from proctor.manager.api.resources import add_silences, experiment_resource
+from proctor.manager.api.resources import experiment_resource, reasons_of_running
 from proctor.manager.store.tables import experiments
 from proctor.manager.store.trial_table import changes, table
 
@@ -88,7 +88,7 @@ async def get_changes(
                 trial_ids=trial_ids,
                 limit=changes.MAX_TRIALS,
             )
-            add_silences(context, connection, rows)
+            columnar.add_reasons(rows, reasons_of_running(context, connection, experiment_id))
         return _body(found.revision, experiment=experiment, rows=rows, points=stretches)
 
     return Response(await control.read(read), media_type="application/json")

@@ -3,9 +3,7 @@
 Reads that grow with the experiment end when their client goes away (`answer_while_connected`).
 """
 
-import asyncio
 import sqlite3
-from collections.abc import Awaitable, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +14,7 @@ from starlette.responses import Response
 from proctor.manager.api import columnar, models
 from proctor.manager.api.dependencies import (
     DEFAULT_BYTES,
+    JSON_MEDIA_TYPE,
     LARGEST_ID,
     ByteLimit,
     Context,
@@ -24,10 +23,11 @@ from proctor.manager.api.dependencies import (
     Offset,
     TableColumns,
     TrialFilter,
+    answer_while_connected,
 )
 from proctor.manager.api.json_types import utc_or_none
 from proctor.manager.api.requests import ImportRow
-from proctor.manager.api.resources import add_silences, best_resource, explain_no_best, is_maximized
+from proctor.manager.api.resources import best_resource, explain_no_best, is_maximized, reasons_of_running
 from proctor.manager.api.text import read_part, text_part
 from proctor.manager.dispatcher.client.process import earlier_log
 from proctor.manager.errors import NotFound
@@ -37,36 +37,6 @@ from proctor.manager.store.tables import metrics, trials
 from proctor.manager.store.trial_table import table
 
 router = APIRouter(prefix="/experiments/{experiment_id}", tags=["results"])
-
-MEDIA_TYPE = "application/json"
-_CLIENT_GONE = 499
-"""What servers call it in their logs; it reaches no client."""
-
-
-async def answer_while_connected(
-    request: Request, work: Awaitable[bytes], *, media_type: str = MEDIA_TYPE, headers: Mapping[str, str] | None = None
-) -> Response:
-    """An answer that `work` makes; where the client closes its connection meanwhile, `work` is canceled.
-
-    For routes without a body: what the client sends further is dropped.
-    """
-    working = asyncio.ensure_future(work)
-    try:
-        async with asyncio.TaskGroup() as group:
-            watching = group.create_task(_cancel_when_gone(request, working), name="watch a client's connection")
-            await asyncio.wait([working])
-            watching.cancel()
-    finally:
-        working.cancel()
-    if working.cancelled():
-        return Response(status_code=_CLIENT_GONE)
-    return Response(working.result(), media_type=media_type, headers=headers)
-
-
-async def _cancel_when_gone(request: Request, working: "asyncio.Future[bytes]") -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-    working.cancel()
 
 
 @router.get("/best", summary="The best trial so far")
@@ -132,24 +102,22 @@ async def get_table(
     is_binary = columnar.MEDIA_TYPE in request.headers.get("accept", "")
     now = context.manager.clock.now()
 
-    def read(connection: sqlite3.Connection) -> bytes:
-        found = table.read(
-            connection,
-            experiment_id,
-            now=now,
-            filter=filter,
-            sort=sort or (),
-            columns=columns.split(","),
-            offset=offset,
-            limit=limit,
-        )
-        add_silences(context, connection, found)
-        return columnar.pack_table(found) if is_binary else columnar.table_to_json(found)
-
+    control = context.manager.control
+    asked = columnar.TableQuery(
+        experiment_id,
+        now=now,
+        filter=filter,
+        sort=sort or (),
+        columns=columns.split(","),
+        offset=offset,
+        limit=limit,
+        reasons=await control.read(lambda connection: reasons_of_running(context, connection, experiment_id)),
+        is_binary=is_binary,
+    )
     return await answer_while_connected(
         request,
-        context.manager.control.read(read),
-        media_type=columnar.MEDIA_TYPE if is_binary else MEDIA_TYPE,
+        context.manager.read_heavy(control, columnar.read_table, asked),
+        media_type=columnar.MEDIA_TYPE if is_binary else JSON_MEDIA_TYPE,
         headers={"Vary": "Accept"},
     )
 

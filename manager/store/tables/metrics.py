@@ -3,7 +3,6 @@
 `insert` writes the metrics of an experiment that was saved elsewhere, without the journals they came from.
 """
 
-import math
 import sqlite3
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -16,12 +15,10 @@ from proctor.manager.store.statements import query
 from proctor.manager.store.tables.journals import (
     KIND_UNREADABLE,
     StoredChunk,
-    finite_number,
     split_value,
     store_chunk,
     store_lines,
 )
-from proctor.sdk.flattening import flatten
 from proctor.sdk.protocol import KIND_FINAL, KIND_INTERMEDIATE, KIND_LOST
 
 __all__ = [
@@ -39,7 +36,6 @@ __all__ = [
     "latest_intermediate",
     "newest_checkpoints",
     "newest_job",
-    "numbers",
     "offset_of",
     "offsets",
     "page",
@@ -116,23 +112,6 @@ def curve(
         end, continued = min(end, first_sequence), resumed_from
     rows = map(MetricRow.from_row, connection.execute(query("metrics.intermediates"), key | {"after_id": after_id}))
     return list(islice((row for row in rows if row.sequence < ends.get(row.job, 0)), limit))
-
-
-def numbers(
-    connection: sqlite3.Connection, trial_id: str, *, member: int = 0, key: str | None = None
-) -> list[tuple[float, float]]:
-    """The visible curve of a member as (step, number); the step counts reports where none was named, and a number that
-    is missing or not finite is NaN.
-
-    :param key: of what was reported, nested ones with dots; None: its number.
-    """
-    points = []
-    for row in curve(connection, trial_id, member=member):
-        value = row.value
-        if key is not None:
-            value = finite_number(flatten(row.data).get(key)) if isinstance(row.data, dict) else None
-        points.append((float(row.sequence if row.step is None else row.step), math.nan if value is None else value))
-    return points
 
 
 def latest_intermediate(connection: sqlite3.Connection, trial_id: str, *, member: int = 0) -> MetricRow | None:

@@ -18,6 +18,7 @@ from proctor.manager.store.tables import events
 
 __all__ = [
     "CurvePoint",
+    "TrialStart",
     "a_final_metric",
     "best",
     "best_curve",
@@ -76,10 +77,25 @@ def find_by_prefix(connection: sqlite3.Connection, prefix: str, *, limit: int = 
     return _select(connection, "trials.find_by_prefix", prefix=prefix, limit=limit)
 
 
-def named(connection: sqlite3.Connection, experiment_id: str, words: Collection[str]) -> dict[str, tuple[str, int]]:
-    """Ids and sequence ids of those of an experiment's trials that words name: a word of digits is a sequence id."""
+@dataclass(frozen=True, slots=True)
+class TrialStart:
+    """Which trial it is, and when (Unix time) its first job began; None: it has not."""
+
+    id: str
+    sequence_id: int
+    started_at: float | None
+
+
+def starts(connection: sqlite3.Connection, experiment_id: str) -> list[TrialStart]:
+    """All trials of an experiment, by sequence id."""
+    rows = connection.execute(query("trials.starts"), {"experiment_id": experiment_id})
+    return [TrialStart(*row) for row in rows]
+
+
+def named(connection: sqlite3.Connection, experiment_id: str, words: Collection[str]) -> dict[str, TrialStart]:
+    """Those of an experiment's trials that words name: a word of digits is a sequence id."""
     values = {"experiment_id": experiment_id, "words": json.dumps(list(words))}
-    return {word: (trial_id, number) for word, trial_id, number in connection.execute(query("trials.named"), values)}
+    return {word: TrialStart(*row) for word, *row in connection.execute(query("trials.named"), values)}
 
 
 def live(connection: sqlite3.Connection, experiment_id: str) -> list[TrialRow]:

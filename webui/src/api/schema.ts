@@ -548,11 +548,32 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * The visible curves of several trials
-         * @description Steps and values of each trial's visible curve, as `trials/{id}/curve` has it, in the order in which the trials
-         *     were named.
+         * The visible curves of trials
+         * @description Each trial's visible curve, as `trials/{id}/curve` has it, in the order in which the trials were named, or by
+         *     their numbers.
          */
         get: operations["get_curves"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment_id}/curves/density": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * How many curves pass through each cell of a chart
+         * @description Of the visible curves of all trials. What it costs to count them limits how often that is done: an answer may be
+         *     some seconds old, and says so.
+         */
+        get: operations["get_density"];
         put?: never;
         post?: never;
         delete?: never;
@@ -4013,11 +4034,13 @@ export interface operations {
     };
     get_curves: {
         parameters: {
-            query: {
-                /** @description Numbers or ids of at most 200 trials, with commas. */
-                ids: string;
+            query?: {
+                /** @description Numbers or ids of at most 200 trials, with commas; default: all with points. */
+                ids?: string | null;
                 /** @description A key of what was reported, nested ones with dots; default: its number. */
                 key?: string | null;
+                /** @description `step`; `seconds` since the trial was first started; `time`, the Unix time. */
+                x?: "step" | "seconds" | "time";
             };
             header?: never;
             path: {
@@ -4034,6 +4057,58 @@ export interface operations {
                 };
                 content: {
                     "application/vnd.proctor.curves": unknown;
+                };
+            };
+            /** @description Nothing has changed since the answer with this ETag. */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description A problem */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": unknown;
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    get_density: {
+        parameters: {
+            query?: {
+                /** @description A key of what was reported, nested ones with dots; default: its number. */
+                key?: string | null;
+                /** @description `step`; `seconds` since the trial was first started; `time`, the Unix time. */
+                x?: "step" | "seconds" | "time";
+                /** @description How many columns of cells. */
+                width?: number;
+                /** @description How many rows of cells. */
+                height?: number;
+                /** @description Whether the x axis is logarithmic. */
+                log_x?: boolean;
+                /** @description Whether the axis of the values is logarithmic. */
+                log_y?: boolean;
+            };
+            header?: never;
+            path: {
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Binary; docs/rest.md describes it. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/vnd.proctor.density": unknown;
                 };
             };
             /** @description Nothing has changed since the answer with this ETag. */

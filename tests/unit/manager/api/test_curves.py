@@ -7,46 +7,29 @@ from array import array
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from proctor.manager.api.columnar import CURVES_MEDIA_TYPE, pack_curves
+from proctor.manager.api.charts import CURVES_MEDIA_TYPE
 from proctor.manager.api.routes import curves
-from proctor.manager.store.tables import events, metrics
+from proctor.manager.store.tables import curves as curve_rows
+from proctor.manager.store.tables import events, metrics, trials
 
 pytestmark = pytest.mark.anyio
 
 
 def unpack(data: bytes) -> dict[int, list[tuple[float, float]]]:
-    """Steps and values by the numbers of trials. As docs/rest.md describes it."""
+    """x and values by the numbers of trials. As docs/rest.md describes it."""
     assert data[:4] == b"PCRV"
-    version, trials, points = struct.unpack_from("<III", data, 4)
-    assert version == 1
-    assert len(data) == 16 + 12 * trials + 8 * points
-    whole = array("I", data[16 : 16 + 12 * trials])
-    steps = array("f", data[16 + 12 * trials :][: 4 * points])
-    values = array("f", data[16 + 12 * trials + 4 * points :])
+    version, trials, points, base = struct.unpack_from("<IIId", data, 4)
+    assert version == 2
+    assert len(data) == 24 + 12 * trials + 8 * points
+    whole = array("I", data[24 : 24 + 12 * trials])
+    xs = array("f", data[24 + 12 * trials :][: 4 * points])
+    values = array("f", data[24 + 12 * trials + 4 * points :])
     numbers, counts, begins = (whole[place * trials : (place + 1) * trials] for place in range(3))
     return {
-        number: list(zip(steps[begin : begin + count], values[begin : begin + count], strict=True))
+        number: [(base + x, value) for x, value in zip(xs[begin:][:count], values[begin:][:count], strict=True)]
         for number, count, begin in zip(numbers, counts, begins, strict=True)
     }
-
-
-FINITE = st.floats(width=32, allow_nan=False, allow_infinity=False)
-
-
-@given(
-    st.dictionaries(st.integers(0, 2**31), st.lists(st.tuples(st.integers(0, 2**24).map(float), FINITE), max_size=5))
-)
-def test_every_curve_survives_the_format(given_curves: dict[int, list[tuple[float, float]]]) -> None:
-    assert unpack(pack_curves(given_curves)) == given_curves
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e39, -1e308])
-def test_a_number_that_does_not_fit_is_nan(value: float) -> None:
-    [(step, found)] = unpack(pack_curves({3: [(0.0, value)]}))[3]
-    assert (step, math.isnan(found)) == (0.0, True)
 
 
 async def ended(api: Any, reports: list[list[Any]]) -> tuple[str, list[str]]:
@@ -61,10 +44,17 @@ async def ended(api: Any, reports: list[list[Any]]) -> tuple[str, list[str]]:
 
 
 async def report(
-    api: Any, experiment_id: str, trial_id: str, values: list[Any], *, job: int = 1, step: int = 10
+    api: Any,
+    experiment_id: str,
+    trial_id: str,
+    values: list[Any],
+    *,
+    job: int = 1,
+    step: int = 10,
+    begin: float = 1.0,
 ) -> None:
     lines = "".join(
-        json.dumps({"kind": "intermediate", "value": value, "step": step * place, "time": 1.0}) + "\n"
+        json.dumps({"kind": "intermediate", "value": value, "step": step * place, "time": begin + 2.5 * place}) + "\n"
         for place, value in enumerate(values)
     )
     database = await api.manager.metrics(experiment_id)
@@ -138,4 +128,50 @@ async def test_trials_of_another_experiment_are_not_found(api: Any) -> None:
     _, others = await ended(api, [])
     assert (await api.client.get(f"{path}/curves?ids={others[0]}")).status_code == 422
     assert (await api.client.get("/api/v1/experiments/nonesuch/curves?ids=0")).status_code == 404
-    assert (await api.client.get(f"{path}/curves")).status_code == 422
+
+
+async def test_all_trials_that_have_points_are_there_if_none_is_named(api: Any) -> None:
+    path, ids = await ended(api, [[], [1, 2]])
+    await report(api, path.rpartition("/")[2], ids[0], [5.0], step=4)
+    found = unpack((await api.client.get(f"{path}/curves")).content)
+    assert {number: curve[-1:] for number, curve in found.items() if number < 2} == {0: [(0, 5)], 1: [(10, 2)]}
+    named = (await api.client.get(f"{path}/curves?ids={','.join(map(str, found))}")).content
+    assert named == (await api.client.get(f"{path}/curves")).content
+
+
+async def test_what_does_not_fit_into_a_float32_is_nan(api: Any) -> None:
+    path, _ = await ended(api, [[1e39, -1e308, 0.5, "NaN"]])
+    values = [value for _, value in unpack((await api.client.get(f"{path}/curves?ids=0")).content)[0]]
+    assert [math.isnan(value) for value in values] == [True, True, False, True]
+
+
+async def test_time_is_an_axis(api: Any) -> None:
+    path, ids = await ended(api, [[1, 2], [3]])
+    experiment_id = path.rpartition("/")[2]
+    start = 1_764_000_000.25
+    await report(api, experiment_id, ids[0], [4, 5], job=2, begin=start + 10)
+    await report(api, experiment_id, ids[1], [6], job=2, begin=start + 86400)
+    await api.manager.control.write(lambda c: trials.update(c, ids[0], started_at=start))
+    await api.manager.control.write(lambda c: trials.update(c, ids[1], started_at=None))
+    moments = unpack((await api.client.get(f"{path}/curves?ids=0,1&x=time")).content)
+    assert moments[0] == [(start + 10, 4), (start + 12.5, 5)]
+    assert abs(moments[1][0][0] - (start + 86400)) < 0.01
+    seconds = unpack((await api.client.get(f"{path}/curves?ids=0,1&x=seconds")).content)
+    assert seconds[0] == [(10, 4), (12.5, 5)]
+    assert math.isnan(seconds[1][0][0])
+    assert (await api.client.get(f"{path}/curves?x=hours")).status_code == 422
+
+
+async def test_packed_curves_give_the_same_answers(api: Any) -> None:
+    reported = [{"default": number / 7, "loss": 1.0 / (1 + number)} for number in range(20)]
+    path, ids = await ended(api, [reported, reported[:9]])
+    experiment_id = path.rpartition("/")[2]
+    questions = [f"{path}/curves?x={x}{key}" for x in ("step", "seconds", "time") for key in ("", "&key=loss")]
+    before = [(await api.client.get(question)).content for question in questions]
+    database = await api.manager.metrics(experiment_id)
+    packed = await database.read(lambda c: curve_rows.pack_some(c, ids, member=0))
+    assert [each.curve.trial_id for each in packed] == ids[:2]
+    for each in packed:
+        await database.write(lambda c, each=each: curve_rows.store(c, each, member=0))
+    assert await database.read(lambda c: curve_rows.unpacked(c, member=0)) == []
+    assert [(await api.client.get(question)).content for question in questions] == before
