@@ -9,6 +9,7 @@ import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
+from proctor.manager.actors import Actor
 from proctor.manager.api.json_types import json_to_wire, rfc3339, utc
 from proctor.manager.events import ChangeFeed
 from proctor.manager.store.database import Database
@@ -89,8 +90,14 @@ def _event(row: EventRow) -> bytes:
         "job_id": row.job_id,
         "kind": row.kind,
         "data": json_to_wire(row.data),
+        "actor": None if row.actor is None else _actor(row.actor),
     }
     return message(row.kind, body, row.id)
+
+
+def _actor(text: str) -> dict[str, str | None]:
+    found = Actor.from_text(text)
+    return {"name": found.name, "via": found.via}
 
 
 async def wait_for_any(seconds: float, *waited: asyncio.Event) -> bool:

@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from proctor.manager.actors import Actor
 from proctor.manager.config.errors import ConfigError, describe_problems
 from proctor.manager.config.experiment import ExperimentConfig
 from proctor.manager.config.loading import LoadedExperiment, load_experiment_mapping
@@ -291,9 +292,9 @@ def new_seed(config: ExperimentConfig) -> int:
     return config.seed if config.seed is not None else int.from_bytes(os.urandom(4))
 
 
-def insert(connection: sqlite3.Connection, row: ExperimentRow, loaded: LoadedExperiment) -> None:
+def insert(connection: sqlite3.Connection, row: ExperimentRow, loaded: LoadedExperiment, actor: Actor) -> None:
     """Store the experiment, and the notices about its configuration."""
-    experiments.insert(connection, row)
+    experiments.insert(connection, row, actor=actor)
     for notice in loaded.notices:
         events.append(
             connection, time=row.created_at, kind=events.NOTICE, data={"text": str(notice)}, experiment_id=row.id

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from proctor.manager.actors import MANAGER, USER, Actor
 from proctor.manager.clock import Clock
 from proctor.manager.config.loading import LoadedExperiment
 from proctor.manager.dispatcher.algorithms.registry import check_algorithm, read_search_space
@@ -132,6 +133,7 @@ class Manager:
         handover: str | None = None,
         experiment_id: str | None = None,
         dry_run: bool = False,
+        actor: Actor = USER,
     ) -> ExperimentRow:
         """Check, write down and start an experiment. Raises BadRequest with every problem, Conflict for a used id."""
         request = creation.read_handover(self.home, handover)
@@ -153,7 +155,7 @@ class Manager:
             await self._write_folder(folder, loaded, handed)
             failpoint("manager.create.after")
             try:
-                await self.control.write(lambda c: creation.insert(c, row, loaded))
+                await self.control.write(lambda c: creation.insert(c, row, loaded, actor))
             except Exception as error:
                 with suppress(OSError):
                     await asyncio.to_thread(creation.remove_folder, folder)
@@ -245,27 +247,27 @@ class Manager:
         self.feed.notify()
         return row
 
-    async def stop_experiment(self, experiment_id: str) -> None:
+    async def stop_experiment(self, experiment_id: str, *, actor: Actor = USER) -> None:
         """Stop one; returns when it is STOPPING (or was already stopped)."""
         row = await self.experiment(experiment_id)
         if row.status is ExperimentStatus.VIEWED:
-            await self._move(row, ExperimentEvent.CLOSE)
+            await self._move(row, ExperimentEvent.CLOSE, actor)
         elif row.status is not ExperimentStatus.STOPPED:
             try:
-                await self._supervisor.ask(experiment_id, m.StopExperiment())
+                await self._supervisor.ask(experiment_id, m.StopExperiment(), actor)
             except Conflict:  # it may have come to its stop meanwhile
                 if (await self.experiment(experiment_id)).status is not ExperimentStatus.STOPPED:
                     raise
 
-    async def stop_all(self) -> list[str]:
+    async def stop_all(self, *, actor: Actor = USER) -> list[str]:
         """Stop every experiment that has something to do; returns their ids. What is DONE stays DONE."""
         over = {ExperimentStatus.STOPPING, ExperimentStatus.DONE}
         rows = [row for row in await self.control.read(experiments.active) if row.status not in over]
         for row in rows:
-            await self.stop_experiment(row.id)
+            await self.stop_experiment(row.id, actor=actor)
         return [row.id for row in rows]
 
-    async def resume_experiment(self, experiment_id: str, *, trials: bool = False) -> None:
+    async def resume_experiment(self, experiment_id: str, *, trials: bool = False, actor: Actor = USER) -> None:
         """Start a STOPPED or failed experiment again, continue a PAUSED one, or load one that is not loaded now.
         Raises Unavailable with what is in the way; then the experiment is where it was.
 
@@ -277,15 +279,15 @@ class Manager:
             await self._supervisor.load_now(experiment_id)
             row = await self.experiment(experiment_id)
         if EXPERIMENT.allows(row.status, ExperimentEvent.RESUME):
-            await self._start_again(row)
+            await self._start_again(row, actor)
             if trials:
-                await self._supervisor.ask(experiment_id, m.Continue(trials=True))
+                await self._supervisor.ask(experiment_id, m.Continue(trials=True), actor)
         elif trials or row.status is ExperimentStatus.PAUSED:
-            await self._supervisor.ask(experiment_id, m.Continue(trials))
+            await self._supervisor.ask(experiment_id, m.Continue(trials), actor)
         elif is_loaded:
             raise Conflict(f"experiment {experiment_id} is {row.status}; only a stopped or failed one can be resumed")
 
-    async def _start_again(self, row: ExperimentRow) -> None:
+    async def _start_again(self, row: ExperimentRow, actor: Actor) -> None:
         """Read an experiment back first, so that it stays where it is when that fails."""
         await self._supervisor.leave(row.id)
         if self.providers is not None:
@@ -301,25 +303,27 @@ class Manager:
             if isinstance(error, TrainingServiceError):  # its package was uninstalled, or refuses the settings by now
                 raise Conflict(problem) from error
             raise Unavailable(problem) from error
-        loaded.loop.state.row = await self._move(row, ExperimentEvent.RESUME)
+        loaded.loop.state.row = await self._move(row, ExperimentEvent.RESUME, actor)
         self._supervisor.start(loaded)
 
-    async def view_experiment(self, experiment_id: str) -> None:
+    async def view_experiment(self, experiment_id: str, *, actor: Actor = USER) -> None:
         """Open a STOPPED experiment for reading only."""
         row = await self.experiment(experiment_id)
         if not EXPERIMENT.allows(row.status, ExperimentEvent.VIEW):
             raise Conflict(f"experiment {experiment_id} is {row.status}; only a stopped one can be opened for viewing")
-        await self._move(row, ExperimentEvent.VIEW)
+        await self._move(row, ExperimentEvent.VIEW, actor)
 
-    async def pause_experiment(self, experiment_id: str, *, trials: bool = False) -> None:
+    async def pause_experiment(self, experiment_id: str, *, trials: bool = False, actor: Actor = USER) -> None:
         """Stop starting new trials; running trials finish.
 
         :param trials: pause the live trials, too; they may save first.
         """
         await self.experiment(experiment_id)
-        await self._supervisor.ask(experiment_id, m.Pause(trials))
+        await self._supervisor.ask(experiment_id, m.Pause(trials), actor)
 
-    async def delete_experiment(self, experiment_id: str, *, keep_checkpoints: bool = False) -> None:
+    async def delete_experiment(
+        self, experiment_id: str, *, keep_checkpoints: bool = False, actor: Actor = USER
+    ) -> None:
         """Remove everything of a stopped experiment: its rows, its folder, and what it has stored in its
         checkpointStorage.
 
@@ -344,7 +348,7 @@ class Manager:
             raise Unavailable(f"the folder {row.directory} cannot be removed, delete it again: {error}") from error
         failpoint("manager.delete.after")
         now = self.clock.now()
-        await self.control.write(lambda c: experiments.delete(c, experiment_id, time=now))
+        await self.control.write(lambda c: experiments.delete(c, experiment_id, time=now, actor=actor))
         self._supervisor.forget(experiment_id)
         self.feed.notify()
 
@@ -371,6 +375,7 @@ class Manager:
         max_gpu_hours: float | Unlimited | None = None,
         priority: int | None = None,
         search_space: Any = None,
+        actor: Actor = USER,
     ) -> ExperimentRow:
         """Change limits or the search space, running or not. Returns the new row."""
         wanted = {
@@ -387,28 +392,35 @@ class Manager:
         if search_space is not None:
             _check_space(row, search_space)
         if row.status.is_active:
-            await self._supervisor.ask(experiment_id, m.ChangeLimits(columns))
+            await self._supervisor.ask(experiment_id, m.ChangeLimits(columns), actor)
         elif "search_space" in columns:
             raise Conflict(f"experiment {experiment_id} is {row.status}; resume it before you change its search space")
         else:
             now = self.clock.now()
-            await self.control.write(lambda c: experiments.set_limits(c, experiment_id, time=now, **columns))
+            await self.control.write(
+                lambda c: experiments.set_limits(c, experiment_id, time=now, actor=actor, **columns)
+            )
             self.feed.notify()
         return await self.experiment(experiment_id)
 
     async def label_experiment(
-        self, experiment_id: str, *, tags: Sequence[str] | None = None, archived: bool | None = None
+        self,
+        experiment_id: str,
+        *,
+        tags: Sequence[str] | None = None,
+        archived: bool | None = None,
+        actor: Actor = USER,
     ) -> None:
         """Set all its tags, whether it is archived, or both."""
         wanted = {"tags": None if tags is None else list(tags), "archived": archived}
         columns = {name: value for name, value in wanted.items() if value is not None}
         await self.experiment(experiment_id)
         now = self.clock.now()
-        await self.control.write(lambda c: experiments.set_labels(c, experiment_id, time=now, **columns))
+        await self.control.write(lambda c: experiments.set_labels(c, experiment_id, time=now, actor=actor, **columns))
         self.feed.notify()
 
     async def import_data(
-        self, experiment_id: str, rows: Sequence[Mapping[str, Any]], *, skip_outside: bool = False
+        self, experiment_id: str, rows: Sequence[Mapping[str, Any]], *, skip_outside: bool = False, actor: Actor = USER
     ) -> Import:
         """Send the tuner results of another experiment: rows of {"parameter", "value"}. Rows without value are skipped.
 
@@ -418,7 +430,7 @@ class Manager:
         experiment = await self.experiment(experiment_id)
         found = await asyncio.to_thread(read_import, experiment, rows, skip_outside=skip_outside)
         if found.rows:
-            await self._supervisor.ask(experiment_id, m.ImportRows(found.rows))
+            await self._supervisor.ask(experiment_id, m.ImportRows(found.rows), actor)
         return found
 
     # ---- nodes
@@ -574,14 +586,16 @@ class Manager:
             return BadRequest(f"the experiment cannot run on platform {platform}: {error}")
         return Unavailable(f"the experiment could not be started and was removed: {error}")
 
-    async def _move(self, row: ExperimentRow, event: ExperimentEvent, *, reason: str | None = None) -> ExperimentRow:
+    async def _move(
+        self, row: ExperimentRow, event: ExperimentEvent, actor: Actor = MANAGER, *, reason: str | None = None
+    ) -> ExperimentRow:
         """A transition of an experiment that no loop works on. The reason stays unless there is a new one."""
         status = EXPERIMENT.after(f"experiment {row.id}", row.status, event)
         now = self.clock.now()
         kept = row.reason if reason is None else reason
-        changes: dict[str, Any] = {"reason": kept}
+        changes: dict[str, Any] = {"reason": kept, "actor": actor}
         if event is ExperimentEvent.RESUME:
-            changes = {"reason": "", "error": "", "resumes": row.resumes + 1, **trial_end_columns(NO_ENDS)}
+            changes |= {"reason": "", "error": "", "resumes": row.resumes + 1, **trial_end_columns(NO_ENDS)}
         moved = await self.control.write(
             lambda c: experiments.move(c, row.id, expected=(row.status,), status=status, time=now, **changes)
         )

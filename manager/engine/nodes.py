@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Sequence
 from dataclasses import replace
 
+from proctor.manager.actors import MANAGER, USER, Actor
 from proctor.manager.clock import Clock
 from proctor.manager.events import ChangeFeed
 from proctor.manager.store.database import Database
@@ -48,19 +49,19 @@ class NodeRecords:
             await self._changed.wait()
             self._changed.clear()
 
-    async def drain(self, node_id: str, reason: str = "") -> Node:
+    async def drain(self, node_id: str, reason: str = "", *, actor: Actor = USER) -> Node:
         """Give a node no new jobs until it is resumed, also after a restart; what runs there keeps running. Written
         down when it returns. Raises UnknownNode."""
-        return await self._hold(node_id, f"{DRAINED}: {reason}" if reason else DRAINED)
+        return await self._hold(node_id, f"{DRAINED}: {reason}" if reason else DRAINED, actor)
 
-    async def resume(self, node_id: str) -> Node:
+    async def resume(self, node_id: str, *, actor: Actor = USER) -> Node:
         """Give a drained or quarantined node jobs again; one that gets them already is allowed. Written down when it
         returns. Raises UnknownNode."""
-        return await self._hold(node_id, "")
+        return await self._hold(node_id, "", actor)
 
-    async def _hold(self, node_id: str, clause: str) -> Node:
+    async def _hold(self, node_id: str, clause: str, actor: Actor) -> Node:
         async with self._writing:
-            await self._write([replace(self._pool.node(node_id), hold=clause)])
+            await self._write([replace(self._pool.node(node_id), hold=clause)], actor)
             if clause:
                 self._pool.hold(node_id, clause)
             else:
@@ -70,7 +71,7 @@ class NodeRecords:
         log.info("node %s %s", node_id, text, extra={"action": action, "node_id": node_id})
         return self._pool.node(node_id)
 
-    async def _write(self, moved: Sequence[Node]) -> None:
+    async def _write(self, moved: Sequence[Node], actor: Actor = MANAGER) -> None:
         now = self._clock.now()
 
         def write(connection: sqlite3.Connection) -> None:
@@ -79,7 +80,7 @@ class NodeRecords:
                 row = NodeRow(node.id, node.kind, node.status, node.reason, facts, node.seen_at, node.hold)
                 nodes.upsert(connection, row)
                 data = {"node_id": node.id, "status": str(node.status), "reason": node.reason, "hold": node.hold}
-                events.append(connection, time=now, kind=events.NODE, data=data)
+                events.append(connection, time=now, kind=events.NODE, data=data, actor=actor)
 
         await self._control.write(write)
         self._written.update({node.id: _shown(node) for node in moved})

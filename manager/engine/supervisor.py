@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from proctor.manager import file_descriptors
+from proctor.manager.actors import USER, Actor
 from proctor.manager.config.experiment import ExperimentConfig
 from proctor.manager.engine.cleanup import PATIENCE_SECONDS, CleanUps
 from proctor.manager.engine.code import CodeWatch
@@ -216,14 +217,14 @@ class ExperimentSupervisor:
         if self._group is not None:
             self._unloaded.add(experiment_id, error)
 
-    async def ask(self, experiment_id: str, message: m.LoopMessage) -> Any:
+    async def ask(self, experiment_id: str, message: m.LoopMessage, actor: Actor = USER) -> Any:
         """Give a message to the loop of an experiment, and wait until what it led to is committed. What can be done
         without a loop is done for one that is not loaded, too. Raises Conflict, Unavailable."""
         if experiment_id not in self._running and isinstance(message, WithoutLoop):
             async with self._unloaded.lock(experiment_id):
                 if self._unloaded.has(experiment_id):
-                    return await self._unloaded.carry_out(experiment_id, message)
-        return await self.loop(experiment_id).inbox.ask(message)
+                    return await self._unloaded.carry_out(experiment_id, message, actor)
+        return await self.loop(experiment_id).inbox.ask(message, actor)
 
     def forget(self, experiment_id: str) -> None:
         """An experiment is about to be deleted: its keepers must stop and forget what they still have of it."""

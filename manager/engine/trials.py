@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from proctor.manager.actors import USER, Actor
 from proctor.manager.config.experiment import ExperimentConfig
 from proctor.manager.engine.imported_data import read_parameters
 from proctor.manager.engine.loop import messages as m
@@ -38,30 +39,30 @@ class Trials:
         except RowNotFound:
             raise NotFound(f"there is no trial {trial_id!r}") from None
 
-    async def kill(self, trial_id: str) -> None:
+    async def kill(self, trial_id: str, *, actor: Actor = USER) -> None:
         """End a live trial by the user's command. Returns when its stop is written down."""
         row = await self.get(trial_id)
         if row.status.is_terminal:
             raise Conflict(f"trial {trial_id} is {row.status} already; there is nothing to kill")
-        await self._supervisor.ask(row.experiment_id, m.CancelTrial(trial_id))
+        await self._supervisor.ask(row.experiment_id, m.CancelTrial(trial_id), actor)
 
-    async def pause(self, trial_id: str) -> None:
+    async def pause(self, trial_id: str, *, actor: Actor = USER) -> None:
         """Stop a live trial, which may save first, and keep it PAUSED, without a place, until it is resumed. Returns
         when this is written down. Idempotent."""
         row = await self.get(trial_id)
         if row.status.is_terminal:
             raise Conflict(f"trial {trial_id} is {row.status}; only a WAITING or RUNNING trial can be paused")
         if row.status is not TrialStatus.PAUSED:
-            await self._supervisor.ask(row.experiment_id, m.PauseByUser(trial_id))
+            await self._supervisor.ask(row.experiment_id, m.PauseByUser(trial_id), actor)
 
-    async def resume(self, trial_id: str) -> None:
+    async def resume(self, trial_id: str, *, actor: Actor = USER) -> None:
         """Have a PAUSED trial run again, from its newest checkpoint if it has one, when there is a place."""
         row = await self.get(trial_id)
         if row.status.is_terminal:
             raise Conflict(f"trial {trial_id} is {row.status}; only a PAUSED trial can be resumed")
-        await self._supervisor.ask(row.experiment_id, m.ResumeByUser(trial_id))
+        await self._supervisor.ask(row.experiment_id, m.ResumeByUser(trial_id), actor)
 
-    async def retry(self, trial_id: str, *, from_checkpoint: bool = False) -> TrialRow:
+    async def retry(self, trial_id: str, *, from_checkpoint: bool = False, actor: Actor = USER) -> TrialRow:
         """Run an ended trial's parameters again, as a new trial. Returns it.
 
         :param from_checkpoint: from the trial's newest checkpoint instead of from the start. Raises Conflict if it has
@@ -72,9 +73,9 @@ class Trials:
             raise Conflict(f"trial {trial_id} is {row.status}; only an ended trial can be run again")
         checkpoint = await self._newest_checkpoint(row) if from_checkpoint else None
         command = m.AddTrial(row.parameters, source="retry", origin=m.TrialOrigin(row, checkpoint))
-        return await self._supervisor.ask(row.experiment_id, command)  # type: ignore[no-any-return]
+        return await self._supervisor.ask(row.experiment_id, command, actor)  # type: ignore[no-any-return]
 
-    async def clone(self, trial_id: str, changes: Mapping[str, Any]) -> TrialRow:
+    async def clone(self, trial_id: str, changes: Mapping[str, Any], *, actor: Actor = USER) -> TrialRow:
         """Continue from a trial's newest checkpoint, as a new trial with some other parameters. Returns it. Raises
         Conflict if it has registered none, BadRequest where the parameters are outside of the search space.
 
@@ -90,7 +91,7 @@ class Trials:
         parameters = read_parameters(experiment, {**row.parameters, **changes})
         origin = m.TrialOrigin(row, await self._newest_checkpoint(row))
         command = m.AddTrial(parameters, source="clone", origin=origin)
-        return await self._supervisor.ask(row.experiment_id, command)  # type: ignore[no-any-return]
+        return await self._supervisor.ask(row.experiment_id, command, actor)  # type: ignore[no-any-return]
 
     async def _newest_checkpoint(self, trial: TrialRow) -> CheckpointRow:
         database = await self._supervisor.metrics(trial.experiment_id)
@@ -138,8 +139,8 @@ class Trials:
         facts = gather_facts(trial, rows, forms, job=job, origins=origins, copying=copying)
         return retain(facts, keep_rule(config), has_ended=trial.status.is_terminal).reasons
 
-    async def add(self, experiment_id: str, parameters: Any) -> TrialRow:
+    async def add(self, experiment_id: str, parameters: Any, *, actor: Actor = USER) -> TrialRow:
         """Run a trial with the user's own parameters. Returns it. Raises BadRequest where they are outside of the
         search space; a tuner of the user's takes everything."""
         command = m.AddTrial(read_parameters(await self._supervisor.experiment(experiment_id), parameters))
-        return await self._supervisor.ask(experiment_id, command)  # type: ignore[no-any-return]
+        return await self._supervisor.ask(experiment_id, command, actor)  # type: ignore[no-any-return]

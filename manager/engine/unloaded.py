@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from proctor.manager.actors import Actor
 from proctor.manager.engine.cleanup import CleanUps
 from proctor.manager.engine.context import EngineContext
 from proctor.manager.engine.loop import messages as m
@@ -239,10 +240,11 @@ class Unloaded:
         """Whether it is waiting to be loaded."""
         return experiment_id in self._entries
 
-    async def carry_out(self, experiment_id: str, command: WithoutLoop) -> Any:
+    async def carry_out(self, experiment_id: str, command: WithoutLoop, actor: Actor) -> Any:
         """Do without a loop what a user wants; returns when it is committed. Only with the experiment's lock."""
         state = await self._context.control.read(lambda c: read_state(c, experiment_id))
         turn = self._new_turn(experiment_id)
+        turn.actor = actor
         answer: Any = None
         match command:
             case m.StopExperiment():
@@ -290,7 +292,7 @@ class Unloaded:
     async def _finish_stop(self, state: ExperimentState) -> None:
         """It no longer has running processes. Ends that its keepers still have are stored when it is resumed."""
         turn = self._new_turn(state.row.id)
-        reason = "stopped by the user"
+        reason = state.row.reason
         if state.by_job:
             trials = "1 trial" if len(state.by_job) == 1 else f"{len(state.by_job)} trials"
             reason += f"; the keepers have the last reports of {trials}, stored when the experiment is resumed"

@@ -313,8 +313,8 @@ SELECT * FROM decisions WHERE trial_id = :trial_id AND donor_job IS NOT NULL AND
 UPDATE decisions SET job = :job WHERE experiment_id = :experiment_id AND parameter_id = :parameter_id;
 
 -- name: events.append
-INSERT INTO events (time, experiment_id, trial_id, job_id, kind, data)
-VALUES (:time, :experiment_id, :trial_id, :job_id, :kind, :data);
+INSERT INTO events (time, experiment_id, trial_id, job_id, kind, data, actor)
+VALUES (:time, :experiment_id, :trial_id, :job_id, :kind, :data, :actor);
 
 -- name: events.after
 SELECT * FROM events WHERE id > :id ORDER BY id LIMIT :limit;

@@ -297,6 +297,8 @@ class EventRow(Row):
     job_id: str | None
     kind: str
     data: JsonObject
+    actor: str | None = None
+    """Who has caused it, as `Actor.to_text` writes it; None: it is older than version 18."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query, Response
 
 from proctor.manager.api import models
 from proctor.manager.api.context import ApiContext
-from proctor.manager.api.dependencies import Context, Cursor, Limit
+from proctor.manager.api.dependencies import Context, Cursor, Limit, RequestSender
 from proctor.manager.api.requests import CreateExperiment, LoadExperiment, UpdateExperiment
 from proctor.manager.api.resources import experiment_resource
 from proctor.manager.engine.manager import UNLIMITED
@@ -77,7 +77,7 @@ async def list_experiments(
     response_model=models.Experiment,
     responses={200: {"model": models.Experiment, "description": "What a dry run would create; nothing was written."}},
 )
-async def create_experiment(context: Context, body: CreateExperiment, response: Response) -> Any:
+async def create_experiment(context: Context, sender: RequestSender, body: CreateExperiment, response: Response) -> Any:
     """Check everything, write it down, start it. With `dry_run` only checked, and answered with status 200."""
     row = await context.manager.create_experiment(
         config=body.config,
@@ -85,6 +85,7 @@ async def create_experiment(context: Context, body: CreateExperiment, response: 
         handover=body.handover,
         experiment_id=body.experiment_id,
         dry_run=body.dry_run,
+        actor=sender.actor,
     )
     if body.dry_run:
         response.status_code = 200
@@ -113,7 +114,9 @@ async def get_experiment(context: Context, experiment_id: str) -> models.Experim
 
 
 @router.patch("/{experiment_id}", summary="Change limits, the search space, tags, or whether it is archived")
-async def update_experiment(context: Context, experiment_id: str, body: UpdateExperiment) -> models.Experiment:
+async def update_experiment(
+    context: Context, sender: RequestSender, experiment_id: str, body: UpdateExperiment
+) -> models.Experiment:
     """Omitted fields do not change; null removes a limit."""
     given = {name: getattr(body, name) for name in body.model_fields_set}
     if not given:
@@ -121,56 +124,59 @@ async def update_experiment(context: Context, experiment_id: str, body: UpdateEx
     labels = {name: given.pop(name) for name in _LABELS & given.keys()}
     changes: dict[str, Any] = {_LIMITS[name]: UNLIMITED if value is None else value for name, value in given.items()}
     if changes:
-        await context.manager.update_experiment(experiment_id, **changes)
+        await context.manager.update_experiment(experiment_id, **changes, actor=sender.actor)
     if labels:
-        await context.manager.label_experiment(experiment_id, **labels)
+        await context.manager.label_experiment(experiment_id, **labels, actor=sender.actor)
     return await _resource(context, await context.manager.experiment(experiment_id))
 
 
 @router.delete("/{experiment_id}", status_code=204, summary="Delete a stopped experiment")
 async def delete_experiment(
     context: Context,
+    sender: RequestSender,
     experiment_id: str,
     keep_checkpoints: Annotated[bool, Query(description="Leave what is in its checkpointStorage.")] = False,
 ) -> None:
     """Removes its rows, its folder, and its checkpoints."""
-    await context.manager.delete_experiment(experiment_id, keep_checkpoints=keep_checkpoints)
+    await context.manager.delete_experiment(experiment_id, keep_checkpoints=keep_checkpoints, actor=sender.actor)
 
 
 @router.post("/{experiment_id}/stop", status_code=202, summary="Stop an experiment")
-async def stop_experiment(context: Context, experiment_id: str) -> models.Experiment:
+async def stop_experiment(context: Context, sender: RequestSender, experiment_id: str) -> models.Experiment:
     """The request is committed when this answers; the status says how far it is, the reason what it waits for. Trials
     that can save may do so first (`saveSeconds`); a second request while it is STOPPING ends them at once."""
-    await context.manager.stop_experiment(experiment_id)
+    await context.manager.stop_experiment(experiment_id, actor=sender.actor)
     return await _resource(context, await context.manager.experiment(experiment_id))
 
 
 @router.post("/{experiment_id}/resume", status_code=202, summary="Resume a stopped, failed or paused experiment")
 async def resume_experiment(
     context: Context,
+    sender: RequestSender,
     experiment_id: str,
     trials: Annotated[bool, Query(description="Resume its PAUSED trials, too, also of a running experiment.")] = False,
 ) -> models.Experiment:
     """The request is committed when this answers; the status says how far it is."""
-    await context.manager.resume_experiment(experiment_id, trials=trials)
+    await context.manager.resume_experiment(experiment_id, trials=trials, actor=sender.actor)
     return await _resource(context, await context.manager.experiment(experiment_id))
 
 
 @router.post("/{experiment_id}/pause", status_code=202, summary="Stop starting new trials of an experiment")
 async def pause_experiment(
     context: Context,
+    sender: RequestSender,
     experiment_id: str,
     trials: Annotated[bool, Query(description="Pause its trials, too; those that can save may do so first.")] = False,
 ) -> models.Experiment:
     """Running trials continue, unless `trials` is set."""
-    await context.manager.pause_experiment(experiment_id, trials=trials)
+    await context.manager.pause_experiment(experiment_id, trials=trials, actor=sender.actor)
     return await _resource(context, await context.manager.experiment(experiment_id))
 
 
 @router.post("/{experiment_id}/view", status_code=202, summary="Open a stopped experiment for reading only")
-async def view_experiment(context: Context, experiment_id: str) -> models.Experiment:
+async def view_experiment(context: Context, sender: RequestSender, experiment_id: str) -> models.Experiment:
     """It is not started."""
-    await context.manager.view_experiment(experiment_id)
+    await context.manager.view_experiment(experiment_id, actor=sender.actor)
     return await _resource(context, await context.manager.experiment(experiment_id))
 
 

@@ -11,7 +11,7 @@ from starlette.responses import StreamingResponse
 
 from proctor.manager.api import models
 from proctor.manager.api.context import ApiContext
-from proctor.manager.api.dependencies import Context
+from proctor.manager.api.dependencies import Context, RequestSender
 from proctor.manager.api.requests import DrainNode, PlatformRequest
 from proctor.manager.api.resources import check_resource, collection_resource, node_resources
 from proctor.manager.api.stream import wait_for_any
@@ -45,17 +45,19 @@ async def check_node(context: Context, node_id: str) -> models.Node:
 
 
 @nodes.post("/nodes/{node_id}/drain", summary="Give a machine no new jobs")
-async def drain_node(context: Context, node_id: str, body: DrainNode | None = None) -> models.Node:
+async def drain_node(
+    context: Context, sender: RequestSender, node_id: str, body: DrainNode | None = None
+) -> models.Node:
     """Until it is resumed, also after a restart of the manager. What already runs there continues."""
     reason = " ".join(body.reason.split()) if body is not None else ""
-    [resource] = await node_resources(context, [await context.manager.nodes.drain(node_id, reason)])
+    [resource] = await node_resources(context, [await context.manager.nodes.drain(node_id, reason, actor=sender.actor)])
     return resource
 
 
 @nodes.post("/nodes/{node_id}/resume", summary="Give a drained or quarantined machine jobs again")
-async def resume_node(context: Context, node_id: str) -> models.Node:
+async def resume_node(context: Context, sender: RequestSender, node_id: str) -> models.Node:
     """One that already gets them does not change."""
-    [resource] = await node_resources(context, [await context.manager.nodes.resume(node_id)])
+    [resource] = await node_resources(context, [await context.manager.nodes.resume(node_id, actor=sender.actor)])
     return resource
 
 

@@ -21,6 +21,7 @@ from proctor.manager.api.dependencies import (
     Cursor,
     Limit,
     Offset,
+    RequestSender,
     TableColumns,
     TrialFilter,
     answer_while_connected,
@@ -160,6 +161,7 @@ async def export_results(
 @router.post("/import", summary="Import results from another experiment into the tuner")
 async def import_results(
     context: Context,
+    sender: RequestSender,
     experiment_id: str,
     body: list[ImportRow],
     skip_outside: Annotated[
@@ -169,7 +171,7 @@ async def import_results(
     """Rows as `export` gives them, here or in NNI, are taken as they are; those whose value is null are skipped. Where
     a row is outside of the search space, or its value holds no number, nothing is imported and the rows are listed."""
     rows = [{"parameter": row.parameter, "value": row.value} for row in body]
-    found = await context.manager.import_data(experiment_id, rows, skip_outside=skip_outside)
+    found = await context.manager.import_data(experiment_id, rows, skip_outside=skip_outside, actor=sender.actor)
     return models.Imported(imported=len(found.rows), skipped=found.skipped, outside=found.outside)
 
 

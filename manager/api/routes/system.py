@@ -144,9 +144,9 @@ async def get_manager_log(context: Context, offset: Offset = 0, limit: ByteLimit
 
 
 @router.post("/stop-all", status_code=202, summary="Stop every active experiment")
-async def stop_all(context: Context) -> models.Page[str]:
+async def stop_all(context: Context, sender: RequestSender) -> models.Page[str]:
     """Returns the ids of those that are being stopped."""
-    return models.Page(items=await context.manager.stop_all())
+    return models.Page(items=await context.manager.stop_all(actor=sender.actor))
 
 
 @router.post("/shutdown", status_code=202, summary="End the manager")

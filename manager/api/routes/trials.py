@@ -19,6 +19,7 @@ from proctor.manager.api.dependencies import (
     Cursor,
     Limit,
     Offset,
+    RequestSender,
     TrialFilter,
     read_row_id,
 )
@@ -93,9 +94,11 @@ async def list_trials(
 
 
 @router.post("/experiments/{experiment_id}/trials", status_code=201, summary="Add a trial by hand")
-async def add_trial(context: Context, experiment_id: str, body: AddTrial) -> models.Trial:
+async def add_trial(context: Context, sender: RequestSender, experiment_id: str, body: AddTrial) -> models.Trial:
     """A trial with parameters that no tuner has suggested; the tuner receives its result."""
-    return await _read_resource(context, await context.manager.trials.add(experiment_id, body.parameters))
+    return await _read_resource(
+        context, await context.manager.trials.add(experiment_id, body.parameters, actor=sender.actor)
+    )
 
 
 @router.get("/trials", summary="Find trials by the beginning of their id")
@@ -119,42 +122,47 @@ async def get_trial(context: Context, trial_id: str) -> models.Trial:
 
 
 @router.post("/trials/{trial_id}/kill", status_code=202, summary="End a trial")
-async def kill_trial(context: Context, trial_id: str) -> models.Trial:
+async def kill_trial(context: Context, sender: RequestSender, trial_id: str) -> models.Trial:
     """The request is stored when this returns."""
-    await context.manager.trials.kill(trial_id)
+    await context.manager.trials.kill(trial_id, actor=sender.actor)
     return await _read_resource(context, await context.manager.trials.get(trial_id))
 
 
 @router.post("/trials/{trial_id}/pause", status_code=202, summary="Pause a trial")
-async def pause_trial(context: Context, trial_id: str) -> models.Trial:
+async def pause_trial(context: Context, sender: RequestSender, trial_id: str) -> models.Trial:
     """It is stopped, may save first (`saveSeconds`), and is kept without a place or GPUs until it is resumed. The
     request is stored when this returns; the trial is PAUSED when its job has ended."""
-    await context.manager.trials.pause(trial_id)
+    await context.manager.trials.pause(trial_id, actor=sender.actor)
     return await _read_resource(context, await context.manager.trials.get(trial_id))
 
 
 @router.post("/trials/{trial_id}/resume", status_code=202, summary="Resume a paused trial")
-async def resume_trial(context: Context, trial_id: str) -> models.Trial:
+async def resume_trial(context: Context, sender: RequestSender, trial_id: str) -> models.Trial:
     """It waits for a place, which may be on another node, and continues from its newest checkpoint."""
-    await context.manager.trials.resume(trial_id)
+    await context.manager.trials.resume(trial_id, actor=sender.actor)
     return await _read_resource(context, await context.manager.trials.get(trial_id))
 
 
 @router.post("/trials/{trial_id}/retry", status_code=201, summary="Run an ended trial's parameters again")
 async def retry_trial(
     context: Context,
+    sender: RequestSender,
     trial_id: str,
     from_checkpoint: Annotated[bool, Query(description="From its newest checkpoint, not from the start.")] = False,
 ) -> models.Trial:
     """Answers with the new trial."""
-    return await _read_resource(context, await context.manager.trials.retry(trial_id, from_checkpoint=from_checkpoint))
+    return await _read_resource(
+        context, await context.manager.trials.retry(trial_id, from_checkpoint=from_checkpoint, actor=sender.actor)
+    )
 
 
 @router.post("/trials/{trial_id}/clone", status_code=201, summary="Continue a trial with other parameters")
-async def clone_trial(context: Context, trial_id: str, body: TrialClone) -> models.Trial:
+async def clone_trial(context: Context, sender: RequestSender, trial_id: str, body: TrialClone) -> models.Trial:
     """A new trial that begins with the newest checkpoint of this one, which may be running. Answers with the new
     trial."""
-    return await _read_resource(context, await context.manager.trials.clone(trial_id, body.parameters))
+    return await _read_resource(
+        context, await context.manager.trials.clone(trial_id, body.parameters, actor=sender.actor)
+    )
 
 
 @router.get("/trials/{trial_id}/jobs", summary="A trial's jobs")

@@ -13,6 +13,7 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
+from proctor.manager.actors import MANAGER
 from proctor.manager.dispatcher import protocol
 from proctor.manager.dispatcher.client.client import (
     DispatcherClient,
@@ -186,10 +187,12 @@ class ExperimentLoop:
         turn.deleted = await self._retention.find_deleted(m.named_checkpoints(each.message for each in envelopes))
         answers: list[tuple[Envelope, Any]] = []
         for envelope in envelopes:
+            turn.actor = envelope.actor or m.actor_of(envelope.message)
             try:
                 answers.append((envelope, self._handle(turn, envelope.message, donors)))
             except ManagerError as error:  # a command that cannot be carried out
                 envelope.refuse(error)
+        turn.actor = MANAGER
         for trial in brought_back:
             if trial.row.status is TrialStatus.PAUSED:
                 self.state.set_aside(trial)
@@ -340,7 +343,7 @@ class ExperimentLoop:
             # The others wait for a place, which wakes the loop.
             self._retry_due = min((at for at in retries if at > turn.monotonic), default=inf)
         if state.row.status is ExperimentStatus.STOPPING and not state.by_job and self._dispatcher_task is None:
-            tuning.move_experiment(state, turn, ExperimentEvent.FINISH_STOP, "stopped by the user")
+            tuning.move_experiment(state, turn, ExperimentEvent.FINISH_STOP, state.row.reason)
 
     async def _commit(self, turn: Turn) -> None:
         experiment_id = self.state.row.id

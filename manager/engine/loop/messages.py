@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from proctor.manager.actors import ASSESSOR, MANAGER, TRIAL_SCHEDULER, TUNER, USER, Actor
 from proctor.manager.dispatcher import protocol
 from proctor.manager.dispatcher.client.client import DispatcherRestarted, DispatcherSilent
 from proctor.manager.dispatcher.protocol import Error, Initialized, KillTrial, NewTrial, NoMoreTrials
@@ -210,6 +211,8 @@ class Envelope:
 
     message: LoopMessage
     answer: asyncio.Future[Any] | None = None
+    actor: Actor | None = None
+    """Who asks; None: no user does."""
 
     def resolve(self, value: Any) -> None:
         """Give the answer, if it is still wanted."""
@@ -242,11 +245,11 @@ class Inbox:
         else:
             self._arrived.set()
 
-    async def ask(self, message: LoopMessage) -> Any:
-        """Leave a message and wait until what it led to is committed. Raises what its handler raised."""
+    async def ask(self, message: LoopMessage, actor: Actor = USER) -> Any:
+        """Leave a message of a user and wait until what it led to is committed. Raises what its handler raised."""
         if self._closed is not None:
             raise self._closed
-        envelope = Envelope(message, asyncio.get_running_loop().create_future())
+        envelope = Envelope(message, asyncio.get_running_loop().create_future(), actor)
         self._waiting.append(envelope)
         self._arrived.set()
         return await envelope.answer  # type: ignore[misc]
@@ -285,6 +288,18 @@ def named_checkpoints(messages: Iterable[LoopMessage]) -> list[int]:
 def is_request(message: LoopMessage) -> bool:
     """Whether a user waits for its answer, which may be that it is refused."""
     return isinstance(message, _REQUESTS)
+
+
+def actor_of(message: LoopMessage) -> Actor:
+    """Who causes what a message leads to that no user has sent."""
+    match message:
+        case protocol.KillTrial():
+            return ASSESSOR
+        case protocol.PauseTrial() | protocol.ResumeTrial() | protocol.CloneTrial():
+            return TRIAL_SCHEDULER
+        case protocol.NewTrial() | protocol.NoMoreTrials():
+            return TUNER
+    return MANAGER
 
 
 def parts(message: LoopMessage) -> Sequence[LoopMessage]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from proctor.manager.actors import MANAGER, Actor
 from proctor.manager.config.experiment import TunerConfig
 from proctor.manager.dispatcher.protocol import ToDispatcher
 from proctor.manager.lifecycle.experiment import ExperimentProgress
@@ -47,6 +48,7 @@ class LiveTrial:
     saved_at: float | None = None  # Unix time of its newest checkpoint, where that is known
     preempted: str = ""  # by which experiment its last job was preempted, as a clause
     decision: DecisionRow | None = None  # what its next job is to carry out
+    stopped_by: Actor | None = None  # who has asked for the stop of its job, under this manager
     parameters_before: tuple[int, int] | None = None  # parameter id of the jobs before the one of this number
 
     def parameter_id_of(self, job_number: int) -> int:
@@ -323,6 +325,8 @@ class Turn:
     experiment_id: str
     now: float
     monotonic: float = 0.0
+    actor: Actor = MANAGER
+    """Who has caused what is being handled. What is written is bound to the one of its moment."""
     writes: list[Write] = field(default_factory=list)
     inputs: list[ToDispatcher] = field(default_factory=list)
     submit: list[LiveTrial] = field(default_factory=list)
@@ -348,11 +352,8 @@ class Turn:
 
     def add_event(self, kind: str, data: dict[str, Any], *, trial_id: str | None = None) -> None:
         """Add an event that is not a change of status."""
-        self.write(
-            lambda c: events.append(
-                c, time=self.now, kind=kind, data=data, experiment_id=self.experiment_id, trial_id=trial_id
-            )
-        )
+        actor, ids = self.actor, {"experiment_id": self.experiment_id, "trial_id": trial_id}
+        self.write(lambda c: events.append(c, time=self.now, kind=kind, data=data, actor=actor, **ids))
 
     def add_notice(self, text: str, *, trial_id: str | None = None) -> None:
         """Add something that the user should know of the experiment, or of one of its trials."""

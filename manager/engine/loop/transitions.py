@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+from proctor.manager.actors import MANAGER
 from proctor.manager.dispatcher import protocol
 from proctor.manager.engine.loop.messages import Delayed, JobRefused
 from proctor.manager.engine.loop.state import ExperimentState, LiveTrial, Turn
@@ -77,7 +78,8 @@ def create_trial(
     trial = LiveTrial(row)
     state.add(trial)
     state.created += 1
-    turn.write(lambda c: trials.insert(c, row))
+    actor = turn.actor
+    turn.write(lambda c: trials.insert(c, row, actor=actor))
     return trial
 
 
@@ -279,15 +281,15 @@ def request_stop(
         expected = JOB.sources(JobEvent.STOP)
         status = JOB.after(f"job {job.id}", job.status, JobEvent.STOP)
         trial.job = replace(job, status=status, **columns)
-        turn.write(
-            lambda c: jobs.move(c, job.id, token=job.token, expected=expected, status=status, time=turn.now, **columns)
-        )
+        actor, change = turn.actor, {"expected": expected, "status": status, "time": turn.now, **columns}
+        turn.write(lambda c: jobs.move(c, job.id, token=job.token, actor=actor, **change))
     elif _supersedes(job.stop_reason, reason):
         columns["save_until"] = _earlier(job.save_until, save_until)
         trial.job = replace(job, **columns)
         turn.write(lambda c: jobs.update(c, job.id, token=job.token, **columns))
     else:
         return
+    trial.stopped_by = turn.actor
     set_reason(turn, trial, _describe_stop(trial.job, turn.now))
     turn.cancel.append((job.id, reason is EndReason.EARLY_STOPPED))
 
@@ -348,7 +350,7 @@ def message_payload(message: Any) -> dict[str, Any]:
 
 
 def _move(turn: Turn, trial: LiveTrial, event: TrialEvent, reason: str, **columns: Any) -> None:
-    row = trial.row
+    row, actor = trial.row, turn.actor
     status = TRIAL.after(f"trial {row.id}", row.status, event)
     expected = (row.status,)
     trial.row = replace(row, status=status, reason=reason, **columns)
@@ -361,7 +363,9 @@ def _move(turn: Turn, trial: LiveTrial, event: TrialEvent, reason: str, **column
         node_id=None if trial.job is None else trial.job.node_id,
     )
     turn.write(
-        lambda c: trials.move(c, row.id, expected=expected, status=status, reason=reason, time=turn.now, **columns)
+        lambda c: trials.move(
+            c, row.id, expected=expected, status=status, reason=reason, time=turn.now, actor=actor, **columns
+        )
     )
 
 
@@ -377,6 +381,7 @@ def on_change(state: ExperimentState, turn: Turn, change: StatusChange, policy: 
         record_start(state, turn, trial, change.start)
     if change.exit is not None:
         end_job(state, turn, trial, change.exit, policy)
+        turn.actor = MANAGER
     elif change.status is TrialJobStatus.RUNNING:
         _start_job(state, turn, trial, change)
         if trial.row.status is TrialStatus.RUNNING:
@@ -407,12 +412,15 @@ def _start_job(state: ExperimentState, turn: Turn, trial: LiveTrial, change: Sta
 
 
 def end_job(state: ExperimentState, turn: Turn, trial: LiveTrial, exit: Exit, policy: RetryPolicy) -> None:
-    """A job is over: settle why, then end its trial or send it back."""
+    """A job is over: settle why, then end its trial or send it back. Whoever has stopped it has caused what follows."""
     job = trial.job
     assert job is not None
     lost = state.row.report_from in exit.lost_finals
     reason = settled_reason(exit.reason, job.stop_reason, has_final=trial.has_final, final_lost=lost)
     detail = job.detail if reason is job.stop_reason and job.detail else exit.detail or describe(exit)
+    if reason is job.stop_reason and trial.stopped_by is not None:
+        turn.actor = trial.stopped_by
+    trial.stopped_by = None
     _close_job(state, turn, trial, exit, reason, detail)
     if not trial.has_final and trial.other_final is not None:
         text = (
@@ -471,7 +479,7 @@ def _close_job(
     job = trial.job
     assert job is not None
     status = JOB.after(f"job {job.id}", job.status, JobEvent.END)
-    expected = JOB.sources(JobEvent.END)
+    expected, actor = JOB.sources(JobEvent.END), turn.actor
     columns: dict[str, Any] = {
         "end_reason": reason,
         "detail": detail,
@@ -484,7 +492,9 @@ def _close_job(
     state.gpu_time.end(replace(job, **columns), turn.monotonic)
     state.set_job(trial, None)
     turn.write(
-        lambda c: jobs.move(c, job.id, token=job.token, expected=expected, status=status, time=turn.now, **columns)
+        lambda c: jobs.move(
+            c, job.id, token=job.token, expected=expected, status=status, time=turn.now, actor=actor, **columns
+        )
     )
     turn.release.append(job.id)
     is_clone = job.resumed_from_job is not None and not job.resumed_from_job.startswith(f"{trial.row.id}.")
@@ -520,6 +530,7 @@ def on_refused(state: ExperimentState, turn: Turn, message: JobRefused, policy: 
     if trial is not None and trial.job is not None and trial.job.token == message.token:
         exit = Exit(message.reason, None, None, 0.0, turn.now, message.detail)
         end_job(state, turn, trial, exit, policy)
+        turn.actor = MANAGER
 
 
 def on_delayed(state: ExperimentState, turn: Turn, message: Delayed) -> None:

@@ -245,7 +245,7 @@ def move_experiment(
     error: str | None = None,
 ) -> None:
     """Take the experiment through one transition of its lifecycle."""
-    row = state.row
+    row, actor = state.row, turn.actor
     status = EXPERIMENT.after(f"experiment {row.id}", row.status, event)
     if state.active_since is not None:
         state.row = replace(state.row, active_seconds=state.active_seconds(turn.monotonic))
@@ -273,6 +273,7 @@ def move_experiment(
             status=status,
             reason=reason,
             time=turn.now,
+            actor=actor,
             started_at=started_at,
             ended_at=ended_at,
             **changes,

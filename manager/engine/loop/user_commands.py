@@ -33,10 +33,10 @@ def cancel_trial(state: ExperimentState, turn: Turn, trial_id: str) -> None:
     if trial is None:
         raise Conflict(f"trial {trial_id} has ended already, there is nothing to kill")
     if trial.job is None:
-        transitions.end_trial(state, turn, trial, TrialStatus.USER_CANCELED, "canceled by the user")
+        transitions.end_trial(state, turn, trial, TrialStatus.USER_CANCELED, f"canceled by {turn.actor.in_words}")
     else:
         transitions.end_saving(turn, trial)
-        transitions.request_stop(state, turn, trial, EndReason.USER_CANCELED, "canceled by the user")
+        transitions.request_stop(state, turn, trial, EndReason.USER_CANCELED, f"canceled by {turn.actor.in_words}")
 
 
 def pause_trial(state: ExperimentState, turn: Turn, trial_id: str, *, save_seconds: float) -> None:
@@ -49,7 +49,7 @@ def pause_trial(state: ExperimentState, turn: Turn, trial_id: str, *, save_secon
         raise Conflict(f"trial {trial_id} has ended or is PAUSED already; only a live trial can be paused")
     if trial.job is not None and trial.job.stop_reason not in _KEPT:
         raise Conflict(f"trial {trial_id} is being stopped already ({trial.job.detail})")
-    _pause(turn, state, trial, "paused by the user", save_seconds)
+    _pause(turn, state, trial, f"paused by {turn.actor.in_words}", save_seconds)
 
 
 def resume_trial(state: ExperimentState, turn: Turn, trial_id: str) -> None:
@@ -73,7 +73,9 @@ def _pause(turn: Turn, state: ExperimentState, trial: LiveTrial, reason: str, sa
 
 def _resume(state: ExperimentState, turn: Turn, trial: LiveTrial) -> None:
     held = state.row.status is ExperimentStatus.PAUSED
-    transitions.resume_trial(turn, trial, "the experiment is paused; resume it, too" if held else "resumed by the user")
+    transitions.resume_trial(
+        turn, trial, "the experiment is paused; resume it, too" if held else f"resumed by {turn.actor.in_words}"
+    )
 
 
 def add_trial(state: ExperimentState, turn: Turn, command: AddTrial, forms: JobFormBuilder) -> TrialRow:
@@ -115,9 +117,9 @@ def change_limits(state: ExperimentState, turn: Turn, command: ChangeLimits) -> 
     changed = {name: value for name, value in command.columns.items() if getattr(state.row, name) != value}
     if not changed:
         return changed
-    experiment_id = state.row.id
+    experiment_id, actor = state.row.id, turn.actor
     state.row = replace(state.row, revision=state.row.revision + 1, **changed)
-    turn.write(lambda c: experiments.set_limits(c, experiment_id, time=turn.now, **changed))
+    turn.write(lambda c: experiments.set_limits(c, experiment_id, time=turn.now, actor=actor, **changed))
     if "search_space" in changed:
         message = protocol.UpdateSearchSpace(state.take_position(), changed["search_space"])
         turn.send_input(message, {"search_space": changed["search_space"]})
@@ -148,7 +150,7 @@ def pause(state: ExperimentState, turn: Turn, *, trials_save_seconds: float | No
     """
     if trials_save_seconds is None or state.row.status not in _WITHOUT_NEW_TRIALS:
         _allowed(state, ExperimentEvent.PAUSE, "paused")
-        tuning.move_experiment(state, turn, ExperimentEvent.PAUSE, "paused by the user")
+        tuning.move_experiment(state, turn, ExperimentEvent.PAUSE, f"paused by {turn.actor.in_words}")
     if trials_save_seconds is not None:
         for trial in list(state.trials.values()):
             _pause(turn, state, trial, "paused with its experiment", trials_save_seconds)
@@ -178,7 +180,7 @@ def stop(state: ExperimentState, turn: Turn, *, save_seconds: float) -> None:
             transitions.end_saving(turn, trial)
         return
     _allowed(state, ExperimentEvent.STOP, "stopped")
-    tuning.move_experiment(state, turn, ExperimentEvent.STOP, "stopped by the user")
+    tuning.move_experiment(state, turn, ExperimentEvent.STOP, f"stopped by {turn.actor.in_words}")
     for trial in list(state.trials.values()):
         if trial.job is not None:
             detail = "the experiment was stopped"

@@ -3,6 +3,7 @@
 import sqlite3
 from typing import Any
 
+from proctor.manager.actors import MANAGER, Actor
 from proctor.manager.store.rows import EventRow
 from proctor.manager.store.statements import encode, query
 
@@ -26,12 +27,13 @@ def append(
     time: float,
     kind: str,
     data: dict[str, Any],
+    actor: Actor = MANAGER,
     experiment_id: str | None = None,
     trial_id: str | None = None,
     job_id: str | None = None,
 ) -> int:
-    """Add an event; return its id. Ids only grow and are never used again."""
-    values = {"time": time, "kind": kind, "data": encode(data)}
+    """Add an event that `actor` has caused; return its id. Ids only grow and are never used again."""
+    values = {"time": time, "kind": kind, "data": encode(data), "actor": actor.to_text()}
     owners = {"experiment_id": experiment_id, "trial_id": trial_id, "job_id": job_id}
     event_id = connection.execute(query("events.append"), values | owners).lastrowid
     assert event_id is not None

@@ -4,6 +4,7 @@ import sqlite3
 from collections.abc import Collection
 from typing import Any
 
+from proctor.manager.actors import MANAGER, Actor
 from proctor.manager.lifecycle.experiment_failures import NO_ENDS
 from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.store import database_identity
@@ -31,10 +32,10 @@ _LIMITS = {
 _LABELS = {"tags", "archived"}
 
 
-def insert(connection: sqlite3.Connection, row: ExperimentRow) -> None:
+def insert(connection: sqlite3.Connection, row: ExperimentRow, *, actor: Actor = MANAGER) -> None:
     """Add an experiment, with its event. Raises sqlite3.IntegrityError when the id is taken."""
     insert_row(connection, _TABLE, row)
-    _append_status_event(connection, row, row.created_at)
+    _append_status_event(connection, row, row.created_at, actor)
 
 
 def get(connection: sqlite3.Connection, experiment_id: str) -> ExperimentRow:
@@ -109,6 +110,7 @@ def move(
     status: ExperimentStatus,
     reason: str,
     time: float,
+    actor: Actor = MANAGER,
     **columns: Any,
 ) -> ExperimentRow:
     """Change the status if it is an expected one, with its event; other columns (error, started_at, …) as given.
@@ -119,7 +121,7 @@ def move(
     row = ExperimentRow.from_row(
         move_row(connection, _TABLE, ExperimentRow, experiment_id, expected=expected, columns=changes)
     )
-    _append_status_event(connection, row, time)
+    _append_status_event(connection, row, time, actor)
     return row
 
 
@@ -130,7 +132,9 @@ def set_counters(connection: sqlite3.Connection, experiment_id: str, **columns: 
     update_row(connection, _TABLE, ExperimentRow, experiment_id, columns)
 
 
-def set_limits(connection: sqlite3.Connection, experiment_id: str, *, time: float, **columns: Any) -> ExperimentRow:
+def set_limits(
+    connection: sqlite3.Connection, experiment_id: str, *, time: float, actor: Actor = MANAGER, **columns: Any
+) -> ExperimentRow:
     """Set limits or the search space, count the revision, with an event. None: no limit. Raises RowNotFound."""
     _require(columns, _LIMITS)
     values = bind(ExperimentRow, columns)
@@ -139,18 +143,20 @@ def set_limits(connection: sqlite3.Connection, experiment_id: str, *, time: floa
         raise RowNotFound(f"Experiment {experiment_id} is not in the store.")
     row = ExperimentRow.from_row(rows[0])
     data = {**columns, "revision": row.revision}
-    events.append(connection, time=time, kind=events.LIMITS, data=data, experiment_id=experiment_id)
+    events.append(connection, time=time, kind=events.LIMITS, data=data, actor=actor, experiment_id=experiment_id)
     return row
 
 
-def set_labels(connection: sqlite3.Connection, experiment_id: str, *, time: float, **columns: Any) -> None:
+def set_labels(
+    connection: sqlite3.Connection, experiment_id: str, *, time: float, actor: Actor = MANAGER, **columns: Any
+) -> None:
     """Set tags, archived or both, with an event. Raises RowNotFound."""
     _require(columns, _LABELS)
     update_row(connection, _TABLE, ExperimentRow, experiment_id, columns)
-    events.append(connection, time=time, kind=events.LABELS, data=columns, experiment_id=experiment_id)
+    events.append(connection, time=time, kind=events.LABELS, data=columns, actor=actor, experiment_id=experiment_id)
 
 
-def delete(connection: sqlite3.Connection, experiment_id: str, *, time: float) -> None:
+def delete(connection: sqlite3.Connection, experiment_id: str, *, time: float, actor: Actor = MANAGER) -> None:
     """Delete an experiment with its trials, jobs, inputs and events; one event (of `time`) says that it is gone.
 
     Raises RowNotFound.
@@ -159,12 +165,14 @@ def delete(connection: sqlite3.Connection, experiment_id: str, *, time: float) -
         raise RowNotFound(f"Experiment {experiment_id} is not in the store.")
     connection.execute(query("events.delete_of_experiment"), {"experiment_id": experiment_id})
     database_identity.record_deleted(connection, experiment_id, time)
-    events.append(connection, time=time, kind=events.EXPERIMENT_DELETED, data={}, experiment_id=experiment_id)
+    kind = events.EXPERIMENT_DELETED
+    events.append(connection, time=time, kind=kind, data={}, actor=actor, experiment_id=experiment_id)
 
 
-def _append_status_event(connection: sqlite3.Connection, row: ExperimentRow, time: float) -> None:
+def _append_status_event(connection: sqlite3.Connection, row: ExperimentRow, time: float, actor: Actor) -> None:
     data = {"status": row.status.value, "reason": row.reason}
-    events.append(connection, time=time, kind=events.EXPERIMENT_STATUS, data=data, experiment_id=row.id)
+    kind = events.EXPERIMENT_STATUS
+    events.append(connection, time=time, kind=kind, data=data, actor=actor, experiment_id=row.id)
 
 
 def _require(columns: Collection[str], allowed: Collection[str]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
+from proctor.manager.actors import MANAGER, Actor
 from proctor.manager.store.rows import TrialJobRow, get_row, insert_row, move_row, update_row
 from proctor.manager.store.statements import query
 from proctor.manager.store.tables import events
@@ -84,6 +85,7 @@ def move(
     expected: Collection[TrialJobStatus],
     status: TrialJobStatus,
     time: float,
+    actor: Actor = MANAGER,
     **columns: Any,
 ) -> None:
     """Change the status if it is an expected one and the token is the job's, with its event; other columns as given.
@@ -99,6 +101,7 @@ def move(
         time=time,
         kind=events.JOB_STATUS,
         data={"status": status.value, "detail": detail, "end_reason": end_reason},
+        actor=actor,
         experiment_id=experiment_id,
         trial_id=trial_id,
         job_id=job_id,

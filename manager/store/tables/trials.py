@@ -9,6 +9,7 @@ from heapq import merge
 from itertools import chain, islice
 from typing import Any, Generic, TypeVar
 
+from proctor.manager.actors import MANAGER, Actor
 from proctor.manager.lifecycle.experiment_failures import FailedTrial
 from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.store.errors import BadCursor
@@ -59,12 +60,12 @@ class CurvePoint:
     place: int  # among all trials that have ended, with a value or without, from 1
 
 
-def insert(connection: sqlite3.Connection, row: TrialRow, *, time: float | None = None) -> None:
+def insert(connection: sqlite3.Connection, row: TrialRow, *, time: float | None = None, actor: Actor = MANAGER) -> None:
     """Add a trial, with its event (of `time`, or of its creation). Raises sqlite3.IntegrityError when its id or
     sequence id is taken."""
     insert_row(connection, _TABLE, row)
     data = {"status": row.status.value, "reason": row.reason, "sequence_id": row.sequence_id}
-    _append_event(connection, data, row.experiment_id, row.id, row.created_at if time is None else time)
+    _append_event(connection, data, row.experiment_id, row.id, row.created_at if time is None else time, actor)
 
 
 def get(connection: sqlite3.Connection, trial_id: str) -> TrialRow:
@@ -192,6 +193,7 @@ def move(
     status: TrialStatus,
     reason: str,
     time: float,
+    actor: Actor = MANAGER,
     **columns: Any,
 ) -> None:
     """Change the status if it is an expected one, with its event; other columns as given.
@@ -201,7 +203,7 @@ def move(
     changes = {"status": status, "reason": reason, **columns}
     experiment_id, sequence_id = move_row(connection, _TABLE, TrialRow, trial_id, expected=expected, columns=changes)
     data = {"status": status.value, "reason": reason, "sequence_id": sequence_id}
-    _append_event(connection, data, experiment_id, trial_id, time)
+    _append_event(connection, data, experiment_id, trial_id, time, actor)
 
 
 def update(connection: sqlite3.Connection, trial_id: str, **columns: Any) -> None:
@@ -221,10 +223,10 @@ def _rank(row: TrialRow, maximize: bool) -> tuple[float, int]:
 
 
 def _append_event(
-    connection: sqlite3.Connection, data: dict[str, Any], experiment_id: str, trial_id: str, time: float
+    connection: sqlite3.Connection, data: dict[str, Any], experiment_id: str, trial_id: str, time: float, actor: Actor
 ) -> None:
-    kind = events.TRIAL_STATUS
-    events.append(connection, time=time, kind=kind, data=data, experiment_id=experiment_id, trial_id=trial_id)
+    ids = {"experiment_id": experiment_id, "trial_id": trial_id}
+    events.append(connection, time=time, kind=events.TRIAL_STATUS, data=data, actor=actor, **ids)
 
 
 # ---- pages in four orders -------------------------------------------------------------------------------------------

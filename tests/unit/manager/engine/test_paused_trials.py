@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sqlite3
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -10,12 +11,13 @@ import pytest
 from fakes import small_experiments
 from fakes.small_experiments import CheckpointingSimulation, all_trials, attempts, curve
 
+from proctor.manager.actors import Actor, Way
 from proctor.manager.engine.manager import Manager
 from proctor.manager.errors import Conflict
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.simulation.simulation import Simulation
 from proctor.manager.store.rows import ExperimentRow, TrialRow
-from proctor.manager.store.tables import dispatcher_inputs, experiments
+from proctor.manager.store.tables import dispatcher_inputs, events, experiments
 from proctor.training_services.base import EndReason, TrialJobForm
 from proctor.training_services.in_memory.scripts import Final, Raw, ScriptedExit, ScriptedReport, Step
 
@@ -256,5 +258,33 @@ def test_a_trial_that_is_resumed_in_a_paused_experiment_says_what_it_waits_for(t
         assert (await trial(manager)).reason == "waiting: the experiment is paused; resume it, too"
         await manager.resume_experiment(experiment_id)
         await until_done(manager)
+
+    play(tmp_path, scenario)
+
+
+def test_what_follows_from_a_persons_command_is_that_persons_and_the_reason_says_so(tmp_path: Path) -> None:
+    alice, bob = Actor("alice", Way.PAGE), Actor("bob", Way.CLI)
+
+    async def scenario(simulation: Simulation, manager: Manager) -> None:
+        await create(manager, tmp_path)
+        first = await trial(manager)
+        await manager.trials.kill(first.id, actor=alice)
+        await asyncio.sleep(1.0)
+        row = await trial(manager)
+        assert (row.status, row.reason) == (TrialStatus.USER_CANCELED, "canceled by alice (page)")
+
+        def read(connection: sqlite3.Connection) -> list[tuple[str, str | None]]:
+            found = events.after(connection, 0, limit=1000)
+            return [(str(each.data.get("status")), each.actor) for each in found if each.trial_id == first.id]
+
+        seen = await manager.control.read(read)
+        assert ("WAITING", "tuner") in seen
+        assert ("STOPPING", "alice@page") in seen
+        assert ("ENDED", "alice@page") in seen
+        assert seen.count(("USER_CANCELED", "alice@page")) == 1
+        assert ("USER_CANCELED", "manager") not in seen
+        await manager.stop_experiment((await experiment(manager)).id, actor=bob)
+        await asyncio.sleep(60.0)
+        assert (await experiment(manager)).reason == "stopped by bob (cli)"
 
     play(tmp_path, scenario)
