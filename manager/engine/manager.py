@@ -498,15 +498,13 @@ class Manager:
         """The experiment's metrics database, which holds its file open only while it is used. Raises NotFound."""
         return await self._supervisor.metrics(experiment_id)
 
-    async def read_heavy(
-        self, database: Database, function: Callable[..., T], *arguments: Any, time_limit_seconds: float = 5.0
-    ) -> T:
-        """What `function`, of a module, makes of a connection and the arguments, in the process of heavy reads if there
-        is one. Raises what `Database.read` does."""
+    async def read_heavy(self, database: Database, function: Callable[..., T], *arguments: Any, **limit: float) -> T:
+        """What `function`, of a module, makes of a connection and the arguments; in a process of its own if there is one.
+        `limit`, and what it raises, are those of `Database.read`."""
         if self._reads is None or not database.has_threads:
-            return await database.read(lambda connection: function(connection, *arguments), time_limit_seconds)
+            return await database.read(lambda connection: function(connection, *arguments), **limit)
         with database.kept_open():
-            return await self._reads.read(database.path, function, *arguments, time_limit_seconds=time_limit_seconds)
+            return await self._reads.read(database.path, function, *arguments, **limit)
 
     async def read_job_file(self, trial_id: str, job_number: int | None, path: str, offset: int, limit: int) -> bytes:
         """Part of a file of a trial's job (None: its newest). Raises NotFound."""
