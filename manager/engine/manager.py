@@ -48,7 +48,6 @@ from proctor.training_services.providers import FileCollection, NodeProvider, Pr
 from proctor.training_services.registry import create as create_service
 
 log = logging.getLogger(__name__)
-
 T = TypeVar("T")
 
 __all__ = ["UNLIMITED", "DispatcherFactory", "Manager", "ServiceFactory", "Unlimited"]
@@ -499,8 +498,7 @@ class Manager:
         return await self._supervisor.metrics(experiment_id)
 
     async def read_heavy(self, database: Database, function: Callable[..., T], *arguments: Any, **limit: float) -> T:
-        """What `function`, of a module, makes of a connection and the arguments; in a process of its own if there is one.
-        `limit`, and what it raises, are those of `Database.read`."""
+        """`Database.read` of a module's function and its arguments, in a process of its own if there is one."""
         if self._reads is None or not database.has_threads:
             return await database.read(lambda connection: function(connection, *arguments), **limit)
         with database.kept_open():
