@@ -196,6 +196,7 @@ async def _background(context: ApiContext, keeper: LocalKeeper, pages: PageCheck
         tasks = [
             group.create_task(keeper.run(), name="local keeper"),
             group.create_task(manager.nodes.keep(), name="node records"),
+            group.create_task(manager.node_history.keep(), name="node history"),
             group.create_task(measurements.measure_loop_lag(), name="loop lag"),
             group.create_task(housekeeping, name="housekeeping"),
             group.create_task(pages.run(), name="page check"),

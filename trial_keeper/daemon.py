@@ -27,6 +27,7 @@ from proctor.trial_keeper.jobs.records import RecordFolder, StopRecord
 from proctor.trial_keeper.jobs.table import JobTable
 from proctor.trial_keeper.linux import processes
 from proctor.trial_keeper.linux.identity import boot_id, start_time
+from proctor.trial_keeper.linux.load import read_system_load
 from proctor.trial_keeper.linux.tasks import TaskGroup
 from proctor.trial_keeper.protocol import (
     COMMAND_TYPES,
@@ -262,6 +263,7 @@ class Keeper(SessionHandler):
         self._outbox.disk_free_mb = free
         self._outbox.notes = (low if free is not None and free < _LOW_DISK_MB else []) + self._facts.notes
         self._outbox.set_full(self._disk.full)
+        self._outbox.system = read_system_load()
 
     async def _watch_devices(self) -> None:
         """Now and then, and at once when GPUs turned out to be leased by another user: placement must know."""

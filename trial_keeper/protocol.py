@@ -94,6 +94,16 @@ class Device:
 
 
 @dataclass(frozen=True)
+class SystemLoad:
+    """How busy a node is. Memory in MiB."""
+
+    load: float  # the kernel's load average over a minute: processes that run, or wait for a processor or a disk
+    cpus: int
+    memory_used_mb: int  # without what the kernel would give back at once
+    memory_total_mb: int
+
+
+@dataclass(frozen=True)
 class Exit:
     """How a job ended, from its exit.json. Times are Unix seconds; `detail` is a sentence for people.
 
@@ -395,6 +405,7 @@ class ReportHeader:
     stopped: dict[str, str] = field(default_factory=dict)
     """What is stuck because a process of the keeper is suspended, and what to do, as clauses: by job id; ""
     stands for all jobs that are to be started."""
+    system: SystemLoad | None = None  # None where it cannot be read, and from an older keeper
 
 
 @dataclass(frozen=True)

@@ -72,3 +72,5 @@ class ApiContext:
     """How many clients read the stream of changes."""
     densities: Densities = field(default_factory=Densities)
     """What charts of all curves show."""
+    searches: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
+    """Held by those that search logs: each occupies a thread, and the disk."""

@@ -387,6 +387,62 @@ DEVICES = (
 )
 
 
+def _newest(values: Sequence[Any]) -> Any:
+    """The newest sample; None where there is none."""
+    return values[-1] if values else None
+
+
+def _memory_used(row: TableRow) -> str:
+    used, total = _newest(row["memory_used_mb"]), row["memory_total_mb"]
+    return "-" if used is None else f"{used}" + (f" of {total}" if total else "")
+
+
+NODE_LOAD = (
+    Column("LOAD", lambda row: "-" if (found := _newest(row["load"])) is None else f"{found:.2f}"),
+    Column("CPUS", lambda row: str(row["cpus"] or "-")),
+    Column("MIB USED", _memory_used),
+)
+
+JOBS_ON_NODE = (
+    Column("GPU", lambda row: ",".join("?" if i is None else str(i) for i in row["indexes"]) or "-"),
+    Column("EXPERIMENT", lambda row: row["experiment_id"]),
+    Column("TRIAL", lambda row: str(row["sequence_id"]), right=True),
+    Column("JOB", lambda row: row["job_id"], left_out=1),
+    Column("STARTED", lambda row: local_time(row["started_at"])),
+    Column("ENDED", lambda row: local_time(row["ended_at"])),
+    Column("REASON", lambda row: row["end_reason"] or "running"),
+)
+
+EVENTS = (
+    Column("TIME", lambda row: local_time(row["time"])),
+    Column("KIND", lambda row: row["kind"]),
+    Column("TRIAL", lambda row: "-" if row["sequence_id"] is None else str(row["sequence_id"]), right=True),
+    Column("WHAT", lambda row: event_text(row), wraps=True),
+)
+
+FOUND_LINES = (
+    Column("TRIAL", lambda row: str(row["sequence_id"]), right=True),
+    Column("JOB", lambda row: str(row["job"]), right=True),
+    Column("STREAM", lambda row: row["stream"]),
+    Column("LINE", lambda row: str(row["line"]), right=True),
+    Column("TEXT", lambda row: row["text"].strip(), wraps=True),
+)
+
+
+def event_text(row: TableRow) -> str:
+    """The data of an event for people."""
+    data = row["data"]
+    if not isinstance(data, dict):
+        return str(data)
+    named = [f"{key} {value}" for key, value in data.items() if key not in _EVENT_WORDS and value not in ("", None)]
+    said = [str(data[key]) for key in ("status", "end_reason") if data.get(key)]
+    clause = data.get("text") or data.get("reason") or data.get("detail") or ""
+    return ": ".join(filter(None, [" ".join(said) or ", ".join(named), str(clause)]))
+
+
+_EVENT_WORDS = frozenset({"status", "end_reason", "text", "reason", "detail", "sequence_id"})
+
+
 def _limit(seconds: float | None) -> str:
     return "no limit" if seconds is None else duration(seconds)
 

@@ -23,6 +23,7 @@ from proctor.manager.engine.importance import Importances
 from proctor.manager.engine.imported_data import Import, read_import
 from proctor.manager.engine.job_files import FolderArchive, TrialFiles
 from proctor.manager.engine.loop import messages as m
+from proctor.manager.engine.node_history import NodeHistory
 from proctor.manager.engine.nodes import NodeRecords
 from proctor.manager.engine.platforms import Platforms
 from proctor.manager.engine.supervisor import ExperimentSupervisor
@@ -91,6 +92,7 @@ class Manager:
         self._making: set[Path] = set()  # folders of experiments that are being created or loaded
         self.providers = providers
         self.nodes = NodeRecords(pool, control, self.feed, clock)
+        self.node_history = NodeHistory(pool, control, clock)
         self._supervisor = ExperimentSupervisor(
             EngineContext(
                 home=home,

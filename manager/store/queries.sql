@@ -218,6 +218,28 @@ SELECT * FROM trial_jobs WHERE experiment_id = :experiment_id AND status <> 'END
 SELECT DISTINCT trial_jobs.node_id FROM trials JOIN trial_jobs ON trial_jobs.trial_id = trials.id
 WHERE trials.experiment_id = :experiment_id AND trial_jobs.node_id IS NOT NULL;
 
+-- name: jobs.ended_on_node
+-- that held something there in a stretch of time, the newest first
+SELECT trial_jobs.*, trials.sequence_id
+FROM trial_jobs INDEXED BY trial_jobs_by_node JOIN trials ON trials.id = trial_jobs.trial_id
+WHERE trial_jobs.status = 'ENDED' AND trial_jobs.node_id = :node_id
+  AND trial_jobs.ended_at >= :since AND trial_jobs.started_at < :until
+ORDER BY trial_jobs.ended_at DESC LIMIT :limit;
+
+-- name: jobs.live_on_node
+SELECT trial_jobs.*, trials.sequence_id
+FROM trial_jobs INDEXED BY trial_jobs_live JOIN trials ON trials.id = trial_jobs.trial_id
+WHERE trial_jobs.status <> 'ENDED' AND trial_jobs.node_id = :node_id AND trial_jobs.started_at < :until
+ORDER BY trial_jobs.started_at LIMIT :limit;
+
+-- name: jobs.for_search
+-- the newest trial first, its newest job first, from one of them on
+SELECT trials.id, trials.sequence_id, trial_jobs.number, trial_jobs.node_id
+FROM trials JOIN trial_jobs ON trial_jobs.trial_id = trials.id
+WHERE trials.experiment_id = :experiment_id AND (:trial_id IS NULL OR trials.id = :trial_id)
+  AND trials.sequence_id <= :sequence_id AND (trials.sequence_id < :sequence_id OR trial_jobs.number <= :number)
+ORDER BY trials.sequence_id DESC, trial_jobs.number DESC LIMIT :limit;
+
 -- name: jobs.all_live
 -- of every experiment, with the numbers of their trials
 SELECT trial_jobs.*, trials.sequence_id
@@ -322,6 +344,15 @@ SELECT * FROM events WHERE id > :id ORDER BY id LIMIT :limit;
 -- name: events.after_of_experiment
 SELECT * FROM events WHERE experiment_id = :experiment_id AND id > :id ORDER BY id LIMIT :limit;
 
+-- name: events.before
+-- the newest first; with the numbers of their trials
+SELECT events.*, trials.sequence_id
+FROM events LEFT JOIN trials ON trials.id = events.trial_id
+WHERE events.experiment_id = :experiment_id AND events.id < :id
+  AND (:kinds IS NULL OR events.kind IN (SELECT value FROM json_each(:kinds)))
+  AND (:text = '' OR instr(lower(events.data), :text))
+ORDER BY events.id DESC LIMIT :limit;
+
 -- name: events.notices
 SELECT * FROM events WHERE experiment_id = :experiment_id AND kind = 'notice' ORDER BY id DESC LIMIT :limit;
 
@@ -362,6 +393,19 @@ VALUES (:id, :kind, :status, :reason, :facts, :seen_at, :hold)
 ON CONFLICT (id) DO UPDATE SET
     kind = excluded.kind, status = excluded.status, reason = excluded.reason, facts = excluded.facts,
     seen_at = excluded.seen_at, hold = excluded.hold;
+
+-- name: nodes.write_samples
+INSERT INTO node_samples (node_id, minute, samples) VALUES (:node_id, :minute, :samples)
+ON CONFLICT (node_id, minute) DO UPDATE SET samples = excluded.samples;
+
+-- name: nodes.delete_samples
+DELETE FROM node_samples WHERE node_id = :node_id AND minute < :minute;
+
+-- name: nodes.delete_all_samples
+DELETE FROM node_samples WHERE minute < :minute;
+
+-- name: nodes.samples
+SELECT samples FROM node_samples WHERE node_id = :node_id AND minute >= :first AND minute <= :last ORDER BY minute;
 
 -- name: nodes.all
 SELECT * FROM nodes ORDER BY id;

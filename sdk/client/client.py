@@ -103,6 +103,21 @@ class Client(ResultCalls, TrialCalls):
         """One of them."""
         return self._get(path_of("nodes", node_id))
 
+    def occupancy(
+        self, node_id: str, *, since: str | None = None, until: str | None = None, limit: int = 500, points: int = 360
+    ) -> JsonObject:
+        """Who held which GPU of a machine when (`jobs`), and how busy it was (`times`, `load`, `memory_used_mb`,
+        `gpus`).
+
+        :param since: RFC 3339; None: an hour before `until`.
+        :param until: RFC 3339; None: now.
+        :param limit: how many ended jobs at most, the newest.
+        :param points: how many samples at most.
+        """
+        query: Query = {"since": since, "until": until, "limit": limit, "points": points}
+        found: JsonObject = self._transport.request("GET", path_of("nodes", node_id, "occupancy"), query=query)
+        return found
+
     def check_node(self, node_id: str) -> JsonObject:
         """Try to reach a machine now; the outcome is reported by events of kind `node`."""
         return self._post(path_of("nodes", node_id, "check"))
@@ -164,6 +179,17 @@ class Client(ResultCalls, TrialCalls):
     def events(self, *, experiment_id: str | None = None, after: int | None = None) -> EventStream:
         """Every change from now on, or after that event id."""
         return EventStream(self._transport, experiment_id=experiment_id, after=after)
+
+    def past_events(
+        self, experiment_id: str, *, kinds: Sequence[str] = (), text: str = "", page_size: int = PAGE_SIZE
+    ) -> Iterator[JsonObject]:
+        """The events of an experiment, the newest first, page after page as they are asked for.
+
+        :param kinds: only of these kinds, such as trial.status; none: of all.
+        :param text: only those whose data contain this, upper or lower case.
+        """
+        query: Query = {"kind": list(kinds) or None, "text": text or None, "limit": page_size}
+        return self._transport.pages(path_of("experiments", experiment_id, "events"), query=query)
 
     # Experiments
 

@@ -104,6 +104,32 @@ class TrialCalls(Calls):
 
         return read_tail(read, lines).data
 
+    def search_logs(
+        self,
+        text: str,
+        *,
+        experiment_id: str | None = None,
+        trial_id: str | None = None,
+        ignore_case: bool = False,
+        cursor: str | None = None,
+        limit: int = 100,
+    ) -> JsonObject:
+        """Lines with this text in the output of all trials of an experiment, or of one trial: `items`, `not_here` (jobs
+        whose output is not on the manager's machine), and `next_cursor`, where to continue; None: all was searched.
+
+        :param cursor: `next_cursor` of the answer before.
+        :param limit: how many lines at most.
+        """
+        of = ("trials", trial_id) if trial_id is not None else ("experiments", str(experiment_id))
+        query: Query = {
+            "q": text,
+            "ignore_case": "true" if ignore_case else None,
+            "cursor": cursor,
+            "limit": limit,
+        }
+        found: JsonObject = self._transport.request("GET", path_of(*of, "logs", "search"), query=query)
+        return found
+
     def files(self, trial_id: str) -> Iterator[JsonObject]:
         """The files of a trial's newest job: path and size_bytes."""
         return self._transport.pages(path_of("trials", trial_id, "files"))

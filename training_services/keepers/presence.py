@@ -71,6 +71,7 @@ class NodePresence(KeeperPresence):
             notes=header.notes,
             full=header.full,
             suspended=header.stopped,
+            system=header.system,
         )
 
     def silent(self, keeper_id: str, clause: str) -> None:

@@ -22,7 +22,7 @@ from proctor.training_services.capacity import (
 )
 from proctor.training_services.errors import ReservationRefused, UnknownNode
 from proctor.training_services.nodes.quarantine import Quarantine
-from proctor.trial_keeper.protocol import Device, GpuSlot, Lease
+from proctor.trial_keeper.protocol import Device, GpuSlot, Lease, SystemLoad
 
 __all__ = [
     "LOCAL_KIND",
@@ -112,6 +112,7 @@ class Node:
     why, as its keeper has reported (`ReportHeader.full`); `copy_obstacle` is a clause that says why something could
     not be copied to it for lack of room, "" if everything could, and `copy_free_mb` how much was free then.
     `suspended` says which jobs are stuck there because a process of its keeper is suspended (`ReportHeader.stopped`).
+    `system` is None where its keeper does not say how busy it is.
     """
 
     id: str
@@ -131,6 +132,7 @@ class Node:
     copy_obstacle: str = ""
     copy_free_mb: int = 0
     suspended: Mapping[str, str] = field(default_factory=dict)
+    system: SystemLoad | None = None
 
     def shortage(self, folder: str = "") -> str:
         """Why it takes no new jobs (it has no room, or cannot start them), as a clause; "" if it does.
@@ -247,6 +249,7 @@ class NodePool:
         notes: Sequence[str] | None = None,
         full: Mapping[str, str] | None = None,
         suspended: Mapping[str, str] | None = None,
+        system: SystemLoad | None = None,
     ) -> None:
         """A node's keeper has sent a message. None: as before."""
         before = self.node(node_id)
@@ -258,6 +261,7 @@ class NodePool:
             notes=before.notes if notes is None else tuple(notes),
             full=before.full if full is None else full,
             suspended=before.suspended if suspended is None else suspended,
+            system=before.system if system is None else system,
             copy_obstacle="" if more_room else before.copy_obstacle,
         )
         self._replace(replace(after, seen_at=seen_at))

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from proctor.trial_keeper.jobs.job import Job
-from proctor.trial_keeper.protocol import Chunk, Device, End, ReportAnswer, ReportHeader, Start, to_json
+from proctor.trial_keeper.protocol import Chunk, Device, End, ReportAnswer, ReportHeader, Start, SystemLoad, to_json
 
 REPORT_BYTES = 1024 * 1024
 LEAST_SHARE_BYTES = 16 * 1024  # what one job gets of a report, if it gets anything
@@ -65,6 +65,7 @@ class Outbox:
         self._devices: list[Device] | None = None
         self.notes: list[str] = []
         self.disk_free_mb: int | None = None
+        self.system: SystemLoad | None = None
         self.full: dict[str, str] = {}
         self.suspended: dict[str, str] = {}
 
@@ -129,6 +130,7 @@ class Outbox:
             notes=list(self.notes),
             full=self.full,
             stopped=self.suspended,
+            system=self.system,
         )
         report = KeeperReport(header)
         ended = [job for job in self._dirty.values() if job.exit is not None]

@@ -1,17 +1,19 @@
-"""`proctor experiment`: list, show, status, failures, importance, wait, tag, archive, delete, export, import, save,
-load."""
+"""`proctor experiment`: list, show, status, failures, importance, events, wait, tag, archive, delete, export,
+import, save, load."""
 
 import json
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import click
 
 from proctor.manager.cli.columns import (
+    EVENTS,
     EXPERIMENT,
     EXPERIMENTS,
     FAILURES,
@@ -50,7 +52,7 @@ STATUSES = tuple(status.value for status in ExperimentStatus)
     epilog=examples("proctor experiment list", "proctor experiment export k3x9 --type csv --filename results.csv")
 )
 def experiment() -> None:
-    """Experiments: list, show, status, failures, importance, wait, tag, archive, delete, export, import, save, load."""
+    """Experiments: list, show, failures, events, importance, wait, tag, archive, delete, export, import, save, load."""
 
 
 @experiment.command("list", epilog=examples("proctor experiment list --running", "proctor experiment list -o json"))
@@ -105,6 +107,28 @@ def status(session: CliSession, experiment: str | None, output: str) -> None:
         Column("CPU-hours", lambda row: cpu_hours(row, IN_FULL)),
     )
     print_one(find_experiment(session.client, experiment, ended_too=True), fields, output)
+
+
+@experiment.command(
+    epilog=examples(
+        "proctor experiment events k3x9 -n 20", "proctor experiment events --kind trial.status --text FAILED"
+    )
+)
+@experiment_argument
+@click.option("--kind", "kinds", metavar="KIND", multiple=True, help="Only this kind; may be repeated.")
+@click.option("--text", default="", metavar="TEXT", help="Only events whose data contain this.")
+@click.option(
+    "-n", "--tail", type=click.IntRange(1), default=50, show_default=True, metavar="N", help="The newest N events."
+)
+@output_option
+@with_session
+def events(
+    session: CliSession, experiment: str | None, kinds: Sequence[str], text: str, tail: int, output: str
+) -> None:
+    """What has happened in an experiment, the newest first. Events are kept for a while only."""
+    found = find_experiment(session.client, experiment, ended_too=True)
+    rows = session.client.past_events(found["id"], kinds=kinds, text=text, page_size=min(tail, 1000))
+    print_list(islice(rows, tail), EVENTS, output, empty=f"experiment {found['id']} has no such event")
 
 
 @experiment.command(epilog=examples("proctor experiment failures k3x9", "proctor experiment failures -o json"))

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from proctor.manager.cli.columns import FOUND_LINES
 from proctor.manager.cli.identifiers import experiment_argument, find_experiment, named_trial, trial_argument
 from proctor.manager.cli.lazy import examples
-from proctor.manager.cli.output import echo
+from proctor.manager.cli.output import echo, output_option, print_list
 from proctor.manager.cli.session import CliSession, with_session
 
 if TYPE_CHECKING:
@@ -54,6 +55,55 @@ def dispatcher(session: CliSession, experiment: str | None, follow: bool, tail: 
     """Print the output of an experiment's tuner and assessor."""
     found = find_experiment(session.client, experiment, ended_too=True)
     _print(_dispatcher_log(session, found), follow, tail, head)
+
+
+@log.command(
+    short_help="Search the output of an experiment's trials.",
+    epilog=examples('proctor log search "CUDA error"', "proctor log search -i nan k3x9 -n 20"),
+)
+@click.argument("text", metavar="TEXT")
+@experiment_argument
+@click.option("-i", "--ignore-case", is_flag=True, help="Upper and lower case are alike.")
+@click.option("-t", "--trial", metavar="NUMBER|ID", help="Only the output of this trial.")
+@click.option(
+    "-n", "--lines", type=click.IntRange(1), default=100, show_default=True, metavar="N", help="At most N lines."
+)
+@output_option
+@with_session
+def search(
+    session: CliSession,
+    text: str,
+    experiment: str | None,
+    ignore_case: bool,
+    trial: str | None,
+    lines: int,
+    output: str,
+) -> None:
+    """Print the lines with this text in the output of an experiment's trials, both streams, the newest trial first.
+
+    Only what is on the manager's machine is searched: what was left out is reported on stderr.
+    """
+    if trial is not None:
+        found = named_trial(session.client, (), trial, experiment)
+        of = {"trial_id": found["id"]}
+    else:
+        of = {"experiment_id": find_experiment(session.client, experiment, ended_too=True)["id"]}
+    rows: list[dict[str, Any]] = []
+    left_out, cursor = 0, None
+    while len(rows) < lines:
+        answer = session.client.search_logs(
+            text, **of, ignore_case=ignore_case, cursor=cursor, limit=min(1000, lines - len(rows))
+        )
+        rows += answer["items"]
+        left_out += answer["not_here_count"]
+        cursor = answer["next_cursor"]
+        if cursor is None:
+            break
+    print_list(rows, FOUND_LINES, output, empty="no line has this text")
+    if left_out:
+        echo(f"the output of {left_out} jobs is not on the manager's machine and was not searched", err=True)
+    if cursor is not None:
+        echo(f"there may be more: these are the first {len(rows)} lines; -n {2 * lines} prints more", err=True)
 
 
 def nnictl_options(function: F) -> F:

@@ -1,15 +1,25 @@
 """`proctor nodes`: the machines trials run on; tried again, drained, resumed, files collected from them, forgotten."""
 
 import time
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import click
 
-from proctor.manager.cli.columns import DEVICES, NODES
+from proctor.manager.cli.columns import DEVICES, JOBS_ON_NODE, NODE_LOAD, NODES, local_time, now
 from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.identifiers import find_experiment
 from proctor.manager.cli.lazy import examples
-from proctor.manager.cli.output import Format, TableRow, confirm, echo, output_option, print_list, print_table
+from proctor.manager.cli.output import (
+    Format,
+    TableRow,
+    confirm,
+    echo,
+    output_option,
+    print_list,
+    print_one,
+    print_table,
+)
 from proctor.manager.cli.session import CliSession, with_session
 
 if TYPE_CHECKING:
@@ -41,6 +51,35 @@ def nodes(context: click.Context, output: str) -> None:
     if devices:
         echo()
         print_table(devices, DEVICES)
+
+
+@nodes.command(
+    short_help="Show what a machine runs and has run.",
+    epilog=examples("proctor nodes show gpu-1", "proctor nodes show gpu-1 --hours 24 -o json"),
+)
+@node_argument
+@click.option("--hours", type=click.FloatRange(0.01), default=1.0, show_default=True, help="How far to look back.")
+@output_option
+@with_session
+def show(session: CliSession, node: str, hours: float, output: str) -> None:
+    """Show which jobs a machine runs and has run, on which GPUs, and how busy it is."""
+    client = session.client
+    found = find_node(client, node)
+    since = (now() - timedelta(hours=hours)).isoformat()
+    occupancy = client.occupancy(found["id"], since=since)
+    if output != Format.TABLE:
+        print_one(occupancy, (), output)
+        return
+    print_one(found, NODES, output)
+    print_one(occupancy, NODE_LOAD, output)
+    echo()
+    indexes = {gpu["uuid"]: gpu["index"] for gpu in occupancy["gpus"]}
+    held = [{**job, "indexes": [indexes.get(uuid) for uuid in job["gpus"] or ()]} for job in occupancy["jobs"]]
+    print_list(held, JOBS_ON_NODE, output, empty=f"no job ran on it in the last {hours:g} hours")
+    if occupancy["complete_since"]:
+        session.report(
+            f"There were more: those that ended before {local_time(occupancy['complete_since'])} are left out."
+        )
 
 
 @nodes.command(epilog=examples("proctor nodes check gpu-1"))

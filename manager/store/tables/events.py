@@ -1,6 +1,7 @@
 """The events table: every change in one order, from which the stream of changes resumes by id. Old ones go."""
 
 import sqlite3
+from collections.abc import Collection
 from typing import Any
 
 from proctor.manager.actors import MANAGER, Actor
@@ -47,6 +48,31 @@ def after(
     name = "events.after" if experiment_id is None else "events.after_of_experiment"
     values = {"id": event_id, "experiment_id": experiment_id, "limit": limit}
     return [EventRow.from_row(row) for row in connection.execute(query(name), values)]
+
+
+def before(
+    connection: sqlite3.Connection,
+    experiment_id: str,
+    event_id: int,
+    *,
+    kinds: Collection[str] | None = None,
+    text: str = "",
+    limit: int,
+) -> list[tuple[EventRow, int | None]]:
+    """At most `limit` events of an experiment with a smaller id, the newest first, each with the number of its trial.
+
+    :param kinds: only of these kinds; None: of all.
+    :param text: only those whose data contain this, upper or lower case (of ASCII).
+    """
+    values = {
+        "experiment_id": experiment_id,
+        "id": event_id,
+        "kinds": None if kinds is None else encode(sorted(kinds)),
+        "text": encode(text)[1:-1].lower(),
+        "limit": limit,
+    }
+    rows = connection.execute(query("events.before"), values)
+    return [(EventRow.from_row(row[:-1]), row[-1]) for row in rows]
 
 
 def notices(connection: sqlite3.Connection, experiment_id: str, *, limit: int = 20) -> list[str]:

@@ -77,6 +77,25 @@ def all_live(connection: sqlite3.Connection) -> list[tuple[TrialJobRow, int]]:
     return [(TrialJobRow.from_row(row[:-1]), row[-1]) for row in connection.execute(query("jobs.all_live"))]
 
 
+@dataclass(frozen=True, slots=True)
+class JobsOnNode:
+    """Jobs that ran on a node in a stretch of time, with the numbers of their trials. `complete_since`: of those that
+    have ended, all are here that ended at this time or later (Unix time); None: all."""
+
+    jobs: list[tuple[TrialJobRow, int]]
+    complete_since: float | None
+
+
+def on_node(connection: sqlite3.Connection, node_id: str, *, since: float, until: float, limit: int) -> JobsOnNode:
+    """The jobs of all experiments that ran on a node between two times (Unix time), those that still run first, then
+    the newest ends. At most `limit` of either."""
+    values = {"node_id": node_id, "since": since, "until": until, "limit": limit}
+    live = connection.execute(query("jobs.live_on_node"), values).fetchall()
+    ended = connection.execute(query("jobs.ended_on_node"), values | {"limit": limit + 1}).fetchall()
+    rows = [(TrialJobRow.from_row(row[:-1]), int(row[-1])) for row in [*live, *ended[:limit]]]
+    return JobsOnNode(rows, rows[-1][0].ended_at if len(ended) > limit else None)
+
+
 def move(
     connection: sqlite3.Connection,
     job_id: str,

@@ -396,6 +396,48 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/nodes/{node_id}/occupancy": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Who held which GPU when, and how busy a machine was
+         * @description Jobs as long as their experiments are there; load and memory of the last 24 hours, sampled every 10 seconds. The
+         *     last minute of samples is lost when the manager ends.
+         */
+        get: operations["get_occupancy"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment_id}/events": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * What has happened in an experiment
+         * @description The newest first. The newest 100,000 events of all experiments are kept, and more of notices. `cursor` and
+         *     `before` say the same; `cursor` wins.
+         */
+        get: operations["list_events"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/experiments/{experiment_id}/best": {
         parameters: {
             query?: never;
@@ -616,6 +658,47 @@ export interface paths {
          *     seconds for thousands of trials: the answer is what is known now.
          */
         get: operations["get_importance"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment_id}/logs/search": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Search the output of all trials
+         * @description Both streams of all jobs, as far as the files are on the manager's machine. A call takes about 2 seconds and
+         *     reads 64 MiB at most; continue with `next_cursor`.
+         */
+        get: operations["search_logs"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/trials/{trial_id}/logs/search": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Search the output of a trial
+         * @description Both streams of all its jobs; else as for an experiment.
+         */
+        get: operations["search_trial_logs"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1809,6 +1892,107 @@ export interface components {
             size_bytes: number;
         };
         /**
+         * FoundLine
+         * @description A line of its output that has the text.
+         */
+        FoundLine: {
+            /**
+             * Trial Id
+             * @example p3kV9xQa
+             */
+            trial_id: string;
+            /**
+             * Sequence Id
+             * @description The number of its trial.
+             * @example 17
+             */
+            sequence_id: number;
+            /**
+             * Job
+             * @description Its number within the trial.
+             * @example 1
+             */
+            job: number;
+            /**
+             * Node Id
+             * @example gpu-3
+             */
+            node_id: string | null;
+            /**
+             * Stream
+             * @example stderr
+             */
+            stream: string;
+            /**
+             * Offset
+             * @description The byte at which the (first) match in this line is.
+             * @example 40211
+             */
+            offset: number;
+            /**
+             * Line
+             * @description The number of the line, from 1.
+             * @example 612
+             */
+            line: number;
+            /**
+             * Line Offset
+             * @description The byte at which the line begins.
+             * @example 40200
+             */
+            line_offset: number;
+            /**
+             * Text
+             * @description The line; of a long one what is around the match, with … where it is cut.
+             * @example RuntimeError: CUDA error: out of memory
+             */
+            text: string;
+        };
+        /**
+         * GpuHistory
+         * @description How busy a GPU was, at each of the `times`; null where it is not known.
+         */
+        GpuHistory: {
+            /**
+             * Uuid
+             * @example GPU-5b1c
+             */
+            uuid: string;
+            /**
+             * Index
+             * @description Null for one that the node does not have any more.
+             * @example 0
+             */
+            index: number | null;
+            /**
+             * Name
+             * @example NVIDIA H100
+             */
+            name: string;
+            /**
+             * Memory Total Mb
+             * @example 81559
+             */
+            memory_total_mb: number | null;
+            /**
+             * Utilization
+             * @description In percent.
+             * @example [
+             *       98,
+             *       97
+             *     ]
+             */
+            utilization: (number | null)[];
+            /**
+             * Memory Used Mb
+             * @example [
+             *       40211,
+             *       40211
+             *     ]
+             */
+            memory_used_mb: (number | null)[];
+        };
+        /**
          * GpuShare
          * @description A share of a GPU that a job holds.
          */
@@ -2050,6 +2234,62 @@ export interface components {
             ended_at?: string | null;
         };
         /**
+         * JobOnNode
+         * @description A job that ran on a node.
+         */
+        JobOnNode: {
+            /**
+             * Job Id
+             * @example p3kV9xQa.1
+             */
+            job_id: string;
+            /**
+             * Trial Id
+             * @example p3kV9xQa
+             */
+            trial_id: string;
+            /**
+             * Sequence Id
+             * @description The number of its trial.
+             * @example 17
+             */
+            sequence_id: number;
+            /**
+             * Experiment Id
+             * @example Ab3dE5f7
+             */
+            experiment_id: string;
+            /**
+             * Gpus
+             * @description UUIDs of the GPUs that it held, whole or a share of each; null: its platform does not manage GPUs.
+             * @example [
+             *       "GPU-5b1c"
+             *     ]
+             */
+            gpus: string[] | null;
+            /**
+             * Slot
+             * @description Of a job without a GPU: a place that it shared with no other job at the time, from 0.
+             * @example 0
+             */
+            slot: number | null;
+            /**
+             * Started At
+             * Format: date-time
+             */
+            started_at: string;
+            /**
+             * Ended At
+             * @description Null: it runs.
+             */
+            ended_at: string | null;
+            /**
+             * End Reason
+             * @example EXITED_OK
+             */
+            end_reason: string | null;
+        };
+        /**
          * KeepReason
          * @description Why a checkpoint is kept.
          * @enum {string}
@@ -2084,6 +2324,45 @@ export interface components {
              * @example k3v9.json
              */
             handover?: string | null;
+        };
+        /**
+         * LogSearchResult
+         * @description Lines that have a text, and how far was looked.
+         */
+        LogSearchResult: {
+            /**
+             * Items
+             * @description The newest trial first, and its newest job; stderr before stdout.
+             */
+            items: components["schemas"]["FoundLine"][];
+            /**
+             * Searched Jobs
+             * @description How many jobs were searched to their end.
+             * @example 120
+             */
+            searched_jobs: number;
+            /**
+             * Searched Bytes
+             * @example 48211034
+             */
+            searched_bytes: number;
+            /**
+             * Not Here
+             * @description Jobs of which nothing is on the manager's machine: they run on another one, have not started, or their files were
+             *     not collected. At most 50.
+             */
+            not_here: components["schemas"]["SearchedJob"][];
+            /**
+             * Not Here Count
+             * @description How many there are.
+             * @example 2
+             */
+            not_here_count: number;
+            /**
+             * Next Cursor
+             * @description Where to continue; null: all was searched.
+             */
+            next_cursor: string | null;
         };
         /**
          * Machines
@@ -2301,6 +2580,72 @@ export interface components {
             trials: number;
         };
         /**
+         * NodeOccupancy
+         * @description Who held what on a node in a stretch of time, and how busy it was.
+         */
+        NodeOccupancy: {
+            /**
+             * Node Id
+             * @example gpu-3
+             */
+            node_id: string;
+            /**
+             * Since
+             * Format: date-time
+             */
+            since: string;
+            /**
+             * Until
+             * Format: date-time
+             */
+            until: string;
+            /**
+             * Jobs
+             * @description Those that ran at any time of the stretch, by their starts.
+             */
+            jobs: components["schemas"]["JobOnNode"][];
+            /**
+             * Complete Since
+             * @description There were more jobs than `limit`: those that ended before this time are left out. Null: none is.
+             */
+            complete_since: string | null;
+            /**
+             * Times
+             * @description When load and memory were sampled; means where there are more than `points` samples.
+             */
+            times: string[];
+            /**
+             * Load
+             * @description The load average of its machine over a minute.
+             * @example [
+             *       12.5,
+             *       13.1
+             *     ]
+             */
+            load: (number | null)[];
+            /**
+             * Memory Used Mb
+             * @description Memory of its machine, without what the kernel would give back at once.
+             * @example [
+             *       64211,
+             *       64530
+             *     ]
+             */
+            memory_used_mb: (number | null)[];
+            /**
+             * Cpus
+             * @example 64
+             */
+            cpus: number | null;
+            /**
+             * Memory Total Mb
+             * @example 515612
+             */
+            memory_total_mb: number | null;
+            /** Gpus */
+            gpus: components["schemas"]["GpuHistory"][];
+        };
+        /**
          * NodeReservation
          * @description What a trial job of this manager holds on a node.
          */
@@ -2396,6 +2741,13 @@ export interface components {
             /** Next Cursor */
             next_cursor?: string | null;
         };
+        /** Page[PastEvent] */
+        Page_PastEvent_: {
+            /** Items */
+            items: components["schemas"]["PastEvent"][];
+            /** Next Cursor */
+            next_cursor?: string | null;
+        };
         /** Page[RegisteredCheckpoint] */
         Page_RegisteredCheckpoint_: {
             /** Items */
@@ -2441,6 +2793,58 @@ export interface components {
              * @example 0.62
              */
             importance: number;
+        };
+        /**
+         * PastEvent
+         * @description A change, as the stream of changes has it, and the number of its trial.
+         */
+        PastEvent: {
+            /**
+             * Id
+             * @example 31337
+             */
+            id: number;
+            /**
+             * Time
+             * Format: date-time
+             */
+            time: string;
+            /**
+             * Experiment Id
+             * @example Ab3dE5f7
+             */
+            experiment_id: string;
+            /**
+             * Trial Id
+             * @example p3kV9xQa
+             */
+            trial_id: string | null;
+            /**
+             * Sequence Id
+             * @description The trial's number.
+             * @example 17
+             */
+            sequence_id: number | null;
+            /**
+             * Job Id
+             * @example p3kV9xQa.1
+             */
+            job_id: string | null;
+            /**
+             * Kind
+             * @example trial.status
+             */
+            kind: string;
+            /**
+             * Data
+             * @description Any JSON value; NaN and the infinities are words.
+             * @example {
+             *       "reason": "exit code 1",
+             *       "sequence_id": 17,
+             *       "status": "FAILED"
+             *     }
+             */
+            data: unknown;
         };
         /**
          * PlatformRequest
@@ -2663,6 +3067,34 @@ export interface components {
              * Format: date-time
              */
             time: string;
+        };
+        /**
+         * SearchedJob
+         * @description A job whose output was to be searched.
+         */
+        SearchedJob: {
+            /**
+             * Trial Id
+             * @example p3kV9xQa
+             */
+            trial_id: string;
+            /**
+             * Sequence Id
+             * @description The number of its trial.
+             * @example 17
+             */
+            sequence_id: number;
+            /**
+             * Job
+             * @description Its number within the trial.
+             * @example 1
+             */
+            job: number;
+            /**
+             * Node Id
+             * @example gpu-3
+             */
+            node_id: string | null;
         };
         /**
          * SessionLimits
@@ -3081,6 +3513,8 @@ export type FailedExample = components['schemas']['FailedExample'];
 export type Failures = components['schemas']['Failures'];
 export type FileCollection = components['schemas']['FileCollection'];
 export type FileEntry = components['schemas']['FileEntry'];
+export type FoundLine = components['schemas']['FoundLine'];
+export type GpuHistory = components['schemas']['GpuHistory'];
 export type GpuShare = components['schemas']['GpuShare'];
 export type Health = components['schemas']['Health'];
 export type ImportRow = components['schemas']['ImportRow'];
@@ -3088,13 +3522,16 @@ export type Importance = components['schemas']['Importance'];
 export type ImportanceState = components['schemas']['ImportanceState'];
 export type Imported = components['schemas']['Imported'];
 export type Job = components['schemas']['Job'];
+export type JobOnNode = components['schemas']['JobOnNode'];
 export type KeepReason = components['schemas']['KeepReason'];
 export type LoadExperiment = components['schemas']['LoadExperiment'];
+export type LogSearchResult = components['schemas']['LogSearchResult'];
 export type Machines = components['schemas']['Machines'];
 export type Metric = components['schemas']['Metric'];
 export type NewToken = components['schemas']['NewToken'];
 export type Node = components['schemas']['Node'];
 export type NodeFailures = components['schemas']['NodeFailures'];
+export type NodeOccupancy = components['schemas']['NodeOccupancy'];
 export type NodeReservation = components['schemas']['NodeReservation'];
 export type Objective = components['schemas']['Objective'];
 export type PageCheckStep = components['schemas']['Page_CheckStep_'];
@@ -3105,15 +3542,18 @@ export type PageFileEntry = components['schemas']['Page_FileEntry_'];
 export type PageJob = components['schemas']['Page_Job_'];
 export type PageMetric = components['schemas']['Page_Metric_'];
 export type PageNode = components['schemas']['Page_Node_'];
+export type PagePastEvent = components['schemas']['Page_PastEvent_'];
 export type PageRegisteredCheckpoint = components['schemas']['Page_RegisteredCheckpoint_'];
 export type PageToken = components['schemas']['Page_Token_'];
 export type PageTrial = components['schemas']['Page_Trial_'];
 export type PageStr = components['schemas']['Page_str_'];
 export type ParameterImportance = components['schemas']['ParameterImportance'];
+export type PastEvent = components['schemas']['PastEvent'];
 export type PlatformRequest = components['schemas']['PlatformRequest'];
 export type Problem = components['schemas']['Problem'];
 export type ProblemItem = components['schemas']['ProblemItem'];
 export type RegisteredCheckpoint = components['schemas']['RegisteredCheckpoint'];
+export type SearchedJob = components['schemas']['SearchedJob'];
 export type SessionLimits = components['schemas']['SessionLimits'];
 export type Table = components['schemas']['Table'];
 export type TableHead = components['schemas']['TableHead'];
@@ -3770,6 +4210,90 @@ export interface operations {
             };
         };
     };
+    get_occupancy: {
+        parameters: {
+            query?: {
+                /** @description RFC 3339; default: an hour before `until`. */
+                since?: string | null;
+                /** @description RFC 3339; default: now. */
+                until?: string | null;
+                /** @description How many ended jobs at most, the newest. */
+                limit?: number;
+                /** @description How many samples at most. */
+                points?: number;
+            };
+            header?: never;
+            path: {
+                node_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NodeOccupancy"];
+                };
+            };
+            /** @description A problem */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": unknown;
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_events: {
+        parameters: {
+            query?: {
+                /** @description Only of this kind; may be repeated. */
+                kind?: string[] | null;
+                /** @description Only those whose data contain this, upper or lower case (of ASCII). */
+                text?: string;
+                /** @description Only events with a smaller id. */
+                before?: number;
+                /** @description `next_cursor` of the page before. */
+                cursor?: string | null;
+                /** @description How many items at most. */
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_PastEvent_"];
+                };
+            };
+            /** @description A problem */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": unknown;
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     get_best: {
         parameters: {
             query?: never;
@@ -4190,6 +4714,88 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Importance"];
+                };
+            };
+            /** @description A problem */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": unknown;
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    search_logs: {
+        parameters: {
+            query: {
+                /** @description Literal text on one line. */
+                q: string;
+                /** @description Upper and lower case are alike (of ASCII). */
+                ignore_case?: boolean;
+                /** @description `next_cursor` of the page before. */
+                cursor?: string | null;
+                /** @description How many lines at most. */
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LogSearchResult"];
+                };
+            };
+            /** @description A problem */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": unknown;
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    search_trial_logs: {
+        parameters: {
+            query: {
+                /** @description Literal text on one line. */
+                q: string;
+                /** @description Upper and lower case are alike (of ASCII). */
+                ignore_case?: boolean;
+                /** @description `next_cursor` of the page before. */
+                cursor?: string | null;
+                /** @description How many lines at most. */
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                trial_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LogSearchResult"];
                 };
             };
             /** @description A problem */

@@ -1,0 +1,47 @@
+"""The events of an experiment as a list."""
+
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.anyio
+
+
+async def read(api: Any, experiment_id: str, query: str = "") -> dict[str, Any]:
+    answer = await api.client.get(f"/api/v1/experiments/{experiment_id}/events{query}")
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json())
+
+
+async def test_events_come_the_newest_first_page_after_page(api: Any) -> None:
+    created = await api.create(max_trial_number=3)
+    await api.ended(created["id"])
+    whole = (await read(api, created["id"], "?limit=1000"))["items"]
+    ids = [event["id"] for event in whole]
+    assert ids == sorted(ids, reverse=True)
+    assert len(ids) > 6
+    assert {event["experiment_id"] for event in whole} == {created["id"]}
+    first = await read(api, created["id"], "?limit=4")
+    second = await read(api, created["id"], f"?limit=1000&cursor={first['next_cursor']}")
+    assert first["items"] + second["items"] == whole
+    assert second["next_cursor"] is None
+    before = await read(api, created["id"], f"?limit=1000&before={ids[3]}")
+    assert before["items"] == second["items"]
+
+
+async def test_events_are_filtered_by_kind_and_text_and_name_the_trial(api: Any) -> None:
+    created = await api.create(max_trial_number=2)
+    await api.ended(created["id"])
+    found = (await read(api, created["id"], "?kind=trial.status&kind=limits&text=succeeded"))["items"]
+    assert sorted(event["sequence_id"] for event in found) == [0, 1]
+    assert {(event["kind"], event["data"]["status"]) for event in found} == {("trial.status", "SUCCEEDED")}
+    assert (await read(api, created["id"], "?text=%25"))["items"] == []  # literal: no pattern of SQL
+    assert (await read(api, created["id"], "?text=%22"))["items"] == []
+
+
+async def test_a_cursor_that_is_none_and_an_unknown_experiment_are_refused(api: Any) -> None:
+    created = await api.create()
+    answer = await api.client.get(f"/api/v1/experiments/{created['id']}/events?cursor=x")
+    assert answer.status_code in (400, 422)
+    assert "cursor" in answer.text
+    assert (await api.client.get("/api/v1/experiments/unknown/events")).status_code == 404
