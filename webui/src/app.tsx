@@ -18,6 +18,8 @@ const Relations = lazy(() => import("./pages/relations").then((module) => ({ def
 const Nodes = lazy(() => import("./pages/nodes").then((module) => ({ default: module.Nodes })));
 const ManagerLog = lazy(() => import("./pages/logs").then((module) => ({ default: module.ManagerLog })));
 const DispatcherLog = lazy(() => import("./pages/logs").then((module) => ({ default: module.DispatcherLog })));
+const Events = lazy(() => import("./pages/events").then((module) => ({ default: module.Events })));
+const LogSearchPage = lazy(() => import("./pages/search").then((module) => ({ default: module.LogSearchPage })));
 const TrialPage = lazy(() => import("./pages/trial").then((module) => ({ default: module.TrialPage })));
 
 export function App() {
@@ -57,6 +59,8 @@ export function App() {
             <Route path="/experiments/:id/trials">{({ id }) => <Trials key={id} id={id} />}</Route>
             <Route path="/experiments/:id/relations">{({ id }) => <Relations key={id} id={id} />}</Route>
             <Route path="/experiments/:id/log">{({ id }) => <DispatcherLog key={id} id={id} />}</Route>
+            <Route path="/experiments/:id/search">{({ id }) => <LogSearchPage key={id} id={id} />}</Route>
+            <Route path="/experiments/:id/events">{({ id }) => <Events key={id} id={id} />}</Route>
             <Route path="/nodes" component={Nodes} />
             <Route path="/log" component={ManagerLog} />
             <Route path="/trials/:id">{({ id }) => <TrialPage key={id} id={id} />}</Route>

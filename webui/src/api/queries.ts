@@ -1,6 +1,7 @@
 // What the pages read. The first part of a key is the subject whose changes make it stale (see live.ts).
 
 import { keepPreviousData, queryOptions, useInfiniteQuery, useQuery } from "@tanstack/react-query";
+import { serverNow } from "../state/clock";
 import { apiUrl, SAVED } from "../state/root";
 import { client, read, send } from "./client";
 import { decodeTable, MEDIA_TYPE } from "./columns";
@@ -8,6 +9,8 @@ import type { ExperimentStatus, Metric, TrialStatus } from "./schema";
 import { tableOfSnapshot } from "./snapshot";
 
 const MOST_SHOWN = 100;
+const EVENTS_OF_A_PAGE = 200;
+const FOUND_LINES = 200;
 
 /** The experiments, the newest first, page by page. */
 export function useExperiments(status: ExperimentStatus[] | undefined) {
@@ -68,6 +71,58 @@ export function useNodes() {
     queryKey: ["nodes", "list"],
     queryFn: ({ signal }) => read(client.GET("/api/v1/nodes", { signal })),
     refetchInterval: 15_000, // load, memory and disk change without an event
+  });
+}
+
+/** Who held what on a node over the last hours, and how busy it was. */
+export function useOccupancy(id: string, hours: number, points: number) {
+  return useQuery({
+    queryKey: ["nodes", "occupancy", id, hours, points],
+    queryFn: ({ signal }) => {
+      const since = new Date((serverNow() - hours * 3600) * 1000).toISOString();
+      const params = { path: { node_id: id }, query: { since, points } };
+      return read(client.GET("/api/v1/nodes/{node_id}/occupancy", { params, signal }));
+    },
+    placeholderData: keepPreviousData,
+    refetchInterval: 30_000,
+  });
+}
+
+/** What has happened in an experiment, the newest first, page by page. */
+export function useEvents(id: string, kind: string[], text: string) {
+  return useInfiniteQuery({
+    queryKey: [`experiment ${id}`, "events", kind, text],
+    queryFn: ({ pageParam, signal }) => {
+      const query = { kind, text, cursor: pageParam || undefined, limit: EVENTS_OF_A_PAGE };
+      const params = { path: { experiment_id: id }, query };
+      return read(client.GET("/api/v1/experiments/{experiment_id}/events", { params, signal }));
+    },
+    initialPageParam: "",
+    getNextPageParam: (page) => page.next_cursor,
+    placeholderData: keepPreviousData,
+  });
+}
+
+/** Whose output is searched. */
+export type Searched = { experiment: string; trial?: undefined } | { trial: string };
+
+/** Lines with a text in the output of an experiment's trials, or of one trial; more with each page. Read once. */
+export function useLogSearch(of: Searched, text: string, ignoresCase: boolean) {
+  return useInfiniteQuery({
+    queryKey: ["log search", of, text, ignoresCase],
+    enabled: text !== "",
+    queryFn: ({ pageParam, signal }) => {
+      const query = { q: text, ignore_case: ignoresCase, cursor: pageParam || undefined, limit: FOUND_LINES };
+      if (of.trial !== undefined) {
+        const params = { path: { trial_id: of.trial }, query };
+        return read(client.GET("/api/v1/trials/{trial_id}/logs/search", { params, signal }));
+      }
+      const params = { path: { experiment_id: of.experiment }, query };
+      return read(client.GET("/api/v1/experiments/{experiment_id}/logs/search", { params, signal }));
+    },
+    initialPageParam: "",
+    getNextPageParam: (page) => page.next_cursor,
+    staleTime: Number.POSITIVE_INFINITY,
   });
 }
 

@@ -34,6 +34,23 @@ export async function readEnd(read: ReadPart, signal?: AbortSignal): Promise<Tai
   return toTail(bytes, next);
 }
 
+/** What is around a byte. */
+export async function readAround(read: ReadPart, place: number, signal?: AbortSignal): Promise<Tail> {
+  const { bytes, next } = await read(Math.max(0, place - FIRST_BYTES / 2), FIRST_BYTES, signal);
+  return toTail(bytes, next);
+}
+
+/** Which line of a part a byte of the file is in. */
+export function lineAt(tail: Tail, place: number): number | undefined {
+  const encoder = new TextEncoder();
+  let begin = tail.start;
+  for (const [index, line] of tail.lines.entries()) {
+    begin += encoder.encode(line).length + 1;
+    if (place < begin) return index;
+  }
+  return undefined;
+}
+
 /** What was written after `tail`. The same object where nothing was. */
 export async function readOn(read: ReadPart, tail: Tail, signal?: AbortSignal): Promise<Tail> {
   // From the beginning of the last line: it may have been cut in the middle of a character.

@@ -2,12 +2,13 @@
 
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { type ReactNode, useCallback, useEffect, useMemo, useRef, useState } from "react";
+import { Link } from "wouter";
 import { Empty, Waiting } from "../components/parts";
 import { useRestOfScreen } from "../components/screen";
 import { countOf } from "../format";
 import { pieces, plain } from "./ansi";
 import { Download } from "./download";
-import { type ReadPart, readBefore, readEnd, readOn, type Tail } from "./tail";
+import { lineAt, type ReadPart, readAround, readBefore, readEnd, readOn, type Tail } from "./tail";
 
 const LINE_PIXELS = 18;
 const POLL_MILLISECONDS = 1000;
@@ -25,12 +26,19 @@ interface LogViewerProps {
   fills?: boolean;
   /** The name of the downloaded file. */
   download: string;
+  /** The byte of a line to begin with, instead of the end. */
+  at?: number;
+  /** Show the end again. */
+  onLeaveAt?: () => void;
+  /** The address of a search by the manager, in all that was written. */
+  searchAll?: (wanted: string) => string;
   /** Other controls, at the left of the search. */
   children?: ReactNode;
 }
 
-export function LogViewer({ read, format, fills = false, isOpen, label, download, children }: LogViewerProps) {
-  const { tail, error, readEarlier } = useTail(read, isOpen);
+export function LogViewer(props: LogViewerProps) {
+  const { read, format, fills = false, isOpen, label, download, at: place, onLeaveAt, searchAll, children } = props;
+  const { tail, error, readEarlier } = useTail(read, isOpen && place === undefined, place);
   const [wanted, setWanted] = useState("");
   const [at, setAt] = useState(0);
   const [follows, setFollows] = useState(true);
@@ -39,7 +47,8 @@ export function LogViewer({ read, format, fills = false, isOpen, label, download
     return format ? found.map(format) : found;
   }, [tail, format]);
   const matches = useMemo(() => findLines(lines, wanted), [lines, wanted]);
-  const shown = matches.length ? matches[Math.min(at, matches.length - 1)] : undefined;
+  const chosen = useMemo(() => (tail && place !== undefined ? lineAt(tail, place) : undefined), [tail, place]);
+  const shown = matches.length ? matches[Math.min(at, matches.length - 1)] : wanted ? undefined : chosen;
   const move = (by: number) => {
     setFollows(false);
     setAt((before) => (matches.length ? (before + by + matches.length) % matches.length : 0));
@@ -67,7 +76,13 @@ export function LogViewer({ read, format, fills = false, isOpen, label, download
               : "not found"}
           </span>
         )}
+        {wanted && searchAll && <Link href={searchAll(wanted)}>Search all output</Link>}
         <span className="spring" />
+        {place !== undefined && (
+          <button type="button" onClick={onLeaveAt}>
+            To the end
+          </button>
+        )}
         <label>
           <input type="checkbox" checked={follows} onChange={(event) => setFollows(event.target.checked)} /> follow
         </label>
@@ -101,7 +116,7 @@ export function LogViewer({ read, format, fills = false, isOpen, label, download
   );
 }
 
-function useTail(read: ReadPart, isOpen: boolean) {
+function useTail(read: ReadPart, isOpen: boolean, place: number | undefined) {
   const [tail, setTail] = useState<Tail | null>(null);
   const [error, setError] = useState<Error | null>(null);
   const newest = useRef<Tail | null>(null);
@@ -120,7 +135,8 @@ function useTail(read: ReadPart, isOpen: boolean) {
     const look = async () => {
       try {
         if (!document.hidden || !newest.current) {
-          take(newest.current ? await readOn(read, newest.current, signal) : await readEnd(read, signal));
+          const first = () => (place === undefined ? readEnd(read, signal) : readAround(read, place, signal));
+          take(newest.current ? await readOn(read, newest.current, signal) : await first());
         }
       } catch (found) {
         if (signal.aborted) return;
@@ -133,7 +149,7 @@ function useTail(read: ReadPart, isOpen: boolean) {
       aborted.abort();
       clearTimeout(timer);
     };
-  }, [read, isOpen, take]);
+  }, [read, isOpen, place, take]);
   const readEarlier = useCallback(() => {
     if (newest.current) readBefore(read, newest.current).then(take, setError);
   }, [read, take]);

@@ -18,7 +18,9 @@ const TABS: [path: string, word: string, isSaved: boolean][] = [
   ["", "Overview", true],
   ["/trials", "Trials", true],
   ["/relations", "Relations", false],
+  ["/events", "Events", false],
   ["/log", "Log", false],
+  ["/search", "Search logs", false],
 ];
 
 /** The head of an experiment's page; `children` is called when the experiment is known, and when it was read. */

@@ -9,10 +9,13 @@ import { Actions } from "../components/actions";
 import { Ago, Empty, Scroll, Waiting } from "../components/parts";
 import { Status } from "../components/status";
 import { capitalized, countOf, formatHours } from "../format";
+import { useUrlState } from "../state/url";
 import { type Gpu, gpusOf } from "./gpus";
+import { NodeHistory } from "./occupancy";
 
 export function Nodes() {
   const found = useNodes();
+  const [hours, setHours] = useUrlState("hours", "1");
   useEffect(() => {
     document.title = "Nodes · Proctor";
   }, []);
@@ -27,6 +30,17 @@ export function Nodes() {
           {countOf(nodes.length, "node")}
           {gpus.length > 0 && `, ${busy} of ${countOf(gpus.length, "GPU")} in use`}
         </span>
+        <span className="spring" />
+        <label>
+          the last{" "}
+          <select value={hours} onChange={(event) => setHours(event.target.value)}>
+            {["1", "6", "24"].map((each) => (
+              <option key={each} value={each}>
+                {each} h
+              </option>
+            ))}
+          </select>
+        </label>
       </div>
       {!found.data ? (
         <Waiting error={found.error} what="the nodes" />
@@ -35,7 +49,7 @@ export function Nodes() {
       ) : (
         <div className="stack">
           {nodes.map((node) => (
-            <NodePanel key={node.id} node={node} />
+            <NodePanel key={node.id} node={node} hours={Number(hours) || 1} />
           ))}
         </div>
       )}
@@ -43,7 +57,7 @@ export function Nodes() {
   );
 }
 
-function NodePanel({ node }: { node: Node }) {
+function NodePanel({ node, hours }: { node: Node; hours: number }) {
   const facts = node.facts ?? {};
   const gpus = gpusOf(node);
   const disk = typeof facts.disk_free_mb === "number" ? `${(facts.disk_free_mb / 1024).toFixed(1)} GiB free` : null;
@@ -93,6 +107,7 @@ function NodePanel({ node }: { node: Node }) {
           why={Array.isArray(facts.devices) ? String(facts.driver_note || "no GPUs") : "not reported yet"}
         />
       )}
+      <NodeHistory node={node} hours={hours} />
     </section>
   );
 }

@@ -23,6 +23,7 @@ import { elapsedSeconds, endedTrials, isOver, timeLeft, totalTrials } from "../s
 import { SAVED } from "../state/root";
 import { ExperimentPage } from "./experiment";
 import { GpuCells, gpusOf } from "./gpus";
+import { MiniTimeline } from "./occupancy";
 
 const CHART_HEIGHT = 300;
 const MOST_RUNNING = 12;
@@ -304,6 +305,7 @@ function Machines({ experiment }: { experiment: Experiment }) {
                 {node.id}
               </Link>
               <GpuCells gpus={gpusOf(node)} experimentId={experiment.id} />
+              <MiniTimeline nodeId={node.id} experimentId={experiment.id} />
               <span className="soft" title={node.hold || node.reason}>
                 {node.hold || node.reason || countOf(jobsOf(node, experiment), "job")}
               </span>

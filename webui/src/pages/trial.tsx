@@ -25,6 +25,7 @@ import { copyText, FORMATS, type Format } from "../state/copies";
 import { flatParameters } from "../state/parameters";
 import { apiUrl, SAVED } from "../state/root";
 import { useUrlState } from "../state/url";
+import { searchAddress } from "./search";
 
 const CHART_HEIGHT = 240;
 const ENDED = new Set<string>(["SUCCEEDED", "EARLY_STOPPED", "FAILED", "USER_CANCELED", "SYS_CANCELED"]);
@@ -277,6 +278,8 @@ function JobLine({ job }: { job: Job }) {
 function Logs({ trial, jobs }: { trial: Trial; jobs: Job[] }) {
   const [streamName, setStream] = useUrlState("stream", trial.status === "FAILED" ? "stderr" : "stdout");
   const [jobText, setJob] = useUrlState("job");
+  const [atText, setAt] = useUrlState("at");
+  const at = /^\d{1,15}$/.test(atText) ? Number(atText) : undefined;
   const job = jobs.find((each) => String(each.number) === jobText) ?? jobs.at(-1);
   const stream = streamName === "stderr" ? "stderr" : "stdout";
   const number = job?.number;
@@ -292,6 +295,9 @@ function Logs({ trial, jobs }: { trial: Trial; jobs: Job[] }) {
         isOpen={job.status !== "ENDED" && !ENDED.has(trial.status)}
         label={stream}
         download={`trial-${trial.sequence_id}-${job.number}-${stream}.log`}
+        at={at}
+        onLeaveAt={() => setAt("")}
+        searchAll={(wanted) => searchAddress(trial.experiment_id, wanted, trial.id)}
       >
         <div className="choice">
           {["stdout", "stderr"].map((name) => (

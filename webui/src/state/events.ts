@@ -1,0 +1,28 @@
+// Events of an experiment, in words.
+
+import type { PastEvent } from "../api/schema";
+
+/** Kinds that people read; "metrics" says only that something was reported. */
+export const KINDS = ["trial.status", "job.status", "experiment.status", "limits", "labels", "notice"] as const;
+
+const SAID = new Set(["status", "end_reason", "text", "reason", "detail", "sequence_id", "actor"]);
+
+/** What an event says: its status or changes, and the reason. */
+export function eventText(event: PastEvent): string {
+  const data = event.data;
+  if (typeof data !== "object" || data === null) return String(data ?? "");
+  const facts = data as Record<string, unknown>;
+  const word = (name: string) => (facts[name] ? String(facts[name]) : "");
+  const status = [word("status"), word("end_reason")].filter(Boolean).join(" ");
+  const rest = Object.entries(facts)
+    .filter(([name, value]) => !SAID.has(name) && value !== "" && value !== null)
+    .map(([name, value]) => `${name} ${typeof value === "object" ? JSON.stringify(value) : String(value)}`);
+  const clause = word("text") || word("reason") || word("detail");
+  return [status || rest.join(", "), clause].filter(Boolean).join(": ");
+}
+
+/** Who did it, where the event says so. */
+export function actorOf(event: PastEvent): string {
+  const facts = { ...(event.data as Record<string, unknown> | null), ...(event as Record<string, unknown>) };
+  return typeof facts.actor === "string" ? facts.actor : "";
+}
