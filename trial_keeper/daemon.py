@@ -27,7 +27,6 @@ from proctor.trial_keeper.jobs.records import RecordFolder, StopRecord
 from proctor.trial_keeper.jobs.table import JobTable
 from proctor.trial_keeper.linux import processes
 from proctor.trial_keeper.linux.identity import boot_id, start_time
-from proctor.trial_keeper.linux.load import read_system_load
 from proctor.trial_keeper.linux.tasks import TaskGroup
 from proctor.trial_keeper.protocol import (
     COMMAND_TYPES,
@@ -40,6 +39,7 @@ from proctor.trial_keeper.protocol import (
     Registration,
     RegistrationAnswer,
     Shutdown,
+    SystemLoad,
     Update,
     from_json,
 )
@@ -278,6 +278,31 @@ class Keeper(SessionHandler):
         before, self._facts = self._facts, await asyncio.to_thread(self._survey.read, trials)
         if self._facts != before:
             self._outbox.set_devices(self._facts.devices)
+
+
+def read_system_load(folder: str = "/proc") -> SystemLoad | None:
+    """The load of this moment; None where the kernel does not say. Does not block.
+
+    :param folder: where procfs is.
+    """
+    try:
+        load = float(_read_text(f"{folder}/loadavg").split()[0])
+        sizes = _sizes(_read_text(f"{folder}/meminfo"))
+        total, available = sizes["MemTotal"], sizes.get("MemAvailable", sizes.get("MemFree", 0))
+    except (OSError, ValueError, LookupError):  # not mounted, or hidden from this user
+        return None
+    return SystemLoad(load, os.cpu_count() or 1, (total - min(available, total)) // 1024, total // 1024)
+
+
+def _read_text(path: str) -> str:
+    with open(path, encoding="ascii", errors="replace") as file:
+        return file.read(16 * 1024)
+
+
+def _sizes(text: str) -> dict[str, int]:
+    """The lines of meminfo: name → KiB."""
+    lines = (line.partition(":") for line in text.splitlines())
+    return {name: int(rest.split()[0]) for name, _, rest in lines if rest.strip()}
 
 
 def serve(directory: Path, *, ready: int | None = None) -> int:

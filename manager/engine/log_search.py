@@ -30,7 +30,7 @@ _CURSOR = re.compile(r"(\d{1,18})\.(\d{1,18})\.(stdout|stderr)\.(\d{1,18})\.(\d{
 
 
 @dataclass(frozen=True)
-class Place:
+class FilePlace:
     """Where a search continues in a file: the next byte, the number and the first byte of its line, and whether the
     rest of this line is left out because it has a match already."""
 
@@ -47,7 +47,7 @@ class SearchCursor:
     sequence_id: int
     job: int
     stream: str
-    place: Place
+    place: FilePlace
 
     def __str__(self) -> str:
         place = self.place
@@ -61,7 +61,7 @@ class SearchCursor:
         if found is None:
             raise BadRequest(f"cursor: expected one that a search has returned, found {text[:80]!r}; start without it")
         sequence_id, job, stream, offset, line, begin, skips = found.groups()
-        return cls(int(sequence_id), int(job), stream, Place(int(offset), int(line), int(begin), skips == "1"))
+        return cls(int(sequence_id), int(job), stream, FilePlace(int(offset), int(line), int(begin), skips == "1"))
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class LogSearch:
             streams = STREAMS[STREAMS.index(at.stream) :] if at else STREAMS
             missing = 0
             for stream in streams:
-                begin = at.place if at and stream == at.stream else Place()
+                begin = at.place if at and stream == at.stream else FilePlace()
                 if number >= MOST_JOBS or self._is_over():
                     result.cursor = SearchCursor(job.sequence_id, job.job, stream, begin)
                     return result
@@ -171,7 +171,7 @@ class LogSearch:
         result = self._result
         return len(result.matches) >= self._limit or result.bytes >= MOST_BYTES or monotonic() > self._deadline
 
-    def _search_file(self, job: JobFolder, stream: str, place: Place) -> Place | None:
+    def _search_file(self, job: JobFolder, stream: str, place: FilePlace) -> FilePlace | None:
         """Search a file from a place on; returns where to continue, None at its end. At least one piece is read, so
         that a slow disk does not keep a search in its place."""
         while True:
@@ -187,8 +187,8 @@ class LogSearch:
                 return None
 
     def _search_piece(
-        self, job: JobFolder, stream: str, place: Place, data: bytes, is_last: bool
-    ) -> tuple[Place, bool]:
+        self, job: JobFolder, stream: str, place: FilePlace, data: bytes, is_last: bool
+    ) -> tuple[FilePlace, bool]:
         """Search the bytes from a place on; returns where to continue, and whether there are enough matches."""
         folded = data.lower() if self._ignore_case else data
         at, line, begin, skips = 0, place.line, place.line_begin, place.skips_line
@@ -196,17 +196,17 @@ class LogSearch:
             if skips:
                 end = data.find(b"\n", at)
                 if end < 0:
-                    return Place(place.offset + len(data), line, begin, True), False
+                    return FilePlace(place.offset + len(data), line, begin, True), False
                 at, line, begin, skips = end + 1, line + 1, place.offset + end + 1, False
                 if len(self._result.matches) >= self._limit:
-                    return Place(place.offset + at, line, begin), True
+                    return FilePlace(place.offset + at, line, begin), True
             found = folded.find(self._needle, at)
             # what may be the beginning of a match is read again with the next piece
             stop = found if found >= 0 else len(data) if is_last else max(at, len(data) - len(self._needle) + 1)
             if lines := data.count(b"\n", at, stop):
                 line, begin = line + lines, place.offset + data.rfind(b"\n", at, stop) + 1
             if found < 0:
-                return Place(place.offset + stop, line, begin), False
+                return FilePlace(place.offset + stop, line, begin), False
             offset = place.offset + found
             text = self._text(job, stream, offset, begin)
             self._result.matches.append(LogMatch(job, stream, offset, line, begin, text))

@@ -26,7 +26,7 @@ MOST_UNWRITTEN = 600
 
 
 @dataclass(frozen=True)
-class Holding:
+class PastHolding:
     """A job on a node: which GPUs it held (UUIDs; None: its platform does not manage them), and for those without a
     GPU the number of a place that it had to itself, from 0."""
 
@@ -40,7 +40,7 @@ class Holding:
 class Occupancy:
     """Who held what on a node in a stretch of time, and how busy it was. `complete_since` as in `jobs.JobsOnNode`."""
 
-    holdings: list[Holding]
+    holdings: list[PastHolding]
     complete_since: float | None
     samples: list[NodeSample]
 
@@ -119,7 +119,7 @@ class NodeHistory:
         return Occupancy(with_slots(holdings), found.complete_since, [*written, *fresh])
 
 
-def with_slots(holdings: Sequence[Holding]) -> list[Holding]:
+def with_slots(holdings: Sequence[PastHolding]) -> list[PastHolding]:
     """In the order of their starts, those without a GPU each in the first place that was free."""
     ends: list[float | None] = []  # of the last job in each place; None: it runs
     placed = []
@@ -177,7 +177,7 @@ def _sample(node: Node, now: float) -> NodeSample:
     )
 
 
-def _holding(job: TrialJobRow, sequence_id: int) -> Holding:
+def _holding(job: TrialJobRow, sequence_id: int) -> PastHolding:
     placed = (job.placement or {}).get("gpus")
     gpus = None if placed is None else tuple(dict.fromkeys(str(gpu["uuid"]) for gpu in placed))
-    return Holding(job, sequence_id, gpus)
+    return PastHolding(job, sequence_id, gpus)

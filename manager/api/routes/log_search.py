@@ -1,7 +1,7 @@
 """Searching the output of the trials of an experiment."""
 
 import asyncio
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from pydantic import Field
@@ -130,5 +130,5 @@ def _resource(found: SearchResult) -> LogSearchResult:
     )
 
 
-def _job(job: JobFolder) -> dict[str, str | int | None]:
+def _job(job: JobFolder) -> dict[str, Any]:
     return {"trial_id": job.trial_id, "sequence_id": job.sequence_id, "job": job.job, "node_id": job.node_id}

@@ -9,7 +9,7 @@ from pydantic import Field
 from proctor.manager.api import models
 from proctor.manager.api.dependencies import Context
 from proctor.manager.api.json_types import Time, utc, utc_or_none
-from proctor.manager.engine.node_history import Holding, thin_out
+from proctor.manager.engine.node_history import PastHolding, thin_out
 from proctor.manager.errors import BadRequest
 from proctor.manager.store.tables.nodes import NodeSample
 from proctor.training_services.errors import UnknownNode
@@ -123,7 +123,7 @@ def _node(context: Context, node_id: str) -> Node | None:
         return None
 
 
-def _job(each: Holding) -> JobOnNode:
+def _job(each: PastHolding) -> JobOnNode:
     job = each.job
     assert job.started_at is not None
     return JobOnNode(
@@ -139,7 +139,7 @@ def _job(each: Holding) -> JobOnNode:
     )
 
 
-def _gpus(node: Node | None, samples: list[NodeSample], holdings: list[Holding]) -> list[GpuHistory]:
+def _gpus(node: Node | None, samples: list[NodeSample], holdings: list[PastHolding]) -> list[GpuHistory]:
     """The GPUs that the node has, by index, and then those that it had."""
     devices = {device.uuid: device for device in (node.devices or () if node is not None else ())}
     sampled = [{gpu.uuid: gpu for gpu in sample.gpus} for sample in samples]

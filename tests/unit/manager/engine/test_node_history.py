@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from proctor.manager.clock import Clock
-from proctor.manager.engine.node_history import Holding, NodeHistory, thin_out, with_slots
+from proctor.manager.engine.node_history import NodeHistory, PastHolding, thin_out, with_slots
 from proctor.manager.store.database import Database
 from proctor.manager.store.rows import NodeRow, TrialJobRow
 from proctor.manager.store.tables import nodes
@@ -88,7 +88,7 @@ async def test_a_node_that_is_not_connected_is_not_sampled(tmp_path: Path) -> No
         assert (await history.read("gpu-1", since=0, until=START + 1, limit=1)).samples == []
 
 
-def job(name: str, started: float, ended: float | None, gpus: list[str] | None = None) -> Holding:
+def job(name: str, started: float, ended: float | None, gpus: list[str] | None = None) -> PastHolding:
     row = TrialJobRow(
         id=name,
         trial_id=name,
@@ -101,7 +101,7 @@ def job(name: str, started: float, ended: float | None, gpus: list[str] | None =
         started_at=started,
         ended_at=ended,
     )
-    return Holding(row, 0, None if gpus is None else tuple(gpus))
+    return PastHolding(row, 0, None if gpus is None else tuple(gpus))
 
 
 def test_jobs_without_a_gpu_have_places_that_they_share_with_no_other_job_at_the_time() -> None:

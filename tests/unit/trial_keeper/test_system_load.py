@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from proctor.trial_keeper.linux.load import read_system_load
+from proctor.trial_keeper.daemon import read_system_load
 from proctor.trial_keeper.protocol import ReportHeader, SystemLoad, from_json, to_json
 
 
