@@ -23,6 +23,7 @@ NAMES = (
     "cluster_scale",
     "many_machines",
     "dashboard",
+    "browser",
     "trainer",
     "start_up",
 )
