@@ -9,7 +9,13 @@ import { color, useDark } from "./colors";
 export type PlotData = uPlot.AlignedData;
 
 /** What a chart adds to the common options; made anew for each theme, because it names colors. */
-export type PlotOptions = Pick<uPlot.Options, "series" | "scales" | "hooks" | "cursor" | "bands"> & { xLabel: string };
+export type PlotOptions = Pick<uPlot.Options, "series" | "scales" | "hooks" | "cursor" | "bands" | "padding"> & {
+  xLabel: string;
+  /** A number at the x axis as text. */
+  xText?: (value: number) => string;
+  /** The distances that numbers at the x axis may have. */
+  xSteps?: number[];
+};
 
 interface PlotProps {
   data: PlotData;
@@ -54,7 +60,8 @@ export function Plot({ data, options, height, label }: PlotProps) {
 function withDefaults(options: PlotOptions, width: number, height: number): uPlot.Options {
   const grid = { stroke: color("--grid"), width: 1 };
   const axis = { stroke: color("--soft"), font: "11px system-ui, sans-serif", grid, ticks: { show: false } };
-  const { xLabel, ...rest } = options;
+  const { xLabel, xText, xSteps, ...rest } = options;
+  const xValues = xText && ((_: uPlot, found: (number | null)[]) => found.map((x) => (x === null ? "" : xText(x))));
   return {
     width: Math.max(width, 80),
     height,
@@ -62,7 +69,16 @@ function withDefaults(options: PlotOptions, width: number, height: number): uPlo
     legend: { show: false },
     ...rest,
     axes: [
-      { ...axis, label: xLabel, labelSize: 16, labelFont: "11px system-ui, sans-serif", labelGap: 0, size: 22, gap: 3 },
+      {
+        ...axis,
+        label: xLabel,
+        labelSize: 16,
+        labelFont: "11px system-ui, sans-serif",
+        labelGap: 0,
+        size: 22,
+        gap: 3,
+        values: xValues,
+      },
       { ...axis, size: sizeOfNumbers, gap: 4, values: (_, found) => found.map(tickText) },
     ],
   };

@@ -17,6 +17,7 @@ import { SAVED } from "../state/root";
 const TABS: [path: string, word: string, isSaved: boolean][] = [
   ["", "Overview", true],
   ["/trials", "Trials", true],
+  ["/curves", "Curves", false],
   ["/relations", "Relations", false],
   ["/events", "Events", false],
   ["/log", "Log", false],
