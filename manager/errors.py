@@ -6,6 +6,7 @@ ManagerError
 ├── Conflict        409  not in this status
 ├── BadRequest      422  the input is wrong; `problems` lists every fault
 ├── Refused         403  not allowed by configuration
+├── NotInstalled    501  it needs a package that the manager does not have: the sentence names it
 └── Unavailable     503  not now: the sentence says why
 """
 
@@ -57,6 +58,13 @@ class Refused(ManagerError):
 
     status_code = 403
     title = "Refused"
+
+
+class NotInstalled(ManagerError):
+    """It needs a package that is not installed."""
+
+    status_code = 501
+    title = "Not installed"
 
 
 class Unavailable(ManagerError):

@@ -19,6 +19,7 @@ from pydantic import Field
 
 from proctor.manager.api.json_types import Json, json_to_wire, rfc3339, utc
 from proctor.manager.api.models import Resource
+from proctor.manager.api.table_files import FileFormat, table_to_csv, table_to_parquet
 from proctor.manager.store.trial_table import table
 from proctor.manager.store.trial_table.table import TableColumn, TrialTable
 
@@ -68,7 +69,8 @@ class TableQuery:
     offset: int
     limit: int
     reasons: Mapping[str, str]
-    is_binary: bool
+    format: Literal["columns"] | FileFormat
+    """`columns` is the binary format."""
 
 
 def read_table(connection: sqlite3.Connection, asked: TableQuery) -> bytes:
@@ -84,7 +86,14 @@ def read_table(connection: sqlite3.Connection, asked: TableQuery) -> bytes:
         limit=asked.limit,
     )
     add_reasons(found, asked.reasons)
-    return pack_table(found) if asked.is_binary else table_to_json(found)
+    match asked.format:
+        case "columns":
+            return pack_table(found)
+        case "csv":
+            return table_to_csv(found)
+        case "parquet":
+            return table_to_parquet(found)
+    return table_to_json(found)
 
 
 def add_reasons(found: TrialTable, reasons: Mapping[str, str]) -> None:
@@ -107,7 +116,7 @@ def pack_table(table: TrialTable) -> bytes:
         described = {"name": column.name, "type": column.type, "varies": column.varies, "at": position}
         descriptions.append(described | encoding)
         position += len(block) + padding
-    header = _compact({"version": VERSION, "rows": table.rows, **_counts(table), "columns": descriptions}).encode()
+    header = compact({"version": VERSION, "rows": table.rows, **_counts(table), "columns": descriptions}).encode()
     header += b" " * (-(len(_MAGIC) + 4 + len(header)) % 8)
     return b"".join([_MAGIC, len(header).to_bytes(4, "little"), header, *blocks])
 
@@ -115,7 +124,7 @@ def pack_table(table: TrialTable) -> bytes:
 def table_to_json(table: TrialTable) -> bytes:
     """A table as JSON, row by row."""
     columns = [{"name": each.name, "type": each.type, "varies": each.varies} for each in table.columns]
-    head = _compact({"columns": columns, **_counts(table)})
+    head = compact({"columns": columns, **_counts(table)})
     values = [list(_wire_values(column)) for column in table.columns]
     rows = zip(*values, strict=True) if values else (() for _ in range(table.rows))
     return f'{head[:-1]},"rows":[{",".join(_json_rows(rows))}]}}'.encode()
@@ -136,10 +145,10 @@ def _json_rows(rows: Iterable[Sequence[Any]]) -> Iterator[str]:
     for row in rows:
         batch.append(row)
         if len(batch) == _ROWS_AT_ONCE:
-            yield _compact(batch)[1:-1]
+            yield compact(batch)[1:-1]
             batch = []
     if batch:
-        yield _compact(batch)[1:-1]
+        yield compact(batch)[1:-1]
 
 
 def _pack_column(column: TableColumn) -> tuple[dict[str, Any], bytes]:
@@ -148,7 +157,7 @@ def _pack_column(column: TableColumn) -> tuple[dict[str, Any], bytes]:
         return _pack_numbers(column.values)
     values = column.values
     if column.type == "json":
-        values = [None if value is None else _compact(json_to_wire(value)) for value in values]
+        values = [None if value is None else compact(json_to_wire(value)) for value in values]
     words = dict.fromkeys(values)
     has_nulls = None in words
     words.pop(None, None)
@@ -157,7 +166,8 @@ def _pack_column(column: TableColumn) -> tuple[dict[str, Any], bytes]:
     return _pack_texts(values)
 
 
-def _compact(value: Any) -> str:
+def compact(value: Any) -> str:
+    """A value as JSON without spaces."""
     return json.dumps(value, separators=(",", ":"))
 
 

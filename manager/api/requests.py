@@ -113,6 +113,8 @@ class UpdateExperiment(RequestBody):
         default={}, examples=[{"lr": {"_type": "loguniform", "_value": [0.0001, 0.1]}}]
     )
     """An object; for a tuner of the user's any JSON value but null."""
+    search_space_text: str = Field(default="", max_length=1_000_000, examples=["lr: {_type: uniform, _value: [0, 1]}"])
+    """Instead of `search_space`: the same as YAML or JSON. Problems name its lines."""
     tags: Tags = Field(default=[], examples=[["baseline", "paper"]])
     """All tags that it has from now on."""
     archived: bool = Field(default=False, examples=[True])

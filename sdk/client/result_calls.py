@@ -169,13 +169,36 @@ class ResultCalls(Calls):
         found: JsonObject = self._transport.request("GET", path_of("experiments", experiment_id, "table"), query=query)
         return found
 
-    def changes(self, experiment_id: str, *, after: int, columns: Sequence[str] = ("*",)) -> JsonObject:
-        """What has changed in an experiment since an event: `experiment`, `rows` (a table), `points` of curves, and the
-        `revision` to ask from next time; `reset`: read everything again.
+    def table_file(
+        self,
+        experiment_id: str,
+        format: str,
+        *,
+        filter: str | None = None,
+        sort: Sequence[str] = (),
+        columns: Sequence[str] = ("*",),
+        limit: int = 100_000,
+    ) -> bytes:
+        """The same as a file: json, csv, or parquet where the manager has pyarrow."""
+        query: Query = {
+            "format": format,
+            "filter": filter,
+            "sort": list(sort) or None,
+            "columns": ",".join(columns),
+            "limit": limit,
+        }
+        return self._transport.fetch(path_of("experiments", experiment_id, "table"), query=query)[0]
+
+    def changes(
+        self, experiment_id: str, *, after: int, columns: Sequence[str] = ("*",), filter: str | None = None
+    ) -> JsonObject:
+        """What has changed in an experiment since an event: `experiment`, `rows` (a table), `filtered_out` (the numbers
+        of changed trials that the filter does not let through), `points` of curves, and the `revision` to ask from next
+        time; `reset`: read everything again.
 
         :param after: the `revision` of a table, or of the changes before.
         """
-        query: Query = {"after": after, "columns": ",".join(columns)}
+        query: Query = {"after": after, "columns": ",".join(columns), "filter": filter}
         found: JsonObject = self._transport.request(
             "GET", path_of("experiments", experiment_id, "changes"), query=query
         )

@@ -16,6 +16,7 @@ const Overview = lazy(() => import("./pages/overview").then((module) => ({ defau
 const Trials = lazy(() => import("./pages/trials").then((module) => ({ default: module.Trials })));
 const Relations = lazy(() => import("./pages/relations").then((module) => ({ default: module.Relations })));
 const Curves = lazy(() => import("./pages/curves").then((module) => ({ default: module.Curves })));
+const Compare = lazy(() => import("./pages/compare").then((module) => ({ default: module.Compare })));
 const Nodes = lazy(() => import("./pages/nodes").then((module) => ({ default: module.Nodes })));
 const ManagerLog = lazy(() => import("./pages/logs").then((module) => ({ default: module.ManagerLog })));
 const DispatcherLog = lazy(() => import("./pages/logs").then((module) => ({ default: module.DispatcherLog })));
@@ -60,6 +61,7 @@ export function App() {
             <Route path="/experiments/:id/trials">{({ id }) => <Trials key={id} id={id} />}</Route>
             <Route path="/experiments/:id/relations">{({ id }) => <Relations key={id} id={id} />}</Route>
             <Route path="/experiments/:id/curves">{({ id }) => <Curves key={id} id={id} />}</Route>
+            <Route path="/experiments/:id/compare">{({ id }) => <Compare key={id} id={id} />}</Route>
             <Route path="/experiments/:id/log">{({ id }) => <DispatcherLog key={id} id={id} />}</Route>
             <Route path="/experiments/:id/search">{({ id }) => <LogSearchPage key={id} id={id} />}</Route>
             <Route path="/experiments/:id/events">{({ id }) => <Events key={id} id={id} />}</Route>

@@ -1,6 +1,6 @@
 import { describe, expect, test } from "vitest";
 import { decodeTable, type Table } from "../src/api/columns";
-import { cellText, defaultColumns, nextSort, shownColumns, toCsv, widthOf } from "../src/state/view";
+import { cellText, defaultColumns, nextSort, shownColumns, widthOf } from "../src/state/view";
 
 type Block = {
   name: string;
@@ -132,18 +132,6 @@ describe("the view", () => {
       "lr",
       "",
       "-no",
-    ]);
-  });
-
-  test("CSV has exact numbers, quotes what needs it, and no formula", () => {
-    const table = sample();
-    const csv = toCsv(table, shownColumns(table, "no,value,reason,parameter.model,started"));
-    expect(csv.split("\r\n")).toEqual([
-      "no,value,reason,parameter.model,started",
-      '2,0.5,\'=cmd(),"a,b",2001-09-09T01:46:40.000Z',
-      '1,,,"[1,2]",',
-      "0,-1e-7,,,2001-09-09T01:46:40.000Z",
-      "",
     ]);
   });
 });

@@ -3,8 +3,7 @@ import { experimentActions, nodeActions, trialActions } from "../src/api/actions
 import type { Node } from "../src/api/schema";
 import { rangeOf } from "../src/charts/ranges";
 import { formatAgo, formatDuration, formatNumber, formatParameter } from "../src/format";
-import { copyText } from "../src/state/copies";
-import { failureCauses } from "../src/state/failures";
+import { copyText, copyTextOfAll } from "../src/state/copies";
 import { changedLimits, parseDuration } from "../src/state/limits";
 import { flatParameters } from "../src/state/parameters";
 import { elapsedSeconds, endedTrials, timeLeft } from "../src/state/progress";
@@ -96,28 +95,6 @@ describe("progress", () => {
   });
 });
 
-test("failures are grouped by reason and node, with the newest as an example", () => {
-  const failed = [
-    trial({ id: "c", reason: "exit code 1", node_id: "gpu-2" }),
-    trial({ id: "b", reason: "out of memory", node_id: "gpu-1" }),
-    trial({ id: "a", reason: "exit code 1", node_id: "gpu-2" }),
-    trial({ id: "0", reason: "exit code 1", node_id: null }),
-  ];
-  const causes = failureCauses(failed);
-  expect(causes.map(({ reason, count, nodes, example }) => [reason, count, nodes, example.id])).toEqual([
-    [
-      "exit code 1",
-      3,
-      [
-        ["gpu-2", 2],
-        ["no node", 1],
-      ],
-      "c",
-    ],
-    ["out of memory", 1, [["gpu-1", 1]], "b"],
-  ]);
-});
-
 test("one diverged trial does not flatten the rest of a chart", () => {
   const values = [0.7, 0.71, 0.72, 0.73, 0.74, 0.75, 0.76, 0.77, 1e9];
   const [low, high] = rangeOf(values);
@@ -128,22 +105,29 @@ test("one diverged trial does not flatten the rest of a chart", () => {
 
 describe("parameters to paste", () => {
   const parameters = { lr: 0.1, model: { _name: "it's", on: "no: comment" }, sizes: [1, 2], yes: true };
-  const flat = flatParameters(parameters);
 
   test("as YAML, which quotes what could be read as something else", () => {
-    expect(copyText(parameters, flat, "YAML")).toBe(
+    expect(copyText(parameters, "YAML")).toBe(
       'lr: 0.1\nmodel:\n  _name: "it\'s"\n  "on": "no: comment"\nsizes: [1,2]\n"yes": true\n',
     );
   });
 
   test("as options that a shell takes apart again", () => {
-    expect(copyText(parameters, flat, "options")).toBe(
-      `--lr 0.1 --model 'it'\\''s' --model.on 'no: comment' --sizes '[1,2]' --yes true`,
+    expect(copyText(parameters, "command line")).toBe(
+      `--lr=0.1 '--model=it'\\''s' '--model.on=no: comment' '--sizes=[1,2]' --yes=true`,
     );
   });
 
   test("as JSON", () => {
-    expect(JSON.parse(copyText(parameters, flat, "JSON"))).toEqual(parameters);
+    expect(JSON.parse(copyText(parameters, "JSON"))).toEqual(parameters);
+  });
+
+  test("those of several trials as one list, or a line for each", () => {
+    const all = [{ lr: 0.1, model: { _name: "a" } }, { lr: 0.2 }];
+    expect(copyTextOfAll(all, "YAML")).toBe('- lr: 0.1\n  model:\n    _name: "a"\n- lr: 0.2\n');
+    expect(JSON.parse(copyTextOfAll(all, "JSON"))).toEqual(all);
+    expect(copyTextOfAll(all, "command line")).toBe("--lr=0.1 --model=a\n--lr=0.2");
+    expect(copyTextOfAll([{ lr: 0.1 }], "command line")).toBe("--lr=0.1");
   });
 });
 
@@ -152,7 +136,7 @@ test("what can be done depends on the status", () => {
   expect(words(trialActions(trial({ status: "RUNNING" })))).toEqual(["Pause", "Kill"]);
   expect(words(trialActions(trial({ status: "PAUSED" })))).toEqual(["Resume", "Kill"]);
   expect(words(trialActions(trial({ status: "WAITING" })))).toEqual(["Kill"]);
-  expect(words(trialActions(trial({ status: "FAILED" })))).toEqual(["Retry"]);
+  expect(words(trialActions(trial({ status: "FAILED" })))).toEqual(["Retry", "Retry from checkpoint"]);
   expect(words(experimentActions(experiment({ status: "RUNNING" })))).toEqual(["Pause", "Stop"]);
   expect(words(experimentActions(experiment({ status: "NO_MORE_TRIAL" })))).toEqual(["Stop"]);
   expect(words(experimentActions(experiment({ status: "PAUSED" })))).toEqual(["Resume", "Stop"]);

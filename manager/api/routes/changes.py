@@ -9,7 +9,7 @@ from pydantic import Field
 from starlette.responses import Response
 
 from proctor.manager.api import columnar, models
-from proctor.manager.api.dependencies import LARGEST_ID, Context, TableColumns
+from proctor.manager.api.dependencies import LARGEST_ID, Context, TableColumns, TrialFilter
 from proctor.manager.api.resources import experiment_resource, reasons_of_running
 from proctor.manager.store.tables import experiments
 from proctor.manager.store.trial_table import changes, table
@@ -39,7 +39,9 @@ class ExperimentChanges(models.Resource):
     experiment: models.Experiment | None
     """As it is now; null where nothing has changed."""
     rows: columnar.Table | None
-    """The trials that have changed, as they are now; null for none."""
+    """The trials that have changed and that the filter lets through, as they are now; null for none."""
+    filtered_out: list[int] = Field(examples=[[12]])
+    """The numbers of the trials that have changed and that the filter does not let through."""
     points: list[CurveStretch]
     """In the order in which they are to be applied."""
 
@@ -52,6 +54,7 @@ async def get_changes(
         int, Query(ge=0, le=LARGEST_ID, description="An event: the `revision` of a table or of the changes before.")
     ],
     columns: TableColumns = "*",
+    filter: TrialFilter = None,
 ) -> Response:
     """The experiment, the rows of at most 2,000 trials and 20,000 points of curves. Ask after an event of the stream, a
     few times a second at most."""
@@ -78,18 +81,30 @@ async def get_changes(
             CurveStretch(no=numbers[each.trial_id], **{"from": each.first}, steps=each.steps, values=each.values)
             for each in points or ()
         ]
-        rows = None
+        rows, left = None, set[int]()
         if trial_ids:
             rows = table.read(
                 connection,
                 experiment_id,
                 now=now,
+                filter=filter,
                 columns=columns.split(","),
                 trial_ids=trial_ids,
                 limit=changes.MAX_TRIALS,
             )
             columnar.add_reasons(rows, reasons_of_running(context, connection, experiment_id))
-        return _body(found.revision, experiment=experiment, rows=rows, points=stretches)
+            if filter is not None:
+                found_again = table.read(
+                    connection,
+                    experiment_id,
+                    now=now,
+                    filter=filter,
+                    columns=["no"],
+                    trial_ids=trial_ids,
+                    limit=changes.MAX_TRIALS,
+                )
+                left = {numbers[trial_id] for trial_id in trial_ids} - set(found_again.columns[0].values)
+        return _body(found.revision, experiment=experiment, rows=rows, filtered_out=sorted(left), points=stretches)
 
     return Response(await control.read(read), media_type="application/json")
 
@@ -100,6 +115,7 @@ def _body(
     reset: bool = False,
     experiment: models.Experiment | None = None,
     rows: table.TrialTable | None = None,
+    filtered_out: Sequence[int] = (),
     points: Sequence[CurveStretch] = (),
 ) -> bytes:
     """The text of `ExperimentChanges`. A table has a text already."""
@@ -108,6 +124,7 @@ def _body(
         "reset": b"true" if reset else b"false",
         "experiment": b"null" if experiment is None else experiment.model_dump_json().encode(),
         "rows": b"null" if rows is None else columnar.table_to_json(rows),
+        "filtered_out": columnar.compact(filtered_out).encode(),
         "points": b"[" + b",".join(each.model_dump_json(by_alias=True).encode() for each in points) + b"]",
     }
     return b"{" + b",".join(b'"%s":%s' % (name.encode(), text) for name, text in parts.items()) + b"}"

@@ -10,11 +10,15 @@ from proctor.manager.api.context import ApiContext
 from proctor.manager.api.dependencies import Context, Cursor, Limit, RequestSender
 from proctor.manager.api.requests import CreateExperiment, LoadExperiment, UpdateExperiment
 from proctor.manager.api.resources import experiment_resource
+from proctor.manager.config.document import parse
+from proctor.manager.config.errors import ConfigReport
+from proctor.manager.config.tree import plain
 from proctor.manager.engine.manager import UNLIMITED
 from proctor.manager.errors import BadRequest
 from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.store.rows import ExperimentRow
 from proctor.manager.store.tables import experiments
+from proctor.sdk.json_input import RefusedValue, clean_value
 
 router = APIRouter(prefix="/experiments", tags=["experiments"])
 
@@ -121,6 +125,11 @@ async def update_experiment(
     given = {name: getattr(body, name) for name in body.model_fields_set}
     if not given:
         raise BadRequest(f"nothing to change; expected one of {', '.join([*_LIMITS, *sorted(_LABELS)])}")
+    if "search_space_text" in given:
+        text = given.pop("search_space_text")
+        if "search_space" in given:
+            raise BadRequest("expected search_space or search_space_text, found both; leave one of them out")
+        given["search_space"] = _read_space(text)
     labels = {name: given.pop(name) for name in _LABELS & given.keys()}
     changes: dict[str, Any] = {_LIMITS[name]: UNLIMITED if value is None else value for name, value in given.items()}
     if changes:
@@ -178,6 +187,22 @@ async def view_experiment(context: Context, sender: RequestSender, experiment_id
     """It is not started."""
     await context.manager.view_experiment(experiment_id, actor=sender.actor)
     return await _resource(context, await context.manager.experiment(experiment_id))
+
+
+def _read_space(text: str) -> Any:
+    """A search space that was written as YAML or JSON. Raises BadRequest."""
+    report = ConfigReport()
+    tree = parse(text, None, report)
+    if tree is None or report.problems:
+        sentences = "; ".join(map(str, report.problems))
+        raise BadRequest(f"the search space cannot be read: {sentences}", report.problems)
+    try:
+        space = clean_value(plain(tree), "the search space")
+    except RefusedValue as error:
+        raise BadRequest(str(error)) from error
+    if space is None:
+        raise BadRequest("a search space cannot be null; leave it out to keep it as it is")
+    return space
 
 
 async def _resource(context: ApiContext, row: ExperimentRow) -> models.Experiment:

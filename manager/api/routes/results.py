@@ -11,10 +11,9 @@ from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from proctor.manager.api import columnar, models
+from proctor.manager.api import columnar, models, table_files
 from proctor.manager.api.dependencies import (
     DEFAULT_BYTES,
-    JSON_MEDIA_TYPE,
     LARGEST_ID,
     ByteLimit,
     Context,
@@ -77,7 +76,15 @@ async def get_curve(context: Context, request: Request, experiment_id: str) -> R
     "/table",
     summary="The trials as a table",
     response_model=columnar.Table,
-    responses={200: {"content": {columnar.MEDIA_TYPE: {}}}},
+    responses={
+        200: {
+            "content": {
+                columnar.MEDIA_TYPE: {},
+                **{kind: {} for name, kind in table_files.MEDIA_TYPES.items() if name != "json"},
+            }
+        },
+        501: {"description": "Parquet, and the manager has no pyarrow."},
+    },
 )
 async def get_table(
     context: Context,
@@ -96,11 +103,18 @@ async def get_table(
     columns: TableColumns = "*",
     offset: Annotated[int, Query(ge=0, le=LARGEST_ID, description="How many trials to leave out.")] = 0,
     limit: Annotated[int, Query(ge=1, le=table.MAX_ROWS, description="How many trials at most.")] = 1000,
+    format: Annotated[
+        table_files.FileFormat | None,
+        Query(description="A file to save; Parquet needs pyarrow where the manager runs."),
+    ] = None,
 ) -> Response:
     """The trials that the filter lets through, in the order of `sort` and then of their numbers. With `Accept:
     application/vnd.proctor.columns` the same in a binary format, column by column. docs/rest.md describes both."""
     await context.manager.experiment(experiment_id)
-    is_binary = columnar.MEDIA_TYPE in request.headers.get("accept", "")
+    is_binary = format is None and columnar.MEDIA_TYPE in request.headers.get("accept", "")
+    headers = {"Vary": "Accept"}
+    if format is not None:
+        headers["Content-Disposition"] = f'attachment; filename="{experiment_id}.{format}"'
     now = context.manager.clock.now()
 
     control = context.manager.control
@@ -113,13 +127,13 @@ async def get_table(
         offset=offset,
         limit=limit,
         reasons=await control.read(lambda connection: reasons_of_running(context, connection, experiment_id)),
-        is_binary=is_binary,
+        format="columns" if is_binary else format or "json",
     )
     return await answer_while_connected(
         request,
         context.manager.read_heavy(control, columnar.read_table, asked),
-        media_type=columnar.MEDIA_TYPE if is_binary else JSON_MEDIA_TYPE,
-        headers={"Vary": "Accept"},
+        media_type=columnar.MEDIA_TYPE if is_binary else table_files.MEDIA_TYPES[format or "json"],
+        headers=headers,
     )
 
 

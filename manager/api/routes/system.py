@@ -12,7 +12,7 @@ from fastapi import APIRouter, Header, Query
 from pydantic import Field
 from starlette.responses import Response, StreamingResponse
 
-from proctor.manager.api import models
+from proctor.manager.api import models, table_files
 from proctor.manager.api.context import ApiContext
 from proctor.manager.api.dependencies import (
     DEFAULT_BYTES,
@@ -77,6 +77,8 @@ class ClientSession(models.Resource):
     url_prefix: str = Field(examples=["/proctor"])
     """The path in front of all URLs as people reach them; empty, or it begins with a slash."""
     limits: SessionLimits
+    export_formats: list[table_files.FileFormat] = Field(examples=[["json", "csv"]])
+    """What `table?format=` can write; parquet where the manager has pyarrow."""
 
 
 @router.get("/session", summary="What the token of this request allows")
@@ -88,6 +90,7 @@ async def get_session(context: Context, sender: RequestSender) -> ClientSession:
         version=version("proctor"),
         url_prefix=urlsplit(context.public_url).path,
         limits=SessionLimits(table_rows=MAX_ROWS, filter_characters=MAX_LENGTH, body_bytes=MAX_BODY_BYTES),
+        export_formats=table_files.file_formats(),
     )
 
 

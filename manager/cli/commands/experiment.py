@@ -5,7 +5,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,7 @@ from proctor.manager.lifecycle.states import ExperimentStatus
 HTML = "html"
 CURVE = ("intermediate", "intermediate_steps")
 """What an exported trial has only with `--intermediate`."""
+PARQUET = "parquet"
 STATUSES = tuple(status.value for status in ExperimentStatus)
 
 
@@ -267,6 +268,7 @@ def delete(session: CliSession, experiment: str | None, yes: bool, every: bool, 
         "proctor experiment export --filename results.json",
         "proctor experiment export k3x9 --type csv --intermediate > results.csv",
         "proctor experiment export k3x9 --type html --filename results.html",
+        "proctor experiment export k3x9 --type parquet --filename results.parquet",
     )
 )
 @experiment_argument
@@ -278,12 +280,12 @@ def delete(session: CliSession, experiment: str | None, yes: bool, every: bool, 
     "--type",
     "--format",
     "kind",
-    type=OneOf(["json", "csv", "html"]),
+    type=OneOf(["json", "csv", PARQUET, "html"]),
     default="json",
     show_default=True,
     help="html: the pages of the experiment as one file, which a browser opens without a manager.",
 )
-@click.option("-o", "--output", "kind", type=OneOf(["json", "csv", "html"]), hidden=True)
+@click.option("-o", "--output", "kind", type=OneOf(["json", "csv", PARQUET, "html"]), hidden=True)
 @click.option(
     "-i",
     "--intermediate",
@@ -298,11 +300,14 @@ def export(
     """Parameters, metrics and status of all trials that have ended. `import` takes the JSON form.
 
     In CSV each parameter is a column `parameter.NAME`, and each further key of a metric that is a dictionary a column
-    `value.KEY`.
+    `value.KEY`. Parquet has the columns of `trial list --columns` besides; it needs pyarrow where the manager runs.
     """
     found = find_experiment(session.client, experiment, ended_too=True)
     if kind == HTML:
         _export_page(session, found["id"], filename, has_choice=intermediate or succeeded)
+        return
+    if kind == PARQUET:
+        _save_parquet(session, found, filename, intermediate=intermediate, succeeded=succeeded)
         return
     status = "SUCCEEDED" if succeeded else None
     rows = list(session.client.export(found["id"], status=status, intermediate=intermediate))
@@ -467,6 +472,22 @@ def _curve_lines(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
     points = zip(*(row[name] or () for name in CURVE), strict=True)
     for sequence, (reported, step) in enumerate(points):
         yield {**trial, "sequence": sequence, "step": step, **metric_fields(reported)}
+
+
+def _save_parquet(
+    session: CliSession, found: Mapping[str, Any], filename: Path | None, *, intermediate: bool, succeeded: bool
+) -> None:
+    if intermediate:
+        raise CommandError("--type parquet has no intermediate metrics; use --type csv", ExitCode.USAGE)
+    if filename is None and sys.stdout.isatty():
+        raise CommandError("a Parquet file is not for a terminal; name a file with --filename", ExitCode.USAGE)
+    wanted = "status = SUCCEEDED" if succeeded else "status not in (WAITING, RUNNING, PAUSED)"
+    data = session.client.table_file(found["id"], "parquet", filter=wanted, columns=["*", "time"])
+    if filename is None:
+        sys.stdout.buffer.write(data)
+    else:
+        filename.write_bytes(data)
+        session.report(f"Written to {filename}: trials of experiment {found['id']}.")
 
 
 def _write_rows(rows: list[dict[str, Any]], kind: str, file: Any) -> None:

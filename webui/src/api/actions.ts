@@ -6,6 +6,8 @@ import type { Experiment, Node, Trial, UpdateExperiment } from "./schema";
 
 export interface Action {
   word: string;
+  /** The keys that do it. */
+  keys?: string;
   /** What is asked before it is done; empty: nothing. */
   question: string;
   run: () => Promise<unknown>;
@@ -21,23 +23,34 @@ export function trialActions(trial: Trial): Action[] {
     return [
       {
         word: "Retry",
+        keys: "a t",
         question: "",
         run: () => read(client.POST("/api/v1/trials/{trial_id}/retry", { params })),
+      },
+      {
+        word: "Retry from checkpoint",
+        keys: "a c",
+        question: "",
+        run: () =>
+          read(
+            client.POST("/api/v1/trials/{trial_id}/retry", { params: { ...params, query: { from_checkpoint: true } } }),
+          ),
       },
     ];
   }
   const kill: Action = {
     word: "Kill",
+    keys: "a k",
     question: `Kill trial ${number}? Its processes are stopped; its reports stay.`,
     run: () => read(client.POST("/api/v1/trials/{trial_id}/kill", { params })),
   };
   if (trial.status === "PAUSED") {
     const resume = () => read(client.POST("/api/v1/trials/{trial_id}/resume", { params }));
-    return [{ word: "Resume", question: "", run: resume }, kill];
+    return [{ word: "Resume", keys: "a r", question: "", run: resume }, kill];
   }
   if (trial.status === "RUNNING") {
     const pause = () => read(client.POST("/api/v1/trials/{trial_id}/pause", { params }));
-    return [{ word: "Pause", question: "", run: pause }, kill];
+    return [{ word: "Pause", keys: "a p", question: "", run: pause }, kill];
   }
   return [kill];
 }
@@ -47,16 +60,19 @@ export function experimentActions(experiment: Experiment): Action[] {
   const params = { path: { experiment_id: experiment.id } };
   const resume: Action = {
     word: "Resume",
+    keys: "e r",
     question: "",
     run: () => read(client.POST("/api/v1/experiments/{experiment_id}/resume", { params })),
   };
   const stop: Action = {
     word: "Stop",
+    keys: "e s",
     question: `Stop experiment ${experiment.name}? Its running trials are canceled; it can be resumed later.`,
     run: () => read(client.POST("/api/v1/experiments/{experiment_id}/stop", { params })),
   };
   const pause: Action = {
     word: "Pause",
+    keys: "e p",
     question: "",
     run: () => read(client.POST("/api/v1/experiments/{experiment_id}/pause", { params })),
   };

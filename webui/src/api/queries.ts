@@ -1,11 +1,20 @@
 // What the pages read. The first part of a key is the subject whose changes make it stale (see live.ts).
 
-import { keepPreviousData, queryOptions, useInfiniteQuery, useQuery } from "@tanstack/react-query";
+import {
+  keepPreviousData,
+  queryOptions,
+  useInfiniteQuery,
+  useQueries,
+  useQuery,
+  useQueryClient,
+} from "@tanstack/react-query";
+import { useMemo } from "react";
 import { serverNow } from "../state/clock";
 import { apiUrl, SAVED } from "../state/root";
+import { inOrderOf, isWhole, withChanges } from "../table/merge";
 import { client, read, send } from "./client";
-import { decodeTable, MEDIA_TYPE } from "./columns";
-import type { ExperimentStatus, Metric, TrialStatus } from "./schema";
+import { decodeTable, MEDIA_TYPE, type Table } from "./columns";
+import type { ClientSession, ExperimentStatus, Metric, Trial, TrialStatus } from "./schema";
 import { tableOfSnapshot } from "./snapshot";
 
 const MOST_SHOWN = 100;
@@ -39,17 +48,6 @@ export function experimentQuery(id: string) {
 
 export function useExperiment(id: string) {
   return useQuery(experimentQuery(id));
-}
-
-/** The value of each trial that has ended with one, and the best until then. */
-export function useBestCurve(id: string) {
-  return useQuery({
-    queryKey: [`experiment ${id}`, "best curve"],
-    queryFn: ({ signal }) =>
-      read(
-        client.GET("/api/v1/experiments/{experiment_id}/curve", { params: { path: { experiment_id: id } }, signal }),
-      ),
-  });
 }
 
 /** Its newest trials in some statuses. */
@@ -162,8 +160,8 @@ export function useJobs(id: string) {
 const MOST_PAGES = 50;
 
 /** The visible curve of a trial. */
-export function useTrialCurve(id: string) {
-  return useQuery({
+function curveQuery(id: string) {
+  return queryOptions({
     queryKey: [`trial ${id}`, "curve"],
     queryFn: async ({ signal }) => {
       const points: Metric[] = [];
@@ -179,6 +177,15 @@ export function useTrialCurve(id: string) {
       return points;
     },
   });
+}
+
+export function useTrialCurve(id: string) {
+  return useQuery(curveQuery(id));
+}
+
+/** The visible curves of some trials, in their order; undefined while one is read. */
+export function useTrialCurves(ids: readonly string[]): (Metric[] | undefined)[] {
+  return useQueries({ queries: ids.map(curveQuery), combine: (found) => found.map(({ data }) => data) });
 }
 
 /** The checkpoints of a trial that were not deleted. */
@@ -212,14 +219,30 @@ export interface TableQuery {
   filter: string;
   /** Columns, with "-" for the greatest first. */
   sort: string[];
+  /** Names, with commas; those that are stored, if not given. */
+  columns?: string;
 }
 
-const MOST_ROWS = 100_000;
+export type ExportFormat = ClientSession["export_formats"][number];
 
-/** All trials that the filter lets through, by columns. A filter that is wrong is an ApiProblem with its place. */
-export function useTable(id: string, query: TableQuery) {
-  return useQuery({
-    queryKey: [`experiment ${id}`, "table", query],
+const MOST_ROWS = 100_000;
+const ALL_COLUMNS = "*,time";
+
+/**
+ * All trials that the filter lets through, by columns. A filter that is wrong is an ApiProblem with its place.
+ *
+ * It is read once for all orders; then only the rows that have changed are. Where there are more trials than can be read at
+ * once, the manager puts them in order.
+ */
+export function useTable(id: string, wanted: TableQuery) {
+  const queries = useQueryClient();
+  const unordered = { ...wanted, sort: [] as string[] };
+  const known = queries.getQueryData<Table>(["table", id, unordered]);
+  const isOrderedThere = SAVED !== null || (known !== undefined && !isWhole(known));
+  const query = isOrderedThere ? wanted : unordered;
+  const queryKey = ["table", id, query];
+  const found = useQuery({
+    queryKey,
     queryFn: async ({ signal }) => {
       if (SAVED) return tableOfSnapshot(query.filter, query.sort[0] ?? "no");
       const answer = await send(tableUrl(id, query), { signal, headers: { Accept: MEDIA_TYPE } });
@@ -228,12 +251,50 @@ export function useTable(id: string, query: TableQuery) {
     placeholderData: keepPreviousData,
     structuralSharing: false,
   });
+  useQuery({
+    queryKey: [`experiment ${id}`, "changes", query],
+    enabled: !SAVED && found.data !== undefined && !found.isPlaceholderData,
+    gcTime: 0,
+    queryFn: async ({ signal }) => {
+      const table = queries.getQueryData<Table>(queryKey);
+      if (!table) return null;
+      const changes = await read(
+        client.GET("/api/v1/experiments/{experiment_id}/changes", {
+          params: {
+            path: { experiment_id: id },
+            query: { after: table.revision, columns: query.columns ?? ALL_COLUMNS, filter: query.filter || undefined },
+          },
+          signal,
+        }),
+      );
+      if (changes.reset || !isWhole(table)) await queries.invalidateQueries({ queryKey });
+      else if (changes.revision !== table.revision) {
+        // Where the table was read again meanwhile, it is newer than what these changes follow.
+        queries.setQueryData<Table>(queryKey, (now) =>
+          now?.revision === table.revision ? withChanges(now, changes, query.sort[0] ?? "no") : now,
+        );
+      }
+      return changes.revision;
+    },
+  });
+  const sort = wanted.sort[0] ?? "no";
+  const data = useMemo(
+    () => found.data && (isOrderedThere ? found.data : inOrderOf(found.data, sort)),
+    [found.data, sort, isOrderedThere],
+  );
+  return { data, error: found.error, isPlaceholderData: found.isPlaceholderData };
 }
 
-/** The address of the same table as JSON. */
-export function tableUrl(id: string, { filter, sort }: TableQuery): string {
+/** The address of the same table as JSON, or as a file. */
+export function tableUrl(id: string, query: TableQuery, format?: ExportFormat): string {
+  const { filter, sort, columns } = query;
   const url = new URL(
-    apiUrl(`experiments/${id}/table`, { columns: "*,time", filter: filter || undefined, limit: MOST_ROWS }),
+    apiUrl(`experiments/${id}/table`, {
+      columns: columns ?? ALL_COLUMNS,
+      filter: filter || undefined,
+      limit: MOST_ROWS,
+      format,
+    }),
   );
   for (const column of sort) url.searchParams.append("sort", column);
   return url.href;
@@ -265,5 +326,42 @@ export function useImportance(id: string, query: ImportanceQuery) {
       state.data?.state === "COMPUTING"
         ? COMPUTING_MILLISECONDS
         : state.data?.state === "OUTDATED" && OUTDATED_MILLISECONDS,
+  });
+}
+
+/** By which causes its trials have failed, the most frequent first. */
+export function useFailures(id: string, limit: number) {
+  return useQuery({
+    queryKey: [`experiment ${id}`, "failures", limit],
+    queryFn: ({ signal }) =>
+      read(
+        client.GET("/api/v1/experiments/{experiment_id}/failures", {
+          params: { path: { experiment_id: id }, query: { limit } },
+          signal,
+        }),
+      ),
+  });
+}
+
+const NUMBERS_AT_ONCE = 100; // of one filter
+
+/** The trials of an experiment with these numbers, in their order. */
+export async function readTrials(id: string, numbers: readonly number[], signal?: AbortSignal): Promise<Trial[]> {
+  const found: Trial[] = [];
+  for (let at = 0; at < numbers.length; at += NUMBERS_AT_ONCE) {
+    const filter = `no in (${numbers.slice(at, at + NUMBERS_AT_ONCE).join(", ")})`;
+    const query = { filter, limit: NUMBERS_AT_ONCE };
+    const params = { path: { experiment_id: id }, query };
+    found.push(...(await read(client.GET("/api/v1/experiments/{experiment_id}/trials", { params, signal }))).items);
+  }
+  const places = new Map(numbers.map((number, place) => [number, place]));
+  return found.sort((a, b) => (places.get(a.sequence_id) ?? 0) - (places.get(b.sequence_id) ?? 0));
+}
+
+export function useTrialsNamed(id: string, numbers: readonly number[]) {
+  return useQuery({
+    queryKey: [`experiment ${id}`, "trials named", numbers],
+    queryFn: ({ signal }) => readTrials(id, numbers, signal),
+    placeholderData: keepPreviousData,
   });
 }

@@ -1384,6 +1384,15 @@ export interface components {
              */
             url_prefix: string;
             limits: components["schemas"]["SessionLimits"];
+            /**
+             * Export Formats
+             * @description What `table?format=` can write; parquet where the manager has pyarrow.
+             * @example [
+             *       "json",
+             *       "csv"
+             *     ]
+             */
+            export_formats: ("json" | "csv" | "parquet")[];
         };
         /**
          * CreateExperiment
@@ -1717,8 +1726,16 @@ export interface components {
             reset: boolean;
             /** @description As it is now; null where nothing has changed. */
             experiment: components["schemas"]["Experiment"] | null;
-            /** @description The trials that have changed, as they are now; null for none. */
+            /** @description The trials that have changed and that the filter lets through, as they are now; null for none. */
             rows: components["schemas"]["Table"] | null;
+            /**
+             * Filtered Out
+             * @description The numbers of the trials that have changed and that the filter does not let through.
+             * @example [
+             *       12
+             *     ]
+             */
+            filtered_out: number[];
             /**
              * Points
              * @description In the order in which they are to be applied.
@@ -3412,6 +3429,12 @@ export interface components {
              */
             search_space?: unknown;
             /**
+             * Search Space Text
+             * @description Instead of `search_space`: the same as YAML or JSON. Problems name its lines.
+             * @example lr: {_type: uniform, _value: [0, 1]}
+             */
+            search_space_text?: string;
+            /**
              * Tags
              * @description All tags that it has from now on.
              * @example [
@@ -4371,6 +4394,8 @@ export interface operations {
                 offset?: number;
                 /** @description How many trials at most. */
                 limit?: number;
+                /** @description A file to save; Parquet needs pyarrow where the manager runs. */
+                format?: ("json" | "csv" | "parquet") | null;
             };
             header?: never;
             path: {
@@ -4388,7 +4413,16 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["Table"];
                     "application/vnd.proctor.columns": unknown;
+                    "text/csv; charset=utf-8": unknown;
+                    "application/vnd.apache.parquet": unknown;
                 };
+            };
+            /** @description Parquet, and the manager has no pyarrow. */
+            501: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description A problem */
             default: {
@@ -4526,6 +4560,8 @@ export interface operations {
                 after: number;
                 /** @description Names, with commas; `*`: all that are stored, `parameter.*`, `value.*`. */
                 columns?: string;
+                /** @description Only trials that this lets through, in the language that docs/rest.md describes. */
+                filter?: string | null;
             };
             header?: never;
             path: {

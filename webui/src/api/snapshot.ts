@@ -5,7 +5,7 @@
 import { setServerTime } from "../state/clock";
 import { SAVED } from "../state/root";
 import type { Column, Table } from "./columns";
-import type { components, Experiment, Trial } from "./schema";
+import type { Cause, components, Experiment, Failures, Trial } from "./schema";
 
 interface Snapshot {
   version: number;
@@ -58,7 +58,8 @@ function lookUp(path: string[], query: URLSearchParams): unknown {
   const { experiment, best_curve } = snapshot();
   const [collection, id, part] = path;
   if (path.length === 1) {
-    if (collection === "session") return { access: "read-only", version: "", url_prefix: "", limits: {} };
+    if (collection === "session")
+      return { access: "read-only", version: "", url_prefix: "", limits: {}, export_formats: [] };
     if (collection === "health") return { status: "ok", reason: "" };
     if (collection === "nodes") return listOf([]);
     return undefined;
@@ -67,6 +68,7 @@ function lookUp(path: string[], query: URLSearchParams): unknown {
     if (part === undefined) return experiment;
     if (part === "curve") return listOf(best_curve);
     if (part === "trials") return listOf(newestIn(query));
+    if (part === "failures") return failuresOf(snapshot().trials, Number(query.get("limit") ?? 100));
   }
   const trial = collection === "trials" && id !== undefined ? trials.get(id) : undefined;
   if (trial === undefined) return undefined;
@@ -82,7 +84,14 @@ function listOf(items: unknown[]) {
 
 function newestIn(query: URLSearchParams): Trial[] {
   const statuses = query.getAll("status");
-  const found = snapshot().trials.filter((trial) => !statuses.length || statuses.includes(trial.status));
+  const numbers = /^no in \(([\d, ]+)\)$/
+    .exec(query.get("filter") ?? "")?.[1]
+    ?.split(", ")
+    .map(Number);
+  const found = snapshot().trials.filter(
+    (trial) =>
+      (!statuses.length || statuses.includes(trial.status)) && (!numbers || numbers.includes(trial.sequence_id)),
+  );
   return found.slice(-Number(query.get("limit") ?? found.length)).reverse();
 }
 
@@ -91,12 +100,41 @@ function pointsOf(trial: Trial) {
   return steps.map((step, place) => ({ step, value: values[place] ?? null }));
 }
 
-/** The table in the order of one column; `filter` is empty, or one status. */
+function groupBy<T, K>(items: readonly T[], key: (item: T) => K): Map<K, T[]> {
+  const found = new Map<K, T[]>();
+  for (const item of items) found.set(key(item), [...(found.get(key(item)) ?? []), item]);
+  return found;
+}
+
+/** As the manager counts them, but for causes that differ only in numbers and paths. */
+function failuresOf(all: Trial[], limit: number): Failures {
+  const failed = all.filter((trial) => trial.status === "FAILED" || trial.status === "SYS_CANCELED").reverse();
+  const byDetail = groupBy(failed, (trial) => (trial.reason ?? "").split("\n", 1)[0] ?? "");
+  const causes = [...byDetail].flatMap(([detail, found]): Cause[] => {
+    const [newest] = found;
+    if (!newest) return [];
+    const byNode = groupBy(found, (trial) => trial.node_id ?? null);
+    const nodes = [...byNode].map(([node_id, there]) => ({ node_id, trials: there.length }));
+    const example = { trial_id: newest.id, sequence_id: newest.sequence_id, reason: newest.reason ?? "" };
+    nodes.sort((a, b) => b.trials - a.trials);
+    return [{ end_reason: null, detail, trials: found.length, nodes, example }];
+  });
+  causes.sort((a, b) => b.trials - a.trials);
+  return {
+    failed: failed.length,
+    counted: failed.length,
+    cause_count: causes.length,
+    causes: causes.slice(0, limit),
+  };
+}
+
+/** The table in the order of one column; `filter` is empty, or begins with one status or several. */
 export function tableOfSnapshot(filter: string, sort: string): Table {
   const { columns, rows, total, revision } = snapshot().table;
-  const status = /^status = (\w+)$/.exec(filter)?.[1];
+  const [, one, several] = /^status (?:= (\w+)|in \(([\w, ]+)\))/.exec(filter) ?? [];
+  const statuses = one ? [one] : several?.split(", ");
   const ofStatus = columns.findIndex((column) => column.name === "status");
-  const shown = status ? rows.filter((row) => row[ofStatus] === status) : [...rows];
+  const shown = statuses ? rows.filter((row) => statuses.includes(String(row[ofStatus]))) : [...rows];
   const [name, factor] = sort.startsWith("-") ? [sort.slice(1), -1] : [sort, 1];
   const place = columns.findIndex((column) => column.name === name);
   if (place >= 0) shown.sort((a, b) => compare(a[place], b[place], factor));

@@ -2,8 +2,8 @@
 
 import { useCallback, useMemo, useRef } from "react";
 import uPlot from "uplot";
-import type { CurvePoint } from "../api/schema";
 import { formatNumber } from "../format";
+import type { BestPoint } from "../state/best";
 import { color, transparent } from "./colors";
 import { Plot, type PlotData, type PlotOptions } from "./plot";
 import { rangeOf } from "./ranges";
@@ -12,12 +12,12 @@ import { rangeOf } from "./ranges";
 const MANY_POINTS = 2000;
 
 interface BestChartProps {
-  points: CurvePoint[];
+  points: BestPoint[];
   height: number;
 }
 
 /** The points that are drawn now. */
-type Newest = { current: CurvePoint[] };
+type Newest = { current: BestPoint[] };
 
 export function BestChart({ points, height }: BestChartProps) {
   const data = useMemo(() => toData(points), [points]);
@@ -30,9 +30,8 @@ export function BestChart({ points, height }: BestChartProps) {
   return <Plot data={data} options={options} height={height} label={label} />;
 }
 
-function toData(points: CurvePoint[]): PlotData {
-  const finite = (value: unknown) => (typeof value === "number" ? value : null);
-  return [points.map((_, index) => index + 1), points.map((p) => finite(p.value)), points.map((p) => finite(p.best))];
+function toData(points: BestPoint[]): PlotData {
+  return [points.map((_, index) => index + 1), points.map((p) => p.value), points.map((p) => p.best)];
 }
 
 function bestOptions(newest: Newest, many: boolean): PlotOptions {
@@ -59,7 +58,7 @@ function bestOptions(newest: Newest, many: boolean): PlotOptions {
 /** The range of the values without outliers: one diverged trial must not flatten the rest. */
 function robustRange(newest: Newest): uPlot.Range.Function {
   return () => {
-    const found = newest.current.flatMap((p) => (typeof p.value === "number" ? [p.value] : [])).sort((a, b) => a - b);
+    const found = newest.current.map((p) => p.value).sort((a, b) => a - b);
     return rangeOf(found);
   };
 }
@@ -75,7 +74,7 @@ function showHover(plot: uPlot, newest: Newest): void {
     const found = point();
     note.hidden = !found;
     if (!found) return;
-    note.textContent = `trial ${found.sequence_id}: ${formatNumber(found.value)} · best ${formatNumber(found.best)}`;
+    note.textContent = `trial ${found.number}: ${formatNumber(found.value)} · best ${formatNumber(found.best)}`;
     const isLeft = (plot.cursor.left ?? 0) > plot.over.clientWidth / 2;
     note.style.left = isLeft ? "4px" : "";
     note.style.right = isLeft ? "" : "4px";

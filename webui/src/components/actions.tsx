@@ -15,6 +15,7 @@ export function Actions({ actions, children }: { actions: Action[]; children?: R
         <button
           key={each.word}
           type="button"
+          data-keys={each.keys}
           disabled={action.isPending}
           onClick={() => (each.question ? setAsked(each) : action.mutate(each))}
         >

@@ -18,10 +18,31 @@ export const KEYS: [keys: string, does: string][] = [
   ...(SAVED ? [] : GOING),
   ["j  k", "next and previous row"],
   ["Enter", "open the row"],
+  ["x", "select the row; with Shift all rows from the last one"],
+  ["a a", "select all rows, or none"],
+  ["a x", "clear the selection"],
+  ["a k", "kill the selected trials, or this one"],
+  ["a p", "pause them"],
+  ["a r", "resume them"],
+  ["a t", "retry them from the start"],
+  ["a c", "retry them from their checkpoints"],
+  ["a n", "add a trial"],
+  ["a o", "clone the selected trial"],
+  ["a m", "compare the selected trials"],
+  ["a u", "curves of the selected trials"],
+  ["y y", "copy the parameters as YAML"],
+  ["y j", "copy the parameters as JSON"],
+  ["y l", "copy the parameters as a command line"],
+  ["e p", "pause the experiment"],
+  ["e r", "resume the experiment"],
+  ["e s", "stop the experiment"],
+  ["e l", "change its limits"],
+  ["e e", "edit its search space"],
   ["Esc", "leave a field, close this list"],
 ];
 
 const SECOND_KEY_MILLISECONDS = 1000;
+const FIRST_KEYS = new Set(["g", "a", "e", "y"]);
 const GO_TO: Record<string, string> = SAVED ? {} : { e: "/", n: "/nodes", l: "/log" };
 
 /** Listens to the keys; `isHelpShown` with `toggleHelp` is the list. */
@@ -30,16 +51,20 @@ export function useKeys() {
   const [, navigate] = useLocation();
   const toggleHelp = useCallback(() => setHelpShown((shown) => !shown), []);
   useEffect(() => {
-    let goAt = Number.NEGATIVE_INFINITY;
+    let before = "";
+    let beforeAt = Number.NEGATIVE_INFINITY;
     const listen = (event: KeyboardEvent) => {
-      if (event.ctrlKey || event.metaKey || event.altKey) return;
+      if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]:not(.help)")) return;
       if (isField(event.target)) {
         if (event.key === "Escape") (event.target as HTMLElement).blur();
         return;
       }
-      const target = GO_TO[event.key];
-      if (target !== undefined && performance.now() - goAt < SECOND_KEY_MILLISECONDS) navigate(target);
-      else if (event.key === "g") goAt = performance.now();
+      const keys = performance.now() - beforeAt < SECOND_KEY_MILLISECONDS ? `${before} ${event.key}` : event.key;
+      [before, beforeAt] = FIRST_KEYS.has(keys) ? [keys, performance.now()] : ["", Number.NEGATIVE_INFINITY];
+      if (before || press(keys)) return;
+      const target = keys.startsWith("g ") ? GO_TO[event.key] : undefined;
+      if (target !== undefined) navigate(target);
+      else if (event.key === "x" || event.key === "X") chooseRow(event.shiftKey);
       else if (event.key === "?") toggleHelp();
       else if (event.key === "/") focusSearch(event);
       else if (event.key === "j") moveRow(1);
@@ -52,9 +77,23 @@ export function useKeys() {
 }
 
 function isField(target: EventTarget | null): boolean {
+  if (target instanceof HTMLInputElement && target.type === "checkbox") return false;
   return (
     target instanceof HTMLElement && (target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName))
   );
+}
+
+/** Clicks what is marked with these keys. Returns whether there is such a thing. */
+function press(keys: string): boolean {
+  const found = document.querySelector<HTMLElement>(`[data-keys="${CSS.escape(keys)}"]`);
+  found?.click();
+  return found !== null;
+}
+
+/** Selects the row whose link has the focus. */
+function chooseRow(isRange: boolean): void {
+  const box = document.activeElement?.closest("[role=row]")?.querySelector("[data-row-box]");
+  box?.dispatchEvent(new MouseEvent("click", { bubbles: true, shiftKey: isRange }));
 }
 
 function focusSearch(event: KeyboardEvent): void {

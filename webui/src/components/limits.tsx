@@ -10,7 +10,7 @@ export function LimitsButton({ experiment }: { experiment: Experiment }) {
   const [isOpen, setOpen] = useState(false);
   return (
     <>
-      <button type="button" onClick={() => setOpen(true)}>
+      <button type="button" data-keys="e l" onClick={() => setOpen(true)}>
         Limits
       </button>
       {isOpen && <LimitsDialog experiment={experiment} onClose={() => setOpen(false)} />}

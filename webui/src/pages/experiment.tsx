@@ -8,6 +8,7 @@ import type { Experiment } from "../api/schema";
 import { Actions } from "../components/actions";
 import { LimitsButton } from "../components/limits";
 import { Waiting } from "../components/parts";
+import { SpaceButton } from "../components/space";
 import { Status } from "../components/status";
 import { capitalized } from "../format";
 import { isOver } from "../state/progress";
@@ -62,6 +63,7 @@ function Head({ experiment }: { experiment: Experiment }) {
         )}
         <Actions actions={experimentActions(experiment)}>
           {!isOver(experiment) && <LimitsButton experiment={experiment} />}
+          {!isOver(experiment) && <SpaceButton experiment={experiment} />}
         </Actions>
       </div>
       {TABS.length > 1 && (

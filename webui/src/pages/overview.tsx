@@ -1,9 +1,9 @@
 // One experiment on one screen: how good, how far, what runs, what fails, and where.
 
-import type { ReactNode } from "react";
+import { type ReactNode, useMemo } from "react";
 import { Link } from "wouter";
-import { useBestCurve, useNodes, useTrialsIn } from "../api/queries";
-import type { Experiment, Node, Trial } from "../api/schema";
+import { useFailures, useNodes, useTable, useTrialsIn } from "../api/queries";
+import type { Cause, Experiment, Node, Trial } from "../api/schema";
 import { BestChart } from "../charts/best";
 import { Elapsed, Empty, Figure, Panel, ParameterLine, Scroll, Waiting } from "../components/parts";
 import { Status, StatusBar } from "../components/status";
@@ -16,8 +16,8 @@ import {
   formatParameter,
   statusWord,
 } from "../format";
+import { BEST_TABLE, bestPoints } from "../state/best";
 import { useNow } from "../state/clock";
-import { type Cause, failureCauses } from "../state/failures";
 import { flatParameters } from "../state/parameters";
 import { elapsedSeconds, endedTrials, isOver, timeLeft, totalTrials } from "../state/progress";
 import { SAVED } from "../state/root";
@@ -144,12 +144,13 @@ function Counts({ experiment }: { experiment: Experiment }) {
 }
 
 function BestSoFar({ experiment }: { experiment: Experiment }) {
-  const curve = useBestCurve(experiment.id);
-  const points = curve.data?.items;
+  const found = useTable(experiment.id, BEST_TABLE);
+  const isMaximized = experiment.objective.direction === "maximize";
+  const points = useMemo(() => found.data && bestPoints(found.data, isMaximized), [found.data, isMaximized]);
   return (
     <Panel title="Best so far" aside={points?.length ? countOf(points.length, "value") : null}>
       {!points ? (
-        <Waiting error={curve.error} what="the values" />
+        <Waiting error={found.error} what="the values" />
       ) : points.length ? (
         <BestChart points={points} height={CHART_HEIGHT} />
       ) : (
@@ -252,35 +253,34 @@ function RunningTable({ items }: { items: Trial[] }) {
 }
 
 function Failures({ experiment }: { experiment: Experiment }) {
-  const failed = experiment.trial_counts.FAILED ?? 0;
-  const found = useTrialsIn(experiment.id, ["FAILED"]);
-  const items = found.data?.items ?? [];
-  const causes = failureCauses(items);
-  const seen = failed > items.length ? `${failed} trials, the newest ${items.length} below` : countOf(failed, "trial");
+  const { data, error } = useFailures(experiment.id, MOST_CAUSES);
   return (
-    <Panel title="Failures" aside={failed ? seen : null}>
-      {!found.data ? (
-        <Waiting error={found.error} what="the failed trials" />
-      ) : causes.length ? (
+    <Panel title="Failures" aside={data?.failed ? countOf(data.failed, "trial") : null}>
+      {!data ? (
+        <Waiting error={error} what="the failed trials" />
+      ) : data.causes.length ? (
         <ul className="causes">
-          {causes.slice(0, MOST_CAUSES).map((cause) => (
-            <CauseLine key={cause.reason} cause={cause} />
+          {data.causes.map((cause) => (
+            <CauseLine key={cause.example.trial_id} cause={cause} />
           ))}
         </ul>
       ) : (
         <Empty>No trial has failed.</Empty>
+      )}
+      {data && data.cause_count > data.causes.length && (
+        <p className="soft">and {countOf(data.cause_count - data.causes.length, "cause")} more</p>
       )}
     </Panel>
   );
 }
 
 function CauseLine({ cause }: { cause: Cause }) {
-  const nodes = cause.nodes.map(([node, count]) => `${node} ${count}`).join(", ");
+  const nodes = cause.nodes.map((node) => `${node.node_id ?? "no node"} ${node.trials}`).join(", ");
   return (
     <li>
-      <span className="count">{cause.count}×</span>
-      <Link href={`/trials/${cause.example.id}`} title={cause.reason}>
-        {capitalized(cause.reason) || "No reason was recorded"}
+      <span className="count">{cause.trials}×</span>
+      <Link href={`/trials/${cause.example.trial_id}`} title={cause.example.reason}>
+        {capitalized(cause.detail) || "No reason was recorded"}
       </Link>
       <span className="soft nodes" title={nodes}>
         {nodes}

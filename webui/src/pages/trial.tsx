@@ -21,7 +21,7 @@ import {
 import { Download } from "../logs/download";
 import { partsOf } from "../logs/tail";
 import { LogViewer } from "../logs/viewer";
-import { copyText, FORMATS, type Format } from "../state/copies";
+import { copyText, FORMATS, type Format, toClipboard } from "../state/copies";
 import { flatParameters } from "../state/parameters";
 import { apiUrl, SAVED } from "../state/root";
 import { useUrlState } from "../state/url";
@@ -121,12 +121,8 @@ function Parameters({ trial }: { trial: Trial }) {
   const flat = useMemo(() => flatParameters(trial.parameters), [trial.parameters]);
   const [copied, setCopied] = useState<string>("");
   const copy = async (format: Format) => {
-    const text = copyText(trial.parameters, flat, format);
-    // Without https a page may not write to the clipboard unless it is on this machine.
-    await navigator.clipboard?.writeText(text).then(
-      () => setCopied(`${format} copied`),
-      () => setCopied("the browser refused"),
-    );
+    const text = copyText(trial.parameters, format);
+    setCopied((await toClipboard(text)) ? `${format} copied` : "the browser refused");
   };
   return (
     <Panel
@@ -134,8 +130,14 @@ function Parameters({ trial }: { trial: Trial }) {
       aside={
         <span className="copy">
           <span role="status">{copied}</span> copy as
-          {FORMATS.map((format) => (
-            <button key={format} type="button" className="link" onClick={() => void copy(format)}>
+          {FORMATS.map((format, place) => (
+            <button
+              key={format}
+              type="button"
+              className="link"
+              data-keys={`y ${"yjl"[place]}`}
+              onClick={() => void copy(format)}
+            >
               {format}
             </button>
           ))}

@@ -3,13 +3,18 @@
 import { useEffect, useMemo, useRef, useState } from "react";
 import { ApiProblem } from "../api/client";
 import type { Column, Table } from "../api/columns";
-import { tableUrl, useTable } from "../api/queries";
+import { type ExportFormat, type TableQuery, tableUrl, useSession, useTable } from "../api/queries";
 import type { Experiment } from "../api/schema";
+import type { TrialRow } from "../api/trial_actions";
 import { Empty, Waiting } from "../components/parts";
 import { useRestOfScreen } from "../components/screen";
+import { SelectedTrials } from "../components/selected";
 import { Status } from "../components/status";
+import { TrialForm } from "../components/trial_form";
 import { capitalized, countOf, statusWord } from "../format";
+import { isOver } from "../state/progress";
 import { SAVED } from "../state/root";
+import type { Selection } from "../state/selection";
 import { useUrlState } from "../state/url";
 import { headOf, nextSort, shownColumns, toCsv } from "../state/view";
 import { Grid } from "../table/grid";
@@ -36,6 +41,10 @@ function TrialTable({ experiment }: { experiment: Experiment }) {
   const isOld = found.isPlaceholderData || !found.data;
   const columns = useMemo(() => (table ? shownColumns(table, chosen) : []), [table, chosen]);
   const [place, height] = useRestOfScreen();
+  const [selection, setSelection] = useState<Selection>(new Set());
+  const selected = useMemo(() => (table ? selectedRows(table, selection) : []), [table, selection]);
+  const [form, setForm] = useState<{ from: TrialRow | null; clone: boolean } | null>(null);
+  const session = useSession().data;
   return (
     <>
       {!SAVED && <FilterField filter={filter} onFilter={setFilter} error={error} />}
@@ -45,26 +54,38 @@ function TrialTable({ experiment }: { experiment: Experiment }) {
         {table && (
           <>
             <span className="soft" role="status">
-              {table.matched === table.total
+              {table.matched === table.total || !filter
                 ? countOf(table.total, "trial")
                 : `${table.matched.toLocaleString("en-US")} of ${countOf(table.total, "trial")}`}
             </span>
             <ColumnChoice table={table} shown={columns} isChosen={Boolean(chosen)} onChoose={setChosen} />
-            {!SAVED && (
-              <a href={tableUrl(experiment.id, query)} download={`${experiment.id}.json`}>
-                JSON
-              </a>
+            <Exports experiment={experiment} query={query} shown={columns} formats={session?.export_formats ?? []} />
+            {session?.access === "full" && !isOver(experiment) && !selected.length && (
+              <button type="button" data-keys="a n" onClick={() => setForm({ from: null, clone: false })}>
+                Add a trial
+              </button>
             )}
-            <button
-              type="button"
-              className="link"
-              onClick={() => saveCsv(`${experiment.id}.csv`, toCsv(table, columns))}
-            >
-              CSV
-            </button>
+            {SAVED && (
+              <button
+                type="button"
+                className="link"
+                onClick={() => saveCsv(`${experiment.id}.csv`, toCsv(table, columns))}
+              >
+                CSV
+              </button>
+            )}
           </>
         )}
       </div>
+      {selected.length > 0 && (
+        <SelectedTrials
+          experimentId={experiment.id}
+          rows={selected}
+          onClear={() => setSelection(new Set())}
+          onAdd={(from, clone) => setForm({ from, clone })}
+        />
+      )}
+      {form && <TrialForm experiment={experiment} {...form} onClose={() => setForm(null)} />}
       <div ref={place} className={table && isOld ? "pending" : undefined}>
         {!table ? (
           !isFilterProblem(error) && <Waiting error={error} what="the trials" />
@@ -77,6 +98,8 @@ function TrialTable({ experiment }: { experiment: Experiment }) {
             sort={sort}
             onSort={(column) => setSort(nextSort(sort, column))}
             height={height}
+            selection={selection}
+            onSelect={setSelection}
           />
         )}
       </div>
@@ -194,6 +217,36 @@ function ColumnChoice(props: {
   );
 }
 
+/** The selected trials that the table has: what is not shown is not acted upon. */
+function selectedRows(table: Table, selection: Selection): TrialRow[] {
+  const [numbers, ids, statuses] = ["no", "id", "status"].map((name) =>
+    table.columns.find((column) => column.name === name),
+  );
+  const rows: TrialRow[] = [];
+  for (let row = 0; selection.size && row < table.rows; row++) {
+    const number = Number(numbers?.at(row));
+    if (selection.has(number)) rows.push({ number, id: String(ids?.at(row)), status: String(statuses?.at(row)) });
+  }
+  return rows;
+}
+
+const FORMAT_WORDS: Record<ExportFormat, string> = { json: "JSON", csv: "CSV", parquet: "Parquet" };
+
+/** All rows of the filter as a file, which the manager writes: the shown columns as CSV, else all. */
+function Exports(props: { experiment: Experiment; query: TableQuery; shown: Column[]; formats: ExportFormat[] }) {
+  const shown = props.shown.map((column) => column.name).join(",");
+  return props.formats.map((format) => (
+    <a
+      key={format}
+      href={tableUrl(props.experiment.id, format === "csv" ? { ...props.query, columns: shown } : props.query, format)}
+      download={`${props.experiment.id}.${format}`}
+    >
+      {FORMAT_WORDS[format]}
+    </a>
+  ));
+}
+
+/** In a saved file there is no manager to write it. */
 function saveCsv(name: string, text: string): void {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(new Blob([text], { type: "text/csv" }));

@@ -1,13 +1,29 @@
 // Parameters as text to paste elsewhere.
 
-export const FORMATS = ["YAML", "JSON", "options"] as const;
+import { flatParameters } from "./parameters";
+
+export const FORMATS = ["YAML", "JSON", "command line"] as const;
 export type Format = (typeof FORMATS)[number];
 
-/** The parameters as YAML, as JSON, or as options of a command (`--lr 0.1 --model.width 32`). */
-export function copyText(parameters: unknown, flat: [string, unknown][], format: Format): string {
+/** The parameters of a trial as YAML, as JSON, or as options of a command (`--lr=0.1 --model.width=32`). */
+export function copyText(parameters: unknown, format: Format): string {
   if (format === "JSON") return JSON.stringify(parameters, null, 2);
   if (format === "YAML") return yaml(parameters, "").trimStart();
-  return flat.map(([name, value]) => `--${name} ${quoted(value)}`).join(" ");
+  return flatParameters(parameters)
+    .map(([name, value]) => shellWord(`--${name}=${typeof value === "string" ? value : JSON.stringify(value)}`))
+    .join(" ");
+}
+
+/** Those of several trials: a list, or a line for each. */
+export function copyTextOfAll(all: readonly unknown[], format: Format): string {
+  if (all.length === 1) return copyText(all[0], format);
+  if (format === "JSON") return JSON.stringify(all, null, 2);
+  if (format === "YAML") return all.map((each) => `-${yamlItem(each)}`).join("");
+  return all.map((each) => copyText(each, format)).join("\n");
+}
+
+function yamlItem(value: unknown): string {
+  return yaml(value, "  ").replace(/^\n {2}/, " ");
 }
 
 /** JSON is YAML: only mappings are written with lines of their own. */
@@ -25,8 +41,15 @@ function yamlKey(name: string): string {
     : JSON.stringify(name);
 }
 
-/** A word for a shell. */
-function quoted(value: unknown): string {
-  const text = typeof value === "string" ? value : JSON.stringify(value);
+function shellWord(text: string): string {
   return /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`;
+}
+
+/** Whether it was written to the clipboard: without https a page may not, unless it is on this machine. */
+export async function toClipboard(text: string): Promise<boolean> {
+  if (!navigator.clipboard) return false;
+  return navigator.clipboard.writeText(text).then(
+    () => true,
+    () => false,
+  );
 }

@@ -2,7 +2,7 @@
 
 import type { Experiment, UpdateExperiment } from "../api/schema";
 
-export type LimitName = Exclude<keyof UpdateExperiment, "search_space" | "tags" | "archived">;
+export type LimitName = Exclude<keyof UpdateExperiment, "search_space" | "search_space_text" | "tags" | "archived">;
 
 export interface LimitField {
   name: LimitName;

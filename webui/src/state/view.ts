@@ -65,7 +65,6 @@ export function widthOf(column: Column, rows: number): number {
 export function nextSort(sort: string, column: string): string {
   return sort === `-${column}` ? column : sort === column ? "" : `-${column}`;
 }
-
 /** The shown columns of all rows as CSV (RFC 4180). Numbers and times are exact. */
 export function toCsv(table: Table, columns: Column[]): string {
   const lines = [columns.map((column) => csvField(column.name)).join(",")];

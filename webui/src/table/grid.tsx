@@ -5,10 +5,12 @@ import { useMemo, useRef } from "react";
 import { Link } from "wouter";
 import type { Column, Table } from "../api/columns";
 import { Status, toneOf } from "../components/status";
+import { type Selection, toggled } from "../state/selection";
 import { cellText, headOf, isNumeric, widthOf } from "../state/view";
 
 const ROW_PIXELS = 26;
 const HEAD_PIXELS = 28;
+const BOX_PIXELS = 32;
 
 interface GridProps {
   table: Table;
@@ -17,9 +19,20 @@ interface GridProps {
   sort: string;
   onSort: (column: string) => void;
   height: number;
+  /** The selected trials, by their numbers. */
+  selection: Selection;
+  onSelect: (selection: Selection) => void;
 }
 
-export function Grid({ table, columns, sort, onSort, height }: GridProps) {
+export function Grid({ table, columns, sort, onSort, height, selection, onSelect }: GridProps) {
+  const numbers = useMemo(() => numbersOf(table), [table]);
+  const lastChosen = useRef<number | null>(null); // by its number: rows move while trials run
+  const choose = (row: number, isRange: boolean) => {
+    const from = isRange && lastChosen.current !== null ? numbers.indexOf(lastChosen.current) : -1;
+    onSelect(toggled(selection, numbers, row, from < 0 ? null : from));
+    lastChosen.current = numbers[row] ?? null;
+  };
+  const isAll = numbers.length > 0 && numbers.every((number) => selection.has(number));
   const place = useRef<HTMLDivElement>(null);
   const virtual = useVirtualizer({
     count: table.rows,
@@ -29,11 +42,12 @@ export function Grid({ table, columns, sort, onSort, height }: GridProps) {
     paddingStart: HEAD_PIXELS,
   });
   const widths = useMemo(() => columns.map((column) => widthOf(column, table.rows)), [columns, table]);
-  const template = widths
-    .map((width, i) => (i === widths.length - 1 ? `minmax(${width}px, 1fr)` : `${width}px`))
-    .join(" ");
+  const template = [
+    `${BOX_PIXELS}px`,
+    ...widths.map((width, i) => (i === widths.length - 1 ? `minmax(${width}px, 1fr)` : `${width}px`)),
+  ].join(" ");
   const ids = table.columns.find((column) => column.name === "id");
-  const total = widths.reduce((sum, width) => sum + width, 0);
+  const total = widths.reduce((sum, width) => sum + width, BOX_PIXELS);
   return (
     // biome-ignore lint/a11y/useSemanticElements: rows that are not in sight are not in the document
     <div
@@ -51,6 +65,17 @@ export function Grid({ table, columns, sort, onSort, height }: GridProps) {
         {/* biome-ignore lint/a11y/useSemanticElements: as above */}
         {/* biome-ignore lint/a11y/useFocusableInteractive: its cells have buttons */}
         <div role="row" aria-rowindex={1} className="grid-row grid-head" style={{ gridTemplateColumns: template }}>
+          {/* biome-ignore lint/a11y/useSemanticElements: as above */}
+          {/* biome-ignore lint/a11y/useFocusableInteractive: the box in it is */}
+          <div role="columnheader" className="box">
+            <input
+              type="checkbox"
+              aria-label="All trials"
+              data-keys="a a"
+              checked={isAll}
+              onChange={() => onSelect(new Set(isAll ? [] : numbers))}
+            />
+          </div>
           {columns.map((column) => (
             <Head key={column.name} column={column} sort={sort} onSort={onSort} />
           ))}
@@ -63,8 +88,21 @@ export function Grid({ table, columns, sort, onSort, height }: GridProps) {
             role="row"
             aria-rowindex={item.index + 2}
             className="grid-row"
+            aria-selected={selection.has(numbers[item.index] ?? -1)}
             style={{ gridTemplateColumns: template, transform: `translateY(${item.start}px)` }}
           >
+            {/* biome-ignore lint/a11y/useSemanticElements: as above */}
+            <div role="cell" className="box">
+              <input
+                type="checkbox"
+                tabIndex={-1}
+                data-row-box
+                aria-label={`Trial ${numbers[item.index]}`}
+                checked={selection.has(numbers[item.index] ?? -1)}
+                onClick={(event) => choose(item.index, event.shiftKey)}
+                onChange={() => undefined}
+              />
+            </div>
             {columns.map((column) => (
               <Cell key={column.name} column={column} row={item.index} id={String(ids?.at(item.index) ?? "")} />
             ))}
@@ -73,6 +111,11 @@ export function Grid({ table, columns, sort, onSort, height }: GridProps) {
       </div>
     </div>
   );
+}
+
+function numbersOf(table: Table): number[] {
+  const column = table.columns.find((each) => each.name === "no");
+  return Array.from({ length: table.rows }, (_, row) => Number(column?.at(row)));
 }
 
 function Head({ column, sort, onSort }: { column: Column; sort: string; onSort: (column: string) => void }) {

@@ -456,3 +456,19 @@ async def test_while_nothing_can_be_written_what_goes_on_says_why_it_does_not(ap
     (await api.manager.metrics(created["id"])).health = "The database metrics.db cannot be written: disk full."
     assert "metrics.db" in reason_of(api.context, running)
     assert reason_of(api.context, replace(running, id="another")) == ""
+
+
+async def test_a_search_space_is_changed_by_its_text(api: Any) -> None:
+    made = await api.create()
+    path = f"/api/v1/experiments/{made['id']}"
+    text = "x:\n  _type: uniform\n  _value: [0, 2]  # wider\n"
+    answer = await api.client.patch(path, json={"search_space_text": text})
+    assert answer.json()["search_space"] == {"x": {"_type": "uniform", "_value": [0, 2]}}
+    wrong = await api.client.patch(path, json={"search_space_text": "x:\n  _type: unifrom\n  _value: [0, 2]"})
+    assert wrong.status_code == 422
+    assert wrong.json()["problems"][0]["key"].startswith("x")
+    malformed = await api.client.patch(path, json={"search_space_text": "x:\n  - a\n b: ["})
+    assert malformed.status_code == 422
+    assert malformed.json()["problems"][0]["line"] >= 2
+    both = await api.client.patch(path, json={"search_space_text": text, "search_space": {}})
+    assert "both" in both.json()["detail"]

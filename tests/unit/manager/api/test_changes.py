@@ -42,7 +42,14 @@ async def ended(api: Any) -> tuple[str, list[str], int]:
 async def test_nothing_has_changed_after_the_newest_event(api: Any) -> None:
     path, _, revision = await ended(api)
     body = (await api.client.get(f"{path}/changes?after={revision}")).json()
-    assert body == {"revision": revision, "reset": False, "experiment": None, "rows": None, "points": []}
+    assert body == {
+        "revision": revision,
+        "reset": False,
+        "experiment": None,
+        "rows": None,
+        "filtered_out": [],
+        "points": [],
+    }
 
 
 async def test_from_the_beginning_every_trial_has_changed(api: Any) -> None:
@@ -94,7 +101,14 @@ async def test_too_much_is_a_reset_from_which_a_reader_continues(
     for trial_id in ids:
         await report(api, experiment_id, trial_id, [0.1])
     body = (await api.client.get(f"{path}/changes?after={revision}")).json()
-    assert body == {"revision": body["revision"], "reset": True, "experiment": None, "rows": None, "points": []}
+    assert body == {
+        "revision": body["revision"],
+        "reset": True,
+        "experiment": None,
+        "rows": None,
+        "filtered_out": [],
+        "points": [],
+    }
     assert body["revision"] == (await api.client.get(f"{path}/table")).json()["revision"] > revision
     again = (await api.client.get(f"{path}/changes?after={body['revision']}")).json()
     assert not again["reset"]
@@ -137,3 +151,12 @@ async def test_what_cannot_be_asked_is_refused(api: Any, query: str) -> None:
 
 async def test_an_experiment_that_is_not_there_has_no_changes(api: Any) -> None:
     assert (await api.client.get("/api/v1/experiments/nonesuch/changes?after=0")).status_code == 404
+
+
+async def test_a_filter_leaves_out_rows_and_names_the_trials_that_it_does_not_let_through(api: Any) -> None:
+    path, _, revision = await ended(api)
+    body = (await api.client.get(f"{path}/changes?after=0&columns=no&filter=no%20%3E%200")).json()
+    assert [row[0] for row in body["rows"]["rows"]] == [1, 2]
+    assert body["filtered_out"] == [0]
+    none = (await api.client.get(f"{path}/changes?after={revision}&filter=no%20%3E%200")).json()
+    assert (none["rows"], none["filtered_out"]) == (None, [])
