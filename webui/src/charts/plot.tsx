@@ -78,6 +78,7 @@ function withDefaults(options: PlotOptions, width: number, height: number): uPlo
         size: 22,
         gap: 3,
         values: xValues,
+        incrs: xSteps,
       },
       { ...axis, size: sizeOfNumbers, gap: 4, values: (_, found) => found.map(tickText) },
     ],
