@@ -53,7 +53,7 @@ def reason_of(context: ApiContext, row: ExperimentRow) -> str:
         return waits
     outlook = context.manager.outlook(row)
     clauses = [row.reason, "" if outlook is None else outlook.clause]
-    for left in context.manager.uncollected(experiment_id=row.id):
+    for left in context.manager.node_connections.uncollected(experiment_id=row.id):
         clauses.append(f"files were not collected from node {left.node_id}: `proctor nodes collect {left.node_id}`")
     return "; ".join(filter(None, clauses))
 
@@ -284,9 +284,9 @@ def node_resource(context: ApiContext, node: Node, usage: JobUsage) -> models.No
         status=node.status,
         reason=node.reason or "; ".join(_stops(node)),
         hold=node.hold,
-        address=manager.node_address(node.id),
+        address=manager.node_connections.address(node.id),
         experiments=manager.experiments_on(node.id),
-        uncollected=[left.experiment_id for left in manager.uncollected(node_id=node.id)],
+        uncollected=[left.experiment_id for left in manager.node_connections.uncollected(node_id=node.id)],
         reservations=[_reservation_resource(reservation) for reservation in pool.reservations(node.id)],
         usage=usage_resource(usage),
         facts=facts,

@@ -23,8 +23,9 @@ from proctor.manager.engine.importance import Importances
 from proctor.manager.engine.imported_data import Import, read_import
 from proctor.manager.engine.job_files import FolderArchive, TrialFiles
 from proctor.manager.engine.loop import messages as m
-from proctor.manager.engine.node_history import NodeHistory
-from proctor.manager.engine.nodes import NodeRecords
+from proctor.manager.engine.nodes.connections import NodeConnections
+from proctor.manager.engine.nodes.history import NodeHistory
+from proctor.manager.engine.nodes.records import NodeRecords
 from proctor.manager.engine.platforms import Platforms
 from proctor.manager.engine.supervisor import ExperimentSupervisor
 from proctor.manager.engine.trials import Trials
@@ -42,10 +43,10 @@ from proctor.manager.store.tables import experiments, jobs
 from proctor.sdk.disk_errors import explain
 from proctor.sdk.failpoints import failpoint
 from proctor.sdk.space import SearchSpaceError
-from proctor.training_services.errors import TrainingServiceError, UnknownNode
+from proctor.training_services.errors import TrainingServiceError
 from proctor.training_services.keepers.hub import KeeperHub
-from proctor.training_services.nodes.pool import Node, NodePool
-from proctor.training_services.providers import FileCollection, NodeProvider, Providers, UncollectedFiles
+from proctor.training_services.nodes.pool import NodePool
+from proctor.training_services.providers import Providers
 from proctor.training_services.registry import create as create_service
 
 log = logging.getLogger(__name__)
@@ -109,6 +110,7 @@ class Manager:
             )
         )
         self.platforms = Platforms(home, providers, self._supervisor)
+        self.node_connections = NodeConnections(pool, providers, self._supervisor)
         self.trials = Trials(self._supervisor, control)
         self.importances = Importances(control, clock)
         self._files = TrialFiles(control, self._supervisor)
@@ -435,55 +437,6 @@ class Manager:
         return found
 
     # ---- nodes
-
-    def check_node(self, node_id: str) -> Node:
-        """Try to reach a node now rather than after its pause. Raises UnknownNode, and Conflict for one that is not
-        reached over a network."""
-        node = self.pool.node(node_id)
-        self._provider(node_id).check(node_id)
-        return node
-
-    def forget_node(self, node_id: str) -> None:
-        """Forget a node that no experiment needs and that could not be left: what is there is abandoned. Raises
-        UnknownNode, NodeInUse, and Conflict for one that is not reached over a network."""
-        self.pool.node(node_id)
-        if leaving := self._supervisor.leaving((node_id,)):
-            raise Conflict(
-                f"node {node_id} is in use: {'; '.join(leaving.values())}; try again after it has released the node"
-            )
-        self._provider(node_id).abandon(node_id)
-
-    async def collect_files(self, node_id: str, experiment_id: str | None = None) -> list[FileCollection]:
-        """Begin to collect what stopped experiments, or one of them, still have on a node, or join in; empty where that
-        is nothing. Raises UnknownNode, NotFound, Unavailable, and Conflict for an experiment that uses the node."""
-        self.pool.node(node_id)
-        if experiment_id is not None:
-            await self.experiment(experiment_id)
-            if experiment_id in self.experiments_on(node_id):
-                text = f"experiment {experiment_id} uses node {node_id}; its files are collected when it is stopped"
-                raise Conflict(text)
-        found = [each.experiment_id for each in self.uncollected(node_id=node_id)]
-        wanted = [name for name in found if experiment_id in (None, name)]
-        return [self._provider(node_id).collect(node_id, name) for name in wanted]
-
-    def uncollected(self, **of: str) -> list[UncollectedFiles]:
-        """What nodes still have of a stopped experiment (`experiment_id`), or what a node (`node_id`) has of all."""
-        return [] if self.providers is None else self.providers.uncollected(**of)
-
-    def _provider(self, node_id: str) -> NodeProvider:
-        if self.providers is None:
-            raise Conflict(f"node {node_id} is not reached over a network; there is nothing to connect to")
-        try:
-            return self.providers.of_node(node_id)
-        except UnknownNode as error:
-            raise Conflict(str(error)) from error
-
-    def node_address(self, node_id: str) -> str:
-        """How a node is reached, such as bob@gpu-3:2222; "" for one that is simply there."""
-        try:
-            return "" if self.providers is None else self.providers.of_node(node_id).address(node_id)
-        except UnknownNode:
-            return ""
 
     def experiments_on(self, node_id: str) -> list[str]:
         """The ids of the active experiments that may use a node."""

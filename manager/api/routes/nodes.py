@@ -40,7 +40,7 @@ async def get_node(context: Context, node_id: str) -> models.Node:
 @nodes.post("/nodes/{node_id}/check", status_code=202, summary="Try to reach a machine now")
 async def check_node(context: Context, node_id: str) -> models.Node:
     """Instead of at its next retry. Events of kind `node` report the result."""
-    [resource] = await node_resources(context, [context.manager.check_node(node_id)])
+    [resource] = await node_resources(context, [context.manager.node_connections.check(node_id)])
     return resource
 
 
@@ -76,7 +76,7 @@ async def collect_files(
     the files to the folder of their experiment, and removes them from the machine. The answer is a line of JSON every
     few seconds until `is_finished`, for one experiment after the other; none if there is nothing to collect. It
     continues if the client disconnects; another request joins it."""
-    collections = await context.manager.collect_files(node_id, experiment_id)
+    collections = await context.manager.node_connections.collect(node_id, experiment_id)
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(_progress(context, collections), media_type=JSON_LINES, headers=headers)
 
@@ -93,7 +93,7 @@ async def _progress(context: ApiContext, collections: Sequence[FileCollection]) 
 async def forget_node(context: Context, node_id: str) -> None:
     """For one that no experiment needs and that will not come back, or refuses every login. What is there stays
     there, and files that were not collected are lost."""
-    context.manager.forget_node(node_id)
+    context.manager.node_connections.forget(node_id)
 
 
 @platforms.post("/platforms/check", summary="Try every hop to the machines of a configuration")

@@ -9,7 +9,7 @@ from pydantic import Field
 from proctor.manager.api import models
 from proctor.manager.api.dependencies import Context
 from proctor.manager.api.json_types import Time, utc, utc_or_none
-from proctor.manager.engine.node_history import PastHolding, thin_out
+from proctor.manager.engine.nodes.history import PastHolding, thin_out
 from proctor.manager.errors import BadRequest
 from proctor.manager.store.tables.nodes import NodeSample
 from proctor.training_services.errors import UnknownNode

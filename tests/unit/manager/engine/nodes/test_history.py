@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from proctor.manager.clock import Clock
-from proctor.manager.engine.node_history import NodeHistory, PastHolding, thin_out, with_slots
+from proctor.manager.engine.nodes.history import NodeHistory, PastHolding, thin_out, with_slots
 from proctor.manager.store.database import Database
 from proctor.manager.store.rows import NodeRow, TrialJobRow
 from proctor.manager.store.tables import nodes

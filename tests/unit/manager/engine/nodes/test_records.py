@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from proctor.manager.clock import SystemClock
-from proctor.manager.engine.nodes import NodeRecords
+from proctor.manager.engine.nodes.records import NodeRecords
 from proctor.manager.events import ChangeFeed
 from proctor.manager.store.database import Database
 from proctor.manager.store.rows import NodeRow
