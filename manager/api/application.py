@@ -19,6 +19,7 @@ from proctor.manager.api.routes import (
     nodes,
     occupancy,
     results,
+    saved_views,
     system,
     tokens,
     trials,
@@ -81,6 +82,7 @@ def create_application(context: ApiContext | None) -> FastAPI:
         failures.router,
         importance.router,
         log_search.router,
+        saved_views.router,
         trials.router,
         experiments.router,
     ):

@@ -1,6 +1,6 @@
 """Experiments as zip files.
 
-proctor.json              {"format": 1, "experiment": resource}
+proctor.json              {"format": 1, "experiment": resource with its "views"}
 trials.jsonl jobs.jsonl metrics.jsonl
 experiment/…              its folder: logs, outputs, checkpoints; no databases, environment or secrets
 code/…                    the code directory, when asked for: the files that travel to a machine
@@ -368,7 +368,8 @@ def _interrupted_when_ended() -> Iterator[None]:
 
 def _write_records(archive: zipfile.ZipFile, client: "Client", experiment: dict[str, Any]) -> None:
     trials = list(client.trials(experiment["id"], sort="sequence_id"))
-    archive.writestr(HEAD, json.dumps({"format": FORMAT, "experiment": experiment}, indent=1))
+    head = {**experiment, "views": client.views(experiment["id"])}
+    archive.writestr(HEAD, json.dumps({"format": FORMAT, "experiment": head}, indent=1))
     archive.writestr("trials.jsonl", _lines(trials))
     archive.writestr("jobs.jsonl", _lines(job for trial in trials for job in client.jobs(trial["id"])))
     with archive.open("metrics.jsonl", "w") as file:

@@ -5,5 +5,5 @@ Entry: `manager.Manager`, what REST calls. Reading order: manager, context (what
 used), loop (one experiment); then unloaded (experiments that cannot be loaded), cleanup, transient_errors (which of
 them pass by themselves), archive, imported_data (imported results), job_files, log_search (in the output of trials),
 platforms (machines without an experiment), dispatchers, code, nodes (records, load over time, connections),
-importance (of parameters), curve_packing (curves of charts).
+importance (of parameters), curve_packing (curves of charts), saved_views.
 """

@@ -413,6 +413,18 @@ SELECT * FROM nodes ORDER BY id;
 -- name: nodes.get
 SELECT * FROM nodes WHERE id = :id;
 
+-- name: saved_views.of_experiment
+SELECT * FROM saved_views WHERE experiment_id = :experiment_id ORDER BY name;
+
+-- name: saved_views.upsert
+INSERT INTO saved_views (experiment_id, name, page, query, saved_at, saved_by)
+VALUES (:experiment_id, :name, :page, :query, :saved_at, :saved_by)
+ON CONFLICT (experiment_id, name) DO UPDATE SET
+    page = excluded.page, query = excluded.query, saved_at = excluded.saved_at, saved_by = excluded.saved_by;
+
+-- name: saved_views.delete
+DELETE FROM saved_views WHERE experiment_id = :experiment_id AND name = :name;
+
 -- ---- an experiment's metrics database -----------------------------------------------------------------------------
 
 -- name: journals.get

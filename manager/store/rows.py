@@ -315,6 +315,18 @@ class NodeRow(Row):
 
 
 @dataclass(frozen=True, slots=True)
+class SavedViewRow(Row):
+    """The address of one of an experiment's pages under a name. `saved_by` is the name of a token."""
+
+    experiment_id: str
+    name: str
+    page: str
+    query: str
+    saved_at: float
+    saved_by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class MetricRow(Row):
     """One record of a journal. `sequence` is an intermediate metric's place in its trial's curve."""
 
@@ -364,7 +376,8 @@ class CheckpointRow(Row):
 
 
 _ROW_TYPES: tuple[type[Row], ...] = (
-    ExperimentRow, TrialRow, TrialJobRow, InputRow, DecisionRow, EventRow, NodeRow, MetricRow, CheckpointRow,
+    ExperimentRow, TrialRow, TrialJobRow, InputRow, DecisionRow, EventRow, NodeRow, SavedViewRow, MetricRow,
+    CheckpointRow,
 )  # fmt: skip
 
 # Of every row type, every column with how its SQL value is read (None: as it is).

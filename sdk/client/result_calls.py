@@ -72,6 +72,25 @@ class ResultCalls(Calls):
                 return found
             time.sleep(IMPORTANCE_POLL_SECONDS)
 
+    def views(self, experiment_id: str) -> list[JsonObject]:
+        """The saved views of an experiment, by name: `name`, `page`, `query`, `saved_at`, `saved_by`."""
+        found: list[JsonObject] = self._get(path_of("experiments", experiment_id, "views"))["items"]
+        return found
+
+    def save_view(self, experiment_id: str, name: str, *, page: str, query: str = "") -> JsonObject:
+        """Save the address of a page under a name, in place of the view of this name.
+
+        :param page: trials, curves or relations.
+        :param query: the query string of its address, such as `urllib.parse.urlencode({"filter": "value > 0.9"})`.
+        """
+        path, body = path_of("experiments", experiment_id, "views", name), {"page": page, "query": query}
+        found: JsonObject = self._transport.request("PUT", path, body=body)
+        return found
+
+    def delete_view(self, experiment_id: str, name: str) -> None:
+        """Delete a saved view."""
+        self._transport.request("DELETE", path_of("experiments", experiment_id, "views", name))
+
     def export(
         self, experiment_id: str, *, status: str | None = None, intermediate: bool = False
     ) -> Iterator[JsonObject]:

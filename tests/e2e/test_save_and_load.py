@@ -64,6 +64,7 @@ def saved(manager: RealManager, target: Path) -> tuple[str, list[dict[str, Any]]
         return running[0] if running else None
 
     manager.until(fourth, "the fourth trial's metric")
+    manager.client.save_view(experiment, "best / first", page="trials", query="sort=-value")
     printed = manager.command_line("experiment", "save", experiment, "-p", target, "--code")
     assert printed == f"{target}\n"
     trials = manager.trials(experiment)
@@ -82,6 +83,8 @@ def test_an_experiment_goes_on_in_another_home(tmp_path: Path) -> None:
         assert "it was RUNNING" in found["reason"]
         assert found["trial_counts"] == {"SUCCEEDED": 3, "WAITING": 1}
         assert found["directory"] == str(new.home / "experiments" / experiment)
+        views = [(view["name"], view["page"], view["query"]) for view in new.client.views(experiment)]
+        assert views == [("best / first", "trials", "sort=-value")]
         assert found["config"]["trial_code_directory"] == found["config"]["tuner"]["code_directory"] == str(code)
         ended = new.trials(experiment)[:3]
         kept = ("id", "sequence_id", "status", "parameters", "parameter_id", "final_value", "started_at", "ended_at")

@@ -22,6 +22,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from proctor.manager.config.fields import LONGEST_SECONDS, MOST_CONCURRENT_TRIALS, MOST_HOURS, MOST_PRIORITY, Label
+from proctor.manager.engine.saved_views import MOST_VIEWS, ViewName, ViewPage, ViewQuery
 from proctor.manager.errors import BadRequest, Unavailable
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.store.rows import MetricRow
@@ -81,6 +82,15 @@ def shown(value: str | float) -> str:
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
 
 
+class ArchivedView(BaseModel):
+    """What is taken over of a saved view."""
+
+    name: ViewName
+    page: ViewPage
+    query: ViewQuery = ""
+    saved_at: Moment
+
+
 class SavedExperiment(BaseModel):
     """What is taken over of an experiment's resource."""
 
@@ -97,6 +107,7 @@ class SavedExperiment(BaseModel):
     max_gpu_hours: Annotated[float, Field(gt=0, le=MOST_HOURS)] | None = None
     priority: Annotated[int, Field(ge=-MOST_PRIORITY, le=MOST_PRIORITY)] = 0
     tags: Annotated[list[Label], Field(max_length=50)] = []
+    views: Annotated[list[ArchivedView], Field(max_length=MOST_VIEWS)] = []
     created_at: Moment
     started_at: Moment | None = None
     ended_at: Moment | None = None

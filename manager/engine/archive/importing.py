@@ -23,8 +23,8 @@ from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.settings import CONFIG_FILE, METRICS_FILE, UNFINISHED_FILE
 from proctor.manager.store.database import Database
 from proctor.manager.store.errors import RowNotFound
-from proctor.manager.store.rows import ExperimentRow, MetricRow, TrialJobRow, TrialRow
-from proctor.manager.store.tables import dispatcher_inputs, events, experiments, jobs, metrics, trials
+from proctor.manager.store.rows import ExperimentRow, MetricRow, SavedViewRow, TrialJobRow, TrialRow
+from proctor.manager.store.tables import dispatcher_inputs, events, experiments, jobs, metrics, saved_views, trials
 from proctor.manager.store.tables.journals import metric_number
 from proctor.sdk.disk_errors import explain
 from proctor.sdk.failpoints import failpoint
@@ -43,6 +43,7 @@ class ImportedExperiment:
     trials: Sequence[TrialRow]
     jobs: Sequence[TrialJobRow]
     inputs: Sequence[Any]
+    views: Sequence[SavedViewRow] = ()
 
     def insert(self, connection: sqlite3.Connection, *, time: float) -> None:
         """Write everything down. Raises Conflict for an experiment or trial that is here already."""
@@ -60,6 +61,8 @@ class ImportedExperiment:
                 type(message).__name__,
                 message_payload(message),
             )
+        for view in self.views:
+            saved_views.upsert(connection, view)
         text = f"loaded from an archive, with {len(self.trials)} trials"
         events.append(connection, time=time, kind=events.NOTICE, data={"text": text}, experiment_id=self.experiment.id)
 
@@ -109,7 +112,10 @@ def convert(
         ended_at=_seconds(saved.ended_at) or now,
     )
     job_rows = [_job(job, experiment_id, now) for job in attempts]
-    return ImportedExperiment(experiment, trial_rows, job_rows, messages)
+    views = [
+        SavedViewRow(experiment_id, view.name, view.page, view.query, view.saved_at.timestamp()) for view in saved.views
+    ]
+    return ImportedExperiment(experiment, trial_rows, job_rows, messages, views)
 
 
 def read_config(saved: SavedExperiment, code_directory: str | None) -> ExperimentConfig:

@@ -14,6 +14,7 @@ TRIAL_STATUS = "trial.status"  # {"status", "reason", "sequence_id"}
 JOB_STATUS = "job.status"  # {"status", "detail", "end_reason"}
 LIMITS = "limits"  # the columns that were changed, and {"revision"}
 LABELS = "labels"  # those of {"tags", "archived"} that were changed
+VIEW = "view"  # {"name", "page"}: a view was saved; "page" is null: it was deleted
 METRICS = "metrics"  # written by the engine
 NOTICE = "notice"  # {"text"}
 NODE = "node"

@@ -2,7 +2,7 @@
 
 import { useMutation } from "@tanstack/react-query";
 import { client, read } from "./client";
-import type { Experiment, Node, Trial, UpdateExperiment } from "./schema";
+import type { Experiment, Node, SaveView, Trial, UpdateExperiment } from "./schema";
 
 export interface Action {
   word: string;
@@ -97,6 +97,17 @@ export function experimentActions(experiment: Experiment): Action[] {
 export function updateExperiment(id: string, changes: UpdateExperiment) {
   const params = { path: { experiment_id: id } };
   return read(client.PATCH("/api/v1/experiments/{experiment_id}", { params, body: changes }));
+}
+
+/** Save a page's address as a view, in place of the one of this name. */
+export function saveView(id: string, name: string, view: SaveView) {
+  const params = { path: { experiment_id: id, name } };
+  return read(client.PUT("/api/v1/experiments/{experiment_id}/views/{name}", { params, body: view }));
+}
+
+export function deleteView(id: string, name: string) {
+  const params = { path: { experiment_id: id, name } };
+  return read(client.DELETE("/api/v1/experiments/{experiment_id}/views/{name}", { params }));
 }
 
 /** What can be done with a node now. */

@@ -50,6 +50,17 @@ export function useExperiment(id: string) {
   return useQuery(experimentQuery(id));
 }
 
+/** Its saved views, by name. */
+export function useViews(id: string) {
+  return useQuery({
+    queryKey: [`experiment ${id}`, "views"],
+    queryFn: ({ signal }) =>
+      read(
+        client.GET("/api/v1/experiments/{experiment_id}/views", { params: { path: { experiment_id: id } }, signal }),
+      ),
+  });
+}
+
 /** Its newest trials in some statuses. */
 export function useTrialsIn(id: string, status: TrialStatus[]) {
   return useQuery({

@@ -707,6 +707,50 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/experiments/{experiment_id}/views": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List the saved views of an experiment
+         * @description By name; all on one page.
+         */
+        get: operations["list_views"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment_id}/views/{name}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        /**
+         * Save a view, or replace the one of this name
+         * @description An experiment has at most 100.
+         */
+        put: operations["save_view"];
+        post?: never;
+        /**
+         * Delete a saved view
+         * @description The page that it shows stays.
+         */
+        delete: operations["delete_view"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/experiments/{experiment_id}/trials": {
         parameters: {
             query?: never;
@@ -2772,6 +2816,13 @@ export interface components {
             /** Next Cursor */
             next_cursor?: string | null;
         };
+        /** Page[SavedView] */
+        Page_SavedView_: {
+            /** Items */
+            items: components["schemas"]["SavedView"][];
+            /** Next Cursor */
+            next_cursor?: string | null;
+        };
         /** Page[Token] */
         Page_Token_: {
             /** Items */
@@ -3084,6 +3135,57 @@ export interface components {
              * Format: date-time
              */
             time: string;
+        };
+        /**
+         * SaveView
+         * @description What a view shows.
+         */
+        SaveView: {
+            /**
+             * Page
+             * @enum {string}
+             */
+            page: "trials" | "curves" | "relations";
+            /**
+             * Query
+             * @description The query string of the page's address, percent-encoded; empty: the page as it is without one.
+             * @default
+             * @example filter=value+%3E+0.9&sort=-value
+             */
+            query: string;
+        };
+        /**
+         * SavedView
+         * @description One of an experiment's pages as somebody wants to see it again.
+         */
+        SavedView: {
+            /**
+             * Name
+             * @example best without dropout
+             */
+            name: string;
+            /**
+             * Page
+             * @enum {string}
+             */
+            page: "trials" | "curves" | "relations";
+            /**
+             * Query
+             * @description The query string of the page's address, without the question mark.
+             * @example filter=value+%3E+0.9&sort=-value
+             */
+            query: string;
+            /**
+             * Saved At
+             * Format: date-time
+             */
+            saved_at: string;
+            /**
+             * Saved By
+             * @description The name of the token that has saved it; empty: it came with a saved experiment.
+             * @example owner
+             */
+            saved_by: string;
         };
         /**
          * SearchedJob
@@ -3567,6 +3669,7 @@ export type PageMetric = components['schemas']['Page_Metric_'];
 export type PageNode = components['schemas']['Page_Node_'];
 export type PagePastEvent = components['schemas']['Page_PastEvent_'];
 export type PageRegisteredCheckpoint = components['schemas']['Page_RegisteredCheckpoint_'];
+export type PageSavedView = components['schemas']['Page_SavedView_'];
 export type PageToken = components['schemas']['Page_Token_'];
 export type PageTrial = components['schemas']['Page_Trial_'];
 export type PageStr = components['schemas']['Page_str_'];
@@ -3576,6 +3679,8 @@ export type PlatformRequest = components['schemas']['PlatformRequest'];
 export type Problem = components['schemas']['Problem'];
 export type ProblemItem = components['schemas']['ProblemItem'];
 export type RegisteredCheckpoint = components['schemas']['RegisteredCheckpoint'];
+export type SaveView = components['schemas']['SaveView'];
+export type SavedView = components['schemas']['SavedView'];
 export type SearchedJob = components['schemas']['SearchedJob'];
 export type SessionLimits = components['schemas']['SessionLimits'];
 export type Table = components['schemas']['Table'];
@@ -4833,6 +4938,108 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["LogSearchResult"];
                 };
+            };
+            /** @description A problem */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": unknown;
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_views: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_SavedView_"];
+                };
+            };
+            /** @description A problem */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": unknown;
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    save_view: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                experiment_id: string;
+                /** @description The view's name, percent-encoded; unique in its experiment. */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SaveView"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SavedView"];
+                };
+            };
+            /** @description A problem */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": unknown;
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    delete_view: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                experiment_id: string;
+                /** @description The view's name, percent-encoded; unique in its experiment. */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description A problem */
             default: {

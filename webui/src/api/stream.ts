@@ -13,6 +13,8 @@ export const KINDS = [
   "job.status",
   "metrics",
   "limits",
+  "labels",
+  "view",
   "notice",
   "node",
   "reset",

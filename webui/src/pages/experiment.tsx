@@ -10,6 +10,7 @@ import { LimitsButton } from "../components/limits";
 import { Waiting } from "../components/parts";
 import { SpaceButton } from "../components/space";
 import { Status } from "../components/status";
+import { ViewsMenu } from "../components/views";
 import { capitalized } from "../format";
 import { isOver } from "../state/progress";
 import { SAVED } from "../state/root";
@@ -67,13 +68,16 @@ function Head({ experiment }: { experiment: Experiment }) {
         </Actions>
       </div>
       {TABS.length > 1 && (
-        <nav className="tabs" aria-label="Pages of the experiment">
-          {TABS.filter(([, , isSaved]) => isSaved || !SAVED).map(([path, word]) => (
-            <Link key={path} href={root + path} aria-current={location === root + path ? "page" : undefined}>
-              {word}
-            </Link>
-          ))}
-        </nav>
+        <div className="tab-row">
+          <nav className="tabs" aria-label="Pages of the experiment">
+            {TABS.filter(([, , isSaved]) => isSaved || !SAVED).map(([path, word]) => (
+              <Link key={path} href={root + path} aria-current={location === root + path ? "page" : undefined}>
+                {word}
+              </Link>
+            ))}
+          </nav>
+          <ViewsMenu experiment={experiment.id} />
+        </div>
       )}
       {experiment.failure && <p className="note bad">{capitalized(experiment.failure)}</p>}
       {experiment.notices?.map((notice) => (

@@ -3,7 +3,7 @@
 import type { PastEvent } from "../api/schema";
 
 /** Kinds that people read; "metrics" says only that something was reported. */
-export const KINDS = ["trial.status", "job.status", "experiment.status", "limits", "labels", "notice"] as const;
+export const KINDS = ["trial.status", "job.status", "experiment.status", "limits", "labels", "view", "notice"] as const;
 
 const SAID = new Set(["status", "end_reason", "text", "reason", "detail", "sequence_id", "actor"]);
 

@@ -78,6 +78,29 @@ async def test_everything_is_as_it_was_and_its_tuner_goes_on_with_what_it_knows(
     assert all(2 <= trial["parameters"]["x"] <= 3 for trial in trials[4:])
 
 
+async def test_saved_views_are_loaded(api: Any) -> None:
+    records = await gone(api)
+    view = {"name": "best", "page": "trials", "query": "sort=-value", "saved_at": "2026-11-24T10:30:00Z"}
+    records["proctor.json"]["experiment"]["views"] = [view, {**view, "page": "curves"}]
+    hand_over(api, records)
+    loaded = (await load(api)).json()
+    found = (await api.client.get(f"/api/v1/experiments/{loaded['id']}/views")).json()["items"]
+    assert [(row["name"], row["page"], row["query"], row["saved_by"]) for row in found] == [
+        ("best", "curves", "sort=-value", "")
+    ]
+
+
+@pytest.mark.parametrize("changes", [{"page": "../nodes"}, {"name": "a\x1bb"}, {"query": "a b"}, {"saved_at": "soon"}])
+async def test_a_view_that_could_not_have_been_saved_is_not_loaded(api: Any, changes: dict[str, Any]) -> None:
+    records = await gone(api)
+    view = {"name": "best", "page": "trials", "query": "sort=-value", "saved_at": "2026-11-24T10:30:00Z"}
+    records["proctor.json"]["experiment"]["views"] = [{**view, **changes}]
+    hand_over(api, records)
+    answer = await load(api)
+    assert answer.status_code == 422
+    assert left(api) == []
+
+
 async def test_one_saved_before_there_were_objectives_has_the_direction_that_its_tuner_used(api: Any) -> None:
     records = await gone(api)
     del records["proctor.json"]["experiment"]["objective"]

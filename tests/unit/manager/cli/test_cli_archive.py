@@ -19,6 +19,14 @@ from proctor.manager.cli.columns import size_text
 from proctor.manager.engine.archive import format as of_the_manager
 from proctor.manager.engine.archive.format import ExperimentArchive
 
+VIEW = {
+    "name": "best",
+    "page": "trials",
+    "query": "sort=-value",
+    "saved_at": "2026-11-24T10:30:00Z",
+    "saved_by": "owner",
+}
+
 
 @pytest.mark.parametrize("name", ["DAMAGES", "COMPRESSIONS", "MAX_HEAD_BYTES", "SPARE_BYTES", "NEVER_SAVED"])
 def test_the_command_and_the_manager_agree_about_archives(name: str) -> None:
@@ -34,6 +42,7 @@ def saved(rest: FakeRest, invoke, tmp_path: Path) -> Path:
     rest.add_trial("e", "a")
     rest.add_trial("e", "b")
     rest.add_metric("b", "final", 0.5)
+    rest.views["e"] = [VIEW]
     for path, text in {
         folder / "metrics.db": "not to be copied while it is written",
         folder / "secrets.json": "hush",
@@ -60,7 +69,10 @@ def test_it_holds_records_outputs_and_code_and_no_secrets(rest: FakeRest, saved:
             "experiment/trials/0-a/jobs/1/stdout",
             "code/trial.py",
         }
-        assert json.loads(archive.read("proctor.json")) == {"format": 1, "experiment": rest.experiments["e"]}
+        assert json.loads(archive.read("proctor.json")) == {
+            "format": 1,
+            "experiment": rest.experiments["e"] | {"views": [VIEW]},
+        }
         assert [json.loads(line) for line in archive.read("trials.jsonl").splitlines()] == list(rest.trials.values())
         assert json.loads(archive.read("metrics.jsonl"))["value"] == 0.5
 

@@ -1,0 +1,131 @@
+"""Saved views of an experiment's pages."""
+
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from proctor.manager.engine.saved_views import LONGEST_QUERY, MOST_VIEWS
+from proctor.manager.store.tables import events, saved_views
+
+pytestmark = pytest.mark.anyio
+
+BODY = {"page": "trials", "query": "filter=value+%3E+0.9&sort=-value"}
+
+
+def path_of(experiment_id: str, name: str = "") -> str:
+    return f"/api/v1/experiments/{experiment_id}/views" + (f"/{quote(name, safe='')}" if name else "")
+
+
+async def listed(api: Any, experiment_id: str) -> dict[str, Any]:
+    answer = await api.client.get(path_of(experiment_id))
+    assert answer.status_code == 200, answer.text
+    return {row["name"]: row for row in answer.json()["items"]}
+
+
+async def test_a_view_is_saved_replaced_listed_by_name_and_deleted(api: Any) -> None:
+    created = (await api.create())["id"]
+    assert await listed(api, created) == {}
+    saved = await api.client.put(path_of(created, "worst"), json=BODY)
+    assert saved.status_code == 200, saved.text
+    assert saved.json().items() >= {"name": "worst", "saved_by": "owner", **BODY}.items()
+    await api.client.put(path_of(created, "best"), json={"page": "relations"})
+    assert list(await listed(api, created)) == ["best", "worst"]
+    replaced = {"page": "curves", "query": "x=seconds"}
+    await api.client.put(path_of(created, "worst"), json={**replaced, "query": "?x=seconds"})
+    assert (await listed(api, created))["worst"].items() >= replaced.items()
+    assert (await api.client.delete(path_of(created, "worst"))).status_code == 204
+    assert list(await listed(api, created)) == ["best"]
+    again = await api.client.delete(path_of(created, "worst"))
+    assert again.status_code == 404
+    assert "'worst'" in again.json()["detail"]
+
+
+@pytest.mark.parametrize("name", ["a/b", "lr < 1e-3 & ?#%", "läßt 好", "x" * 80, "a/../b", "100%"])
+async def test_a_name_may_hold_what_an_address_cannot(api: Any, name: str) -> None:
+    created = (await api.create())["id"]
+    assert (await api.client.put(path_of(created, name), json=BODY)).json()["name"] == name
+    assert list(await listed(api, created)) == [name]
+    assert (await api.client.delete(path_of(created, name))).status_code == 204
+
+
+@pytest.mark.parametrize("name", ["x" * 81, "a\x1b[31m", "a\u202eb", " a", "a ", " ", "a\tb"])
+async def test_a_name_that_could_not_be_listed_is_refused(api: Any, name: str) -> None:
+    created = (await api.create())["id"]
+    answer = await api.client.put(path_of(created, name), json=BODY)
+    assert answer.status_code == 422, answer.text
+    assert "name" in answer.text
+    assert await listed(api, created) == {}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"page": "events"},
+        {"page": "../../nodes"},
+        {"query": "a=1"},
+        {**BODY, "query": "a b"},
+        {**BODY, "query": "a#b"},
+        {**BODY, "query": "ä"},
+        {**BODY, "query": "a\n"},
+        {**BODY, "query": "x" * (LONGEST_QUERY + 1)},
+        {**BODY, "other": 1},
+        None,
+    ],
+)
+async def test_what_is_no_address_of_a_page_is_refused(api: Any, body: Any) -> None:
+    created = (await api.create())["id"]
+    assert (await api.client.put(path_of(created, "a"), json=body)).status_code == 422
+    assert await listed(api, created) == {}
+
+
+async def test_there_are_at_most_a_hundred_of_an_experiment(api: Any) -> None:
+    first, second = (await api.create())["id"], (await api.create())["id"]
+    for number in range(MOST_VIEWS):
+        await api.client.put(path_of(first, f"view {number}"), json=BODY)
+    refused = await api.client.put(path_of(first, "one more"), json=BODY)
+    assert refused.status_code == 409
+    assert "at most 100" in refused.json()["detail"]
+    assert (await api.client.put(path_of(first, "view 7"), json={"page": "curves"})).status_code == 200
+    assert (await api.client.put(path_of(second, "one more"), json=BODY)).status_code == 200
+    assert len(await listed(api, first)) == MOST_VIEWS
+
+
+async def test_a_read_only_token_reads_views_and_changes_none(api: Any) -> None:
+    created = (await api.create())["id"]
+    await api.client.put(path_of(created, "mine"), json=BODY)
+    token = (await api.client.post("/api/v1/tokens", json={"name": "eve", "access": "read-only"})).json()["token"]
+    eve = {"Authorization": f"Bearer {token}"}
+    found = await api.anonymous.get(path_of(created), headers=eve)
+    assert [row["name"] for row in found.json()["items"]] == ["mine"]
+    assert (await api.anonymous.put(path_of(created, "hers"), json=BODY, headers=eve)).status_code == 403
+    assert (await api.anonymous.delete(path_of(created, "mine"), headers=eve)).status_code == 403
+    assert list(await listed(api, created)) == ["mine"]
+
+
+async def test_saving_and_deleting_are_events_of_who_did_it(api: Any) -> None:
+    created = (await api.create())["id"]
+    token = (await api.client.post("/api/v1/tokens", json={"name": "alice"})).json()["token"]
+    alice = {"Authorization": f"Bearer {token}"}
+    saved = await api.anonymous.put(path_of(created, "a"), json=BODY, headers=alice)
+    assert saved.json()["saved_by"] == "alice"
+    await api.client.delete(path_of(created, "a"))
+    rows = await api.manager.control.read(lambda c: events.after(c, 0, experiment_id=created, limit=1000))
+    found = [(row.data, row.actor) for row in rows if row.kind == "view"]
+    assert found == [({"name": "a", "page": "trials"}, "alice@rest"), ({"name": "a", "page": None}, "owner@rest")]
+
+
+async def test_views_go_with_their_experiment(api: Any) -> None:
+    created = (await api.create())["id"]
+    await api.client.put(path_of(created, "a"), json=BODY)
+    await api.ended(created)
+    await api.client.post(f"/api/v1/experiments/{created}/stop")
+    while (await api.client.delete(f"/api/v1/experiments/{created}")).status_code != 204:
+        await api.manager.feed.next_change().wait()
+    assert await api.manager.control.read(lambda c: saved_views.of_experiment(c, created)) == []
+    for answer in (
+        await api.client.get(path_of(created)),
+        await api.client.put(path_of(created, "a"), json=BODY),
+        await api.client.delete(path_of(created, "a")),
+    ):
+        assert answer.status_code == 404
