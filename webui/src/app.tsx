@@ -13,6 +13,9 @@ import { SAVED } from "./state/root";
 
 const Overview = lazy(() => import("./pages/overview").then((module) => ({ default: module.Overview })));
 
+const CompareExperiments = lazy(() =>
+  import("./pages/compare_experiments").then((module) => ({ default: module.CompareExperiments })),
+);
 const Trials = lazy(() => import("./pages/trials").then((module) => ({ default: module.Trials })));
 const Relations = lazy(() => import("./pages/relations").then((module) => ({ default: module.Relations })));
 const Curves = lazy(() => import("./pages/curves").then((module) => ({ default: module.Curves })));
@@ -65,6 +68,7 @@ export function App() {
             <Route path="/experiments/:id/log">{({ id }) => <DispatcherLog key={id} id={id} />}</Route>
             <Route path="/experiments/:id/search">{({ id }) => <LogSearchPage key={id} id={id} />}</Route>
             <Route path="/experiments/:id/events">{({ id }) => <Events key={id} id={id} />}</Route>
+            <Route path="/compare" component={CompareExperiments} />
             <Route path="/nodes" component={Nodes} />
             <Route path="/log" component={ManagerLog} />
             <Route path="/trials/:id">{({ id }) => <TrialPage key={id} id={id} />}</Route>

@@ -1,5 +1,7 @@
 // How values read: four significant digits, short durations, local times.
 
+import type { Usage } from "./api/schema";
+
 const WORDS = new Set(["NaN", "Infinity", "-Infinity"]);
 
 /** A number with four significant digits; whole numbers whole; nothing is a dash. */
@@ -96,4 +98,10 @@ export function capitalized(text: string): string {
 /** Hours of GPUs or processors. */
 export function formatHours(hours: number): string {
   return hours > 0 && hours < 0.01 ? "< 0.01" : formatNumber(hours);
+}
+
+/** Hours of processors; "≥" where some jobs were not measured. */
+export function formatCpuHours({ cpu_hours, unmeasured_jobs }: Usage): string {
+  if (!cpu_hours && unmeasured_jobs) return "–";
+  return `${unmeasured_jobs && cpu_hours >= 0.01 ? "≥ " : ""}${formatHours(cpu_hours)}`;
 }

@@ -24,7 +24,7 @@ STATIC = Path(__file__).parents[2] / "static"
 ASSETS = "assets"
 LEAST_COMPRESSED_BYTES = 1024
 _FOREVER = "public, max-age=31536000, immutable"  # their names have their hashes
-_PAGES = re.compile("|nodes|log|trials/[^/]+|experiments/[^/]+(?:/[^/]+)?")
+_PAGES = re.compile("|nodes|log|compare|trials/[^/]+|experiments/[^/]+(?:/[^/]+)?")
 """The addresses of the page (the routes in `webui/src/app.tsx`); at any other it says that there is none."""
 
 

@@ -93,7 +93,7 @@ export function experimentActions(experiment: Experiment): Action[] {
   }
 }
 
-/** Change limits of an experiment; those that are left out stay. */
+/** Change limits of an experiment, its tags, or whether it is archived; what is left out stays. */
 export function updateExperiment(id: string, changes: UpdateExperiment) {
   const params = { path: { experiment_id: id } };
   return read(client.PATCH("/api/v1/experiments/{experiment_id}", { params, body: changes }));

@@ -21,14 +21,23 @@ const MOST_SHOWN = 100;
 const EVENTS_OF_A_PAGE = 200;
 const FOUND_LINES = 200;
 
+/** Which experiments. */
+export interface ExperimentsQuery {
+  status?: ExperimentStatus[];
+  /** They have all of these. */
+  tag?: string[];
+  /** Only those that are, or none of them. */
+  archived: "true" | "false";
+}
+
 /** The experiments, the newest first, page by page. */
-export function useExperiments(status: ExperimentStatus[] | undefined) {
+export function useExperiments(query: ExperimentsQuery) {
   return useInfiniteQuery({
-    queryKey: ["experiments", "list", status],
+    queryKey: ["experiments", "list", query],
     queryFn: ({ pageParam, signal }) =>
       read(
         client.GET("/api/v1/experiments", {
-          params: { query: { status, cursor: pageParam || undefined, limit: MOST_SHOWN } },
+          params: { query: { ...query, cursor: pageParam || undefined, limit: MOST_SHOWN } },
           signal,
         }),
       ),
@@ -57,6 +66,17 @@ export function useViews(id: string) {
     queryFn: ({ signal }) =>
       read(
         client.GET("/api/v1/experiments/{experiment_id}/views", { params: { path: { experiment_id: id } }, signal }),
+      ),
+  });
+}
+
+/** The value of each trial that has ended with one, and the best until then. */
+export function bestCurveQuery(id: string) {
+  return queryOptions({
+    queryKey: [`experiment ${id}`, "best curve"],
+    queryFn: ({ signal }) =>
+      read(
+        client.GET("/api/v1/experiments/{experiment_id}/curve", { params: { path: { experiment_id: id } }, signal }),
       ),
   });
 }

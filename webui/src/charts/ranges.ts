@@ -2,6 +2,14 @@
 
 const LEAST_FOR_OUTLIERS = 8;
 
+/** As `rangeOf`, but wide enough for some values that must be seen. */
+export function rangeWith(sorted: number[], needed: number[]): [number, number] {
+  const [low, high] = rangeOf(sorted);
+  const [least, greatest] = [Math.min(low, ...needed), Math.max(high, ...needed)];
+  const room = (greatest - least) * 0.03;
+  return [least < low ? least - room : low, greatest > high ? greatest + room : high];
+}
+
 /** The range to draw sorted values in: all, or the quartiles with three times their distance where some are far off. */
 export function rangeOf(sorted: number[]): [number, number] {
   const at = (share: number) => sorted[Math.round(share * (sorted.length - 1))] ?? 0;

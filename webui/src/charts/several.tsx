@@ -10,7 +10,7 @@ const DASHES = [[], [7, 4], [2, 3], [10, 3, 2, 3]];
 /** The color and the dashes of the curve at this place. */
 export function strokeOf(place: number): { name: string; dash: number[] } {
   const name = COLORS[place % COLORS.length] ?? "--busy";
-  return { name, dash: DASHES[Math.floor(place / COLORS.length) % DASHES.length] ?? [] };
+  return { name, dash: DASHES[place % DASHES.length] ?? [] };
 }
 
 interface SeveralCurvesProps {

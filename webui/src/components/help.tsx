@@ -28,7 +28,7 @@ export const KEYS: [keys: string, does: string][] = [
   ["a c", "retry them from their checkpoints"],
   ["a n", "add a trial"],
   ["a o", "clone the selected trial"],
-  ["a m", "compare the selected trials"],
+  ["a m", "compare what is selected"],
   ["a u", "curves of the selected trials"],
   ["y y", "copy the parameters as YAML"],
   ["y j", "copy the parameters as JSON"],
@@ -92,7 +92,7 @@ function press(keys: string): boolean {
 
 /** Selects the row whose link has the focus. */
 function chooseRow(isRange: boolean): void {
-  const box = document.activeElement?.closest("[role=row]")?.querySelector("[data-row-box]");
+  const box = document.activeElement?.closest("[role=row], tr")?.querySelector("[data-row-box]");
   box?.dispatchEvent(new MouseEvent("click", { bubbles: true, shiftKey: isRange }));
 }
 

@@ -1,6 +1,8 @@
 // A status by word, color and shape: no one needs to tell two colors apart.
 
+import type { Experiment } from "../api/schema";
 import { statusWord } from "../format";
+import { endedTrials, totalTrials } from "../state/progress";
 
 type Tone = "busy" | "good" | "early" | "wait" | "held" | "bad";
 
@@ -81,5 +83,18 @@ export function StatusBar({ counts, total }: { counts: Partial<Record<string, nu
       <title>{label}</title>
       {parts}
     </svg>
+  );
+}
+
+/** A cell: the trials of an experiment as a bar, and how many have ended. */
+export function Progress({ item }: { item: Experiment }) {
+  return (
+    <td className="progress">
+      <StatusBar counts={item.trial_counts} total={Math.max(item.max_trial_number ?? 0, totalTrials(item))} />
+      <span className="count">
+        {endedTrials(item)}
+        {item.max_trial_number !== null && <small> / {item.max_trial_number}</small>}
+      </span>
+    </td>
   );
 }

@@ -1,26 +1,37 @@
 // The first page: all experiments, one line each.
 
-import { useDeferredValue, useEffect } from "react";
+import { useDeferredValue, useEffect, useMemo } from "react";
 import { Link } from "wouter";
-import { useExperiments } from "../api/queries";
+import { experimentActions } from "../api/actions";
+import { useExperiments, useSession } from "../api/queries";
 import type { Experiment, ExperimentStatus } from "../api/schema";
+import { Actions } from "../components/actions";
+import { ExperimentMenu } from "../components/experiment_menu";
 import { Ago, Empty, Scroll, Waiting } from "../components/parts";
-import { Status, StatusBar } from "../components/status";
+import { Progress, Status } from "../components/status";
 import { formatDuration, formatNumber, statusWord } from "../format";
 import { useNow } from "../state/clock";
-import { elapsedSeconds, endedTrials, timeLeft, totalTrials } from "../state/progress";
-import { useUrlState } from "../state/url";
+import { MOST_COMPARED } from "../state/compared";
+import { elapsedSeconds, timeLeft } from "../state/progress";
+import { useUrlList, useUrlState } from "../state/url";
 
 const STATUSES: ExperimentStatus[] = ["RUNNING", "PAUSED", "DONE", "STOPPED", "ERROR"];
 
 export function Experiments() {
   const [name, setName] = useUrlState("q");
   const [status, setStatus] = useUrlState("status");
+  const [archived, setArchived] = useUrlState("archived");
+  const [tags, setTags] = useUrlList("tags");
+  const [selected, setSelected] = useUrlList("selected");
   const chosen = STATUSES.find((each) => each === status);
-  const found = useExperiments(chosen ? [chosen] : undefined);
+  const found = useExperiments({
+    status: chosen && [chosen],
+    tag: tags.length ? tags : undefined,
+    archived: archived === "true" ? "true" : "false",
+  });
   const wanted = useDeferredValue(name).trim().toLowerCase();
-  const all = found.data?.pages.flatMap((page) => page.items) ?? [];
-  const items = all.filter((item) => `${item.name} ${item.id}`.toLowerCase().includes(wanted));
+  const all = useMemo(() => found.data?.pages.flatMap((page) => page.items) ?? [], [found.data]);
+  const items = all.filter((item) => searchedText(item).includes(wanted));
   const { hasNextPage, isFetching, fetchNextPage } = found;
   useEffect(() => {
     // A search is over all experiments, not only over those that were read so far.
@@ -35,8 +46,8 @@ export function Experiments() {
         <h1>Experiments</h1>
         <input
           type="search"
-          aria-label="Search by name or id"
-          placeholder="Search by name or id"
+          aria-label="Search by name, id or tag"
+          placeholder="Search by name, id or tag"
           value={name}
           onChange={(event) => setName(event.target.value)}
         />
@@ -48,9 +59,37 @@ export function Experiments() {
             </option>
           ))}
         </select>
+        <button
+          type="button"
+          className="chip"
+          aria-pressed={archived === "true"}
+          onClick={() => setArchived(archived === "true" ? "" : "true")}
+        >
+          archived
+        </button>
+        {tags.map((tag) => (
+          <button
+            key={tag}
+            type="button"
+            className="chip tag"
+            aria-pressed="true"
+            title={`Not only those tagged ${tag}`}
+            onClick={() => setTags(tags.filter((each) => each !== tag))}
+          >
+            {tag} <span aria-hidden="true">×</span>
+          </button>
+        ))}
       </div>
+      {selected.length > 0 && <Selected ids={selected} onClear={() => setSelected([])} />}
       {found.data ? (
-        <ExperimentTable items={items} isFiltered={Boolean(name || chosen)} readAt={found.dataUpdatedAt / 1000} />
+        <ExperimentTable
+          items={items}
+          isFiltered={Boolean(name || chosen || tags.length || archived)}
+          readAt={found.dataUpdatedAt / 1000}
+          selected={selected}
+          onSelect={(id) => setSelected(toggled(selected, id))}
+          onTag={(tag) => setTags(toggled(tags, tag))}
+        />
       ) : (
         <Waiting error={found.error} what="the experiments" />
       )}
@@ -63,7 +102,45 @@ export function Experiments() {
   );
 }
 
-function ExperimentTable({ items, isFiltered, readAt }: { items: Experiment[]; isFiltered: boolean; readAt: number }) {
+function searchedText({ name, id, tags }: Experiment): string {
+  return [name, id, ...(tags ?? [])].join(" ").toLowerCase();
+}
+
+function toggled(list: string[], item: string): string[] {
+  return list.includes(item) ? list.filter((each) => each !== item) : [...list, item];
+}
+
+/** How many are selected, and the way to where they are compared. */
+function Selected({ ids, onClear }: { ids: string[]; onClear: () => void }) {
+  const canCompare = ids.length > 1 && ids.length <= MOST_COMPARED;
+  return (
+    <section className="bar" aria-label="Selected experiments">
+      <strong>{ids.length} selected</strong>
+      {canCompare ? (
+        <Link href={`/compare?experiments=${ids.map(encodeURIComponent).join(",")}`} data-keys="a m">
+          Compare
+        </Link>
+      ) : (
+        <span className="soft">{ids.length > 1 ? `compare up to ${MOST_COMPARED}` : "compare with another one"}</span>
+      )}
+      <button type="button" className="link" data-keys="a x" onClick={onClear}>
+        Clear
+      </button>
+    </section>
+  );
+}
+
+interface TableProps {
+  items: Experiment[];
+  isFiltered: boolean;
+  readAt: number;
+  selected: string[];
+  onSelect: (id: string) => void;
+  onTag: (tag: string) => void;
+}
+
+function ExperimentTable({ items, isFiltered, readAt, selected, onSelect, onTag }: TableProps) {
+  const mayChange = useSession().data?.access === "full";
   if (items.length === 0) {
     return isFiltered ? (
       <Empty>No experiment matches.</Empty>
@@ -78,6 +155,9 @@ function ExperimentTable({ items, isFiltered, readAt }: { items: Experiment[]; i
       <table className="lines experiments">
         <thead>
           <tr>
+            <th scope="col">
+              <span className="hidden">Select</span>
+            </th>
             <th scope="col">Experiment</th>
             <th scope="col">Status</th>
             <th scope="col">Trials</th>
@@ -94,14 +174,28 @@ function ExperimentTable({ items, isFiltered, readAt }: { items: Experiment[]; i
               Left
             </th>
             <th scope="col">Created</th>
+            <th scope="col">Tags</th>
             <th scope="col" className="rest">
               Reason
             </th>
+            {mayChange && (
+              <th scope="col">
+                <span className="hidden">Actions</span>
+              </th>
+            )}
           </tr>
         </thead>
         <tbody>
           {items.map((item) => (
-            <ExperimentLine key={item.id} item={item} readAt={readAt} />
+            <ExperimentLine
+              key={item.id}
+              item={item}
+              readAt={readAt}
+              isSelected={selected.includes(item.id)}
+              mayChange={mayChange}
+              onSelect={() => onSelect(item.id)}
+              onTag={onTag}
+            />
           ))}
         </tbody>
       </table>
@@ -109,12 +203,29 @@ function ExperimentTable({ items, isFiltered, readAt }: { items: Experiment[]; i
   );
 }
 
-function ExperimentLine({ item, readAt }: { item: Experiment; readAt: number }) {
-  const ended = endedTrials(item);
+interface LineProps {
+  item: Experiment;
+  readAt: number;
+  isSelected: boolean;
+  mayChange: boolean;
+  onSelect: () => void;
+  onTag: (tag: string) => void;
+}
+
+function ExperimentLine({ item, readAt, isSelected, mayChange, onSelect, onTag }: LineProps) {
   const { best } = item;
   const reason = item.failure || item.reason;
   return (
-    <tr>
+    <tr className={isSelected ? "chosen" : ""}>
+      <td className="box">
+        <input
+          type="checkbox"
+          data-row-box
+          aria-label={`Select ${item.name}`}
+          checked={isSelected}
+          onChange={onSelect}
+        />
+      </td>
       <th scope="row" className="name" title={item.name}>
         <Link href={`/experiments/${item.id}`} data-row>
           {item.name}
@@ -124,13 +235,7 @@ function ExperimentLine({ item, readAt }: { item: Experiment; readAt: number }) 
       <td>
         <Status status={item.status} />
       </td>
-      <td className="progress">
-        <StatusBar counts={item.trial_counts} total={Math.max(item.max_trial_number ?? 0, totalTrials(item))} />
-        <span className="count">
-          {ended}
-          {item.max_trial_number !== null && <small> / {item.max_trial_number}</small>}
-        </span>
-      </td>
+      <Progress item={item} />
       <td className="number">{item.trial_counts.RUNNING ?? 0}</td>
       <td className="number" title={`${item.objective.direction} ${item.objective.metric}`}>
         {best ? formatNumber(best.value) : "–"}
@@ -142,11 +247,37 @@ function ExperimentLine({ item, readAt }: { item: Experiment; readAt: number }) 
       <td>
         <Ago time={item.created_at} />
       </td>
+      <td className="tags" title={item.tags?.join(", ")}>
+        {item.tags?.map((tag) => (
+          <button
+            key={tag}
+            type="button"
+            className="chip tag"
+            title={`Only those tagged ${tag}`}
+            onClick={() => onTag(tag)}
+          >
+            {tag}
+          </button>
+        ))}
+      </td>
       <td className={`rest ${item.failure || item.status === "ERROR" ? "failure" : "soft"}`} title={reason}>
+        {item.archived && <span className="soft">archived{reason && " · "}</span>}
         {reason}
       </td>
+      {mayChange && (
+        <td className="row-actions">
+          <Actions actions={rowActions(item)}>
+            <ExperimentMenu experiment={item} />
+          </Actions>
+        </td>
+      )}
     </tr>
   );
+}
+
+/** Without the keys that they have on the page of an experiment: here there are many. */
+function rowActions(item: Experiment) {
+  return experimentActions(item).map(({ word, question, run }) => ({ word, question, run }));
 }
 
 function Times({ item, readAt }: { item: Experiment; readAt: number }) {

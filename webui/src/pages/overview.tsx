@@ -10,6 +10,7 @@ import { Status, StatusBar } from "../components/status";
 import {
   capitalized,
   countOf,
+  formatCpuHours,
   formatDuration,
   formatHours,
   formatNumber,
@@ -91,12 +92,9 @@ function of(limit: number | string | null | undefined): ReactNode {
 
 /** GPU time where there is any or a limit of it; else processor time. */
 function Hours({ experiment }: { experiment: Experiment }) {
-  const { gpu_hours, cpu_hours, unmeasured_jobs } = experiment.usage;
+  const { gpu_hours } = experiment.usage;
   const limit = experiment.max_gpu_hours;
-  const cpu =
-    cpu_hours || !unmeasured_jobs
-      ? `${unmeasured_jobs && cpu_hours >= 0.01 ? "≥ " : ""}${formatHours(cpu_hours)}`
-      : "–";
+  const cpu = formatCpuHours(experiment.usage);
   if (!gpu_hours && (limit === null || limit === undefined)) return <Figure name="CPU-hours">{cpu}</Figure>;
   return (
     <Figure name="GPU-hours" below={`${cpu} CPU-hours`}>

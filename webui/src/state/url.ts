@@ -1,6 +1,6 @@
 // The state of a page lives in its address, so that a copied link shows the same.
 
-import { useCallback } from "react";
+import { useCallback, useMemo } from "react";
 import { useLocation, useSearch } from "wouter";
 import { hashSearch } from "./hash";
 import { SAVED } from "./root";
@@ -21,4 +21,12 @@ export function useUrlState(name: string, byDefault = ""): [string, (value: stri
     [name, byDefault, path, navigate],
   );
   return [value, set];
+}
+
+/** A parameter that holds several texts without commas. */
+export function useUrlList(name: string): [string[], (list: string[]) => void] {
+  const [text, setText] = useUrlState(name);
+  const list = useMemo(() => text.split(",").filter(Boolean), [text]);
+  const set = useCallback((next: string[]) => setText(next.join(",")), [setText]);
+  return [list, set];
 }
