@@ -59,15 +59,13 @@ def dispatcher(session: CliSession, experiment: str | None, follow: bool, tail: 
 
 @log.command(
     short_help="Search the output of an experiment's trials.",
-    epilog=examples('proctor log search "CUDA error"', "proctor log search -i nan k3x9 -n 20"),
+    epilog=examples('proctor log search "CUDA error"', "proctor log search nan k3x9 --ignore-case --limit 20"),
 )
 @click.argument("text", metavar="TEXT")
 @experiment_argument
-@click.option("-i", "--ignore-case", is_flag=True, help="Upper and lower case are alike.")
-@click.option("-t", "--trial", metavar="NUMBER|ID", help="Only the output of this trial.")
-@click.option(
-    "-n", "--lines", type=click.IntRange(1), default=100, show_default=True, metavar="N", help="At most N lines."
-)
+@click.option("--ignore-case", is_flag=True, help="Upper and lower case are alike.")
+@click.option("--trial", metavar="NUMBER|ID", help="Only the output of this trial.")
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, metavar="N", help="At most N lines.")
 @output_option
 @with_session
 def search(
@@ -76,7 +74,7 @@ def search(
     experiment: str | None,
     ignore_case: bool,
     trial: str | None,
-    lines: int,
+    limit: int,
     output: str,
 ) -> None:
     """Print the lines with this text in the output of an experiment's trials, both streams, the newest trial first.
@@ -90,9 +88,9 @@ def search(
         of = {"experiment_id": find_experiment(session.client, experiment, ended_too=True)["id"]}
     rows: list[dict[str, Any]] = []
     left_out, cursor = 0, None
-    while len(rows) < lines:
+    while len(rows) < limit:
         answer = session.client.search_logs(
-            text, **of, ignore_case=ignore_case, cursor=cursor, limit=min(1000, lines - len(rows))
+            text, **of, ignore_case=ignore_case, cursor=cursor, limit=min(1000, limit - len(rows))
         )
         rows += answer["items"]
         left_out += answer["not_here_count"]
@@ -103,7 +101,7 @@ def search(
     if left_out:
         echo(f"the output of {left_out} jobs is not on the manager's machine and was not searched", err=True)
     if cursor is not None:
-        echo(f"there may be more: these are the first {len(rows)} lines; -n {2 * lines} prints more", err=True)
+        echo(f"there may be more: these are the first {len(rows)} lines; --limit {2 * limit} prints more", err=True)
 
 
 def nnictl_options(function: F) -> F:

@@ -750,7 +750,7 @@ def test_a_metric_that_is_no_finite_number_is_shown_as_it_was_reported(running: 
         (("experiment", "list", "--status", "finished"), "expected INITIALIZED, RUNNING, PAUSED, NO_MORE_TRIAL, "),
         (("trial", "ls", "--status", "succeded"), "found 'succeded'. Did you mean SUCCEEDED?"),
         (("nodes", "-o", "jsn"), "expected table, json, yaml or csv; found 'jsn'. Did you mean json?"),
-        (("experiment", "export", "-t", "xml"), "expected json, csv or html; found 'xml'."),
+        (("experiment", "export", "-t", "xml"), "expected json, csv, parquet or html; found 'xml'."),
         (("completion", "tcsh"), "expected bash, zsh or fish; found 'tcsh'."),
     ],
 )
