@@ -326,7 +326,7 @@ def test_columns_are_chosen_and_the_table_is_saved_as_csv(visitor: Visitor) -> N
     page.get_by_role("columnheader", name="source").wait_for()
     assert "columns=" in page.url
     with page.expect_download() as download:
-        page.get_by_role("button", name="CSV").click()
+        page.get_by_role("link", name="CSV").click()
     head, *lines = download.value.path().read_text().splitlines()
     assert head.split(",")[0] == "no"
     assert head.endswith(",source")
