@@ -31,7 +31,7 @@ from proctor.manager.process.sockets import (
 )
 from proctor.manager.security import HostGuard, Tokens
 from proctor.manager.settings import Home, ManagerSettings, SettingsError, open_to_others
-from proctor.manager.store.read_process import ReadProcess
+from proctor.manager.store.read_process import ReadProcesses
 from proctor.manager.store.tables import jobs
 from proctor.sdk.disk_errors import explain
 from proctor.sdk.failpoints import failpoint
@@ -151,7 +151,7 @@ async def open_manager(
     home, clock = settings.home, SystemClock()
     patience = Patience(settings.dispatchers.patience_seconds)
     opened = await open_control(home, clock, accept=settings.accept_database)
-    async with opened.database as control, ReadProcess.open() as read_process:
+    async with opened.database as control, ReadProcesses.open() as read_processes:
         pool = NodePool()
         hub = KeeperHub(pool, key=home.keeper_key(), now=clock.now)
         keeper = ensure_local_keeper(home.path, hub, pool)
@@ -169,7 +169,7 @@ async def open_manager(
             create_service=create_service,
             providers=providers,
             is_whole=opened.pages.done,
-            read_process=read_process,
+            read_processes=read_processes,
         )
         context = ApiContext(
             manager=manager,

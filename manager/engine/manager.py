@@ -37,7 +37,7 @@ from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.settings import Home
 from proctor.manager.store.database import Database
 from proctor.manager.store.errors import DatabaseUnusable
-from proctor.manager.store.read_process import ReadProcess
+from proctor.manager.store.read_process import ReadProcesses
 from proctor.manager.store.rows import ExperimentRow, TrialRow, trial_end_columns
 from proctor.manager.store.tables import experiments, jobs
 from proctor.sdk.disk_errors import explain
@@ -78,7 +78,7 @@ class Manager:
         providers: Providers | None = None,
         is_whole: asyncio.Event | None = None,
         threads: bool = True,
-        read_process: ReadProcess | None = None,
+        read_processes: ReadProcesses | None = None,
     ) -> None:
         """:param is_whole: set once the control database is known to be whole; None: it is."""
         self.home = home
@@ -88,7 +88,7 @@ class Manager:
         self.clock = clock
         self.feed = ChangeFeed()
         self._threads = threads
-        self._reads = read_process
+        self._reads = read_processes
         self.watched_curves: set[str] = set()  # whose curves are worth packing
         self._making: set[Path] = set()  # folders of experiments that are being created or loaded
         self.providers = providers
@@ -456,8 +456,9 @@ class Manager:
         """`Database.read` of a module's function and its arguments, in a process of its own if there is one."""
         if self._reads is None or not database.has_threads:
             return await database.read(lambda connection: function(connection, *arguments), **limit)
+        reads = self._reads.control if database is self.control else self._reads.metrics
         with database.kept_open():
-            return await self._reads.read(database.path, function, *arguments, **limit)
+            return await reads.read(database.path, function, *arguments, **limit)
 
     async def read_job_file(self, trial_id: str, job_number: int | None, path: str, offset: int, limit: int) -> bytes:
         """Part of a file of a trial's job (None: its newest). Raises NotFound."""

@@ -192,6 +192,22 @@ class ReadProcess:
         self._process = None
 
 
+@dataclass(frozen=True)
+class ReadProcesses:
+    """One for the control database and one for those of metrics: a table does not wait for a chart of all curves, which
+    may take seconds to count."""
+
+    control: ReadProcess
+    metrics: ReadProcess
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls) -> AsyncIterator[Self]:
+        """Ends them when it is left."""
+        async with ReadProcess.open() as control, ReadProcess.open() as metrics:
+            yield cls(control, metrics)
+
+
 def _send(stdin: asyncio.StreamWriter, message: _Read | int) -> None:
     if not stdin.is_closing():  # uvloop raises RuntimeError for a write to it
         data = pickle.dumps(message)

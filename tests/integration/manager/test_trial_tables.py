@@ -4,9 +4,11 @@ import asyncio
 import json
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from chaos.processes import tagged
 from fakes.real_manager import real_manager
 
 from proctor.manager.app import prepare
@@ -60,3 +62,29 @@ def test_client_experiment_and_command_line_filter_alike(tmp_path: Path) -> None
         command += ["--filter", text, "--sort", "-momentum", "-o", "json"]
         listed = subprocess.run(command, capture_output=True, check=True, env=manager.environment)
         assert [trial["id"] for trial in json.loads(listed.stdout)] == expected
+
+
+def test_tables_and_charts_are_read_in_processes_of_their_own(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    prepare(home)
+    experiment_id = asyncio.run(fill(home, SampleSize(trials=20, points=3, parameters=2)))
+    with real_manager(tmp_path, home=home.path) as manager:
+
+        def readers() -> set[int]:
+            return {pid for pid in tagged(manager.tag) if "read_process" in command_of(pid)}
+
+        assert readers() == set()
+        assert manager.client.table(experiment_id)["total"] == 20
+        [of_tables] = readers()
+        assert manager.client.density(experiment_id, width=10, height=10)["curves"] > 0
+        [of_charts] = readers() - {of_tables}
+        with pytest.raises(BadInput, match="lrr"):  # what is refused there is refused here
+            manager.client.table(experiment_id, filter="lrr < 1")
+    assert not any("read_process" in command_of(pid) for pid in (of_tables, of_charts))
+
+
+def command_of(pid: int) -> str:
+    """Its command line; empty where it has ended."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+    return ""
