@@ -417,6 +417,7 @@ EVENTS = (
     Column("TIME", lambda row: local_time(row["time"])),
     Column("KIND", lambda row: row["kind"]),
     Column("TRIAL", lambda row: "-" if row["sequence_id"] is None else str(row["sequence_id"]), right=True),
+    Column("WHO", lambda row: actor_text(row)),
     Column("WHAT", lambda row: event_text(row), wraps=True),
 )
 
@@ -427,6 +428,14 @@ FOUND_LINES = (
     Column("LINE", lambda row: str(row["line"]), right=True),
     Column("TEXT", lambda row: row["text"].strip(), wraps=True),
 )
+
+
+def actor_text(row: TableRow) -> str:
+    """Who caused an event, and how the request came."""
+    actor = row["actor"]
+    if actor is None:
+        return "-"
+    return f"{actor['name']} ({actor['via']})" if actor["via"] else str(actor["name"])
 
 
 def event_text(row: TableRow) -> str:

@@ -24,7 +24,6 @@ from proctor.manager.file_descriptors import require_spare
 from proctor.manager.store.database import Database
 from proctor.manager.store.errors import RowNotFound, StoreError
 from proctor.manager.store.tables import events, experiments, trials
-from proctor.sdk.failpoints import failpoint
 
 log = logging.getLogger(__name__)
 
@@ -185,7 +184,6 @@ async def compute(data: bytes, *, limit_seconds: int = LIMIT_SECONDS) -> Any:
     """The answer of the process to `data`. Raises OSError where it cannot be started, ValueError where it does not
     answer within its time. It is gone when this returns."""
     require_spare()
-    failpoint("manager.importance.start.before")
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", MODULE, "--parent", str(os.getpid()), "--seconds", str(limit_seconds)),
         stdin=asyncio.subprocess.PIPE,
@@ -194,7 +192,6 @@ async def compute(data: bytes, *, limit_seconds: int = LIMIT_SECONDS) -> Any:
         env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
         start_new_session=True,
     )
-    failpoint("manager.importance.start.after")
     try:
         async with asyncio.timeout(limit_seconds):
             answer, message = await process.communicate(data)

@@ -74,6 +74,7 @@ describe("the text of an event", () => {
     job_id: null,
     kind: "k",
     data,
+    actor: null,
   });
   it("is the status with its reason, or what was changed", () => {
     expect(eventText(event({ status: "FAILED", reason: "exit code 1", sequence_id: 3 }))).toBe("FAILED: exit code 1");

@@ -6,6 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from pydantic import Field
 
+from proctor.manager.actors import Actor, Way
 from proctor.manager.api import models
 from proctor.manager.api.dependencies import LARGEST_ID, Context, Cursor, Limit, read_row_id
 from proctor.manager.api.json_types import Json, Time, json_to_wire, utc
@@ -15,6 +16,15 @@ from proctor.manager.store.tables import events
 router = APIRouter(prefix="/experiments/{experiment_id}", tags=["experiments"])
 
 MOST_KINDS = 20
+
+
+class EventActor(models.Resource):
+    """Who caused an event."""
+
+    name: str = Field(examples=["alice"])
+    """The name of a token, or `manager`, `tuner`, `assessor` or `scheduler`."""
+    via: Way | None
+    """How the request came, as far as its sender said so; null for a part of the manager."""
 
 
 class PastEvent(models.Resource):
@@ -29,6 +39,8 @@ class PastEvent(models.Resource):
     job_id: str | None = Field(examples=["p3kV9xQa.1"])
     kind: str = Field(examples=["trial.status"])
     data: Json = Field(examples=[{"status": "FAILED", "reason": "exit code 1", "sequence_id": 17}])
+    actor: EventActor | None
+    """Null for events of managers that did not write down who caused them."""
 
 
 @router.get("/events", summary="What has happened in an experiment")
@@ -69,4 +81,10 @@ def _resource(row: EventRow, sequence_id: int | None) -> PastEvent:
         job_id=row.job_id,
         kind=row.kind,
         data=json_to_wire(row.data),
+        actor=None if row.actor is None else _actor(row.actor),
     )
+
+
+def _actor(text: str) -> EventActor:
+    found = Actor.from_text(text)
+    return EventActor(name=found.name, via=found.via)

@@ -1578,6 +1578,20 @@ export interface components {
          */
         EndReason: "EXITED_OK" | "EXITED_ERROR" | "OUT_OF_MEMORY" | "SIGNALED" | "DEADLINE" | "CANCELED" | "EARLY_STOPPED" | "USER_CANCELED" | "PAUSED" | "CLONED" | "EXPERIMENT_STOPPED" | "LAUNCH_FAILED" | "EXIT_UNKNOWN" | "NODE_LOST" | "LEASE_EXPIRED" | "NO_ROOM" | "RESULT_LOST" | "PREEMPTED" | "UNPLACEABLE" | "INFRASTRUCTURE";
         /**
+         * EventActor
+         * @description Who caused an event.
+         */
+        EventActor: {
+            /**
+             * Name
+             * @description The name of a token, or `manager`, `tuner`, `assessor` or `scheduler`.
+             * @example alice
+             */
+            name: string;
+            /** @description How the request came, as far as its sender said so; null for a part of the manager. */
+            via: components["schemas"]["Way"] | null;
+        };
+        /**
          * Experiment
          * @description One search: a space, a tuner, a budget and its trials.
          */
@@ -2913,6 +2927,8 @@ export interface components {
              *     }
              */
             data: unknown;
+            /** @description Null for events of managers that did not write down who caused them. */
+            actor: components["schemas"]["EventActor"] | null;
         };
         /**
          * PlatformRequest
@@ -3610,6 +3626,12 @@ export interface components {
              */
             started_at: string;
         };
+        /**
+         * Way
+         * @description How a request came, as far as its sender says so.
+         * @enum {string}
+         */
+        Way: "page" | "cli" | "sdk" | "rest";
     };
     responses: never;
     parameters: never;
@@ -3630,6 +3652,7 @@ export type CurvePoint = components['schemas']['CurvePoint'];
 export type CurveStretch = components['schemas']['CurveStretch'];
 export type DrainNode = components['schemas']['DrainNode'];
 export type EndReason = components['schemas']['EndReason'];
+export type EventActor = components['schemas']['EventActor'];
 export type Experiment = components['schemas']['Experiment'];
 export type ExperimentChanges = components['schemas']['ExperimentChanges'];
 export type ExperimentStatus = components['schemas']['ExperimentStatus'];
@@ -3694,6 +3717,7 @@ export type UnusableMachine = components['schemas']['UnusableMachine'];
 export type UpdateExperiment = components['schemas']['UpdateExperiment'];
 export type Usage = components['schemas']['Usage'];
 export type Version = components['schemas']['Version'];
+export type Way = components['schemas']['Way'];
 export type $defs = Record<string, never>;
 export interface operations {
     get_health: {

@@ -5,7 +5,7 @@ import type { PastEvent } from "../api/schema";
 /** Kinds that people read; "metrics" says only that something was reported. */
 export const KINDS = ["trial.status", "job.status", "experiment.status", "limits", "labels", "view", "notice"] as const;
 
-const SAID = new Set(["status", "end_reason", "text", "reason", "detail", "sequence_id", "actor"]);
+const SAID = new Set(["status", "end_reason", "text", "reason", "detail", "sequence_id"]);
 
 /** What an event says: its status or changes, and the reason. */
 export function eventText(event: PastEvent): string {
@@ -21,8 +21,8 @@ export function eventText(event: PastEvent): string {
   return [status || rest.join(", "), clause].filter(Boolean).join(": ");
 }
 
-/** Who did it, where the event says so. */
-export function actorOf(event: PastEvent): string {
-  const facts = { ...(event.data as Record<string, unknown> | null), ...(event as Record<string, unknown>) };
-  return typeof facts.actor === "string" ? facts.actor : "";
+/** Who did it, unless that is the manager or not known. */
+export function actorOf({ actor }: PastEvent): string {
+  if (!actor || actor.name === "manager") return "";
+  return actor.via ? `${actor.name} (${actor.via})` : actor.name;
 }

@@ -39,6 +39,19 @@ async def test_events_are_filtered_by_kind_and_text_and_name_the_trial(api: Any)
     assert (await read(api, created["id"], "?text=%22"))["items"] == []
 
 
+async def test_events_say_who_caused_them(api: Any) -> None:
+    created = await api.create(max_trial_number=2)
+    await api.ended(created["id"])
+    changed = await api.client.patch(
+        f"/api/v1/experiments/{created['id']}", json={"tags": ["a"]}, headers={"User-Agent": "proctor-cli"}
+    )
+    assert changed.status_code == 200, changed.text
+    found = (await read(api, created["id"], "?limit=1000"))["items"]
+    assert "tuner" in {each["actor"]["name"] for each in found if each["kind"] == "trial.status"}
+    [labels] = [each for each in found if each["kind"] == "labels"]
+    assert labels["actor"] == {"name": "owner", "via": "cli"}
+
+
 async def test_a_cursor_that_is_none_and_an_unknown_experiment_are_refused(api: Any) -> None:
     created = await api.create()
     answer = await api.client.get(f"/api/v1/experiments/{created['id']}/events?cursor=x")
