@@ -10,6 +10,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -65,6 +66,23 @@ def browsing() -> Iterator["Browser"]:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
         yield browser
         browser.close()
+
+
+@dataclass(frozen=True)
+class Screen:
+    """What a person looks at."""
+
+    theme: str
+    width: int
+    """Pixels."""
+
+    def __str__(self) -> str:
+        return f"{self.theme}-{self.width}"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Of Playwright's browser context."""
+        return {"color_scheme": self.theme, "viewport": {"width": self.width, "height": 900}}
 
 
 class Visitor:

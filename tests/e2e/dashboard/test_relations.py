@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from fakes.dashboard import Visitor, accessibility_problems, browsing, visiting
+from fakes.dashboard import Screen, Visitor, accessibility_problems, visiting
 from fakes.real_manager import RealManager, real_manager
 
 pytestmark = pytest.mark.slow
@@ -39,18 +39,6 @@ def manager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealManager]:
         yield made
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with browsing() as opened:
-        yield opened
-
-
-@pytest.fixture
-def visitor(browser: Any, manager: RealManager) -> Iterator[Visitor]:
-    with visiting(browser, manager) as made:
-        yield made
-
-
 def opened(visitor: Visitor, experiment: str = "many", query: str = "") -> Any:
     """The page, once everything is drawn."""
     page = visitor.goto(f"/experiments/{experiment}/relations{query}")
@@ -66,16 +54,14 @@ def axes(page: Any) -> list[str]:
     return [text.rstrip(" ↑↓") for text in page.get_by_role("list", name="Axes").locator("button").all_inner_texts()]
 
 
-@pytest.mark.parametrize("width", [1440, 400])
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_page_is_accessible_and_fits_its_screen(browser: Any, manager: RealManager, theme: str, width: int) -> None:
-    with visiting(browser, manager, color_scheme=theme, viewport={"width": width, "height": 900}) as visitor:
+def test_the_page_is_accessible_and_fits_its_screen(browser: Any, manager: RealManager, screen: Screen) -> None:
+    with visiting(browser, manager, **screen.options) as visitor:
         for experiment, text in (("many", "PED-ANOVA"), ("few", "Too few trials: 4 trials")):
             page = opened(visitor, experiment)
             page.get_by_text(text).wait_for()
             page.get_by_text("Ranges as fields").click()
             assert accessibility_problems(page) == []
-            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            assert page.evaluate("document.documentElement.scrollWidth") <= screen.width
 
 
 def test_a_range_dragged_on_an_axis_is_a_filter_that_the_table_is_opened_with(

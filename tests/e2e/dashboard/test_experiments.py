@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from fakes.dashboard import Visitor, accessibility_problems, browsing, visiting
+from fakes.dashboard import Screen, Visitor, accessibility_problems, visiting
 from fakes.real_manager import RealManager, real_manager
 
 pytestmark = pytest.mark.slow
@@ -43,18 +43,6 @@ def manager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealManager]:
         yield made
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with browsing() as opened:
-        yield opened
-
-
-@pytest.fixture
-def visitor(browser: Any, manager: RealManager) -> Iterator[Visitor]:
-    with visiting(browser, manager) as made:
-        yield made
-
-
 def row(page: Any, name: str) -> Any:
     return page.get_by_role("row").filter(has=page.get_by_role("link", name=name))
 
@@ -71,12 +59,8 @@ def parameters(page: Any) -> dict[str, list[str]]:
     return parse_qs(urlsplit(page.url).query)
 
 
-@pytest.mark.parametrize("width", [1440, 400])
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_pages_are_accessible_and_fit_their_screen(
-    browser: Any, manager: RealManager, theme: str, width: int
-) -> None:
-    with visiting(browser, manager, color_scheme=theme, viewport={"width": width, "height": 900}) as visitor:
+def test_the_pages_are_accessible_and_fit_their_screen(browser: Any, manager: RealManager, screen: Screen) -> None:
+    with visiting(browser, manager, **screen.options) as visitor:
         page = visitor.goto("/?selected=first,second&tags=<b>tag 1</b>")
         row(page, "onerror").wait_for()
         assert accessibility_problems(page) == []
@@ -85,8 +69,8 @@ def test_the_pages_are_accessible_and_fit_their_screen(
         assert accessibility_problems(page) == []
         heights = {line.bounding_box()["height"] for line in page.locator("tbody tr").all()}
         assert max(heights) < 32  # one line each
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        if width == 1440:
+        assert page.evaluate("document.documentElement.scrollWidth") <= screen.width
+        if screen.width == 1440:
             assert page.evaluate("(e => e.scrollWidth - e.clientWidth)(document.querySelector('.scroll'))") <= 0
         dialog = opened_menu(page, "onerror")
         assert accessibility_problems(page) == []
@@ -95,7 +79,7 @@ def test_the_pages_are_accessible_and_fit_their_screen(
         page = visitor.goto("/compare?experiments=first,second,hostile")
         page.get_by_role("region", name="Best so far", exact=True).get_by_role("img").wait_for()
         assert accessibility_problems(page) == []
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.evaluate("document.documentElement.scrollWidth") <= screen.width
 
 
 def test_experiments_are_filtered_by_a_tag_that_is_clicked(visitor: Visitor) -> None:

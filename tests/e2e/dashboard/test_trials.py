@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.dashboard import Visitor, accessibility_problems, browsing, visiting
+from fakes.dashboard import Screen, Visitor, accessibility_problems, visiting
 from fakes.real_manager import RealManager, real_manager
 
 pytestmark = pytest.mark.slow
@@ -48,41 +48,27 @@ def manager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealManager]:
         yield made
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with browsing() as opened:
-        yield opened
-
-
-@pytest.fixture
-def visitor(browser: Any, manager: RealManager) -> Iterator[Visitor]:
-    with visiting(browser, manager) as made:
-        yield made
-
-
 def box(page: Any, number: int) -> Any:
     return page.get_by_role("checkbox", name=f"Trial {number}", exact=True)
 
 
-@pytest.mark.parametrize("width", [1440, 400])
-@pytest.mark.parametrize("theme", ["light", "dark"])
 def test_selection_dialogs_and_comparison_are_accessible_and_fit(
-    browser: Any, manager: RealManager, theme: str, width: int
+    browser: Any, manager: RealManager, screen: Screen
 ) -> None:
-    with visiting(browser, manager, color_scheme=theme, viewport={"width": width, "height": 900}) as visitor:
+    with visiting(browser, manager, **screen.options) as visitor:
         page = visitor.goto("/experiments/over/trials?sort=no")
         box(page, 0).check()
         box(page, 2).check()
         page.get_by_text("2 trials selected").wait_for()
         assert accessibility_problems(page) == []
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.evaluate("document.documentElement.scrollWidth") <= screen.width
         page.get_by_role("button", name="Retry 2", exact=True).click()
         page.get_by_role("dialog").wait_for()
         assert accessibility_problems(page) == []
         page.goto(f"{visitor.url}/experiments/over/compare?trials=0,1,2")
         page.get_by_role("img", name="Curves of trials 0, 1, 2").wait_for()
         assert accessibility_problems(page) == []
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.evaluate("document.documentElement.scrollWidth") <= screen.width
 
 
 def test_rows_are_selected_with_the_mouse_and_the_keys(visitor: Visitor) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.dashboard import Visitor, accessibility_problems, browsing, buffering_proxy, visiting
+from fakes.dashboard import Screen, Visitor, accessibility_problems, buffering_proxy, visiting
 from fakes.real_manager import RealManager, real_manager
 
 from proctor.manager.process.instance import read_address
@@ -59,18 +59,6 @@ def manager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealManager]:
         yield made
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with browsing() as opened:
-        yield opened
-
-
-@pytest.fixture
-def visitor(browser: Any, manager: RealManager) -> Iterator[Visitor]:
-    with visiting(browser, manager) as made:
-        yield made
-
-
 PAGES = {
     "experiments": ("/", "digits"),
     "overview": ("/experiments/over", "Best trial"),
@@ -84,18 +72,14 @@ PAGES = {
 }
 
 
-@pytest.mark.parametrize("width", [1440, 400])
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_every_page_is_accessible_and_fits_its_screen(
-    browser: Any, manager: RealManager, theme: str, width: int
-) -> None:
-    with visiting(browser, manager, color_scheme=theme, viewport={"width": width, "height": 900}) as visitor:
+def test_every_page_is_accessible_and_fits_its_screen(browser: Any, manager: RealManager, screen: Screen) -> None:
+    with visiting(browser, manager, **screen.options) as visitor:
         visitor.expected_errors = ("404",)
         for name, (path, text) in PAGES.items():
             page = visitor.goto(path)
             page.get_by_text(text, exact=False).first.wait_for()
             assert accessibility_problems(page) == [], name
-            assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+            assert page.evaluate("document.documentElement.scrollWidth") <= screen.width, name
 
 
 def test_the_experiments_are_searched_and_the_search_is_in_the_address(visitor: Visitor) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.dashboard import Visitor, accessibility_problems, browsing, visiting
+from fakes.dashboard import Screen, Visitor, accessibility_problems, visiting
 from fakes.real_manager import RealManager, real_manager
 
 pytestmark = pytest.mark.slow
@@ -43,31 +43,17 @@ def manager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealManager]:
         yield made
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with browsing() as opened:
-        yield opened
-
-
-@pytest.fixture
-def visitor(browser: Any, manager: RealManager) -> Iterator[Visitor]:
-    with visiting(browser, manager) as made:
-        yield made
-
-
 def _best(manager: RealManager) -> list[int]:
     return [row["sequence_id"] for row in sorted(manager.trials("over"), key=lambda row: -row["final_value"])]
 
 
-@pytest.mark.parametrize("width", [1440, 400])
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_page_is_accessible_and_fits_its_screen(browser: Any, manager: RealManager, theme: str, width: int) -> None:
-    with visiting(browser, manager, color_scheme=theme, viewport={"width": width, "height": 900}) as visitor:
+def test_the_page_is_accessible_and_fits_its_screen(browser: Any, manager: RealManager, screen: Screen) -> None:
+    with visiting(browser, manager, **screen.options) as visitor:
         page = visitor.goto("/experiments/over/curves?smooth=0.5")
         page.get_by_role("img", name="8 curves over the density of 8").wait_for()
         page.get_by_role("table").get_by_text(LONG).first.wait_for()
         assert accessibility_problems(page) == []
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.evaluate("document.documentElement.scrollWidth") <= screen.width
 
 
 def test_what_is_shown_is_in_the_address(visitor: Visitor, manager: RealManager) -> None:

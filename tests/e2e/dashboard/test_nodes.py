@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from fakes.dashboard import Visitor, accessibility_problems, browsing, visiting
+from fakes.dashboard import Screen, Visitor, accessibility_problems, visiting
 from fakes.real_manager import RealManager, real_manager
 
 pytestmark = pytest.mark.slow
@@ -43,18 +43,6 @@ def manager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealManager]:
         yield made
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with browsing() as opened:
-        yield opened
-
-
-@pytest.fixture
-def visitor(browser: Any, manager: RealManager) -> Iterator[Visitor]:
-    with visiting(browser, manager) as made:
-        yield made
-
-
 PAGES = {
     "nodes": ("/nodes", "slot 0"),
     "events": ("/experiments/over/events", "SUCCEEDED"),
@@ -63,12 +51,8 @@ PAGES = {
 }
 
 
-@pytest.mark.parametrize("width", [1440, 400])
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_every_page_is_accessible_and_fits_its_screen(
-    browser: Any, manager: RealManager, theme: str, width: int
-) -> None:
-    with visiting(browser, manager, color_scheme=theme, viewport={"width": width, "height": 900}) as visitor:
+def test_every_page_is_accessible_and_fits_its_screen(browser: Any, manager: RealManager, screen: Screen) -> None:
+    with visiting(browser, manager, **screen.options) as visitor:
         for name, (path, text) in PAGES.items():
             page = visitor.goto(path)
             page.get_by_text(text).first.wait_for()

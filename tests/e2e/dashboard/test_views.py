@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from fakes.dashboard import accessibility_problems, browsing, visiting
+from fakes.dashboard import Screen, accessibility_problems, visiting
 from fakes.real_manager import RealManager, real_manager
 
 pytestmark = pytest.mark.slow
@@ -24,12 +24,6 @@ def manager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealManager]:
         made.create(TRIAL, experiment_id="over", maxTrialNumber=3)
         made.until_status("over", "DONE")
         yield made
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with browsing() as opened:
-        yield opened
 
 
 def names(manager: RealManager) -> list[str]:
@@ -77,23 +71,21 @@ def test_a_view_is_saved_chosen_replaced_and_deleted_with_the_keyboard(browser: 
         assert names(manager) == []
 
 
-@pytest.mark.parametrize("width", [1440, 400])
-@pytest.mark.parametrize("theme", ["light", "dark"])
 def test_the_menu_is_accessible_fits_its_screen_and_shows_names_as_text(
-    browser: Any, manager: RealManager, theme: str, width: int
+    browser: Any, manager: RealManager, screen: Screen
 ) -> None:
     manager.client.save_view("over", LONG, page="relations", query="filter=no+%3C+2")
     manager.client.save_view("over", "best", page="trials", query="sort=-value")
-    with visiting(browser, manager, color_scheme=theme, viewport={"width": width, "height": 900}) as visitor:
+    with visiting(browser, manager, **screen.options) as visitor:
         page = visitor.goto("/experiments/over/trials?sort=-value")
         page.get_by_text("3 trials").first.wait_for()
         page.locator("summary", has_text="views").click()
         page.get_by_role("link", name=LONG.strip()).wait_for()
         assert accessibility_problems(page) == []
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.evaluate("document.documentElement.scrollWidth") <= screen.width
         box = page.locator(".views > div").bounding_box()
         assert box["x"] >= 0
-        assert box["x"] + box["width"] <= width
+        assert box["x"] + box["width"] <= screen.width
     manager.client.delete_view("over", LONG)
     manager.client.delete_view("over", "best")
 
