@@ -100,7 +100,7 @@ $(PEERS)/ready: constraints.txt
 	touch $@
 
 bench-peers: $(PEERS)/ready  ## measure the PyTorch trainer against a loop by hand, helios-ml, Fabric, Lightning and transformers, in an environment of its own
-	$(PEERS)/bin/python -m benchmarks.peers $(ARGS)
+	$(PEERS)/bin/python -m benchmarks.training.peers $(ARGS)
 
 chaos: setup  ## kill at every passage of every fail point, 20 times in a long experiment, 20 times in each cell of the trainer's matrix, 200 launchers (two hours or more)
 	$(BIN)/pytest -q tests/chaos --chaos -m chaos --timeout=0 $(ARGS)

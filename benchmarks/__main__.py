@@ -10,23 +10,24 @@ import sys
 from benchmarks import harness
 from benchmarks.table import Row, render
 
-NAMES = (
-    "short_trials",
-    "slow_disk",
-    "reports",
-    "turnover",
-    "faults",
-    "many_trials",
-    "life_cycle",
-    "remote",
-    "cluster_trials",
-    "cluster_scale",
-    "many_machines",
-    "dashboard",
-    "browser",
-    "trainer",
-    "start_up",
-)
+ROOMS = {
+    "short_trials": "local",
+    "slow_disk": "local",
+    "reports": "local",
+    "turnover": "local",
+    "faults": "local",
+    "many_trials": "local",
+    "life_cycle": "local",
+    "remote": "machines",
+    "cluster_trials": "kubernetes",
+    "cluster_scale": "kubernetes",
+    "many_machines": "machines",
+    "dashboard": "pages",
+    "browser": "pages",
+    "trainer": "training",
+    "start_up": "local",
+}
+"""The package of each benchmark, in the order in which all of them run."""
 
 
 def machine() -> str:
@@ -41,16 +42,16 @@ def machine() -> str:
 def main() -> None:
     """Run what was asked for."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure; one table; no assertion.")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which ones: {', '.join(NAMES)} (default: all)")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which ones: {', '.join(ROOMS)} (default: all)")
     parser.add_argument("--quick", action="store_true", help="small numbers, once each: only to see that it works")
     arguments = parser.parse_args()
-    names = arguments.names or NAMES
-    if unknown := set(names) - set(NAMES):
-        parser.error(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
+    names = arguments.names or list(ROOMS)
+    if unknown := set(names) - set(ROOMS):
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(ROOMS)}")
     rows: list[Row] = []
     for name in names:
         print(f"{name} …", file=sys.stderr, flush=True)
-        rows += importlib.import_module(f"benchmarks.{name}").measure(arguments.quick)
+        rows += importlib.import_module(f"benchmarks.{ROOMS[name]}.{name}").measure(arguments.quick)
     text = f"{machine()}\n\n{render(rows)}\n"
     (harness.results_folder() / "table.md").write_text(text)
     print(text)

@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks import harness
-from benchmarks.clusters import USER, Api, Bed, bed, cluster_manager, read_ends, read_time
+from benchmarks.kubernetes.clusters import USER, Api, Bed, bed, cluster_manager, read_ends, read_time
 from benchmarks.table import Row, spread
 from proctor.manager.settings import Home
 from proctor.training_services.kubernetes.client import Cluster, open_cluster

@@ -12,7 +12,7 @@ from statistics import mean, median
 from typing import Any
 
 from benchmarks import harness
-from benchmarks.clusters import WATCHED, WRITES, Api, Bed, bed, cluster_manager, read_ends, read_time
+from benchmarks.kubernetes.clusters import WATCHED, WRITES, Api, Bed, bed, cluster_manager, read_ends, read_time
 from benchmarks.table import Row, spread
 
 TRIALS = 100

@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks import harness
 from proctor.training_services.kubernetes.checks import RIGHTS
 
-sys.path.append(str(Path(__file__).parents[1] / "tests"))
+sys.path.append(str(Path(__file__).parents[2] / "tests"))
 from fakes.kubernetes.api import Api
 from fakes.kubernetes.cluster import open_cluster
 from fakes.kubernetes.control_plane import ControlPlane, free_ports

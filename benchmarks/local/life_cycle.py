@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks import harness
-from benchmarks.machines import Machines, machines
+from benchmarks.machines.ssh_machines import Machines, machines
 from benchmarks.table import Row, spread
 from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.settings import Home

@@ -4,7 +4,8 @@ import struct
 import subprocess
 from pathlib import Path
 
-from benchmarks import harness, short_trials
+from benchmarks import harness
+from benchmarks.local import short_trials
 from benchmarks.table import Row, spread
 
 ADDED_MICROSECONDS = 5000

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks import harness
-from benchmarks.simulated_keepers import node_name
+from benchmarks.machines.simulated_keepers import node_name
 from benchmarks.table import Row, spread
 
 MACHINES = 100
@@ -26,7 +26,7 @@ def simulated_keepers(home: Path, machines: int, reports: int) -> Iterator[None]
     """The keepers of all machines, in a process of their own."""
     rate = REPORTS_PER_SECOND / machines
     arguments = [str(home), str(machines), str(rate), str(reports)]
-    process = subprocess.Popen([sys.executable, "-m", "benchmarks.simulated_keepers", *arguments])
+    process = subprocess.Popen([sys.executable, "-m", "benchmarks.machines.simulated_keepers", *arguments])
     try:
         yield
     finally:
@@ -77,7 +77,7 @@ def measure(quick: bool) -> list[Row]:
     cores, rates = [], []
     for _ in range(repeats):
         with harness.temporary_folder() as folder:
-            with harness.bare_manager(folder / "home", module="benchmarks.simulated_machines") as running:
+            with harness.bare_manager(folder / "home", module="benchmarks.machines.simulated_machines") as running:
                 used, rate = cores_used(running, machines, seconds)
                 cores.append(used)
                 rates.append(rate)

@@ -9,9 +9,9 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks import harness
-from benchmarks.machines import Machines, machines
-from benchmarks.reports import report_rate
-from benchmarks.short_trials import trial_rate
+from benchmarks.local.reports import report_rate
+from benchmarks.local.short_trials import trial_rate
+from benchmarks.machines.ssh_machines import Machines, machines
 from benchmarks.table import Row, spread
 
 TRIALS = 150

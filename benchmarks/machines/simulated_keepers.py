@@ -1,4 +1,4 @@
-"""`python -m benchmarks.simulated_keepers HOME NODES RATE REPORTS`: the keepers of many machines in one process.
+"""`python -m benchmarks.machines.simulated_keepers HOME NODES RATE REPORTS`: the keepers of many machines in a process.
 
 Each talks to the manager over real HTTP on its socket, with the keeper's own session, outbox and journal reader; only
 its trials are played: RATE records a second are appended to a job's journal until there are REPORTS.
@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.simulated_machines import SECRET
+from benchmarks.machines.simulated_machines import SECRET
 from proctor.trial_keeper.files.server import FileAnswers, ReadablePaths
 from proctor.trial_keeper.jobs.job import Job
 from proctor.trial_keeper.jobs.outbox import Outbox, SettledReport

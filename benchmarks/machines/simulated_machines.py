@@ -1,4 +1,4 @@
-"""`python -m benchmarks.simulated_machines`: a manager whose platform `remote` has no machines behind it.
+"""`python -m benchmarks.machines.simulated_machines`: a manager whose platform `remote` has no machines behind it.
 
 Nodes, hub, engine, store and HTTP are the real ones; only what brings keepers to machines over SSH is left out. The
 keepers are played by `simulated_keepers`, which know the secret.
@@ -48,5 +48,5 @@ class SimulatedService(KeeperTrainingService):
 
 
 if __name__ == "__main__":
-    registry.BUILT_IN = {**registry.BUILT_IN, "remote": "benchmarks.simulated_machines:SimulatedService"}
+    registry.BUILT_IN = {**registry.BUILT_IN, "remote": "benchmarks.machines.simulated_machines:SimulatedService"}
     sys.exit(main())

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 BROWSER = "/usr/bin/chromium-headless-shell"
-ASSETS = Path(__file__).parents[1] / "manager/static/assets"
+ASSETS = Path(__file__).parents[2] / "manager/static/assets"
 TARGET_SCRIPT_KILOBYTES = 200
 TARGET_PAINT_MILLISECONDS = 1000
 TARGET_ROUND_TRIP_MILLISECONDS = 150

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.peers [--quick]`: the trainer against a loop written by hand and against other trainers.
+"""`python -m benchmarks.training.peers [--quick]`: the trainer against a loop by hand and against other trainers.
 
 `make bench-peers` installs the others into an environment of its own and runs this there. In each of nine rounds every
 side runs once, in a process of its own on one thread, with the same network, data and batches; every second round
@@ -110,7 +110,7 @@ def measure_stall(saves: int, rounds: int) -> list[Row]:
 
 def _run(module: str, *arguments: str) -> list[str]:
     command = [sys.executable, "-m", f"benchmarks.trials.{module}", *arguments]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=Path(__file__).parents[1])
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=Path(__file__).parents[2])
     return done.stdout.split()
 
 
@@ -126,7 +126,7 @@ def _compare(work: str, name: str, reference: list[float], ours: list[float], ta
 def main() -> None:
     """Measure what was asked for; all of it by default."""
     parts = {"loops": measure_loops, "peers": measure_peers, "stall": measure_stall}
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description="Measure; one table.")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.training.peers", description="Measure; one table.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"which: {', '.join(parts)} (default: all)")
     parser.add_argument("--quick", action="store_true", help="small numbers, once: only to see that it works")
     asked = parser.parse_args()
