@@ -2,7 +2,7 @@
 
 Entry: `application`. Reading order: application, guard (host, token, headers), context (what routes work with),
 dependencies, routes, requests, models, resources, columnar (tables as they travel), table_files (tables as files),
-charts (curves and their density), json_types (NaN and infinities),
-text (parts of files), stream (server-sent events), errors, keepers (their routes on the Unix socket); export_openapi
-writes the API's documents.
+charts (curves and their density), densities (that are kept), json_types (NaN and infinities), text (parts of files),
+stream (server-sent events), errors, keepers (their routes on the Unix socket); export_openapi writes the API's
+documents.
 """

@@ -1,55 +1,14 @@
 """What the routes work with, put into the application's state by the composition root. Free of the web framework."""
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from proctor.manager.api.densities import Densities
 from proctor.manager.engine.manager import Manager
 from proctor.manager.metrics import Measurements
 from proctor.manager.named_tokens import NamedTokens
 from proctor.manager.settings import Home
-
-
-@dataclass(frozen=True)
-class Density:
-    """A density of curves, ready to be sent: while it is that of `tag`, and afterwards. `counted_at` is a time of
-    `time.monotonic`; `seconds`: how long it took."""
-
-    tag: str
-    current: bytes
-    older: bytes
-    counted_at: float
-    seconds: float
-
-
-class Densities:
-    """The densities that were asked for last. One is counted again once its curves have changed, and its age is
-    `REST_FACTOR` times what it took; those who ask for the same meanwhile wait together."""
-
-    REST_FACTOR = 10.0
-    MOST = 16
-
-    def __init__(self) -> None:
-        self._kept: dict[Hashable, Density] = {}
-        self._counting: dict[Hashable, asyncio.Lock] = {}
-
-    async def get(self, subject: Hashable, tag: str, count: Callable[[], Awaitable[Density]]) -> Density:
-        """The density of the curves of `tag`, or one that is somewhat older."""
-        lock = self._counting.setdefault(subject, asyncio.Lock())
-        async with lock:
-            found = self._kept.pop(subject, None)
-            if found is None or (found.tag != tag and time.monotonic() >= self._due(found)):
-                found = await count()
-            self._kept[subject] = found
-            while len(self._kept) > self.MOST:
-                oldest = next(iter(self._kept))
-                del self._kept[oldest]
-                self._counting.pop(oldest, None)
-        return found
-
-    def _due(self, density: Density) -> float:
-        return density.counted_at + self.REST_FACTOR * density.seconds
 
 
 @dataclass

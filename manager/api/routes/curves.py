@@ -10,7 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from proctor.manager.api import charts
-from proctor.manager.api.context import ApiContext, Density
+from proctor.manager.api.context import ApiContext
+from proctor.manager.api.densities import Density
 from proctor.manager.api.dependencies import Context, answer_while_connected
 from proctor.manager.store.errors import QueryRefused
 from proctor.manager.store.rows import ExperimentRow
