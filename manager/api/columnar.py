@@ -21,6 +21,7 @@ from proctor.manager.api.json_types import Json, json_to_wire, rfc3339, utc
 from proctor.manager.api.models import Resource
 from proctor.manager.api.table_files import FileFormat, table_to_csv, table_to_parquet
 from proctor.manager.store.trial_table import table
+from proctor.manager.store.trial_table.columns import CurveValues
 from proctor.manager.store.trial_table.table import TableColumn, TrialTable
 
 MEDIA_TYPE = "application/vnd.proctor.columns"
@@ -69,6 +70,7 @@ class TableQuery:
     offset: int
     limit: int
     reasons: Mapping[str, str]
+    curve_values: CurveValues
     format: Literal["columns"] | FileFormat
     """`columns` is the binary format."""
 
@@ -84,6 +86,7 @@ def read_table(connection: sqlite3.Connection, asked: TableQuery) -> bytes:
         columns=asked.columns,
         offset=asked.offset,
         limit=asked.limit,
+        curve_values=asked.curve_values,
     )
     add_reasons(found, asked.reasons)
     match asked.format:

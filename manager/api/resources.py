@@ -1,4 +1,4 @@
-"""From the store's rows to the resources of the REST API. Used by the routes and by the page."""
+"""From the store's rows to the resources of the REST API. Used by the routes."""
 
 import json
 import os
@@ -17,8 +17,9 @@ from proctor.manager.lifecycle.experiment_failures import most_frequent
 from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.store.errors import RowNotFound
 from proctor.manager.store.rows import CheckpointRow, ExperimentRow, MetricRow, TrialJobRow, TrialRow
-from proctor.manager.store.tables import events, jobs, trials
+from proctor.manager.store.tables import curves, events, jobs, trials
 from proctor.manager.store.tables.jobs import JobUsage
+from proctor.manager.store.trial_table.columns import CurveValues, curve_columns, step_of
 from proctor.sdk.metrics import JSON_WORDS
 from proctor.sdk.protocol import checkpoint_place
 from proctor.training_services.nodes.pool import Node, NodePool, Reservation
@@ -35,6 +36,25 @@ MOST_SHOWN = 60
 def objective(experiment: ExperimentRow) -> models.Objective:
     """What the experiment optimizes, as it was decided when it was created."""
     return models.Objective(metric=METRIC, direction=stored_direction(experiment.config))
+
+
+async def read_curve_values(
+    context: ApiContext,
+    experiment: ExperimentRow,
+    *,
+    filter: str | None = None,
+    sort: Sequence[str] = (),
+    columns: Sequence[str] = (),
+) -> CurveValues:
+    """The values of the columns of curves that a query of the table names. Raises QueryRefused."""
+    names = curve_columns(filter, sort, columns)
+    if not names:
+        return {}
+    database = await context.manager.metrics(experiment.id)
+    steps = {name: step_of(name) for name in names}
+    return await context.manager.read_heavy(
+        database, curves.column_values, steps, experiment.report_from, is_maximized(experiment)
+    )
 
 
 def is_maximized(experiment: ExperimentRow) -> bool:

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from proctor.manager.api import columnar, models
 from proctor.manager.api.dependencies import LARGEST_ID, Context, TableColumns, TrialFilter
-from proctor.manager.api.resources import experiment_resource, reasons_of_running
+from proctor.manager.api.resources import experiment_resource, read_curve_values, reasons_of_running
 from proctor.manager.store.tables import experiments
 from proctor.manager.store.trial_table import changes, table
 
@@ -68,6 +68,8 @@ async def get_changes(
             lambda connection: changes.new_points(connection, found.metrics, member=row.report_from)
         )
     trial_ids = found.trial_ids | {each.trial_id for each in points or ()}
+    named = columns.split(",")
+    curve_values = await read_curve_values(context, row, filter=filter, columns=named) if trial_ids else {}
     is_too_much = points is None or len(trial_ids) > changes.MAX_TRIALS
 
     def read(connection: sqlite3.Connection) -> bytes:
@@ -88,8 +90,9 @@ async def get_changes(
                 experiment_id,
                 now=now,
                 filter=filter,
-                columns=columns.split(","),
+                columns=named,
                 trial_ids=trial_ids,
+                curve_values=curve_values,
                 limit=changes.MAX_TRIALS,
             )
             columnar.add_reasons(rows, reasons_of_running(context, connection, experiment_id))
@@ -101,6 +104,7 @@ async def get_changes(
                     filter=filter,
                     columns=["no"],
                     trial_ids=trial_ids,
+                    curve_values=curve_values,
                     limit=changes.MAX_TRIALS,
                 )
                 left = {numbers[trial_id] for trial_id in trial_ids} - set(found_again.columns[0].values)

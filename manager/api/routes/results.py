@@ -27,7 +27,13 @@ from proctor.manager.api.dependencies import (
 )
 from proctor.manager.api.json_types import utc_or_none
 from proctor.manager.api.requests import ImportRow
-from proctor.manager.api.resources import best_resource, explain_no_best, is_maximized, reasons_of_running
+from proctor.manager.api.resources import (
+    best_resource,
+    explain_no_best,
+    is_maximized,
+    read_curve_values,
+    reasons_of_running,
+)
 from proctor.manager.api.text import read_part, text_part
 from proctor.manager.dispatcher.client.process import earlier_log
 from proctor.manager.errors import NotFound
@@ -110,7 +116,7 @@ async def get_table(
 ) -> Response:
     """The trials that the filter lets through, in the order of `sort` and then of their numbers. With `Accept:
     application/vnd.proctor.columns` the same in a binary format, column by column. docs/rest.md describes both."""
-    await context.manager.experiment(experiment_id)
+    experiment = await context.manager.experiment(experiment_id)
     is_binary = format is None and columnar.MEDIA_TYPE in request.headers.get("accept", "")
     headers = {"Vary": "Accept"}
     if format is not None:
@@ -118,15 +124,17 @@ async def get_table(
     now = context.manager.clock.now()
 
     control = context.manager.control
+    named = columns.split(",")
     asked = columnar.TableQuery(
         experiment_id,
         now=now,
         filter=filter,
         sort=sort or (),
-        columns=columns.split(","),
+        columns=named,
         offset=offset,
         limit=limit,
         reasons=await control.read(lambda connection: reasons_of_running(context, connection, experiment_id)),
+        curve_values=await read_curve_values(context, experiment, filter=filter, sort=sort or (), columns=named),
         format="columns" if is_binary else format or "json",
     )
     return await answer_while_connected(

@@ -30,6 +30,7 @@ from proctor.manager.api.resources import (
     job_resource,
     metric_resource,
     newest_node,
+    read_curve_values,
     trial_resource,
 )
 from proctor.manager.api.text import NEXT_OFFSET, begin_of, text_part
@@ -69,6 +70,7 @@ async def list_trials(
     experiment = await context.manager.experiment(experiment_id)
     order = _column_order(sort, maximize=is_maximized(experiment))
     now = context.manager.clock.now()
+    curve_values = await read_curve_values(context, experiment, filter=filter, sort=[order])
 
     def find(connection: sqlite3.Connection) -> trials.TrialPage[TrialRow]:
         if filter is None and order in _INDEXED:
@@ -82,6 +84,7 @@ async def list_trials(
             statuses=status,
             sort=order,
             cursor=cursor,
+            curve_values=curve_values,
             limit=limit,
         )
 

@@ -8,7 +8,7 @@ import math
 import sqlite3
 import sys
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,6 +66,35 @@ def read_one(connection: sqlite3.Connection, trial_id: str, *, member: int, key:
     """The visible curve of one trial; it may have no points."""
     found = _read(connection, "curves.of_trial", {"trial_id": trial_id}, member, key)
     return next(found, Curve(trial_id, 0.0, b"", b"", b""))
+
+
+def column_values(
+    connection: sqlite3.Connection, steps: Mapping[str, int | None], member: int, maximize: bool
+) -> dict[str, dict[str, float]]:
+    """What columns of the table show of the visible curves, by trial id: the value at a step, or the best one (None).
+
+    The value at a step is that of the last point up to it. Trials whose curve does not reach the step are left out, as
+    are values that are not finite.
+    """
+    found: dict[str, dict[str, float]] = {name: {} for name in steps}
+    best = max if maximize else min
+    for curve in read_all(connection, member=member):
+        values = _from_bytes(curve.values)
+        for name, step in steps.items():
+            if step is None:
+                value = best((each for each in values if not math.isnan(each)), default=math.nan)
+            else:
+                value = _value_at(step, _from_bytes(curve.steps), values)
+            if not math.isnan(value):
+                found[name][curve.trial_id] = value
+    return found
+
+
+def _value_at(step: int, steps: "array[float]", values: "array[float]") -> float:
+    if max(steps, default=-1) < step:
+        return math.nan
+    place = max((place for place, each in enumerate(steps) if each <= step), default=None)
+    return math.nan if place is None else values[place]
 
 
 def count_points(connection: sqlite3.Connection, *, member: int) -> int:
@@ -155,6 +184,14 @@ def _singles(numbers: Sequence[float | None]) -> bytes:
     """Numbers as float32; NaN for one that is missing or does not fit."""
     fitting = [math.nan if each is None or not abs(each) <= _LARGEST_SINGLE else each for each in numbers]
     return _to_bytes(array("f", fitting))
+
+
+def _from_bytes(data: bytes) -> "array[float]":
+    """The numbers of a blob."""
+    numbers = array("f", data)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers
 
 
 def _to_bytes(numbers: "array[float]") -> bytes:

@@ -1,12 +1,14 @@
 """The columns of the table, and filters and orders of them as SQL with bound values.
 
-A column is one of COLUMNS, `parameter.<name>` (nested choices with dots: `parameter.model`, `parameter.model.lr`) or
-`value.<key>` (what a final metric has beside its number). A bare name that is none of COLUMNS is a parameter's. What
-kind of values a parameter has is looked up in the trials, so that a name that none of them has is an error.
+A column is one of COLUMNS, `parameter.<name>` (nested choices with dots: `parameter.model`, `parameter.model.lr`),
+`value.<key>` (what a final metric has beside its number), or `curve.best` or `curve.at.<step>`, whose values are read
+from another database before (`tables/curves.py`). A bare name that is none of COLUMNS is a parameter's. What kind of
+values a parameter has is looked up in the trials, so that a name that none of them has is an error.
 """
 
+import re
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from difflib import get_close_matches
@@ -29,12 +31,21 @@ from proctor.manager.store.trial_table.filters import (
     Literal,
     Membership,
     Not,
+    columns_of,
+    parse,
     refuse,
 )
 from proctor.sdk.flattening import flatten, metric_fields
 
 PARAMETER, METRIC = "parameter", "value"
 """The columns of the parameters begin with the first word, those of a metric's further keys with the second."""
+CURVE = "curve"
+CURVE_BEST = f"{CURVE}.best"
+_AT_STEP = re.compile(rf"{CURVE}\.at\.(\d{{1,15}})")
+MOST_CURVE_COLUMNS = 20
+"""Of one query."""
+CurveValues = Mapping[str, Mapping[str, float]]
+"""Of each column of curves that a query names, the values by the ids of the trials."""
 _SEARCHED_TRIALS = 200
 """The newest ones: whose names are offered where one is unknown."""
 _MOST_OFFERED = 40
@@ -94,10 +105,20 @@ class SqlQuery:
     """The SQL of a query of one experiment's trials: expressions of columns, conditions, and the values they bind.
 
     :param now: Unix time.
+    :param curve_values: what `curve_columns` has found in the query.
     """
 
-    def __init__(self, connection: sqlite3.Connection, experiment_id: str, now: float) -> None:
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        experiment_id: str,
+        now: float,
+        curve_values: CurveValues | None = None,
+    ) -> None:
         self.experiment_id = experiment_id
+        self._curve_values = curve_values or {}
+        if self._curve_values:
+            connection.create_function("curve_value", 2, self._curve_value, deterministic=True)
         self._connection = connection
         self.values: dict[str, SqlValue] = {"experiment_id": experiment_id, "now": now}
         self._known: dict[str, SqlColumn] = dict(COLUMNS)
@@ -114,6 +135,10 @@ class SqlQuery:
         if name not in self._known:
             self._known[name] = self._find(name, key, position)
         return self._known[name]
+
+    def is_stored(self, name: str) -> bool:
+        """Whether a column has a place of its own in a row, other than a key of parameters or of a metric."""
+        return name in COLUMNS or name in self._curve_values
 
     def order(self, sort: str) -> tuple[SqlColumn, bool]:
         """The column of a sort order, and whether the greatest come first: `-value`. Raises QueryRefused."""
@@ -156,7 +181,12 @@ class SqlQuery:
 
     # ---- parameters, and further keys of metrics
 
+    def _curve_value(self, name: str, trial_id: str) -> float | None:
+        return self._curve_values[name].get(trial_id)
+
     def _find(self, name: str, key: str, position: int) -> SqlColumn:
+        if name in self._curve_values:
+            return SqlColumn(name, Kind.NUMBER, f"curve_value({self.bind(name)}, t.id)")
         root, dot, rest = name.partition(".")
         if not name or (dot and not rest):
             raise self._unknown(name, key, position)
@@ -188,10 +218,27 @@ class SqlQuery:
             named |= dict.fromkeys(flatten({PARAMETER: decode(parameters)}))
             named |= dict.fromkeys(metric_fields(decode(metric or "null")))
         named.pop(METRIC, None)
-        known = [*COLUMNS, *named, *(each.removeprefix(f"{PARAMETER}.") for each in named)]
+        known = [*COLUMNS, CURVE_BEST, *named, *(each.removeprefix(f"{PARAMETER}.") for each in named)]
         near = next(iter(get_close_matches(name, known, n=1, cutoff=0.6)), None)
         expected = "a column" if near else f"one of the columns {', '.join([*COLUMNS, *named][:_MOST_OFFERED])}"
         return QueryRefused(key, position=position, expected=expected, found=repr(name), nearest=near)
+
+
+def curve_columns(filter: str | None, sort: Sequence[str], columns: Sequence[str]) -> list[str]:
+    """The columns of curves that a query names, each once. Raises QueryRefused for a filter that cannot be read, and
+    for too many of them."""
+    names = [*(() if filter is None else columns_of(parse(filter))), *(each.removeprefix("-") for each in sort)]
+    found = list(dict.fromkeys(name for name in (*names, *columns) if name == CURVE_BEST or _AT_STEP.fullmatch(name)))
+    if len(found) > MOST_CURVE_COLUMNS:
+        expected = f"at most {MOST_CURVE_COLUMNS} columns of curves"
+        raise QueryRefused("columns", position=0, expected=expected, found=str(len(found)))
+    return found
+
+
+def step_of(name: str) -> int | None:
+    """The step of `curve.at.<step>`; None for the best value."""
+    found = _AT_STEP.fullmatch(name)
+    return None if found is None else int(found[1])
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ value means depends on its column (`columns.py`). A test of a value that is miss
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from proctor.manager.store.errors import QueryRefused
@@ -107,6 +107,18 @@ class AnyOf:
 
 
 Filter = Comparison | Membership | IsNull | Not | AllOf | AnyOf
+
+
+def columns_of(filter: Filter) -> Iterator[str]:
+    """The names of the columns that a filter tests, as they were written."""
+    match filter:
+        case AllOf(operands) | AnyOf(operands):
+            for operand in operands:
+                yield from columns_of(operand)
+        case Not(operand):
+            yield from columns_of(operand)
+        case Comparison(column) | Membership(column) | IsNull(column):
+            yield column.name
 
 
 @dataclass(frozen=True, slots=True)

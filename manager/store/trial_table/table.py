@@ -13,7 +13,16 @@ from proctor.manager.store.rows import TrialRow
 from proctor.manager.store.statements import encode
 from proctor.manager.store.tables import events, trials
 from proctor.manager.store.tables.trials import TrialPage, decode_cursor, encode_cursor
-from proctor.manager.store.trial_table.columns import COLUMNS, COMPUTED, METRIC, PARAMETER, Kind, SqlColumn, SqlQuery
+from proctor.manager.store.trial_table.columns import (
+    COLUMNS,
+    COMPUTED,
+    METRIC,
+    PARAMETER,
+    CurveValues,
+    Kind,
+    SqlColumn,
+    SqlQuery,
+)
 from proctor.manager.store.trial_table.filters import parse
 from proctor.sdk.flattening import flatten
 from proctor.sdk.metrics import DEFAULT_KEY, JSON_WORDS
@@ -78,6 +87,7 @@ def read(
     sort: Sequence[str] = (),
     columns: Sequence[str] = (ALL,),
     trial_ids: Collection[str] | None = None,
+    curve_values: CurveValues | None = None,
     offset: int = 0,
     limit: int,
 ) -> TrialTable:
@@ -86,10 +96,11 @@ def read(
     :param sort: columns, with a "-" for the greatest first. Trials without a value come last.
     :param columns: names; `*` for all that are stored, `parameter.*`, `value.*`.
     :param trial_ids: only these trials.
+    :param curve_values: of the columns that `curve_columns` finds in the query.
     :param now: Unix time, for how long running trials have run.
     Raises QueryRefused.
     """
-    query = SqlQuery(connection, experiment_id, now)
+    query = SqlQuery(connection, experiment_id, now, curve_values)
     condition = "" if filter is None else f" AND {query.condition(parse(filter))}"
     experiment = "t.experiment_id = :experiment_id"
     if trial_ids is not None:
@@ -122,13 +133,14 @@ def page(
     statuses: Collection[TrialStatus] | None = None,
     sort: str = "no",
     cursor: str | None = None,
+    curve_values: CurveValues | None = None,
     limit: int,
 ) -> TrialPage[TrialRow]:
     """As `tables.trials.page`, with a filter and in the order of any column. Raises QueryRefused and BadCursor.
 
     A page costs a look at all trials: `tables.trials.page` has the orders that do not.
     """
-    query = SqlQuery(connection, experiment_id, now)
+    query = SqlQuery(connection, experiment_id, now, curve_values)
     column, backwards = query.order(sort)
     conditions = ["t.experiment_id = :experiment_id"]
     if filter is not None:
@@ -183,8 +195,8 @@ class _Reading:
 
     def __init__(self, query: SqlQuery, names: Sequence[str]) -> None:
         self._names = list(dict.fromkeys(_in_full(query, names)))
-        self._stored = [COLUMNS[name] for name in self._names if name in COLUMNS]
-        roots = {name.partition(".")[0] for name in self._names if name not in COLUMNS}
+        self._stored = [query.column(name, "columns", 0) for name in self._names if query.is_stored(name)]
+        roots = {name.partition(".")[0] for name in self._names if not query.is_stored(name)}
         self._documents = [_Documents(root, source) for root, source in _SOURCES.items() if root in roots]
         self._values: list[list[Any]] = [[] for _ in self._stored]
         self.rows = 0

@@ -32,9 +32,9 @@ def unpack(data: bytes) -> dict[int, list[tuple[float, float]]]:
     }
 
 
-async def ended(api: Any, reports: list[list[Any]]) -> tuple[str, list[str]]:
+async def ended(api: Any, reports: list[list[Any]], **options: Any) -> tuple[str, list[str]]:
     """An experiment whose trials have reported these values: its address, and their ids."""
-    created = await api.create()
+    created = await api.create(**options)
     await api.ended(created["id"])
     path = f"/api/v1/experiments/{created['id']}"
     ids = [trial["id"] for trial in (await api.client.get(f"{path}/trials")).json()["items"]]
@@ -175,3 +175,43 @@ async def test_packed_curves_give_the_same_answers(api: Any) -> None:
         await database.write(lambda c, each=each: curve_rows.store(c, each, member=0))
     assert await database.read(lambda c: curve_rows.unpacked(c, member=0)) == []
     assert [(await api.client.get(question)).content for question in questions] == before
+
+
+async def test_the_table_has_the_best_value_of_a_curve_and_its_value_at_a_step(api: Any) -> None:
+    reports = [[0.25, 0.75, 0.5], [0.5, "NaN", 0.125, 0.375], [0.625]]
+    path, ids = await ended(api, reports, tuner={"name": "Random"}, objective={"direction": "maximize"})
+    # steps are 0, 10, 20, …; the newest trial has no point at 10, the NaN of the second is no value
+    columns = "no,curve.best,curve.at.15,curve.at.30"
+    found = (await api.client.get(f"{path}/table?columns={columns}&sort=no")).json()
+    assert [head["name"] for head in found["columns"]] == columns.split(",")
+    assert {head["type"] for head in found["columns"]} == {"number"}
+    assert found["rows"][:3] == [[0, 0.75, 0.75, None], [1, 0.5, None, 0.375], [2, 0.625, None, None]]
+    assert "curve.best" not in {head["name"] for head in (await api.client.get(f"{path}/table")).json()["columns"]}
+
+    best_first = await api.client.get(f"{path}/table?columns=no&sort=-curve.best&limit=3")
+    assert [row[0] for row in best_first.json()["rows"]] == [0, 2, 1]
+    listed = await api.client.get(f"{path}/trials?filter=curve.best%20%3E%200.55&sort=curve.best")
+    assert [trial["id"] for trial in listed.json()["items"]] == [ids[2], ids[0]]
+    changed = (await api.client.get(f"{path}/changes?after=0&columns=no,curve.best&filter=curve.best > 0.7")).json()
+    assert changed["reset"] or changed["rows"]["rows"] == [[0, 0.75]]
+
+
+async def test_the_best_value_is_the_smallest_where_the_experiment_minimizes(api: Any) -> None:
+    created = await api.create(objective={"direction": "minimize"})
+    await api.ended(created["id"])
+    path = f"/api/v1/experiments/{created['id']}"
+    [trial] = (await api.client.get(f"{path}/trials?limit=1")).json()["items"]
+    await report(api, created["id"], trial["id"], [0.5, 0.25, 0.75])
+    found = (await api.client.get(f"{path}/table?columns=curve.best&sort=no&limit=1")).json()
+    assert found["rows"] == [[0.25]]
+
+
+@pytest.mark.parametrize("name", ["curve.bets", "curve.at", "curve.at.-1", "curve.at.x", "curve"])
+async def test_a_column_of_curves_that_there_is_not_is_refused(api: Any, name: str) -> None:
+    path, _ = await ended(api, [[0.25]])
+    for query in (f"table?columns={name}", f"table?sort={name}", f"trials?filter={name} > 1"):
+        answer = await api.client.get(f"{path}/{query}")
+        assert answer.status_code == 422, query
+        assert repr(name) in answer.text.replace('\\"', '"')
+    many = ",".join(f"curve.at.{step}" for step in range(21))
+    assert "at most 20 columns of curves" in (await api.client.get(f"{path}/table?columns={many}")).text
