@@ -457,8 +457,7 @@ class Manager:
         if self._reads is None or not database.has_threads:
             return await database.read(lambda connection: function(connection, *arguments), **limit)
         reads = self._reads.control if database is self.control else self._reads.metrics
-        with database.kept_open():
-            return await reads.read(database.path, function, *arguments, **limit)
+        return await reads.read(database.path, function, *arguments, **limit, held=database.kept_open())
 
     async def read_job_file(self, trial_id: str, job_number: int | None, path: str, offset: int, limit: int) -> bytes:
         """Part of a file of a trial's job (None: its newest). Raises NotFound."""

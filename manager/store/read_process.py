@@ -13,7 +13,7 @@ import sys
 import threading
 import traceback
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, closing, suppress
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, closing, nullcontext, suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, BinaryIO, Self, TypeVar
@@ -26,6 +26,8 @@ IDLE_SECONDS = 60.0
 """After how long without a read the process ends; the next one starts another."""
 _GRACE_SECONDS = 30.0
 """What a read may take beyond its time limit, outside of SQLite; after that its process is killed."""
+_CANCEL_SECONDS = 0.5
+"""In which a canceled read has to end; after that its process is killed. SQLite ends at once, Python code does not."""
 _END_SECONDS = 5.0
 _PIPE_BYTES = 16 * 1024 * 1024
 _NICENESS = 5
@@ -56,6 +58,7 @@ class ReadProcess:
         self._reads = 0
         self._current = 0  # the number of the read that is carried out; 0: of none
         self._unwanted: set[int] = set()  # reads whose callers were canceled
+        self._limit: asyncio.Timeout | None = None  # of the read that is carried out
         self._timer: asyncio.TimerHandle | None = None
         self._group: asyncio.TaskGroup | None = None
 
@@ -69,8 +72,8 @@ class ReadProcess:
             try:
                 yield reads
             finally:
+                reads._group = None  # no other read begins
                 async with reads._turn:
-                    reads._group = None
                     await asyncio.shield(reads._end())
 
     @property
@@ -78,28 +81,49 @@ class ReadProcess:
         """Of the process; None while there is none."""
         return None if self._process is None else self._process.pid
 
-    async def read(self, path: str, function: Callable[..., T], *arguments: Any, time_limit_seconds: float = 5.0) -> T:
+    async def read(
+        self,
+        path: str,
+        function: Callable[..., T],
+        *arguments: Any,
+        time_limit_seconds: float = 5.0,
+        held: AbstractContextManager[None] | None = None,
+    ) -> T:
         """The result of `function`, of a connection to the database and the arguments, on one consistent state of it.
 
         They are copied, and so is the result. Reads take turns. One whose caller is canceled is interrupted. Raises
         what the function raises, ReadTimeout, and DatabaseUnusable where the file cannot be read, or no process starts.
+
+        :param held: entered now, and left when the process no longer reads: a canceled caller is gone before that.
         """
         if self._group is None:
             raise DatabaseUnusable(f"The database {path} cannot be read: the manager ends.")
         self._reads += 1
         read = _Read(self._reads, path, pickle.dumps((function, arguments)), time_limit_seconds)
+        holding = ExitStack()
+        holding.enter_context(held or nullcontext())
         # A task of its own: when the caller is canceled, the answer has to be received all the same.
         work = self._group.create_task(self._take_turn(read), name="heavy read")
+        work.add_done_callback(lambda _: holding.close())
         try:
             result, error = await asyncio.shield(work)
         except asyncio.CancelledError:
-            self._unwanted.add(read.number)
-            if self._current == read.number and self._process is not None and self._process.stdin is not None:
-                _send(self._process.stdin, read.number)
+            if not work.done():
+                self._cancel(read.number)
             raise
         if error is not None:
             raise error
         return result  # type: ignore[no-any-return]
+
+    def _cancel(self, number: int) -> None:
+        """No one waits for this read any more."""
+        self._unwanted.add(number)
+        if self._current == number and self._limit is not None:
+            assert self._process is not None
+            assert self._process.stdin is not None
+            _send(self._process.stdin, number)
+            with suppress(RuntimeError):  # it is over just now
+                self._limit.reschedule(asyncio.get_running_loop().time() + _CANCEL_SECONDS)
 
     async def _take_turn(self, read: _Read) -> tuple[Any, Exception | None]:
         """The result, or what is to be raised."""
@@ -121,10 +145,12 @@ class ReadProcess:
             if read.number in self._unwanted:
                 break
             process = self._process or await self._start()
+            if read.number in self._unwanted:  # while the process was being started
+                break
             assert process.stdin is not None
             assert process.stdout is not None
             try:
-                async with asyncio.timeout(read.time_limit_seconds + _GRACE_SECONDS):
+                async with asyncio.timeout(read.time_limit_seconds + _GRACE_SECONDS) as self._limit:
                     _send(process.stdin, read)
                     await process.stdin.drain()
                     size = await process.stdout.readexactly(_LENGTH_BYTES)
@@ -143,6 +169,8 @@ class ReadProcess:
                 if error is not None:
                     error.add_note(trace)
                 return result, error
+            finally:
+                self._limit = None
         return None, None  # no one waits for it
 
     async def _start(self) -> asyncio.subprocess.Process:
@@ -261,7 +289,9 @@ def _answer(read: _Read, unwanted: set[int]) -> bytes:
     except Exception as error:
         translated = translate(error, read.path, read.time_limit_seconds)
         try:
-            return pickle.dumps((None, translated, traceback.format_exc()))
+            answer = pickle.dumps((None, translated, traceback.format_exc()))
+            pickle.loads(answer)  # here, as what fails in the manager ends it
+            return answer
         except Exception:  # it cannot be copied
             return pickle.dumps(
                 (None, RuntimeError(f"{type(translated).__name__}: {translated}"), traceback.format_exc())

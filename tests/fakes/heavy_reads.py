@@ -23,6 +23,22 @@ def endless(connection: sqlite3.Connection) -> Any:
     return connection.execute(_ENDLESS).fetchone()
 
 
+def endless_code(connection: sqlite3.Connection) -> Any:
+    while True:
+        pass
+
+
+class _NotCopied(Exception):
+    """Can be pickled, and not be unpickled."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(f"{first} {second}")
+
+
+def raise_what_cannot_be_copied(connection: sqlite3.Connection) -> None:
+    raise _NotCopied("two", "words")
+
+
 def write(connection: sqlite3.Connection) -> None:
     connection.execute("CREATE TABLE x (y)")
 

@@ -6,13 +6,24 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fakes import heavy_reads
-from fakes.heavy_reads import die, endless, one, refuse, refuse_all, whole, write
+from fakes.heavy_reads import (
+    die,
+    endless,
+    endless_code,
+    one,
+    raise_what_cannot_be_copied,
+    refuse,
+    refuse_all,
+    whole,
+    write,
+)
 
 from proctor.manager.errors import BadRequest
 from proctor.manager.store.connections import open_writer
@@ -72,6 +83,8 @@ async def test_errors_arrive_as_from_a_reader_thread(reads: ReadProcess, path: s
         await reads.read(str(tmp_path / "nonesuch.db"), one, 1)
     with pytest.raises(sqlite3.OperationalError, match="readonly"):
         await reads.read(path, write)
+    with pytest.raises(RuntimeError, match="_NotCopied: two words"):
+        await reads.read(path, raise_what_cannot_be_copied)
     assert await reads.read(path, one, 5) == b"5"
 
 
@@ -87,6 +100,48 @@ async def test_a_read_whose_caller_is_canceled_does_not_hold_up_the_next(reads: 
         queued.cancel()
     assert await reads.read(path, one, 7) == b"7"
     assert reads.pid == pid
+
+
+async def cancel_begun(reads: ReadProcess, path: str, function: Any, **held: Any) -> None:
+    """Cancel a read as soon as it has its turn."""
+    async with asyncio.TaskGroup() as group:
+        waiting = group.create_task(reads.read(path, function, time_limit_seconds=600.0, **held))
+        while reads._current == 0:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        waiting.cancel()
+
+
+async def test_a_canceled_read_in_python_code_ends_with_its_process(reads: ReadProcess, path: str) -> None:
+    pid, _ = await reads.read(path, whole)
+    await cancel_begun(reads, path, endless_code)
+    async with asyncio.timeout(60):  # of 630
+        assert await reads.read(path, one, 7) == b"7"
+    assert not is_alive(pid)
+
+
+async def test_a_read_that_is_canceled_while_its_process_starts_is_not_begun(reads: ReadProcess, path: str) -> None:
+    await cancel_begun(reads, path, die)
+    pid, _ = await reads.read(path, whole)
+    assert reads.pid == pid
+    assert not reads._unwanted
+
+
+async def test_what_is_held_for_a_canceled_read_is_held_until_the_process_has_ended_it(
+    reads: ReadProcess, path: str
+) -> None:
+    found = []
+
+    @contextmanager
+    def held() -> Iterator[None]:
+        found.append("begin")
+        yield
+        found.append(f"end of {reads._current}")
+
+    await reads.read(path, whole)
+    await cancel_begun(reads, path, endless, held=held())
+    assert found == ["begin"]
+    assert await reads.read(path, one, 7) == b"7"
+    assert len(found) == 2
 
 
 async def test_a_process_that_was_killed_is_replaced(reads: ReadProcess, path: str) -> None:
