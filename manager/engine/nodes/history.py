@@ -21,6 +21,8 @@ from proctor.training_services.nodes.pool import Node, NodePool, NodeStatus
 log = logging.getLogger(__name__)
 
 SAMPLE_SECONDS = 10.0
+CLEAN_UP_SECONDS = 3600.0
+"""Between two deletions of what is too old of all nodes: one that is gone deletes nothing by writing."""
 MOST_UNWRITTEN = 600
 """Samples of a node that are kept in memory while nothing can be written."""
 
@@ -53,18 +55,26 @@ class NodeHistory:
         self._control = control
         self._clock = clock
         self._unwritten: dict[str, list[NodeSample]] = {}
+        self._clean_up_due = float("-inf")
 
     async def keep(self) -> None:
         """Take samples until canceled."""
+        while True:
+            await self.delete_old()
+            self.sample()
+            await self.write_full_minutes()
+            await asyncio.sleep(SAMPLE_SECONDS)
+
+    async def delete_old(self) -> None:
+        """Delete what is too old, also of nodes that are gone; at most once an hour."""
+        if self._clock.monotonic() < self._clean_up_due:
+            return
+        self._clean_up_due = self._clock.monotonic() + CLEAN_UP_SECONDS
         now = self._clock.now()
         try:
             await self._control.write(lambda c: nodes.delete_old_samples(c, now=now))
         except StoreError as error:
             log.warning("old samples of nodes are kept for now: %s", error, extra={"action": "nodes.sample"})
-        while True:
-            self.sample()
-            await self.write_full_minutes()
-            await asyncio.sleep(SAMPLE_SECONDS)
 
     def sample(self) -> None:
         """Take one sample of each connected node."""

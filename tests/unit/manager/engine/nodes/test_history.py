@@ -79,6 +79,20 @@ async def test_no_more_than_a_day_of_samples_is_kept(tmp_path: Path) -> None:
         assert (await control.read(lambda c: c.execute(count).fetchone()))[0] == 0
 
 
+async def test_samples_of_a_node_that_is_gone_are_deleted_while_the_manager_runs(tmp_path: Path) -> None:
+    clock = SetClock()
+    async with await Database.open(str(tmp_path / "control.db"), "control") as control:
+        history = NodeHistory(NodePool(), control, clock)
+        await history.delete_old()
+        await control.write(lambda c: nodes.write_samples(c, "gone", [NodeSample(START, 1.0, 1)]))
+        before = control.commits
+        await history.delete_old()
+        assert control.commits == before
+        clock.time += (KEPT_MINUTES + 1) * 60
+        await history.delete_old()
+        assert await control.read(lambda c: c.execute("SELECT count(*) FROM node_samples").fetchone()) == (0,)
+
+
 async def test_a_node_that_is_not_connected_is_not_sampled(tmp_path: Path) -> None:
     pool = NodePool()
     pool.add("gpu-1", "remote")
