@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
+from weakref import WeakValueDictionary
 
 
 @dataclass(frozen=True)
@@ -27,20 +28,19 @@ class Densities:
 
     def __init__(self) -> None:
         self._kept: dict[Hashable, Density] = {}
-        self._counting: dict[Hashable, asyncio.Lock] = {}
+        self._counting: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()  # while someone waits
 
     async def get(self, subject: Hashable, tag: str, count: Callable[[], Awaitable[Density]]) -> Density:
         """The density of the curves of `tag`, or one that is somewhat older."""
         lock = self._counting.setdefault(subject, asyncio.Lock())
         async with lock:
-            found = self._kept.pop(subject, None)
+            found = self._kept.get(subject)
             if found is None or (found.tag != tag and time.monotonic() >= self._due(found)):
                 found = await count()
+            self._kept.pop(subject, None)
             self._kept[subject] = found
             while len(self._kept) > self.MOST:
-                oldest = next(iter(self._kept))
-                del self._kept[oldest]
-                self._counting.pop(oldest, None)
+                del self._kept[next(iter(self._kept))]
         return found
 
     def _due(self, density: Density) -> float:

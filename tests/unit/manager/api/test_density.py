@@ -1,5 +1,6 @@
 """How many curves pass through each cell of a chart."""
 
+import gc
 import json
 import struct
 from array import array
@@ -113,6 +114,24 @@ async def test_one_that_was_costly_is_not_counted_again_with_each_change() -> No
     assert counted == ["a"]
     for tag in ("a", "b"):
         assert (await kept.get("another", tag, counting(tag, -1e9))).tag == tag
+
+
+async def test_one_that_cannot_be_counted_leaves_the_earlier_one_and_nothing_else() -> None:
+    kept = Densities()
+
+    async def count() -> Density:
+        return Density("a", b"current", b"older", -1e9, 1.0)
+
+    async def fail() -> Density:
+        raise OSError("no process")
+
+    await kept.get("subject", "a", count)
+    for subject in ("subject", "unknown"):
+        with pytest.raises(OSError, match="no process"):
+            await kept.get(subject, "b", fail)
+    assert (await kept.get("subject", "a", fail)).tag == "a"
+    gc.collect()
+    assert not kept._counting
 
 
 points = st.lists(st.tuples(st.floats(0, 9, width=32), st.floats(-5, 5, width=32) | st.just(NAN)), max_size=8)
