@@ -185,7 +185,7 @@ async def compute(data: bytes, *, limit_seconds: int = LIMIT_SECONDS) -> Any:
     answer within its time. It is gone when this returns."""
     require_spare()
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", MODULE, "--parent", str(os.getpid()), "--seconds", str(limit_seconds)),
+        *(sys.executable, "-P", "-m", MODULE, "--parent", str(os.getpid()), "--seconds", str(limit_seconds)),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

@@ -145,6 +145,14 @@ async def test_a_process_that_is_killed_or_too_slow_is_gone_and_says_so(
     assert await pgrep.wait() == 1  # none
 
 
+async def test_a_module_in_the_folder_of_the_manager_is_not_imported(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "optuna.py").write_text("raise SystemExit('the module of somebody else')")
+    monkeypatch.chdir(tmp_path)
+    assert (await importance.compute(QUESTION))["trials"] == 0
+
+
 def test_the_process_ends_with_its_parent_and_at_its_own_limit() -> None:
     program = [sys.executable, "-m", importance.MODULE, "--seconds"]
     orphan = subprocess.Popen([*program, "600", "--parent", "1"], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
