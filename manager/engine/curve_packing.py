@@ -1,7 +1,7 @@
 """Packing curves in the background: those of trials that end, and of experiments whose curves are looked at.
 
 A curve that is not packed is read from its rows, which costs more and gives the same. So nothing waits for this, and
- what fails is tried again when the curves are read the next time.
+what fails is tried again when the curves are read the next time.
 """
 
 import asyncio
