@@ -74,7 +74,7 @@ async def test_keys_that_are_not_packed_are_read_from_the_rows(api: Any, monkeyp
     await report(api, experiment_id, ids[0], [{"default": n, "loss": n / 2} for n in range(curves.FEWEST_POINTS)])
     database = await api.manager.metrics(experiment_id)
 
-    async def read(key: str) -> curves.Curve:
+    async def read(key: str) -> Any:
         return await database.read(lambda c: curves.read_one(c, ids[0], member=0, key=key))
 
     before = [await read(key) for key in ("default", "loss")]
