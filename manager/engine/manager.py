@@ -110,7 +110,7 @@ class Manager:
             )
         )
         self.platforms = Platforms(home, providers, self._supervisor)
-        self.node_connections = NodeConnections(pool, providers, self._supervisor)
+        self.node_connections = NodeConnections(pool, providers, self._supervisor, self.nodes)
         self.trials = Trials(self._supervisor, control)
         self.importances = Importances(control, clock)
         self._files = TrialFiles(control, self._supervisor)

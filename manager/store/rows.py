@@ -235,6 +235,8 @@ class TrialJobRow(Row):
     """Processor time of all its processes, once it has ended; None where it is not known."""
     checkpoints: JsonValue = None
     """What its service was offered to continue from, in order (`CheckpointOffer`)."""
+    stopped_by: str | None = None
+    """Who has asked for its stop, as `Actor.to_text` gives it; None where its end has another cause."""
 
     @property
     def gpu_seconds(self) -> float:

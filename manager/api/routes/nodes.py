@@ -38,9 +38,10 @@ async def get_node(context: Context, node_id: str) -> models.Node:
 
 
 @nodes.post("/nodes/{node_id}/check", status_code=202, summary="Try to reach a machine now")
-async def check_node(context: Context, node_id: str) -> models.Node:
+async def check_node(context: Context, sender: RequestSender, node_id: str) -> models.Node:
     """Instead of at its next retry. Events of kind `node` report the result."""
-    [resource] = await node_resources(context, [context.manager.node_connections.check(node_id)])
+    node = await context.manager.node_connections.check(node_id, actor=sender.actor)
+    [resource] = await node_resources(context, [node])
     return resource
 
 
@@ -69,6 +70,7 @@ async def resume_node(context: Context, sender: RequestSender, node_id: str) -> 
 )
 async def collect_files(
     context: Context,
+    sender: RequestSender,
     node_id: str,
     experiment_id: Annotated[str | None, Query(description="Only the files of this experiment.")] = None,
 ) -> StreamingResponse:
@@ -76,7 +78,7 @@ async def collect_files(
     the files to the folder of their experiment, and removes them from the machine. The answer is a line of JSON every
     few seconds until `is_finished`, for one experiment after the other; none if there is nothing to collect. It
     continues if the client disconnects; another request joins it."""
-    collections = await context.manager.node_connections.collect(node_id, experiment_id)
+    collections = await context.manager.node_connections.collect(node_id, experiment_id, actor=sender.actor)
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(_progress(context, collections), media_type=JSON_LINES, headers=headers)
 
@@ -90,10 +92,10 @@ async def _progress(context: ApiContext, collections: Sequence[FileCollection]) 
 
 
 @nodes.post("/nodes/{node_id}/forget", status_code=204, summary="Forget a machine that cannot be cleaned up")
-async def forget_node(context: Context, node_id: str) -> None:
+async def forget_node(context: Context, sender: RequestSender, node_id: str) -> None:
     """For one that no experiment needs and that will not come back, or refuses every login. What is there stays
     there, and files that were not collected are lost."""
-    context.manager.node_connections.forget(node_id)
+    await context.manager.node_connections.forget(node_id, actor=sender.actor)
 
 
 @platforms.post("/platforms/check", summary="Try every hop to the machines of a configuration")

@@ -48,7 +48,6 @@ class LiveTrial:
     saved_at: float | None = None  # Unix time of its newest checkpoint, where that is known
     preempted: str = ""  # by which experiment its last job was preempted, as a clause
     decision: DecisionRow | None = None  # what its next job is to carry out
-    stopped_by: Actor | None = None  # who has asked for the stop of its job, under this manager
     parameters_before: tuple[int, int] | None = None  # parameter id of the jobs before the one of this number
 
     def parameter_id_of(self, job_number: int) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from proctor.manager.actors import MANAGER
+from proctor.manager.actors import MANAGER, Actor
 from proctor.manager.dispatcher import protocol
 from proctor.manager.engine.loop.messages import Delayed, JobRefused
 from proctor.manager.engine.loop.state import ExperimentState, LiveTrial, Turn
@@ -275,7 +275,8 @@ def request_stop(
     job = trial.job
     if job is None:
         return
-    columns: dict[str, Any] = {"stop_reason": reason, "detail": detail, "stop_position": position}
+    by = turn.actor.to_text()
+    columns: dict[str, Any] = {"stop_reason": reason, "detail": detail, "stop_position": position, "stopped_by": by}
     if job.stop_reason is None:
         columns["save_until"] = save_until
         expected = JOB.sources(JobEvent.STOP)
@@ -289,7 +290,6 @@ def request_stop(
         turn.write(lambda c: jobs.update(c, job.id, token=job.token, **columns))
     else:
         return
-    trial.stopped_by = turn.actor
     set_reason(turn, trial, _describe_stop(trial.job, turn.now))
     turn.cancel.append((job.id, reason is EndReason.EARLY_STOPPED))
 
@@ -418,9 +418,8 @@ def end_job(state: ExperimentState, turn: Turn, trial: LiveTrial, exit: Exit, po
     lost = state.row.report_from in exit.lost_finals
     reason = settled_reason(exit.reason, job.stop_reason, has_final=trial.has_final, final_lost=lost)
     detail = job.detail if reason is job.stop_reason and job.detail else exit.detail or describe(exit)
-    if reason is job.stop_reason and trial.stopped_by is not None:
-        turn.actor = trial.stopped_by
-    trial.stopped_by = None
+    if reason is job.stop_reason and job.stopped_by is not None:
+        turn.actor = Actor.from_text(job.stopped_by)
     _close_job(state, turn, trial, exit, reason, detail)
     if not trial.has_final and trial.other_final is not None:
         text = (

@@ -1,5 +1,7 @@
 """Nodes that are reached over a network: tried again, forgotten, and what stopped experiments have left there."""
 
+from proctor.manager.actors import USER, Actor
+from proctor.manager.engine.nodes.records import NodeRecords
 from proctor.manager.engine.supervisor import ExperimentSupervisor
 from proctor.manager.errors import Conflict
 from proctor.training_services.errors import UnknownNode
@@ -8,34 +10,41 @@ from proctor.training_services.providers import FileCollection, NodeProvider, Pr
 
 
 class NodeConnections:
-    """Asks the provider that reaches a node, if there is one."""
+    """Asks the provider that reaches a node, if there is one. An event says who has requested it."""
 
-    def __init__(self, pool: NodePool, providers: Providers | None, supervisor: ExperimentSupervisor) -> None:
+    def __init__(
+        self, pool: NodePool, providers: Providers | None, supervisor: ExperimentSupervisor, records: NodeRecords
+    ) -> None:
         self._pool = pool
         self._providers = providers
         self._supervisor = supervisor
+        self._records = records
 
-    def check(self, node_id: str) -> Node:
+    async def check(self, node_id: str, *, actor: Actor = USER) -> Node:
         """Try to reach a node now rather than after its pause. Raises UnknownNode, and Conflict for one that is not
         reached over a network."""
         node = self._pool.node(node_id)
         self._provider(node_id).check(node_id)
+        await self._records.add_request(node, "check", actor)
         return node
 
-    def forget(self, node_id: str) -> None:
+    async def forget(self, node_id: str, *, actor: Actor = USER) -> None:
         """Forget a node that no experiment needs and that could not be left: what is there is abandoned. Raises
         UnknownNode, NodeInUse, and Conflict for one that is not reached over a network."""
-        self._pool.node(node_id)
+        node = self._pool.node(node_id)
         if leaving := self._supervisor.leaving((node_id,)):
             raise Conflict(
                 f"node {node_id} is in use: {'; '.join(leaving.values())}; try again after it has released the node"
             )
         self._provider(node_id).abandon(node_id)
+        await self._records.add_request(node, "forget", actor)
 
-    async def collect(self, node_id: str, experiment_id: str | None = None) -> list[FileCollection]:
+    async def collect(
+        self, node_id: str, experiment_id: str | None = None, *, actor: Actor = USER
+    ) -> list[FileCollection]:
         """Begin to collect what stopped experiments, or one of them, still have on a node, or join in; empty where that
         is nothing. Raises UnknownNode, NotFound, Unavailable, and Conflict for an experiment that uses the node."""
-        self._pool.node(node_id)
+        node = self._pool.node(node_id)
         if experiment_id is not None:
             await self._supervisor.experiment(experiment_id)
             if experiment_id in self._supervisor.users_of(node_id):
@@ -43,7 +52,10 @@ class NodeConnections:
                 raise Conflict(text)
         found = [each.experiment_id for each in self.uncollected(node_id=node_id)]
         wanted = [name for name in found if experiment_id in (None, name)]
-        return [self._provider(node_id).collect(node_id, name) for name in wanted]
+        collections = [self._provider(node_id).collect(node_id, name) for name in wanted]
+        if collections:
+            await self._records.add_request(node, "collect", actor)
+        return collections
 
     def uncollected(self, **of: str) -> list[UncollectedFiles]:
         """What nodes still have of a stopped experiment (`experiment_id`), or what a node (`node_id`) has of all."""

@@ -71,6 +71,14 @@ class NodeRecords:
         log.info("node %s %s", node_id, text, extra={"action": action, "node_id": node_id})
         return self._pool.node(node_id)
 
+    async def add_request(self, node: Node, request: str, actor: Actor) -> None:
+        """An event of what was requested of a node (check, collect, forget) and by whom. What becomes of it are events
+        of the node's own changes."""
+        data = _event_data(node) | {"request": request}
+        now = self._clock.now()
+        await self._control.write(lambda c: events.append(c, time=now, kind=events.NODE, data=data, actor=actor))
+        self._feed.notify()
+
     async def _write(self, moved: Sequence[Node], actor: Actor = MANAGER) -> None:
         now = self._clock.now()
 
@@ -79,12 +87,15 @@ class NodeRecords:
                 facts = {"hostname": node.hostname, "version": node.version, "driver_note": node.driver_note}
                 row = NodeRow(node.id, node.kind, node.status, node.reason, facts, node.seen_at, node.hold)
                 nodes.upsert(connection, row)
-                data = {"node_id": node.id, "status": str(node.status), "reason": node.reason, "hold": node.hold}
-                events.append(connection, time=now, kind=events.NODE, data=data, actor=actor)
+                events.append(connection, time=now, kind=events.NODE, data=_event_data(node), actor=actor)
 
         await self._control.write(write)
         self._written.update({node.id: _shown(node) for node in moved})
         self._feed.notify()
+
+
+def _event_data(node: Node) -> dict[str, str]:
+    return {"node_id": node.id, "status": str(node.status), "reason": node.reason, "hold": node.hold}
 
 
 def _shown(node: Node) -> tuple[str, ...]:

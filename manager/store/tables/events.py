@@ -17,7 +17,7 @@ LABELS = "labels"  # those of {"tags", "archived"} that were changed
 VIEW = "view"  # {"name", "page"}: a view was saved; "page" is null: it was deleted
 METRICS = "metrics"  # written by the engine
 NOTICE = "notice"  # {"text"}
-NODE = "node"
+NODE = "node"  # {"node_id", "status", "reason", "hold"}, and {"request"}: what a user has requested of it
 
 KEPT_NOTICES = 1_000
 """Of each experiment, however old: people are shown the newest ones, and what was noticed once is not repeated."""

@@ -8,6 +8,7 @@ from proctor.manager.actors import ASSESSOR, MANAGER, Actor, Way
 from proctor.manager.api.stream import _event
 from proctor.manager.store.rows import EventRow
 from proctor.manager.store.tables import events
+from proctor.training_services.providers import UncollectedFiles
 
 pytestmark = pytest.mark.anyio
 
@@ -51,6 +52,28 @@ async def test_what_a_person_does_has_the_persons_name_to_its_end(api: Any) -> N
     assert {row.actor for row in await found(api, "trial.status")} >= {"tuner", "manager"}
     await api.anonymous.delete(path, headers=alice)
     assert [row.actor for row in await found(api, "experiment.deleted")] == ["alice@cli"]
+
+
+async def test_what_is_requested_of_a_machine_is_an_event_with_the_persons_name(api: Any) -> None:
+    alice = await as_alice(api, agent="proctor-cli")
+    experiment_id = (await api.create())["id"]
+    await api.ended(experiment_id)
+    api.provider.add("gpu-3", "bob@gpu-3:2222")
+    assert (await api.anonymous.post("/api/v1/nodes/gpu-3/collect", headers=alice)).text == ""
+    await api.client.post(f"/api/v1/experiments/{experiment_id}/stop")
+    await _until(api, f"/api/v1/experiments/{experiment_id}", "STOPPED")
+    api.provider.left.append(UncollectedFiles(experiment_id, "gpu-3", "on bob@gpu-3", "the machine is unreachable"))
+    api.provider.collect("gpu-3", experiment_id).ended.set()
+    for verb in ("check", "collect", "forget"):
+        assert (await api.anonymous.post(f"/api/v1/nodes/gpu-3/{verb}", headers=alice)).is_success
+    requests = [
+        (row.data["node_id"], row.data["request"], row.actor)
+        for row in await found(api, "node")
+        if "request" in row.data
+    ]
+    assert requests == [("gpu-3", verb, "alice@cli") for verb in ("check", "collect", "forget")]
+    assert (await api.client.post("/api/v1/nodes/gpu-3/check")).status_code == 404
+    assert len([row for row in await found(api, "node") if "request" in row.data]) == 3
 
 
 def test_the_stream_names_the_actor_and_none_for_events_of_older_managers() -> None:

@@ -7,13 +7,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from proctor.manager.actors import Actor, Way
 from proctor.manager.engine.manager import Manager
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.settings import Home
 from proctor.manager.simulation.simulation import Simulation
 from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.manager.store.rows import TrialJobRow
-from proctor.manager.store.tables import jobs, trials
+from proctor.manager.store.tables import events, jobs, trials
 from proctor.training_services.base import (
     EndReason,
     SoftStop,
@@ -231,6 +232,27 @@ def test_a_trial_that_is_being_stopped_and_stuck_says_both(tmp_path: Path) -> No
                 f"stopping: paused by the user; it may save for at most 30 s; {stuck}",
                 "stopping: paused by the user; it may save for at most 29 s",
             ]
+
+    play(tmp_path, scenario)
+
+
+def test_after_a_restart_of_the_manager_a_stop_is_still_of_the_one_who_requested_it(tmp_path: Path) -> None:
+    alice, bob = Actor("alice", Way.PAGE), Actor("bob", Way.CLI)
+
+    async def scenario(simulation: SavingSimulation) -> None:
+        async with simulation.manager() as manager:
+            experiment_id = await create(manager, tmp_path)
+            found = await manager.control.read(lambda c: trials.live(c, experiment_id))
+            killed, paused = (trial.id for trial in sorted(found, key=lambda trial: trial.sequence_id)[:2])
+            for trial_id in (killed, paused):
+                await manager.trials.pause(trial_id, actor=alice)
+            await manager.trials.kill(killed, actor=bob)
+        async with simulation.manager() as manager:
+            await asyncio.sleep(60.0)
+            rows = await manager.control.read(lambda c: events.after(c, 0, limit=1000))
+            causes = {(row.trial_id, row.data["status"]): row.actor for row in rows if row.kind.endswith(".status")}
+            assert causes[paused, "ENDED"] == causes[paused, "PAUSED"] == "alice@page"
+            assert causes[killed, "ENDED"] == causes[killed, "USER_CANCELED"] == "bob@cli"
 
     play(tmp_path, scenario)
 
