@@ -367,8 +367,14 @@ def _interrupted_when_ended() -> Iterator[None]:
 
 
 def _write_records(archive: zipfile.ZipFile, client: "Client", experiment: dict[str, Any]) -> None:
+    from proctor.sdk.client.errors import NotFound
+
     trials = list(client.trials(experiment["id"], sort="sequence_id"))
-    head = {**experiment, "views": client.views(experiment["id"])}
+    try:
+        views = client.views(experiment["id"])
+    except NotFound:  # a manager before there were saved views
+        views = []
+    head = {**experiment, "views": views}
     archive.writestr(HEAD, json.dumps({"format": FORMAT, "experiment": head}, indent=1))
     archive.writestr("trials.jsonl", _lines(trials))
     archive.writestr("jobs.jsonl", _lines(job for trial in trials for job in client.jobs(trial["id"])))

@@ -58,6 +58,7 @@ class FakeRest(NodesOfRest):
         self.failures: Row = {"failed": 0, "counted": 0, "cause_count": 0, "causes": []}
         self.importances: list[Row] = []
         self.views: dict[str, list[Row]] = {}
+        self.has_views = True  # False: as a manager before there were saved views
         """The answers to come; the last one stays."""
         self.on_ask: dict[tuple[str, str], Any] = {}
         self.machines: Row | None = None
@@ -268,8 +269,10 @@ class FakeRest(NodesOfRest):
                 return {"imported": len(known) - len(outside), **counts}
             case "GET", name, "failures":
                 return Failures(**self.failures).model_dump(mode="json")
-            case "GET", name, "views":
+            case "GET", name, "views" if self.has_views:
                 return {"items": self.views.get(name, []), "next_cursor": None}
+            case "GET", name, "views":
+                raise Answer(404, "no such address")
             case "GET", name, "importance":
                 found = self.importances.pop(0) if len(self.importances) > 1 else self.importances[0]
                 return Importance(**found).model_dump(mode="json")

@@ -77,6 +77,15 @@ def test_it_holds_records_outputs_and_code_and_no_secrets(rest: FakeRest, saved:
         assert json.loads(archive.read("metrics.jsonl"))["value"] == 0.5
 
 
+def test_an_experiment_is_saved_from_a_manager_that_has_no_views(saved: Path, rest: FakeRest, invoke) -> None:
+    rest.has_views = False
+    saved.unlink()
+    result = invoke("experiment", "save", "e", "-p", str(saved))
+    assert result.exit_code == 0, result.stderr
+    with zipfile.ZipFile(saved) as archive:
+        assert json.loads(archive.read("proctor.json"))["experiment"]["views"] == []
+
+
 def test_nothing_half_written_is_left_beside_it(saved: Path) -> None:
     assert [path.name for path in saved.parent.iterdir() if "zip" in path.name] == ["e.zip"]
 
