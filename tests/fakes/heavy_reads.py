@@ -19,7 +19,7 @@ def whole(connection: sqlite3.Connection) -> tuple[int, bytes]:
     return os.getpid(), bytes(3_000_000)
 
 
-def endless(connection: sqlite3.Connection) -> Any:
+def endless(connection: sqlite3.Connection, *_: Any) -> Any:
     return connection.execute(_ENDLESS).fetchone()
 
 

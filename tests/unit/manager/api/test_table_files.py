@@ -1,4 +1,4 @@
-"""The table of trials as a file: CSV, and Parquet where pyarrow is installed."""
+"""The table of trials as a file: CSV and Parquet."""
 
 import csv
 import io
@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 import pytest
+from pyarrow import parquet
 
 from proctor.manager.api.table_files import table_to_csv, table_to_parquet
 from proctor.manager.store.trial_table.table import TableColumn, TrialTable
@@ -36,9 +37,6 @@ def test_csv_has_exact_numbers_and_no_formula() -> None:
 
 
 def test_parquet_has_the_types_of_the_columns() -> None:
-    pytest.importorskip("pyarrow")
-    from pyarrow import parquet
-
     found = parquet.read_table(io.BytesIO(table_to_parquet(table())))
     assert [str(field.type) for field in found.schema] == [
         "int64",
@@ -80,7 +78,6 @@ async def test_without_pyarrow_the_answer_names_it_and_the_session_does_not_offe
 
 
 async def test_the_session_offers_parquet_with_pyarrow(api: Any) -> None:
-    pytest.importorskip("pyarrow")
     assert (await api.client.get("/api/v1/session")).json()["export_formats"] == ["json", "csv", "parquet"]
     created = await api.create()
     answer = await api.client.get(f"/api/v1/experiments/{created['id']}/table?format=parquet")
