@@ -1,5 +1,5 @@
 """`proctor experiment`: list, show, status, failures, importance, events, wait, tag, archive, delete, export,
-import, save, load."""
+import, save, load, view."""
 
 import json
 import sys
@@ -25,6 +25,7 @@ from proctor.manager.cli.columns import (
     gpu_hours,
     size_text,
 )
+from proctor.manager.cli.commands.view import view
 from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.identifiers import OneOf, experiment_argument, experiment_ids, find_experiment, is_running
 from proctor.manager.cli.lazy import alias, examples, ignored_option, nnictl_option
@@ -498,3 +499,4 @@ def _write_rows(rows: list[dict[str, Any]], kind: str, file: Any) -> None:
 
 
 alias(experiment, "ls", list_)
+experiment.add_command(view)
