@@ -24,6 +24,7 @@ test("a change concerns its experiment, its trial and, where jobs move, the node
   expect(concerns("experiments", subjects)).toBe(true);
   expect(concerns("experiment B", subjects)).toBe(false);
   expect(concerns("experiment B", subjectsOf([change({ kind: "reset" })]))).toBe(true);
+  expect(concerns("table", subjectsOf([change({ kind: "reset" })]))).toBe(false); // the query of its changes decides
 });
 
 test("what changes during a refresh is read once more, after a pause", async () => {

@@ -6,7 +6,7 @@ import { bestPoints } from "../src/state/best";
 import { compareParameters, numbersIn, onOneAxis } from "../src/state/comparison";
 import { namesOf, toggled } from "../src/state/selection";
 import { changedParameters, fieldsOf, parametersOf, textsOf } from "../src/state/space";
-import { inOrderOf, isWhole, withChanges } from "../src/table/merge";
+import { inOrderOf, isWhole, onlyRowsOf, withChanges } from "../src/table/merge";
 import { experiment } from "./samples";
 
 type Value = number | string | null;
@@ -145,8 +145,26 @@ test("a table is put in order as the manager does: numbers before texts, what is
   expect(cells(inOrderOf(mixed, "gone"), "no")).toEqual([0, 1, 2, 3, 4]);
 });
 
+test("only the rows with the numbers of another table, in the order as it is, and what varies in them", () => {
+  const all = table({
+    no: ["number", [3, 0, 2, 1]],
+    status: ["text", ["FAILED", "SUCCEEDED", "FAILED", "SUCCEEDED"]],
+    lr: ["number", [1, 2, 3, 4]],
+  });
+  const found = onlyRowsOf(all, table({ no: ["number", [2, 3, 9]] }));
+  expect([found.rows, found.matched, found.total]).toEqual([2, 2, 4]);
+  expect(cells(found, "no")).toEqual([3, 2]);
+  expect(cells(found, "lr")).toEqual([1, 3]);
+  expect(found.columns.map(({ varies }) => varies)).toEqual([true, false, true]);
+  expect(onlyRowsOf(all, table({ no: ["number", []] })).rows).toBe(0);
+});
+
 test("the best so far follows the order of the ends", () => {
-  const ended = table({ no: ["number", [4, 1, 3]], value: ["number", [2, 1, 3]] });
+  const ended = table({
+    no: ["number", [4, 1, 5, 3, 2]],
+    status: ["text", ["SUCCEEDED", "EARLY_STOPPED", "FAILED", "SUCCEEDED", "SUCCEEDED"]],
+    value: ["number", [2, 1, 0, 3, null]],
+  });
   expect(bestPoints(ended, false).map(({ best }) => best)).toEqual([2, 1, 1]);
   expect(bestPoints(ended, true).map(({ number, best }) => [number, best])).toEqual([
     [4, 2],

@@ -95,7 +95,8 @@ async def get_changes(
                 curve_values=curve_values,
                 limit=changes.MAX_TRIALS,
             )
-            columnar.add_reasons(rows, reasons_of_running(context, connection, experiment_id))
+            if any(column.name == "reason" for column in rows.columns):
+                columnar.add_reasons(rows, reasons_of_running(context, connection, experiment_id))
             if filter is not None:
                 found_again = table.read(
                     connection,

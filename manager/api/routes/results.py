@@ -125,6 +125,9 @@ async def get_table(
 
     control = context.manager.control
     named = columns.split(",")
+    reasons: dict[str, str] = {}
+    if not {table.ALL, "reason"}.isdisjoint(named):
+        reasons = await control.read(lambda connection: reasons_of_running(context, connection, experiment_id))
     asked = columnar.TableQuery(
         experiment_id,
         now=now,
@@ -133,7 +136,7 @@ async def get_table(
         columns=named,
         offset=offset,
         limit=limit,
-        reasons=await control.read(lambda connection: reasons_of_running(context, connection, experiment_id)),
+        reasons=reasons,
         curve_values=await read_curve_values(context, experiment, filter=filter, sort=sort or (), columns=named),
         format="columns" if is_binary else format or "json",
     )

@@ -65,9 +65,12 @@ export function subjectsOf(changes: readonly Change[]): Set<string> {
   return subjects;
 }
 
-/** Whether a query's data depends on one of the subjects. `about` is a subject, or "experiments" for all of them. */
+/**
+ * Whether a query's data depends on one of the subjects. `about` is a subject, or "experiments" for all of them. A "table"
+ * is kept up to date by the query of its changes, which knows whether it has to be read again.
+ */
 export function concerns(about: unknown, subjects: ReadonlySet<string>): boolean {
-  if (typeof about !== "string") return false;
+  if (typeof about !== "string" || about === "table") return false;
   if (subjects.has("*") || subjects.has(about)) return true;
   return about === "experiments" && [...subjects].some((subject) => subject.startsWith("experiment "));
 }

@@ -8,10 +8,10 @@ import {
   useQuery,
   useQueryClient,
 } from "@tanstack/react-query";
-import { useMemo } from "react";
+import { useMemo, useRef } from "react";
 import { serverNow } from "../state/clock";
 import { apiUrl, SAVED } from "../state/root";
-import { inOrderOf, isWhole, withChanges } from "../table/merge";
+import { inOrderOf, isWhole, onlyRowsOf, withChanges } from "../table/merge";
 import { client, read, send } from "./client";
 import { decodeTable, MEDIA_TYPE, type Table } from "./columns";
 import type { ClientSession, ExperimentStatus, Metric, Trial, TrialStatus } from "./schema";
@@ -262,18 +262,43 @@ const ALL_COLUMNS = "*,time";
 /**
  * All trials that the filter lets through, by columns. A filter that is wrong is an ApiProblem with its place.
  *
- * It is read once for all orders; then only the rows that have changed are. Where there are more trials than can be read at
- * once, the manager puts them in order.
+ * All trials are read once, for all filters and orders; of those that a filter lets through only the numbers are. Where there
+ * are more trials than can be read at once, the manager filters them and puts them in order. Until the rows of a new filter
+ * are known, those of the last one are `data`.
  */
 export function useTable(id: string, wanted: TableQuery) {
   const queries = useQueryClient();
-  const unordered = { ...wanted, sort: [] as string[] };
-  const known = queries.getQueryData<Table>(["table", id, unordered]);
-  const isOrderedThere = SAVED !== null || (known !== undefined && !isWhole(known));
-  const query = isOrderedThere ? wanted : unordered;
+  const { filter, columns } = wanted;
+  const whole: TableQuery = { filter: "", sort: [], columns };
+  const known = queries.getQueryData<Table>(["table", id, whole]);
+  const isReadByParts = SAVED !== null || (known !== undefined && !isWhole(known));
+  const isFiltered = filter !== "" && !isReadByParts;
+  const found = useCurrentTable(id, isReadByParts ? wanted : whole);
+  const matching = useCurrentTable(id, { filter, sort: [], columns: "no" }, isFiltered);
+  const sort = wanted.sort[0] ?? "no";
+  const ordered = useMemo(
+    () => found.data && (isReadByParts ? found.data : inOrderOf(found.data, sort)),
+    [found.data, sort, isReadByParts],
+  );
+  const rows = isFiltered ? matching.data : null;
+  const data = useMemo(() => ordered && (rows === null ? ordered : rows && onlyRowsOf(ordered, rows)), [ordered, rows]);
+  const error = found.error ?? (isFiltered ? matching.error : null);
+  const last = useRef<Table | undefined>(undefined);
+  if (data) last.current = data;
+  return {
+    data: data ?? (error ? undefined : last.current),
+    error,
+    isPlaceholderData: !data || found.isPlaceholderData || (isFiltered && matching.isPlaceholderData),
+  };
+}
+
+/** A table as it was read, and then with the rows that have changed since. */
+function useCurrentTable(id: string, query: TableQuery, isWanted = true) {
+  const queries = useQueryClient();
   const queryKey = ["table", id, query];
   const found = useQuery({
     queryKey,
+    enabled: isWanted,
     queryFn: async ({ signal }) => {
       if (SAVED) return tableOfSnapshot(query.filter, query.sort[0] ?? "no");
       const answer = await send(tableUrl(id, query), { signal, headers: { Accept: MEDIA_TYPE } });
@@ -284,7 +309,7 @@ export function useTable(id: string, wanted: TableQuery) {
   });
   useQuery({
     queryKey: [`experiment ${id}`, "changes", query],
-    enabled: !SAVED && found.data !== undefined && !found.isPlaceholderData,
+    enabled: !SAVED && isWanted && found.data !== undefined && !found.isPlaceholderData,
     gcTime: 0,
     queryFn: async ({ signal }) => {
       const table = queries.getQueryData<Table>(queryKey);
@@ -308,12 +333,7 @@ export function useTable(id: string, wanted: TableQuery) {
       return changes.revision;
     },
   });
-  const sort = wanted.sort[0] ?? "no";
-  const data = useMemo(
-    () => found.data && (isOrderedThere ? found.data : inOrderOf(found.data, sort)),
-    [found.data, sort, isOrderedThere],
-  );
-  return { data, error: found.error, isPlaceholderData: found.isPlaceholderData };
+  return found;
 }
 
 /** The address of the same table as JSON, or as a file. */

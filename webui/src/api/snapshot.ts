@@ -131,10 +131,9 @@ function failuresOf(all: Trial[], limit: number): Failures {
 /** The table in the order of one column; `filter` is empty, or begins with one status or several. */
 export function tableOfSnapshot(filter: string, sort: string): Table {
   const { columns, rows, total, revision } = snapshot().table;
-  const [, one, several] = /^status (?:= (\w+)|in \(([\w, ]+)\))/.exec(filter) ?? [];
-  const statuses = one ? [one] : several?.split(", ");
+  const status = /^status = (\w+)/.exec(filter)?.[1];
   const ofStatus = columns.findIndex((column) => column.name === "status");
-  const shown = statuses ? rows.filter((row) => statuses.includes(String(row[ofStatus]))) : [...rows];
+  const shown = status ? rows.filter((row) => row[ofStatus] === status) : [...rows];
   const [name, factor] = sort.startsWith("-") ? [sort.slice(1), -1] : [sort, 1];
   const place = columns.findIndex((column) => column.name === name);
   if (place >= 0) shown.sort((a, b) => compare(a[place], b[place], factor));

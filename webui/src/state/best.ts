@@ -9,19 +9,19 @@ export interface BestPoint {
   best: number;
 }
 
-/** Those trials, and these of their columns, in the order of their ends. */
-export const BEST_TABLE = {
-  filter: "status in (SUCCEEDED, EARLY_STOPPED) and value is not null",
-  sort: ["ended"],
-  columns: "no,status,value,ended",
-};
+/** These columns of all trials, in the order of their ends. */
+export const BEST_TABLE = { filter: "", sort: ["ended"], columns: "no,status,value,ended" };
+
+const WITH_RESULT = new Set<unknown>(["SUCCEEDED", "EARLY_STOPPED"]);
 
 export function bestPoints(table: Table, maximize: boolean): BestPoint[] {
-  const [numbers, values] = ["no", "value"].map((name) => table.columns.find((column) => column.name === name));
+  const [numbers, statuses, values] = ["no", "status", "value"].map((name) =>
+    table.columns.find((column) => column.name === name),
+  );
   const points: BestPoint[] = [];
   for (let row = 0; row < table.rows; row++) {
     const value = values?.at(row);
-    if (typeof value !== "number") continue;
+    if (typeof value !== "number" || !WITH_RESULT.has(statuses?.at(row))) continue;
     const before = points.at(-1)?.best ?? value;
     const best = maximize ? Math.max(before, value) : Math.min(before, value);
     points.push({ number: Number(numbers?.at(row)), value, best });

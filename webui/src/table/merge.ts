@@ -34,6 +34,26 @@ export function inOrderOf(table: Table, sort: string): Table {
   return { ...table, columns };
 }
 
+/** Those rows of the table whose numbers `wanted` has, in the table's order. It needs the column "no", and so does `wanted`. */
+export function onlyRowsOf(table: Table, wanted: Table): Table {
+  const numbers = new Set(numbersOf(wanted));
+  const kept: number[] = [];
+  numbersOf(table).forEach((number, row) => {
+    if (numbers.has(number)) kept.push(row);
+  });
+  const columns = table.columns.map((column): Column => {
+    const at = (row: number) => column.at(kept[row] ?? -1);
+    return { ...column, varies: column.varies && kept.some((row) => column.at(row) !== at(0)), at };
+  });
+  return { ...table, rows: kept.length, matched: kept.length, columns };
+}
+
+function numbersOf(table: Table): number[] {
+  const column = table.columns.find((each) => each.name === "no");
+  if (!column) throw new RangeError("rows of a table without numbers cannot be found");
+  return Array.from({ length: table.rows }, (_, row) => Number(column.at(row)));
+}
+
 function sortKey(column: Column, row: number): Value {
   const value = column.at(row);
   if (column.type !== "json" || value === null) return value;
