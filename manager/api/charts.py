@@ -16,7 +16,7 @@ from proctor.manager.api.columnar import from_bytes, to_bytes
 from proctor.manager.errors import BadRequest
 from proctor.manager.store.tables import curves
 from proctor.manager.store.tables.curves import Curve
-from proctor.manager.store.tables.trials import TrialStart
+from proctor.manager.store.tables.trials import TrialStart, TrialStarts
 
 CURVES_MEDIA_TYPE = "application/vnd.proctor.curves"
 DENSITY_MEDIA_TYPE = "application/vnd.proctor.density"
@@ -41,7 +41,7 @@ XAxis = Literal["step", "seconds", "time"]
 class CurveQuery:
     """Which curves: of these trials, in this order; those without points too where they were named."""
 
-    trials: Sequence[TrialStart]
+    trials: TrialStarts
     are_named: bool
     member: int
     key: str | None

@@ -477,6 +477,10 @@ ORDER BY id LIMIT :limit;
 SELECT * FROM metrics
 WHERE trial_id = :trial_id AND kind = 'intermediate' AND member = :member AND id > :after_id ORDER BY id;
 
+-- name: metrics.points
+SELECT job, sequence, step, value, time FROM metrics
+WHERE trial_id = :trial_id AND kind = 'intermediate' AND member = :member ORDER BY id;
+
 -- name: metrics.latest_intermediate
 SELECT * FROM metrics WHERE trial_id = :trial_id AND kind = 'intermediate' AND member = :member
 ORDER BY id DESC LIMIT 1;

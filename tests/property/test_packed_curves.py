@@ -9,7 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proctor.manager.store.migrations import migrate
+from proctor.manager.store.rows import MetricRow
 from proctor.manager.store.tables import curves, metrics
+from proctor.manager.store.tables.journals import finite_number
+from proctor.manager.store.tables.metrics import VisiblePoint
+from proctor.sdk.flattening import flatten
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,15 @@ def pack(connection: sqlite3.Connection, trials: list[str]) -> None:
             curves.store(connection, packed, member=member)
 
 
+def packed_rows(trial: str, rows: list[MetricRow], key: str | None) -> curves.Curve:
+    points = []
+    for row in rows:
+        flat = flatten(row.data) if isinstance(row.data, dict) else {}
+        value = row.value if key is None else finite_number(flat.get(key))
+        points.append(VisiblePoint(row.sequence if row.step is None else row.step, value, row.time))
+    return curves.pack(trial, points)
+
+
 @given(st.lists(reports, max_size=8))
 def test_curves_are_those_of_the_rows_whether_they_are_packed_or_not(life: list[Report]) -> None:
     trials = [f"trial00{number}" for number in range(3)]
@@ -65,7 +78,7 @@ def test_curves_are_those_of_the_rows_whether_they_are_packed_or_not(life: list[
             for member in (0, 1):
                 for key in (None, "loss", "top.5", "", "default", "nonesuch"):
                     rows = {each: metrics.curve(connection, each, member=member) for each in trials}
-                    expected = {each: curves.pack(each, found, key=key) for each, found in rows.items() if found}
+                    expected = {each: packed_rows(each, found, key) for each, found in rows.items() if found}
                     found = {each.trial_id: each for each in curves.read_all(connection, member=member, key=key)}
                     assert {each: curve for each, curve in found.items() if curve.points} == expected
                     for each in trials:

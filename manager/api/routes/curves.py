@@ -16,7 +16,7 @@ from proctor.manager.api.dependencies import Context, answer_while_connected
 from proctor.manager.store.errors import QueryRefused
 from proctor.manager.store.rows import ExperimentRow
 from proctor.manager.store.tables import events, metrics, trials
-from proctor.manager.store.tables.trials import TrialStart
+from proctor.manager.store.tables.trials import TrialStarts
 
 router = APIRouter(prefix="/experiments/{experiment_id}", tags=["results"])
 
@@ -151,7 +151,7 @@ async def _tag(context: ApiContext, experiment_id: str, version: int) -> str:
     return f'"{version}-{revision}-{await database.read(metrics.last_id)}"'
 
 
-def _named(connection: sqlite3.Connection, experiment_id: str, words: list[str]) -> list[TrialStart]:
+def _named(connection: sqlite3.Connection, experiment_id: str, words: list[str]) -> TrialStarts:
     """The trials that the words name, each once. Raises QueryRefused."""
     known = trials.named(connection, experiment_id, words)
     position = 0
@@ -160,4 +160,4 @@ def _named(connection: sqlite3.Connection, experiment_id: str, words: list[str])
             expected = f"the number or id of a trial of experiment {experiment_id}"
             raise QueryRefused("ids", position=position, expected=expected, found=repr(word))
         position += len(word) + 1
-    return list(dict.fromkeys(known[word] for word in words))
+    return TrialStarts.of(dict.fromkeys(known[word] for word in words))

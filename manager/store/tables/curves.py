@@ -16,6 +16,7 @@ from proctor.manager.store.rows import MetricRow
 from proctor.manager.store.statements import query
 from proctor.manager.store.tables import metrics
 from proctor.manager.store.tables.journals import finite_number
+from proctor.manager.store.tables.metrics import VisiblePoint
 from proctor.sdk.flattening import flatten
 
 MOST_KEYS = 64
@@ -121,7 +122,8 @@ def pack_stored(connection: sqlite3.Connection, trial_id: str, *, member: int) -
         names.update(dict.fromkeys(name for name, value in flat.items() if finite_number(value) is not None))
     kept = list(names)[:MOST_KEYS]
     keys = {name: _singles([finite_number(flat.get(name)) for flat in flats]) for name in kept}
-    return PackedCurve(pack(trial_id, rows), (journals, size), len(kept) == len(names), keys)
+    curve = pack(trial_id, [_point(row, row.value) for row in rows])
+    return PackedCurve(curve, (journals, size), len(kept) == len(names), keys)
 
 
 def pack_some(connection: sqlite3.Connection, trial_ids: Sequence[str], *, member: int) -> list[PackedCurve]:
@@ -151,20 +153,27 @@ def store(connection: sqlite3.Connection, packed: PackedCurve, *, member: int) -
     )
 
 
-def pack(trial_id: str, rows: Sequence[MetricRow], *, key: str | None = None) -> Curve:
-    """The rows of a visible curve as blobs."""
-    if key is None:
-        values = [row.value for row in rows]
-    else:
-        values = [finite_number(flatten(row.data).get(key)) if isinstance(row.data, dict) else None for row in rows]
-    first = rows[0].time if rows else 0.0
+def pack(trial_id: str, points: Sequence[VisiblePoint]) -> Curve:
+    """The points of a visible curve as blobs."""
+    first = points[0].time if points else 0.0
     return Curve(
         trial_id,
         first,
-        _singles([row.sequence if row.step is None else row.step for row in rows]),
-        _singles([row.time - first for row in rows]),
-        _singles(values),
+        _singles([point.step for point in points]),
+        _singles([point.time - first for point in points]),
+        _singles([point.value for point in points]),
     )
+
+
+def _pack_key(connection: sqlite3.Connection, trial_id: str, member: int, key: str) -> Curve:
+    """The visible curve of a key, from the rows."""
+    rows = metrics.curve(connection, trial_id, member=member)
+    values = [finite_number(flatten(row.data).get(key)) if isinstance(row.data, dict) else None for row in rows]
+    return pack(trial_id, [_point(row, value) for row, value in zip(rows, values, strict=True)])
+
+
+def _point(row: MetricRow, value: float | None) -> VisiblePoint:
+    return VisiblePoint(row.sequence if row.step is None else row.step, value, row.time)
 
 
 def _read(
@@ -174,7 +183,10 @@ def _read(
     for trial_id, has_all_keys, first_time, steps, seconds, own, of_key in rows:
         values = own if key is None else of_key
         if steps is None or (values is None and not has_all_keys):
-            yield pack(trial_id, metrics.curve(connection, trial_id, member=member), key=key)
+            if key is None:
+                yield pack(trial_id, metrics.points(connection, trial_id, member=member))
+            else:
+                yield _pack_key(connection, trial_id, member, key)
         else:
             missing = _NOT_A_NUMBER * (len(steps) // 4)
             yield Curve(trial_id, first_time, steps, seconds, _to_bytes(missing) if values is None else values)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from heapq import merge
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from proctor.manager.store.rows import CheckpointRow, MetricRow
 from proctor.manager.store.statements import query
@@ -25,6 +25,7 @@ __all__ = [
     "KINDS",
     "RankSummary",
     "StoredChunk",
+    "VisiblePoint",
     "checkpoints",
     "checkpoints_of_job",
     "curve",
@@ -39,6 +40,7 @@ __all__ = [
     "offset_of",
     "offsets",
     "page",
+    "points",
     "ranks",
     "store_chunk",
     "store_lines",
@@ -100,7 +102,33 @@ def curve(
     0. With a `limit` at most so many points whose id is greater than `after_id`: a job's points are stored before those
     of the jobs that continue from it."""
     key = {"trial_id": trial_id, "member": member}
-    ends: dict[int, float] = {}  # by job: where its part of the curve ends
+    ends = _ends(connection, key)
+    rows = map(MetricRow.from_row, connection.execute(query("metrics.intermediates"), key | {"after_id": after_id}))
+    return list(islice((row for row in rows if row.sequence < ends.get(row.job, 0)), limit))
+
+
+class VisiblePoint(NamedTuple):
+    """A point of a visible curve, without what else was reported with it."""
+
+    step: int
+    value: float | None
+    time: float
+
+
+def points(connection: sqlite3.Connection, trial_id: str, *, member: int = 0) -> list[VisiblePoint]:
+    """The points of `curve`, at a tenth of its cost."""
+    key = {"trial_id": trial_id, "member": member}
+    ends = _ends(connection, key)
+    return [
+        VisiblePoint(sequence if step is None else step, value, time)
+        for job, sequence, step, value, time in connection.execute(query("metrics.points"), key)
+        if sequence < ends.get(job, 0)
+    ]
+
+
+def _ends(connection: sqlite3.Connection, key: Mapping[str, str | int]) -> dict[int, float]:
+    """By job: where its part of the visible curve ends."""
+    ends: dict[int, float] = {}
     continued: int | None = None  # the job whose part comes next, on the way back to the first point
     end = 0.0
     for job, first_sequence, resumed_from, has_reported in connection.execute(query("journals.lineage"), key):
@@ -110,8 +138,7 @@ def curve(
             continue
         ends[job] = end
         end, continued = min(end, first_sequence), resumed_from
-    rows = map(MetricRow.from_row, connection.execute(query("metrics.intermediates"), key | {"after_id": after_id}))
-    return list(islice((row for row in rows if row.sequence < ends.get(row.job, 0)), limit))
+    return ends
 
 
 def latest_intermediate(connection: sqlite3.Connection, trial_id: str, *, member: int = 0) -> MetricRow | None:
