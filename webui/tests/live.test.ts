@@ -1,5 +1,6 @@
+import { QueryClient, QueryObserver } from "@tanstack/react-query";
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
-import { concerns, Refresher, subjectsOf } from "../src/api/live";
+import { concerns, Refresher, refreshQueries, subjectsOf } from "../src/api/live";
 import { type Change, ChangeStream, type Connection } from "../src/api/stream";
 
 const change = (values: Partial<Change>): Change => ({
@@ -20,11 +21,38 @@ afterEach(() => {
 
 test("a change concerns its experiment, its trial and, where jobs move, the nodes", () => {
   const subjects = subjectsOf([change({ kind: "job.status", experimentId: "A", trialId: "t" })]);
-  expect(subjects).toEqual(new Set(["experiment A", "trial t", "nodes"]));
+  expect(subjects).toEqual(new Set(["experiment A", "statuses A", "trial t", "nodes"]));
+  expect(subjectsOf([change({ experimentId: "A" })])).toEqual(new Set(["experiment A"])); // only metrics
   expect(concerns("experiments", subjects)).toBe(true);
   expect(concerns("experiment B", subjects)).toBe(false);
   expect(concerns("experiment B", subjectsOf([change({ kind: "reset" })]))).toBe(true);
   expect(concerns("table", subjectsOf([change({ kind: "reset" })]))).toBe(false); // the query of its changes decides
+});
+
+test("an experiment is not read itself where its changes are, which say what it is", async () => {
+  const queries = new QueryClient();
+  const read: string[] = [];
+  const show = (...queryKey: string[]) => {
+    const queryFn = async () => read.push(queryKey.join(" "));
+    return new QueryObserver(queries, { queryKey, queryFn, staleTime: Number.POSITIVE_INFINITY }).subscribe(
+      () => undefined,
+    );
+  };
+  const refresh = async (subject: string) => {
+    read.length = 0;
+    await refreshQueries(queries, new Set([subject]));
+    return [...read].sort();
+  };
+  show("experiment A", "itself");
+  await vi.advanceTimersByTimeAsync(1);
+  expect(await refresh("experiment A")).toEqual(["experiment A itself"]);
+  const leave = show("experiment A", "changes");
+  show("experiment B", "itself");
+  await vi.advanceTimersByTimeAsync(1);
+  expect(await refresh("experiment A")).toEqual(["experiment A changes"]);
+  expect(await refresh("*")).toEqual(["experiment A changes", "experiment A itself", "experiment B itself"]);
+  leave();
+  expect(await refresh("experiment A")).toEqual(["experiment A itself"]);
 });
 
 test("what changes during a refresh is read once more, after a pause", async () => {

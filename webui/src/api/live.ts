@@ -53,12 +53,13 @@ export class Refresher {
   }
 }
 
-/** What changes concern: "*" is everything; else experiments, trials and "nodes". */
+/** What changes concern: "*" is everything; else experiments, what is not only metrics in them, trials and "nodes". */
 export function subjectsOf(changes: readonly Change[]): Set<string> {
   const subjects = new Set<string>();
   for (const change of changes) {
     if (change.kind === "reset") subjects.add("*");
     if (change.experimentId) subjects.add(`experiment ${change.experimentId}`);
+    if (change.experimentId && change.kind !== "metrics") subjects.add(`statuses ${change.experimentId}`);
     if (change.trialId) subjects.add(`trial ${change.trialId}`);
     if (OF_NODES.has(change.kind)) subjects.add("nodes");
   }
@@ -75,8 +76,14 @@ export function concerns(about: unknown, subjects: ReadonlySet<string>): boolean
   return about === "experiments" && [...subjects].some((subject) => subject.startsWith("experiment "));
 }
 
-async function refreshQueries(queries: QueryClient, subjects: ReadonlySet<string>): Promise<void> {
-  const predicate = (query: { queryKey: readonly unknown[] }) => concerns(query.queryKey[0], subjects);
+/** Reads again what is shown and concerns one of the subjects. */
+export async function refreshQueries(queries: QueryClient, subjects: ReadonlySet<string>): Promise<void> {
+  // Whoever asks for the changes of an experiment is told what it is itself now.
+  const asksForChanges = ({ queryKey }: { queryKey: readonly unknown[] }) => queryKey[1] === "changes";
+  const asking = queries.getQueryCache().findAll({ type: "active", predicate: asksForChanges });
+  const followed = new Set(asking.map(({ queryKey }) => queryKey[0]));
+  const predicate = ({ queryKey: [about, what] }: { queryKey: readonly unknown[] }) =>
+    concerns(about, subjects) && !(what === "itself" && followed.has(about) && !subjects.has("*"));
   await queries.invalidateQueries({ predicate, refetchType: "active" }, { cancelRefetch: false });
 }
 

@@ -62,7 +62,7 @@ export function useExperiment(id: string) {
 /** Its saved views, by name. */
 export function useViews(id: string) {
   return useQuery({
-    queryKey: [`experiment ${id}`, "views"],
+    queryKey: [`statuses ${id}`, "views"],
     queryFn: ({ signal }) =>
       read(
         client.GET("/api/v1/experiments/{experiment_id}/views", { params: { path: { experiment_id: id } }, signal }),
@@ -323,6 +323,9 @@ function useCurrentTable(id: string, query: TableQuery, isWanted = true) {
           signal,
         }),
       );
+      const itself = experimentQuery(id).queryKey;
+      if (changes.experiment) queries.setQueryData(itself, changes.experiment);
+      else if (changes.reset) await queries.invalidateQueries({ queryKey: itself });
       if (changes.reset || !isWhole(table)) await queries.invalidateQueries({ queryKey });
       else if (changes.revision !== table.revision) {
         // Where the table was read again meanwhile, it is newer than what these changes follow.
@@ -383,7 +386,7 @@ export function useImportance(id: string, query: ImportanceQuery) {
 /** By which causes its trials have failed, the most frequent first. */
 export function useFailures(id: string, limit: number) {
   return useQuery({
-    queryKey: [`experiment ${id}`, "failures", limit],
+    queryKey: [`statuses ${id}`, "failures", limit],
     queryFn: ({ signal }) =>
       read(
         client.GET("/api/v1/experiments/{experiment_id}/failures", {
