@@ -24,6 +24,7 @@ ROOMS = {
     "many_machines": "machines",
     "dashboard": "pages",
     "browser": "pages",
+    "watched": "pages",
     "trainer": "training",
     "start_up": "local",
 }

@@ -129,7 +129,7 @@ def _open_for_long(browser: "Browser", folder: Path, size: SampleSize, minutes: 
         command, env={**os.environ, "PROCTOR_PORT": "0"}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        url, token, experiment = harness.wait_for(lambda: _served(folder), "the sample to be served", 300.0)
+        url, token, experiment = harness.wait_for(lambda: served(folder), "the sample to be served", 300.0)
         idle = _share(process.pid, minutes * 60)
         context = browser.new_context(viewport={"width": 1440, "height": 900}, bypass_csp=True)
         context.request.get(f"{url}/nodes?token={token}", max_redirects=0)
@@ -158,7 +158,9 @@ def _open_for_long(browser: "Browser", folder: Path, size: SampleSize, minutes: 
     ]  # fmt: skip
 
 
-def _served(folder: Path) -> tuple[str, str, str] | None:
+def served(folder: Path) -> tuple[str, str, str] | None:
+    """Address, token and experiment of a sample that is served in a folder; None: not yet."""
+
     from proctor.manager.process.instance import read_address
     from proctor.sdk.client import Client
 
