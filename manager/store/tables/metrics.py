@@ -126,7 +126,7 @@ def points(connection: sqlite3.Connection, trial_id: str, *, member: int = 0) ->
     ]
 
 
-def _ends(connection: sqlite3.Connection, key: Mapping[str, str | int]) -> dict[int, float]:
+def _ends(connection: sqlite3.Connection, key: Mapping[str, object]) -> dict[int, float]:
     """By job: where its part of the visible curve ends."""
     ends: dict[int, float] = {}
     continued: int | None = None  # the job whose part comes next, on the way back to the first point
