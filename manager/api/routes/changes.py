@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -85,30 +86,21 @@ async def get_changes(
         ]
         rows, left = None, set[int]()
         if trial_ids:
-            rows = table.read(
+            read_rows = partial(
+                table.read,
                 connection,
                 experiment_id,
                 now=now,
                 filter=filter,
-                columns=named,
                 trial_ids=trial_ids,
                 curve_values=curve_values,
                 limit=changes.MAX_TRIALS,
             )
+            rows = read_rows(columns=named)
             if any(column.name == "reason" for column in rows.columns):
                 columnar.add_reasons(rows, reasons_of_running(context, connection, experiment_id))
             if filter is not None:
-                found_again = table.read(
-                    connection,
-                    experiment_id,
-                    now=now,
-                    filter=filter,
-                    columns=["no"],
-                    trial_ids=trial_ids,
-                    curve_values=curve_values,
-                    limit=changes.MAX_TRIALS,
-                )
-                left = {numbers[trial_id] for trial_id in trial_ids} - set(found_again.columns[0].values)
+                left = {numbers[trial_id] for trial_id in trial_ids} - set(read_rows(columns=["no"]).columns[0].values)
         return _body(found.revision, experiment=experiment, rows=rows, filtered_out=sorted(left), points=stretches)
 
     return Response(await control.read(read), media_type="application/json")

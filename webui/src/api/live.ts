@@ -78,7 +78,7 @@ export function concerns(about: unknown, subjects: ReadonlySet<string>): boolean
 
 /** Reads again what is shown and concerns one of the subjects. */
 export async function refreshQueries(queries: QueryClient, subjects: ReadonlySet<string>): Promise<void> {
-  // Whoever asks for the changes of an experiment is told what it is itself now.
+  // Whoever asks for the changes of an experiment receives what it is itself now.
   const asksForChanges = ({ queryKey }: { queryKey: readonly unknown[] }) => queryKey[1] === "changes";
   const asking = queries.getQueryCache().findAll({ type: "active", predicate: asksForChanges });
   const followed = new Set(asking.map(({ queryKey }) => queryKey[0]));
