@@ -264,6 +264,20 @@ class Metric(Resource):
     time: Time
 
 
+class TrialRank(Resource):
+    """What one process of a distributed trial has reported, in the newest job that has reported."""
+
+    member: int
+    """Its rank."""
+    counts: bool
+    """Whether its reports are the trial's: of the rank that `report_from` names."""
+    intermediate_count: int
+    latest_value: Number | None = Field(default=None, examples=[0.91])
+    """The number of its newest intermediate metric."""
+    final_value: Number | None = Field(default=None, examples=[0.93])
+    """The number of its first final metric."""
+
+
 class RegisteredCheckpoint(Resource):
     """A checkpoint that a trial has registered."""
 
@@ -367,7 +381,8 @@ class Node(Resource):
     """By the experiments of this manager that were not deleted."""
     facts: JsonObject = Field(default_factory=dict)
     """What its keeper reported: host name, versions, free disk, and its devices: each with the processes on it, with
-    `held_by` (phrases for people) and with `leases`, the shares of it that jobs of any manager and user hold."""
+    `held_by` (phrases for people; those of `foreign`, the processes that are not of trials, are the last) and with
+    `leases`, the shares of it that jobs of any manager and user hold."""
     seen_at: Time | None = None
 
 

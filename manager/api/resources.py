@@ -19,6 +19,7 @@ from proctor.manager.store.errors import RowNotFound
 from proctor.manager.store.rows import CheckpointRow, ExperimentRow, MetricRow, TrialJobRow, TrialRow
 from proctor.manager.store.tables import curves, events, jobs, trials
 from proctor.manager.store.tables.jobs import JobUsage
+from proctor.manager.store.tables.metrics import RankSummary
 from proctor.manager.store.trial_table.columns import CurveValues, curve_columns, step_of
 from proctor.sdk.metrics import JSON_WORDS
 from proctor.sdk.protocol import checkpoint_place
@@ -252,6 +253,17 @@ def metric_resource(row: MetricRow, report_from: int) -> models.Metric:
     )
 
 
+def rank_resource(row: RankSummary, report_from: int) -> models.TrialRank:
+    """What a rank has reported, in an experiment in which the reports of rank `report_from` count."""
+    return models.TrialRank(
+        member=row.member,
+        counts=row.member == report_from,
+        intermediate_count=row.intermediates,
+        latest_value=shown_number(row.latest.value, row.latest.data) if row.latest else None,
+        final_value=shown_number(row.final.value, row.final.data) if row.final else None,
+    )
+
+
 def checkpoint_resource(
     row: CheckpointRow, trial_directory: Path, kept: Sequence[KeepReason] = ()
 ) -> models.RegisteredCheckpoint:
@@ -275,15 +287,20 @@ def checkpoint_resource(
 
 
 def devices_of(pool: NodePool, node: Node) -> list[dict[str, Any]] | None:
-    """A node's GPUs, each with its holders (`held_by`): trials of any experiment, and other processes."""
+    """A node's GPUs, each with its holders (`held_by`): trials of any experiment, then other processes, which are
+    `foreign`, too."""
     if node.devices is None:
         return None
     [capacity] = pool.capacity((node.id,))
-    holders: dict[str, list[str]] = {}
+    uses: dict[str, dict[str, Any]] = {}
     for gpu in capacity.gpus or ():
         others = [f"another process (pid {process.pid}, {process.memory_mb} MiB)" for process in gpu.foreign]
-        holders[gpu.uuid] = [holding.holder for holding in gpu.holdings] + others
-    return [{**to_json(device), "held_by": holders.get(device.uuid, [])} for device in node.devices]
+        uses[gpu.uuid] = {
+            "held_by": [holding.holder for holding in gpu.holdings] + others,
+            "foreign": [to_json(process) for process in gpu.foreign],
+        }
+    unused: dict[str, Any] = {"held_by": [], "foreign": []}
+    return [{**to_json(device), **uses.get(device.uuid, unused)} for device in node.devices]
 
 
 def node_resource(context: ApiContext, node: Node, usage: JobUsage) -> models.Node:

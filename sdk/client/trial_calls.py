@@ -59,6 +59,10 @@ class TrialCalls(Calls):
         query = {"kind": kind, "after": after, "limit": PAGE_SIZE}
         return self._transport.pages(path_of("trials", trial_id, "metrics"), query=query)
 
+    def trial_ranks(self, trial_id: str) -> Iterator[JsonObject]:
+        """What each rank of a distributed trial has reported in its newest job that has reported."""
+        return self._transport.pages(path_of("trials", trial_id, "ranks"))
+
     def trial_curve(self, trial_id: str) -> Iterator[JsonObject]:
         """The visible curve of a trial: the intermediate metrics of its newest job, and before the point at which it
         resumed those of the job whose checkpoint it continues."""

@@ -44,6 +44,8 @@ def test_one_rank_of_a_trial_counts_and_a_rank_of_the_users_shell_is_none(
         stored = [(row["member"], row["counts"], row["value"]) for row in manager.client.metrics(trial["id"])]
         assert sorted(stored) == [(0, True, n) for n in (0, 1, 2, 9)] + [(1, False, n) for n in (10, 11, 12, 19)]
         assert [row["value"] for row in manager.client.trial_curve(trial["id"])] == [0, 1, 2]
+        ranks = [tuple(row.values()) for row in manager.client.trial_ranks(trial["id"])]
+        assert ranks == [(0, True, 3, 2, 9), (1, False, 3, 12, 19)]
 
 
 SAVER = """

@@ -105,3 +105,11 @@ export function formatCpuHours({ cpu_hours, unmeasured_jobs }: Usage): string {
   if (!cpu_hours && unmeasured_jobs) return "–";
   return `${unmeasured_jobs && cpu_hours >= 0.01 ? "≥ " : ""}${formatHours(cpu_hours)}`;
 }
+
+/** What became of a report that is not in a curve. */
+export function lossText({ kind, value, data }: { kind: string; value?: unknown; data?: unknown }): string {
+  const text = typeof data === "string" ? data : JSON.stringify(data ?? null);
+  if (kind === "unreadable") return `a line of its journal is not a valid report: ${text}`;
+  if (typeof value === "number") return `${countOf(value, "report")} lost: the trial's disk was full`;
+  return data == null ? "reports were lost" : text;
+}

@@ -1,6 +1,6 @@
 import { describe, expect, test } from "vitest";
 import { decodeCurves, decodeDensity, withNewPoints } from "../src/api/curves";
-import { nearest, project, rangeOfX, rangeOfY, smooth, toPixel } from "../src/charts/geometry";
+import { nearest, project, rangeOfX, rangeOfY, rescaled, smooth, toPixel } from "../src/charts/geometry";
 import { marksOf } from "../src/state/marks";
 import {
   assignStyles,
@@ -231,4 +231,11 @@ test("attempts are marked where they continue the curve, those from another tria
     { point: 4, isClone: true },
   ]);
   expect(marksOf(curve, "seconds", attempts).map(({ point }) => point)).toEqual([3, 4]);
+});
+
+test("a range is enlarged around its middle and moved by a part of itself", () => {
+  expect(rescaled([0, 8], false, 0.5, 0)).toEqual([2, 6]);
+  expect(rescaled([0, 8], false, 1, 0.25)).toEqual([2, 10]);
+  const [low, high] = rescaled([1, 100], true, 0.5, 0);
+  expect([low, high]).toEqual([expect.closeTo(Math.sqrt(10)), expect.closeTo(Math.sqrt(1000))]);
 });

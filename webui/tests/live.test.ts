@@ -81,6 +81,23 @@ test("what changes during a refresh is read once more, after a pause", async () 
   refresher.close();
 });
 
+test("after one slow refresh the next one comes soon", async () => {
+  let asked = 0;
+  const refresher = new Refresher(
+    () => {
+      asked++;
+      return new Promise((resolve) => setTimeout(resolve, 20_000));
+    },
+    () => Date.now(),
+  );
+  refresher.add(["a"]);
+  await vi.advanceTimersByTimeAsync(1);
+  refresher.add(["b"]);
+  await vi.advanceTimersByTimeAsync(25_001);
+  expect(asked).toBe(2);
+  refresher.close();
+});
+
 /** Stands for the browser's EventSource; the test plays the manager. */
 class FakeSource extends EventTarget {
   static readonly CLOSED = 2;

@@ -2,7 +2,7 @@ import { describe, expect, test } from "vitest";
 import { experimentActions, nodeActions, trialActions } from "../src/api/actions";
 import type { Node } from "../src/api/schema";
 import { rangeOf } from "../src/charts/ranges";
-import { formatAgo, formatDuration, formatNumber, formatParameter } from "../src/format";
+import { formatAgo, formatDuration, formatNumber, formatParameter, lossText } from "../src/format";
 import { copyText, copyTextOfAll } from "../src/state/copies";
 import { changedLimits, parseDuration } from "../src/state/limits";
 import { flatParameters } from "../src/state/parameters";
@@ -184,4 +184,12 @@ describe("limits", () => {
     expect(parseDuration("90")).toBe(90);
     expect(() => parseDuration("1h 30")).toThrow(RangeError);
   });
+});
+
+test.each([
+  [{ kind: "lost", value: 3, data: null }, "3 reports lost: the trial's disk was full"],
+  [{ kind: "lost", value: null, data: "2 bytes did not arrive" }, "2 bytes did not arrive"],
+  [{ kind: "unreadable", value: null, data: "<b>" }, "a line of its journal is not a valid report: <b>"],
+])("what became of a report", (loss, text) => {
+  expect(lossText(loss)).toBe(text);
 });

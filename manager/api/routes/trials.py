@@ -30,6 +30,7 @@ from proctor.manager.api.resources import (
     job_resource,
     metric_resource,
     newest_node,
+    rank_resource,
     read_curve_values,
     trial_resource,
 )
@@ -195,6 +196,16 @@ async def list_metrics(
         lambda c: metrics.page(c, trial_id, kind=kind, member=member, after_id=after_id, limit=limit + 1)
     )
     return _metrics_page(rows, limit, experiment.report_from)
+
+
+@router.get("/trials/{trial_id}/ranks", summary="What each rank of a trial has reported")
+async def list_ranks(context: Context, trial_id: str) -> models.Page[models.TrialRank]:
+    """The ranks of a distributed trial, by number, in its newest job that has reported; one of any other trial."""
+    trial = await context.manager.trials.get(trial_id)
+    database = await context.manager.metrics(trial.experiment_id)
+    experiment = await context.manager.experiment(trial.experiment_id)
+    rows = await database.read(lambda c: metrics.ranks(c, trial_id))
+    return models.Page(items=[rank_resource(row, experiment.report_from) for row in rows])
 
 
 @router.get("/trials/{trial_id}/curve", summary="A trial's visible curve")

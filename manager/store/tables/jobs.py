@@ -115,11 +115,12 @@ def move(
     experiment_id, trial_id, detail, end_reason = move_row(
         connection, _TABLE, TrialJobRow, job_id, expected=expected, columns=changes, token=token
     )
+    node = {"node_id": columns["node_id"]} if columns.get("node_id") else {}
     events.append(
         connection,
         time=time,
         kind=events.JOB_STATUS,
-        data={"status": status.value, "detail": detail, "end_reason": end_reason},
+        data={"status": status.value, "detail": detail, "end_reason": end_reason, **node},
         actor=actor,
         experiment_id=experiment_id,
         trial_id=trial_id,

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from fakes.dashboard import Screen, Visitor, accessibility_problems, visiting
@@ -50,7 +51,7 @@ def _best(manager: RealManager) -> list[int]:
 def test_the_page_is_accessible_and_fits_its_screen(browser: Any, manager: RealManager, screen: Screen) -> None:
     with visiting(browser, manager, **screen.options) as visitor:
         page = visitor.goto("/experiments/over/curves?smooth=0.5")
-        page.get_by_role("img", name="8 curves over the density of 8").wait_for()
+        page.get_by_role("img", name="8 curves of 80 points over the density of 8").wait_for()
         page.get_by_role("table").get_by_text(LONG).first.wait_for()
         assert accessibility_problems(page) == []
         assert page.evaluate("document.documentElement.scrollWidth") <= screen.width
@@ -110,6 +111,31 @@ def test_a_part_is_enlarged_by_dragging_and_the_address_keeps_it(visitor: Visito
     page.get_by_role("button", name="Show all").click()
     page.get_by_role("button", name="Show all").wait_for(state="detached")
     assert "view=" not in page.url
+
+
+def test_a_part_is_enlarged_and_moved_and_axes_are_logarithmic_by_keys(visitor: Visitor) -> None:
+    page = visitor.goto("/experiments/over/curves")
+    page.get_by_role("img", name="8 curves").wait_for()
+
+    def after(key: str) -> list[float]:
+        before = page.url
+        page.keyboard.press(key)
+        page.wait_for_function("before => location.href !== before", arg=before)
+        (view,) = parse_qs(urlsplit(page.url).query)["view"]
+        return [float(end) for end in view.split(",")]
+
+    left, right, low, high = after("+")
+    width = right - left
+    assert after("Shift+ArrowRight") == pytest.approx([left + width / 4, right + width / 4, low, high])
+    assert after("-") == pytest.approx(
+        [left - width / 4, right + 3 * width / 4, *(low * 1.5 - high / 2, high * 1.5 - low / 2)]
+    )
+    page.keyboard.press("0")
+    page.get_by_role("button", name="Show all").wait_for(state="detached")
+    for axis in "xy":
+        page.keyboard.press("l")
+        page.keyboard.press(axis)
+        page.get_by_role("checkbox", name=f"log {axis}", checked=True).wait_for()
 
 
 def test_new_points_of_a_running_trial_arrive_without_reading_its_curve_again(

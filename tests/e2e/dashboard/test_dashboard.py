@@ -43,6 +43,34 @@ while not os.path.exists(sys.argv[1]):
 print("second line", flush=True)
 proctor.report_final_result(0.75)
 """
+FOLLOWS_FILES = """
+import os, sys, time
+import proctor
+proctor.get_next_parameter()
+proctor.report_intermediate_result(0.25)
+for number, value in ((1, 0.5), (2, 0.75)):
+    while not os.path.exists(sys.argv[1] + str(number)):
+        time.sleep(0.02)
+    proctor.report_intermediate_result(value)
+proctor.report_final_result(0.75)
+"""
+TWO_RANKS = """
+import os, subprocess, sys
+import proctor
+if "RANK" not in os.environ:
+    ranks = [{"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"} for rank in (0, 1)]
+    processes = [subprocess.Popen([sys.executable, __file__], env={**os.environ, **rank}) for rank in ranks]
+    sys.exit(max(process.wait() for process in processes))
+rank = int(os.environ["RANK"])
+for number in range(2):
+    proctor.report_intermediate_result(rank + number)
+if rank == 0:
+    with open(os.path.join(os.environ["PROCTOR_JOB_DIR"], "journal"), "a") as journal:
+        journal.write("<i>no report</i>\\n")
+proctor.report_final_result(rank + 0.5)
+"""
+LOST = ("ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_EMPTY_RESPONSE")
+"""What a browser logs while there is no manager."""
 
 
 @pytest.fixture(scope="module")
@@ -130,25 +158,36 @@ def test_an_open_page_follows_a_trial_without_being_asked(
     page.get_by_text("done", exact=True).first.wait_for()
 
 
-def test_the_page_says_that_the_manager_is_gone_and_continues_when_it_is_back(browser: Any, tmp_path: Path) -> None:
+def test_the_pages_say_that_the_manager_is_gone_and_continue_when_it_is_back(browser: Any, tmp_path: Path) -> None:
     with real_manager(tmp_path) as manager:
-        made = manager.create(REPORTS, maxTrialNumber=2, searchSpace=SPACE)
-        manager.until_status(made, "DONE")
+        steps = tmp_path / "step"
+        made = manager.create(
+            FOLLOWS_FILES, steps, maxTrialNumber=3, trialConcurrency=2, searchSpace=SPACE, interpreter=sys.executable
+        )
         with visiting(browser, manager) as visitor:
-            visitor.expected_errors = (
-                "ERR_CONNECTION_REFUSED",
-                "ERR_INCOMPLETE_CHUNKED_ENCODING",
-                "ERR_EMPTY_RESPONSE",
-            )
-            page = visitor.goto(f"/experiments/{made}")
-            page.get_by_text("live", exact=True).wait_for()
-            page.locator("h1").wait_for()
+            visitor.expected_errors = LOST
+            page = visitor.goto(f"/experiments/{made}/trials?sort=no&columns=no,status,value,latest,reports")
+            curves = visitor.open(f"/experiments/{made}/curves")
+            table = page.get_by_role("table", name="Trials")
+            table.get_by_text("0.2500").nth(1).wait_for()
+            curves.get_by_role("img", name="2 curves of 2 points").wait_for()
             port = int(visitor.url.rsplit(":", 1)[1])
             manager.kill()
-            page.get_by_text("not current").wait_for()
-            assert page.locator("h1").is_visible()  # what was read stays
+            for each in (page, curves):
+                each.get_by_text("not current").wait_for()
+            assert page.get_by_role("rowheader").all_inner_texts() == ["0", "1"]  # what was read stays
+            (tmp_path / "step1").touch()  # trials go on without the manager
             manager.start(port)
-            page.get_by_text("live", exact=True).wait_for()
+            table.get_by_text("0.5000").nth(1).wait_for()
+            curves.get_by_role("img", name="2 curves of 4 points").wait_for()
+            for each in (page, curves):
+                each.get_by_text("live", exact=True).wait_for()
+            (tmp_path / "step2").touch()
+            table.get_by_text("succeeded").nth(2).wait_for()
+            curves.get_by_role("img", name="3 curves of 9 points").wait_for()
+            assert page.get_by_role("rowheader").all_inner_texts() == ["0", "1", "2"]
+            shown = sorted(curves.get_by_role("rowheader").all_inner_texts())
+            assert [text.strip() for text in shown] == ["0", "1", "2"]
             manager.create(REPORTS, experiment_id="second", maxTrialNumber=1, searchSpace=SPACE)
             page.get_by_role("link", name="Experiments").click()
             page.locator("tbody tr").nth(1).wait_for()
@@ -220,6 +259,17 @@ def test_a_failed_trial_shows_its_traceback_at_once(visitor: Visitor, manager: R
     page.get_by_role("button", name="parameter.json").wait_for()
 
 
+def test_a_distributed_trial_shows_its_ranks_and_what_was_not_a_report(visitor: Visitor, manager: RealManager) -> None:
+    made = manager.create(TWO_RANKS, maxTrialNumber=1, interpreter=sys.executable)
+    manager.until_status(made, "DONE")
+    (trial,) = manager.trials(made)
+    page = visitor.goto(f"/trials/{trial['id']}")
+    page.get_by_text("Attempt 1: a line of its journal is not a valid report: <i>no report</i>").wait_for()
+    rows = page.get_by_role("region", name="Table of ranks").locator("tbody tr").all_inner_texts()
+    assert [row.split("\t")[:4] for row in rows] == [["0", "2", "1", "0.5000"], ["1", "2", "2", "1.500"]]
+    assert accessibility_problems(page) == []
+
+
 def test_a_trial_is_killed_after_a_question(visitor: Visitor, manager: RealManager, tmp_path: Path) -> None:
     made = manager.create(WAITS_FOR_FILE, tmp_path / "never", maxTrialNumber=1, interpreter=sys.executable)
     page = visitor.goto(f"/experiments/{made}")
@@ -261,9 +311,10 @@ def test_a_node_is_drained_and_resumed(visitor: Visitor, manager: RealManager) -
     page = visitor.goto("/nodes")
     node = page.get_by_role("region", name="Node local")
     node.get_by_role("button", name="Drain").click()
-    page.get_by_role("dialog").get_by_role("button", name="Drain").click()
-    node.get_by_text("no new jobs").wait_for()
-    assert manager.client.node("local")["hold"]
+    page.get_by_role("dialog").get_by_label("Reason").fill("<b>new disk</b>")
+    page.keyboard.press("Enter")
+    node.get_by_text("<b>new disk</b>").wait_for()
+    assert "<b>new disk</b>" in manager.client.node("local")["hold"]
     node.get_by_role("button", name="Resume").click()
     node.get_by_role("button", name="Drain").wait_for()
     assert not manager.client.node("local")["hold"]

@@ -102,5 +102,12 @@ def test_events_are_filtered_in_the_address_and_lead_to_trials(visitor: Visitor)
     page.get_by_text("1 event", exact=True).wait_for()
     assert "kind=trial.status" in page.url
     assert "text=failed" in page.url
+    page.get_by_label("Kind").select_option("job.status")
+    page.get_by_label("Search in events").fill("")
+    page.get_by_role("link", name="on local").first.click()
+    page.wait_for_url("**/nodes#local")
+    page.go_back()
+    page.get_by_label("Kind").select_option("trial.status")
+    page.get_by_label("Search in events").fill("failed")
     page.get_by_role("link", name="trial 3").click()
     page.get_by_role("heading", name="Trial 3").wait_for()

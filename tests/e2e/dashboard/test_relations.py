@@ -119,6 +119,11 @@ def test_importance_puts_a_parameter_first_and_a_point_opens_its_trial(visitor: 
     assert [text.split("\t")[0] for text in bars.locator("tbody tr").all_inner_texts()] == [
         each["name"] for each in known
     ]
+    page.get_by_role("combobox", name="best", exact=True).select_option("0.5")
+    bars.get_by_text("among the best 50 % (8 trials)").wait_for()
+    assert parameters(page)["best"] == ["0.5"]
+    page.get_by_role("combobox", name="best", exact=True).select_option("0.1")
+    bars.get_by_text("among the best 10 %").wait_for()
     bars.get_by_role("button", name="model.width").click()
     page.wait_for_url(re.compile("x=parameter.model.width"))
     assert axes(page)[0] == "model.width"

@@ -10,7 +10,10 @@ export interface Action {
   keys?: string;
   /** What is asked before it is done; empty: nothing. */
   question: string;
-  run: () => Promise<unknown>;
+  /** What can be written beside the question; undefined: nothing. */
+  field?: string;
+  /** `text`: what was written. */
+  run: (text: string) => Promise<unknown>;
 }
 
 const ENDED = new Set<string>(["SUCCEEDED", "EARLY_STOPPED", "FAILED", "USER_CANCELED", "SYS_CANCELED"]);
@@ -127,12 +130,13 @@ export function nodeActions(node: Node): Action[] {
     {
       word: "Drain",
       question: `Drain node ${node.id}? Its trials continue; it gets no new ones until it is resumed.`,
-      run: () => read(client.POST("/api/v1/nodes/{node_id}/drain", { params, body: { reason: "" } })),
+      field: "Reason, for everyone who sees the node",
+      run: (reason) => read(client.POST("/api/v1/nodes/{node_id}/drain", { params, body: { reason } })),
     },
   ];
 }
 
 /** Does an action; its outcome arrives by the stream. */
 export function useAction() {
-  return useMutation({ mutationFn: (action: Action) => action.run() });
+  return useMutation({ mutationFn: ({ action, text }: { action: Action; text: string }) => action.run(text) });
 }

@@ -6,7 +6,8 @@ import { SAVED } from "../state/root";
 import { type Change, ChangeStream, type Connection } from "./stream";
 
 const LEAST_PAUSE_MILLISECONDS = 500;
-const LARGEST_SHARE = 1 / 5; // of the time spent on reading again, however slow the manager is
+const LARGEST_SHARE = 1 / 5; // of the time spent on reading again, where the manager is slow
+const MOST_PAUSE_MILLISECONDS = 5000; // a manager that has just started may be slow only once
 const POLL_MILLISECONDS = 5000; // while there is no stream: a proxy may keep it back until it ends
 const OF_NODES = new Set(["node", "job.status", "reset"]);
 
@@ -46,7 +47,8 @@ export class Refresher {
       await this.refresh(subjects);
     } finally {
       const ended = this.now();
-      this.notBefore = ended + Math.max(LEAST_PAUSE_MILLISECONDS, (ended - began) / LARGEST_SHARE);
+      const pause = Math.max(LEAST_PAUSE_MILLISECONDS, (ended - began) / LARGEST_SHARE);
+      this.notBefore = ended + Math.min(pause, MOST_PAUSE_MILLISECONDS);
       this.running = false;
       this.add([]);
     }

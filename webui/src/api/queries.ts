@@ -219,6 +219,31 @@ export function useTrialCurves(ids: readonly string[]): (Metric[] | undefined)[]
   return useQueries({ queries: ids.map(curveQuery), combine: (found) => found.map(({ data }) => data) });
 }
 
+/** What its ranks have reported in its newest job. */
+export function useRanks(id: string) {
+  return useQuery({
+    queryKey: [`trial ${id}`, "ranks"],
+    enabled: !SAVED,
+    queryFn: ({ signal }) =>
+      read(client.GET("/api/v1/trials/{trial_id}/ranks", { params: { path: { trial_id: id } }, signal })),
+  });
+}
+
+/** Its reports that were lost, and lines of them that cannot be read; the first ones. */
+export function useLosses(id: string) {
+  return useQuery({
+    queryKey: [`trial ${id}`, "losses"],
+    enabled: !SAVED,
+    queryFn: async ({ signal }) => {
+      const found = (["lost", "unreadable"] as const).map(async (kind) => {
+        const params = { path: { trial_id: id }, query: { kind, limit: MOST_SHOWN } };
+        return (await read(client.GET("/api/v1/trials/{trial_id}/metrics", { params, signal }))).items;
+      });
+      return (await Promise.all(found)).flat();
+    },
+  });
+}
+
 /** The checkpoints of a trial that were not deleted. */
 export function useCheckpoints(id: string) {
   return useQuery({
@@ -359,6 +384,8 @@ export interface ImportanceQuery {
   /** A key of the final metric; undefined: its number. */
   key?: string;
   direction?: "minimize" | "maximize";
+  /** The share of the trials that are the best. */
+  quantile?: number;
 }
 
 const COMPUTING_MILLISECONDS = 700;

@@ -957,6 +957,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/trials/{trial_id}/ranks": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * What each rank of a trial has reported
+         * @description The ranks of a distributed trial, by number, in its newest job that has reported; one of any other trial.
+         */
+        get: operations["list_ranks"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/trials/{trial_id}/curve": {
         parameters: {
             query?: never;
@@ -2629,7 +2649,8 @@ export interface components {
             /**
              * Facts
              * @description What its keeper reported: host name, versions, free disk, and its devices: each with the processes on it, with
-             *     `held_by` (phrases for people) and with `leases`, the shares of it that jobs of any manager and user hold.
+             *     `held_by` (phrases for people; those of `foreign`, the processes that are not of trials, are the last) and with
+             *     `leases`, the shares of it that jobs of any manager and user hold.
              */
             facts?: {
                 [key: string]: unknown;
@@ -2841,6 +2862,13 @@ export interface components {
         Page_Token_: {
             /** Items */
             items: components["schemas"]["Token"][];
+            /** Next Cursor */
+            next_cursor?: string | null;
+        };
+        /** Page[TrialRank] */
+        Page_TrialRank_: {
+            /** Items */
+            items: components["schemas"]["TrialRank"][];
             /** Next Cursor */
             next_cursor?: string | null;
         };
@@ -3476,6 +3504,36 @@ export interface components {
          */
         TrialJobStatus: "CREATED" | "SUBMITTED" | "RUNNING" | "STOPPING" | "ENDED";
         /**
+         * TrialRank
+         * @description What one process of a distributed trial has reported, in the newest job that has reported.
+         */
+        TrialRank: {
+            /**
+             * Member
+             * @description Its rank.
+             */
+            member: number;
+            /**
+             * Counts
+             * @description Whether its reports are the trial's: of the rank that `report_from` names.
+             */
+            counts: boolean;
+            /** Intermediate Count */
+            intermediate_count: number;
+            /**
+             * Latest Value
+             * @description The number of its newest intermediate metric.
+             * @example 0.91
+             */
+            latest_value?: (number | ("NaN" | "Infinity" | "-Infinity")) | null;
+            /**
+             * Final Value
+             * @description The number of its first final metric.
+             * @example 0.93
+             */
+            final_value?: (number | ("NaN" | "Infinity" | "-Infinity")) | null;
+        };
+        /**
          * TrialStatus
          * @description The status of a trial.
          * @enum {string}
@@ -3694,6 +3752,7 @@ export type PagePastEvent = components['schemas']['Page_PastEvent_'];
 export type PageRegisteredCheckpoint = components['schemas']['Page_RegisteredCheckpoint_'];
 export type PageSavedView = components['schemas']['Page_SavedView_'];
 export type PageToken = components['schemas']['Page_Token_'];
+export type PageTrialRank = components['schemas']['Page_TrialRank_'];
 export type PageTrial = components['schemas']['Page_Trial_'];
 export type PageStr = components['schemas']['Page_str_'];
 export type ParameterImportance = components['schemas']['ParameterImportance'];
@@ -3712,6 +3771,7 @@ export type Token = components['schemas']['Token'];
 export type Trial = components['schemas']['Trial'];
 export type TrialClone = components['schemas']['TrialClone'];
 export type TrialJobStatus = components['schemas']['TrialJobStatus'];
+export type TrialRank = components['schemas']['TrialRank'];
 export type TrialStatus = components['schemas']['TrialStatus'];
 export type UnusableMachine = components['schemas']['UnusableMachine'];
 export type UpdateExperiment = components['schemas']['UpdateExperiment'];
@@ -5446,6 +5506,38 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Page_Metric_"];
+                };
+            };
+            /** @description A problem */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": unknown;
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_ranks: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                trial_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_TrialRank_"];
                 };
             };
             /** @description A problem */

@@ -1,6 +1,6 @@
 // What the page of curves reads: everything once, and from then on what has changed (docs/decisions/0049).
 
-import { keepPreviousData, useQuery, useQueryClient } from "@tanstack/react-query";
+import { keepPreviousData, useQueries, useQuery, useQueryClient } from "@tanstack/react-query";
 import { flatParameters } from "../state/parameters";
 import { apiUrl } from "../state/root";
 import {
@@ -186,16 +186,22 @@ export interface DensityUse {
   isOver: boolean;
 }
 
-/** The keys of what a trial has reported that have numbers, besides the one that counts. */
-export function useMetricKeys(trialId: string | undefined) {
-  return useQuery({
-    queryKey: ["keys of reports", trialId],
-    enabled: trialId !== undefined,
-    queryFn: async ({ signal }) => {
-      const params = { path: { trial_id: trialId ?? "" }, query: { limit: 20 } };
-      const { items } = await read(client.GET("/api/v1/trials/{trial_id}/curve", { params, signal }));
-      return numberKeys(items.map(({ data }) => data));
-    },
+const MOST_READ_FOR_KEYS = 10;
+const REPORTS_READ_FOR_KEYS = 20;
+
+/** The keys, of what the first of the trials have reported at their begin, that have numbers, besides the one that counts. */
+export function useMetricKeys(trials: readonly ShownTrial[]): string[] {
+  const ids = trials.filter(({ reports }) => reports > 0).slice(0, MOST_READ_FOR_KEYS);
+  return useQueries({
+    queries: ids.map(({ id }) => ({
+      queryKey: ["keys of reports", id],
+      queryFn: async ({ signal }: { signal: AbortSignal }) => {
+        const params = { path: { trial_id: id }, query: { limit: REPORTS_READ_FOR_KEYS } };
+        const { items } = await read(client.GET("/api/v1/trials/{trial_id}/curve", { params, signal }));
+        return numberKeys(items.map(({ data }) => data));
+      },
+    })),
+    combine: (found) => [...new Set(found.flatMap(({ data }) => data ?? []))].sort(),
   });
 }
 

@@ -116,3 +116,12 @@ export function nearest(curves: readonly Float32Array[], x: number, y: number, r
   }
   return found;
 }
+
+/** A range multiplied by `scale` around its middle and moved by `by` of itself; on a logarithmic axis, of its logarithms. */
+export function rescaled([low, high]: Range, isLog: boolean, scale: number, by: number): Range {
+  const [from, to] = isLog ? [Math.log(low), Math.log(high)] : [low, high];
+  const middle = (from + to) / 2 + (to - from) * by;
+  const half = ((to - from) / 2) * scale;
+  const ends: Range = [middle - half, middle + half];
+  return isLog ? [Math.exp(ends[0]), Math.exp(ends[1])] : ends;
+}

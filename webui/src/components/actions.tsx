@@ -17,7 +17,7 @@ export function Actions({ actions, children }: { actions: Action[]; children?: R
           type="button"
           data-keys={each.keys}
           disabled={action.isPending}
-          onClick={() => (each.question ? setAsked(each) : action.mutate(each))}
+          onClick={() => (each.question ? setAsked(each) : action.mutate({ action: each, text: "" }))}
         >
           {each.word}
         </button>
@@ -31,8 +31,8 @@ export function Actions({ actions, children }: { actions: Action[]; children?: R
       {asked && (
         <Question
           action={asked}
-          onAnswer={(yes) => {
-            if (yes) action.mutate(asked);
+          onAnswer={(text) => {
+            if (text !== null) action.mutate({ action: asked, text });
             setAsked(null);
           }}
         />
@@ -41,21 +41,36 @@ export function Actions({ actions, children }: { actions: Action[]; children?: R
   );
 }
 
-function Question({ action, onAnswer }: { action: Action; onAnswer: (yes: boolean) => void }) {
+/** `onAnswer`: with what was written beside the question, or null where the answer is no. */
+function Question({ action, onAnswer }: { action: Action; onAnswer: (text: string | null) => void }) {
   const dialog = useRef<HTMLDialogElement>(null);
+  const [text, setText] = useState("");
   useEffect(() => {
     dialog.current?.showModal();
   }, []);
   return (
-    <dialog ref={dialog} aria-label={action.word} onClose={() => onAnswer(dialog.current?.returnValue === "yes")}>
+    <dialog
+      ref={dialog}
+      aria-label={action.word}
+      onClose={() => onAnswer(dialog.current?.returnValue === "yes" ? text.trim() : null)}
+    >
       <p>{action.question}</p>
-      <form method="dialog" className="bar">
-        <button type="submit" value="no">
-          Cancel
-        </button>
-        <button type="submit" value="yes" className="strong">
-          {action.word}
-        </button>
+      <form method="dialog" className="fields">
+        {action.field && (
+          <label>
+            <span>{action.field}</span>
+            <input value={text} maxLength={200} onChange={(event) => setText(event.target.value)} />
+          </label>
+        )}
+        <div className="bar">
+          {/* Enter in the field means the first button that submits. */}
+          <button type="button" onClick={() => dialog.current?.close("no")}>
+            Cancel
+          </button>
+          <button type="submit" value="yes" className="strong">
+            {action.word}
+          </button>
+        </div>
       </form>
     </dialog>
   );

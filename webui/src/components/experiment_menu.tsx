@@ -6,6 +6,7 @@ import { deleteExperiment, isDeletable, lostWith, setArchived, setTags, storageO
 import type { Experiment } from "../api/schema";
 import { isOver } from "../state/progress";
 import { Dialog } from "./dialog";
+import { Problems } from "./problems";
 
 /** A button for the dialog; for those who may change something. */
 export function ExperimentMenu({ experiment }: { experiment: Experiment }) {
@@ -76,7 +77,7 @@ function Labels({ experiment, onClose, onDelete }: LabelsProps) {
         <span>Tags, with commas between them</span>
         <input value={text} onChange={(event) => setText(event.target.value)} />
       </label>
-      <Problem error={save.error ?? archive.error} />
+      <Problems error={save.error ?? archive.error} />
       {!isOver(experiment) && (
         <p className="soft">
           {experiment.archived
@@ -132,7 +133,7 @@ function Deletion({ experiment, onCancel, onDeleted }: DeletionProps) {
           keep the checkpoints in {storage}
         </label>
       )}
-      <Problem error={deletion.error} />
+      <Problems error={deletion.error} />
       <div className="bar">
         <button type="button" disabled={deletion.isPending} onClick={onCancel}>
           Cancel
@@ -142,15 +143,5 @@ function Deletion({ experiment, onCancel, onDeleted }: DeletionProps) {
         </button>
       </div>
     </>
-  );
-}
-
-function Problem({ error }: { error: Error | null }) {
-  return (
-    error && (
-      <p className="failure" role="alert">
-        {error.message}
-      </p>
-    )
   );
 }

@@ -33,6 +33,11 @@ export const KEYS: [keys: string, does: string][] = [
   ["y y", "copy the parameters as YAML"],
   ["y j", "copy the parameters as JSON"],
   ["y l", "copy the parameters as a command line"],
+  ["+  -", "enlarge the middle of the curves, show more of them"],
+  ["Shift+Arrow", "move what is enlarged"],
+  ["0", "show all of the curves"],
+  ["l x", "logarithmic x axis of the curves"],
+  ["l y", "logarithmic y axis of the curves"],
   ["e p", "pause the experiment"],
   ["e r", "resume the experiment"],
   ["e s", "stop the experiment"],
@@ -42,7 +47,7 @@ export const KEYS: [keys: string, does: string][] = [
 ];
 
 const SECOND_KEY_MILLISECONDS = 1000;
-const FIRST_KEYS = new Set(["g", "a", "e", "y"]);
+const FIRST_KEYS = new Set(["g", "a", "e", "y", "l"]);
 const GO_TO: Record<string, string> = SAVED ? {} : { e: "/", n: "/nodes", l: "/log" };
 
 /** Listens to the keys; `isHelpShown` with `toggleHelp` is the list. */
@@ -59,7 +64,8 @@ export function useKeys() {
         if (event.key === "Escape") (event.target as HTMLElement).blur();
         return;
       }
-      const keys = performance.now() - beforeAt < SECOND_KEY_MILLISECONDS ? `${before} ${event.key}` : event.key;
+      const key = event.shiftKey && event.key.startsWith("Arrow") ? `Shift+${event.key}` : event.key;
+      const keys = performance.now() - beforeAt < SECOND_KEY_MILLISECONDS ? `${before} ${key}` : key;
       [before, beforeAt] = FIRST_KEYS.has(keys) ? [keys, performance.now()] : ["", Number.NEGATIVE_INFINITY];
       if (before || press(keys)) return;
       const target = keys.startsWith("g ") ? GO_TO[event.key] : undefined;

@@ -1,10 +1,13 @@
 // A dialog in which the limits of an experiment are changed while it runs.
 
 import { useMutation } from "@tanstack/react-query";
-import { useEffect, useRef, useState } from "react";
+import { useState } from "react";
 import { updateExperiment } from "../api/actions";
 import type { Experiment } from "../api/schema";
 import { changedLimits, LIMITS, limitText } from "../state/limits";
+import { Dialog } from "./dialog";
+import { FormEnd } from "./parts";
+import { Problems } from "./problems";
 
 export function LimitsButton({ experiment }: { experiment: Experiment }) {
   const [isOpen, setOpen] = useState(false);
@@ -19,14 +22,10 @@ export function LimitsButton({ experiment }: { experiment: Experiment }) {
 }
 
 function LimitsDialog({ experiment, onClose }: { experiment: Experiment; onClose: () => void }) {
-  const dialog = useRef<HTMLDialogElement>(null);
   const [before] = useState(experiment); // what is edited; the experiment may change meanwhile
   const [texts, setTexts] = useState(() =>
     Object.fromEntries(LIMITS.map((field) => [field.name, limitText(before, field)])),
   );
-  useEffect(() => {
-    dialog.current?.showModal();
-  }, []);
   const save = useMutation({
     mutationFn: async () => {
       const changes = changedLimits(before, texts);
@@ -35,8 +34,7 @@ function LimitsDialog({ experiment, onClose }: { experiment: Experiment; onClose
     onSuccess: onClose,
   });
   return (
-    <dialog ref={dialog} onClose={onClose} aria-labelledby="limits-title">
-      <h2 id="limits-title">Limits</h2>
+    <Dialog title="Limits" onClose={onClose}>
       <form
         className="fields"
         onSubmit={(event) => {
@@ -55,20 +53,9 @@ function LimitsDialog({ experiment, onClose }: { experiment: Experiment; onClose
             />
           </label>
         ))}
-        {save.error && (
-          <p className="failure" role="alert">
-            {save.error.message}
-          </p>
-        )}
-        <div className="bar">
-          <button type="button" onClick={onClose}>
-            Cancel
-          </button>
-          <button type="submit" className="strong" disabled={save.isPending}>
-            Save
-          </button>
-        </div>
+        <Problems error={save.error} />
+        <FormEnd word="Save" isPending={save.isPending} onCancel={onClose} />
       </form>
-    </dialog>
+    </Dialog>
   );
 }

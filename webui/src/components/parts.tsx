@@ -4,6 +4,7 @@ import type { ReactNode } from "react";
 import { ApiProblem } from "../api/client";
 import { capitalized, formatAgo, formatDuration, formatParameter, formatTime, toSeconds } from "../format";
 import { useNow } from "../state/clock";
+import { FORMATS, type Format } from "../state/copies";
 import { flatParameters } from "../state/parameters";
 
 /** A titled part of a page. `aside`: what stands at the right of the title. */
@@ -108,4 +109,36 @@ export function Scroll({
       {children}
     </section>
   );
+}
+
+/** The buttons at the end of a form in a dialog. */
+export function FormEnd(props: { word: string; isPending: boolean; onCancel: () => void }) {
+  return (
+    <div className="bar">
+      <button type="button" onClick={props.onCancel}>
+        Cancel
+      </button>
+      <button type="submit" className="strong" disabled={props.isPending}>
+        {props.word}
+      </button>
+    </div>
+  );
+}
+
+/** A button for each format in which parameters can be copied. */
+export function CopyButtons({ onCopy }: { onCopy: (format: Format) => void }) {
+  return FORMATS.map((format, place) => (
+    <button key={format} type="button" className="link" data-keys={`y ${"yjl"[place]}`} onClick={() => onCopy(format)}>
+      {format}
+    </button>
+  ));
+}
+
+/** Heads of columns of numbers. */
+export function NumberHeads({ names }: { names: readonly string[] }) {
+  return names.map((name) => (
+    <th key={name} scope="col" className="number">
+      {name}
+    </th>
+  ));
 }

@@ -6,10 +6,11 @@ import { Link } from "wouter";
 import { readTrials, useSession } from "../api/queries";
 import { runOnAll, TRIAL_ACTIONS, type TrialAction, type TrialRow } from "../api/trial_actions";
 import { capitalized, countOf } from "../format";
-import { copyTextOfAll, FORMATS, type Format, toClipboard } from "../state/copies";
+import { copyTextOfAll, type Format, toClipboard } from "../state/copies";
 import { SAVED } from "../state/root";
 import { namesOf } from "../state/selection";
 import { Dialog } from "./dialog";
+import { CopyButtons } from "./parts";
 
 const MOST_COMPARED = 20;
 const MOST_COPIED = 1000;
@@ -138,17 +139,7 @@ function CopyParameters({ experimentId, rows }: { experimentId: string; rows: Tr
   return (
     <span className="copy">
       copy as
-      {FORMATS.map((format, place) => (
-        <button
-          key={format}
-          type="button"
-          className="link"
-          data-keys={`y ${"yjl"[place]}`}
-          onClick={() => copy.mutate(format)}
-        >
-          {format}
-        </button>
-      ))}
+      <CopyButtons onCopy={(format) => copy.mutate(format)} />
       <span role="status" className={copy.error ? "failure" : "soft"}>
         {copy.error ? ` ${capitalized(copy.error.message)}` : copy.data && !refused ? ` ${copy.data} copied` : ""}
       </span>

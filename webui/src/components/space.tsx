@@ -6,6 +6,7 @@ import { updateExperiment } from "../api/actions";
 import type { Experiment } from "../api/schema";
 import { countOf } from "../format";
 import { Dialog } from "./dialog";
+import { FormEnd } from "./parts";
 import { Problems } from "./problems";
 
 export function SpaceButton({ experiment }: { experiment: Experiment }) {
@@ -47,14 +48,7 @@ function SpaceDialog({ experiment, onClose }: { experiment: Experiment; onClose:
           onChange={(event) => setText(event.target.value)}
         />
         <Problems error={save.error} />
-        <div className="bar">
-          <button type="button" onClick={onClose}>
-            Cancel
-          </button>
-          <button type="submit" className="strong" disabled={save.isPending}>
-            Save
-          </button>
-        </div>
+        <FormEnd word="Save" isPending={save.isPending} onCancel={onClose} />
       </form>
     </Dialog>
   );

@@ -17,7 +17,7 @@ import {
   textsOf,
 } from "../state/space";
 import { Dialog } from "./dialog";
-import { Waiting } from "./parts";
+import { FormEnd, Waiting } from "./parts";
 import { Problems } from "./problems";
 
 interface TrialFormProps {
@@ -94,14 +94,7 @@ function Form({ experiment, before, clone, onClose }: FormProps) {
         <textarea aria-label="Parameters as JSON" rows={14} value={json} onChange={(e) => setJson(e.target.value)} />
       )}
       <Problems error={save.error} />
-      <div className="bar">
-        <button type="button" onClick={onClose}>
-          Cancel
-        </button>
-        <button type="submit" className="strong" disabled={save.isPending}>
-          {clone ? "Clone" : "Add"}
-        </button>
-      </div>
+      <FormEnd word={clone ? "Clone" : "Add"} isPending={save.isPending} onCancel={onClose} />
     </form>
   );
 }

@@ -13,9 +13,9 @@ import {
   type XKind,
 } from "../api/shown-curves";
 import { CurvesChart, type Line } from "../charts/curves";
-import { type Range, rangeOfX, rangeOfY, smooth } from "../charts/geometry";
+import { type Range, rangeOfX, rangeOfY, rescaled, smooth } from "../charts/geometry";
 import { lineStyle } from "../charts/styles";
-import { Empty, Scroll, Waiting } from "../components/parts";
+import { Empty, NumberHeads, Scroll, Waiting } from "../components/parts";
 import { useRestOfScreen } from "../components/screen";
 import { Status } from "../components/status";
 import { countOf, formatNumber, formatParameter, statusWord } from "../format";
@@ -69,6 +69,10 @@ function useSettings() {
 
 type Settings = ReturnType<typeof useSettings>;
 
+function viewText([x, y]: [x: Range, y: Range]): string {
+  return [...x, ...y].map((each) => each.toPrecision(12)).join(",");
+}
+
 /** The part of the chart that is enlarged: "x0,x1,y0,y1". */
 function parseView(text: string): [x: Range, y: Range] | null {
   const [x0, x1, y0, y1] = text.split(",").map(Number);
@@ -99,10 +103,11 @@ function CurvesOfTrials({ experiment }: { experiment: Experiment }) {
   const missing =
     found.data && !found.isPlaceholderData ? selected.filter((no) => !trials.some((t) => t.no === no)) : [];
   const hidden = (found.data?.running ?? 0) - trials.filter((each) => each.status === "RUNNING").length;
-  const label = `${countOf(lines.length, "curve")}${shownDensity ? ` over the density of ${shownDensity.curves}` : ""}`;
+  const points = lines.reduce((sum, line) => sum + line.raw.x.length, 0);
+  const label = `${countOf(lines.length, "curve")} of ${countOf(points, "point")}${shownDensity ? ` over the density of ${shownDensity.curves}` : ""}`;
   return (
     <>
-      <Controls settings={settings} trials={trials} />
+      <Controls settings={settings} trials={trials} ranges={ranges} />
       <p className="soft curves-notes" role="status">
         {found.data && `${countOf(trials.length, "trial")} shown`}
         {shownDensity && ` over the density of ${countOf(shownDensity.curves, "curve")}`}
@@ -128,7 +133,7 @@ function CurvesOfTrials({ experiment }: { experiment: Experiment }) {
                 hover={hover}
                 height={Math.max(260, Math.min(height - 20, 720))}
                 label={label}
-                onZoom={(onX, onY) => settings.setView([...onX, ...onY].map((each) => each.toPrecision(8)).join(","))}
+                onZoom={(onX, onY) => settings.setView(viewText([onX, onY]))}
                 onReset={() => settings.setView("")}
                 onOpen={(no) => navigate(`/trials/${trials.find((each) => each.no === no)?.id}`)}
               />
@@ -203,9 +208,15 @@ function union(range: Range | null, span: Spans["x"] | undefined): Range | null 
   return range ? [Math.min(range[0], span.from), Math.max(range[1], span.to)] : [span.from, span.to];
 }
 
-function Controls({ settings, trials }: { settings: Settings; trials: ShownTrial[] }) {
-  const { set, key, x, log, logX, logY, isRunning, isAll, view } = settings;
-  const keys = useMetricKeys(trials.find((each) => each.reports > 0)?.id).data ?? [];
+interface ControlsProps {
+  settings: Settings;
+  trials: ShownTrial[];
+  ranges: [x: Range, y: Range] | null;
+}
+
+function Controls({ settings, trials, ranges }: ControlsProps) {
+  const { set, key, x, log, logX, logY, isRunning, isAll } = settings;
+  const keys = useMetricKeys(trials);
   const offered = key && !keys.includes(key) ? [...keys, key] : keys;
   const toggle = (axis: string) => set.log(log.includes(axis) ? log.replace(axis, "") : [...log, axis].sort().join(""));
   return (
@@ -244,23 +255,62 @@ function Controls({ settings, trials }: { settings: Settings; trials: ShownTrial
           ))}
         </select>
       </label>
-      <Check label="log x" isOn={logX} onChange={() => toggle("x")} isDisabled={x === "time"} />
-      <Check label="log y" isOn={logY} onChange={() => toggle("y")} />
+      <Check label="log x" keys="l x" isOn={logX} onChange={() => toggle("x")} isDisabled={x === "time"} />
+      <Check label="log y" keys="l y" isOn={logY} onChange={() => toggle("y")} />
       <Smoothing weight={settings.weight} onChange={settings.setSmooth} />
-      {view && (
-        <button type="button" onClick={() => settings.setView("")}>
-          Show all
-        </button>
-      )}
+      {ranges && <Zoom settings={settings} ranges={ranges} />}
     </div>
   );
 }
 
-function Check(props: { label: string; isOn: boolean; onChange: (isOn: boolean) => void; isDisabled?: boolean }) {
+/** How much of the range is shown next: by what it is multiplied, and by how much of itself it moves right and up. */
+const ZOOMS: [sign: string, name: string, keys: string, scale: number, right: number, up: number][] = [
+  ["+", "Enlarge", "+", 0.5, 0, 0],
+  ["−", "Show more", "-", 2, 0, 0],
+  ["←", "Move left", "Shift+ArrowLeft", 1, -0.25, 0],
+  ["→", "Move right", "Shift+ArrowRight", 1, 0.25, 0],
+  ["↑", "Move up", "Shift+ArrowUp", 1, 0, 0.25],
+  ["↓", "Move down", "Shift+ArrowDown", 1, 0, -0.25],
+];
+
+/** The part of the chart that is enlarged, for the keyboard. */
+function Zoom({ settings, ranges: [x, y] }: { settings: Settings; ranges: [x: Range, y: Range] }) {
+  const { view, setView, logX, logY } = settings;
+  return (
+    <span className="zoom">
+      {ZOOMS.filter(([, , , scale]) => view || scale < 1).map(([sign, name, keys, scale, right, up]) => (
+        <button
+          key={keys}
+          type="button"
+          aria-label={name}
+          title={name}
+          data-keys={keys}
+          onClick={() => setView(viewText([rescaled(x, logX, scale, right), rescaled(y, logY, scale, up)]))}
+        >
+          {sign}
+        </button>
+      ))}
+      {view && (
+        <button type="button" data-keys="0" onClick={() => setView("")}>
+          Show all
+        </button>
+      )}
+    </span>
+  );
+}
+
+function Check(props: {
+  label: string;
+  isOn: boolean;
+  onChange: (isOn: boolean) => void;
+  isDisabled?: boolean;
+  keys?: string;
+}) {
   return (
     <label>
       <input
         type="checkbox"
+        data-keys={props.keys}
         checked={props.isOn}
         disabled={props.isDisabled}
         onChange={(event) => props.onChange(event.target.checked)}
@@ -356,11 +406,7 @@ function ShownTable({ id, trials, lines, hover, settings, height }: TableProps &
                 <span className="hidden">Selected</span>
               </th>
               <th scope="col">Status</th>
-              {["Value", "Latest", "Points"].map((head) => (
-                <th key={head} scope="col" className="number">
-                  {head}
-                </th>
-              ))}
+              <NumberHeads names={["Value", "Latest", "Points"]} />
               {varying.map((name) => (
                 <th key={name} scope="col" title={name}>
                   {name}

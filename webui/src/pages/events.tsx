@@ -8,7 +8,7 @@ import type { PastEvent } from "../api/schema";
 import { Empty, Panel, Waiting } from "../components/parts";
 import { useRestOfScreen } from "../components/screen";
 import { countOf, formatTime, toSeconds } from "../format";
-import { actorOf, eventText, KINDS } from "../state/events";
+import { actorOf, eventText, KINDS, nodeOf } from "../state/events";
 import { useUrlState } from "../state/url";
 import { ExperimentPage } from "./experiment";
 
@@ -97,6 +97,7 @@ function Rows({ events, onEnd }: { events: PastEvent[]; onEnd: () => void }) {
 
 function Row({ event, top }: { event: PastEvent; top: number }) {
   const text = eventText(event);
+  const node = nodeOf(event);
   return (
     <li style={{ transform: `translateY(${top}px)` }} title={text}>
       <time dateTime={event.time}>{formatTime(toSeconds(event.time))}</time>
@@ -105,7 +106,8 @@ function Row({ event, top }: { event: PastEvent; top: number }) {
         {event.trial_id && <Link href={`/trials/${event.trial_id}`}>trial {event.sequence_id ?? event.trial_id}</Link>}
       </span>
       <span className="what">
-        {text} {actorOf(event) && <span className="soft">by {actorOf(event)}</span>}
+        {text} {node && <Link href={`/nodes#${encodeURIComponent(node)}`}>on {node}</Link>}{" "}
+        {actorOf(event) && <span className="soft">by {actorOf(event)}</span>}
       </span>
     </li>
   );

@@ -15,15 +15,19 @@ import { capitalized } from "../format";
 import { isOver } from "../state/progress";
 import { SAVED } from "../state/root";
 
-/** Its pages, in the order of the tabs: the end of the address, the word, and whether a saved file has them. */
-const TABS: [path: string, word: string, isSaved: boolean][] = [
-  ["", "Overview", true],
-  ["/trials", "Trials", true],
-  ["/curves", "Curves", false],
-  ["/relations", "Relations", false],
-  ["/events", "Events", false],
-  ["/log", "Log", false],
-  ["/search", "Search logs", false],
+/** Its pages, in the order of the tabs: the ends of the addresses, the word, and whether a saved file has them. */
+const TABS: [paths: string[], word: string, isSaved: boolean][] = [
+  [[""], "Overview", true],
+  [["/trials", "/compare"], "Trials", true],
+  [["/curves"], "Curves", false],
+  [["/relations"], "Relations", false],
+  [["/events", "/log", "/search"], "Logs and events", false],
+];
+/** What the tab of logs and events leads to. */
+const LOGS: [path: string, word: string][] = [
+  ["/events", "Events"],
+  ["/log", "Log of the dispatcher"],
+  ["/search", "Output of trials"],
 ];
 
 /** The head of an experiment's page; `children` is called when the experiment is known, and when it was read. */
@@ -70,14 +74,27 @@ function Head({ experiment }: { experiment: Experiment }) {
       {TABS.length > 1 && (
         <div className="tab-row">
           <nav className="tabs" aria-label="Pages of the experiment">
-            {TABS.filter(([, , isSaved]) => isSaved || !SAVED).map(([path, word]) => (
-              <Link key={path} href={root + path} aria-current={location === root + path ? "page" : undefined}>
+            {TABS.filter(([, , isSaved]) => isSaved || !SAVED).map(([paths, word]) => (
+              <Link
+                key={word}
+                href={root + paths[0]}
+                aria-current={paths.some((path) => location === root + path) ? "page" : undefined}
+              >
                 {word}
               </Link>
             ))}
           </nav>
           <ViewsMenu experiment={experiment.id} />
         </div>
+      )}
+      {LOGS.some(([path]) => location === root + path) && (
+        <nav className="choice" aria-label="Logs and events">
+          {LOGS.map(([path, word]) => (
+            <Link key={path} href={root + path} aria-current={location === root + path ? "page" : undefined}>
+              {word}
+            </Link>
+          ))}
+        </nav>
       )}
       {experiment.failure && <p className="note bad">{capitalized(experiment.failure)}</p>}
       {experiment.notices?.map((notice) => (

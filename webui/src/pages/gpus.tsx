@@ -10,7 +10,10 @@ export interface Gpu {
   utilization: number | null;
   memoryUsed: number | null;
   memoryTotal: number | null;
+  /** What holds it, the last ones are processes that are not of trials. */
   heldBy: string[];
+  /** The last ones of `heldBy`, in short. */
+  foreign: string[];
 }
 
 /** The GPUs among what a node's keeper reported; none where it has reported none. */
@@ -23,6 +26,7 @@ function toGpu(reported: unknown): Gpu {
   const device = (typeof reported === "object" && reported !== null ? reported : {}) as Record<string, unknown>;
   const number = (name: string) => (typeof device[name] === "number" ? (device[name] as number) : null);
   const holders = device.held_by;
+  const foreign = Array.isArray(device.foreign) ? device.foreign : [];
   return {
     uuid: String(device.uuid ?? ""),
     index: number("index") ?? 0,
@@ -31,6 +35,7 @@ function toGpu(reported: unknown): Gpu {
     memoryUsed: number("memory_used_mb"),
     memoryTotal: number("memory_total_mb"),
     heldBy: Array.isArray(holders) ? holders.map(String) : [],
+    foreign: foreign.map((process) => `pid ${process?.pid}, ${process?.memory_mb} MiB`),
   };
 }
 

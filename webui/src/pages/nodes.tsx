@@ -1,6 +1,6 @@
 // The machines and their GPUs: who uses what, and whether new trials may come.
 
-import { useEffect } from "react";
+import { useEffect, useRef } from "react";
 import { Link } from "wouter";
 import { nodeActions } from "../api/actions";
 import { useNodes } from "../api/queries";
@@ -58,12 +58,16 @@ export function Nodes() {
 }
 
 function NodePanel({ node, hours }: { node: Node; hours: number }) {
+  const place = useRef<HTMLElement>(null);
+  useEffect(() => {
+    if (window.location.hash === `#${encodeURIComponent(node.id)}`) place.current?.scrollIntoView();
+  }, [node.id]);
   const facts = node.facts ?? {};
   const gpus = gpusOf(node);
   const disk = typeof facts.disk_free_mb === "number" ? `${(facts.disk_free_mb / 1024).toFixed(1)} GiB free` : null;
   const notes = Array.isArray(facts.notes) ? facts.notes.map(String) : [];
   return (
-    <section className="panel" id={node.id} aria-label={`Node ${node.id}`}>
+    <section ref={place} className="panel" id={node.id} aria-label={`Node ${node.id}`}>
       <div className="bar node">
         <h2>{node.id}</h2>
         <Status status={node.status} />
@@ -124,8 +128,9 @@ function GpuTable({ node, gpus }: { node: Node; gpus: Gpu[] }) {
             <th scope="col">Name</th>
             <th scope="col">Memory</th>
             <th scope="col">Load</th>
+            <th scope="col">Held by trials</th>
             <th scope="col" className="rest">
-              Held by
+              Other processes
             </th>
           </tr>
         </thead>
@@ -144,8 +149,11 @@ function GpuTable({ node, gpus }: { node: Node; gpus: Gpu[] }) {
                 <Share value={gpu.utilization} of={100} />
                 {gpu.utilization === null ? "–" : `${gpu.utilization} %`}
               </td>
-              <td className="rest" title={gpu.heldBy.join("\n")}>
-                {gpu.heldBy.join("; ") || <span className="soft">no trial</span>}
+              <td className="name" title={trialsOf(gpu).join("\n")}>
+                {trialsOf(gpu).join("; ") || <span className="soft">none</span>}
+              </td>
+              <td className="rest" title={gpu.foreign.join("\n")}>
+                {gpu.foreign.join("; ") || <span className="soft">none</span>}
               </td>
             </tr>
           ))}
@@ -153,6 +161,10 @@ function GpuTable({ node, gpus }: { node: Node; gpus: Gpu[] }) {
       </table>
     </Scroll>
   );
+}
+
+function trialsOf({ heldBy, foreign }: Gpu): string[] {
+  return heldBy.slice(0, heldBy.length - foreign.length);
 }
 
 function memory({ memoryUsed, memoryTotal }: Gpu): string {

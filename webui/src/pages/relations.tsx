@@ -32,6 +32,8 @@ import { ExperimentPage } from "./experiment";
 const PARALLEL_PIXELS = 340;
 const SCATTER_PIXELS = 300;
 const MOST_SHOWN = 16;
+const QUANTILES = [0.05, 0.1, 0.2, 0.3, 0.5];
+const DEFAULT_QUANTILE = 0.1;
 
 export function Relations({ id }: { id: string }) {
   return <ExperimentPage id={id}>{(experiment) => <TrialRelations experiment={experiment} />}</ExperimentPage>;
@@ -147,7 +149,7 @@ function Charts({ experiment, table, filter, onFilter }: ChartsProps) {
             onBrush={onBrush}
             onShown={onShown}
             height={PARALLEL_PIXELS}
-            label={`A line for each of ${countOf(table.rows, "trial")} across ${countOf(shown.length, "axis").replace("axiss", "axes")}; the table has the same values`}
+            label={`A line for each of ${countOf(table.rows, "trial")} across ${shown.length} ${shown.length === 1 ? "axis" : "axes"}; the table has the same values`}
           />
         ) : (
           <Empty>No parameter differs between the trials.</Empty>
@@ -299,10 +301,12 @@ interface BelowProps {
 function Below({ experiment, table, axes, metric, direction, draw, onFirst }: BelowProps) {
   const [xName, setX] = useUrlState("x");
   const [yName, setY] = useUrlState("y");
+  const [share, setShare] = useUrlState("best", String(DEFAULT_QUANTILE));
   const [, navigate] = useLocation();
   const query: ImportanceQuery = {
     key: metric === "value" ? undefined : metric.slice("value.".length),
     direction: direction === "maximize" ? "maximize" : "minimize",
+    quantile: QUANTILES.find((each) => String(each) === share) ?? DEFAULT_QUANTILE,
   };
   const importance = useImportance(experiment.id, query);
   const most = importance.data?.parameters[0]?.name;
@@ -319,7 +323,24 @@ function Below({ experiment, table, axes, metric, direction, draw, onFirst }: Be
   };
   return (
     <div className="relations">
-      <Panel title="Importance" aside={<ImportanceState importance={importance.data} />}>
+      <Panel
+        title="Importance"
+        aside={
+          <>
+            <ImportanceState importance={importance.data} />{" "}
+            <label>
+              best{" "}
+              <select value={query.quantile} onChange={(event) => setShare(event.target.value)}>
+                {QUANTILES.map((each) => (
+                  <option key={each} value={each}>
+                    {each * 100} %
+                  </option>
+                ))}
+              </select>
+            </label>
+          </>
+        }
+      >
         <ImportanceBars
           found={importance}
           current={x?.name}

@@ -3,11 +3,20 @@
 import { useEffect, useMemo, useState } from "react";
 import { Link } from "wouter";
 import { trialActions } from "../api/actions";
-import { useCheckpoints, useExperiment, useFiles, useJobs, useTrial, useTrialCurve } from "../api/queries";
+import {
+  useCheckpoints,
+  useExperiment,
+  useFiles,
+  useJobs,
+  useLosses,
+  useRanks,
+  useTrial,
+  useTrialCurve,
+} from "../api/queries";
 import type { Job, Trial } from "../api/schema";
 import { CurveChart } from "../charts/lines";
 import { Actions } from "../components/actions";
-import { Ago, Elapsed, Empty, Figure, Panel, Scroll, Waiting } from "../components/parts";
+import { Ago, CopyButtons, Elapsed, Empty, Figure, NumberHeads, Panel, Scroll, Waiting } from "../components/parts";
 import { Status } from "../components/status";
 import {
   capitalized,
@@ -16,12 +25,13 @@ import {
   formatHours,
   formatNumber,
   formatParameter,
+  lossText,
   statusWord,
 } from "../format";
 import { Download } from "../logs/download";
 import { partsOf } from "../logs/tail";
 import { LogViewer } from "../logs/viewer";
-import { copyText, FORMATS, type Format, toClipboard } from "../state/copies";
+import { copyText, type Format, toClipboard } from "../state/copies";
 import { flatParameters } from "../state/parameters";
 import { apiUrl, SAVED } from "../state/root";
 import { useUrlState } from "../state/url";
@@ -40,6 +50,7 @@ export function TrialPage({ id }: { id: string }) {
   return (
     <>
       <Head trial={trial} />
+      <Losses trialId={trial.id} />
       <Figures trial={trial} />
       <div className="trial">
         <Parameters trial={trial} />
@@ -47,6 +58,7 @@ export function TrialPage({ id }: { id: string }) {
       </div>
       {!SAVED && (
         <div className="stack">
+          <Ranks trialId={trial.id} />
           <Jobs jobs={jobs.data?.items} error={jobs.error} />
           <Logs trial={trial} jobs={jobs.data?.items ?? []} />
           <Checkpoints trial={trial} />
@@ -130,17 +142,7 @@ function Parameters({ trial }: { trial: Trial }) {
       aside={
         <span className="copy">
           <span role="status">{copied}</span> copy as
-          {FORMATS.map((format, place) => (
-            <button
-              key={format}
-              type="button"
-              className="link"
-              data-keys={`y ${"yjl"[place]}`}
-              onClick={() => void copy(format)}
-            >
-              {format}
-            </button>
-          ))}
+          <CopyButtons onCopy={(format) => void copy(format)} />
         </span>
       }
     >
@@ -197,6 +199,52 @@ function Curve({ trial }: { trial: Trial }) {
   );
 }
 
+/** Reports that are not in the curve. */
+function Losses({ trialId }: { trialId: string }) {
+  const losses = useLosses(trialId).data ?? [];
+  return losses.map((loss) => (
+    <p key={loss.id} className="note bad">
+      Attempt {loss.job}
+      {loss.member > 0 && `, rank ${loss.member}`}: {lossText(loss)}
+    </p>
+  ));
+}
+
+/** What the processes of a distributed trial have reported; nothing where only the one that counts has. */
+function Ranks({ trialId }: { trialId: string }) {
+  const ranks = useRanks(trialId).data?.items ?? [];
+  if (ranks.every((rank) => rank.counts)) return null;
+  return (
+    <Panel title="Ranks" aside={`of the newest attempt, ${countOf(ranks.length, "rank")}`}>
+      <Scroll className="tall" label="Table of ranks">
+        <table className="lines">
+          <thead>
+            <tr>
+              <NumberHeads names={["Rank", "Points", "Latest value", "Final value"]} />
+              <th scope="col" className="rest">
+                Counts
+              </th>
+            </tr>
+          </thead>
+          <tbody>
+            {ranks.map((rank) => (
+              <tr key={rank.member}>
+                <th scope="row" className="number">
+                  {rank.member}
+                </th>
+                <td className="number">{formatNumber(rank.intermediate_count)}</td>
+                <td className="number">{formatNumber(rank.latest_value)}</td>
+                <td className="number">{formatNumber(rank.final_value)}</td>
+                <td className="rest">{rank.counts ? "its values are the trial's" : ""}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </Scroll>
+    </Panel>
+  );
+}
+
 function Jobs({ jobs, error }: { jobs: Job[] | undefined; error: Error | null }) {
   return (
     <Panel title="Attempts" aside={jobs?.length ? countOf(jobs.length, "job") : null}>
@@ -219,6 +267,7 @@ function Jobs({ jobs, error }: { jobs: Job[] | undefined; error: Error | null })
                   Took
                 </th>
                 <th scope="col">Started</th>
+                <th scope="col">Ended</th>
                 <th scope="col">Node</th>
                 <th scope="col">GPUs</th>
                 <th scope="col" className="number">
@@ -265,16 +314,27 @@ function JobLine({ job }: { job: Job }) {
       <td>
         <Ago time={job.started_at} />
       </td>
+      <td>
+        <Ago time={job.ended_at} />
+      </td>
       <td>{job.node_id ?? "–"}</td>
       <td title={job.gpus?.map((gpu) => gpu.uuid).join("\n")}>{gpus || "–"}</td>
       <td className="number">{job.cpu_seconds == null ? "–" : formatDuration(job.cpu_seconds)}</td>
       <td className="number">{job.pid ?? "–"}</td>
-      <td>{job.start_reason || "at the start"}</td>
+      <td className="name" title={beginOf(job)}>
+        {beginOf(job)}
+      </td>
       <td className="rest soft" title={job.detail}>
         {job.detail}
       </td>
     </tr>
   );
+}
+
+/** Where a job begins: what it continues. */
+function beginOf(job: Job): string {
+  const from = job.resumed_from_job ? `from a checkpoint of job ${job.resumed_from_job}` : "at the start";
+  return `${job.start_reason || from}${job.parent_job ? `; after job ${job.parent_job}` : ""}`;
 }
 
 function Logs({ trial, jobs }: { trial: Trial; jobs: Job[] }) {

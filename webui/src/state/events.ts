@@ -5,7 +5,7 @@ import type { PastEvent } from "../api/schema";
 /** Kinds that people read; "metrics" says only that something was reported. */
 export const KINDS = ["trial.status", "job.status", "experiment.status", "limits", "labels", "view", "notice"] as const;
 
-const SAID = new Set(["status", "end_reason", "text", "reason", "detail", "sequence_id"]);
+const SAID = new Set(["status", "end_reason", "text", "reason", "detail", "sequence_id", "node_id"]);
 
 /** What an event says: its status or changes, and the reason. */
 export function eventText(event: PastEvent): string {
@@ -19,6 +19,12 @@ export function eventText(event: PastEvent): string {
     .map(([name, value]) => `${name} ${typeof value === "object" ? JSON.stringify(value) : String(value)}`);
   const clause = word("text") || word("reason") || word("detail");
   return [status || rest.join(", "), clause].filter(Boolean).join(": ");
+}
+
+/** The node that an event names. */
+export function nodeOf({ data }: PastEvent): string {
+  const node = typeof data === "object" && data !== null && "node_id" in data ? data.node_id : null;
+  return typeof node === "string" ? node : "";
 }
 
 /** Who did it, unless that is the manager or not known. */

@@ -60,6 +60,8 @@ async def test_a_gpu_shows_who_holds_it(api: Any) -> None:
     [node] = (await api.client.get("/api/v1/nodes")).json()["items"]
     held = [device["held_by"] for device in node["facts"]["devices"]]
     assert held == [["trial 17 of experiment Ab3dE5f7"], ["another process (pid 4242, 300 MiB)"]]
+    foreign = [[each["pid"] for each in device["foreign"]] for device in node["facts"]["devices"]]
+    assert foreign == [[], [4242]]
 
 
 async def test_a_node_without_an_address_is_simply_there(api: Any) -> None:
