@@ -176,7 +176,7 @@ def test_the_pages_say_that_the_manager_is_gone_and_continue_when_it_is_back(bro
             for each in (page, curves):
                 each.get_by_text("not current").wait_for()
             assert page.get_by_role("rowheader").all_inner_texts() == ["0", "1"]  # what was read stays
-            (tmp_path / "step1").touch()  # trials go on without the manager
+            (tmp_path / "step1").touch()  # trials keep running without the manager
             manager.start(port)
             table.get_by_text("0.5000").nth(1).wait_for()
             curves.get_by_role("img", name="2 curves of 4 points").wait_for()

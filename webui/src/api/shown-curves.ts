@@ -175,7 +175,7 @@ export function useDensity(id: string, of: CurvesOf, axes: { logX: boolean; logY
     },
     refetchInterval: (query) => (use.isOver && query.state.data?.isCurrent ? false : PAUSE_MILLISECONDS),
     refetchOnMount: use.isOver ? true : "always",
-    placeholderData: keepPreviousData,
+    // No placeholder: the density of another metric, or of other axes, is not what lies behind these curves.
     structuralSharing: false,
   });
 }
