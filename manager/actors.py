@@ -34,6 +34,10 @@ class Actor:
         name, _, via = text.partition("@")
         return cls(name, Way(via) if via in set(Way) else None)
 
+    def to_json(self) -> dict[str, str | None]:
+        """As REST and the stream of changes have it."""
+        return {"name": self.name, "via": self.via}
+
     @property
     def in_words(self) -> str:
         """As a reason names it: "alice (page)". The home's own token is "the user", as there is no other one then."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Literal
 
-from proctor.manager.api.columnar import from_bytes, to_bytes
+from proctor.manager.api.columnar import UNSIGNED, from_bytes, to_bytes
 from proctor.manager.errors import BadRequest
 from proctor.manager.store.tables import curves
 from proctor.manager.store.tables.curves import Curve
@@ -32,7 +32,6 @@ _NEAR = 0.25
 """How far from the others, as a part of their span, is not far."""
 _SAMPLED_VALUES = 100_000
 """From which the span of the values is estimated."""
-_INDEXES = (("u8", "B", 2**8), ("u16", "H", 2**16), ("u32", "I", 2**32))
 
 XAxis = Literal["step", "seconds", "time"]
 
@@ -119,7 +118,7 @@ def density_block(connection: sqlite3.Connection, wanted: CurveQuery, grid: Grid
     x, y = _x_axis(lines), _y_axis(lines)
     counted, counts = (0, [0] * (grid.width * grid.height)) if x is None or y is None else _count(lines, x, y, grid)
     most = max(counts)
-    name, code, _ = next(each for each in _INDEXES if most < each[2])
+    name, code, _ = next(each for each in UNSIGNED if most < each[2])
     header: dict[str, Any] = {
         "version": DENSITY_VERSION,
         "width": grid.width,

@@ -30,7 +30,8 @@ _MAGIC = b"PCOL"
 _ROWS_AT_ONCE = 500
 """That are written as JSON in one go: other threads wait for it."""
 _NO_INTEGER = -(2**31)
-_INDEXES = (("u8", "B", 2**8), ("u16", "H", 2**16), ("u32", "I", 2**32))
+UNSIGNED = (("u8", "B", 2**8), ("u16", "H", 2**16), ("u32", "I", 2**32))
+"""Encodings of whole numbers, the smallest first: name, code of the type, and how many numbers it has."""
 _MOST_WORDS = 2**16
 """Of a dictionary, unless some are missing, which no other encoding of texts can say."""
 
@@ -196,7 +197,7 @@ def _to_double(value: int | float) -> float:
 
 def _pack_indexes(values: Sequence[str | None], words: list[str]) -> tuple[dict[str, Any], bytes]:
     """The places of texts in a list of them; the greatest number of the type is null."""
-    name, code, size = next(each for each in _INDEXES if len(words) < each[2])
+    name, code, size = next(each for each in UNSIGNED if len(words) < each[2])
     places: dict[str | None, int] = {word: place for place, word in enumerate(words)}
     places[None] = size - 1
     return {"encoding": name, "values": words}, to_bytes(code, [places[value] for value in values])

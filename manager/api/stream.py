@@ -90,14 +90,9 @@ def _event(row: EventRow) -> bytes:
         "job_id": row.job_id,
         "kind": row.kind,
         "data": json_to_wire(row.data),
-        "actor": None if row.actor is None else _actor(row.actor),
+        "actor": None if row.actor is None else Actor.from_text(row.actor).to_json(),
     }
     return message(row.kind, body, row.id)
-
-
-def _actor(text: str) -> dict[str, str | None]:
-    found = Actor.from_text(text)
-    return {"name": found.name, "via": found.via}
 
 
 async def wait_for_any(seconds: float, *waited: asyncio.Event) -> bool:

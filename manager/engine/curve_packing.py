@@ -44,6 +44,8 @@ async def pack_curves_forever(manager: Manager) -> None:
             await packing.fill()
         except StoreError as error:
             log.debug("curves are not packed for now: %s", error, extra={"action": "curves.pack"})
+        except Exception:  # nothing depends on it: charts read the rows
+            log.exception("curves could not be packed; charts read their rows", extra={"action": "curves.pack"})
 
 
 class _Packing:

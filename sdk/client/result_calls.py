@@ -128,6 +128,8 @@ class ResultCalls(Calls):
         }
         packed = gzip.compress(json.dumps(data, separators=(",", ":")).encode(), mtime=0)
         page = self._transport.fetch("/saved-page")[0].decode("utf-8")
+        if page.count(_SNAPSHOT) != 1:
+            raise ValueError("the manager's page has no place for data; use the client of the manager's version")
         return page.replace(_SNAPSHOT, _SNAPSHOT + base64.b64encode(packed).decode("ascii"), 1)
 
     def import_data(

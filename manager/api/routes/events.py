@@ -81,10 +81,5 @@ def _resource(row: EventRow, sequence_id: int | None) -> PastEvent:
         job_id=row.job_id,
         kind=row.kind,
         data=json_to_wire(row.data),
-        actor=None if row.actor is None else _actor(row.actor),
+        actor=None if row.actor is None else EventActor.model_validate(Actor.from_text(row.actor).to_json()),
     )
-
-
-def _actor(text: str) -> EventActor:
-    found = Actor.from_text(text)
-    return EventActor(name=found.name, via=found.via)

@@ -68,6 +68,29 @@ async def test_curves_that_are_looked_at_are_packed_but_those_of_few_points(
     assert (await api.client.get(f"/api/v1/experiments/{experiment_id}/curves?x=step")).content == before
 
 
+async def test_a_curve_that_cannot_be_packed_ends_nothing(
+    api: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(curve_packing, "GATHER_SECONDS", 0.01)
+    monkeypatch.setattr(curve_packing, "_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(curve_packing, "FILL_INTERVAL_SECONDS", 0.0)
+    pack_some = curves.pack_some
+    monkeypatch.setattr(curves, "pack_some", lambda *_, **__: [][0])
+    experiment_id, ids = await ended(api)
+    await report(api, experiment_id, ids[0], list(range(curves.FEWEST_POINTS)))
+    async with asyncio.TaskGroup() as group, asyncio.timeout(60):
+        running = group.create_task(pack_curves_forever(api.manager))
+        api.manager.watched_curves.add(experiment_id)
+        while "curves could not be packed" not in caplog.text:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        monkeypatch.setattr(curves, "pack_some", pack_some)
+        api.manager.watched_curves.add(experiment_id)
+        while not await packed(api, experiment_id):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        running.cancel()
+    assert await packed(api, experiment_id) == ids[:1]
+
+
 async def test_keys_that_are_not_packed_are_read_from_the_rows(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(curves, "MOST_KEYS", 1)
     experiment_id, ids = await ended(api)
