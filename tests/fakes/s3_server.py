@@ -1,10 +1,12 @@
 """A real S3 server (SeaweedFS) on loopback, with one bucket and two users: the owner, and one who may only read."""
 
+import asyncio
 import json
 import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -35,6 +37,7 @@ class S3Server:
         self._ports = dict(zip([*names, *(f"{name}.grpc" for name in names)], _free_ports(2 * len(names)), strict=True))
         self.gate = Gate(self._ports["s3"], address)
         self.url = f"s3://{BUCKET}/proctor"
+        self._loop = asyncio.new_event_loop()
 
     @property
     def endpoint(self) -> str:
@@ -51,16 +54,20 @@ class S3Server:
         }
 
     def system(self) -> Any:
-        """The file system of fsspec for it, with all rights and without a memory."""
+        """The file system of fsspec for it, with all rights and without a memory. Its loop is the server's own: that
+        of fsspec is in the network in which the process has first used fsspec."""
         from s3fs import S3FileSystem
 
         key, secret = OWNER.values()
-        system = S3FileSystem(key=key, secret=secret, endpoint_url=self.endpoint, use_listings_cache=False)
+        system = S3FileSystem(
+            key=key, secret=secret, endpoint_url=self.endpoint, use_listings_cache=False, loop=self._loop
+        )
         system.invalidate_cache()
         return system
 
     def start(self) -> None:
         """Start it, and wait until it answers and has its bucket."""
+        threading.Thread(target=self._loop.run_forever, name="client of the S3 server", daemon=True).start()
         self._folder.mkdir(parents=True, exist_ok=True)
         identities = [
             {
@@ -110,6 +117,7 @@ class S3Server:
     def kill(self) -> None:
         """End it at once."""
         self.gate.close()
+        self._loop.call_soon_threadsafe(self._loop.stop)
         if self._process is not None:
             self._process.kill()
             self._process.wait()

@@ -198,7 +198,8 @@ def _check_and_wait(client: "Client", node_id: str) -> TableRow:
         client.check_node(node_id)
         while (rest := deadline - time.monotonic()) > 0:
             events = watch.wait(rest)
-            changes = [event["data"] for event in events if event["data"].get("node_id") == node_id]
+            about = [event["data"] for event in events if event["data"].get("node_id") == node_id]
+            changes = [data for data in about if "request" not in data]  # the event of our own request is no result
             if any(data["status"] in SETTLED and UNDER_WAY not in data["reason"] for data in changes):
                 break
     return client.node(node_id)
