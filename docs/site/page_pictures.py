@@ -20,7 +20,7 @@ PAGES = {
     "experiments": ("/", "sample of"),
     "compare_experiments": ("/compare?experiments={experiment},{other}", "Search spaces"),
     "overview": ("/experiments/{experiment}", "Best trial"),
-    "trials": ("/experiments/{experiment}/trials", "500 trials"),
+    "trials": ("/experiments/{experiment}/trials", "weight_decay"),
     "compare": ("/experiments/{experiment}/compare?trials=0,1,2,3", "Side by side"),
     "curves": ("/experiments/{experiment}/curves?smooth=0.5", "over the density of"),
     "relations": ("/experiments/{experiment}/relations", "PED-ANOVA"),
@@ -61,7 +61,7 @@ def draw(folder: Path) -> None:
                 for picture, (path, text) in PAGES.items():
                     page = visitor.goto(path.format(**names))
                     page.get_by_text(text, exact=False).first.wait_for()
-                    page.wait_for_load_state("load")
+                    page.wait_for_function("() => !/Reading the|Computing/.test(document.body.innerText)")
                     page.wait_for_timeout(1000)  # charts are drawn after their data have come
                     page.screenshot(path=folder / f"{picture}.png", animations="disabled")
 

@@ -1,6 +1,6 @@
 // The frame of every page: where one is, whether what is shown is current, and what the keys do.
 
-import { lazy, Suspense, useEffect } from "react";
+import { type ComponentType, createElement, lazy, Suspense, useEffect } from "react";
 import { Link, Redirect, Route, Switch, useRoute } from "wouter";
 import { useConnection, useLiveQueries } from "./api/live";
 import { useHealth } from "./api/queries";
@@ -11,21 +11,41 @@ import { formatTime } from "./format";
 import { Experiments } from "./pages/experiments";
 import { SAVED } from "./state/root";
 
-const Overview = lazy(() => import("./pages/overview").then((module) => ({ default: module.Overview })));
+/** A page whose script comes when it is needed. `load` has it come before, so that nothing is shown in its place. */
+function page(load: () => Promise<ComponentType<{ id: string }>>) {
+  let loaded: ComponentType<{ id: string }> | null = null;
+  const loadIt = async () => {
+    loaded = await load();
+    return { default: loaded };
+  };
+  const Later = lazy(loadIt);
+  return Object.assign(({ id }: { id: string }) => (loaded ? createElement(loaded, { id }) : <Later id={id} />), {
+    load: loadIt,
+  });
+}
 
-const CompareExperiments = lazy(() =>
-  import("./pages/compare_experiments").then((module) => ({ default: module.CompareExperiments })),
-);
-const Trials = lazy(() => import("./pages/trials").then((module) => ({ default: module.Trials })));
-const Relations = lazy(() => import("./pages/relations").then((module) => ({ default: module.Relations })));
-const Curves = lazy(() => import("./pages/curves").then((module) => ({ default: module.Curves })));
-const Compare = lazy(() => import("./pages/compare").then((module) => ({ default: module.Compare })));
-const Nodes = lazy(() => import("./pages/nodes").then((module) => ({ default: module.Nodes })));
-const ManagerLog = lazy(() => import("./pages/logs").then((module) => ({ default: module.ManagerLog })));
-const DispatcherLog = lazy(() => import("./pages/logs").then((module) => ({ default: module.DispatcherLog })));
-const Events = lazy(() => import("./pages/events").then((module) => ({ default: module.Events })));
-const LogSearchPage = lazy(() => import("./pages/search").then((module) => ({ default: module.LogSearchPage })));
-const TrialPage = lazy(() => import("./pages/trial").then((module) => ({ default: module.TrialPage })));
+const PAGES = {
+  "/experiments/:id": page(() => import("./pages/overview").then((module) => module.Overview)),
+  "/experiments/:id/trials": page(() => import("./pages/trials").then((module) => module.Trials)),
+  "/experiments/:id/relations": page(() => import("./pages/relations").then((module) => module.Relations)),
+  "/experiments/:id/curves": page(() => import("./pages/curves").then((module) => module.Curves)),
+  "/experiments/:id/compare": page(() => import("./pages/compare").then((module) => module.Compare)),
+  "/experiments/:id/log": page(() => import("./pages/logs").then((module) => module.DispatcherLog)),
+  "/experiments/:id/search": page(() => import("./pages/search").then((module) => module.LogSearchPage)),
+  "/experiments/:id/events": page(() => import("./pages/events").then((module) => module.Events)),
+  "/compare": page(() => import("./pages/compare_experiments").then((module) => module.CompareExperiments)),
+  "/nodes": page(() => import("./pages/nodes").then((module) => module.Nodes)),
+  "/log": page(() => import("./pages/logs").then((module) => module.ManagerLog)),
+  "/trials/:id": page(() => import("./pages/trial").then((module) => module.TrialPage)),
+};
+
+/** Load the script of the page at an address. */
+export async function loadPage(path: string): Promise<void> {
+  for (const [pattern, { load }] of Object.entries(PAGES)) {
+    const isThere = new RegExp(`^${pattern.replace(":id", "[^/]+")}/?$`).test(path);
+    if (isThere) await load().catch(() => undefined); // it is tried again when it is shown
+  }
+}
 
 export function App() {
   useLiveQueries();
@@ -60,18 +80,11 @@ export function App() {
         <Suspense fallback={<Waiting error={null} what="the page" />}>
           <Switch>
             <Route path="/" component={SAVED ? SavedExperiment : Experiments} />
-            <Route path="/experiments/:id">{({ id }) => <Overview key={id} id={id} />}</Route>
-            <Route path="/experiments/:id/trials">{({ id }) => <Trials key={id} id={id} />}</Route>
-            <Route path="/experiments/:id/relations">{({ id }) => <Relations key={id} id={id} />}</Route>
-            <Route path="/experiments/:id/curves">{({ id }) => <Curves key={id} id={id} />}</Route>
-            <Route path="/experiments/:id/compare">{({ id }) => <Compare key={id} id={id} />}</Route>
-            <Route path="/experiments/:id/log">{({ id }) => <DispatcherLog key={id} id={id} />}</Route>
-            <Route path="/experiments/:id/search">{({ id }) => <LogSearchPage key={id} id={id} />}</Route>
-            <Route path="/experiments/:id/events">{({ id }) => <Events key={id} id={id} />}</Route>
-            <Route path="/compare" component={CompareExperiments} />
-            <Route path="/nodes" component={Nodes} />
-            <Route path="/log" component={ManagerLog} />
-            <Route path="/trials/:id">{({ id }) => <TrialPage key={id} id={id} />}</Route>
+            {Object.entries(PAGES).map(([path, Page]) => (
+              <Route key={path} path={path}>
+                {({ id }: { id?: string }) => <Page key={id} id={id ?? ""} />}
+              </Route>
+            ))}
             <Route>
               <NotFound />
             </Route>

@@ -4,7 +4,7 @@ import { createRoot } from "react-dom/client";
 import { Router } from "wouter";
 import { ApiProblem } from "./api/client";
 import { openSnapshot } from "./api/snapshot";
-import { App } from "./app";
+import { App, loadPage } from "./app";
 import { useHashLocation, useHashSearch } from "./state/hash";
 import { BASE, SAVED } from "./state/root";
 import "./style.css";
@@ -44,4 +44,4 @@ if (page && SAVED)
     () => show(page),
     (error: Error) => page.append(`This file cannot be shown: ${error.message}`),
   );
-else if (page) show(page);
+else if (page) loadPage(window.location.pathname.slice(BASE.length) || "/").then(() => show(page));

@@ -21,8 +21,10 @@ import { Grid } from "../table/grid";
 import { ExperimentPage } from "./experiment";
 
 const TYPING_MILLISECONDS = 350;
+const ALL_TRIALS: TableQuery = { filter: "", sort: [] };
 
 export function Trials({ id }: { id: string }) {
+  useTable(id, ALL_TRIALS); // beside the experiment, not after it
   return <ExperimentPage id={id}>{(experiment) => <TrialTable experiment={experiment} />}</ExperimentPage>;
 }
 

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[4]
 LINKS = re.compile(r'(?:src|href|data-root)="([^"]*)"')
 
 
-ROUTES = re.findall(r'<Route path="([^"]+)"', (ROOT / "webui/src/app.tsx").read_text())
+ROUTES = ["/", *re.findall(r'^  "(/[^"]+)": page', (ROOT / "webui/src/app.tsx").read_text(), re.MULTILINE)]
 
 
 @pytest.mark.parametrize("route", ROUTES)
