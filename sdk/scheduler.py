@@ -61,7 +61,7 @@ class TrialResult:
         return float(found) if isinstance(found, (int, float)) and not isinstance(found, bool) else math.nan
 
 
-# ---- verdicts on a result ---------------------------------------------------------------------------------------------
+# ---- verdicts on a result -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ Verdict = Continue | Pause | Stop
 CONTINUE: Final = Continue()
 
 
-# ---- what runs next ---------------------------------------------------------------------------------------------------
+# ---- what runs next -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
