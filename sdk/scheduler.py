@@ -82,6 +82,8 @@ class Stop:
     """The trial ends early, as EARLY_STOPPED."""
 
     reason: str
+    is_full: bool = False
+    """Whether it has used all that a trial may: its last metric is a full result for the tuner."""
 
 
 Verdict = Continue | Pause | Stop
@@ -157,7 +159,11 @@ class TrialScheduler:
         """A trial that you had paused runs again: as you chose, or by itself."""
 
     def on_trial_clone(self, trial: int, donor: int, parameters: Any) -> None:
-        """A trial continues from another's checkpoint with these parameters, as you chose."""
+        """A trial continues from another's checkpoint with these parameters, as you chose.
+
+        Where that was not possible, because the donor has no checkpoint that can be read, the same is called again with
+        the trial itself as `donor` and the parameters that it had.
+        """
 
     # ---- decisions
 

@@ -57,8 +57,9 @@ def posted_mapping(loaded: Any) -> dict[str, Any]:
     """The configuration as the manager gets it: as it was written, less the secrets, with the class in place of a name
     that is registered in this home; the manager may have another one."""
     config, mapping = loaded.config, dict(loaded.mapping)
-    for kind, spellings in (("tuner", ("tuner", "advisor")), ("assessor", ("assessor",))):
-        key = next((name for name in mapping if name.lower() in spellings), None)
+    spellings = {"tuner": ("tuner", "advisor"), "assessor": ("assessor",), "trial_scheduler": ("trialscheduler",)}
+    for kind, spelled in spellings.items():
+        key = next((name for name in mapping if name.lower().replace("_", "") in spelled), None)
         algorithm = getattr(config, kind)
         if key is not None and algorithm is not None and algorithm.class_name is not None:
             del mapping[key]

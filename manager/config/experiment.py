@@ -39,7 +39,7 @@ LogLevel = Literal["trace", "debug", "info", "warning", "error", "fatal"]
 
 
 class AlgorithmConfig(Section):
-    """A tuner or an assessor: a built-in one by `name`, or a class of the user's."""
+    """A tuner, an assessor or a trial scheduler: a built-in one by `name`, or a class of the user's."""
 
     name: Text | None = None
     """Name of a built-in algorithm, upper or lower case."""
@@ -77,7 +77,7 @@ class ObjectiveConfig(Section):
     metric: ObjectiveMetric = "default"
     """Which number of a metric with several is optimized: always the one reported under "default"."""
     direction: Direction
-    """Which values are better, for tuner, assessor and everything shown; what optimize_mode says if not given."""
+    """Which values are better, for all algorithms and everything shown; what optimize_mode says if not given."""
 
 
 class KeepCheckpointsConfig(Section):
@@ -162,13 +162,15 @@ class ExperimentConfig(Section):
     experiment_working_directory: AbsolutePath | None = None
     """Where the experiment's folder is made; the manager's home if not given."""
     tuner_gpu_indices: GpuIndices | None = None
-    """CUDA_VISIBLE_DEVICES of the process that hosts tuner and assessor."""
+    """CUDA_VISIBLE_DEVICES of the process that hosts the algorithms."""
     objective: ObjectiveConfig
     """Which values are better."""
     tuner: TunerConfig
     """The algorithm that proposes parameters."""
     assessor: AlgorithmConfig | None = None
     """The algorithm that stops trials early."""
+    trial_scheduler: AlgorithmConfig | None = None
+    """The algorithm that pauses, resumes, clones and stops trials; in the place of an assessor."""
     training_service: TrainingServiceConfig
     """Where trials run."""
     shared_storage: Annotated[SharedStorageConfig, Field(discriminator="storage_type")] | None = None
@@ -204,8 +206,14 @@ class ExperimentConfig(Section):
 
     @property
     def has_own_algorithm(self) -> bool:
-        """Whether tuner or assessor is a class of the user's."""
-        return any(each is not None and each.class_name is not None for each in (self.tuner, self.assessor))
+        """Whether tuner, assessor or trial scheduler is a class of the user's."""
+        algorithms = (self.tuner, self.assessor, self.trial_scheduler)
+        return any(each is not None and each.class_name is not None for each in algorithms)
+
+    @property
+    def judges_trials(self) -> bool:
+        """Whether an algorithm learns of intermediate metrics."""
+        return self.assessor is not None or self.trial_scheduler is not None
 
     def canonical(self) -> dict[str, Any]:
         """The configuration as JSON values with snake_case keys: what goes into the database."""

@@ -197,6 +197,7 @@ def _algorithms() -> Iterator[Key]:
     arguments: dict[str, tuple[str, dict[str, object], str]] = {
         "tuner": ("Random", {"seed": 3}, "tuners.Mine"),
         "assessor": ("Medianstop", {"start_step": 2}, "assessors.Mine"),
+        "trialScheduler": ("ASHA", {"max_t": 27}, "schedulers.Mine"),
     }
     for kind, (name, class_args, class_name) in arguments.items():
         yield from _honored(

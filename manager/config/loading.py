@@ -21,6 +21,7 @@ from proctor.manager.config.sections import (
     Refusal,
     Registered,
     check_algorithms,
+    check_trial_scheduler,
     check_class_args,
     find_registered,
     resolve_registered,
@@ -30,6 +31,7 @@ from proctor.manager.config.sections import (
 from proctor.manager.config.tree import Member, TreeNode, describe, find, from_plain, plain
 from proctor.manager.config.validation import validate
 from proctor.manager.config.version1 import OLD_KEYS, convert_all, convert_version1
+from proctor.manager.dispatcher.algorithms.catalog import KINDS, TUNER
 
 _KNOWN_BESIDES = tuple(
     dict.fromkeys(
@@ -136,6 +138,7 @@ def _load(
     config = validate(root, ExperimentConfig, directory, report)
     algorithms = _sound_algorithms(root, directory)
     check_algorithms(root, algorithms, space, report)
+    check_trial_scheduler(root, report)
     if refusal is not None:
         check_class_args(root, named, algorithms, refusal, report)
     _check_directories(root, directory, report)
@@ -151,7 +154,7 @@ def _with_defaults(root: TreeNode) -> TreeNode:
     debug = root.members.get("debug")
     if debug is not None and as_truth(debug.node.value) is True:
         root = _with_default(root, "logLevel", "debug")
-    for kind in ("tuner", "assessor"):
+    for kind in KINDS:
         member = root.members.get(kind)
         if member is not None and "className" in member.node.members:
             root = root.with_value(kind, _with_default(member.node, "codeDirectory", "."))
@@ -167,7 +170,8 @@ def _with_default(node: TreeNode, key: str, value: str) -> TreeNode:
 def _sound_algorithms(root: TreeNode, directory: Path) -> dict[str, AlgorithmConfig]:
     """The algorithms that follow their model; what is wrong with others is reported already."""
     sound = {}
-    for kind, model in (("tuner", TunerConfig), ("assessor", AlgorithmConfig)):
+    for kind in KINDS:
+        model = TunerConfig if kind == TUNER else AlgorithmConfig
         member = root.members.get(kind)
         algorithm = validate(member.node, model, directory, ConfigReport()) if member else None
         if algorithm is not None:

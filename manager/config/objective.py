@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from proctor.manager.config.errors import ConfigReport
 from proctor.manager.config.tree import Member, TreeNode, describe, plain
+from proctor.manager.dispatcher.algorithms.catalog import KINDS
 
 if TYPE_CHECKING:
     from proctor.manager.dispatcher.algorithms.catalog import Builtin
@@ -44,7 +45,7 @@ class _Statement:
 
 @dataclass(frozen=True)
 class _NamedAlgorithm:
-    """The tuner or the assessor, as it is written."""
+    """The tuner, the assessor or the trial scheduler, as it is written."""
 
     kind: str
     section: Member
@@ -127,7 +128,7 @@ def _algorithms(root: TreeNode) -> list[_NamedAlgorithm]:
     from proctor.manager.dispatcher.algorithms.registry import find_builtin
 
     found = []
-    for kind in ("tuner", "assessor"):
+    for kind in KINDS:
         section = root.members.get(kind)
         members = section.node.members if section else {}
         named = members.get("className") or members.get("name")
@@ -154,7 +155,7 @@ def _refuse_contradictions(statements: list[_Statement], report: ConfigReport) -
                 other.node.path,
                 expected=f"{first.direction}, as {first} says",
                 found=describe(other.direction),
-                message="an experiment has one direction, for its tuner and its assessor: make the two the same",
+                message="an experiment has one direction, for all its algorithms: make them the same",
             )
 
 

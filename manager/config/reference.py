@@ -45,6 +45,9 @@ _DEFAULTS = {
     "assessor.className": f"{REQUIRED}, or `name`",
     "tuner.codeDirectory": "the file's folder",
     "assessor.codeDirectory": "the file's folder",
+    "trialScheduler.name": f"{REQUIRED}, or `className`",
+    "trialScheduler.className": f"{REQUIRED}, or `name`",
+    "trialScheduler.codeDirectory": "the file's folder",
 }
 """What the documentation says of keys whose default is not their field's."""
 

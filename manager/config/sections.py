@@ -1,6 +1,6 @@
 """The sections of a configuration that need more than their model: algorithms, search space and training service.
 
-Names and arguments of tuner and assessor are checked against the algorithms that the dispatcher offers; names that the
+Names and arguments of tuner, assessor and trial scheduler are checked against the algorithms that the dispatcher offers; names that the
 user has given to classes (`proctor algo register`) become those classes. The search space, inline or in a file, is
 checked as the tuner will read it. Of `trainingService` it is settled, before it is validated, which platform it names
 and what of it belongs to the root.
@@ -29,6 +29,7 @@ from proctor.manager.config.platforms import (
 )
 from proctor.manager.config.tree import Member, TreeNode, describe, find, plain
 from proctor.manager.config.validation import all_finite
+from proctor.manager.dispatcher.algorithms.catalog import ASSESSOR, KINDS, TRIAL_SCHEDULER, TUNER
 from proctor.training_services.errors import BrokenPlatform
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ _ACTIVE_GPU = (
 def check_algorithms(
     root: TreeNode, algorithms: dict[str, AlgorithmConfig], space: "SearchSpace | None", report: ConfigReport
 ) -> None:
-    """Report the problems that the registry of algorithms finds in these, by kind ("tuner", "assessor")."""
+    """Report the problems that the registry of algorithms finds in these, by kind."""
     from proctor.manager.dispatcher.algorithms.registry import check_algorithm
 
     for kind, algorithm in algorithms.items():
@@ -65,6 +66,30 @@ def check_algorithms(
                 where, path = section, (camel_case(str(head)), *rest) if head else ()
             node, _, _ = find(where, path)
             report.problem(node.place, (*where.path, *path), message=problem.message)
+
+
+def check_trial_scheduler(root: TreeNode, report: ConfigReport) -> None:
+    """Report what cannot stand beside a trial scheduler."""
+    scheduler, assessor, tuner = (root.members.get(kind) for kind in (TRIAL_SCHEDULER, ASSESSOR, TUNER))
+    if scheduler is None or not isinstance(scheduler.node.value, dict):
+        return
+    if assessor is not None:
+        report.problem(
+            scheduler.place,
+            scheduler.node.path,
+            expected="either assessor or trialScheduler",
+            found="both",
+            message="a trial scheduler judges the same metrics: remove one of them",
+        )
+    name = scheduler.node.members.get("name")
+    if name is None or tuner is None or not isinstance(tuner.node.value, dict):
+        return
+    from proctor.manager.dispatcher.algorithms.registry import find_builtin
+
+    builtin = find_builtin(TRIAL_SCHEDULER, str(name.node.value))
+    if builtin is not None and builtin.name == "PBT" and "className" in tuner.node.members:
+        text = "PBT explores the parameters of other trials by itself, so that the tuner must be a built-in one: Random"
+        report.problem(tuner.place, tuner.node.path, message=text)
 
 
 # ---- names of registered classes -------------------------------------------------------------------------------------
@@ -96,9 +121,9 @@ NONE_REGISTERED: Mapping[str, Registered] = MappingProxyType({})
 
 
 def find_registered(root: TreeNode, registered: Mapping[str, Registered]) -> dict[str, Registered]:
-    """The registered algorithms that the tree names, by kind (tuner, assessor); `registered` is by lower-case name."""
+    """The registered algorithms that the tree names, by kind; `registered` is by lower-case name."""
     named: dict[str, Registered] = {}
-    for kind in ("tuner", "assessor"):
+    for kind in KINDS:
         name = root.members[kind].node.members.get("name") if kind in root.members else None
         if name is None or not isinstance(name.node.value, str):
             continue
@@ -109,7 +134,7 @@ def find_registered(root: TreeNode, registered: Mapping[str, Registered]) -> dic
 
 
 def resolve_registered(root: TreeNode, named: Mapping[str, Registered]) -> TreeNode:
-    """The tree with `className` and `codeDirectory` where tuner or assessor have the `name` of a registered one."""
+    """The tree with `className` and `codeDirectory` where an algorithm has the `name` of a registered one."""
     for kind, found in named.items():
         section = root.members[kind].node
         root = root.with_value(kind, _as_class(section, section.members["name"], found))

@@ -146,6 +146,7 @@ def main(folder: Path) -> None:
 
 def _look_at(class_name: str, kind: str) -> str:
     from proctor.sdk.assessor import Assessor
+    from proctor.sdk.scheduler import TrialScheduler
     from proctor.sdk.tuner import Tuner
 
     module_name, _, name = class_name.rpartition(".")
@@ -156,14 +157,15 @@ def _look_at(class_name: str, kind: str) -> str:
     found = getattr(module, name, None)
     if not isinstance(found, type):
         return f"{module.__file__} has no class {name}"
-    bases: dict[str, type[Any]] = {"tuner": Tuner, "assessor": Assessor}
+    bases: dict[str, type[Any]] = {"tuner": Tuner, "assessor": Assessor, "trialScheduler": TrialScheduler}
     if issubclass(found, bases[kind]):
         return ""
     other = next((word for word, base in bases.items() if issubclass(found, base)), None)
     if other is not None:
         return f"{class_name} is derived from {bases[other].__name__}: set algoType to {other}"
     base = bases[kind]
-    return f"{class_name} must be derived from nni.{kind}.{base.__name__} or {base.__module__}.{base.__name__}"
+    of_nni = "" if base is TrialScheduler else f"nni.{kind}.{base.__name__} or "
+    return f"{class_name} must be derived from {of_nni}{base.__module__}.{base.__name__}"
 
 
 def _ask(validator: str, class_args: dict[str, Any]) -> str:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from proctor.sdk.json_input import clean_value
 from proctor.sdk.metrics import encode_value, from_json_word
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 MAX_LINE_BYTES = 64 * 1024 * 1024
 """Of a line from a dispatcher; the manager reads no longer ones."""
 
@@ -53,6 +53,8 @@ class Initialize:
     direction: str | None = None
     """"maximize" or "minimize", for the built-in algorithms; None, as in the messages of older managers: each has its
     default. A user's class gets its `class_args` and nothing else."""
+    scheduler: AlgorithmSpec | None = None
+    """Of trials; never beside an assessor."""
     version: int = PROTOCOL_VERSION
 
 
@@ -85,6 +87,8 @@ class RequestTrialJobs:
     position: int
     parameter_ids: list[int]
     answers: list[Answer] = field(default_factory=list)
+    can_start: bool = True
+    """Whether a new trial is allowed; if not, only one that is paused may be the answer."""
 
 
 class ReportedMetric(NamedTuple):
@@ -210,18 +214,25 @@ class NoMoreTrials:
 
     position: int
     parameter_ids: list[int]
+    for_now: bool = False
+    """The trial scheduler waits for news of the trials that there are: it is to be asked again at the next input that
+    is no request."""
 
 
 @dataclass(frozen=True)
 class KillTrial:
-    """The assessor wants a trial stopped early; `position` is that of the `ReportMetrics` that decided it, and
-    `job_number` the job whose metric was judged. Idempotent: it concerns that job only, and does nothing once the job
-    has ended or was asked to stop. A replay may send it again."""
+    """The assessor or the trial scheduler wants a trial stopped early; `position` is that of the input that decided it,
+    and `job_number` the job whose metric was judged. Idempotent: it concerns that job only, and does nothing once the
+    job has ended or was asked to stop; but a trial that is PAUSED since that job ends. A replay may send it again."""
 
     position: int
     parameter_id: int
     trial_id: str
     job_number: int
+    by: str = "assessor"
+    """Or "scheduler"."""
+    reason: str = ""
+    """A clause."""
 
 
 @dataclass(frozen=True)
@@ -232,6 +243,7 @@ class PauseTrial:
     parameter_id: int
     trial_id: str
     job_number: int
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -243,6 +255,7 @@ class ResumeTrial:
     parameter_id: int
     trial_id: str
     state: Any = None
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -257,6 +270,7 @@ class CloneTrial:
     donor_trial: str
     parameters: JsonValue
     state: Any = None
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -316,7 +330,8 @@ def decode(line: bytes) -> ToDispatcher | FromDispatcher:
         kind = _TYPES[body.pop("type")]
         if kind is Initialize:
             body["tuner"] = AlgorithmSpec(**body["tuner"])
-            body["assessor"] = AlgorithmSpec(**body["assessor"]) if body["assessor"] else None
+            for kind_of in ("assessor", "scheduler"):
+                body[kind_of] = AlgorithmSpec(**body[kind_of]) if body.get(kind_of) else None
         elif kind is RequestTrialJobs:
             body["answers"] = [Answer(**answer) for answer in body["answers"]]
         elif kind in (NewTrial, ResumeTrial, CloneTrial, Error):  # what a user's algorithm has made

@@ -73,12 +73,19 @@ class ExperimentProgress:
     paused: int = 0  # trials that are PAUSED: they hold no place, but the experiment is not done without them
     gpu_hours: float = 0.0  # of all its jobs, up to now
     max_gpu_hours: float | None = None
+    has_scheduler: bool = False  # of trials, which can have those that are PAUSED run again
+    idle: bool = False  # the trial scheduler has nothing to run until there is news
 
 
 def spent_limit(progress: ExperimentProgress) -> str:
     """A sentence about the limit that is reached, or ''."""
     if progress.max_trials is not None and progress.created >= progress.max_trials:
         return f"maxTrialNumber {progress.max_trials} is reached"
+    return _spent_budget(progress)
+
+
+def _spent_budget(progress: ExperimentProgress) -> str:
+    """As `spent_limit`, of the limits that also hold for trials that are PAUSED."""
     if progress.max_seconds is not None and progress.active_seconds >= progress.max_seconds:
         return f"maxExperimentDuration {progress.max_seconds:g} s is over"
     if progress.max_gpu_hours is not None and progress.gpu_hours >= progress.max_gpu_hours:
@@ -108,11 +115,41 @@ def next_event(progress: ExperimentProgress) -> tuple[ExperimentEvent, str] | No
     return None
 
 
-def wanted_suggestions(progress: ExperimentProgress, concurrency: int) -> int:
-    """How many suggestions to ask for now, so that all places are taken and no limit is passed."""
-    if not progress.status.creates_trials or progress.exhausted:
-        return 0
+@dataclass(frozen=True)
+class WantedTrials:
+    """How many decisions to ask for, and whether they may be for new trials."""
+
+    count: int
+    can_start: bool = True
+
+
+def wanted_trials(progress: ExperimentProgress, concurrency: int) -> WantedTrials:
+    """What to ask for now, so that all places are taken and no limit is passed."""
     room = concurrency - progress.live - progress.requested
-    if progress.max_trials is not None:
-        room = min(room, progress.max_trials - progress.created - progress.requested)
-    return max(room, 0)
+    if room <= 0 or progress.idle:
+        return WantedTrials(0)
+    if progress.status.creates_trials and not progress.exhausted:
+        left = room
+        if progress.max_trials is not None:
+            left = min(room, progress.max_trials - progress.created - progress.requested)
+        if left > 0:
+            return WantedTrials(left)
+    if _resumes_trials(progress) and not progress.requested:
+        return WantedTrials(min(room, progress.paused), can_start=False)
+    return WantedTrials(0)
+
+
+def has_forgotten_trials(progress: ExperimentProgress) -> bool:
+    """Whether nothing runs or will, but what the trial scheduler has paused."""
+    if not (progress.has_scheduler and progress.paused) or progress.live or progress.requested:
+        return False
+    return progress.status in _CREATING and bool(progress.idle or not _resumes_trials(progress))
+
+
+_CREATING = (Status.RUNNING, Status.NO_MORE_TRIAL, Status.TUNER_NO_MORE_TRIAL)
+
+
+def _resumes_trials(progress: ExperimentProgress) -> bool:
+    """Whether trials that are PAUSED can be asked for."""
+    may = progress.has_scheduler and progress.paused > 0 and progress.status in _CREATING
+    return may and not _spent_budget(progress)

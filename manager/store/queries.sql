@@ -208,6 +208,9 @@ SELECT * FROM trial_jobs WHERE id = :id;
 -- name: jobs.parameter_ids
 SELECT id, parameter_id FROM trial_jobs WHERE id IN (SELECT value FROM json_each(:ids));
 
+-- name: jobs.stopped_by_algorithm
+SELECT id FROM trial_jobs WHERE id IN (SELECT value FROM json_each(:ids)) AND stop_position IS NOT NULL;
+
 -- name: jobs.of_trial
 SELECT * FROM trial_jobs WHERE trial_id = :trial_id ORDER BY number;
 
@@ -317,7 +320,7 @@ ORDER BY position LIMIT :limit;
 -- name: decisions.insert
 INSERT INTO decisions VALUES (
     :experiment_id, :parameter_id, :position, :kind, :trial_id, :decided_at, :parameters, :state,
-    :donor_trial, :donor_job, :donor_checkpoint, :donor_node, :donor_sequence, :job
+    :donor_trial, :donor_job, :donor_checkpoint, :donor_node, :donor_sequence, :job, :reason
 );
 
 -- name: decisions.at

@@ -281,6 +281,8 @@ class DecisionRow(Row):
     donor_sequence: int | None = None
     job: int | None = None
     """Number of the job that began with it; 0: it came too late for its trial; None: it is to be carried out."""
+    reason: str = ""
+    """The algorithm's, as a clause."""
 
     @property
     def is_clone(self) -> bool:

@@ -1,114 +1,86 @@
-"""A dispatcher that schedules trials: it pauses each at some of its reports, and answers requests by those as well as
-by new ones. What it decides follows from its inputs alone, and never from the ids of trials, which are random."""
+"""A trial scheduler that uses everything a scheduler can decide."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from typing import Any
 
-from proctor.manager.config.experiment import ExperimentConfig
-from proctor.manager.dispatcher import protocol
-from proctor.manager.dispatcher.client.client import Opener
-from proctor.manager.dispatcher.client.in_process import InProcessChannel
-from proctor.manager.dispatcher.host.session import HostSession
-from proctor.manager.store.rows import ExperimentRow
+from proctor.sdk.scheduler import (
+    CONTINUE,
+    START,
+    Choice,
+    Clone,
+    Pause,
+    Resume,
+    Stop,
+    TrialResult,
+    TrialScheduler,
+    Verdict,
+)
 
-PAUSES_AT = (1, 3)
-"""Points of a trial's curve."""
+PAUSES_AT = (200, 400)
+"""Steps."""
 
 
-class SchedulingSession(HostSession):
-    """Hosts the configured tuner, and a scheduler in the place of the assessor."""
+class PausingScheduler(TrialScheduler):
+    """Pauses each trial twice. Every other request is answered by a new trial, the others by the one that has been
+    paused for longest, which is resumed or cloned from the best. Every seventh trial is stopped when it is paused for
+    the second time, and every ninth is ended while it is paused for the first time."""
 
-    def __init__(self, channel: "SchedulingChannel") -> None:
-        super().__init__(channel._answer)
-        self._channel = channel
-        self._paused: list[str] = []
-        self._values: dict[str, float] = {}
+    def __init__(self) -> None:
+        self._paused: list[int] = []
+        self._pauses: dict[int, set[int]] = {}
+        self._values: dict[int, float] = {}
+        self._doomed: list[int] = []
+        self._stops: list[tuple[int, str]] = []
 
-    def _take(self, message: protocol.ToDispatcher | protocol.FromDispatcher) -> None:
-        if isinstance(message, protocol.RequestTrialJobs):
-            answers = {answer.parameter_id: answer for answer in message.answers}
-            for parameter_id in message.parameter_ids:
-                self._decide(message.position, parameter_id, answers.get(parameter_id))
-        elif isinstance(message, protocol.ReportMetrics):
-            self._channel.reports += message.rows
-            for row in message.rows:
-                self._judge(message.position, row)
+    def on_trial_result(self, trial: int, result: TrialResult) -> Verdict:
+        self._values[trial] = result.value
+        known = self._pauses.setdefault(trial, set())
+        if result.step not in PAUSES_AT or result.step in known:
+            return CONTINUE
+        known.add(result.step)
+        if trial % 7 == 1 and len(known) == 2:
+            return Stop("it is every seventh")
+        if trial % 9 == 4:
+            self._doomed.append(trial)
         else:
-            if isinstance(message, protocol.TrialEnd):
-                self._values.pop(message.trial_id, None)
-                if message.trial_id in self._paused:
-                    self._paused.remove(message.trial_id)
-            super()._take(message)
+            self._paused.append(trial)
+        return Pause(f"it is at {result.step}")
 
-    def _judge(self, position: int, row: protocol.ReportedMetric) -> None:
-        self._values[row.trial_id] = row.value
-        if row.sequence in PAUSES_AT and row.trial_id not in self._paused:
-            self._paused.append(row.trial_id)
-            self.send(protocol.PauseTrial(position, row.parameter_id, row.trial_id, row.job_number))
+    def on_trial_complete(self, trial: int, result: TrialResult | None) -> None:
+        self._stops += [(each, "it is every ninth") for each in self._doomed]
+        self._doomed.clear()
+        self._forget(trial)
 
-    def _decide(self, position: int, parameter_id: int, answer: protocol.Answer | None) -> None:
-        if answer is not None and answer.kind != "new":
-            assert answer.trial_id is not None
-            self._paused.remove(answer.trial_id)
-            return
-        if answer is not None or not self._paused or parameter_id % 2 == 0:
-            answers = [] if answer is None else [answer]
-            super()._take(protocol.RequestTrialJobs(position, [parameter_id], answers))
-            return
-        trial_id = self._paused.pop(0)
-        others = {each: value for each, value in self._values.items() if each != trial_id}
-        if others and parameter_id % 4 == 1:
+    def on_trial_error(self, trial: int) -> None:
+        self._forget(trial)
+
+    def on_trial_remove(self, trial: int) -> None:
+        self._forget(trial)
+
+    def on_trial_resume(self, trial: int) -> None:
+        self._paused.remove(trial)
+
+    def on_trial_clone(self, trial: int, donor: int, parameters: Any) -> None:
+        if trial in self._paused:
+            self._paused.remove(trial)
+
+    def choose_trial_to_run(self, request: int, can_start: bool) -> Choice | None:
+        if can_start and (not self._paused or request % 2 == 0):
+            return START
+        if not self._paused:
+            return None
+        trial = self._paused[0]
+        others = {each: value for each, value in self._values.items() if each != trial}
+        if others and request % 4 == 1:
             best = max(others, key=lambda each: others[each])
-            parameters = {"x": others[best] / 100}
-            self.send(protocol.CloneTrial(position, parameter_id, trial_id, best, parameters, {"from": "scheduler"}))
-        else:
-            self.send(protocol.ResumeTrial(position, parameter_id, trial_id))
+            return Clone(trial, best, {"x": others[best] / 100}, f"{best} is the best")
+        return Resume(trial, "it is the first one")
 
-    def send(self, message: protocol.FromDispatcher) -> None:
-        """Without the fail points, which are those of the real host."""
-        self._channel._answer(message)
+    def take_stops(self) -> list[tuple[int, str]]:
+        stops, self._stops = self._stops, []
+        return stops
 
-
-class SchedulingChannel(InProcessChannel):
-    """A conversation with such a dispatcher. `reports` is what it was sent of metrics."""
-
-    def __init__(self, dispatchers: "SchedulingDispatchers") -> None:
-        super().__init__()
-        self.reports: list[protocol.ReportedMetric] = []
-        self._dispatchers = dispatchers
-        self._session = SchedulingSession(self)
-
-    async def send(self, data: bytes) -> None:
-        for line in data.splitlines(keepends=True):
-            self._dispatchers.inputs += 1
-            if self._dispatchers.inputs == self._dispatchers.killed_at:
-                self._session.stop_asking()
-                self.close()
-                raise ConnectionError("the dispatcher was killed")
-            await super().send(line)
-
-
-class SchedulingDispatchers:
-    """Every dispatcher of a simulation.
-
-    :param killed_at: the one that gets this input, counted from 1 over all of them, dies of it.
-    """
-
-    def __init__(self, killed_at: int | None = None) -> None:
-        self.killed_at = killed_at
-        self.inputs = 0
-        self.channels: list[SchedulingChannel] = []
-
-    def __call__(self, row: ExperimentRow, config: ExperimentConfig) -> Opener:
-        """How to start one."""
-
-        @asynccontextmanager
-        async def open_channel() -> AsyncIterator[SchedulingChannel]:
-            channel = SchedulingChannel(self)
-            self.channels.append(channel)
-            try:
-                yield channel
-            finally:
-                channel.close()
-
-        return open_channel
+    def _forget(self, trial: int) -> None:
+        self._values.pop(trial, None)
+        self._pauses.pop(trial, None)
+        if trial in self._paused:
+            self._paused.remove(trial)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.pausing_scheduler import SchedulingChannel, SchedulingDispatchers
+from fakes.killed_dispatchers import KilledChannel, KilledDispatchers
 from fakes.small_experiments import SMALL
 
 from proctor.manager.engine.manager import Manager
@@ -27,11 +27,14 @@ CONFIG = SMALL | {
     "trialConcurrency": 2,
     "maxTrialNumber": 9,
     "seed": 7,
-    "assessor": {"name": "Medianstop"},
+    "trialScheduler": {
+        "className": "fakes.pausing_scheduler.PausingScheduler",
+        "codeDirectory": str(Path(__file__).parents[1]),
+    },
     "objective": {"direction": "maximize"},
 }
 POINTS = 6
-RESUME_EVERY_SECONDS = 1000.0
+LOOKS_EVERY_SECONDS = 1000.0
 
 
 def training(form: TrialJobForm) -> Iterable[Step]:
@@ -117,7 +120,7 @@ class ScheduledOutcome:
     found: dict[str, Any]
     commits: int
     inputs: int
-    channels: list[SchedulingChannel]
+    channels: list[KilledChannel]
 
 
 class ScheduledRun:
@@ -134,7 +137,7 @@ class ScheduledRun:
         outcomes: list[ScheduledOutcome] = []
         directory = self._directory / f"{tuner}-{manager_killed_at}-{dispatcher_killed_at}"
         directory.mkdir()
-        dispatchers = SchedulingDispatchers(dispatcher_killed_at)
+        dispatchers = KilledDispatchers(dispatcher_killed_at)
 
         async def main(loop: VirtualTimeLoop) -> None:
             interruption = ManagerKill(manager_killed_at)
@@ -164,17 +167,13 @@ class ScheduledRun:
     async def _finish(
         self, manager: Manager, config: dict[str, Any], directory: Path, interruption: ManagerKill
     ) -> dict[str, Any] | None:
-        """Wait for the end of the experiment; None where the manager is killed before. The user resumes every PAUSED
-        trial now and then: when no more new ones may be made, nothing is asked for."""
+        """Wait for the end of the experiment; None where the manager is killed before."""
         ids = list(await manager.control.read(experiments.ids))
         if not ids:
             ids = [(await manager.create_experiment(config=config, directory=str(directory))).id]
-        loop = asyncio.get_running_loop()
         while not (await manager.experiment(ids[0])).status.has_ended:
-            until = RESUME_EVERY_SECONDS * (1 + loop.time() // RESUME_EVERY_SECONDS)
             with suppress(TimeoutError):
-                async with asyncio.timeout_at(until):
+                async with asyncio.timeout(LOOKS_EVERY_SECONDS):
                     await interruption.happened.wait()
                 return None
-            await manager.resume_experiment(ids[0], trials=True)
         return await observe(manager, ids[0])

@@ -57,6 +57,11 @@ class TunerAlgorithm(ABC):
     def receive_result(self, parameter_id: int, parameters: Parameters, value: float) -> None:  # noqa: B027 - optional
         """Learn the final value of a trial. `value` may be NaN or infinite, which is as bad as can be."""
 
+    def receive_pruned(  # noqa: B027 - optional
+        self, parameter_id: int, parameters: Parameters, value: float, step: int
+    ) -> None:
+        """Learn the last value of a trial that its scheduler has ended at this step: no full result."""
+
     def trial_end(self, parameter_id: int, succeeded: bool) -> None:  # noqa: B027 - optional
         """A trial has ended for good; its result, if it has one, came before."""
 

@@ -11,13 +11,23 @@ from typing import Any
 
 TUNER = "tuner"
 ASSESSOR = "assessor"
+TRIAL_SCHEDULER = "trialScheduler"
+KINDS = (TUNER, ASSESSOR, TRIAL_SCHEDULER)
+"""Of algorithms, as their sections of a configuration are called."""
 OPTIMIZE_MODE = "optimize_mode"
 """The class argument by which NNI's algorithms learn which values are better."""
 
 _UNIFORM_TYPES = ("choice", "randint", "uniform", "quniform", "loguniform", "qloguniform")
 _ALL_TYPES = (*_UNIFORM_TYPES, "normal", "qnormal", "lognormal", "qlognormal")
 _NO_EFFECT = "accepted for NNI's sake, without effect"
-_KIND_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text", dict: "a mapping"}
+_KIND_NAMES = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    dict: "a mapping",
+    list: "a list of numbers",
+}
 
 
 @dataclass(frozen=True)
@@ -38,7 +48,7 @@ class Argument:
 
     name: str
     kind: type
-    """bool, int, float, str or dict. A whole number is fine where a float is wanted."""
+    """bool, int, float, str, dict, or list of numbers. A whole number is fine where a float is wanted."""
     default: Any
     description: str
     choices: tuple[str, ...] = ()
@@ -48,7 +58,7 @@ class Argument:
     optional: bool = False
     """Whether null is allowed."""
     inner: tuple["Argument", ...] = ()
-    """What a dict argument may hold."""
+    """What a dict argument may hold; anything where this is empty."""
 
 
 def check_arguments(path: tuple[str | int, ...], given: Any, allowed: Iterable[Argument]) -> list[AlgorithmProblem]:
@@ -94,7 +104,7 @@ def _check_value(path: tuple[str | int, ...], value: Any, argument: Argument) ->
     if not _has_kind(value, argument.kind):
         return [AlgorithmProblem(path, f"expected {_KIND_NAMES[argument.kind]}, found {value!r}")]
     if argument.kind is dict:
-        return check_arguments(path, value, argument.inner)
+        return check_arguments(path, value, argument.inner) if argument.inner else []
     if argument.choices and value not in argument.choices:
         return [AlgorithmProblem(path, f"expected one of {', '.join(argument.choices)}, found {value!r}")]
     if argument.minimum is not None and value < argument.minimum:
@@ -111,6 +121,8 @@ def _has_kind(value: Any, kind: type) -> bool:
         return isinstance(value, (int, float)) and math.isfinite(value)
     if kind is int:
         return isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    if kind is list:
+        return isinstance(value, (list, tuple)) and all(_has_kind(item, float) for item in value)
     return isinstance(value, kind)
 
 
@@ -119,7 +131,7 @@ class Builtin:
     """One built-in algorithm."""
 
     kind: str
-    """"tuner" or "assessor"."""
+    """One of `KINDS`."""
     name: str
     location: str
     """`module:Class` below this package."""
@@ -149,6 +161,22 @@ def _mode(default: str, description: str = "which values are better, if objectiv
 
 _SEED = Argument("seed", int, None, "overrides the experiment's seed", optional=True)
 _UNUSED_MODE = _mode("maximize", _NO_EFFECT)
+
+
+def _time_attr(default: str) -> Argument:
+    return Argument(
+        "time_attr", str, default, "what is used up: training_iteration (steps), time_total_s, or a reported metric"
+    )
+
+
+_STOP_LAST = Argument("stop_last_trials", bool, True, "whether trials that have used max_t are stopped")
+_HYPERBAND = (
+    _mode("maximize"),
+    _time_attr("training_iteration"),
+    Argument("max_t", float, 81, "what a trial may use at most", minimum=1),
+    Argument("reduction_factor", float, 3, "of so many trials one goes on, and so many times as far", minimum=2),
+    _STOP_LAST,
+)
 
 _TPE_ARGS = Argument(
     "tpe_args", dict, None, "details of the estimator", optional=True,
@@ -209,6 +237,66 @@ BUILTINS = (
             _mode("maximize"),
         ),
         extra="curvefitting", modules=("scipy",),
+    ),
+    Builtin(
+        TRIAL_SCHEDULER, "ASHA", "schedulers.asha:AshaScheduler",
+        "successive halving without waiting: a trial goes on only among the best of its rung",
+        (
+            _mode("maximize"),
+            Argument("type", str, "stopping", "what becomes of the others: they are stopped, or paused and perhaps "
+                     "promoted later", choices=("stopping", "promotion")),
+            _time_attr("training_iteration"),
+            Argument("max_t", float, 100, "what a trial may use at most", minimum=1),
+            Argument("grace_period", float, 1, "what each trial may use before it is judged: the lowest rung",
+                     minimum=1),
+            Argument("reduction_factor", float, 4, "of so many trials one goes on, and so many times as far",
+                     minimum=2),
+            Argument("brackets", int, 1, "how many brackets, each with a higher lowest rung", minimum=1),
+            _STOP_LAST,
+        ),
+        aliases=("AsyncHyperBand", "AsyncHyperBandScheduler", "ASHAScheduler"),
+    ),
+    Builtin(
+        TRIAL_SCHEDULER, "HyperBand", "schedulers.hyperband:HyperBandScheduler",
+        "successive halving in brackets: trials are paused until the whole rung is there", _HYPERBAND,
+        aliases=("HyperBandScheduler",),
+    ),
+    Builtin(
+        TRIAL_SCHEDULER, "BOHB", "schedulers.hyperband:BohbScheduler",
+        "HyperBand for a tuner that learns from trials that were ended early, such as TPE", _HYPERBAND,
+        aliases=("HyperBandForBOHB", "hb_bohb"),
+    ),
+    Builtin(
+        TRIAL_SCHEDULER, "MedianStopping", "schedulers.median_stopping:MedianStoppingScheduler",
+        "stops trials whose best is worse than the median of the others' means",
+        (
+            _mode("maximize"),
+            _time_attr("time_total_s"),
+            Argument("grace_period", float, 60.0, "what each trial may use before it is judged", minimum=0),
+            Argument("min_samples_required", int, 3, "no judgment by fewer other trials", minimum=1),
+            Argument("hard_stop", bool, True, "false: poor trials are paused, and go on when there is a free place"),
+        ),
+        aliases=("MedianStoppingRule", "median_stopping_rule"),
+    ),
+    Builtin(
+        TRIAL_SCHEDULER, "PBT", "schedulers.pbt:PbtScheduler",
+        "population based training: poor trials continue from good ones, with other hyperparameters",
+        (
+            _mode("maximize"),
+            _time_attr("time_total_s"),
+            Argument("population_size", int, 10, "how many trials there are", minimum=2),
+            Argument("perturbation_interval", float, 60.0, "what a trial uses between two comparisons", minimum=0),
+            Argument("burn_in_period", float, 0.0, "no comparison before this", minimum=0),
+            Argument("hyperparam_mutations", dict, None, "what is explored, and from which values; without it the "
+                     "whole search space", optional=True),
+            Argument("quantile_fraction", float, 0.25, "which share are good ones, and which are poor ones",
+                     minimum=0, maximum=0.5),
+            Argument("resample_probability", float, 0.25, "how often a value is drawn anew instead of changed",
+                     minimum=0, maximum=1),
+            Argument("perturbation_factors", list, (1.2, 0.8), "by which numbers are multiplied"),
+            Argument("synch", bool, False, "whether all trials wait for each other at each comparison"),
+        ),
+        aliases=("PopulationBasedTraining",),
     ),
 )  # fmt: skip
 

@@ -10,10 +10,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from proctor.manager.dispatcher.algorithms.catalog import KINDS
 from proctor.sdk.files import make_folder, name_beside, replace_file
 
 FILE = "algorithms.json"
-KINDS = ("tuner", "assessor")
 ADVISOR = "advisor"
 """NNI's word for a tuner that also judges."""
 
@@ -76,6 +76,7 @@ def read_meta(mapping: Mapping[str, Any], directory: Path) -> RegisteredAlgorith
     if unknown:
         raise RegistrationError(f"unknown key {unknown[0]!r}; expected algoType, builtinName, className")
     kind, name = _text(given, "algotype", "algoType").lower(), _text(given, "builtinname", "builtinName")
+    kind = next((each for each in KINDS if each.lower() == kind), kind)
     class_name = _text(given, "classname", "className")
     if kind == ADVISOR:
         raise RegistrationError(
@@ -83,7 +84,7 @@ def read_meta(mapping: Mapping[str, Any], directory: Path) -> RegisteredAlgorith
             "those. Instead of Hyperband use tuner Random with assessor Medianstop, instead of BOHB TPE with Medianstop"
         )
     if kind not in KINDS:
-        raise RegistrationError(f"algoType: expected tuner or assessor, found {kind!r}")
+        raise RegistrationError(f"algoType: expected tuner, assessor or trialScheduler, found {kind!r}")
     if "." not in class_name:
         raise RegistrationError(f"className: expected module.Class, found {class_name!r}")
     validator = _text(given, "classargsvalidator", "classArgsValidator") if given.get("classargsvalidator") else None

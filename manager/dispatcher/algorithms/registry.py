@@ -10,10 +10,11 @@ from typing import Any
 
 from proctor.manager.dispatcher.algorithms.base import AssessorAlgorithm, TunerAlgorithm
 from proctor.manager.dispatcher.algorithms.catalog import (
-    ASSESSOR,
     BUILTINS,
+    KINDS,
     OPTIMIZE_MODE,
     REFUSED,
+    TRIAL_SCHEDULER,
     TUNER,
     AlgorithmProblem,
     Builtin,
@@ -21,8 +22,11 @@ from proctor.manager.dispatcher.algorithms.catalog import (
     fill_arguments,
     unknown_name,
 )
+from proctor.sdk.scheduler import TrialScheduler
 from proctor.sdk.space import SearchSpace, SearchSpaceError, SpaceProblem, parse_search_space
 from proctor.sdk.space.parameters import shown
+
+Algorithm = TunerAlgorithm | AssessorAlgorithm | TrialScheduler
 
 
 def find_builtin(kind: str, name: str) -> Builtin | None:
@@ -53,6 +57,8 @@ def check_algorithm(
         return (AlgorithmProblem(("name",), _unknown_algorithm(kind, str(name))),)
     problems = check_arguments(("class_args",), spec.get("class_args") or {}, builtin.arguments)
     problems.extend(_check_installed(builtin))
+    if kind == TRIAL_SCHEDULER and not problems:
+        problems.extend(_check_scheduler(builtin, spec.get("class_args") or {}, search_space))
     if search_space is not None and kind == TUNER:
         problems.extend(_check_space(builtin, search_space))
     return tuple(problems)
@@ -92,7 +98,7 @@ def fit_parameters(tuner: Mapping[str, Any], space: SearchSpace | None, paramete
 
 def create_algorithm(
     kind: str, name: str, class_args: Mapping[str, Any], seed: int, *, direction: str | None = None
-) -> TunerAlgorithm | AssessorAlgorithm:
+) -> Algorithm:
     """Make the built-in called `name`. Raises ValueError with all that is wrong with it.
 
     `direction` ("maximize" or "minimize") and `seed` are the experiment's; class arguments that name their own win.
@@ -109,7 +115,9 @@ def create_algorithm(
     if kind == TUNER:
         own_seed = arguments.pop("seed", None)
         arguments["seed"] = seed if own_seed is None else own_seed
-    algorithm: TunerAlgorithm | AssessorAlgorithm = factory(**arguments)
+    if kind == TRIAL_SCHEDULER:
+        arguments["seed"] = seed
+    algorithm: Algorithm = factory(**arguments)
     return algorithm
 
 
@@ -139,16 +147,17 @@ def _describe_argument(argument: dict[str, Any]) -> dict[str, Any]:
 
 
 def _folded(kind: str, name: str) -> str:
-    return name.lower().replace("_", "").replace("-", "").removesuffix(kind)
+    suffix = "scheduler" if kind == TRIAL_SCHEDULER else kind
+    return name.lower().replace("_", "").replace("-", "").removesuffix(suffix)
 
 
 def _unknown_algorithm(kind: str, name: str) -> str:
     for (refused_kind, refused), instead in REFUSED.items():
         if refused_kind == kind and _folded(kind, refused) == _folded(kind, name):
             return f"NNI's {kind} {refused!r} is not offered; the nearest is {instead}"
-    other = ASSESSOR if kind == TUNER else TUNER
-    if find_builtin(other, name):
-        return f"{name!r} is not a {kind}; move it to {other!r}"
+    for other in KINDS:
+        if other != kind and find_builtin(other, name):
+            return f"{name!r} is not a {kind}; move it to {other!r}"
     return unknown_name(kind, name, [builtin.name for builtin in BUILTINS if builtin.kind == kind])
 
 
@@ -175,6 +184,24 @@ def _check_space(builtin: Builtin, space: SearchSpace) -> list[AlgorithmProblem]
             )
             message = f"{builtin.name} cannot search {parameter.type_name}; these tuners can: {able}"
             problems.append(AlgorithmProblem(("search_space", *path, "_type"), message))
+    return problems
+
+
+def _check_scheduler(
+    builtin: Builtin, class_args: Mapping[str, Any], space: SearchSpace | None
+) -> list[AlgorithmProblem]:
+    """What is wrong with arguments that are each right."""
+    arguments = fill_arguments(class_args, builtin.arguments)
+    problems = []
+    grace_period, max_t = arguments.get("grace_period"), arguments.get("max_t")
+    if grace_period is not None and max_t is not None and grace_period > max_t:
+        message = f"grace_period {grace_period:g} is more than max_t {max_t:g}: no trial would ever be judged"
+        at = "grace_period" if "grace_period" in class_args else "max_t"
+        problems.append(AlgorithmProblem(("class_args", at), message))
+    if builtin.name == "PBT":
+        if not arguments["perturbation_factors"]:
+            message = "expected at least one factor, found none"
+            problems.append(AlgorithmProblem(("class_args", "perturbation_factors"), message))
     return problems
 
 

@@ -10,7 +10,14 @@ from proctor.manager.dispatcher.algorithms.base import (
     read_value,
 )
 from proctor.manager.dispatcher.algorithms.registry import read_search_space
-from proctor.manager.dispatcher.host.interface import HostedAssessor, HostedTuner, Send, ShutdownMode, succeeded
+from proctor.manager.dispatcher.host.interface import (
+    HostedAssessor,
+    HostedTuner,
+    Proposals,
+    Send,
+    ShutdownMode,
+    succeeded,
+)
 from proctor.manager.dispatcher.protocol import from_wire
 
 
@@ -30,23 +37,29 @@ class BuiltinTuner(HostedTuner):
     def update_search_space(self, message: protocol.UpdateSearchSpace) -> None:
         self.initialize(message.search_space)
 
-    def request(self, message: protocol.RequestTrialJobs) -> None:
+    def request(self, message: protocol.RequestTrialJobs) -> Proposals:
         answers = {answer.parameter_id: answer for answer in message.answers}
-        unanswered: list[int] = []
+        proposals = Proposals()
         for parameter_id in message.parameter_ids:
             answer = answers.get(parameter_id)
             if answer is not None:
-                self._restore(answer)
-            elif unanswered or not self._suggest(message.position, parameter_id):
-                unanswered.append(parameter_id)
-        if unanswered:
-            self._send(protocol.NoMoreTrials(message.position, unanswered))
+                self._algorithm.restore(answer.parameter_id, answer.parameters, answer.state)
+            elif proposals.declined or not self._suggest(message.position, parameter_id, proposals):
+                proposals.declined.append(parameter_id)
+        return proposals
 
-    def trial_end(self, message: protocol.TrialEnd) -> None:
+    def trial_end(self, message: protocol.TrialEnd, pruned_at: int | None = None) -> None:
         if message.has_value:
             value = read_value(from_wire(message.value))
-            self._algorithm.receive_result(message.parameter_id, message.parameters, value)
+            if pruned_at is None:
+                self._algorithm.receive_result(message.parameter_id, message.parameters, value)
+            else:
+                self._algorithm.receive_pruned(message.parameter_id, message.parameters, value, pruned_at)
         self._algorithm.trial_end(message.parameter_id, succeeded(message))
+
+    def accept_clone(self, parameter_id: int, parameters: Any, *, instead_of: int) -> None:
+        self._algorithm.trial_end(instead_of, False)
+        self._algorithm.accept_customized(parameter_id, parameters)
 
     def import_data(self, message: protocol.ImportData) -> None:
         for row in message.rows:
@@ -58,17 +71,12 @@ class BuiltinTuner(HostedTuner):
     def close(self, mode: ShutdownMode) -> None:
         """Nothing: the input log is all that a built-in keeps."""
 
-    def _restore(self, answer: protocol.Answer) -> None:
-        if answer.kind == "new":
-            self._algorithm.restore(answer.parameter_id, answer.parameters, answer.state)
-        elif answer.kind == "clone":  # the result of parameters that it has not suggested will come under this id
-            self._algorithm.accept_customized(answer.parameter_id, answer.parameters)
-
-    def _suggest(self, position: int, parameter_id: int) -> bool:
+    def _suggest(self, position: int, parameter_id: int, proposals: Proposals) -> bool:
         try:
             suggestion = self._algorithm.suggest(parameter_id)
         except SpaceExhausted:
             return False
+        proposals.made[parameter_id] = suggestion.parameters
         self._send(protocol.NewTrial(position, parameter_id, suggestion.parameters, suggestion.state))
         return True
 

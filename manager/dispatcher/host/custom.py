@@ -28,6 +28,7 @@ from proctor.manager.dispatcher.host.interface import (
     Call,
     HostedAssessor,
     HostedTuner,
+    Proposals,
     Send,
     ShutdownMode,
     WorkerThread,
@@ -183,10 +184,14 @@ class CustomTuner(HostedTuner):
     def update_search_space(self, message: protocol.UpdateSearchSpace) -> None:
         self._put(message, lambda: self._tuner.update_search_space(message.search_space))
 
-    def request(self, message: protocol.RequestTrialJobs) -> None:
+    def request(self, message: protocol.RequestTrialJobs) -> Proposals:
         self._put(message, partial(self._request, message))
+        return Proposals()
 
-    def trial_end(self, message: protocol.TrialEnd) -> None:
+    def accept_clone(self, parameter_id: int, parameters: Any, *, instead_of: int) -> None:
+        """Nothing: its result comes as that of a trial which the tuner has not proposed."""
+
+    def trial_end(self, message: protocol.TrialEnd, pruned_at: int | None = None) -> None:
         self._results.append(message)
         self._put(message, self._deliver)
         if self._generating:

@@ -9,7 +9,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from proctor.manager.dispatcher import protocol
@@ -35,6 +35,16 @@ IN_ORDER = ShutdownMode(30.0, saves=True)
 ABANDONED = ShutdownMode(2.0, saves=False)
 
 
+@dataclass
+class Proposals:
+    """What a tuner has decided of a request at once. One of the user's decides later."""
+
+    made: dict[int, Any] = field(default_factory=dict)
+    """Parameters, by parameter id."""
+    declined: list[int] = field(default_factory=list)
+    """The parameter ids for which it has nothing to propose."""
+
+
 class HostedTuner(ABC):
     """Feeds one tuner with messages. All calls come from one thread."""
 
@@ -47,12 +57,20 @@ class HostedTuner(ABC):
         """Give the tuner a new search space."""
 
     @abstractmethod
-    def request(self, message: protocol.RequestTrialJobs) -> None:
-        """Answer every id that has no answer yet."""
+    def request(self, message: protocol.RequestTrialJobs) -> Proposals:
+        """Answer every id that has no answer yet with a new trial, as long as there is something to propose."""
 
     @abstractmethod
-    def trial_end(self, message: protocol.TrialEnd) -> None:
-        """Give the tuner a trial's value, if it has one, and its end."""
+    def trial_end(self, message: protocol.TrialEnd, pruned_at: int | None = None) -> None:
+        """Give the tuner a trial's value, if it has one, and its end.
+
+        :param pruned_at: the trial's last step, where a trial scheduler has ended it before its time.
+        """
+
+    @abstractmethod
+    def accept_clone(self, parameter_id: int, parameters: Any, *, instead_of: int) -> None:
+        """Notify the tuner that a trial's result will come under this id, with parameters that it has not proposed, and
+        not under the id that the trial had before."""
 
     @abstractmethod
     def import_data(self, message: protocol.ImportData) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from proctor.manager.dispatcher import protocol
 from proctor.manager.dispatcher.algorithms.base import AssessorAlgorithm, TunerAlgorithm
-from proctor.manager.dispatcher.algorithms.registry import create_algorithm
+from proctor.manager.dispatcher.algorithms.registry import Algorithm, create_algorithm
 from proctor.manager.dispatcher.host.builtin import BuiltinAssessor, BuiltinTuner
 from proctor.manager.dispatcher.host.interface import (
     IN_ORDER,
@@ -18,12 +18,17 @@ from proctor.manager.dispatcher.host.interface import (
     ShutdownMode,
     WorkerThread,
 )
+from proctor.manager.dispatcher.host.scheduling import HostedScheduler
 from proctor.manager.dispatcher.protocol import FromDispatcher, ToDispatcher
 from proctor.sdk.failpoints import failpoint
+from proctor.sdk.scheduler import TrialScheduler
 
 _FAILPOINTS = {
     protocol.NewTrial: "dispatcher.suggest",
+    protocol.ResumeTrial: "dispatcher.resume",
+    protocol.CloneTrial: "dispatcher.clone",
     protocol.NoMoreTrials: "dispatcher.no_more",
+    protocol.PauseTrial: "dispatcher.pause",
     protocol.KillTrial: "dispatcher.kill",
     protocol.Initialized: "dispatcher.initialize",
     protocol.Error: "dispatcher.error",
@@ -45,6 +50,7 @@ class HostSession:
         self._asks = True
         self._tuner: HostedTuner | None = None
         self._assessor: HostedAssessor | None = None
+        self._scheduler: HostedScheduler | None = None
         self._customs: list[Any] = []
         self._restarted: dict[str, int] = {}  # by trial id: the job number of a running trial that runs again
 
@@ -86,7 +92,7 @@ class HostSession:
             raise RuntimeError(f"expected Initialize first, found {type(message).__name__}")
         if isinstance(message, protocol.RequestTrialJobs):
             if self._asks:
-                tuner.request(message)
+                self._request(tuner, message)
         elif isinstance(message, protocol.ReportMetrics):
             self._report(message)
         elif isinstance(message, protocol.TrialEnd):
@@ -95,12 +101,18 @@ class HostSession:
             self._restarted[message.trial_id] = message.job_number
             if self._assessor is not None:
                 self._assessor.restart(message)
+            if self._scheduler is not None:
+                self._scheduler.restart(message)
         elif isinstance(message, protocol.UpdateSearchSpace):
             tuner.update_search_space(message)
+            if self._scheduler is not None:
+                self._scheduler.set_search_space(message.search_space)
         elif isinstance(message, protocol.ImportData):
             tuner.import_data(message)
         elif isinstance(message, protocol.AddCustomizedTrial):
             tuner.add_customized(message)
+            if self._scheduler is not None:
+                self._scheduler.add_customized(message)
         else:
             raise RuntimeError(f"{type(message).__name__} is not for a dispatcher")
 
@@ -115,8 +127,12 @@ class HostSession:
         if message.assessor is not None:
             self._assessor = self._make_assessor(message.assessor, message, second)
         self._tuner.initialize(message.search_space)
+        if message.scheduler is not None and not self._failed:
+            self._scheduler = HostedScheduler(self._make_scheduler(message.scheduler, message), self._tuner, self.send)
+            self._scheduler.set_search_space(message.search_space)
         if not self._failed:
-            self.send(protocol.Initialized(wants_intermediate=self._assessor is not None))
+            wants_intermediate = self._assessor is not None or self._scheduler is not None
+            self.send(protocol.Initialized(wants_intermediate))
 
     def _make_tuner(self, message: protocol.Initialize, second: WorkerThread | None) -> HostedTuner:
         if second is None or message.tuner.class_name is None:
@@ -149,10 +165,17 @@ class HostSession:
             assessor, self.send, thread=second, catch_errors=self._catching_errors, checkpoint_directory=directory
         )
 
+    def _make_scheduler(self, spec: protocol.AlgorithmSpec, message: protocol.Initialize) -> TrialScheduler:
+        if spec.class_name is None:
+            scheduler = self._create_builtin("trialScheduler", spec, message)
+        else:
+            scheduler = self._load(spec, message, ("on_trial_result", "choose_trial_to_run", "take_stops"))
+        assert isinstance(scheduler, TrialScheduler), "checked when it was made"
+        scheduler.seed = message.seed
+        return scheduler
+
     @staticmethod
-    def _create_builtin(
-        kind: str, spec: protocol.AlgorithmSpec, message: protocol.Initialize
-    ) -> TunerAlgorithm | AssessorAlgorithm:
+    def _create_builtin(kind: str, spec: protocol.AlgorithmSpec, message: protocol.Initialize) -> Algorithm:
         return create_algorithm(kind, spec.name or "", spec.class_args, message.seed, direction=message.direction)
 
     def _load(self, spec: protocol.AlgorithmSpec, message: protocol.Initialize, methods: tuple[str, ...]) -> Any:
@@ -163,9 +186,17 @@ class HostSession:
         self._customs.append(algorithm)
         return algorithm
 
-    # ---- metrics and ends -----------------------------------------------------------------------------------------
+    # ---- requests, metrics and ends -------------------------------------------------------------------------------
+
+    def _request(self, tuner: HostedTuner, message: protocol.RequestTrialJobs) -> None:
+        if self._scheduler is not None:
+            self._scheduler.request(message)
+        elif declined := tuner.request(message).declined:
+            self.send(protocol.NoMoreTrials(message.position, declined))
 
     def _report(self, message: protocol.ReportMetrics) -> None:
+        if self._scheduler is not None:
+            self._scheduler.report(message)
         if self._assessor is not None:
             if self._restarted:
                 message = self._without_earlier_jobs(message)
@@ -180,6 +211,9 @@ class HostSession:
 
     def _trial_end(self, tuner: HostedTuner, message: protocol.TrialEnd) -> None:
         self._restarted.pop(message.trial_id, None)
+        if self._scheduler is not None:
+            self._scheduler.trial_end(message)
+            return
         tuner.trial_end(message)
         if self._assessor is not None:
             self._assessor.trial_end(message)
@@ -212,8 +246,9 @@ class HostSession:
 
 
 def has_own_algorithm(message: protocol.Initialize) -> bool:
-    """Whether tuner or assessor is a class of the user's."""
-    return any(spec is not None and spec.class_name is not None for spec in (message.tuner, message.assessor))
+    """Whether tuner, assessor or trial scheduler is a class of the user's."""
+    specs = (message.tuner, message.assessor, message.scheduler)
+    return any(spec is not None and spec.class_name is not None for spec in specs)
 
 
 def _summary(error: BaseException) -> str:

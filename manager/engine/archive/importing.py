@@ -136,7 +136,7 @@ def read_config(saved: SavedExperiment, code_directory: str | None) -> Experimen
         if not (after.is_absolute() and after.is_dir()):
             raise BadRequest(f"code_directory: expected the absolute path of a folder, found {code_directory!r}")
         body["trial_code_directory"] = str(after)
-        for algorithm in filter(None, (body["tuner"], body["assessor"])):
+        for algorithm in filter(None, (body["tuner"], body["assessor"], body["trial_scheduler"])):
             if algorithm["code_directory"] is not None:
                 folder = Path(algorithm["code_directory"])
                 if folder.is_relative_to(before):

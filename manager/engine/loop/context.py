@@ -183,6 +183,7 @@ class LoopContext:
             seed=row.seed,
             checkpoint_directory=self.checkpoint_directory,
             direction=config.objective.direction,
+            scheduler=None if config.trial_scheduler is None else _spec(config.trial_scheduler),
         )
 
     @property

@@ -13,7 +13,7 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
-from proctor.manager.actors import MANAGER
+from proctor.manager.actors import MANAGER, TRIAL_SCHEDULER
 from proctor.manager.dispatcher import protocol
 from proctor.manager.dispatcher.client.client import (
     DispatcherClient,
@@ -35,7 +35,7 @@ from proctor.manager.engine.loop.retention import CheckpointRetention
 from proctor.manager.engine.loop.state import ExperimentState, LiveTrial, Snapshot, Turn
 from proctor.manager.engine.transient_errors import error_clause, is_transient
 from proctor.manager.errors import BadRequest, Conflict, ManagerError, Unavailable
-from proctor.manager.lifecycle.experiment import EXPERIMENT, ExperimentEvent
+from proctor.manager.lifecycle.experiment import EXPERIMENT, ExperimentEvent, has_forgotten_trials, spent_limit
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.store.errors import RowNotFound, StoreError, ValueRefused
 from proctor.manager.store.tables import experiments, jobs, trials
@@ -62,7 +62,7 @@ class ExperimentLoop:
         self._retention = CheckpointRetention(state, context, self.inbox)
         self._copies = CheckpointCopies(state, context, self.inbox, on_copied=self._retention.reconsider)
         self._policy = context.retry_policy
-        self._sends_metrics = context.config.assessor is not None
+        self._sends_metrics = context.config.judges_trials
         self._log = InputLog(context.control, context.metrics, state.row)
         self._dispatcher = DispatcherClient(
             context.initialize(state.row), open_channel=context.open_dispatcher, read_inputs=self._log.read
@@ -224,6 +224,8 @@ class ExperimentLoop:
                     wanted.add(trial_id)
                 case protocol.ResumeTrial(trial_id=trial_id) | protocol.CloneTrial(trial_id=trial_id):
                     wanted.add(trial_id)
+                case protocol.KillTrial(trial_id=trial_id):
+                    wanted.add(trial_id)
                 case m.Continue(trials=True):
                     return await bring_back(self.state, turn, self.context.control, self.context.metrics, None)
         wanted = {trial_id for trial_id in wanted if trial_id not in self.state.trials}  # `-=` would walk them all
@@ -336,6 +338,8 @@ class ExperimentLoop:
             transitions.end_waiting_with_final(state, turn)
         tuning.advance(state, turn)
         tuning.request(state, turn)
+        if has_forgotten_trials(state.progress(turn.monotonic)):
+            await self._end_paused(turn)
         offer_preemptible(state, self.context)
         if not places_stay:
             await place_waiting(state, turn, self.context)
@@ -344,6 +348,19 @@ class ExperimentLoop:
             self._retry_due = min((at for at in retries if at > turn.monotonic), default=inf)
         if state.row.status is ExperimentStatus.STOPPING and not state.by_job and self._dispatcher_task is None:
             tuning.move_experiment(state, turn, ExperimentEvent.FINISH_STOP, state.row.reason)
+
+    async def _end_paused(self, turn: Turn) -> None:
+        """Nothing else is left: end the trials that the trial scheduler has paused and will not have run again."""
+        state = self.state
+        found = await bring_back(state, turn, self.context.control, self.context.metrics, None, only_by_algorithm=True)
+        limit = spent_limit(state.progress(turn.monotonic))
+        why = limit or "no other trial is left whose results could change that"
+        turn.actor = TRIAL_SCHEDULER
+        for trial in found:
+            reason = f"its trial scheduler does not have it run again: {why}"
+            transitions.end_trial(state, turn, trial, TrialStatus.EARLY_STOPPED, reason)
+        turn.actor = MANAGER
+        tuning.advance(state, turn)
 
     async def _commit(self, turn: Turn) -> None:
         experiment_id = self.state.row.id

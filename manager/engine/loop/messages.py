@@ -293,8 +293,8 @@ def is_request(message: LoopMessage) -> bool:
 def actor_of(message: LoopMessage) -> Actor:
     """Who causes what a message leads to that no user has sent."""
     match message:
-        case protocol.KillTrial():
-            return ASSESSOR
+        case protocol.KillTrial(by=by):
+            return TRIAL_SCHEDULER if by == "scheduler" else ASSESSOR
         case protocol.PauseTrial() | protocol.ResumeTrial() | protocol.CloneTrial():
             return TRIAL_SCHEDULER
         case protocol.NewTrial() | protocol.NoMoreTrials():

@@ -33,12 +33,24 @@ async def load_state(control: Database, metrics: Database, experiment_id: str) -
 
 
 async def bring_back(
-    state: ExperimentState, turn: Turn, control: Database, metrics: Database, trial_ids: Collection[str] | None
+    state: ExperimentState,
+    turn: Turn,
+    control: Database,
+    metrics: Database,
+    trial_ids: Collection[str] | None,
+    *,
+    only_by_algorithm: bool = False,
 ) -> list[LiveTrial]:
-    """Bring PAUSED trials back into the state, with what the metrics database knows better; None: all of them."""
+    """Bring PAUSED trials back into the state, with what the metrics database knows better; None: all of them.
+
+    :param only_by_algorithm: those that an algorithm has paused.
+    """
 
     def read(connection: sqlite3.Connection) -> list[LiveTrial]:
         rows = trials.paused(connection, state.row.id, trial_ids)
+        if only_by_algorithm:
+            chosen = jobs.stopped_by_algorithm(connection, [f"{row.id}.{row.jobs}" for row in rows])
+            rows = [row for row in rows if f"{row.id}.{row.jobs}" in chosen]
         decisions = dispatcher_inputs.pending(connection, [row.id for row in rows])
         return [LiveTrial(row, decision=decisions.get(row.id)) for row in rows]
 

@@ -145,6 +145,8 @@ class ExperimentState:
     requested: set[int] = field(default_factory=set)  # parameter ids that the tuner owes
     declined: set[int] = field(default_factory=set)  # ids for which it had nothing; it may come back to them
     exhausted: bool = False
+    idle_at: int = 0  # position of the last request that the trial scheduler could not answer for now
+    news_at: int = 0  # position of the last input that was no request
     code_fingerprint: str | None = None  # of the code that the newest job runs; None before the first
     unsaved_columns: dict[str, dict[str, Any]] = field(
         default_factory=dict
@@ -160,10 +162,16 @@ class ExperimentState:
         """Whether the last intermediate metric of a trial that was stopped early is its result for the tuner."""
         return TunerConfig.model_validate(self.row.config["tuner"]).counts_intermediate_results
 
+    @cached_property
+    def has_scheduler(self) -> bool:
+        """Whether there is a trial scheduler."""
+        return self.row.config.get("trial_scheduler") is not None
+
     def snapshot(self) -> "Snapshot":
         """What `roll_back` needs besides the stored trials and jobs."""
         kept = (self.row, self.created, self.exhausted, self.active_since, self.replayed_to, self.code_fingerprint)
-        return Snapshot(*kept, self.paused, frozenset(self.requested), frozenset(self.declined))
+        waits = (self.idle_at, self.news_at)
+        return Snapshot(*kept, self.paused, frozenset(self.requested), frozenset(self.declined), *waits)
 
     def roll_back(self, before: "Snapshot", stored: "ExperimentState") -> None:
         """Discard what a turn has changed that was not committed.
@@ -175,6 +183,7 @@ class ExperimentState:
         self.active_since, self.replayed_to = before.active_since, before.replayed_to
         self.code_fingerprint, self.paused = before.code_fingerprint, before.paused
         self.requested, self.declined = set(before.requested), set(before.declined)
+        self.idle_at, self.news_at = before.idle_at, before.news_at
         for trial_id, trial in stored.trials.items():
             if (known := self.trials.get(trial_id)) is not None:
                 trial.latest, trial.has_latest = known.latest, known.has_latest
@@ -214,9 +223,14 @@ class ExperimentState:
         self.remove(trial)
         self.paused += 1
 
-    def take_position(self) -> int:
-        """The next place in the dispatcher's input log."""
+    def take_position(self, *, is_news: bool = True) -> int:
+        """The next place in the dispatcher's input log.
+
+        :param is_news: for anything but a request.
+        """
         position = self.row.next_position
+        if is_news:
+            self.news_at = position
         self.row = replace(self.row, next_position=position + 1)
         return position
 
@@ -280,6 +294,8 @@ class ExperimentState:
             max_failed=self.row.max_failed_trials,
             gpu_hours=self.gpu_time.seconds(monotonic) / 3600,
             max_gpu_hours=self.row.max_gpu_hours,
+            has_scheduler=self.has_scheduler,
+            idle=self.idle_at > self.news_at,
         )
 
     def count_end(self, status: TrialStatus, cause: str, *, has_final: bool) -> None:
@@ -314,6 +330,8 @@ class Snapshot:
     paused: int
     requested: frozenset[int]
     declined: frozenset[int]
+    idle_at: int
+    news_at: int
 
 
 @dataclass

@@ -223,9 +223,10 @@ def resume_trial(turn: Turn, trial: LiveTrial, why: str) -> None:
 
 def describe_decision(decision: DecisionRow) -> str:
     """Why a trial runs again, as a clause."""
+    why = f": {decision.reason}" if decision.reason else ""
     if decision.is_clone:
-        return f"its trial scheduler has it continue from trial {decision.donor_trial}"
-    return "resumed by its trial scheduler"
+        return f"its trial scheduler has it continue from trial {decision.donor_trial}{why}"
+    return f"resumed by its trial scheduler{why}"
 
 
 def accept_final(state: ExperimentState, turn: Turn, trial: LiveTrial, how: str) -> None:
@@ -284,7 +285,7 @@ def request_stop(
         trial.job = replace(job, status=status, **columns)
         actor, change = turn.actor, {"expected": expected, "status": status, "time": turn.now, **columns}
         turn.write(lambda c: jobs.move(c, job.id, token=job.token, actor=actor, **change))
-    elif _supersedes(job.stop_reason, reason):
+    elif _supersedes(job, reason):
         columns["save_until"] = _earlier(job.save_until, save_until)
         trial.job = replace(job, **columns)
         turn.write(lambda c: jobs.update(c, job.id, token=job.token, **columns))
@@ -294,9 +295,12 @@ def request_stop(
     turn.cancel.append((job.id, reason is EndReason.EARLY_STOPPED))
 
 
-def _supersedes(before: EndReason, reason: EndReason) -> bool:
+def _supersedes(job: TrialJobRow, reason: EndReason) -> bool:
+    before = job.stop_reason
     if before is EndReason.PREEMPTED:
         return reason is not EndReason.PREEMPTED
+    if before is EndReason.PAUSED and reason is EndReason.EARLY_STOPPED:
+        return job.stop_position is not None  # it is the trial scheduler that has paused it
     return reason is EndReason.USER_CANCELED and before in {EndReason.PAUSED, EndReason.CLONED}
 
 

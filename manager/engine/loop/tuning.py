@@ -17,7 +17,7 @@ from proctor.manager.lifecycle.experiment import (
     ExperimentEvent,
     ExperimentProgress,
     next_event,
-    wanted_suggestions,
+    wanted_trials,
 )
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.lifecycle.trial import DecisionKind
@@ -151,17 +151,30 @@ def on_no_more(state: ExperimentState, message: protocol.NoMoreTrials) -> None:
     answered = state.requested & set(message.parameter_ids)
     state.requested -= answered
     state.declined |= answered
-    state.exhausted = state.exhausted or bool(answered)
+    if message.for_now and answered:
+        state.idle_at = message.position
+    elif not message.for_now:
+        state.exhausted = state.exhausted or bool(answered)
 
 
 def on_kill(state: ExperimentState, turn: Turn, message: protocol.KillTrial) -> None:
-    """The assessor wants a trial stopped early. The decision is for the job whose metric was judged: it is ignored when
-    that job is not the trial's live one, or was asked to stop already (a restarted dispatcher decides again)."""
+    """The assessor or the trial scheduler wants a trial stopped early. The decision is for the job whose metric was
+    judged, or since which the trial is PAUSED: it is ignored when the trial has another one, or was asked to stop
+    already (a restarted dispatcher decides again)."""
     trial = state.trials.get(message.trial_id)
-    if trial is None or trial.job is None or trial.job.number != message.job_number:
+    detail = f"stopped early by {_author(message)}" + (f": {message.reason}" if message.reason else "")
+    if trial is None or trial.row.jobs != message.job_number:
         return
-    detail = "stopped early by the assessor"
+    if trial.row.status is TrialStatus.PAUSED:
+        transitions.end_trial(state, turn, trial, TrialStatus.EARLY_STOPPED, detail)
+        return
+    if trial.job is None:
+        return
     transitions.request_stop(state, turn, trial, EndReason.EARLY_STOPPED, detail, position=message.position)
+
+
+def _author(message: protocol.KillTrial) -> str:
+    return "its trial scheduler" if message.by == "scheduler" else "the assessor"
 
 
 def on_pause(state: ExperimentState, turn: Turn, message: protocol.PauseTrial, *, save_seconds: float) -> None:
@@ -172,7 +185,7 @@ def on_pause(state: ExperimentState, turn: Turn, message: protocol.PauseTrial, *
     trial = state.trials.get(message.trial_id)
     if trial is None or trial.job is None or trial.job.number != message.job_number:
         return
-    detail = "paused by its trial scheduler"
+    detail = "paused by its trial scheduler" + (f": {message.reason}" if message.reason else "")
     transitions.stop_softly(state, turn, trial, EndReason.PAUSED, detail, save_seconds, position=message.position)
 
 
@@ -198,6 +211,7 @@ def on_decision(
         trial_id=message.trial_id,
         decided_at=turn.now,
         state=message.state,
+        reason=message.reason,
     )
     if isinstance(message, protocol.CloneTrial):
         decision = replace(decision, parameters=message.parameters, donor_trial=message.donor_trial)
@@ -302,11 +316,12 @@ def advance(state: ExperimentState, turn: Turn) -> ExperimentProgress:
 
 
 def request(state: ExperimentState, turn: Turn) -> None:
-    """Request as many suggestions as there are free places and the limits allow."""
-    count = wanted_suggestions(state.progress(turn.monotonic), state.row.trial_concurrency)
-    if count == 0:
+    """Request as many decisions on what runs next as there are free places and the limits allow."""
+    wanted = wanted_trials(state.progress(turn.monotonic), state.row.trial_concurrency)
+    if wanted.count == 0:
         return
-    ids = state.take_parameter_ids(count)
+    ids = state.take_parameter_ids(wanted.count)
     state.requested.update(ids)
-    message = protocol.RequestTrialJobs(state.take_position(), ids)
-    turn.send_input(message, {"parameter_ids": ids})
+    position = state.take_position(is_news=False)
+    message = protocol.RequestTrialJobs(position, ids, can_start=wanted.can_start)
+    turn.send_input(message, {"parameter_ids": ids} | ({} if wanted.can_start else {"can_start": False}))

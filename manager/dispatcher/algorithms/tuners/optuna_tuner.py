@@ -159,6 +159,8 @@ class _Known:
     """Its number in the study; None if it does not belong to the search space."""
     loss: float | None = None
     failed: bool = False
+    pruned_at: int | None = None
+    """The step of `loss`, where that is no full result."""
 
 
 class OptunaTuner(TunerAlgorithm):
@@ -216,6 +218,13 @@ class OptunaTuner(TunerAlgorithm):
             return
         known.loss = loss_of(value, self._maximize)
         self._finish(known)
+
+    def receive_pruned(self, parameter_id: int, parameters: Parameters, value: float, step: int) -> None:
+        """Enter the trial as a pruned one: Optuna ranks it behind all full results, and among its like by step first."""
+        known = self._pending.pop(parameter_id, None)
+        if known is not None:
+            known.loss, known.pruned_at = loss_of(value, self._maximize), step
+            self._finish(known)
 
     def trial_end(self, parameter_id: int, succeeded: bool) -> None:
         """Close a trial that ended without a result."""
@@ -277,10 +286,24 @@ class OptunaTuner(TunerAlgorithm):
         """Complete the study's trial, if it is there."""
         if known.number is None:
             return
-        if known.failed or known.loss is None:
+        if known.failed or known.loss is None or known.pruned_at is not None:
             self._study.tell(known.number, state=TrialState.FAIL)
         else:
             self._study.tell(known.number, self.study_loss(known.loss))
+        if known.pruned_at is not None:
+            self._enter_pruned(known, known.pruned_at)
+
+    def _enter_pruned(self, known: _Known, step: int) -> None:
+        """A running trial can be told its intermediate values only while it is being asked for: so it fails, and one
+        that was pruned takes its place."""
+        assert known.flat is not None and known.loss is not None, "only what is in the study is finished there"
+        distributions = {axis.name: distribution_of(axis) for axis in self._flat_space.axes_of(known.flat)}
+        values = {step: self.study_loss(known.loss)}
+        pruned = create_trial(
+            state=TrialState.PRUNED, params=known.flat, distributions=distributions, intermediate_values=values
+        )
+        self._study.add_trial(pruned)
+        self._numbers += 1
 
     def study_loss(self, loss: float) -> float:
         """The loss for the study; infinity stands for results that are no numbers."""

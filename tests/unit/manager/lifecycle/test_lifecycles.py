@@ -11,9 +11,10 @@ from proctor.manager.lifecycle.experiment import (
     EXPERIMENT,
     ExperimentEvent,
     ExperimentProgress,
+    has_forgotten_trials,
     next_event,
     spent_limit,
-    wanted_suggestions,
+    wanted_trials,
 )
 from proctor.manager.lifecycle.job import JOB, JobEvent
 from proctor.manager.lifecycle.machine import InvalidTransition
@@ -217,17 +218,39 @@ progresses = st.builds(
     exhausted=st.booleans(),
     gpu_hours=st.floats(0, 10),
     max_gpu_hours=st.none() | st.floats(1, 10),
+    paused=st.integers(0, 3),
+    has_scheduler=st.booleans(),
+    idle=st.booleans(),
 )
 
 
 @given(progresses, st.integers(1, 10))
 def test_suggestions_never_pass_a_limit_or_the_concurrency(progress: ExperimentProgress, concurrency: int) -> None:
-    wanted = wanted_suggestions(progress, concurrency)
-    assert wanted >= 0
-    if wanted:
-        assert progress.live + progress.requested + wanted <= concurrency
-        if progress.max_trials is not None:
-            assert progress.created + progress.requested + wanted <= progress.max_trials
+    wanted = wanted_trials(progress, concurrency)
+    assert wanted.count >= 0
+    if wanted.count:
+        assert progress.live + progress.requested + wanted.count <= concurrency
+        assert progress.max_gpu_hours is None or wanted.can_start or progress.gpu_hours < progress.max_gpu_hours
+        if not wanted.can_start:
+            assert progress.has_scheduler
+            assert wanted.count <= progress.paused
+        elif progress.max_trials is not None:
+            assert progress.created + progress.requested + wanted.count <= progress.max_trials
+
+
+@given(progresses, st.integers(1, 10))
+def test_trials_that_a_scheduler_has_paused_never_wait_for_nothing(
+    progress: ExperimentProgress, concurrency: int
+) -> None:
+    can_go_on = progress.status in {
+        ExperimentStatus.RUNNING,
+        ExperimentStatus.NO_MORE_TRIAL,
+        ExperimentStatus.TUNER_NO_MORE_TRIAL,
+    }
+    if progress.has_scheduler and progress.paused and can_go_on and not (progress.live or progress.requested):
+        assert wanted_trials(progress, concurrency).count or has_forgotten_trials(progress)
+    else:
+        assert not has_forgotten_trials(progress)
 
 
 @given(progresses)

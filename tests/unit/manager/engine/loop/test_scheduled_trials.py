@@ -16,19 +16,20 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ScheduledRun:
 
 def test_requests_are_answered_by_trials_that_are_resumed_and_cloned(run: ScheduledRun) -> None:
     found = run("Random").found
-    assert {status for status, *_ in found["trials"]} == {TrialStatus.SUCCEEDED}
-    assert [(kind, trial, donor, job) for _, kind, trial, donor, _, job, _, _ in found["decisions"]] == [
+    ends = [status for status, *_ in found["trials"]]
+    stopped = {number for number, status in enumerate(ends) if status is TrialStatus.EARLY_STOPPED}
+    assert stopped == {3, 5}  # while it was paused, and by a verdict
+    assert ends.count(TrialStatus.SUCCEEDED) == 7
+    assert [(kind, trial, donor, job) for _, kind, trial, donor, _, job, _, _ in found["decisions"]][:4] == [
         ("resume", 0, None, 2),
         ("clone", 1, 0, 2),
         ("resume", 0, None, 3),
         ("clone", 2, 4, 2),
-        ("resume", 1, None, 3),
-        ("clone", 3, 4, 2),
     ]
     attempts = {(trial, number): (parameter_id, origin) for trial, number, parameter_id, _, origin, _ in found["jobs"]}
     assert attempts[0, 2] == (0, (0, "1", 2))  # resumed: the same parameters, its own checkpoint
     assert attempts[1, 2] == (5, (0, "2", 2))  # cloned: other parameters, the donor's checkpoint
-    assert attempts[1, 3] == (5, (1, "2", 4))  # and resumed as what it has become
+    assert attempts[2, 3] == (13, (4, "2", 4))  # and cloned again
     assert found["trials"][1][1:3] == (found["decisions"][1][6], 5)
     for points in found["curves"]:
         assert [sequence for sequence, _ in points] == list(range(len(points)))

@@ -1,0 +1,278 @@
+"""A trial scheduler behind the calls of a session: what it is told, and what it decides.
+
+A scheduler knows trials by number, and each point of a trial's curve once, in order. So the points that a trial reports
+again after a failure are left out, and those that it has reported after the point at which it was paused are held back:
+they are part of its curve only where it continues after them, which its restart says.
+
+A scheduler is called where messages are handled, one call at a time, also one of the user's own.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from proctor.manager.dispatcher import protocol
+from proctor.manager.dispatcher.algorithms.base import read_value
+from proctor.manager.dispatcher.host.interface import HostedTuner, Send, succeeded
+from proctor.manager.dispatcher.protocol import ReportedMetric, from_wire
+from proctor.sdk.scheduler import Clone, Pause, Resume, Start, Stop, TrialResult, TrialScheduler
+
+
+class SchedulerError(Exception):
+    """A trial scheduler has decided what cannot be."""
+
+
+@dataclass
+class _Trial:
+    """A trial that has not ended."""
+
+    number: int
+    parameter_id: int
+    trial_id: str | None = None
+    """None before its first report."""
+    job: int = 1
+    told: int = 0
+    """How many points of its curve the scheduler knows."""
+    last: TrialResult | None = None
+    is_full: bool = False
+    parameters: Any = None
+    is_paused: bool = False
+    """The scheduler has paused it, and neither resumed nor cloned it since."""
+    clone: "_Clone | None" = None
+    """What it is to become by its next job."""
+    holds_back: bool = False
+    """It was to pause or to stop, and no job has begun since."""
+    held_back: list[ReportedMetric] = field(default_factory=list)
+
+
+@dataclass
+class _Clone:
+    """A decision that a trial continues from another one."""
+
+    parameter_id: int
+    donor: int
+    parameters: Any
+    is_taken_back: bool = False
+    """The trial's next job continued as the trial was."""
+
+
+class HostedScheduler:
+    """Feeds a trial scheduler, and the tuner beside it."""
+
+    def __init__(self, scheduler: TrialScheduler, tuner: HostedTuner, send: Send) -> None:
+        self._scheduler = scheduler
+        self._tuner = tuner
+        self._send = send
+        self._trials: dict[int, _Trial] = {}  # by number
+        self._unnamed: dict[int, _Trial] = {}  # those that have not reported, by parameter id
+        self._named: dict[str, _Trial] = {}  # the others, by trial id
+
+    def set_search_space(self, search_space: Any) -> None:
+        """Give the scheduler its first search space, or a new one."""
+        self._scheduler.set_search_space(search_space)
+
+    # ---- which trial runs next ------------------------------------------------------------------------------------
+
+    def request(self, message: protocol.RequestTrialJobs) -> None:
+        """Answer every id that has no answer yet; follow the answers of the others, without asking the scheduler."""
+        answers = {answer.parameter_id: answer for answer in message.answers}
+        declined: list[int] = []
+        for parameter_id in message.parameter_ids:
+            answer = answers.get(parameter_id)
+            if answer is not None:
+                self._follow(message.position, answer)
+            elif declined or not self._decide(message, parameter_id):
+                declined.append(parameter_id)
+        self._end_paused(message.position)
+        if declined:
+            self._send(protocol.NoMoreTrials(message.position, declined, for_now=bool(self._trials)))
+
+    def _follow(self, position: int, answer: protocol.Answer) -> None:
+        """Do what was decided before."""
+        if answer.kind == "new":
+            self._tuner.request(protocol.RequestTrialJobs(position, [answer.parameter_id], [answer]))
+            self._add(answer.parameter_id, answer.parameters)
+            return
+        trial = self._named[answer.trial_id or ""]
+        if answer.kind == "resume":
+            self._resume(trial)
+        else:
+            self._clone(trial, self._named[answer.donor_trial or ""], answer.parameter_id, answer.parameters)
+
+    def _decide(self, message: protocol.RequestTrialJobs, parameter_id: int) -> bool:
+        """Have the scheduler decide; False for none."""
+        position = message.position
+        choice = self._scheduler.choose_trial_to_run(parameter_id, message.can_start)
+        if isinstance(choice, Start) and message.can_start:
+            if self._start(position, parameter_id):
+                return True
+            choice = self._scheduler.choose_trial_to_run(parameter_id, False)
+        match choice:
+            case None:
+                return False
+            case Resume(number, reason):
+                trial, trial_id = self._reported(number)
+                self._resume(trial)
+                self._send(protocol.ResumeTrial(position, parameter_id, trial_id, reason=reason))
+            case Clone(number, donor_number, parameters, reason):
+                (trial, trial_id), (donor, donor_id) = self._reported(number), self._reported(donor_number)
+                self._clone(trial, donor, parameter_id, parameters)
+                message_to_send = protocol.CloneTrial(
+                    position, parameter_id, trial_id, donor_id, parameters, reason=reason
+                )
+                self._send(message_to_send)
+            case _:
+                raise SchedulerError(f"{self._name} has chosen {choice!r}, where no new trial may be started")
+        return True
+
+    def _start(self, position: int, parameter_id: int) -> bool:
+        proposals = self._tuner.request(protocol.RequestTrialJobs(position, [parameter_id]))
+        if proposals.declined:
+            return False
+        self._add(parameter_id, proposals.made.get(parameter_id))
+        return True
+
+    def _add(self, parameter_id: int, parameters: Any) -> None:
+        trial = _Trial(parameter_id, parameter_id, parameters=parameters)
+        self._trials[parameter_id] = self._unnamed[parameter_id] = trial
+        self._scheduler.on_trial_add(parameter_id, parameters)
+
+    def _resume(self, trial: _Trial) -> None:
+        trial.is_paused = False
+        self._scheduler.on_trial_resume(trial.number)
+
+    def _clone(self, trial: _Trial, donor: _Trial, parameter_id: int, parameters: Any) -> None:
+        self._tuner.accept_clone(parameter_id, parameters, instead_of=trial.parameter_id)
+        trial.is_paused, trial.clone = False, _Clone(parameter_id, donor.number, parameters)
+        self._scheduler.on_trial_clone(trial.number, donor.number, parameters)
+
+    def _reported(self, number: int) -> tuple[_Trial, str]:
+        """A trial that the scheduler names, which it can name only if it has reported, with its id."""
+        trial = self._trials.get(number)
+        if trial is None or trial.trial_id is None:
+            what = "has ended or never was" if trial is None else "has not reported anything"
+            raise SchedulerError(f"{self._name} has decided on trial {number}, which {what}")
+        return trial, trial.trial_id
+
+    @property
+    def _name(self) -> str:
+        return type(self._scheduler).__name__
+
+    # ---- what happens to trials -----------------------------------------------------------------------------------
+
+    def add_customized(self, message: protocol.AddCustomizedTrial) -> None:
+        """The user has added a trial."""
+        self._add(message.parameter_id, message.parameters)
+        self._end_paused(message.position)
+
+    def report(self, message: protocol.ReportMetrics) -> None:
+        """Have every new point of a curve judged."""
+        self._take(message.position, message.rows)
+
+    def restart(self, message: protocol.TrialRestarted) -> None:
+        """The next job of a trial begins: what was held back of the curve that it continues is judged now."""
+        trial = self._find(message.trial_id, message.parameter_id)
+        if trial is None:
+            return
+        trial.job, trial.parameter_id, trial.holds_back = message.job_number, message.parameter_id, False
+        held_back, trial.held_back = trial.held_back, []
+        if trial.clone is not None and self._begin_clone(trial, trial.clone, message):
+            held_back.clear()  # of the curve that it leaves
+        if trial.is_paused:  # it had failed before it could be paused, or the user has resumed it
+            self._resume(trial)
+        known = [row._replace(job_number=trial.job) for row in held_back if row.sequence < message.from_sequence]
+        self._take(message.position, known)
+        trial.held_back += [row for row in held_back if row.sequence >= message.from_sequence]
+
+    def _begin_clone(self, trial: _Trial, clone: _Clone, message: protocol.TrialRestarted) -> bool:
+        """Whether this is the job by which the trial continues from another one. If not, it has been tried again first,
+        or its donor has no checkpoint that can be read."""
+        if message.parameter_id == clone.parameter_id:
+            trial.clone, trial.told, trial.parameters = None, message.from_sequence, clone.parameters
+            if clone.is_taken_back:
+                self._scheduler.on_trial_clone(trial.number, clone.donor, clone.parameters)
+            return True
+        if not clone.is_taken_back:
+            clone.is_taken_back = True
+            self._scheduler.on_trial_clone(trial.number, trial.number, trial.parameters)
+        return False
+
+    def trial_end(self, message: protocol.TrialEnd) -> None:
+        """A trial has ended for good: tell the tuner, then the scheduler."""
+        trial = self._find(message.trial_id, message.parameter_id)
+        last = None if trial is None else trial.last
+        is_pruned = message.status == "EARLY_STOPPED" and last is not None and trial is not None and not trial.is_full
+        self._tuner.trial_end(message, last.step if is_pruned and last is not None else None)
+        if trial is None:
+            return
+        del self._trials[trial.number]
+        del self._named[message.trial_id]
+        if succeeded(message):
+            self._scheduler.on_trial_complete(trial.number, _final_result(message, last))
+        elif message.status == "FAILED":
+            self._scheduler.on_trial_error(trial.number)
+        else:
+            self._scheduler.on_trial_remove(trial.number)
+        self._end_paused(message.position)
+
+    def _take(self, position: int, rows: Iterable[ReportedMetric]) -> None:
+        for row in rows:
+            trial = self._find(row.trial_id, row.parameter_id)
+            if trial is None or row.job_number < trial.job:
+                continue  # its trial has ended, or the next job of it continues without this point
+            if trial.holds_back:
+                trial.held_back.append(row)
+                continue
+            trial.job = row.job_number
+            trial.held_back.clear()  # the new job reports them again
+            if row.sequence >= trial.told:
+                self._judge(position, trial, row)
+
+    def _judge(self, position: int, trial: _Trial, row: ReportedMetric) -> None:
+        trial.told = row.sequence + 1
+        trial.last = _result(row)
+        verdict = self._scheduler.on_trial_result(trial.number, trial.last)
+        whose = (position, row.parameter_id, row.trial_id, row.job_number)
+        match verdict:
+            case Pause(reason):
+                trial.is_paused = trial.holds_back = True
+                self._send(protocol.PauseTrial(*whose, reason=reason))
+            case Stop(reason, is_full):
+                trial.holds_back, trial.is_full = True, is_full
+                self._send(protocol.KillTrial(*whose, by="scheduler", reason=reason))
+        self._end_paused(position)
+
+    def _end_paused(self, position: int) -> None:
+        """End the paused trials that the scheduler has no further use for."""
+        for number, reason in self._scheduler.take_stops():
+            trial, trial_id = self._reported(number)
+            message = protocol.KillTrial(
+                position, trial.parameter_id, trial_id, trial.job, by="scheduler", reason=reason
+            )
+            self._send(message)
+
+    def _find(self, trial_id: str, parameter_id: int) -> _Trial | None:
+        """A trial that has not ended, from now on by its id."""
+        trial = self._named.get(trial_id)
+        if trial is None and (trial := self._unnamed.pop(parameter_id, None)) is not None:
+            trial.trial_id = trial_id
+            self._named[trial_id] = trial
+        return trial
+
+
+def _result(row: ReportedMetric) -> TrialResult:
+    value = from_wire(row.value)
+    metrics = value if isinstance(value, Mapping) else {}
+    step = row.sequence + 1 if row.step is None else row.step
+    return TrialResult(read_value(value), step, row.seconds, metrics)
+
+
+def _final_result(message: protocol.TrialEnd, last: TrialResult | None) -> TrialResult | None:
+    """A final metric, as that of the last step."""
+    if not message.has_value:
+        return last
+    value = from_wire(message.value)
+    metrics = value if isinstance(value, Mapping) else {}
+    if last is None:
+        return TrialResult(read_value(value), 0, None, metrics)
+    return TrialResult(read_value(value), last.step, last.seconds, {**last.metrics, **metrics})
