@@ -68,7 +68,7 @@ class Key:
 
 
 EXPERIMENT = "Experiment"
-ALGORITHMS = "Tuner and assessor"
+ALGORITHMS = "Tuner, assessor and trial scheduler"
 SERVICE = "trainingService, any platform"
 LOCAL = "trainingService, platform local"
 REMOTE = "trainingService, platform remote"
@@ -352,6 +352,7 @@ KEYS: tuple[Key, ...] = (
     *_honored(
         ADDITIONS,
         {
+            "trialScheduler": {"name": "ASHA"},
             "maxTrialRetries": 2,
             "maxInfrastructureRetries": 9,
             "retryExitCodes": [75],

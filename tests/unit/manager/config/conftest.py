@@ -29,6 +29,7 @@ def directory(tmp_path: Path) -> Path:
     for folder in (tmp_path, tmp_path / "code"):
         (folder / "tuners.py").write_text("class Mine: ...\n")
         (folder / "assessors.py").write_text("class Mine: ...\n")
+        (folder / "schedulers.py").write_text("class Mine: ...\n")
     return tmp_path
 
 

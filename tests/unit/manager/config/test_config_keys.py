@@ -55,6 +55,8 @@ def base_for(row: Key, mapping: dict[str, Any]) -> dict[str, Any]:
         del base["tuner"]
     if row.path.startswith("assessor."):
         base["assessor"] = {"name": "Medianstop"}
+    if row.path.startswith("trialScheduler."):
+        base["trialScheduler"] = {"name": "ASHA"}
     if row.path.startswith("checkpointStorage."):
         base["checkpointStorage"] = {"location": "/mnt/shared"}
     if row.path.startswith("sharedStorage."):
@@ -77,7 +79,7 @@ def with_key(row: Key, base: dict[str, Any]) -> dict[str, Any]:
         holder.pop("name", None)
         holder["classArgs"] = {"optimize_mode": "maximize"}
     if name == "codeDirectory":
-        holder["className"] = f"{parents[0]}s.Mine"
+        holder["className"] = {"trialScheduler": "schedulers.Mine"}.get(parents[0], f"{parents[0]}s.Mine")
     if name == "searchSpaceFile":
         del filled["searchSpace"]
     if name in MOUNTED:
@@ -109,6 +111,8 @@ def test_an_honored_key_reaches_the_configuration(row: Key, small_mapping: dict[
     base = base_for(row, small_mapping)
     if row.path.startswith("assessor") and row.path != "assessor":
         base["assessor"] = {"name": "Medianstop", "classArgs": {"start_step": 7}}
+    if row.path.startswith("trialScheduler") and row.path != "trialScheduler":
+        base["trialScheduler"] = {"name": "ASHA", "classArgs": {"max_t": 9}}
     if row.path == "trainingService.platform":
         assert loaded.config.training_service.platform == row.example
     elif row.path == "experimentType":
@@ -163,7 +167,9 @@ def test_what_was_understood_is_understood_again(row: Key, small_mapping: dict[s
     ids=name_of,
 )
 def test_a_key_without_a_value_is_not_given(row: Key, small_mapping: dict[str, Any], directory: Path) -> None:
-    base = {"assessor": {"name": "Medianstop"}, "tuner": {"name": "TPE"}, **base_for(row, small_mapping)}
+    base = {"tuner": {"name": "TPE"}, **base_for(row, small_mapping)}
+    if not row.path.startswith("trialScheduler"):
+        base.setdefault("assessor", {"name": "Medianstop"})
     *parents, name = row.path.removesuffix(" (a list)").split(".")
     holder: Any = base
     for part in parents:

@@ -81,6 +81,7 @@ def test_the_smallest_configuration_has_the_documented_defaults(load: Load, smal
             "include_intermediate_results": None,
         },
         "assessor": None,
+        "trial_scheduler": None,
         "training_service": {
             "platform": "local",
             "use_active_gpu": False,
