@@ -168,7 +168,10 @@ class AshaScheduler(MetricScheduler):
             return CONTINUE
         rungs = self._brackets[state.bracket]
         if self._stops_last and time >= self._max_t:
+            left = rungs[state.rung]
             self._record(state, len(rungs) - 1, self._loss(result))
+            state.paused = False  # it may have been to pause earlier
+            self._clear_top(left)
             return Stop(f"has used max_t, {number_text(self._max_t)}")
         if state.due:
             return self._verdict(trial, state) if time >= rungs[state.rung].milestone else CONTINUE

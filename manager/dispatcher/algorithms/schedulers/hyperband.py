@@ -123,7 +123,7 @@ class _Bracket:
     @property
     def end_reason(self) -> str:
         """Why a trial of the last round ends."""
-        return f"has used {number_text(self.milestone)}, the most of bracket {self.number}"
+        return f"has used {number_text(self.milestones[-1])}, the most of bracket {self.number}"
 
     def next_ready(self) -> int | None:
         """Return the best trial that is to be resumed."""
@@ -198,15 +198,16 @@ class HyperBandScheduler(MetricScheduler):
             if not member.arrived:
                 member.loss = self._loss(result)
             return CONTINUE
-        if not member.arrived:
+        if self._stops_last and time >= bracket.milestones[-1]:
+            member.paused = False
+            self._end(bracket, [(trial, bracket.members.pop(trial), bracket.end_reason)])
+            self._end(bracket, bracket.cut())
+        elif not member.arrived:
             member.loss = self._loss(result)
-            if bracket.is_last_round and not self._stops_last:
+            if bracket.is_last_round:
                 return CONTINUE
             member.arrived, member.paused = True, False
-            if bracket.is_last_round:
-                self._end(bracket, [(trial, bracket.members.pop(trial), bracket.end_reason)])
-            else:
-                self._end(bracket, bracket.cut())
+            self._end(bracket, bracket.cut())
         if trial in self._stopped:
             return Stop(self._stopped[trial])
         if not member.arrived:
