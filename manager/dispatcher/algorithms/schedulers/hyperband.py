@@ -1,0 +1,394 @@
+"""HyperBand: brackets of trials that train to the same milestone, wait for each other there, and are then cut down to
+the best.
+
+A bracket of n trials waits at its first milestone until all of them are there, keeps the best n/`reduction_factor`,
+trains these up to `reduction_factor` times as long, and so on, up to `max_t`. The brackets of one band range from many
+trials with little training each to a few that are trained to the end at once, for about the same sum. When a band is
+full, the next one begins.
+
+Nothing waits for ever. A trial that ends in any way leaves its bracket, which then waits for the others only. A bracket
+that is not full yet waits for new trials as long as there can be any. When a place is free and no new trial may start,
+it counts as full: what `choose_trial_to_run` returns is the choice after that cut. The cut itself is made when the
+choice is carried out, in `on_trial_resume`, because a choice changes nothing. So it is always the choice's trial whose
+resumption closes a bracket; any other that resumes by itself is paused again at its next result.
+"""
+
+import copy
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from proctor.manager.dispatcher.algorithms.schedulers.base import (
+    TRAINING_ITERATION,
+    MetricScheduler,
+    counted,
+    loss_from_json,
+    loss_to_json,
+    number_text,
+    ordinal,
+    plain,
+    table,
+)
+from proctor.sdk.scheduler import CONTINUE, START, Choice, Pause, Resume, Stop, TrialResult, Verdict
+
+
+@dataclass
+class _Member:
+    """A living trial of a bracket."""
+
+    loss: float = math.inf
+    """At its milestone; before that, at its last result."""
+    time: float = 0.0
+    arrived: bool = False
+    """Whether it has reached the milestone of its bracket, and so is not to run now."""
+    paused: bool = False
+    place: int = 0
+    """Among the `of` trials of the last cut."""
+    of: int = 0
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it is to be resumed."""
+        return self.paused and not self.arrived
+
+
+@dataclass
+class _Bracket:
+    number: int
+    size: int
+    """How many trials belong in it now, those that have crashed on the way included."""
+    milestones: tuple[float, ...]
+    stops_last: bool
+    factor: float
+    round: int = 0
+    added: int = 0
+    is_full: bool = False
+    work: float = 0.0
+    """The training that all its rounds take."""
+    used: float = 0.0
+    """The training of all its trials so far."""
+    members: dict[int, _Member] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.work = self.work or self._sum_of_rounds()
+
+    @property
+    def milestone(self) -> float:
+        return self.milestones[self.round]
+
+    @property
+    def is_last_round(self) -> bool:
+        return self.round + 1 == len(self.milestones)
+
+    @property
+    def missing(self) -> int:
+        """How many trials it waits for."""
+        absent = 0 if self.is_full else self.size - self.added
+        return absent + sum(not member.arrived for member in self.members.values())
+
+    @property
+    def all_arrived(self) -> bool:
+        return bool(self.members) and all(member.arrived for member in self.members.values())
+
+    def add(self, trial: int) -> None:
+        """Let a new trial join."""
+        self.members[trial] = _Member()
+        self.added += 1
+        self.is_full = self.added >= self.size
+
+    def close(self) -> None:
+        """Count as full with those that have joined."""
+        self.size, self.is_full = self.added, True
+        self.work = self._sum_of_rounds()
+
+    def cut(self) -> list[tuple[int, _Member, str]]:
+        """Keep the best as often as all have arrived; return those that leave, each with the reason."""
+        left: list[tuple[int, _Member, str]] = []
+        while self.is_full and not self.is_last_round and self.all_arrived:
+            kept, reached = math.ceil(self.size / self.factor), number_text(self.milestone)
+            order = sorted(self.members, key=lambda trial: (self.members[trial].loss, trial))
+            self.size, self.round = kept, self.round + 1
+            for place, trial in enumerate(order, 1):
+                member = self.members[trial]
+                member.place, member.of = place, len(order)
+                member.arrived = member.time >= self.milestone and not (self.is_last_round and not self.stops_last)
+                if place > kept:
+                    reason = f"is not among the best {kept} of the {counted(len(order), 'trial')}"
+                    left.append((trial, self.members.pop(trial), f"{reason} of bracket {self.number} at {reached}"))
+                elif member.arrived and self.is_last_round:
+                    left.append((trial, self.members.pop(trial), self.end_reason))
+        return left
+
+    @property
+    def end_reason(self) -> str:
+        """Why a trial of the last round ends."""
+        return f"has used {number_text(self.milestones[-1])}, the most of bracket {self.number}"
+
+    def next_ready(self) -> int | None:
+        """Return the best trial that is to be resumed."""
+        ready = [(member.place, trial) for trial, member in self.members.items() if member.is_ready]
+        return min(ready)[1] if ready else None
+
+    def _sum_of_rounds(self) -> float:
+        total, size, before = 0.0, self.size, 0.0
+        for milestone in self.milestones:
+            total += size * (milestone - before)
+            size, before = math.ceil(size / self.factor), milestone
+        return total
+
+
+class HyperBandScheduler(MetricScheduler):
+    """Li et al., "Hyperband: A Novel Bandit-Based Approach to Hyperparameter Optimization" (JMLR 2018), with Ray Tune's
+    arguments and brackets. The brackets with the fewest trials are filled first."""
+
+    def __init__(
+        self,
+        *,
+        time_attr: str = TRAINING_ITERATION,
+        max_t: int = 81,
+        reduction_factor: float = 3,
+        stop_last_trials: bool = True,
+        seed: int = 0,
+        optimize_mode: str = "maximize",
+    ) -> None:
+        super().__init__(time_attr=time_attr, optimize_mode=optimize_mode, seed=seed)
+        if reduction_factor <= 1:
+            raise ValueError(f"reduction_factor: expected more than 1, found {reduction_factor}")
+        if max_t < 1:
+            raise ValueError(f"max_t: expected at least 1, found {max_t}")
+        self._factor = reduction_factor
+        self._stops_last = stop_last_trials
+        self._plan = [(size, milestones) for size, milestones in band(max_t, reduction_factor) if milestones[0] >= 1]
+        """Of each bracket of a band, in the order in which they are filled."""
+        self._brackets: dict[int, _Bracket] = {}
+        """Those with living trials, and the one that is being filled."""
+        self._opened = 0
+        self._bracket_of: dict[int, int] = {}
+        self._stopped: dict[int, str] = {}
+        """Trials that are to end, until they have."""
+        self._due: list[int] = []
+        """The paused ones of these that `take_stops` has not returned yet."""
+
+    # ---- what happens to trials
+
+    def on_trial_add(self, trial: int, parameters: Any) -> None:
+        """Put the trial in the bracket that is being filled."""
+        bracket = self._brackets.get(self._opened - 1)
+        if bracket is None or bracket.is_full:
+            size, milestones = self._plan[self._opened % len(self._plan)]
+            bracket = _Bracket(self._opened, size, milestones, self._stops_last, self._factor)
+            self._brackets[self._opened] = bracket
+            self._opened += 1
+        bracket.add(trial)
+        self._bracket_of[trial] = bracket.number
+
+    def on_trial_result(self, trial: int, result: TrialResult) -> Verdict:
+        """Pause a trial at its milestone; the last one to arrive there decides who is kept."""
+        if trial in self._stopped:
+            return Stop(self._stopped[trial])
+        time = result.time(self._time_attr)
+        if trial not in self._bracket_of or math.isnan(time):
+            return CONTINUE
+        bracket = self._brackets[self._bracket_of[trial]]
+        member = bracket.members[trial]
+        bracket.used += max(time - member.time, 0.0)
+        member.time = time
+        if time < bracket.milestone:
+            if not member.arrived:
+                member.loss = self._loss(result)
+            return CONTINUE
+        if self._stops_last and time >= bracket.milestones[-1]:
+            member.paused = False
+            self._end(bracket, [(trial, bracket.members.pop(trial), bracket.end_reason)])
+            self._end(bracket, bracket.cut())
+        elif not member.arrived:
+            member.loss = self._loss(result)
+            if bracket.is_last_round:
+                return CONTINUE
+            member.arrived, member.paused = True, False
+            self._end(bracket, bracket.cut())
+        if trial in self._stopped:
+            return Stop(self._stopped[trial])
+        if not member.arrived:
+            return CONTINUE
+        member.paused = True
+        waits_for = counted(bracket.missing, "more trial")
+        return Pause(f"waits at {number_text(bracket.milestone)} for {waits_for} of bracket {bracket.number}")
+
+    def on_trial_complete(self, trial: int, result: TrialResult | None) -> None:
+        """Let the others of its bracket continue without it."""
+        self._leave(trial)
+
+    def on_trial_error(self, trial: int) -> None:
+        """Let the others of its bracket continue without it: it would not have been kept, but it still counts in the
+        number of which the best are kept."""
+        self._leave(trial)
+
+    def on_trial_remove(self, trial: int) -> None:
+        """Let the others of its bracket continue without it."""
+        self._leave(trial)
+
+    def on_trial_resume(self, trial: int) -> None:
+        """Note that the trial runs. If it is the one that was chosen to close its bracket, close it."""
+        if trial not in self._bracket_of:
+            return
+        bracket = self._brackets[self._bracket_of[trial]]
+        if not bracket.is_full and trial == self._closed(bracket).next_ready():
+            bracket.close()
+            self._end(bracket, bracket.cut())
+        if trial in bracket.members:
+            bracket.members[trial].paused = False
+
+    # ---- decisions
+
+    def choose_trial_to_run(self, request: int, can_start: bool) -> Choice | None:
+        """Resume a trial that was kept, of the bracket of which the least is done; else start a new one; if that
+        cannot be, take the bracket that is not full as it is."""
+        ready = [bracket for bracket in self._brackets.values() if bracket.next_ready() is not None]
+        if not ready and can_start:
+            return START
+        if not ready:
+            ready = [self._closed(bracket) for bracket in self._brackets.values() if not bracket.is_full]
+        for bracket in sorted(ready, key=lambda each: (self._band(each), each.used / each.work, each.number)):
+            trial = bracket.next_ready()
+            if trial is not None:
+                member = bracket.members[trial]
+                kept = f"{ordinal(member.place)} of the {counted(member.of, 'trial')} of bracket {bracket.number}"
+                return Resume(trial, f"continues to {number_text(bracket.milestone)}: {kept}")
+        return None
+
+    def take_stops(self) -> list[tuple[int, str]]:
+        """Return the paused trials that were not kept."""
+        taken = [(trial, self._stopped[trial]) for trial in self._due]
+        self._due.clear()
+        return taken
+
+    def next_milestone(self, trial: int) -> int | None:
+        """Return the step where the trial waits for the others of its bracket."""
+        if trial not in self._bracket_of:
+            return None
+        bracket = self._brackets[self._bracket_of[trial]]
+        if bracket.is_last_round and not self._stops_last:
+            return None
+        return self._step_of(bracket.milestone)
+
+    def _band(self, bracket: _Bracket) -> int:
+        return bracket.number // len(self._plan)
+
+    def _closed(self, bracket: _Bracket) -> _Bracket:
+        """Return what a bracket would be if it counted as full."""
+        if not bracket.all_arrived:
+            return bracket
+        closed = copy.deepcopy(bracket)
+        closed.close()
+        closed.cut()
+        return closed
+
+    def _end(self, bracket: _Bracket, left: list[tuple[int, _Member, str]]) -> None:
+        """End trials that have left a bracket: the paused ones are due, the others are stopped at their next result."""
+        for trial, member, reason in left:
+            del self._bracket_of[trial]
+            self._stopped[trial] = reason
+            if member.paused:
+                self._due.append(trial)
+        if bracket.is_full and not bracket.members:
+            self._brackets.pop(bracket.number, None)
+
+    def _leave(self, trial: int) -> None:
+        self._stopped.pop(trial, None)
+        self._due = [each for each in self._due if each != trial]
+        number = self._bracket_of.pop(trial, None)
+        if number is not None:
+            bracket = self._brackets[number]
+            del bracket.members[trial]
+            self._end(bracket, bracket.cut())
+
+    # ---- state
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the brackets with living trials, and what is to end."""
+        return {
+            "opened": self._opened,
+            "brackets": [
+                [
+                    bracket.number,
+                    bracket.size,
+                    bracket.round,
+                    bracket.added,
+                    bracket.is_full,
+                    bracket.work,
+                    bracket.used,
+                    [
+                        [trial, loss_to_json(m.loss), m.time, m.arrived, m.paused, m.place, m.of]
+                        for trial, m in sorted(bracket.members.items())
+                    ],
+                ]
+                for bracket in self._brackets.values()
+            ],
+            "stopped": [[trial, reason] for trial, reason in sorted(self._stopped.items())],
+            "due": list(self._due),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over another one's brackets."""
+        self._opened = state["opened"]
+        for number, size, round_number, added, is_full, work, used, members in state["brackets"]:
+            milestones = self._plan[number % len(self._plan)][1]
+            bracket = _Bracket(
+                number, size, milestones, self._stops_last, self._factor, round_number, added, is_full, work, used
+            )
+            for trial, loss, *rest in members:
+                bracket.members[trial] = _Member(loss_from_json(loss), *rest)
+                self._bracket_of[trial] = number
+            self._brackets[number] = bracket
+        self._stopped = dict(state["stopped"])
+        self._due = list(state["due"])
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Return the brackets with living trials, and how many there were before."""
+        rows = []
+        for bracket in self._brackets.values():
+            members = bracket.members.values()
+            best = min((member.loss for member in members), default=None)
+            waiting = sum(member.paused and member.arrived for member in members)
+            milestone = plain(bracket.milestone)
+            rows.append((bracket.number, self._band(bracket), bracket.size, milestone, len(members), waiting, best))
+        columns = ("bracket", "band", "size", "milestone", "trials", "waiting", "best value")
+        title = f"Brackets ({self._opened - len(self._brackets)} more are done)"
+        return [table(title, columns, ((*row[:-1], self._value(row[-1])) for row in rows))]
+
+
+class BohbScheduler(HyperBandScheduler):
+    """Falkner et al., "BOHB: Robust and Efficient Hyperparameter Optimization at Scale" (ICML 2018): HyperBand for a
+    tuner that learns, TPE. The brackets with the most trials and the least training of each are filled first, so that
+    the tuner has results to learn from early."""
+
+    def __init__(
+        self,
+        *,
+        time_attr: str = TRAINING_ITERATION,
+        max_t: int = 81,
+        reduction_factor: float = 3,
+        stop_last_trials: bool = True,
+        seed: int = 0,
+        optimize_mode: str = "maximize",
+    ) -> None:
+        super().__init__(
+            time_attr=time_attr,
+            max_t=max_t,
+            reduction_factor=reduction_factor,
+            stop_last_trials=stop_last_trials,
+            seed=seed,
+            optimize_mode=optimize_mode,
+        )
+        self._plan.reverse()
+
+
+def band(max_t: float, factor: float) -> Iterator[tuple[int, tuple[float, ...]]]:
+    """Yield the brackets of one band, fewest trials first: the number of trials, and the milestones of its rounds."""
+    most = round(math.log(max_t) / math.log(factor))
+    for halvings in range(most + 1):
+        size = math.ceil(round((most + 1) * factor**halvings / (halvings + 1), 9))
+        first = int(max_t / factor**halvings + 1e-9)
+        yield size, tuple(min(first * factor**each, max_t) for each in range(halvings + 1))
