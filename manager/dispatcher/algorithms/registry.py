@@ -199,6 +199,12 @@ def _check_scheduler(
         at = "grace_period" if "grace_period" in class_args else "max_t"
         problems.append(AlgorithmProblem(("class_args", at), message))
     if builtin.name == "PBT":
+        from proctor.manager.dispatcher.algorithms.schedulers.pbt import check_mutations
+
+        written = arguments["hyperparam_mutations"]
+        found = [] if written is None else check_mutations(written, space)
+        path = ("class_args", "hyperparam_mutations")
+        problems.extend(AlgorithmProblem((*path, *where), message) for where, message in found)
         if not arguments["perturbation_factors"]:
             message = "expected at least one factor, found none"
             problems.append(AlgorithmProblem(("class_args", "perturbation_factors"), message))

@@ -30,9 +30,21 @@ from proctor.manager.dispatcher.algorithms.schedulers.base import (
     plain,
     table,
 )
+from proctor.manager.dispatcher.algorithms.catalog import unknown_name
 from proctor.sdk import scheduler
 from proctor.sdk.scheduler import CONTINUE, START, Clone, Pause, Resume, TrialResult, Verdict
-from proctor.sdk.space import Choice, NestedChoice, Normal, Parameter, RandInt, SearchSpace, Uniform, parse_search_space
+from proctor.sdk.space import (
+    Choice,
+    NestedChoice,
+    Normal,
+    Parameter,
+    RandInt,
+    SearchSpace,
+    SearchSpaceError,
+    Uniform,
+    parse_search_space,
+)
+from proctor.sdk.space.parameters import shown
 
 MutationAxes = Mapping[str, Any]
 """By name, each a `Parameter`, or again such a mapping for a parameter that is one."""
@@ -121,6 +133,64 @@ def read_mutations(written: Mapping[str, Any]) -> MutationAxes:
         else:
             axes[name] = parse_search_space({name: given}).parameters[name]
     return axes
+
+
+def check_mutations(written: Mapping[str, Any], space: SearchSpace | None) -> list[tuple[tuple[str, ...], str]]:
+    """Return what is wrong with `hyperparam_mutations`, each with its place in it.
+
+    :param space: of the experiment, where it is sound.
+    """
+    if not written:
+        return [((), "is empty: name what is to be explored, or leave it out to explore the whole search space")]
+    return _check_axes(written, None if space is None else space.parameters, ())
+
+
+def _check_axes(
+    written: Mapping[str, Any], limits: Mapping[str, Parameter] | None, path: tuple[str, ...]
+) -> list[tuple[tuple[str, ...], str]]:
+    problems: list[tuple[tuple[str, ...], str]] = []
+    for name, given in written.items():
+        at = (*path, str(name))
+        limit = None if limits is None else limits.get(name)
+        if limits is not None and limit is None:
+            problems.append((at, unknown_name("parameter of the search space", str(name), limits)))
+        elif isinstance(given, Mapping) and "_type" not in given:
+            inner = None
+            if isinstance(limit, NestedChoice):
+                inner = {key: axis for branch in limit.branches for key, axis in branch.parameters.items()}
+            problems.extend(_check_axes(given, inner, at))
+        else:
+            problems.extend((at, message) for message in _check_axis(str(name), given, limit))
+    return problems
+
+
+def _check_axis(name: str, given: Any, limit: Parameter | None) -> list[str]:
+    if isinstance(given, Sequence) and not isinstance(given, str) and not given:
+        return ["expected at least one value, found an empty list"]
+    try:
+        (axis,) = read_mutations({name: given}).values()
+    except SearchSpaceError as error:
+        return [problem.message for problem in error.problems]
+    outside = [] if limit is None else [value for value in _bounds(axis) if not _is_within(limit, value)]
+    return [f"{shown(value)} is outside of the search space, where {name} is {limit.to_json()}" for value in outside]  # type: ignore[union-attr]
+
+
+def _bounds(axis: Parameter) -> Sequence[Any]:
+    """The values between which those of an axis lie, or all of them."""
+    if isinstance(axis, Choice):
+        return axis.options
+    if isinstance(axis, RandInt):
+        return (axis.low, axis.high - 1)
+    return (axis.low, axis.high) if isinstance(axis, Uniform) else ()
+
+
+def _is_within(limit: Parameter, value: Any) -> bool:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if isinstance(limit, Uniform):
+        return is_number and limit.low <= value <= limit.high
+    if isinstance(limit, RandInt):
+        return is_number and limit.low <= value < limit.high
+    return isinstance(limit, Normal) or limit.contains(value)
 
 
 @dataclass
