@@ -171,12 +171,6 @@ def _experiment() -> Iterator[Key]:
 
 
 def _advisor() -> Iterator[Key]:
-    for name, instead in (
-        ("Hyperband", "use tuner Random with assessor Medianstop, which also stops poor trials early"),
-        ("BOHB", "use tuner TPE with assessor Medianstop, which also models the results and stops poor trials"),
-    ):
-        sentence = f"advisor {name} is not offered: {instead}"
-        yield Key(EXPERIMENT, "advisor.name", Treatment.REFUSED, name, sentence, name, expected="a tuner")
     yield Key(
         EXPERIMENT,
         "advisor.className",
@@ -188,7 +182,7 @@ def _advisor() -> Iterator[Key]:
         EXPERIMENT,
         "advisor",
         Treatment.NOTICE,
-        {"name": "Evolution"},
+        {"name": "Hyperband"},
         "is an old name of tuner; read as tuner",
     )
 

@@ -53,8 +53,6 @@ def list_(session: CliSession, output: str) -> None:
 @with_session
 def show(session: CliSession, name: str, output: str) -> None:
     """One algorithm and its classArgs."""
-    from proctor.manager.config.keys import KEYS
-
     wanted = name.lower()
     for row in every_algorithm(session):
         if wanted in (row["name"].lower(), *(other.lower() for other in row["aliases"])):
@@ -63,9 +61,7 @@ def show(session: CliSession, name: str, output: str) -> None:
                 echo()
                 print_table(row["class_args"], ARGUMENTS)
             return
-    advice = next((row.sentence for row in KEYS if row.path == "advisor.name" and wanted == str(row.value).lower()), "")
-    message = advice or f"there is no algorithm {name!r}; `proctor algo list` shows all"
-    raise CommandError(message, ExitCode.NOT_FOUND)
+    raise CommandError(f"there is no algorithm {name!r}; `proctor algo list` shows all", ExitCode.NOT_FOUND)
 
 
 @algo.command(epilog=examples("proctor algo register --meta my_tuner.yml"))

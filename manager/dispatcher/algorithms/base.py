@@ -35,6 +35,8 @@ class Suggestion:
     parameters: Any
     state: Any = None
     """JSON, opaque to everyone else; given back to `restore`."""
+    parent: int | None = None
+    """The parameter id of the trial whose checkpoint the new one begins with, if it has one."""
 
 
 class TunerAlgorithm(ABC):

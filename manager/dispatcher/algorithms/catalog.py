@@ -59,31 +59,48 @@ class Argument:
     """Whether null is allowed."""
     inner: tuple["Argument", ...] = ()
     """What a dict argument may hold; anything where this is empty."""
+    aliases: tuple[str, ...] = ()
+    """Other names under which it is accepted."""
 
 
 def check_arguments(path: tuple[str | int, ...], given: Any, allowed: Iterable[Argument]) -> list[AlgorithmProblem]:
     """Return what is wrong with the arguments `given`; empty if nothing is."""
     if not isinstance(given, Mapping):
         return [AlgorithmProblem(path, f"expected a mapping, found {given!r}")]
-    known = {argument.name: argument for argument in allowed}
+    known = {name: argument for argument in allowed for name in (argument.name, *argument.aliases)}
     problems = [
         AlgorithmProblem((*path, str(name)), unknown_name("argument", str(name), known))
         for name in given
         if name not in known
     ]
-    for name, argument in known.items():
-        if name in given:
+    for argument in dict.fromkeys(known.values()):
+        names = [name for name in (argument.name, *argument.aliases) if name in given]
+        for name in names:
             problems.extend(_check_value((*path, name), given[name], argument))
-        elif argument.required:
-            problems.append(AlgorithmProblem(path, f"{name} is missing: {argument.description}"))
+        for other in names[1:]:
+            problems.append(AlgorithmProblem((*path, other), f"is another name of {names[0]}; remove one of them"))
+        if argument.required and not names:
+            problems.append(AlgorithmProblem(path, f"{argument.name} is missing: {argument.description}"))
     return problems
+
+
+def check_order(path: tuple[str | int, ...], given: Mapping[str, Any], builtin: "Builtin") -> list[AlgorithmProblem]:
+    """Return which of two valid arguments, of which one must not be greater than the other, is."""
+    filled = fill_arguments(given, builtin.arguments)
+    return [
+        AlgorithmProblem((*path, lower if lower in given else upper), message)
+        for lower, upper in builtin.ascending
+        if filled[lower] > filled[upper]
+        for message in [f"{lower} must not be greater than {upper}, found {filled[lower]} and {filled[upper]}"]
+    ]
 
 
 def fill_arguments(given: Mapping[str, Any], allowed: Iterable[Argument]) -> dict[str, Any]:
     """Return all arguments, checked ones as given and the rest by default."""
     filled = {}
     for argument in allowed:
-        value = given.get(argument.name, argument.default)
+        names = (argument.name, *argument.aliases)
+        value = next((given[name] for name in names if name in given), argument.default)
         filled[argument.name] = fill_arguments(value or {}, argument.inner) if argument.inner else value
     return filled
 
@@ -144,6 +161,10 @@ class Builtin:
     literal: bool = False
     """Whether it takes the options of a choice as they stand, even mappings with `_name`."""
     aliases: tuple[str, ...] = ()
+    adds: tuple[str, ...] = ()
+    """The parameters that its trials have besides those of the search space."""
+    ascending: tuple[tuple[str, str], ...] = ()
+    """Pairs of arguments of which the first must not be greater than the second."""
     extra: str | None = None
     """The optional dependency group of the package that it needs."""
     modules: tuple[str, ...] = field(default=())
@@ -191,6 +212,8 @@ _TPE_ARGS = Argument(
     ),
 )  # fmt: skip
 
+_ETA = Argument("eta", int, 3, "each budget is so many times the former one, for the best of so many trials", minimum=2)
+
 BUILTINS = (
     Builtin(TUNER, "TPE", "tuners.tpe:TpeTuner", "Tree-structured Parzen estimator",
             (_mode("minimize"), _SEED, _TPE_ARGS), nested=True),
@@ -223,6 +246,56 @@ BUILTINS = (
             (_mode("maximize"), _SEED,
              Argument("cold_start_num", int, 1, "random trials before the strategy takes over", minimum=1)),
             aliases=("CMA-ES", "CMAES"), extra="cmaes", modules=("cmaes",)),
+    Builtin(
+        TUNER, "Hyperband", "tuners.hyperband:HyperbandTuner",
+        "random trials with a small budget, the best again with a larger one",
+        (
+            _mode("maximize"),
+            _SEED,
+            Argument("R", int, 60, "the largest budget", minimum=2),
+            _ETA,
+            Argument("exec_mode", str, "parallelism", "whether a bracket begins before the former one has ended",
+                     choices=("parallelism", "serial")),
+        ),
+        aliases=("HyperbandAdvisor",), adds=("TRIAL_BUDGET",), ascending=(("eta", "R"),),
+    ),
+    Builtin(
+        TUNER, "BOHB", "tuners.bohb:BohbTuner", "Hyperband with a model of the results",
+        (
+            _mode("maximize"),
+            _SEED,
+            Argument("min_budget", int, 1, "the smallest budget", minimum=1),
+            Argument("max_budget", int, 3, "the largest budget", minimum=1),
+            _ETA,
+            Argument("min_points_in_model", int, None, "no model of fewer results, nor of as many as parameters",
+                     minimum=0, optional=True),
+            Argument("top_n_percent", int, 15, "percentage of the results that are good", minimum=1, maximum=99),
+            Argument("num_samples", int, 64, "candidates compared for each suggestion", minimum=1),
+            Argument("random_fraction", float, 1 / 3, "share of random suggestions", minimum=0),
+            Argument("bandwidth_factor", float, 3.0, "how much wider candidates are drawn than the model is",
+                     minimum=0),
+            Argument("min_bandwidth", float, 1e-3, "the smallest width of the model, as a share of an axis",
+                     minimum=0),
+            Argument("config_space", str, None, _NO_EFFECT, optional=True),
+        ),
+        aliases=("BOHBAdvisor",), adds=("TRIAL_BUDGET",), ascending=(("min_budget", "max_budget"),),
+    ),
+    Builtin(
+        TUNER, "PBT", "tuners.pbt:PbtTuner", "the worst of a population continue from the best",
+        (
+            _mode("maximize"),
+            _SEED,
+            Argument("all_checkpoint_dir", str, None, "the folder of all checkpoints", optional=True),
+            Argument("population_size", int, 10, "trials of a generation", minimum=2),
+            Argument("factor", float, 0.2, "size of a step, as a share of the range", minimum=0, maximum=1,
+                     aliases=("factors",)),
+            Argument("resample_probability", float, 0.25, "how often a parameter is drawn again instead",
+                     minimum=0, maximum=1),
+            Argument("fraction", float, 0.2, "share that is replaced, and share that replaces it",
+                     minimum=0, maximum=1),
+        ),
+        aliases=("PBTTuner",), adds=("load_checkpoint_dir", "save_checkpoint_dir"),
+    ),
     Builtin(ASSESSOR, "Medianstop", "assessors.medianstop:MedianstopAssessor",
             "stops trials whose best is worse than the median of the finished ones at the same step",
             (_mode("maximize"), Argument("start_step", int, 0, "no judgment before this many metrics", minimum=0))),
@@ -306,11 +379,11 @@ REFUSED = {
     (TUNER, "SMAC"): "TPE",
     (TUNER, "Metis"): "GP",
     (TUNER, "DNGO"): "GP",
-    (TUNER, "PBT"): "Evolution",
     (TUNER, "NetworkMorphism"): "Evolution",
     (TUNER, "PPO"): "Evolution",
     (TUNER, "RegularizedEvolution"): "Evolution",
-    (TUNER, "Hyperband"): "TPE with the Medianstop assessor",
-    (TUNER, "BOHB"): "TPE with the Medianstop assessor",
 }
 """NNI's algorithms that are not offered, and the nearest one that is."""
+
+ADDED_PARAMETERS = frozenset(name for builtin in BUILTINS for name in builtin.adds)
+"""Parameters of trials that are part of no search space."""

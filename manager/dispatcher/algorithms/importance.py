@@ -27,6 +27,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.importance import PedAnovaImportanceEvaluator
 from optuna.trial import TrialState, create_trial
 
+from proctor.manager.dispatcher.algorithms.catalog import ADDED_PARAMETERS
 from proctor.manager.dispatcher.algorithms.tuners.optuna_tuner import (
     FlatAxis,
     FlatSpace,
@@ -126,10 +127,11 @@ def _points(search_space: Any, trials: Sequence[tuple[Any, float]]) -> tuple[lis
     except SearchSpaceError:
         return _points_by_values(trials), 0
     names = dict(_names(space.space.parameters))
+    added = ADDED_PARAMETERS - set(space.space.parameters)
     found = []
     for parameters, loss in trials:
         try:
-            flat = space.flatten(parameters)
+            flat = space.flatten({name: parameters[name] for name in parameters if name not in added})
         except (ValueError, TypeError, AttributeError, KeyError):
             continue
         axes: list[FlatAxis] = space.axes_of(flat)

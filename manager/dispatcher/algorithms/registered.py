@@ -81,7 +81,7 @@ def read_meta(mapping: Mapping[str, Any], directory: Path) -> RegisteredAlgorith
     if kind == ADVISOR:
         raise RegistrationError(
             f"algoType: advisor {name} is not offered: write a Tuner (and an Assessor that stops trials) and register "
-            "those. Instead of Hyperband use tuner Random with assessor Medianstop, instead of BOHB TPE with Medianstop"
+            "those. Hyperband and BOHB are built in, as tuners"
         )
     if kind not in KINDS:
         raise RegistrationError(f"algoType: expected tuner, assessor or trialScheduler, found {kind!r}")

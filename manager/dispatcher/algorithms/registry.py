@@ -19,6 +19,7 @@ from proctor.manager.dispatcher.algorithms.catalog import (
     AlgorithmProblem,
     Builtin,
     check_arguments,
+    check_order,
     fill_arguments,
     unknown_name,
 )
@@ -55,7 +56,10 @@ def check_algorithm(
     builtin = find_builtin(kind, str(name))
     if builtin is None:
         return (AlgorithmProblem(("name",), _unknown_algorithm(kind, str(name))),)
-    problems = check_arguments(("class_args",), spec.get("class_args") or {}, builtin.arguments)
+    class_args = spec.get("class_args") or {}
+    problems = check_arguments(("class_args",), class_args, builtin.arguments)
+    if not problems:
+        problems = check_order(("class_args",), class_args, builtin)
     problems.extend(_check_installed(builtin))
     if kind == TRIAL_SCHEDULER and not problems:
         problems.extend(_check_scheduler(builtin, spec.get("class_args") or {}, search_space))
@@ -87,7 +91,10 @@ def fit_parameters(tuner: Mapping[str, Any], space: SearchSpace | None, paramete
         return parameters
     builtin = find_builtin(TUNER, str(tuner.get("name")))
     if builtin is None or not builtin.literal:
-        return space.fit(parameters)
+        added = () if builtin is None or not isinstance(parameters, Mapping) else builtin.adds
+        own = {name: parameters[name] for name in added if name in parameters}
+        rest = {name: value for name, value in parameters.items() if name not in own} if own else parameters
+        return space.fit(rest) | own
     ((name, axis),) = space.parameters.items()
     try:
         return axis.fit(parameters)
@@ -141,7 +148,7 @@ def describe() -> list[dict[str, Any]]:
 
 def _describe_argument(argument: dict[str, Any]) -> dict[str, Any]:
     argument["kind"] = argument["kind"].__name__
-    argument["choices"] = list(argument["choices"])
+    argument["choices"], argument["aliases"] = list(argument["choices"]), list(argument["aliases"])
     argument["inner"] = [_describe_argument(inner) for inner in argument["inner"]]
     return argument
 
@@ -172,7 +179,11 @@ def _check_installed(builtin: Builtin) -> list[AlgorithmProblem]:
 def _check_space(builtin: Builtin, space: SearchSpace) -> list[AlgorithmProblem]:
     if builtin.name == "Batch":
         return _check_batch_space(space)
-    problems = []
+    problems = [
+        AlgorithmProblem(("search_space", name), f"{builtin.name} sets {name} itself; choose another name")
+        for name in builtin.adds
+        if name in space.parameters
+    ]
     if space.is_nested and not builtin.nested:
         able = ", ".join(known.name for known in BUILTINS if known.nested)
         message = f"{builtin.name} cannot search nested choices; these tuners can: {able}"

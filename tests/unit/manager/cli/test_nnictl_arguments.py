@@ -139,8 +139,7 @@ ANSWERED = {
     "stop -p 1": "stop one by its id",
     "stop aB3dE5f7 --port 1": "stop one by its id",
     "experiment load -p NNI_ZIP -c CODE": "import what `nnictl experiment export` wrote",
-    "algo register -m ADVISOR": "instead of BOHB TPE with Medianstop",
-    "algo show BOHB": "use tuner TPE with assessor Medianstop",
+    "algo register -m ADVISOR": "Hyperband and BOHB are built in, as tuners",
     "tensorboard stop": "Ctrl-C ends it there",
 }
 

@@ -10,8 +10,9 @@ from proctor.manager.dispatcher.algorithms.registry import (
     create_algorithm,
     describe,
     find_builtin,
+    fit_parameters,
 )
-from proctor.sdk.space import parse_search_space
+from proctor.sdk.space import SearchSpaceError, parse_search_space
 
 SPACE = parse_search_space({"x": {"_type": "uniform", "_value": [0, 1]}})
 NORMAL = parse_search_space({"x": {"_type": "normal", "_value": [0, 1]}})
@@ -23,7 +24,22 @@ def problems(kind="tuner", space=SPACE, **spec):
 
 
 @pytest.mark.parametrize(
-    "name", ["TPE", "tpe", "TpeTuner", "random", "GridSearch", "gridsearchtuner", "batchtuner", "GPTuner", "CMA-ES"]
+    "name",
+    [
+        "TPE",
+        "tpe",
+        "TpeTuner",
+        "random",
+        "GridSearch",
+        "gridsearchtuner",
+        "batchtuner",
+        "GPTuner",
+        "CMA-ES",
+        "hyperband",
+        "BOHB",
+        "BOHBAdvisor",
+        "PBTTuner",
+    ],
 )
 def test_names_are_found_in_any_case_with_and_without_suffix(name):
     assert find_builtin("tuner", name) is not None
@@ -45,6 +61,16 @@ def test_all_of_nnis_arguments_of_the_offered_algorithms_are_accepted():
         "GP": {
             "optimize_mode": "maximize", "utility": "ei", "kappa": 5, "xi": 0, "nu": 2.5, "alpha": 1e-6,
             "cold_start_num": 10, "selection_num_warm_up": 1e5, "selection_num_starting_points": 250,
+        },
+        "Hyperband": {"optimize_mode": "maximize", "R": 60, "eta": 3, "exec_mode": "serial"},
+        "BOHB": {
+            "optimize_mode": "maximize", "min_budget": 1, "max_budget": 27, "eta": 3, "min_points_in_model": 7,
+            "top_n_percent": 15, "num_samples": 64, "random_fraction": 0.33, "bandwidth_factor": 3,
+            "min_bandwidth": 0.001, "config_space": "space.pcs",
+        },
+        "PBT": {
+            "optimize_mode": "maximize", "all_checkpoint_dir": "/mnt/all", "population_size": 10, "factor": 0.2,
+            "resample_probability": 0.25, "fraction": 0.2,
         },
     }  # fmt: skip
     for name, class_args in given.items():
@@ -75,13 +101,50 @@ def test_a_wrong_value_is_answered_with_what_was_expected(class_args, words):
     assert [words in message for message in problems(name="TPE", class_args=class_args).values()] == [True]
 
 
+@pytest.mark.parametrize(
+    ("name", "class_args", "argument", "words"),
+    [
+        ("Hyperband", {"eta": 1}, "eta", "at least 2, found 1"),
+        ("Hyperband", {"R": 4, "eta": 5}, "eta", "eta must not be greater than R, found 5 and 4"),
+        ("Hyperband", {"R": 2}, "R", "eta must not be greater than R, found 3 and 2"),
+        ("Hyperband", {"exec_mode": "both"}, "exec_mode", "parallelism, serial"),
+        ("BOHB", {"min_budget": 4}, "min_budget", "must not be greater than max_budget, found 4 and 3"),
+        ("BOHB", {"max_budget": 0}, "max_budget", "at least 1, found 0"),
+        ("PBT", {"population_size": 1}, "population_size", "at least 2, found 1"),
+        ("PBT", {"factor": 0.1, "factors": 0.2}, "factors", "another name of factor"),
+    ],
+)
+def test_arguments_that_do_not_go_together_are_refused(name, class_args, argument, words):
+    found = problems(name=name, class_args=class_args)
+    assert list(found) == [("class_args", argument)]
+    assert words in found["class_args", argument]
+
+
+def test_an_argument_is_accepted_under_its_other_name():
+    assert problems(name="PBT", class_args={"factors": 0.3}) == {}
+    assert "did you mean 'factors'" in problems(name="PBT", class_args={"factorss": 0.3})["class_args", "factorss"]
+
+
+def test_what_a_tuner_adds_to_the_parameters_is_no_part_of_the_search_space():
+    space = parse_search_space({"TRIAL_BUDGET": {"_type": "uniform", "_value": [0, 1]}})
+    assert (
+        "Hyperband sets TRIAL_BUDGET itself" in problems(name="Hyperband", space=space)["search_space", "TRIAL_BUDGET"]
+    )
+    assert problems(name="PBT", space=space) == {}
+    given = {"TRIAL_BUDGET": 3, "x": 0.5}
+    assert fit_parameters({"name": "BOHB"}, SPACE, given) == given
+    assert fit_parameters({"name": "BOHB"}, SPACE, {"x": 0.5}) == {"x": 0.5}
+    with pytest.raises(SearchSpaceError, match="TRIAL_BUDGET"):
+        fit_parameters({"name": "Random"}, SPACE, given)
+
+
 def test_a_required_argument_is_missed():
     assert "epoch_num is missing" in problems("assessor", name="Curvefitting")["class_args",]
 
 
 @pytest.mark.parametrize(
     ("name", "instead"),
-    [("Anneal", "TPE"), ("SMAC", "TPE"), ("metistuner", "GP"), ("BOHB", "Medianstop"), ("PPOTuner", "Evolution")],
+    [("Anneal", "TPE"), ("SMAC", "TPE"), ("metistuner", "GP"), ("PPOTuner", "Evolution")],
 )
 def test_what_nni_has_and_we_do_not_is_refused_with_the_nearest(name, instead):
     assert instead in problems(name=name)["name",]
