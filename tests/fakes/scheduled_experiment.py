@@ -27,12 +27,33 @@ CONFIG = SMALL | {
     "trialConcurrency": 2,
     "maxTrialNumber": 9,
     "seed": 7,
-    "trialScheduler": {
+    "objective": {"direction": "maximize"},
+}
+_STEPS = {"time_attr": "training_iteration"}
+SCHEDULERS: dict[str, dict[str, Any]] = {
+    "pausing": {
         "className": "fakes.pausing_scheduler.PausingScheduler",
         "codeDirectory": str(Path(__file__).parents[1]),
     },
-    "objective": {"direction": "maximize"},
+    "ASHA, stopping": {"name": "ASHA", "classArgs": {"grace_period": 100, "max_t": 500, "reduction_factor": 2}},
+    "ASHA, promotion": {
+        "name": "ASHA",
+        "classArgs": {"type": "promotion", "grace_period": 100, "max_t": 500, "reduction_factor": 2},
+    },
+    "HyperBand": {"name": "HyperBand", "classArgs": {"max_t": 400, "reduction_factor": 3} | _STEPS},
+    "BOHB": {"name": "BOHB", "classArgs": {"max_t": 400, "reduction_factor": 3} | _STEPS},
+    "MedianStopping": {"name": "MedianStopping", "classArgs": {"grace_period": 100, "min_samples_required": 2} | _STEPS},
+    "MedianStopping, pausing": {
+        "name": "MedianStopping",
+        "classArgs": {"grace_period": 100, "min_samples_required": 2, "hard_stop": False} | _STEPS,
+    },
+    "PBT": {"name": "PBT", "classArgs": {"population_size": 4, "perturbation_interval": 200} | _STEPS},
+    "PBT, synchronous": {
+        "name": "PBT",
+        "classArgs": {"population_size": 4, "perturbation_interval": 200, "synch": True} | _STEPS,
+    },
 }
+"""By what tests call them. "pausing" uses everything that a scheduler can decide."""
 POINTS = 6
 LOOKS_EVERY_SECONDS = 1000.0
 
@@ -131,11 +152,16 @@ class ScheduledRun:
         self._directory = directory
 
     def __call__(
-        self, tuner: str, *, manager_killed_at: int | None = None, dispatcher_killed_at: int | None = None
+        self,
+        tuner: str,
+        scheduler: str = "pausing",
+        *,
+        manager_killed_at: int | None = None,
+        dispatcher_killed_at: int | None = None,
     ) -> ScheduledOutcome:
         """One run in a home of its own."""
         outcomes: list[ScheduledOutcome] = []
-        directory = self._directory / f"{tuner}-{manager_killed_at}-{dispatcher_killed_at}"
+        directory = self._directory / f"{tuner}-{scheduler}-{manager_killed_at}-{dispatcher_killed_at}"
         directory.mkdir()
         dispatchers = KilledDispatchers(dispatcher_killed_at)
 
@@ -149,7 +175,7 @@ class ScheduledRun:
                 while not outcomes:
                     try:
                         async with simulation.manager() as manager:
-                            config = CONFIG | {"tuner": {"name": tuner}}
+                            config = CONFIG | {"tuner": {"name": tuner}, "trialScheduler": SCHEDULERS[scheduler]}
                             found = await self._finish(manager, config, directory, interruption)
                             if found is not None:
                                 channels = dispatchers.channels
