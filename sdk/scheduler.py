@@ -83,7 +83,7 @@ class Stop:
 
     reason: str
     is_full: bool = False
-    """Whether it has used all that a trial may: its last metric is a full result for the tuner."""
+    """Whether it has used all that a trial may: then it has SUCCEEDED, and its last metric is its final one."""
 
 
 Verdict = Continue | Pause | Stop

@@ -43,6 +43,7 @@ class EndReason(str, Enum):
     DEADLINE = "DEADLINE"  # maxTrialDuration
     CANCELED = "CANCELED"  # stopped on the manager's command; the manager knows why and replaces it by one of these:
     EARLY_STOPPED = "EARLY_STOPPED"  # … the assessor or trial scheduler
+    BUDGET_USED = "BUDGET_USED"  # … the trial scheduler, because it has used all that a trial may
     USER_CANCELED = "USER_CANCELED"  # … the user
     PAUSED = "PAUSED"  # … its trial was paused; runs again when it is resumed
     CLONED = "CLONED"  # … its trial continues from another trial's checkpoint, as its next job

@@ -231,6 +231,9 @@ class KillTrial:
     job_number: int
     by: str = "assessor"
     """Or "scheduler"."""
+    is_full: bool = False
+    """The trial has used all that it may: it has succeeded, with its last metric, or a final one that it still reports
+    when it is asked to stop."""
     reason: str = ""
     """A clause."""
 

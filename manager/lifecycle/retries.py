@@ -35,6 +35,7 @@ MEANINGS: dict[EndReason, Meaning] = {
     EndReason.DEADLINE: Meaning(TrialStatus.EARLY_STOPPED, Charge.FINAL, with_final=TrialStatus.EARLY_STOPPED),
     EndReason.CANCELED: Meaning(TrialStatus.SYS_CANCELED, Charge.INFRASTRUCTURE),
     EndReason.EARLY_STOPPED: Meaning(TrialStatus.EARLY_STOPPED, Charge.FINAL, with_final=TrialStatus.EARLY_STOPPED),
+    EndReason.BUDGET_USED: Meaning(TrialStatus.SUCCEEDED, Charge.FINAL),
     EndReason.USER_CANCELED: Meaning(TrialStatus.USER_CANCELED, Charge.FINAL, with_final=TrialStatus.USER_CANCELED),
     EndReason.EXPERIMENT_STOPPED: Meaning(TrialStatus.SYS_CANCELED, Charge.FREE),
     EndReason.PAUSED: Meaning(TrialStatus.PAUSED, Charge.PAUSE),
@@ -55,6 +56,7 @@ _INTERRUPTIONS = frozenset({EndReason.EXPERIMENT_STOPPED, EndReason.PAUSED, EndR
 _DECISIONS = _INTERRUPTIONS - {EndReason.PREEMPTED} | {
     EndReason.DEADLINE,
     EndReason.EARLY_STOPPED,
+    EndReason.BUDGET_USED,
     EndReason.USER_CANCELED,
 }
 """Reasons that say who decided to end a job, rather than how it left. PREEMPTED may be the platform's word, too."""
@@ -102,7 +104,7 @@ def settled_reason(
         end = EndReason.RESULT_LOST
     if stop_reason is None or end in _DECISIONS:
         return end
-    if end is EndReason.EXITED_OK and has_final and stop_reason in _INTERRUPTIONS:
+    if end is EndReason.EXITED_OK and has_final and stop_reason in {*_INTERRUPTIONS, EndReason.BUDGET_USED}:
         return end
     return stop_reason
 

@@ -34,7 +34,6 @@ class _Trial:
     told: int = 0
     """How many points of its curve the scheduler knows."""
     last: TrialResult | None = None
-    is_full: bool = False
     parameters: Any = None
     is_paused: bool = False
     """The scheduler has paused it, and neither resumed nor cloned it since."""
@@ -201,8 +200,8 @@ class HostedScheduler:
         """A trial has ended for good: tell the tuner, then the scheduler."""
         trial = self._find(message.trial_id, message.parameter_id)
         last = None if trial is None else trial.last
-        is_pruned = message.status == "EARLY_STOPPED" and last is not None and trial is not None and not trial.is_full
-        self._tuner.trial_end(message, last.step if is_pruned and last is not None else None)
+        pruned_at = last.step if last is not None and message.status == "EARLY_STOPPED" else None
+        self._tuner.trial_end(message, pruned_at)
         if trial is None:
             return
         del self._trials[trial.number]
@@ -238,8 +237,8 @@ class HostedScheduler:
                 trial.is_paused = trial.holds_back = True
                 self._send(protocol.PauseTrial(*whose, reason=reason))
             case Stop(reason, is_full):
-                trial.holds_back, trial.is_full = True, is_full
-                self._send(protocol.KillTrial(*whose, by="scheduler", reason=reason))
+                trial.holds_back = True
+                self._send(protocol.KillTrial(*whose, by="scheduler", reason=reason, is_full=is_full))
         self._end_paused(position)
 
     def _end_paused(self, position: int) -> None:

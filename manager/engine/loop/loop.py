@@ -313,7 +313,7 @@ class ExperimentLoop:
             case protocol.PauseTrial():
                 tuning.on_pause(state, turn, message, save_seconds=self.context.save_seconds)
             case protocol.KillTrial():
-                tuning.on_kill(state, turn, message)
+                tuning.on_kill(state, turn, message, save_seconds=self.context.save_seconds)
             case protocol.Initialized():
                 if state.row.status is ExperimentStatus.INITIALIZED:
                     tuning.move_experiment(state, turn, ExperimentEvent.START, "")

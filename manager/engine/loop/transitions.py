@@ -22,6 +22,7 @@ from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.lifecycle.trial import ENDS, TRIAL, TrialEvent
 from proctor.manager.store.rows import DecisionRow, TrialJobRow, TrialRow
 from proctor.manager.store.tables import dispatcher_inputs, jobs, trials
+from proctor.manager.store.tables.journals import metric_number
 from proctor.training_services.base import (
     CheckpointOffer,
     EndReason,
@@ -229,6 +230,14 @@ def describe_decision(decision: DecisionRow) -> str:
     return f"resumed by its trial scheduler{why}"
 
 
+def take_latest_as_final(turn: Turn, trial: LiveTrial) -> None:
+    """The trial has used all that it may: its latest intermediate metric is its result."""
+    columns = {"final_value": metric_number(trial.latest), "final_data": trial.latest}
+    trial.row = replace(trial.row, **columns)
+    trial_id = trial.row.id
+    turn.write(lambda c: trials.update(c, trial_id, **columns))
+
+
 def accept_final(state: ExperimentState, turn: Turn, trial: LiveTrial, how: str) -> None:
     """The trial has succeeded by its stored final metric, although its job did not end well; a notice says so.
 
@@ -299,7 +308,7 @@ def _supersedes(job: TrialJobRow, reason: EndReason) -> bool:
     before = job.stop_reason
     if before is EndReason.PREEMPTED:
         return reason is not EndReason.PREEMPTED
-    if before is EndReason.PAUSED and reason is EndReason.EARLY_STOPPED:
+    if before is EndReason.PAUSED and reason in {EndReason.EARLY_STOPPED, EndReason.BUDGET_USED}:
         return job.stop_position is not None  # it is the trial scheduler that has paused it
     return reason is EndReason.USER_CANCELED and before in {EndReason.PAUSED, EndReason.CLONED}
 
@@ -455,6 +464,10 @@ def end_job(state: ExperimentState, turn: Turn, trial: LiveTrial, exit: Exit, po
         is_new = job.resumes == state.row.resumes
         cause = cause_of_failure(decision.status, reason, detail) if is_new else ""
         end_trial(state, turn, trial, decision.status, detail, cause=cause)
+    elif reason is EndReason.BUDGET_USED:
+        if not trial.has_final and trial.has_latest:
+            take_latest_as_final(turn, trial)
+        end_trial(state, turn, trial, decision.status, detail)
     elif reason is EndReason.EXITED_OK:
         end_trial(state, turn, trial, decision.status, "" if trial.has_final else _NO_FINAL)
         if not trial.has_final and trial.other_final is None:

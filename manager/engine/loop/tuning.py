@@ -157,10 +157,13 @@ def on_no_more(state: ExperimentState, message: protocol.NoMoreTrials) -> None:
         state.exhausted = state.exhausted or bool(answered)
 
 
-def on_kill(state: ExperimentState, turn: Turn, message: protocol.KillTrial) -> None:
+def on_kill(state: ExperimentState, turn: Turn, message: protocol.KillTrial, *, save_seconds: float) -> None:
     """The assessor or the trial scheduler wants a trial stopped early. The decision is for the job whose metric was
     judged, or since which the trial is PAUSED: it is ignored when the trial has another one, or was asked to stop
-    already (a restarted dispatcher decides again)."""
+    already (a restarted dispatcher decides again).
+
+    :param save_seconds: how long a trial may save, and report its final metric, that has used all that it may.
+    """
     trial = state.trials.get(message.trial_id)
     detail = f"stopped early by {_author(message)}" + (f": {message.reason}" if message.reason else "")
     if trial is None or trial.row.jobs != message.job_number:
@@ -169,6 +172,11 @@ def on_kill(state: ExperimentState, turn: Turn, message: protocol.KillTrial) -> 
         transitions.end_trial(state, turn, trial, TrialStatus.EARLY_STOPPED, detail)
         return
     if trial.job is None:
+        return
+    if message.is_full:
+        detail = f"ended by {_author(message)}: {message.reason}"
+        reason, position = EndReason.BUDGET_USED, message.position
+        transitions.stop_softly(state, turn, trial, reason, detail, save_seconds, position=position)
         return
     transitions.request_stop(state, turn, trial, EndReason.EARLY_STOPPED, detail, position=message.position)
 

@@ -172,7 +172,7 @@ class AshaScheduler(MetricScheduler):
             self._record(state, len(rungs) - 1, self._loss(result))
             state.paused = False  # it may have been to pause earlier
             self._clear_top(left)
-            return Stop(f"has used max_t, {number_text(self._max_t)}")
+            return Stop(f"has used max_t, {number_text(self._max_t)}", is_full=True)
         if state.due:
             return self._verdict(trial, state) if time >= rungs[state.rung].milestone else CONTINUE
         reached = self._reached(rungs, time)

@@ -165,7 +165,7 @@ class HyperBandScheduler(MetricScheduler):
         """Those with living trials, and the one that is being filled."""
         self._opened = 0
         self._bracket_of: dict[int, int] = {}
-        self._stopped: dict[int, str] = {}
+        self._stopped: dict[int, Stop] = {}
         """Trials that are to end, until they have."""
         self._due: list[int] = []
         """The paused ones of these that `take_stops` has not returned yet."""
@@ -186,7 +186,7 @@ class HyperBandScheduler(MetricScheduler):
     def on_trial_result(self, trial: int, result: TrialResult) -> Verdict:
         """Pause a trial at its milestone; the last one to arrive there decides who is kept."""
         if trial in self._stopped:
-            return Stop(self._stopped[trial])
+            return self._stopped[trial]
         time = result.time(self._time_attr)
         if trial not in self._bracket_of or math.isnan(time):
             return CONTINUE
@@ -209,7 +209,7 @@ class HyperBandScheduler(MetricScheduler):
             member.arrived, member.paused = True, False
             self._end(bracket, bracket.cut())
         if trial in self._stopped:
-            return Stop(self._stopped[trial])
+            return self._stopped[trial]
         if not member.arrived:
             return CONTINUE
         member.paused = True
@@ -260,7 +260,7 @@ class HyperBandScheduler(MetricScheduler):
 
     def take_stops(self) -> list[tuple[int, str]]:
         """Return the paused trials that were not kept."""
-        taken = [(trial, self._stopped[trial]) for trial in self._due]
+        taken = [(trial, self._stopped[trial].reason) for trial in self._due]
         self._due.clear()
         return taken
 
@@ -289,7 +289,7 @@ class HyperBandScheduler(MetricScheduler):
         """End trials that have left a bracket: the paused ones are due, the others are stopped at their next result."""
         for trial, member, reason in left:
             del self._bracket_of[trial]
-            self._stopped[trial] = reason
+            self._stopped[trial] = Stop(reason, is_full=reason == bracket.end_reason)
             if member.paused:
                 self._due.append(trial)
         if bracket.is_full and not bracket.members:
@@ -326,7 +326,7 @@ class HyperBandScheduler(MetricScheduler):
                 ]
                 for bracket in self._brackets.values()
             ],
-            "stopped": [[trial, reason] for trial, reason in sorted(self._stopped.items())],
+            "stopped": [[trial, stop.reason, stop.is_full] for trial, stop in sorted(self._stopped.items())],
             "due": list(self._due),
         }
 
@@ -342,7 +342,7 @@ class HyperBandScheduler(MetricScheduler):
                 bracket.members[trial] = _Member(loss_from_json(loss), *rest)
                 self._bracket_of[trial] = number
             self._brackets[number] = bracket
-        self._stopped = dict(state["stopped"])
+        self._stopped = {trial: Stop(reason, is_full) for trial, reason, is_full in state["stopped"]}
         self._due = list(state["due"])
 
     def describe(self) -> list[dict[str, Any]]:
