@@ -119,37 +119,58 @@ class _Density:
 
     def __init__(self, axes: Sequence[Parameter], points: Sequence[_Point], min_bandwidth: float) -> None:
         self._axes, self._points = axes, points
-        scale = 1.06 * len(points) ** (-1.0 / (4 + len(axes)))
+        rule = 1.06 * len(points) ** (-1.0 / (4 + len(axes)))
         columns = zip(axes, zip(*points, strict=True), strict=True)
-        self._bandwidths = [max(scale * _deviation(axis, column), min_bandwidth) for axis, column in columns]
-        for index, axis in enumerate(axes):
-            if isinstance(axis, Choice):  # at the most, every option is as probable as the point's own
-                self._bandwidths[index] = min(self._bandwidths[index], 1.0 - 1.0 / axis.size)
-        self._kernels = list(zip(axes, self._bandwidths, strict=True))
+        self._bandwidths = [
+            _bandwidth(axis, rule * _deviation(axis, column), min_bandwidth) for axis, column in columns
+        ]
+        self._height = 1.0 / len(points)
+        self._scales: list[tuple[int, float]] = []
+        """Of the axes with numbers: a distance divided by the bandwidth is as far as in a standard normal kernel."""
+        self._penalties: list[tuple[int, float]] = []
+        """Of the choices: another option counts as a distance whose square is this."""
+        for index, (axis, bandwidth) in enumerate(zip(axes, self._bandwidths, strict=True)):
+            if not isinstance(axis, Choice):
+                self._height /= bandwidth
+                self._scales.append((index, 1.0 / bandwidth))
+            elif axis.size > 1:
+                self._height *= 1.0 - bandwidth
+                odds = bandwidth / (axis.size - 1) / (1.0 - bandwidth)
+                self._penalties.append((index, max(-2.0 * math.log(odds), 0.0)))
+        self._centers = [(self._scaled(point), self._options(point)) for point in points]
 
     def at(self, point: _Point) -> float:
         """Return the density at `point`, up to a factor that is the same for all points and is left out."""
+        numbers, options = self._scaled(point), self._options(point)
+        penalties = [penalty for _, penalty in self._penalties]
         total = 0.0
-        for center in self._points:
-            weight, exponent = 1.0, 0.0
-            for (axis, bandwidth), x, at in zip(self._kernels, point, center, strict=True):
-                if not isinstance(axis, Choice):
-                    exponent -= ((x - at) / bandwidth) ** 2
-                    weight /= bandwidth
-                elif x == at:
-                    weight *= 1.0 - bandwidth
-                else:
-                    weight *= bandwidth / (axis.size - 1)
-            total += weight * math.exp(0.5 * exponent)
-        return max(total / len(self._points), _LEAST_DENSITY)
+        for center, its_options in self._centers:
+            squared = math.dist(numbers, center) ** 2
+            if options != its_options:
+                squared += sum(
+                    penalty for x, at, penalty in zip(options, its_options, penalties, strict=True) if x != at
+                )
+            total += math.exp(-0.5 * squared)
+        return max(self._height * total, _LEAST_DENSITY)
 
     def sample(self, rng: random.Random, bandwidth_factor: float) -> _Point:
         """Draw a point near one of those that the estimate is made of, on numbers from wider kernels."""
         center = self._points[rng.randrange(len(self._points))]
         return tuple(
             _near(rng, axis, at, bandwidth, bandwidth_factor)
-            for (axis, bandwidth), at in zip(self._kernels, center, strict=True)
+            for axis, bandwidth, at in zip(self._axes, self._bandwidths, center, strict=True)
         )
+
+    def _scaled(self, point: _Point) -> _Point:
+        return tuple(point[index] * scale for index, scale in self._scales)
+
+    def _options(self, point: _Point) -> _Point:
+        return tuple(point[index] for index, _ in self._penalties)
+
+
+def _bandwidth(axis: Parameter, found: float, least: float) -> float:
+    """At the most, every option of a choice is as probable as the point's own."""
+    return min(max(found, least), 1.0 - 1.0 / axis.size) if isinstance(axis, Choice) else max(found, least)
 
 
 def _near(rng: random.Random, axis: Parameter, at: float, bandwidth: float, factor: float) -> float:

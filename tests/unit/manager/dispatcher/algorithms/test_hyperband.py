@@ -1,6 +1,7 @@
 """Hyperband and BOHB: which trials a bracket has, when they can begin, and what a trial without a value changes."""
 
 import math
+from statistics import NormalDist, pstdev
 
 import pytest
 from hypothesis import given, settings
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from proctor.manager.dispatcher.algorithms.base import SpaceExhausted
 from proctor.manager.dispatcher.algorithms.registry import create_algorithm
+from proctor.manager.dispatcher.algorithms.tuners.bohb import _Density
 from proctor.manager.dispatcher.algorithms.tuners.hyperband import bracket_rungs, most_halvings
 from proctor.sdk.space import parse_search_space
 
@@ -220,6 +222,22 @@ def test_bohb_draws_at_random_until_a_budget_has_enough_results():
     assert algorithm.suggest(0) == other.suggest(0)
     algorithm.import_data({"x": 0.4}, 0.4)
     assert algorithm.suggest(1) != other.suggest(1)
+
+
+def test_the_density_is_the_product_of_its_kernels():
+    axes = [*parse_search_space({**SPACE, "kind": {"_type": "choice", "_value": ["a", "b", "c"]}}).parameters.values()]
+    a, b, c = 1 / 6, 3 / 6, 5 / 6
+    points = [(0.2, a), (0.3, a), (0.7, b), (0.4, a)]
+    rule = 1.06 * 4 ** (-1 / 6)
+    width, other = rule * pstdev([0.2, 0.3, 0.7, 0.4]), rule * math.sqrt((1 - 0.75**2 - 0.25**2) / 2)
+
+    def expected(x, option):
+        kernels = [NormalDist(at, width).pdf(x) * (1 - other if its == option else other / 2) for at, its in points]
+        return sum(kernels) / 4
+
+    density = _Density(axes, points, 1e-3)
+    for point in [(0.1, a), (0.5, b), (0.9, c)]:
+        assert density.at(point) / density.at((0.3, b)) == pytest.approx(expected(*point) / expected(0.3, b))
 
 
 def test_bohb_models_choices_without_an_order():

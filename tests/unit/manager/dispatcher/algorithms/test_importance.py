@@ -96,6 +96,12 @@ def test_trials_without_a_finite_value_and_outside_of_the_space_are_left_out() -
     assert answer(found + others) == {**plain, "outside": 1}
 
 
+def test_what_a_tuner_adds_to_the_parameters_is_no_axis() -> None:
+    found = trials(40)
+    budgeted = [[{**parameters, "TRIAL_BUDGET": 3}, value, metric] for parameters, value, metric in found]
+    assert answer(budgeted) == answer(found)
+
+
 def test_without_a_difference_there_is_a_reason_and_no_figure() -> None:
     found = trials(60)
     assert answer(found[: LEAST_TRIALS - 1])["reason"] == (

@@ -72,6 +72,7 @@ class Player:
     def __init__(self, algorithm, space):
         self.algorithm, self.space = algorithm, space
         self.log, self.running, self.next_id = [], [], 0
+        self.suggested = {}  # by place in the log
 
     def play(self, script):
         for step, number in script:
@@ -85,9 +86,10 @@ class Player:
         except SpaceExhausted:
             return None
         stored = json.loads(json.dumps([suggestion.parameters, suggestion.state], allow_nan=False))
+        self.suggested[len(self.log)] = found = Suggestion(*stored, suggestion.parent)
         self.log.append(("restore", parameter_id, *stored))
         self.running.append((parameter_id, stored[0]))
-        return Suggestion(*stored, suggestion.parent)
+        return found
 
     def finish(self, value):
         if self.running:
@@ -168,6 +170,22 @@ def test_the_same_inputs_in_the_same_order_give_the_same_suggestions_after_a_res
             check(ONE_OF_EACH)
         else:
             MANY(given(scripts)(check))()
+
+
+long_scripts = st.lists(steps, min_size=20, max_size=70)
+
+
+@pytest.mark.parametrize("name", REPEATING)
+def test_rungs_and_generations_are_the_same_wherever_the_dispatcher_was_restarted(name):
+    def check(script):
+        first = Player(make(name, "flat"), "flat").play(script)
+        for place, expected in first.suggested.items():
+            restarted = make(name, "flat")
+            for method, *arguments in first.log[:place]:
+                getattr(restarted, method)(*arguments)
+            assert restarted.suggest(first.log[place][1]) == expected
+
+    MANY(given(long_scripts)(check))()
 
 
 @pytest.mark.parametrize(("name", "space"), ABLE)
