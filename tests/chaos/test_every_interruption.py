@@ -4,20 +4,21 @@ dispatcher input. Some of these moments are tried by `tests/unit/manager/engine/
 from pathlib import Path
 
 import pytest
-from fakes.scheduled_experiment import ScheduledRun
+from fakes.scheduled_experiment import SCHEDULERS, ScheduledRun
 
 pytestmark = pytest.mark.chaos
 
 
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
 @pytest.mark.parametrize("tuner", ["Random", "TPE"])
 @pytest.mark.parametrize(
     ("killed_at", "counted"), [("manager_killed_at", "commits"), ("dispatcher_killed_at", "inputs")]
 )
 def test_a_kill_at_any_commit_of_either_database_or_any_input_changes_nothing(
-    tuner: str, killed_at: str, counted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    scheduler: str, tuner: str, killed_at: str, counted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = ScheduledRun(monkeypatch, tmp_path)
-    undisturbed = run(tuner)
+    undisturbed = run(tuner, scheduler)
     for moment in range(1, getattr(undisturbed, counted)):
-        outcome = run(tuner, **{killed_at: moment})
+        outcome = run(tuner, scheduler, **{killed_at: moment})
         assert outcome.found == undisturbed.found, f"{killed_at} {moment}"

@@ -42,7 +42,10 @@ SCHEDULERS: dict[str, dict[str, Any]] = {
     },
     "HyperBand": {"name": "HyperBand", "classArgs": {"max_t": 400, "reduction_factor": 3} | _STEPS},
     "BOHB": {"name": "BOHB", "classArgs": {"max_t": 400, "reduction_factor": 3} | _STEPS},
-    "MedianStopping": {"name": "MedianStopping", "classArgs": {"grace_period": 100, "min_samples_required": 2} | _STEPS},
+    "MedianStopping": {
+        "name": "MedianStopping",
+        "classArgs": {"grace_period": 100, "min_samples_required": 2} | _STEPS,
+    },
     "MedianStopping, pausing": {
         "name": "MedianStopping",
         "classArgs": {"grace_period": 100, "min_samples_required": 2, "hard_stop": False} | _STEPS,

@@ -194,23 +194,20 @@ class HyperBandScheduler(MetricScheduler):
         member = bracket.members[trial]
         bracket.used += max(time - member.time, 0.0)
         member.time = time
-        if time < bracket.milestone:
-            if not member.arrived:
-                member.loss = self._loss(result)
-            return CONTINUE
         if self._stops_last and time >= bracket.milestones[-1]:
             member.paused = False
             self._end(bracket, [(trial, bracket.members.pop(trial), bracket.end_reason)])
             self._end(bracket, bracket.cut())
-        elif not member.arrived:
+        elif not member.arrived and not member.paused:
             member.loss = self._loss(result)
-            if bracket.is_last_round:
-                return CONTINUE
-            member.arrived, member.paused = True, False
-            self._end(bracket, bracket.cut())
+            member.arrived = time >= bracket.milestone and not bracket.is_last_round
+            if member.arrived:
+                self._end(bracket, bracket.cut())
         if trial in self._stopped:
             return self._stopped[trial]
-        if not member.arrived:
+        if member.is_ready:  # one more result, of the time before it paused
+            return Pause(f"waits for a free place for bracket {bracket.number}")
+        if not member.arrived or time < bracket.milestone:
             return CONTINUE
         member.paused = True
         waits_for = counted(bracket.missing, "more trial")

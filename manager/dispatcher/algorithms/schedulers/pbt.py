@@ -107,7 +107,7 @@ def _limits_in(limit: Any, value: Mapping[str, Any]) -> Mapping[str, Parameter]:
 
 def nearest(axis: Parameter, value: Any, otherwise: Any) -> Any:
     """Return the value of an axis that is closest to a number; `otherwise` if that says nothing."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         return otherwise
     if isinstance(axis, RandInt):
         return min(max(round(value), axis.low), axis.high - 1)

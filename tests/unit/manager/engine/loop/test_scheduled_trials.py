@@ -4,7 +4,7 @@ interruption. `tests/chaos/test_every_interruption.py` tries every moment."""
 from pathlib import Path
 
 import pytest
-from fakes.scheduled_experiment import ScheduledRun
+from fakes.scheduled_experiment import SCHEDULERS, ScheduledRun
 
 from proctor.manager.lifecycle.states import TrialStatus
 
@@ -62,3 +62,27 @@ def test_a_dispatcher_that_is_killed_at_an_input_changes_nothing(run: ScheduledR
         assert outcome.found == undisturbed.found, f"killed at input {moment}"
         killed, successor = (channel.reports for channel in outcome.channels)
         assert successor[: len(killed)] == killed, f"killed at input {moment}"
+
+
+BUILT_IN = [name for name in SCHEDULERS if name != "pausing"]
+
+
+@pytest.mark.parametrize("scheduler", BUILT_IN)
+def test_every_trial_of_every_scheduler_comes_to_an_end(run: ScheduledRun, scheduler: str) -> None:
+    found = run("TPE", scheduler).found
+    assert {status for status, *_ in found["trials"]} <= {TrialStatus.SUCCEEDED, TrialStatus.EARLY_STOPPED}
+    assert found["trials"][0]
+    for points in found["curves"]:
+        assert [sequence for sequence, _ in points] == list(range(len(points)))
+
+
+@pytest.mark.parametrize(("scheduler", "tuner"), list(zip(BUILT_IN, ["Random", "TPE"] * 4, strict=True)))
+def test_no_kill_changes_what_a_scheduler_decides(run: ScheduledRun, scheduler: str, tuner: str) -> None:
+    undisturbed = run(tuner, scheduler)
+    for share in (0.4, 0.8):
+        moment = round(share * undisturbed.commits)
+        outcome = run(tuner, scheduler, manager_killed_at=moment)
+        assert outcome.found == undisturbed.found, f"the manager was killed at commit {moment}"
+    moment = round(0.6 * undisturbed.inputs)
+    outcome = run(tuner, scheduler, dispatcher_killed_at=moment)
+    assert outcome.found == undisturbed.found, f"the dispatcher was killed at input {moment}"

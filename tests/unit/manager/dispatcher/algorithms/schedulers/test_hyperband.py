@@ -1,0 +1,55 @@
+import pytest
+
+from proctor.manager.dispatcher.algorithms.schedulers.hyperband import HyperBandScheduler, band
+from proctor.sdk.scheduler import Resume, TrialResult
+
+
+@pytest.mark.parametrize(
+    ("max_t", "factor", "brackets"),
+    [
+        (81, 3, [(5, 81), (8, 27), (15, 9), (34, 3), (81, 1)]),
+        (16, 2, [(5, 16), (5, 8), (7, 4), (10, 2), (16, 1)]),
+        (27, 3, [(4, 27), (6, 9), (12, 3), (27, 1)]),
+    ],
+)
+def test_the_brackets_of_a_band_are_ray_tunes(max_t, factor, brackets):
+    assert [(size, milestones[0]) for size, milestones in band(max_t, factor)] == brackets
+
+
+def test_a_bracket_of_less_than_one_step_is_left_out():
+    assert [size for size, _ in band(6, 3)] == [3, 5, 9]
+    scheduler = HyperBandScheduler(max_t=6)
+    first = []
+    for trial in range(3 + 5 + 1):
+        scheduler.on_trial_add(trial, {})
+        first.append(scheduler.next_milestone(trial))
+    assert first == [6, 6, 6, 2, 2, 2, 2, 2, 6]
+
+
+def test_the_bracket_of_which_the_least_is_done_continues_first():
+    scheduler = HyperBandScheduler(max_t=9)
+    for trial in range(3 + 5 + 9):
+        scheduler.on_trial_add(trial, {})
+    for trial in range(3, 8):
+        scheduler.on_trial_result(trial, TrialResult(0.5, 3))
+    for trial in range(8, 17):
+        scheduler.on_trial_result(trial, TrialResult(0.5, 1))
+    choice = scheduler.choose_trial_to_run(1, True)
+    assert isinstance(choice, Resume)
+    assert choice.trial == 8
+
+
+def test_only_brackets_with_living_trials_are_remembered():
+    scheduler = HyperBandScheduler(max_t=9)
+    for trial in range(170):
+        scheduler.on_trial_add(trial, {})
+        scheduler.on_trial_remove(trial)
+    assert len(scheduler.state_dict()["brackets"]) == 0
+    (table,) = scheduler.describe()
+    assert table["title"] == "Brackets (30 more are done)"
+
+
+@pytest.mark.parametrize("arguments", [{"max_t": 0}, {"reduction_factor": 1}])
+def test_arguments_that_make_no_sense_are_refused(arguments):
+    with pytest.raises(ValueError, match=f"{next(iter(arguments))}: expected"):
+        HyperBandScheduler(**arguments)

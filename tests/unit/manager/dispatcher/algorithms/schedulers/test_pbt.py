@@ -1,0 +1,113 @@
+import random
+
+import pytest
+
+from proctor.manager.dispatcher.algorithms.schedulers.pbt import Mutations, PbtScheduler, read_mutations
+from proctor.sdk.scheduler import Clone, TrialResult
+from proctor.sdk.space import SearchSpaceError, parse_search_space
+
+SPACE = parse_search_space(
+    {
+        "lr": {"_type": "loguniform", "_value": [0.01, 1.0]},
+        "layers": {"_type": "randint", "_value": [1, 9]},
+        "width": {"_type": "quniform", "_value": [8, 64, 8]},
+        "noise": {"_type": "normal", "_value": [0, 1]},
+        "activation": {"_type": "choice", "_value": ["relu", "tanh", "gelu", "elu"]},
+        "optimizer": {
+            "_type": "choice",
+            "_value": [
+                {"_name": "sgd", "momentum": {"_type": "uniform", "_value": [0.0, 0.9]}},
+                {"_name": "adam"},
+            ],
+        },
+    }
+)
+PARAMETERS = {
+    "lr": 0.1, "layers": 5, "width": 32.0, "noise": 1.5, "activation": "tanh",
+    "optimizer": {"_name": "sgd", "momentum": 0.5}, "other": [1],
+}  # fmt: skip
+
+
+def explored(parameters=PARAMETERS, axes=None, resample=0.0, factors=(1.2,), seed=0, space=SPACE):
+    mutations = Mutations(space.parameters if axes is None else read_mutations(axes), space, resample, factors)
+    return mutations.explore(parameters, random.Random(seed))
+
+
+def test_numbers_are_multiplied_and_options_move_to_a_neighbor():
+    found = explored()
+    assert found["lr"] == pytest.approx(0.12)
+    assert found["layers"] == 6
+    assert found["width"] == 40.0
+    assert found["noise"] == pytest.approx(1.8)
+    assert found["activation"] in ("relu", "gelu")
+    assert found["optimizer"] == {"_name": "sgd", "momentum": pytest.approx(0.6)}
+    assert found["other"] == [1]
+
+
+def test_whatever_comes_out_is_in_the_search_space():
+    edge = {**PARAMETERS, "lr": 1.0, "layers": 8, "width": 64.0, "activation": "elu"}
+    found = explored(edge, factors=(100.0,))
+    assert (found["lr"], found["layers"], found["width"]) == (1.0, 8, 64.0)
+    assert found["optimizer"] == {"_name": "sgd", "momentum": 0.9}
+    assert explored(edge, factors=(0.0001,))["lr"] == 0.01
+    assert explored({"lr": 0.5}, axes={"lr": [0.5, 7.0]}, seed=1)["lr"] in (0.5, 1.0)
+    assert explored({"activation": "elu"}, axes={"activation": ["elu", "sine"]}, seed=1)["activation"] == "elu"
+
+
+def test_a_parameter_is_drawn_anew_with_some_probability_or_if_it_has_no_place_in_the_axis():
+    drawn = {explored(resample=1.0, seed=seed)["layers"] for seed in range(40)}
+    assert drawn == set(range(1, 9))
+    assert explored({"lr": 77.0})["lr"] != 1.0
+    assert SPACE.parameters["lr"].contains(explored({"lr": 77.0})["lr"])
+
+
+def test_mutations_are_lists_axes_and_mappings_of_these():
+    axes = {"lr": {"_type": "uniform", "_value": [0.0, 0.5]}, "optimizer": {"momentum": [0.1, 0.5, 1.9]}}
+    found = explored(axes=axes, factors=(9.0,))
+    assert found["lr"] == 0.5
+    assert found["optimizer"]["momentum"] in (0.1, 0.9)
+    assert found["layers"] == 5
+    with pytest.raises(SearchSpaceError):
+        read_mutations({"lr": {"_type": "uniform", "_value": [1]}})
+
+
+def population(**arguments):
+    scheduler = PbtScheduler(time_attr="training_iteration", perturbation_interval=1, population_size=4, **arguments)
+    scheduler.set_search_space(SPACE.to_json())
+    for trial in range(4):
+        scheduler.on_trial_add(trial, PARAMETERS)
+    for trial, value in enumerate([0.9, 0.5, 0.4, 0.1]):
+        scheduler.on_trial_result(trial, TrialResult(value, 1))
+    return scheduler
+
+
+def test_a_clone_is_the_same_however_often_it_is_asked_for_and_another_the_next_time():
+    scheduler = population(seed=3)
+    first = scheduler.choose_trial_to_run(1, False)
+    assert isinstance(first, Clone)
+    assert scheduler.choose_trial_to_run(2, True) == first == population(seed=3).choose_trial_to_run(9, False)
+    assert SPACE.contains({name: value for name, value in first.parameters.items() if name != "other"})
+    scheduler.on_trial_clone(first.trial, first.donor, first.parameters)
+    scheduler.on_trial_result(first.trial, TrialResult(0.0, 2))
+    second = scheduler.choose_trial_to_run(3, False)
+    assert isinstance(second, Clone)
+    assert second.parameters != first.parameters
+
+
+def test_its_table_shows_the_population_best_first():
+    scheduler = population(quantile_fraction=0.5)
+    clone = scheduler.choose_trial_to_run(1, False)
+    scheduler.on_trial_clone(clone.trial, clone.donor, clone.parameters)
+    (table,) = scheduler.describe()
+    assert table["columns"] == ["trial", "value", "trained to", "generation", "clone of", "state"]
+    assert table["rows"][0] == [0, 0.9, 1, 0, None, "running"]
+    assert sorted(row[0] for row in table["rows"]) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"perturbation_interval": 0}, {"quantile_fraction": 0.6}, {"perturbation_factors": ()}],
+)
+def test_arguments_that_make_no_sense_are_refused(arguments):
+    with pytest.raises(ValueError, match=f"{next(iter(arguments))}: expected"):
+        PbtScheduler(**arguments)
