@@ -8,8 +8,8 @@ It is named in the configuration as a tuner is, under `trialScheduler:`, in the 
       classArgs: {max_t: 27}
 
 A scheduler is a pure object: what it decides follows from the calls that it got, in their order, and from `rng`. It
-reads no clock and draws no other random number. So it is brought back after a crash by the same calls, and goes on as
-if nothing had happened. The method names are Ray Tune's.
+reads no clock and draws no other random number. So it is brought back after a crash by the same calls, and continues
+as if nothing had happened. The method names are Ray Tune's.
 
 Trials are named by whole numbers: the id of the first parameters that a trial had. They are never reused, and later
 trials have higher ones.
@@ -24,19 +24,19 @@ from typing import Any, Final
 __all__ = [
     "CONTINUE",
     "START",
-    "Clone",
-    "Continue",
-    "Pause",
-    "Resume",
-    "Start",
-    "Stop",
-    "TrialResult",
+    "CloneChoice",
+    "ContinueVerdict",
+    "PauseVerdict",
+    "ResumeChoice",
+    "StartChoice",
+    "StopVerdict",
+    "TrialReport",
     "TrialScheduler",
 ]
 
 
 @dataclass(frozen=True)
-class TrialResult:
+class TrialReport:
     """One intermediate metric of a trial, or its final one."""
 
     value: float
@@ -65,12 +65,12 @@ class TrialResult:
 
 
 @dataclass(frozen=True)
-class Continue:
-    """The trial goes on."""
+class ContinueVerdict:
+    """The trial keeps running."""
 
 
 @dataclass(frozen=True)
-class Pause:
+class PauseVerdict:
     """The trial saves and gives up its place until it is resumed, cloned or stopped."""
 
     reason: str
@@ -78,7 +78,7 @@ class Pause:
 
 
 @dataclass(frozen=True)
-class Stop:
+class StopVerdict:
     """The trial ends early, as EARLY_STOPPED."""
 
     reason: str
@@ -86,20 +86,20 @@ class Stop:
     """Whether it has used all that a trial may: then it has SUCCEEDED, and its last metric is its final one."""
 
 
-Verdict = Continue | Pause | Stop
-CONTINUE: Final = Continue()
+Verdict = ContinueVerdict | PauseVerdict | StopVerdict
+CONTINUE: Final = ContinueVerdict()
 
 
 # ---- what runs next -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Start:
+class StartChoice:
     """A new trial, whose parameters the tuner proposes."""
 
 
 @dataclass(frozen=True)
-class Resume:
+class ResumeChoice:
     """A paused trial continues from its newest checkpoint, or from the start where it has none."""
 
     trial: int
@@ -107,7 +107,7 @@ class Resume:
 
 
 @dataclass(frozen=True)
-class Clone:
+class CloneChoice:
     """A paused or running trial continues from the newest checkpoint of `donor`, with these parameters."""
 
     trial: int
@@ -116,8 +116,8 @@ class Clone:
     reason: str
 
 
-Choice = Start | Resume | Clone
-START: Final = Start()
+NextTrial = StartChoice | ResumeChoice | CloneChoice
+START: Final = StartChoice()
 
 
 class TrialScheduler:
@@ -142,11 +142,11 @@ class TrialScheduler:
     def on_trial_add(self, trial: int, parameters: Any) -> None:
         """There is a new trial: of the tuner's, or the user's."""
 
-    def on_trial_result(self, trial: int, result: TrialResult) -> Verdict:
+    def on_trial_result(self, trial: int, result: TrialReport) -> Verdict:
         """Judge one intermediate metric of a running trial."""
         return CONTINUE
 
-    def on_trial_complete(self, trial: int, result: TrialResult | None) -> None:
+    def on_trial_complete(self, trial: int, result: TrialReport | None) -> None:
         """A trial has succeeded, with its final metric at its last step, if it reported one."""
 
     def on_trial_error(self, trial: int) -> None:
@@ -167,7 +167,7 @@ class TrialScheduler:
 
     # ---- decisions
 
-    def choose_trial_to_run(self, request: int, can_start: bool) -> Choice | None:
+    def choose_trial_to_run(self, request: int, can_start: bool) -> NextTrial | None:
         """Say what takes a free place; None for nothing, until there is news.
 
         This changes nothing: where the choice is carried out, `on_trial_add`, `on_trial_resume` or `on_trial_clone`

@@ -101,7 +101,7 @@ def parameters(row: TableRow, digits: int = IN_TABLES) -> str:
 
 
 def _named(values: dict[str, Any], digits: int) -> str:
-    from proctor.sdk.flattening import flatten
+    from proctor.sdk.client.flattening import flatten
 
     return " ".join(f"{name}={_value(value, digits)}" for name, value in flatten(values).items())
 
@@ -230,7 +230,7 @@ def trial_value(trial: TableRow) -> str:
 def metric(value: Any, reported: Any, digits: int = IN_TABLES) -> str:
     """The number of a report; of one that is not a finite number (NaN, lost, unreadable) what is known instead."""
     if value is None and reported is not None:
-        from proctor.sdk.flattening import metric_fields
+        from proctor.sdk.client.flattening import metric_fields
 
         value = metric_fields(reported)["value"]
     return number(value, digits)
@@ -468,7 +468,7 @@ def other_metrics(reported: Any) -> str:
 
 def _others(reported: Any) -> dict[str, Any]:
     """By dotted name; none for a report that is a number, or that is lost or unreadable."""
-    from proctor.sdk.flattening import metric_fields
+    from proctor.sdk.client.flattening import metric_fields
 
     fields = metric_fields(reported) if isinstance(reported, dict) else {}
     return {name.removeprefix("value."): value for name, value in fields.items() if name != "value"}
@@ -536,7 +536,7 @@ def _cell(value: Any) -> str:
 
 
 def _flat_parameters(row: TableRow) -> dict[str, Any]:
-    from proctor.sdk.flattening import flatten
+    from proctor.sdk.client.flattening import flatten
 
     return flatten(row["parameters"]) if isinstance(row["parameters"], dict) else {}
 

@@ -174,7 +174,7 @@ def write_csv(rows: Sequence[TableRow], file: Any) -> None:
 
     Exact in a file or a pipe; a terminal gets it cleaned.
     """
-    from proctor.sdk.flattening import flatten
+    from proctor.sdk.client.flattening import flatten
 
     file = CleanFile(file) if file.isatty() else file
     flat = [flatten(row) for row in rows]

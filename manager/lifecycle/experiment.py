@@ -143,13 +143,10 @@ def has_forgotten_trials(progress: ExperimentProgress) -> bool:
     """Whether nothing runs or will, but what the trial scheduler has paused."""
     if not (progress.has_scheduler and progress.paused) or progress.live or progress.requested:
         return False
-    return progress.status in _CREATING and bool(progress.idle or not _resumes_trials(progress))
-
-
-_CREATING = (Status.RUNNING, Status.NO_MORE_TRIAL, Status.TUNER_NO_MORE_TRIAL)
+    return progress.status.counts_time and (progress.idle or not _resumes_trials(progress))
 
 
 def _resumes_trials(progress: ExperimentProgress) -> bool:
     """Whether trials that are PAUSED can be asked for."""
-    may = progress.has_scheduler and progress.paused > 0 and progress.status in _CREATING
+    may = progress.has_scheduler and progress.paused > 0 and progress.status.counts_time
     return may and not _spent_budget(progress)

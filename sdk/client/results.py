@@ -9,8 +9,8 @@ from datetime import datetime
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
+from proctor.sdk.client.flattening import flatten, metric_fields
 from proctor.sdk.client.transport import JsonObject
-from proctor.sdk.flattening import flatten, metric_fields
 from proctor.sdk.metrics import DEFAULT_KEY, from_json_word
 from proctor.sdk.protocol import STDERR_FILE
 

@@ -5,12 +5,12 @@ from typing import Any
 from proctor.sdk.scheduler import (
     CONTINUE,
     START,
-    Choice,
-    Clone,
-    Pause,
-    Resume,
-    Stop,
-    TrialResult,
+    CloneChoice,
+    NextTrial,
+    PauseVerdict,
+    ResumeChoice,
+    StopVerdict,
+    TrialReport,
     TrialScheduler,
     Verdict,
 )
@@ -31,21 +31,21 @@ class PausingScheduler(TrialScheduler):
         self._doomed: list[int] = []
         self._stops: list[tuple[int, str]] = []
 
-    def on_trial_result(self, trial: int, result: TrialResult) -> Verdict:
+    def on_trial_result(self, trial: int, result: TrialReport) -> Verdict:
         self._values[trial] = result.value
         known = self._pauses.setdefault(trial, set())
         if result.step not in PAUSES_AT or result.step in known:
             return CONTINUE
         known.add(result.step)
         if trial % 7 == 1 and len(known) == 2:
-            return Stop("it is every seventh")
+            return StopVerdict("it is every seventh")
         if trial % 9 == 4:
             self._doomed.append(trial)
         else:
             self._paused.append(trial)
-        return Pause(f"it is at {result.step}")
+        return PauseVerdict(f"it is at {result.step}")
 
-    def on_trial_complete(self, trial: int, result: TrialResult | None) -> None:
+    def on_trial_complete(self, trial: int, result: TrialReport | None) -> None:
         self._stops += [(each, "it is every ninth") for each in self._doomed]
         self._doomed.clear()
         self._forget(trial)
@@ -63,7 +63,7 @@ class PausingScheduler(TrialScheduler):
         if trial in self._paused:
             self._paused.remove(trial)
 
-    def choose_trial_to_run(self, request: int, can_start: bool) -> Choice | None:
+    def choose_trial_to_run(self, request: int, can_start: bool) -> NextTrial | None:
         if can_start and (not self._paused or request % 2 == 0):
             return START
         if not self._paused:
@@ -72,8 +72,8 @@ class PausingScheduler(TrialScheduler):
         others = {each: value for each, value in self._values.items() if each != trial}
         if others and request % 4 == 1:
             best = max(others, key=lambda each: others[each])
-            return Clone(trial, best, {"x": others[best] / 100}, f"{best} is the best")
-        return Resume(trial, "it is the first one")
+            return CloneChoice(trial, best, {"x": others[best] / 100}, f"{best} is the best")
+        return ResumeChoice(trial, "it is the first one")
 
     def take_stops(self) -> list[tuple[int, str]]:
         stops, self._stops = self._stops, []

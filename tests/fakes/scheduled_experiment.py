@@ -20,8 +20,10 @@ from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.manager.store.errors import DatabaseUnusable
 from proctor.manager.store.tables import dispatcher_inputs, experiments, jobs, metrics, trials
 from proctor.manager.store.writer import Writer, WriteRequest
-from proctor.training_services.base import TrialJobForm
+from proctor.training_services.base import TrainingService, TrialJobForm
 from proctor.training_services.in_memory.scripts import Final, Raw, ScriptedReport, Step
+from proctor.training_services.in_memory.service import InMemoryPlatform, InMemoryTrainingService
+from proctor.training_services.registry import ServiceContext
 
 CONFIG = SMALL | {
     "trialConcurrency": 2,
@@ -58,6 +60,8 @@ SCHEDULERS: dict[str, dict[str, Any]] = {
 }
 """By what tests call them. "pausing" uses everything that a scheduler can decide."""
 POINTS = 6
+STOP_SECONDS = 12.3
+"""For which a trial keeps running after it was to pause or to stop: time for a point more."""
 LOOKS_EVERY_SECONDS = 1000.0
 
 
@@ -137,6 +141,14 @@ class ManagerKill:
         self.happened.clear()
 
 
+class SlowlyStoppingSimulation(Simulation):
+    """Jobs take a moment to stop, and report meanwhile: so no decision falls into the instant at which a job ends."""
+
+    def _create_service(self, platform: str, context: ServiceContext) -> TrainingService:
+        played = self.platforms.setdefault(context.experiment_id, InMemoryPlatform(self.clock.now))
+        return InMemoryTrainingService(self._script, platform=played, now=self.clock.now, stop_seconds=STOP_SECONDS)
+
+
 @dataclass
 class ScheduledOutcome:
     """What is to be seen of an experiment in the end, and how many commits and dispatcher inputs that took."""
@@ -174,7 +186,9 @@ class ScheduledRun:
             run = Writer.run
             with self._monkeypatch.context() as patch:
                 patch.setattr(Writer, "run", lambda writer, requests: interruption.carry_out(writer, requests, run))
-                simulation = Simulation(Home(directory / "home"), loop, script=training, open_dispatcher=dispatchers)
+                simulation = SlowlyStoppingSimulation(
+                    Home(directory / "home"), loop, script=training, open_dispatcher=dispatchers
+                )
                 while not outcomes:
                     try:
                         async with simulation.manager() as manager:

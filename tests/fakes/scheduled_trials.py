@@ -12,7 +12,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from proctor.sdk.scheduler import Clone, Continue, Pause, Resume, Start, Stop, TrialResult, TrialScheduler
+from proctor.sdk.scheduler import (
+    CloneChoice,
+    ContinueVerdict,
+    PauseVerdict,
+    ResumeChoice,
+    StartChoice,
+    StopVerdict,
+    TrialReport,
+    TrialScheduler,
+)
 
 SPACE = {
     "lr": {"_type": "loguniform", "_value": [0.001, 1.0]},
@@ -57,7 +66,7 @@ class SyntheticTrial:
     paused: bool = False
     leaves_in: int | None = None
     """Reports until a verdict takes effect."""
-    verdict: Pause | Stop | None = None
+    verdict: PauseVerdict | StopVerdict | None = None
     steps: list[int] = field(default_factory=list)
     end: str | None = None
     parameters: Any = None
@@ -129,7 +138,7 @@ class Simulation:
         elif trial.paused:
             self._finish(number, reason, "on_trial_remove", number)
         else:
-            trial.verdict = Stop(reason)
+            trial.verdict = StopVerdict(reason)
 
     def _choose(self, can_start: bool) -> Any:
         before = json.dumps(self.scheduler.state_dict())
@@ -148,7 +157,7 @@ class Simulation:
             choice = self._choose(self._started < self._conditions.trials)
             if choice is None:
                 return
-            if isinstance(choice, Start):
+            if isinstance(choice, StartChoice):
                 self._started += 1
                 self._run(self._add())
                 continue
@@ -156,13 +165,13 @@ class Simulation:
             if trial.end is not None:
                 self.problems.append(f"chose trial {choice.trial}, which has ended")
                 return
-            if isinstance(choice, Clone):
+            if isinstance(choice, CloneChoice):
                 donor = self.trials[choice.donor]
                 trial.step, trial.quality = donor.step, donor.quality + self._rng.uniform(-0.1, 0.1)
                 trial.parameters = choice.parameters
                 self._call("on_trial_clone", choice.trial, choice.donor, choice.parameters)
             else:
-                assert isinstance(choice, Resume)
+                assert isinstance(choice, ResumeChoice)
                 self._call("on_trial_resume", choice.trial)
             self._run(choice.trial)
 
@@ -206,17 +215,17 @@ class Simulation:
         milestone = self.scheduler.next_milestone(number)
         verdict = self._call("on_trial_result", number, self._result(trial))
         self._check_milestone(number, milestone, verdict)
-        if trial.verdict is not None and isinstance(verdict, Continue):
+        if trial.verdict is not None and isinstance(verdict, ContinueVerdict):
             verdict = trial.verdict
         if trial.leaves_in is not None:
             trial.leaves_in -= 1
-            verdict = trial.verdict if isinstance(verdict, Continue) else verdict
-        elif not isinstance(verdict, Continue):
+            verdict = trial.verdict if isinstance(verdict, ContinueVerdict) else verdict
+        elif not isinstance(verdict, ContinueVerdict):
             trial.leaves_in = self._conditions.overrun
-        trial.verdict = None if isinstance(verdict, Continue) else verdict
+        trial.verdict = None if isinstance(verdict, ContinueVerdict) else verdict
         if trial.verdict is None or (trial.leaves_in or 0) > 0:
             self._schedule(number)
-        elif isinstance(trial.verdict, Stop):
+        elif isinstance(trial.verdict, StopVerdict):
             self._finish(number, trial.verdict.reason, "on_trial_remove", number)
         elif self._rng.random() < self._conditions.resumed_by_itself:
             self._call("on_trial_resume", number)
@@ -225,15 +234,15 @@ class Simulation:
             trial.running, trial.paused = False, True
 
     def _check_milestone(self, number: int, milestone: int | None, verdict: Any) -> None:
-        if milestone is None or self.trials[number].step < milestone or not isinstance(verdict, Continue):
+        if milestone is None or self.trials[number].step < milestone or not isinstance(verdict, ContinueVerdict):
             return
         after = self.scheduler.next_milestone(number)
         if after is not None and after <= milestone:
             self.problems.append(f"trial {number} passed {milestone} without a verdict")
 
-    def _result(self, trial: SyntheticTrial) -> TrialResult:
+    def _result(self, trial: SyntheticTrial) -> TrialReport:
         value = trial.quality * (1 - math.exp(-trial.step / 5))
-        return TrialResult(round(value, self._conditions.digits), trial.step, seconds=trial.step * 1.5)
+        return TrialReport(round(value, self._conditions.digits), trial.step, seconds=trial.step * 1.5)
 
     def _finish(self, number: int, end: str, call: str, *args: Any) -> None:
         trial = self.trials[number]

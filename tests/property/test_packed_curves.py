@@ -13,7 +13,7 @@ from proctor.manager.store.rows import MetricRow
 from proctor.manager.store.tables import curves, metrics
 from proctor.manager.store.tables.journals import finite_number
 from proctor.manager.store.tables.metrics import VisiblePoint
-from proctor.sdk.flattening import flatten
+from proctor.sdk.client.flattening import flatten
 
 
 @dataclass(frozen=True)

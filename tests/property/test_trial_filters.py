@@ -27,7 +27,7 @@ from proctor.manager.store.trial_table.filters import (
     Not,
     parse,
 )
-from proctor.sdk.flattening import flatten
+from proctor.sdk.client.flattening import flatten
 
 EXPERIMENT = ExperimentRow("e", "e", ExperimentStatus.RUNNING, {}, {}, "/e", 0, 0.0, 1)
 NAMES = ("lr", "größe", "a b", "dotted.name", 'quo"te', "model", "flag")

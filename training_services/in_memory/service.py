@@ -58,9 +58,11 @@ class InMemoryTrainingService(TrainingService, SupportsEvents, SupportsReattach,
         platform: InMemoryPlatform | None = None,
         now: Callable[[], float] = time.time,
         retry_seconds: float = 1.0,
+        stop_seconds: float = 0.0,
     ) -> None:
         self.platform = platform or InMemoryPlatform(now)
         self._script = script
+        self._stop_seconds = stop_seconds
         self._settings: dict[str, Any] = {"retry_seconds": retry_seconds}
         self._listeners = Listeners(self.platform.wake)
 
@@ -107,7 +109,14 @@ class InMemoryTrainingService(TrainingService, SupportsEvents, SupportsReattach,
         if job is None or job.is_over:
             return
         job.detail = replace(job.detail, status=TrialJobStatus.STOPPING, is_early_stopped=is_early_stopped)
-        self.platform.end(job, EndReason.CANCELED, detail="stopped by the manager")
+        if self._stop_seconds:
+            asyncio.get_running_loop().call_later(self._stop_seconds, self._end_canceled, job)
+        else:
+            self._end_canceled(job)
+
+    def _end_canceled(self, job: SimulatedJob) -> None:
+        if not job.is_over:
+            self.platform.end(job, EndReason.CANCELED, detail="stopped by the manager")
 
     async def set_cluster_metadata(self, key: str, value: Any) -> None:
         self._settings[key]  # raises KeyError for an unknown key

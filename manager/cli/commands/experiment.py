@@ -459,7 +459,7 @@ def _numbered(count: int, noun: str) -> str:
 
 def _csv_line(row: dict[str, Any]) -> dict[str, Any]:
     """A trial, with its final metric as a number and further keys."""
-    from proctor.sdk.flattening import metric_fields
+    from proctor.sdk.client.flattening import metric_fields
 
     others = {name: item for name, item in row.items() if name not in ("parameter", "value", *CURVE)}
     return {"parameter": row["parameter"], **metric_fields(row["value"]), **others}
@@ -467,7 +467,7 @@ def _csv_line(row: dict[str, Any]) -> dict[str, Any]:
 
 def _curve_lines(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """A trial's intermediate metrics, one after the other; none for a trial without one."""
-    from proctor.sdk.flattening import metric_fields
+    from proctor.sdk.client.flattening import metric_fields
 
     trial = {name: row[name] for name in ("sequence_id", "trial_id", "status", "parameter")}
     points = zip(*(row[name] or () for name in CURVE), strict=True)

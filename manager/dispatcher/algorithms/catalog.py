@@ -195,7 +195,7 @@ _HYPERBAND = (
     _mode("maximize"),
     _time_attr("training_iteration"),
     Argument("max_t", float, 81, "what a trial may use at most", minimum=1),
-    Argument("reduction_factor", float, 3, "of so many trials one goes on, and so many times as far", minimum=2),
+    Argument("reduction_factor", float, 3, "of so many trials one continues, and so many times as far", minimum=2),
     _STOP_LAST,
 )
 
@@ -313,7 +313,7 @@ BUILTINS = (
     ),
     Builtin(
         TRIAL_SCHEDULER, "ASHA", "schedulers.asha:AshaScheduler",
-        "successive halving without waiting: a trial goes on only among the best of its rung",
+        "successive halving without waiting: a trial continues only among the best of its rung",
         (
             _mode("maximize"),
             Argument("type", str, "stopping", "what becomes of the others: they are stopped, or paused and perhaps "
@@ -322,7 +322,7 @@ BUILTINS = (
             Argument("max_t", float, 100, "what a trial may use at most", minimum=1),
             Argument("grace_period", float, 1, "what each trial may use before it is judged: the lowest rung",
                      minimum=1),
-            Argument("reduction_factor", float, 4, "of so many trials one goes on, and so many times as far",
+            Argument("reduction_factor", float, 4, "of so many trials one continues, and so many times as far",
                      minimum=2),
             Argument("brackets", int, 1, "how many brackets, each with a higher lowest rung", minimum=1),
             _STOP_LAST,
@@ -347,7 +347,7 @@ BUILTINS = (
             _time_attr("time_total_s"),
             Argument("grace_period", float, 60.0, "what each trial may use before it is judged", minimum=0),
             Argument("min_samples_required", int, 3, "no judgment by fewer other trials", minimum=1),
-            Argument("hard_stop", bool, True, "false: poor trials are paused, and go on when there is a free place"),
+            Argument("hard_stop", bool, True, "false: poor trials are paused, and continue when there is a free place"),
         ),
         aliases=("MedianStoppingRule", "median_stopping_rule"),
     ),

@@ -34,7 +34,7 @@ from proctor.manager.dispatcher.algorithms.tuners.optuna_tuner import (
     OptunaDistribution,
     distribution_of,
 )
-from proctor.sdk.flattening import flatten
+from proctor.sdk.client.flattening import flatten
 from proctor.sdk.space import NestedChoice, Parameter, SearchSpaceError, parse_search_space
 
 LEAST_TRIALS = 10

@@ -27,7 +27,7 @@ from proctor.sdk.scheduler import TrialScheduler
 from proctor.sdk.space import SearchSpace, SearchSpaceError, SpaceProblem, parse_search_space
 from proctor.sdk.space.parameters import shown
 
-Algorithm = TunerAlgorithm | AssessorAlgorithm | TrialScheduler
+BuiltinAlgorithm = TunerAlgorithm | AssessorAlgorithm | TrialScheduler
 
 
 def find_builtin(kind: str, name: str) -> Builtin | None:
@@ -105,7 +105,7 @@ def fit_parameters(tuner: Mapping[str, Any], space: SearchSpace | None, paramete
 
 def create_algorithm(
     kind: str, name: str, class_args: Mapping[str, Any], seed: int, *, direction: str | None = None
-) -> Algorithm:
+) -> BuiltinAlgorithm:
     """Make the built-in called `name`. Raises ValueError with all that is wrong with it.
 
     `direction` ("maximize" or "minimize") and `seed` are the experiment's; class arguments that name their own win.
@@ -124,7 +124,7 @@ def create_algorithm(
         arguments["seed"] = seed if own_seed is None else own_seed
     if kind == TRIAL_SCHEDULER:
         arguments["seed"] = seed
-    algorithm: Algorithm = factory(**arguments)
+    algorithm: BuiltinAlgorithm = factory(**arguments)
     return algorithm
 
 

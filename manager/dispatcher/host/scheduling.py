@@ -1,4 +1,4 @@
-"""A trial scheduler behind the calls of a session: what it is told, and what it decides.
+"""A trial scheduler behind the calls of a session: what it learns, and what it decides.
 
 A scheduler knows trials by number, and each point of a trial's curve once, in order. So the points that a trial reports
 again after a failure are left out, and those that it has reported after the point at which it was paused are held back:
@@ -15,7 +15,15 @@ from proctor.manager.dispatcher import protocol
 from proctor.manager.dispatcher.algorithms.base import read_value
 from proctor.manager.dispatcher.host.interface import HostedTuner, Send, succeeded
 from proctor.manager.dispatcher.protocol import ReportedMetric, from_wire
-from proctor.sdk.scheduler import Clone, Pause, Resume, Start, Stop, TrialResult, TrialScheduler
+from proctor.sdk.scheduler import (
+    CloneChoice,
+    PauseVerdict,
+    ResumeChoice,
+    StartChoice,
+    StopVerdict,
+    TrialReport,
+    TrialScheduler,
+)
 
 
 class SchedulerError(Exception):
@@ -33,7 +41,7 @@ class _Trial:
     job: int = 1
     told: int = 0
     """How many points of its curve the scheduler knows."""
-    last: TrialResult | None = None
+    last: TrialReport | None = None
     parameters: Any = None
     is_paused: bool = False
     """The scheduler has paused it, and neither resumed nor cloned it since."""
@@ -102,18 +110,18 @@ class HostedScheduler:
         """Have the scheduler decide; False for none."""
         position = message.position
         choice = self._scheduler.choose_trial_to_run(parameter_id, message.can_start)
-        if isinstance(choice, Start) and message.can_start:
+        if isinstance(choice, StartChoice) and message.can_start:
             if self._start(position, parameter_id):
                 return True
             choice = self._scheduler.choose_trial_to_run(parameter_id, False)
         match choice:
             case None:
                 return False
-            case Resume(number, reason):
+            case ResumeChoice(number, reason):
                 trial, trial_id = self._reported(number)
                 self._resume(trial)
                 self._send(protocol.ResumeTrial(position, parameter_id, trial_id, reason=reason))
-            case Clone(number, donor_number, parameters, reason):
+            case CloneChoice(number, donor_number, parameters, reason):
                 (trial, trial_id), (donor, donor_id) = self._reported(number), self._reported(donor_number)
                 self._clone(trial, donor, parameter_id, parameters)
                 message_to_send = protocol.CloneTrial(
@@ -233,10 +241,10 @@ class HostedScheduler:
         verdict = self._scheduler.on_trial_result(trial.number, trial.last)
         whose = (position, row.parameter_id, row.trial_id, row.job_number)
         match verdict:
-            case Pause(reason):
+            case PauseVerdict(reason):
                 trial.is_paused = trial.holds_back = True
                 self._send(protocol.PauseTrial(*whose, reason=reason))
-            case Stop(reason, is_full):
+            case StopVerdict(reason, is_full):
                 trial.holds_back = True
                 self._send(protocol.KillTrial(*whose, by="scheduler", reason=reason, is_full=is_full))
         self._end_paused(position)
@@ -259,19 +267,19 @@ class HostedScheduler:
         return trial
 
 
-def _result(row: ReportedMetric) -> TrialResult:
+def _result(row: ReportedMetric) -> TrialReport:
     value = from_wire(row.value)
     metrics = value if isinstance(value, Mapping) else {}
     step = row.sequence + 1 if row.step is None else row.step
-    return TrialResult(read_value(value), step, row.seconds, metrics)
+    return TrialReport(read_value(value), step, row.seconds, metrics)
 
 
-def _final_result(message: protocol.TrialEnd, last: TrialResult | None) -> TrialResult | None:
+def _final_result(message: protocol.TrialEnd, last: TrialReport | None) -> TrialReport | None:
     """A final metric, as that of the last step."""
     if not message.has_value:
         return last
     value = from_wire(message.value)
     metrics = value if isinstance(value, Mapping) else {}
     if last is None:
-        return TrialResult(read_value(value), 0, None, metrics)
-    return TrialResult(read_value(value), last.step, last.seconds, {**last.metrics, **metrics})
+        return TrialReport(read_value(value), 0, None, metrics)
+    return TrialReport(read_value(value), last.step, last.seconds, {**last.metrics, **metrics})

@@ -7,7 +7,7 @@ from typing import Any
 
 from proctor.manager.dispatcher import protocol
 from proctor.manager.dispatcher.algorithms.base import AssessorAlgorithm, TunerAlgorithm
-from proctor.manager.dispatcher.algorithms.registry import Algorithm, create_algorithm
+from proctor.manager.dispatcher.algorithms.registry import BuiltinAlgorithm, create_algorithm
 from proctor.manager.dispatcher.host.builtin import BuiltinAssessor, BuiltinTuner
 from proctor.manager.dispatcher.host.interface import (
     IN_ORDER,
@@ -175,7 +175,7 @@ class HostSession:
         return scheduler
 
     @staticmethod
-    def _create_builtin(kind: str, spec: protocol.AlgorithmSpec, message: protocol.Initialize) -> Algorithm:
+    def _create_builtin(kind: str, spec: protocol.AlgorithmSpec, message: protocol.Initialize) -> BuiltinAlgorithm:
         return create_algorithm(kind, spec.name or "", spec.class_args, message.seed, direction=message.direction)
 
     def _load(self, spec: protocol.AlgorithmSpec, message: protocol.Initialize, methods: tuple[str, ...]) -> Any:

@@ -17,7 +17,7 @@ from proctor.manager.store.statements import query
 from proctor.manager.store.tables import metrics
 from proctor.manager.store.tables.journals import finite_number
 from proctor.manager.store.tables.metrics import VisiblePoint
-from proctor.sdk.flattening import flatten
+from proctor.sdk.client.flattening import flatten
 
 MOST_KEYS = 64
 """That are packed of a curve; the others are read from the rows."""

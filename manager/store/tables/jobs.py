@@ -56,7 +56,9 @@ def parameter_ids(connection: sqlite3.Connection, job_ids: Collection[str]) -> d
 
 def stopped_by_algorithm(connection: sqlite3.Connection, job_ids: Collection[str]) -> set[str]:
     """Those of these jobs that an algorithm has had paused or stopped."""
-    return {row[0] for row in connection.execute(query("jobs.stopped_by_algorithm"), {"ids": json.dumps(list(job_ids))})}
+    return {
+        row[0] for row in connection.execute(query("jobs.stopped_by_algorithm"), {"ids": json.dumps(list(job_ids))})
+    }
 
 
 def of_trial(connection: sqlite3.Connection, trial_id: str) -> list[TrialJobRow]:

@@ -35,7 +35,7 @@ from proctor.manager.store.trial_table.filters import (
     parse,
     refuse,
 )
-from proctor.sdk.flattening import flatten, metric_fields
+from proctor.sdk.client.flattening import flatten, metric_fields
 
 PARAMETER, METRIC = "parameter", "value"
 """The columns of the parameters begin with the first word, those of a metric's further keys with the second."""

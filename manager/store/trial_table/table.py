@@ -24,7 +24,7 @@ from proctor.manager.store.trial_table.columns import (
     SqlQuery,
 )
 from proctor.manager.store.trial_table.filters import parse
-from proctor.sdk.flattening import flatten
+from proctor.sdk.client.flattening import flatten
 from proctor.sdk.metrics import DEFAULT_KEY, JSON_WORDS
 
 ColumnType = Literal["number", "text", "time", "json"]

@@ -30,7 +30,16 @@ from proctor.manager.dispatcher.algorithms.schedulers.base import (
     plain,
     table,
 )
-from proctor.sdk.scheduler import CONTINUE, START, Choice, Pause, Resume, Stop, TrialResult, Verdict
+from proctor.sdk.scheduler import (
+    CONTINUE,
+    START,
+    NextTrial,
+    PauseVerdict,
+    ResumeChoice,
+    StopVerdict,
+    TrialReport,
+    Verdict,
+)
 
 _BLOCK = 1000
 _BEFORE_FIRST = -1
@@ -160,7 +169,7 @@ class AshaScheduler(MetricScheduler):
             bracket = self.rng("bracket", trial).choices(range(len(self._weights)), self._weights)[0]
         self._trials[trial] = _Trial(bracket)
 
-    def on_trial_result(self, trial: int, result: TrialResult) -> Verdict:
+    def on_trial_result(self, trial: int, result: TrialReport) -> Verdict:
         """Judge a trial that has reached a rung."""
         state = self._trials.get(trial)
         time = result.time(self._time_attr)
@@ -172,7 +181,7 @@ class AshaScheduler(MetricScheduler):
             self._record(state, len(rungs) - 1, self._loss(result))
             state.paused = False  # it may have been to pause earlier
             self._clear_top(left)
-            return Stop(f"has used max_t, {number_text(self._max_t)}", is_full=True)
+            return StopVerdict(f"has used max_t, {number_text(self._max_t)}", is_full=True)
         if state.due:
             return self._verdict(trial, state) if time >= rungs[state.rung].milestone else CONTINUE
         reached = self._reached(rungs, time)
@@ -187,7 +196,7 @@ class AshaScheduler(MetricScheduler):
         self._record(state, reached, loss)
         return self._verdict(trial, state) if state.due else CONTINUE
 
-    def on_trial_complete(self, trial: int, result: TrialResult | None) -> None:
+    def on_trial_complete(self, trial: int, result: TrialReport | None) -> None:
         """Record a final metric at the rung that only it has reached."""
         state = self._trials.get(trial)
         if state is not None and result is not None and not state.due:
@@ -222,7 +231,7 @@ class AshaScheduler(MetricScheduler):
 
     # ---- decisions
 
-    def choose_trial_to_run(self, request: int, can_start: bool) -> Choice | None:
+    def choose_trial_to_run(self, request: int, can_start: bool) -> NextTrial | None:
         """Promote the best trial of the highest rung that has one to promote; else start a new one."""
         for bracket, index in self._promotion_order:
             rungs = self._brackets[bracket]
@@ -230,7 +239,7 @@ class AshaScheduler(MetricScheduler):
             if rung.waiting and self._is_promotable(rung, rung.waiting[0][0]):
                 loss, trial = rung.waiting[0]
                 place = f"{ordinal(rung.losses.count_better(loss) + 1)} of {len(rung.losses)}"
-                return Resume(trial, f"promoted to {rungs[index + 1].name}: {place} in {rung.name}")
+                return ResumeChoice(trial, f"promoted to {rungs[index + 1].name}: {place} in {rung.name}")
         return START if can_start else None
 
     def next_milestone(self, trial: int) -> int | None:
@@ -245,7 +254,7 @@ class AshaScheduler(MetricScheduler):
         rung = self._brackets[state.bracket][state.rung]
         if not self._promotes:
             share = f"1/{number_text(self._factor)}"
-            return Stop(
+            return StopVerdict(
                 f"is not among the best {share} of the {counted(len(rung.losses), 'trial')} of {rung.name}"
                 f", at {self._value_text(state.loss)}"
             )
@@ -253,7 +262,7 @@ class AshaScheduler(MetricScheduler):
             state.paused = True
             heapq.heappush(rung.waiting, (state.loss, trial))
         place = f"{ordinal(rung.losses.count_better(state.loss) + 1)} of {len(rung.losses)}"
-        return Pause(f"waits in {rung.name}: {place}, at {self._value_text(state.loss)}")
+        return PauseVerdict(f"waits in {rung.name}: {place}, at {self._value_text(state.loss)}")
 
     def _is_among_best(self, rung: _Rung, loss: float) -> bool:
         """Ray Tune's rule: whether a loss is up to the percentile of the earlier ones, by linear interpolation. An

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from proctor.manager.dispatcher.algorithms.base import loss_of
-from proctor.sdk.scheduler import TrialResult, TrialScheduler
+from proctor.sdk.scheduler import TrialReport, TrialScheduler
 
 MOST_ROWS = 300
 """Of a table that people read."""
@@ -22,7 +22,7 @@ class MetricScheduler(TrialScheduler):
         self._time_attr = time_attr
         self._maximize = optimize_mode == "maximize"
 
-    def _loss(self, result: TrialResult) -> float:
+    def _loss(self, result: TrialReport) -> float:
         return loss_of(result.value, self._maximize)
 
     def _value(self, loss: float | None) -> float | None:

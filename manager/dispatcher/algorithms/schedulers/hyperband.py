@@ -30,7 +30,16 @@ from proctor.manager.dispatcher.algorithms.schedulers.base import (
     plain,
     table,
 )
-from proctor.sdk.scheduler import CONTINUE, START, Choice, Pause, Resume, Stop, TrialResult, Verdict
+from proctor.sdk.scheduler import (
+    CONTINUE,
+    START,
+    NextTrial,
+    PauseVerdict,
+    ResumeChoice,
+    StopVerdict,
+    TrialReport,
+    Verdict,
+)
 
 
 @dataclass
@@ -165,7 +174,7 @@ class HyperBandScheduler(MetricScheduler):
         """Those with living trials, and the one that is being filled."""
         self._opened = 0
         self._bracket_of: dict[int, int] = {}
-        self._stopped: dict[int, Stop] = {}
+        self._stopped: dict[int, StopVerdict] = {}
         """Trials that are to end, until they have."""
         self._due: list[int] = []
         """The paused ones of these that `take_stops` has not returned yet."""
@@ -183,7 +192,7 @@ class HyperBandScheduler(MetricScheduler):
         bracket.add(trial)
         self._bracket_of[trial] = bracket.number
 
-    def on_trial_result(self, trial: int, result: TrialResult) -> Verdict:
+    def on_trial_result(self, trial: int, result: TrialReport) -> Verdict:
         """Pause a trial at its milestone; the last one to arrive there decides who is kept."""
         if trial in self._stopped:
             return self._stopped[trial]
@@ -206,14 +215,14 @@ class HyperBandScheduler(MetricScheduler):
         if trial in self._stopped:
             return self._stopped[trial]
         if member.is_ready:  # one more result, of the time before it paused
-            return Pause(f"waits for a free place for bracket {bracket.number}")
+            return PauseVerdict(f"waits for a free place for bracket {bracket.number}")
         if not member.arrived or time < bracket.milestone:
             return CONTINUE
         member.paused = True
         waits_for = counted(bracket.missing, "more trial")
-        return Pause(f"waits at {number_text(bracket.milestone)} for {waits_for} of bracket {bracket.number}")
+        return PauseVerdict(f"waits at {number_text(bracket.milestone)} for {waits_for} of bracket {bracket.number}")
 
-    def on_trial_complete(self, trial: int, result: TrialResult | None) -> None:
+    def on_trial_complete(self, trial: int, result: TrialReport | None) -> None:
         """Let the others of its bracket continue without it."""
         self._leave(trial)
 
@@ -239,7 +248,7 @@ class HyperBandScheduler(MetricScheduler):
 
     # ---- decisions
 
-    def choose_trial_to_run(self, request: int, can_start: bool) -> Choice | None:
+    def choose_trial_to_run(self, request: int, can_start: bool) -> NextTrial | None:
         """Resume a trial that was kept, of the bracket of which the least is done; else start a new one; if that
         cannot be, take the bracket that is not full as it is."""
         ready = [bracket for bracket in self._brackets.values() if bracket.next_ready() is not None]
@@ -252,7 +261,7 @@ class HyperBandScheduler(MetricScheduler):
             if trial is not None:
                 member = bracket.members[trial]
                 kept = f"{ordinal(member.place)} of the {counted(member.of, 'trial')} of bracket {bracket.number}"
-                return Resume(trial, f"continues to {number_text(bracket.milestone)}: {kept}")
+                return ResumeChoice(trial, f"continues to {number_text(bracket.milestone)}: {kept}")
         return None
 
     def take_stops(self) -> list[tuple[int, str]]:
@@ -286,7 +295,7 @@ class HyperBandScheduler(MetricScheduler):
         """End trials that have left a bracket: the paused ones are due, the others are stopped at their next result."""
         for trial, member, reason in left:
             del self._bracket_of[trial]
-            self._stopped[trial] = Stop(reason, is_full=reason == bracket.end_reason)
+            self._stopped[trial] = StopVerdict(reason, is_full=reason == bracket.end_reason)
             if member.paused:
                 self._due.append(trial)
         if bracket.is_full and not bracket.members:
@@ -339,7 +348,7 @@ class HyperBandScheduler(MetricScheduler):
                 bracket.members[trial] = _Member(loss_from_json(loss), *rest)
                 self._bracket_of[trial] = number
             self._brackets[number] = bracket
-        self._stopped = {trial: Stop(reason, is_full) for trial, reason, is_full in state["stopped"]}
+        self._stopped = {trial: StopVerdict(reason, is_full) for trial, reason, is_full in state["stopped"]}
         self._due = list(state["due"])
 
     def describe(self) -> list[dict[str, Any]]:

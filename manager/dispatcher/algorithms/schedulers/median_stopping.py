@@ -20,7 +20,16 @@ from proctor.manager.dispatcher.algorithms.schedulers.base import (
     number_text,
     table,
 )
-from proctor.sdk.scheduler import CONTINUE, START, Choice, Pause, Resume, Stop, TrialResult, Verdict
+from proctor.sdk.scheduler import (
+    CONTINUE,
+    START,
+    NextTrial,
+    PauseVerdict,
+    ResumeChoice,
+    StopVerdict,
+    TrialReport,
+    Verdict,
+)
 
 
 def _numbers() -> "array[float]":
@@ -88,7 +97,7 @@ class MedianStoppingScheduler(MetricScheduler):
 
     # ---- what happens to trials
 
-    def on_trial_result(self, trial: int, result: TrialResult) -> Verdict:
+    def on_trial_result(self, trial: int, result: TrialReport) -> Verdict:
         """Compare the trial's best with the median of the others."""
         if trial in self._exempt:
             return CONTINUE
@@ -119,7 +128,7 @@ class MedianStoppingScheduler(MetricScheduler):
         self._stopped += 1
         return self._verdict(trial)
 
-    def on_trial_complete(self, trial: int, result: TrialResult | None) -> None:
+    def on_trial_complete(self, trial: int, result: TrialReport | None) -> None:
         """Keep its curve for comparison, with its final metric in the place of the last one."""
         if result is not None and trial not in self._exempt and not math.isnan(time := result.time(self._time_attr)):
             self._histories.setdefault(trial, _History()).add(time, self._loss(result))
@@ -141,20 +150,20 @@ class MedianStoppingScheduler(MetricScheduler):
 
     # ---- decisions
 
-    def choose_trial_to_run(self, request: int, can_start: bool) -> Choice | None:
+    def choose_trial_to_run(self, request: int, can_start: bool) -> NextTrial | None:
         """Start new trials; then resume the paused ones, first in, first out."""
         if can_start:
             return START
         if not self._paused:
             return None
-        return Resume(self._paused[0], "continues, since no better trial needs the place")
+        return ResumeChoice(self._paused[0], "continues, since no better trial needs the place")
 
     def _verdict(self, trial: int) -> Verdict:
         if self._hard_stop:
-            return Stop(self._judged[trial])
+            return StopVerdict(self._judged[trial])
         if trial not in self._paused:
             self._paused.append(trial)
-        return Pause(self._judged[trial])
+        return PauseVerdict(self._judged[trial])
 
     def _forget(self, trial: int) -> None:
         self._exempt.discard(trial)

@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from proctor.manager.dispatcher.algorithms.catalog import unknown_name
 from proctor.manager.dispatcher.algorithms.schedulers.base import (
     MetricScheduler,
     counted,
@@ -30,9 +31,8 @@ from proctor.manager.dispatcher.algorithms.schedulers.base import (
     plain,
     table,
 )
-from proctor.manager.dispatcher.algorithms.catalog import unknown_name
 from proctor.sdk import scheduler
-from proctor.sdk.scheduler import CONTINUE, START, Clone, Pause, Resume, TrialResult, Verdict
+from proctor.sdk.scheduler import CONTINUE, START, CloneChoice, PauseVerdict, ResumeChoice, TrialReport, Verdict
 from proctor.sdk.space import (
     Choice,
     NestedChoice,
@@ -268,7 +268,7 @@ class PbtScheduler(MetricScheduler):
         self._added += 1
         self._is_complete = self._is_complete or self._added >= self._size
 
-    def on_trial_result(self, trial: int, result: TrialResult) -> Verdict:
+    def on_trial_result(self, trial: int, result: TrialReport) -> Verdict:
         """Compare a trial that has trained for an interval since the last time."""
         state = self._trials.get(trial)
         time = result.time(self._time_attr)
@@ -276,7 +276,7 @@ class PbtScheduler(MetricScheduler):
             return CONTINUE
         if state.waits or state.exploits:
             state.paused = True
-            return Pause(self._reason(trial, state))
+            return PauseVerdict(self._reason(trial, state))
         if time < self._burn_in:
             return CONTINUE
         if self._synch:
@@ -291,9 +291,9 @@ class PbtScheduler(MetricScheduler):
         if not state.exploits and not makes_room:
             return CONTINUE
         state.paused = True
-        return Pause(self._reason(trial, state))
+        return PauseVerdict(self._reason(trial, state))
 
-    def on_trial_complete(self, trial: int, result: TrialResult | None) -> None:
+    def on_trial_complete(self, trial: int, result: TrialReport | None) -> None:
         """Continue with the rest of the population."""
         self._leave(trial)
 
@@ -334,7 +334,7 @@ class PbtScheduler(MetricScheduler):
 
     # ---- decisions
 
-    def choose_trial_to_run(self, request: int, can_start: bool) -> scheduler.Choice | None:
+    def choose_trial_to_run(self, request: int, can_start: bool) -> scheduler.NextTrial | None:
         """Fill the population; then let the trial continue that has trained least, as itself or as a clone."""
         if can_start and self._added < self._size:
             return START
@@ -352,17 +352,19 @@ class PbtScheduler(MetricScheduler):
             return None
         return self._step_of(max(self._next_sync if self._synch else state.time + self._interval, self._burn_in))
 
-    def _continuation(self, trial: int, exploits: bool) -> scheduler.Choice:
+    def _continuation(self, trial: int, exploits: bool) -> scheduler.NextTrial:
         donors = self._donors(trial) if exploits else []
         state = self._trials[trial]
         if not donors:
-            return Resume(trial, f"continues from {number_text(state.time)}, the least training of those that wait")
+            return ResumeChoice(
+                trial, f"continues from {number_text(state.time)}, the least training of those that wait"
+            )
         donor = self.rng("donor", trial, state.generation).choice(donors)
         parameters = self._trials[donor].parameters
         if isinstance(parameters, Mapping):
             parameters = self._mutations.explore(parameters, self.rng("explore", trial, state.generation))
         value = self._value_text(self._trials[donor].loss)
-        return Clone(trial, donor, parameters, f"continues from trial {donor}, which is at {value}")
+        return CloneChoice(trial, donor, parameters, f"continues from trial {donor}, which is at {value}")
 
     def _reason(self, trial: int, state: _Trial) -> str:
         at = number_text(state.time)
@@ -413,7 +415,7 @@ class PbtScheduler(MetricScheduler):
         reason = self._reason(trial, state)
         if self._is_complete and self._all_wait():
             self._compare_all()
-        return Pause(reason)
+        return PauseVerdict(reason)
 
     def _all_wait(self) -> bool:
         return bool(self._trials) and all(state.waits for state in self._trials.values())
@@ -431,7 +433,7 @@ class PbtScheduler(MetricScheduler):
         lower, _ = self._quantiles()
         return [trial for trial in lower if self._donors(trial)]
 
-    def _choice_of_incomplete(self) -> scheduler.Choice | None:
+    def _choice_of_incomplete(self) -> scheduler.NextTrial | None:
         """Return what continues first if the population counts as complete as it is."""
         paused = [(state.time, trial) for trial, state in self._trials.items() if state.paused]
         if not paused:
@@ -443,7 +445,7 @@ class PbtScheduler(MetricScheduler):
         if self._is_complete or not self._all_wait():
             return False
         choice = self._choice_of_incomplete()
-        return isinstance(choice, (Resume, Clone)) and choice.trial == trial
+        return isinstance(choice, (ResumeChoice, CloneChoice)) and choice.trial == trial
 
     def _leave(self, trial: int) -> None:
         self._trials.pop(trial, None)

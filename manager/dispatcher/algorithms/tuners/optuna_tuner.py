@@ -294,8 +294,8 @@ class OptunaTuner(TunerAlgorithm):
             self._enter_pruned(known, known.pruned_at)
 
     def _enter_pruned(self, known: _Known, step: int) -> None:
-        """A running trial can be told its intermediate values only while it is being asked for: so it fails, and one
-        that was pruned takes its place."""
+        """A running trial takes intermediate values only while it is being asked for: so it fails, and one that was
+        pruned takes its place."""
         assert known.flat is not None and known.loss is not None, "only what is in the study is finished there"
         distributions = {axis.name: distribution_of(axis) for axis in self._flat_space.axes_of(known.flat)}
         values = {step: self.study_loss(known.loss)}

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from proctor.manager.dispatcher.algorithms.schedulers.asha import AshaScheduler
-from proctor.sdk.scheduler import Continue, Start, Stop, TrialResult
+from proctor.sdk.scheduler import ContinueVerdict, StartChoice, StopVerdict, TrialReport
 
 
 def test_trials_go_to_brackets_by_the_softmax_of_their_rungs():
@@ -44,16 +44,16 @@ def test_arguments_that_make_no_sense_are_refused(arguments, message):
 def test_a_time_that_is_missing_decides_nothing():
     scheduler = AshaScheduler(time_attr="epoch", max_t=2)
     scheduler.on_trial_add(0, {})
-    assert isinstance(scheduler.on_trial_result(0, TrialResult(0.1, 50)), Continue)
+    assert isinstance(scheduler.on_trial_result(0, TrialReport(0.1, 50)), ContinueVerdict)
     assert scheduler.next_milestone(0) is None
-    assert isinstance(scheduler.on_trial_result(0, TrialResult(0.1, 50, metrics={"epoch": 2})), Stop)
+    assert isinstance(scheduler.on_trial_result(0, TrialReport(0.1, 50, metrics={"epoch": 2})), StopVerdict)
 
 
 def test_its_table_shows_each_rung():
     scheduler = AshaScheduler(type="promotion", max_t=9, reduction_factor=3)
     for trial, value in enumerate([0.1, 0.3, 0.2]):
         scheduler.on_trial_add(trial, {})
-        scheduler.on_trial_result(trial, TrialResult(value, 1))
+        scheduler.on_trial_result(trial, TrialReport(value, 1))
     scheduler.on_trial_resume(1)
     (table,) = scheduler.describe()
     assert table["columns"] == ["milestone", "trials", "best value", "promoted", "waiting"]
@@ -70,7 +70,7 @@ def seconds_of_each_part(trials: int, parts: int, kind: str) -> list[float]:
     while added < trials:
         while len(running) < 1000 and added < trials:
             choice = scheduler.choose_trial_to_run(0, True)
-            if isinstance(choice, Start):
+            if isinstance(choice, StartChoice):
                 scheduler.on_trial_add(added, {})
                 running.append(added)
                 added += 1
@@ -81,11 +81,11 @@ def seconds_of_each_part(trials: int, parts: int, kind: str) -> list[float]:
                 running.append(choice.trial)
         place = rng.randrange(len(running))
         trial = running[place]
-        verdict = scheduler.on_trial_result(trial, TrialResult(quality[trial], scheduler.next_milestone(trial)))
-        if not isinstance(verdict, Continue):
+        verdict = scheduler.on_trial_result(trial, TrialReport(quality[trial], scheduler.next_milestone(trial)))
+        if not isinstance(verdict, ContinueVerdict):
             running[place] = running[-1]
             running.pop()
-        if isinstance(verdict, Stop):
+        if isinstance(verdict, StopVerdict):
             scheduler.on_trial_remove(trial)
     return [after - before for before, after in pairwise(marks)]
 

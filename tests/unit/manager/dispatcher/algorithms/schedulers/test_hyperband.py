@@ -1,7 +1,7 @@
 import pytest
 
 from proctor.manager.dispatcher.algorithms.schedulers.hyperband import HyperBandScheduler, band
-from proctor.sdk.scheduler import Resume, TrialResult
+from proctor.sdk.scheduler import ResumeChoice, TrialReport
 
 
 @pytest.mark.parametrize(
@@ -31,11 +31,11 @@ def test_the_bracket_of_which_the_least_is_done_continues_first():
     for trial in range(3 + 5 + 9):
         scheduler.on_trial_add(trial, {})
     for trial in range(3, 8):
-        scheduler.on_trial_result(trial, TrialResult(0.5, 3))
+        scheduler.on_trial_result(trial, TrialReport(0.5, 3))
     for trial in range(8, 17):
-        scheduler.on_trial_result(trial, TrialResult(0.5, 1))
+        scheduler.on_trial_result(trial, TrialReport(0.5, 1))
     choice = scheduler.choose_trial_to_run(1, True)
-    assert isinstance(choice, Resume)
+    assert isinstance(choice, ResumeChoice)
     assert choice.trial == 8
 
 

@@ -3,7 +3,7 @@ import random
 import pytest
 
 from proctor.manager.dispatcher.algorithms.schedulers.pbt import Mutations, PbtScheduler, read_mutations
-from proctor.sdk.scheduler import Clone, TrialResult
+from proctor.sdk.scheduler import CloneChoice, TrialReport
 from proctor.sdk.space import SearchSpaceError, parse_search_space
 
 SPACE = parse_search_space(
@@ -77,20 +77,20 @@ def population(**arguments):
     for trial in range(4):
         scheduler.on_trial_add(trial, PARAMETERS)
     for trial, value in enumerate([0.9, 0.5, 0.4, 0.1]):
-        scheduler.on_trial_result(trial, TrialResult(value, 1))
+        scheduler.on_trial_result(trial, TrialReport(value, 1))
     return scheduler
 
 
 def test_a_clone_is_the_same_however_often_it_is_asked_for_and_another_the_next_time():
     scheduler = population(seed=3)
     first = scheduler.choose_trial_to_run(1, False)
-    assert isinstance(first, Clone)
+    assert isinstance(first, CloneChoice)
     assert scheduler.choose_trial_to_run(2, True) == first == population(seed=3).choose_trial_to_run(9, False)
     assert SPACE.contains({name: value for name, value in first.parameters.items() if name != "other"})
     scheduler.on_trial_clone(first.trial, first.donor, first.parameters)
-    scheduler.on_trial_result(first.trial, TrialResult(0.0, 2))
+    scheduler.on_trial_result(first.trial, TrialReport(0.0, 2))
     second = scheduler.choose_trial_to_run(3, False)
-    assert isinstance(second, Clone)
+    assert isinstance(second, CloneChoice)
     assert second.parameters != first.parameters
 
 

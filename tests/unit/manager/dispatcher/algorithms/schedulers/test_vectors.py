@@ -11,7 +11,16 @@ from proctor.manager.dispatcher.algorithms.schedulers.asha import AshaScheduler
 from proctor.manager.dispatcher.algorithms.schedulers.hyperband import BohbScheduler, HyperBandScheduler
 from proctor.manager.dispatcher.algorithms.schedulers.median_stopping import MedianStoppingScheduler
 from proctor.manager.dispatcher.algorithms.schedulers.pbt import PbtScheduler
-from proctor.sdk.scheduler import Clone, Continue, Pause, Resume, Start, Stop, TrialResult, TrialScheduler
+from proctor.sdk.scheduler import (
+    CloneChoice,
+    ContinueVerdict,
+    PauseVerdict,
+    ResumeChoice,
+    StartChoice,
+    StopVerdict,
+    TrialReport,
+    TrialScheduler,
+)
 
 VECTORS = Path(__file__).parents[5] / "vectors"
 SCHEDULERS = (AshaScheduler, BohbScheduler, HyperBandScheduler, MedianStoppingScheduler, PbtScheduler)
@@ -23,17 +32,17 @@ def shown(found: Any) -> list[Any]:
     """A verdict or a choice as it is written in a vector, with its reason last."""
     if found is None:
         return [None]
-    if isinstance(found, Continue | Start):
-        return ["continue" if isinstance(found, Continue) else "start"]
-    if isinstance(found, Pause | Stop):
+    if isinstance(found, ContinueVerdict | StartChoice):
+        return ["continue" if isinstance(found, ContinueVerdict) else "start"]
+    if isinstance(found, PauseVerdict | StopVerdict):
         return [type(found).__name__.lower(), found.reason]
-    assert isinstance(found, Resume | Clone)
-    donors = [found.donor] if isinstance(found, Clone) else []
+    assert isinstance(found, ResumeChoice | CloneChoice)
+    donors = [found.donor] if isinstance(found, CloneChoice) else []
     return [type(found).__name__.lower(), found.trial, *donors, found.reason]
 
 
-def result_of(step: int, value: float | None) -> TrialResult:
-    return TrialResult(math.nan if value is None else value, step, seconds=10.0 * step)
+def result_of(step: int, value: float | None) -> TrialReport:
+    return TrialReport(math.nan if value is None else value, step, seconds=10.0 * step)
 
 
 def make(scheduler: TrialScheduler, call: list[Any]) -> tuple[Any, Any]:
