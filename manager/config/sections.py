@@ -1,9 +1,9 @@
 """The sections of a configuration that need more than their model: algorithms, search space and training service.
 
 Names and arguments of tuner, assessor and trial scheduler are checked against the algorithms that the dispatcher
-offers; names that the user has given to classes (`proctor algo register`) become those classes. The search space, inline or in a file, is
-checked as the tuner will read it. Of `trainingService` it is settled, before it is validated, which platform it names
-and what of it belongs to the root.
+offers; names that the user has given to classes (`proctor algo register`) become those classes. The search space,
+inline or in a file, is checked as the tuner will read it. Of `trainingService` it is settled, before it is validated,
+which platform it names and what of it belongs to the root.
 """
 
 import os

@@ -4,7 +4,8 @@
 
 Entry: `experiment.Experiment`. Reading order: experiment, config, credentials, results, client (REST as Python calls),
 with its parts `result_calls` and `trial_calls`, transport, events (the stream of changes), logs, home (where a manager
-keeps its things), code_files, flattening (what nested values are called in tables), errors. Trials never import this package.
+keeps its things), code_files, flattening (what nested values are called in tables), errors. Trials never import this
+package.
 """
 
 from typing import TYPE_CHECKING, Any

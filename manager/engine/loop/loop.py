@@ -339,7 +339,10 @@ class ExperimentLoop:
         tuning.advance(state, turn)
         tuning.request(state, turn)
         if has_forgotten_trials(state.progress(turn.monotonic)):
-            await self._end_paused(turn)
+            if turn.paused:
+                self.inbox.post(m.Wake())  # once the store has them
+            else:
+                await self._end_paused(turn)
         offer_preemptible(state, self.context)
         if not places_stay:
             await place_waiting(state, turn, self.context)

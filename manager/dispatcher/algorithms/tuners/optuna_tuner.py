@@ -220,7 +220,7 @@ class OptunaTuner(TunerAlgorithm):
         self._finish(known)
 
     def receive_pruned(self, parameter_id: int, parameters: Parameters, value: float, step: int) -> None:
-        """Enter the trial as a pruned one: Optuna ranks it behind all full results, and among its like by step first."""
+        """Enter the trial as a pruned one: Optuna ranks it behind full results, and among its like by step first."""
         known = self._pending.pop(parameter_id, None)
         if known is not None:
             known.loss, known.pruned_at = loss_of(value, self._maximize), step
@@ -296,7 +296,8 @@ class OptunaTuner(TunerAlgorithm):
     def _enter_pruned(self, known: _Known, step: int) -> None:
         """A running trial takes intermediate values only while it is being asked for: so it fails, and one that was
         pruned takes its place."""
-        assert known.flat is not None and known.loss is not None, "only what is in the study is finished there"
+        assert known.flat is not None, "only what is in the study is finished there"
+        assert known.loss is not None, "what was pruned had a value"
         distributions = {axis.name: distribution_of(axis) for axis in self._flat_space.axes_of(known.flat)}
         values = {step: self.study_loss(known.loss)}
         pruned = create_trial(

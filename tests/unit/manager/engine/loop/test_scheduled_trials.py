@@ -27,9 +27,9 @@ def test_requests_are_answered_by_trials_that_are_resumed_and_cloned(run: Schedu
         ("clone", 2, 4, 2),
     ]
     attempts = {(trial, number): (parameter_id, origin) for trial, number, parameter_id, _, origin, _ in found["jobs"]}
-    assert attempts[0, 2] == (0, (0, "1", 2))  # resumed: the same parameters, its own checkpoint
-    assert attempts[1, 2] == (5, (0, "2", 2))  # cloned: other parameters, the donor's checkpoint
-    assert attempts[2, 3] == (13, (4, "2", 4))  # and cloned again
+    assert attempts[0, 2] == (0, (0, "1", 3))  # resumed: the same parameters, its own checkpoint
+    assert attempts[1, 2] == (5, (0, "2", 3))  # cloned: other parameters, the donor's checkpoint
+    assert attempts[2, 3] == (13, (4, "2", 5))  # and cloned again
     assert found["trials"][1][1:3] == (found["decisions"][1][6], 5)
     for points in found["curves"]:
         assert [sequence for sequence, _ in points] == list(range(len(points)))
@@ -38,7 +38,7 @@ def test_requests_are_answered_by_trials_that_are_resumed_and_cloned(run: Schedu
 def test_reports_say_job_step_and_how_long_the_trial_has_run(run: ScheduledRun) -> None:
     outcome = run("Random")
     rows = [row for row in outcome.channels[0].reports if row.trial_id == outcome.channels[0].reports[0].trial_id]
-    assert [(row.job_number, row.sequence) for row in rows] == [(1, 0), (1, 1), (2, 2), (2, 3), (3, 4), (3, 5)]
+    assert [(row.job_number, row.sequence) for row in rows] == [(1, 0), (1, 1), (1, 2), (2, 3), (2, 4), (3, 5)]
     assert [row.step for row in rows] == [100, 200, 300, 400, 500, 600]
     assert [round(row.seconds or 0.0, 3) for row in rows] == [10.0, 20.0, 30.0, 40.0, 50.0, 60.0]  # pauses do not count
 
