@@ -324,7 +324,8 @@ export interface paths {
          * @description Because it was unreachable when they were stopped, or the files could not be stored. Connects the machine, copies
          *     the files to the folder of their experiment, and removes them from the machine. The answer is a line of JSON every
          *     few seconds until `is_finished`, for one experiment after the other; none if there is nothing to collect. It
-         *     continues if the client disconnects; another request joins it.
+         *     continues if the client disconnects; another request joins it. The answer, not the collection, ends when the token
+         *     is revoked.
          */
         post: operations["collect_files"];
         delete?: never;
