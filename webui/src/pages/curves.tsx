@@ -107,7 +107,7 @@ function CurvesOfTrials({ experiment }: { experiment: Experiment }) {
   const label = `${countOf(lines.length, "curve")} of ${countOf(points, "point")}${shownDensity ? ` over the density of ${shownDensity.curves}` : ""}`;
   return (
     <>
-      <Controls settings={settings} trials={trials} ranges={ranges} />
+      <Controls experiment={experiment} settings={settings} ranges={ranges} />
       <p className="soft curves-notes" role="status">
         {found.data && `${countOf(trials.length, "trial")} shown`}
         {shownDensity && ` over the density of ${countOf(shownDensity.curves, "curve")}`}
@@ -209,14 +209,14 @@ function union(range: Range | null, span: Spans["x"] | undefined): Range | null 
 }
 
 interface ControlsProps {
+  experiment: Experiment;
   settings: Settings;
-  trials: ShownTrial[];
   ranges: [x: Range, y: Range] | null;
 }
 
-function Controls({ settings, trials, ranges }: ControlsProps) {
+function Controls({ experiment, settings, ranges }: ControlsProps) {
   const { set, key, x, log, logX, logY, isRunning, isAll } = settings;
-  const keys = useMetricKeys(trials);
+  const keys = useMetricKeys(experiment.id, isOver(experiment));
   const offered = key && !keys.includes(key) ? [...keys, key] : keys;
   const toggle = (axis: string) => set.log(log.includes(axis) ? log.replace(axis, "") : [...log, axis].sort().join(""));
   return (
