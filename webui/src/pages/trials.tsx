@@ -1,6 +1,6 @@
 // All trials of an experiment: filtered, in any order, with the columns in which they differ.
 
-import { useEffect, useMemo, useRef, useState } from "react";
+import { useMemo, useRef, useState } from "react";
 import { ApiProblem } from "../api/client";
 import type { Column, Table } from "../api/columns";
 import { ALL_COLUMNS, type ExportFormat, type TableQuery, tableUrl, useSession, useTable } from "../api/queries";
@@ -12,6 +12,8 @@ import { SelectedTrials } from "../components/selected";
 import { Status } from "../components/status";
 import { TrialForm } from "../components/trial_form";
 import { capitalized, countOf, statusWord } from "../format";
+import { saveFile } from "../logs/download";
+import { useDraft } from "../state/draft";
 import { isOver } from "../state/progress";
 import { SAVED } from "../state/root";
 import type { Selection } from "../state/selection";
@@ -78,7 +80,9 @@ function TrialTable({ experiment }: { experiment: Experiment }) {
               <button
                 type="button"
                 className="link"
-                onClick={() => saveCsv(`${experiment.id}.csv`, toCsv(table, columns))}
+                onClick={() =>
+                  saveFile(`${experiment.id}.csv`, new Blob([toCsv(table, columns)], { type: "text/csv" }))
+                }
               >
                 CSV
               </button>
@@ -123,26 +127,7 @@ function isFilterProblem(error: Error | null): error is ApiProblem {
 /** A field for the filter, and what is wrong with it, with its place. */
 function FilterField(props: { filter: string; onFilter: (filter: string) => void; error: Error | null }) {
   const { filter, onFilter, error } = props;
-  const [text, setText] = useState(filter);
-  const applied = useRef(filter);
-  useEffect(() => {
-    // Changed elsewhere: by a button, or by going back.
-    if (filter !== applied.current) setText(filter);
-    applied.current = filter;
-  }, [filter]);
-  useEffect(() => {
-    if (text === applied.current) return;
-    const timer = setTimeout(() => {
-      applied.current = text;
-      onFilter(text);
-    }, TYPING_MILLISECONDS);
-    return () => clearTimeout(timer);
-  }, [text, onFilter]);
-  const applyNow = () => {
-    if (text === applied.current) return;
-    applied.current = text;
-    onFilter(text);
-  };
+  const [text, setText, applyNow] = useDraft(filter, onFilter, TYPING_MILLISECONDS);
   const problem = isFilterProblem(error) ? error.problem?.problems?.[0] : undefined;
   return (
     <div className="filter">
@@ -255,13 +240,4 @@ function Exports(props: { experiment: Experiment; query: TableQuery; shown: Colu
       {FORMAT_WORDS[format]}
     </a>
   ));
-}
-
-/** In a saved file there is no manager to write it. */
-function saveCsv(name: string, text: string): void {
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
-  link.download = name;
-  link.click();
-  URL.revokeObjectURL(link.href);
 }

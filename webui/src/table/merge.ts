@@ -48,7 +48,8 @@ export function onlyRowsOf(table: Table, wanted: Table): Table {
   return { ...table, rows: kept.length, matched: kept.length, columns };
 }
 
-function numbersOf(table: Table): number[] {
+/** The numbers of the table's trials, row by row. Raises RangeError for a table that does not have them. */
+export function numbersOf(table: Table): number[] {
   const column = table.columns.find((each) => each.name === "no");
   if (!column) throw new RangeError("rows of a table without numbers cannot be found");
   return Array.from({ length: table.rows }, (_, row) => Number(column.at(row)));
