@@ -167,5 +167,13 @@ function toColumn(pair: Pair, order: number[]): Column {
   const { name, type, varied } = pair;
   const values = order.map((row) => valueAt(pair, row));
   const varies = varied || values.some((value) => value !== values[0]);
-  return { name, type, varies, at: (row) => values[row] ?? null };
+  return { name, type, varies, at: reader(values) };
+}
+
+/**
+ * Made apart from where the values are: closures of one function share what any of them uses, so that one made there would
+ * keep the column before, that one the column before it, and so on.
+ */
+function reader(values: readonly Value[]): Column["at"] {
+  return (row) => values[row] ?? null;
 }
