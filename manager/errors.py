@@ -2,7 +2,6 @@
 
 ManagerError
 ├── NotFound        404  no experiment, trial or job of that id
-├── Ambiguous       409  an id prefix matches several
 ├── Conflict        409  not in this status
 ├── BadRequest      422  the input is wrong; `problems` lists every fault
 ├── Refused         403  not allowed by configuration
@@ -25,13 +24,6 @@ class NotFound(ManagerError):
 
     status_code = 404
     title = "Not found"
-
-
-class Ambiguous(ManagerError):
-    """The id prefix fits more than one."""
-
-    status_code = 409
-    title = "Ambiguous id"
 
 
 class Conflict(ManagerError):

@@ -10,7 +10,7 @@ import hmac
 import json
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -54,6 +54,8 @@ class NamedTokens:
         """:param now: Unix time."""
         self._path = path
         self._now = now
+        self._change = asyncio.Lock()
+        """Held while a token is made or revoked, until that is on the disk."""
         self._tokens: dict[str, NamedToken] = {}  # by name in lower case
 
     @classmethod
@@ -82,7 +84,7 @@ class NamedTokens:
         """All of them, by name."""
         return [self._tokens[key] for key in sorted(self._tokens)]
 
-    def add(self, name: str, access: Access, *, created_by: str) -> tuple[str, NamedToken]:
+    async def add(self, name: str, access: Access, *, created_by: str) -> tuple[str, NamedToken]:
         """Make a token and return it: nothing can show it again. Raises BadRequest for a name that cannot be used,
         Conflict for one that is taken or where there are too many, Unavailable where the file cannot be written."""
         if not is_token_name(name):
@@ -92,24 +94,29 @@ class NamedTokens:
             )
         if name.lower() in RESERVED_NAMES:
             raise BadRequest(f"the name {name!r} is used by Proctor itself; choose another one")
-        if name.lower() in self._tokens:
-            raise Conflict(
-                f"there is a token {self._tokens[name.lower()].name!r} already; revoke it, or choose another name"
-            )
-        if len(self._tokens) >= MOST_TOKENS:
-            raise Conflict(f"there are {MOST_TOKENS} tokens, as many as there may be; revoke one first")
-        token = PREFIX + secrets.token_urlsafe(32)
-        made = NamedToken(name, access, _hash(token), _hash(cookie_of(token)), self._now(), created_by)
-        self._write({**self._tokens, name.lower(): made})
+        async with self._change:
+            if name.lower() in self._tokens:
+                raise Conflict(
+                    f"there is a token {self._tokens[name.lower()].name!r} already; revoke it, or choose another name"
+                )
+            if len(self._tokens) >= MOST_TOKENS:
+                raise Conflict(f"there are {MOST_TOKENS} tokens, as many as there may be; revoke one first")
+            token = PREFIX + secrets.token_urlsafe(32)
+            made = NamedToken(name, access, _hash(token), _hash(cookie_of(token)), self._now(), created_by)
+            await asyncio.to_thread(self._write, [*self._tokens.values(), made])
+            self._tokens[name.lower()] = made
         return token, made
 
-    def revoke(self, name: str) -> None:
+    async def revoke(self, name: str) -> None:
         """From now on nothing can be done with it, and what it holds open ends. Raises NotFound, Unavailable."""
-        token = self._tokens.get(name.lower())
-        if token is None:
-            known = ", ".join(each.name for each in self.all()) or "none"
-            raise NotFound(f"there is no token {name[:80]!r}; named tokens: {known}")
-        self._write({key: each for key, each in self._tokens.items() if each is not token})
+        async with self._change:
+            token = self._tokens.get(name.lower())
+            if token is None:
+                known = ", ".join(each.name for each in self.all()) or "none"
+                raise NotFound(f"there is no token {name[:80]!r}; named tokens: {known}")
+            others = [each for key, each in self._tokens.items() if key != name.lower()]
+            await asyncio.to_thread(self._write, others)
+            del self._tokens[name.lower()]
         token.revoked.set()
 
     def find(self, token: str) -> NamedToken | None:
@@ -130,20 +137,21 @@ class NamedTokens:
             return token
         used = replace(token, last_used_at=hour)
         self._tokens[token.name.lower()] = used
+        if self._change.locked():  # the file is being written without it; the next write has it
+            return used
         try:
-            self._write(self._tokens, durable=False)
+            self._write(self._tokens.values(), durable=False)
         except Unavailable as error:  # it is known until the manager ends
             log.warning("the use of token %s is not recorded: %s", token.name, error, extra={"action": "token.use"})
         return used
 
-    def _write(self, tokens: dict[str, NamedToken], *, durable: bool = True) -> None:
-        entries = [_to_json(token) for token in tokens.values()]
-        content = json.dumps({"version": _VERSION, "tokens": entries}, indent=1).encode()
+    def _write(self, tokens: Iterable[NamedToken], *, durable: bool = True) -> None:
+        """Blocks on the disk where it is durable."""
+        content = json.dumps({"version": _VERSION, "tokens": [_to_json(token) for token in tokens]}, indent=1).encode()
         try:
             replace_file(str(self._path), content, durable=durable)
         except OSError as error:
             raise Unavailable(f"cannot write {self._path}: {error.strerror or error}") from error
-        self._tokens = dict(tokens)
 
 
 def _hash(text: str) -> str:

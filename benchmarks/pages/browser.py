@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
@@ -22,7 +22,7 @@ from proctor.manager.sample import SampleSize, fill
 from proctor.manager.settings import Home
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Locator, Page
 
 BROWSER = "/usr/bin/chromium-headless-shell"
 ASSETS = Path(__file__).parents[2] / "manager/static/assets"
@@ -36,8 +36,22 @@ OPEN_PAGES = 5
 EVENTS = 200
 DEFAULT_MINUTES = 0.5
 ROUNDS = 5
+REST_MILLISECONDS = 1000
+"""Until what a page reads after it is drawn has been read, before it is clicked on."""
 _TABLE_IS_DRAWN = "document.querySelectorAll('[role=rowheader]').length > 5"
 _CHART_IS_DRAWN = "document.querySelector('[role=img] canvas, canvas') && document.querySelector('.figures')"
+_WATCH = """
+    const watch = (isDrawn, report) => {
+        const after = new MessageChannel();  // its message arrives when the frame was painted
+        const look = () => {
+            if (!isDrawn()) return requestAnimationFrame(look);
+            after.port1.onmessage = () => report(performance.now());
+            after.port2.postMessage(null);
+        };
+        requestAnimationFrame(look);
+    };
+"""
+"""Reports the time, since the request for the page, of the first frame in which something is drawn."""
 
 
 def measure(quick: bool) -> list[Row]:
@@ -75,13 +89,15 @@ def _paints(browser: "Browser", running: harness.RunningManager, experiment: str
     filtering: list[float] = []
     for _ in range(rounds):
         with visit(browser, running.client.url, str(running.client.token)) as page:
-            overview.append(_until(page, lambda: _go(page, running, f"experiments/{experiment}"), _CHART_IS_DRAWN))
+            overview.append(_paint(page, f"{running.client.url}/experiments/{experiment}", _CHART_IS_DRAWN))
         with visit(browser, running.client.url, str(running.client.token)) as page:
-            table.append(_until(page, lambda: _go(page, running, f"experiments/{experiment}/trials"), _TABLE_IS_DRAWN))
+            table.append(_paint(page, f"{running.client.url}/experiments/{experiment}/trials", _TABLE_IS_DRAWN))
+            page.wait_for_timeout(REST_MILLISECONDS)
             head = page.get_by_role("columnheader", name="momentum").get_by_role("button")
-            sorting.append(_until(page, head.click, _answered("sort=")))
+            sorting.append(_click(head, _answered("sort=")))
+            page.wait_for_timeout(REST_MILLISECONDS)
             chip = page.locator("button.chip", has_text="failed")
-            filtering.append(_until(page, chip.click, _answered("filter=")))
+            filtering.append(_click(chip, _answered("filter=")))
     paint, trip = TARGET_PAINT_MILLISECONDS, TARGET_ROUND_TRIP_MILLISECONDS
     return [
         _row(f"{work}first useful paint of the overview, empty cache", overview, paint),
@@ -95,21 +111,26 @@ def _row(what: str, taken: list[float], target: int) -> Row:
     return Row(what, "–", spread(taken, " ms"), "–", f"median < {target} ms", median(taken) < target)
 
 
-def _go(page: "Page", running: harness.RunningManager, path: str) -> None:
-    page.goto(f"{running.client.url}/{path}", wait_until="commit")
-
-
 def _answered(part: str) -> str:
     """The address has changed, and the rows are those of the answer."""
     return f"location.search.includes('{part}') && !document.querySelector('.pending') && {_TABLE_IS_DRAWN}"
 
 
-def _until(page: "Page", act: Callable[[], object], condition: str) -> float:
-    """Milliseconds from an act until a condition holds in a frame of the page."""
-    began = time.perf_counter()
-    act()
-    page.wait_for_function(condition)
-    return (time.perf_counter() - began) * 1000
+def _paint(page: "Page", url: str, condition: str) -> float:
+    """Milliseconds, as the page itself counts them, from its request to the first frame in which a condition holds."""
+    page.add_init_script(f"{_WATCH} watch(() => {condition}, (time) => {{ globalThis.drawnAt = time; }});")
+    page.goto(url, wait_until="commit")
+    return float(page.wait_for_function("globalThis.drawnAt").json_value())
+
+
+def _click(element: "Locator", condition: str) -> float:
+    """Milliseconds, as the page itself counts them, from a click to the frame in which a condition holds."""
+    script = f"""element => {{ {_WATCH}
+        const began = performance.now();
+        element.click();
+        return new Promise((resolve) => watch(() => {condition}, (time) => resolve(time - began)));
+    }}"""
+    return float(element.evaluate(script))
 
 
 @contextmanager
@@ -182,12 +203,22 @@ def _heap(page: "Page") -> float:
 
 
 def _share(pid: int, seconds: float) -> float:
-    """Percent of a core that a process and its threads use meanwhile."""
+    """Percent of a core that a process and those that it has started use meanwhile."""
     before, began = _processor_seconds(pid), time.perf_counter()
     time.sleep(seconds)
     return (_processor_seconds(pid) - before) / (time.perf_counter() - began) * 100
 
 
 def _processor_seconds(pid: int) -> float:
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+    """Of a process, its threads and the processes that it has started, those that have ended included."""
+    used = _field(pid, 15) + _field(pid, 16)
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        used += int((task / "schedstat").read_text().split()[0]) / 1e9
+        used += sum(_processor_seconds(int(child)) for child in (task / "children").read_text().split())
+    return used
+
+
+def _field(pid: int, number: int) -> float:
+    """A time in /proc/PID/stat in seconds; fields are counted from 0."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[number - 2]) / os.sysconf("SC_CLK_TCK")

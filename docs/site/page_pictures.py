@@ -60,7 +60,7 @@ def draw(folder: Path) -> None:
                 visitor.expected_errors = ("404", "409", "503")  # a made-up trial has no files
                 for picture, (path, text) in PAGES.items():
                     page = visitor.goto(path.format(**names))
-                    page.get_by_text(text, exact=False).first.wait_for()
+                    page.get_by_text(text).locator("visible=true").first.wait_for()
                     page.wait_for_function("() => !/Reading the|Computing/.test(document.body.innerText)")
                     page.wait_for_timeout(1000)  # charts are drawn after their data have come
                     page.screenshot(path=folder / f"{picture}.png", animations="disabled")

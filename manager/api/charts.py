@@ -1,6 +1,6 @@
 """The curves of many trials as they travel: point by point, or as counts of how many pass through each cell of a chart.
 
-docs/rest.md describes both formats. `curves_block` and `density_block` are run where heavy reads are.
+docs/rest.md describes both formats. `curves_block`, `curve_keys` and `density_block` are run where heavy reads are.
 """
 
 import gzip
@@ -74,6 +74,11 @@ def curves_block(connection: sqlite3.Connection, wanted: CurveQuery) -> bytes:
             *(curve.values for _, curve in found),
         ]
     )
+
+
+def curve_keys(connection: sqlite3.Connection, member: int) -> list[str]:
+    """What the curves of a member can be drawn of, besides its number."""
+    return curves.keys(connection, member=member)
 
 
 def _read(connection: sqlite3.Connection, wanted: CurveQuery) -> list[tuple[TrialStart, Curve]]:

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from proctor.manager.api.json_types import Json, json_to_wire, rfc3339, utc
 from proctor.manager.api.models import Resource
-from proctor.manager.api.table_files import FileFormat, table_to_csv, table_to_parquet
+from proctor.manager.api.table_files import FileFormat, table_to_csv, table_to_parquet, to_double
 from proctor.manager.store.trial_table import table
 from proctor.manager.store.trial_table.columns import CurveValues
 from proctor.manager.store.trial_table.table import TableColumn, TrialTable
@@ -183,16 +183,8 @@ def _pack_numbers(values: Sequence[Any]) -> tuple[dict[str, Any], bytes]:
     try:
         return {"encoding": "f64"}, to_bytes("d", [math.nan if value is None else value for value in values])
     except OverflowError:  # an integer that no double can hold
-        return {"encoding": "f64"}, to_bytes(
-            "d", [math.nan if value is None else _to_double(value) for value in values]
-        )
-
-
-def _to_double(value: int | float) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        return math.nan
+        doubles = map(to_double, values)
+        return {"encoding": "f64"}, to_bytes("d", [math.nan if value is None else value for value in doubles])
 
 
 def _pack_indexes(values: Sequence[str | None], words: list[str]) -> tuple[dict[str, Any], bytes]:

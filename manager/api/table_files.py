@@ -85,7 +85,7 @@ def _arrow_array(pyarrow: Any, column: TableColumn) -> Any:
         case "number":
             is_whole = all(value is None or (isinstance(value, int) and abs(value) < 2**63) for value in values)
             return pyarrow.array(
-                values if is_whole else list(map(_to_double, values)),
+                values if is_whole else list(map(to_double, values)),
                 pyarrow.int64() if is_whole else pyarrow.float64(),
             )
         case "time":
@@ -96,7 +96,8 @@ def _arrow_array(pyarrow: Any, column: TableColumn) -> Any:
     return pyarrow.array([_storable(value) for value in values], pyarrow.string())
 
 
-def _to_double(value: int | float | None) -> float | None:
+def to_double(value: int | float | None) -> float | None:
+    """As a double; None for an integer that no double can hold."""
     try:
         return None if value is None else float(value)
     except OverflowError:

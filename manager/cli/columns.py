@@ -443,10 +443,18 @@ def event_text(row: TableRow) -> str:
     data = row["data"]
     if not isinstance(data, dict):
         return str(data)
-    named = [f"{key} {value}" for key, value in data.items() if key not in _EVENT_WORDS and value not in ("", None)]
+    named = [
+        f"{key} {_fact(value)}" for key, value in data.items() if key not in _EVENT_WORDS and value not in ("", None)
+    ]
     said = [str(data[key]) for key in ("status", "end_reason") if data.get(key)]
     clause = data.get("text") or data.get("reason") or data.get("detail") or ""
     return ": ".join(filter(None, [" ".join(said) or ", ".join(named), str(clause)]))
+
+
+def _fact(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return (", ".join(map(str, value)) or "none") if isinstance(value, list) else str(value)
 
 
 _EVENT_WORDS = frozenset({"status", "end_reason", "text", "reason", "detail", "sequence_id"})

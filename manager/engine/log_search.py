@@ -146,7 +146,7 @@ class LogSearch:
         for number, job in enumerate(jobs):
             at = cursor if cursor and (job.sequence_id, job.job) == (cursor.sequence_id, cursor.job) else None
             streams = STREAMS[STREAMS.index(at.stream) :] if at else STREAMS
-            missing = 0
+            missing = sum(not _is_here(job, stream) for stream in STREAMS if stream not in streams)
             for stream in streams:
                 begin = at.place if at and stream == at.stream else FilePlace()
                 if number >= MOST_JOBS or self._is_over():
@@ -160,11 +160,12 @@ class LogSearch:
                 if rest is not None:
                     result.cursor = SearchCursor(job.sequence_id, job.job, stream, rest)
                     return result
-            result.jobs += 1
-            if missing == len(STREAMS):
-                result.not_here_count += 1
-                if len(result.not_here) < MOST_NAMED:
-                    result.not_here.append(job)
+            if missing < len(STREAMS):
+                result.jobs += 1
+                continue
+            result.not_here_count += 1
+            if len(result.not_here) < MOST_NAMED:
+                result.not_here.append(job)
         return result
 
     def _is_over(self) -> bool:
@@ -220,3 +221,11 @@ class LogSearch:
         line, newline, _ = data.partition(b"\n")
         cut = "…" if not newline and len(data) == size else ""
         return ("…" if first > line_begin else "") + line.rstrip(b"\r").decode(errors="replace") + cut
+
+
+def _is_here(job: JobFolder, stream: str) -> bool:
+    try:
+        read_file(job.folder, stream, 0, 0)
+    except FileNotFoundError:
+        return False
+    return True

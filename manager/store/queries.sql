@@ -544,6 +544,14 @@ LEFT JOIN packed_curves ON packed_curves.trial_id = state.trial_id AND packed_cu
     AND packed_curves.journals = state.journals AND packed_curves.journal_bytes = state.journal_bytes
 WHERE points >= :fewest AND packed_curves.id IS NULL;
 
+-- name: curves.keys
+SELECT DISTINCT key FROM packed_keys
+WHERE curve IN (SELECT id FROM packed_curves WHERE member = :member) AND key <> 'default';
+
+-- name: curves.first_reports
+SELECT * FROM metrics
+WHERE trial_id = :trial_id AND kind = 'intermediate' AND member = :member AND data IS NOT NULL ORDER BY id LIMIT :limit;
+
 -- name: curves.state
 -- how many journals a trial has, how far they are stored, a member's points, and whether its curve is packed like that
 SELECT journals, journal_bytes, points, EXISTS (

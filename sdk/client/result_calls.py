@@ -245,6 +245,12 @@ class ResultCalls(Calls):
         data, _ = self._transport.fetch(path_of("experiments", experiment_id, "curves"), query=query)
         return unpack_curves(data)
 
+    def curve_keys(self, experiment_id: str) -> list[str]:
+        """The keys that `curves` and `density` take: those under which trials have reported numbers, nested ones with
+        dots, by name."""
+        found: list[str] = self._get(path_of("experiments", experiment_id, "curves", "keys"))["items"]
+        return found
+
     def density(
         self,
         experiment_id: str,

@@ -3,6 +3,7 @@
 Its resources are made by the API's own models, so a test that reads them reads what the manager would send.
 """
 
+import asyncio
 import json
 import threading
 from collections.abc import Mapping
@@ -225,10 +226,10 @@ class FakeRest(NodesOfRest):
                     return {"items": [each.model_dump(mode="json") for each in found], "next_cursor": None}
                 case ("POST",):
                     access = Access.FULL if body["access"] == "full" else Access.READ
-                    token, made = self.tokens.add(body["name"], access, created_by="owner")
+                    token, made = asyncio.run(self.tokens.add(body["name"], access, created_by="owner"))
                     return {**token_resource(made).model_dump(mode="json"), "token": token}
                 case "DELETE", name:
-                    return self.tokens.revoke(name)
+                    return asyncio.run(self.tokens.revoke(name))
         except ManagerError as error:
             raise Answer(error.status_code, str(error)) from error
         raise Answer(405, f"no route {method} {parts}")

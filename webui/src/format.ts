@@ -90,9 +90,9 @@ export function statusWord(status: string): string {
   return status.replaceAll("_", " ").toLowerCase();
 }
 
-/** A sentence of the API at the beginning of a line. */
+/** A sentence of the API at the beginning of a line. A name that it begins with, such as maxTrialNumber, stays as it is. */
 export function capitalized(text: string): string {
-  return text.slice(0, 1).toUpperCase() + text.slice(1);
+  return /^[a-z]+[A-Z_]/.test(text) ? text : text.slice(0, 1).toUpperCase() + text.slice(1);
 }
 
 /** Hours of GPUs or processors. */
@@ -112,4 +112,18 @@ export function lossText({ kind, value, data }: { kind: string; value?: unknown;
   if (kind === "unreadable") return `a line of its journal is not a valid report: ${text}`;
   if (typeof value === "number") return `${countOf(value, "report")} lost: the trial's disk was full`;
   return data == null ? "reports were lost" : text;
+}
+
+/** A size in bytes. */
+export function formatBytes(bytes: number | null | undefined): string {
+  if (bytes === null || bytes === undefined) return "–";
+  if (bytes < 1024) return `${bytes} B`;
+  const units = ["KiB", "MiB", "GiB", "TiB"];
+  let value = bytes / 1024;
+  let unit = 0;
+  while (value >= 1024 && unit < units.length - 1) {
+    value /= 1024;
+    unit++;
+  }
+  return `${value < 100 ? value.toPrecision(3) : Math.round(value)} ${units[unit]}`;
 }

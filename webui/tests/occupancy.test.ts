@@ -78,6 +78,8 @@ describe("the text of an event", () => {
   });
   it("is the status with its reason, or what was changed", () => {
     expect(eventText(event({ status: "FAILED", reason: "exit code 1", sequence_id: 3 }))).toBe("FAILED: exit code 1");
+    expect(eventText(event({ status: "WAITING", reason: "waiting: no GPU is free" }))).toBe("WAITING: no GPU is free");
+    expect(eventText(event({ tags: ["night", "paper"] }))).toBe("tags night, paper");
     expect(eventText(event({ trial_concurrency: 4, revision: 2 }))).toBe("trial_concurrency 4, revision 2");
     expect(eventText(event({ text: "<b>" }))).toBe("<b>");
   });

@@ -1,6 +1,6 @@
 import { describe, expect, test } from "vitest";
 import { decodeTable, type Table } from "../src/api/columns";
-import { cellText, defaultColumns, nextSort, shownColumns, widthOf } from "../src/state/view";
+import { cellText, columnsOnDemand, defaultColumns, nextSort, shownColumns, widthOf } from "../src/state/view";
 
 type Block = {
   name: string;
@@ -115,6 +115,13 @@ describe("the view", () => {
       "reason",
     ]);
     expect(shownColumns(table, "parameter.seed,gone,no").map(({ name }) => name)).toEqual(["parameter.seed", "no"]);
+  });
+
+  test("reads columns on demand only where they are shown or sorted by", () => {
+    expect(columnsOnDemand("", "-value")).toEqual([]);
+    expect(columnsOnDemand("no,curve.best,lr", "-curve.best")).toEqual(["curve.best"]);
+    expect(columnsOnDemand("no", "-gpu-hours")).toEqual(["gpu-hours"]);
+    expect(columnsOnDemand("no,curve.at.20", "")).toEqual(["curve.at.20"]);
   });
 
   test("reads cells by their type", () => {

@@ -1,3 +1,5 @@
+import { setFlagsFromString } from "node:v8";
+import { runInNewContext } from "node:vm";
 import { describe, expect, test } from "vitest";
 import type { Column, ColumnType, Table } from "../src/api/columns";
 import type { ExperimentChanges } from "../src/api/schema";
@@ -79,6 +81,19 @@ describe("changed rows in a table", () => {
       ["reason", "text", true],
       ["parameter.lr", "number", true],
     ]);
+  });
+
+  test("keep nothing of the tables before", async () => {
+    setFlagsFromString("--expose-gc");
+    const collectGarbage = runInNewContext("gc") as () => void;
+    const none = rows([["no", "number"]], []);
+    let now: Table | null = table({ no: ["number", [0, 1, 2]] });
+    const first = new WeakRef((now.columns[0] as Column).at);
+    for (let turn = 0; turn < 3; turn++) now = withChanges(now, changes({ rows: none }), "no");
+    await new Promise((resolve) => setTimeout(resolve)); // a WeakRef holds what it refers to until then
+    collectGarbage();
+    expect(first.deref()).toBeUndefined();
+    expect(cells(now, "no")).toEqual([0, 1, 2]);
   });
 
   test("leave it where the filter no longer lets them through", () => {

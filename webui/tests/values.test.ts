@@ -2,7 +2,15 @@ import { describe, expect, test } from "vitest";
 import { experimentActions, nodeActions, trialActions } from "../src/api/actions";
 import type { Node } from "../src/api/schema";
 import { rangeOf } from "../src/charts/ranges";
-import { formatAgo, formatDuration, formatNumber, formatParameter, lossText } from "../src/format";
+import {
+  capitalized,
+  formatAgo,
+  formatBytes,
+  formatDuration,
+  formatNumber,
+  formatParameter,
+  lossText,
+} from "../src/format";
 import { copyText, copyTextOfAll } from "../src/state/copies";
 import { changedLimits, parseDuration } from "../src/state/limits";
 import { flatParameters } from "../src/state/parameters";
@@ -192,4 +200,13 @@ test.each([
   [{ kind: "unreadable", value: null, data: "<b>" }, "a line of its journal is not a valid report: <b>"],
 ])("what became of a report", (loss, text) => {
   expect(lossText(loss)).toBe(text);
+});
+
+test("a name of a setting at the beginning of a sentence stays as it is", () => {
+  expect(capitalized("stopped by the user")).toBe("Stopped by the user");
+  expect(capitalized("maxTrialNumber 8 is reached")).toBe("maxTrialNumber 8 is reached");
+});
+
+test("sizes have three digits and a unit that fits", () => {
+  expect([0, 1023, 1536, 5e6, 3e12].map(formatBytes)).toEqual(["0 B", "1023 B", "1.50 KiB", "4.77 MiB", "2.73 TiB"]);
 });

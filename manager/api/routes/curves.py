@@ -6,10 +6,11 @@ import time
 from typing import Annotated
 
 from fastapi import APIRouter, Query
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from proctor.manager.api import charts
+from proctor.manager.api import charts, models
 from proctor.manager.api.context import ApiContext
 from proctor.manager.api.densities import Density
 from proctor.manager.api.dependencies import Context, answer_while_connected
@@ -81,6 +82,25 @@ async def get_curves(
     asked = charts.CurveQuery(wanted, words is not None, experiment.report_from, key, x)
     read = context.manager.read_heavy(database, charts.curves_block, asked, time_limit_seconds=TIME_LIMIT_SECONDS)
     return await answer_while_connected(request, read, media_type=charts.CURVES_MEDIA_TYPE, headers={"ETag": tag})
+
+
+class CurveKeys(models.Resource):
+    """What curves can be drawn of."""
+
+    items: list[str] = Field(examples=[["accuracy", "loss"]])
+    """Keys of what was reported, nested ones with dots, by name; without `default`, which is the number itself."""
+
+
+@router.get("/curves/keys", summary="The keys under which trials have reported numbers")
+async def get_curve_keys(context: Context, experiment_id: str) -> CurveKeys:
+    """Of all trials whose curves are packed, which is done when they end or when all curves are read; of up to 200
+    others, their first 20 reports are looked at."""
+    experiment = await context.manager.experiment(experiment_id)
+    database = await context.manager.metrics(experiment_id)
+    read = context.manager.read_heavy(
+        database, charts.curve_keys, experiment.report_from, time_limit_seconds=TIME_LIMIT_SECONDS
+    )
+    return CurveKeys(items=await read)
 
 
 @router.get(

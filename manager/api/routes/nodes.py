@@ -12,6 +12,7 @@ from starlette.responses import StreamingResponse
 from proctor.manager.api import models
 from proctor.manager.api.context import ApiContext
 from proctor.manager.api.dependencies import Context, RequestSender
+from proctor.manager.api.guard import Sender
 from proctor.manager.api.requests import DrainNode, PlatformRequest
 from proctor.manager.api.resources import check_resource, collection_resource, node_resources
 from proctor.manager.api.stream import wait_for_any
@@ -77,17 +78,21 @@ async def collect_files(
     """Because it was unreachable when they were stopped, or the files could not be stored. Connects the machine, copies
     the files to the folder of their experiment, and removes them from the machine. The answer is a line of JSON every
     few seconds until `is_finished`, for one experiment after the other; none if there is nothing to collect. It
-    continues if the client disconnects; another request joins it."""
+    continues if the client disconnects; another request joins it. The answer, not the collection, ends when the token
+    is revoked."""
     collections = await context.manager.node_connections.collect(node_id, experiment_id, actor=sender.actor)
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(_progress(context, collections), media_type=JSON_LINES, headers=headers)
+    return StreamingResponse(_progress(context, sender, collections), media_type=JSON_LINES, headers=headers)
 
 
-async def _progress(context: ApiContext, collections: Sequence[FileCollection]) -> AsyncIterator[bytes]:
+async def _progress(context: ApiContext, sender: Sender, collections: Sequence[FileCollection]) -> AsyncIterator[bytes]:
+    endings = (context.closing,) if sender.revoked is None else (context.closing, sender.revoked)
     for collection in collections:
         is_over = False
         while not is_over:
-            is_over = await wait_for_any(PROGRESS_SECONDS, collection.ended, context.closing)
+            is_over = await wait_for_any(PROGRESS_SECONDS, collection.ended, *endings)
+            if sender.revoked is not None and sender.revoked.is_set():
+                return
             yield collection_resource(collection).model_dump_json().encode() + b"\n"
 
 

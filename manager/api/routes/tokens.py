@@ -61,7 +61,7 @@ async def list_tokens(context: Context) -> models.Page[Token]:
 @router.post("", status_code=201, summary="Make a named token")
 async def add_token(context: Context, sender: RequestSender, body: AddToken, response: Response) -> NewToken:
     """The answer holds the token: it cannot be read again."""
-    token, made = context.named_tokens.add(body.name, _ACCESS[body.access], created_by=sender.actor.name)
+    token, made = await context.named_tokens.add(body.name, _ACCESS[body.access], created_by=sender.actor.name)
     response.headers["Cache-Control"] = "no-store"
     return NewToken(**token_resource(made).model_dump(), token=token)
 
@@ -69,7 +69,7 @@ async def add_token(context: Context, sender: RequestSender, body: AddToken, res
 @router.delete("/{name}", status_code=204, summary="Revoke a named token")
 async def revoke_token(context: Context, name: TokenName) -> None:
     """At once: its requests and the sign-ins of its browsers are refused, and its streams of changes end."""
-    context.named_tokens.revoke(name)
+    await context.named_tokens.revoke(name)
 
 
 def token_resource(token: NamedToken) -> Token:

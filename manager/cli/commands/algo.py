@@ -64,7 +64,9 @@ def show(session: CliSession, name: str, output: str) -> None:
     raise CommandError(f"there is no algorithm {name!r}; `proctor algo list` shows all", ExitCode.NOT_FOUND)
 
 
-@algo.command(epilog=examples("proctor algo register --meta my_tuner.yml"))
+@algo.command(
+    short_help="Give a class of your own a name.", epilog=examples("proctor algo register --meta my_tuner.yml")
+)
 @click.option("-m", "--meta", "--meta_path", "meta", required=True, type=click.Path(path_type=Path))
 @with_session
 def register(session: CliSession, meta: Path) -> None:
@@ -92,7 +94,7 @@ def register(session: CliSession, meta: Path) -> None:
     session.report(f"{algorithm.kind} {algorithm.name} is {algorithm.class_name}, imported from {where}.")
 
 
-@algo.command(epilog=examples("proctor algo unregister MyTuner"))
+@algo.command(short_help="Remove a name.", epilog=examples("proctor algo unregister MyTuner"))
 @click.argument("name")
 @with_session
 def unregister(session: CliSession, name: str) -> None:

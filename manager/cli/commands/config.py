@@ -23,7 +23,10 @@ def config() -> None:
     """Write, check or convert a configuration, or show an experiment's."""
 
 
-@config.command(epilog=examples("proctor config show", "proctor config show k3x9 > again.yml"))
+@config.command(
+    short_help="Show the configuration of an experiment.",
+    epilog=examples("proctor config show", "proctor config show k3x9 > again.yml"),
+)
 @experiment_argument
 @click.option(
     "-o",
@@ -44,7 +47,7 @@ def show(session: CliSession, experiment: str | None, output: str) -> None:
     )
 
 
-@config.command(epilog=examples("proctor config check experiment.yml"))
+@config.command(short_help="Check a configuration.", epilog=examples("proctor config check experiment.yml"))
 @config_file_argument()
 @with_session
 def check(session: CliSession, file: Path) -> None:
@@ -56,7 +59,10 @@ def check(session: CliSession, file: Path) -> None:
     session.report(f"{file}: valid. {describe_plan(loaded.config)}")
 
 
-@config.command(epilog=examples("proctor config init train.py", "proctor config init src/train.py search.yml"))
+@config.command(
+    short_help="Write a first configuration for a script.",
+    epilog=examples("proctor config init train.py", "proctor config init src/train.py search.yml"),
+)
 @click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("file", default="experiment.yml", type=CONFIG_PATH)
 @click.option("--overwrite", is_flag=True, help="Replace FILE if it exists.")
@@ -100,7 +106,10 @@ def _missing_calls(script: Path, facts: "ScriptFacts") -> Iterator[str]:
         yield f"{script} does not call proctor.report_final_result(value): without it, a trial has no result."
 
 
-@config.command(epilog=examples("proctor config convert old.yml > experiment.yml"))
+@config.command(
+    short_help="Print a file of NNI's with the present keys.",
+    epilog=examples("proctor config convert old.yml > experiment.yml"),
+)
 @config_file_argument()
 @with_session
 def convert(session: CliSession, file: Path) -> None:

@@ -146,7 +146,10 @@ def platform() -> None:
     """Clean the machines or the cluster of a configuration."""
 
 
-@platform.command(epilog=examples("proctor platform clean experiment.yml"))
+@platform.command(
+    short_help="Remove everything of this manager from machines.",
+    epilog=examples("proctor platform clean experiment.yml"),
+)
 @config_file_argument()
 @output_option
 @with_session

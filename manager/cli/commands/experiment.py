@@ -57,7 +57,11 @@ def experiment() -> None:
     """Experiments: list, show, failures, events, importance, wait, tag, archive, delete, export, import, save, load."""
 
 
-@experiment.command("list", epilog=examples("proctor experiment list --running", "proctor experiment list -o json"))
+@experiment.command(
+    "list",
+    short_help="List experiments.",
+    epilog=examples("proctor experiment list --running", "proctor experiment list -o json"),
+)
 @click.option(
     "-a", "--all", "every", is_flag=True, help="As it is; nnictl listed only running ones without it.", hidden=True
 )
@@ -82,10 +86,19 @@ def list_(
     found = session.client.experiments(status=status, name=name, tags=tags, archived=archived)
     rows = [row for row in found if not running or is_running(row)]
     columns = TAGGED_EXPERIMENTS if any(row.get("tags") for row in rows) else EXPERIMENTS
-    print_list(rows, columns, output, empty="no experiments; `proctor create FILE` starts one")
+    if archived:
+        empty = "no archived experiments"
+    elif not rows and any(session.client.experiments(archived=True)):
+        empty = "no experiments besides archived ones, which --archived lists"
+    else:
+        empty = "no experiments; `proctor create FILE` starts one"
+    print_list(rows, columns, output, empty=empty)
 
 
-@experiment.command(epilog=examples("proctor experiment show", "proctor experiment show k3x9 -o yaml"))
+@experiment.command(
+    short_help="Show everything about an experiment.",
+    epilog=examples("proctor experiment show", "proctor experiment show k3x9 -o yaml"),
+)
 @experiment_argument
 @output_option
 @with_session
@@ -94,7 +107,9 @@ def show(session: CliSession, experiment: str | None, output: str) -> None:
     print_one(find_experiment(session.client, experiment, ended_too=True), EXPERIMENT, output)
 
 
-@experiment.command(epilog=examples("proctor experiment status k3x9"))
+@experiment.command(
+    short_help="The status of an experiment, and why it is in it.", epilog=examples("proctor experiment status k3x9")
+)
 @experiment_argument
 @output_option
 @with_session
@@ -112,9 +127,10 @@ def status(session: CliSession, experiment: str | None, output: str) -> None:
 
 
 @experiment.command(
+    short_help="What has happened in an experiment, the newest first.",
     epilog=examples(
         "proctor experiment events k3x9 -n 20", "proctor experiment events --kind trial.status --text FAILED"
-    )
+    ),
 )
 @experiment_argument
 @click.option("--kind", "kinds", metavar="KIND", multiple=True, help="Only this kind; may be repeated.")
@@ -133,7 +149,10 @@ def events(
     print_list(islice(rows, tail), EVENTS, output, empty=f"experiment {found['id']} has no such event")
 
 
-@experiment.command(epilog=examples("proctor experiment failures k3x9", "proctor experiment failures -o json"))
+@experiment.command(
+    short_help="Why trials of an experiment have failed.",
+    epilog=examples("proctor experiment failures k3x9", "proctor experiment failures -o json"),
+)
 @experiment_argument
 @output_option
 @with_session
@@ -153,7 +172,8 @@ def failures(session: CliSession, experiment: str | None, output: str) -> None:
 
 
 @experiment.command(
-    epilog=examples("proctor experiment importance k3x9", "proctor experiment importance --quantile 0.25 --key loss")
+    short_help="How much each parameter matters.",
+    epilog=examples("proctor experiment importance k3x9", "proctor experiment importance --quantile 0.25 --key loss"),
 )
 @experiment_argument
 @click.option("--key", metavar="KEY", help="A key of the final metric; its number if not given.")
@@ -187,10 +207,11 @@ def importance(
 
 
 @experiment.command(
+    short_help="Wait until an experiment ends.",
     epilog=examples(
         "proctor experiment wait",
         "proctor experiment wait k3x9 --timeout 2h",
-    )
+    ),
 )
 @experiment_argument
 @click.option("--timeout", metavar="DURATION", help="Wait no longer than 90s, 10m, 2h; then exit code 101.")
@@ -244,7 +265,10 @@ def unarchive(session: CliSession, experiments: Sequence[str]) -> None:
         session.report(f"Experiment {found['id']} is listed again.")
 
 
-@experiment.command(epilog=examples("proctor experiment delete k3x9", "proctor experiment delete --all -y"))
+@experiment.command(
+    short_help="Delete an experiment and its folder.",
+    epilog=examples("proctor experiment delete k3x9", "proctor experiment delete --all -y"),
+)
 @experiment_argument
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option("-a", "--all", "every", is_flag=True, help="Delete all experiments that do not run.")
@@ -341,7 +365,11 @@ def _export_page(session: CliSession, experiment_id: str, filename: Path | None,
     session.report(f"Written to {filename}: the pages of experiment {experiment_id}. A browser opens the file.")
 
 
-@experiment.command("import", epilog=examples("proctor experiment import k3x9 --filename results.json"))
+@experiment.command(
+    "import",
+    short_help="Import results from another experiment.",
+    epilog=examples("proctor experiment import k3x9 --filename results.json"),
+)
 @experiment_argument
 @nnictl_option(
     "--filename",
@@ -368,7 +396,8 @@ def import_(session: CliSession, experiment: str | None, filename: Path, skip_ou
 
 
 @experiment.command(
-    epilog=examples("proctor experiment save k3x9", "proctor experiment save k3x9 --code --path /backup")
+    short_help="Save an experiment as a zip.",
+    epilog=examples("proctor experiment save k3x9", "proctor experiment save k3x9 --code --path /backup"),
 )
 @experiment_argument
 @nnictl_option(

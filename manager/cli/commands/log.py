@@ -99,7 +99,8 @@ def search(
             break
     print_list(rows, FOUND_LINES, output, empty="no line has this text")
     if left_out:
-        echo(f"the output of {left_out} jobs is not on the manager's machine and was not searched", err=True)
+        jobs = "1 job" if left_out == 1 else f"{left_out} jobs"
+        echo(f"the output of {jobs} is not on the manager's machine and was not searched", err=True)
     if cursor is not None:
         echo(f"there may be more: these are the first {len(rows)} lines; --limit {2 * limit} prints more", err=True)
 
@@ -148,9 +149,10 @@ def stderr(session: CliSession, experiment: str | None, path: bool, tail: int | 
 
 
 @click.command(
+    short_help="Print the output of a trial.",
     epilog=examples(
         "proctor trial log 7", "proctor trial log 7 -f --tail 20", "proctor trial log 7 --stderr > errors.txt"
-    )
+    ),
 )
 @trial_argument
 @click.option("-f", "--follow", is_flag=True, help="Follow until the trial ends.")

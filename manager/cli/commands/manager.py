@@ -35,7 +35,8 @@ def manager() -> None:
 
 
 @manager.command(
-    epilog=examples("proctor manager run", "proctor manager run --host 0.0.0.0 --allow-remote --port 8080")
+    short_help="Run the manager in the foreground.",
+    epilog=examples("proctor manager run", "proctor manager run --host 0.0.0.0 --allow-remote --port 8080"),
 )
 @click.option("--host", metavar="ADDRESS", help="Address to listen on.  [default: 127.0.0.1]")
 @click.option("-p", "--port", metavar="PORT", help="auto: 8080 or the next free one (default); 0: any.")
@@ -69,7 +70,9 @@ def run(
     return run_manager(arguments)
 
 
-@manager.command(epilog=examples("proctor manager start --port 8080"))
+@manager.command(
+    short_help="Start the manager in the background.", epilog=examples("proctor manager start --port 8080")
+)
 @click.option(
     "-p", "--port", type=click.IntRange(0, 65535), help="Port to listen on.  [default: 8080 or the next free]"
 )

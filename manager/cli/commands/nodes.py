@@ -82,7 +82,7 @@ def show(session: CliSession, node: str, hours: float, output: str) -> None:
         )
 
 
-@nodes.command(epilog=examples("proctor nodes check gpu-1"))
+@nodes.command(short_help="Try to reach a machine now.", epilog=examples("proctor nodes check gpu-1"))
 @node_argument
 @with_session
 def check(session: CliSession, node: str) -> int:

@@ -11,12 +11,12 @@ from proctor.manager.cli.output import Column, Format, confirm, echo, output_opt
 from proctor.manager.cli.session import CliSession, with_session
 
 _COLUMNS = (
-    Column("name", lambda row: row["name"], gives_way=True),
-    Column("access", lambda row: row["access"]),
-    Column("made", lambda row: local_time(row["created_at"]), left_out=1),
-    Column("by", lambda row: row["created_by"], left_out=2),
+    Column("NAME", lambda row: row["name"], gives_way=True),
+    Column("ACCESS", lambda row: row["access"]),
+    Column("MADE", lambda row: local_time(row["created_at"]), left_out=1),
+    Column("BY", lambda row: row["created_by"], left_out=2),
     Column(
-        "last used", lambda row: "never" if row["last_used_at"] is None else local_time(row["last_used_at"])[:13] + "h"
+        "LAST USED", lambda row: "never" if row["last_used_at"] is None else local_time(row["last_used_at"])[:13] + "h"
     ),
 )
 
@@ -48,11 +48,11 @@ def add(session: CliSession, name: str, read_only: bool, output: str) -> None:
         return
     session.report(f"Token {made['name']} ({made['access']}). It is shown this once; keep it to yourself.")
     echo(made["token"])
-    session.report("For the command line and Python, set PROCTOR_TOKEN to it, and PROCTOR_URL. Link to the page:")
-    session.report(f"{session.client.url}/?token={quote(made['token'])}")
+    session.report("For the command line and Python, set PROCTOR_TOKEN to it, and PROCTOR_URL.")
+    session.report(f"Link to the page: {session.client.url}/?token={quote(made['token'])}")
 
 
-@token.command(epilog=examples("proctor token ls"))
+@token.command(short_help="List the named tokens.", epilog=examples("proctor token ls"))
 @output_option
 @with_session
 def ls(session: CliSession, output: str) -> None:
@@ -60,7 +60,7 @@ def ls(session: CliSession, output: str) -> None:
     print_list(list(session.client.tokens()), _COLUMNS, output, empty="there are no named tokens")
 
 
-@token.command(epilog=examples("proctor token revoke alice"))
+@token.command(short_help="Revoke a token.", epilog=examples("proctor token revoke alice"))
 @click.argument("name")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @with_session

@@ -209,7 +209,7 @@ def kill(session: CliSession, words: Sequence[str], trial: str | None, experimen
     session.report(f"Trial {found['sequence_id']} ({found['id']}) is being stopped.")
 
 
-@trial.command(epilog=examples("proctor trial pause 7"))
+@trial.command(short_help="Stop a trial and keep it until it is resumed.", epilog=examples("proctor trial pause 7"))
 @trial_argument
 @with_session
 def pause(session: CliSession, words: Sequence[str], trial: str | None, experiment: str | None) -> None:
@@ -236,7 +236,10 @@ def resume(session: CliSession, words: Sequence[str], trial: str | None, experim
     session.report(f"Trial {found['sequence_id']} ({found['id']}) is resumed{why}.")
 
 
-@trial.command(epilog=examples("proctor trial clone 7 --set lr=0.01 --set momentum=0.9"))
+@trial.command(
+    short_help="Continue from a trial's checkpoint as a new trial.",
+    epilog=examples("proctor trial clone 7 --set lr=0.01 --set momentum=0.9"),
+)
 @trial_argument
 @click.option(
     "--set",
@@ -289,10 +292,11 @@ def retry(
 
 
 @trial.command(
+    short_help="Run a trial with your own parameters.",
     epilog=examples(
         'proctor trial add --parameters \'{"lr": 0.01, "units": 64}\'',
         "proctor trial add k3x9 --filename parameters.json",
-    )
+    ),
 )
 @experiment_argument
 @click.option("--parameters", metavar="JSON", help='As in {"lr": 0.01, "units": 64}.')
@@ -320,7 +324,10 @@ def read_parameters(text: str) -> Any:
         raise CommandError(f"--parameters is not JSON: {error}", ExitCode.USAGE) from error
 
 
-@trial.command(epilog=examples("proctor trial checkpoints 7", "proctor trial checkpoints 7 --download 42 -d model"))
+@trial.command(
+    short_help="List the checkpoints of a trial.",
+    epilog=examples("proctor trial checkpoints 7", "proctor trial checkpoints 7 --download 42 -d model"),
+)
 @trial_argument
 @click.option("--download", "wanted", type=click.IntRange(1), metavar="ID", help="Save the one with this ID here.")
 @click.option(
@@ -368,7 +375,9 @@ def checkpoints(
         session.report(them)
 
 
-@trial.command("files", epilog=examples("proctor trial files 7"))
+@trial.command(
+    "files", short_help="List the files of a trial's newest attempt.", epilog=examples("proctor trial files 7")
+)
 @trial_argument
 @output_option
 @with_session

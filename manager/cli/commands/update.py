@@ -72,11 +72,12 @@ def concurrency(session: CliSession, experiment: str | None, value: int) -> None
 
 
 @update.command(
+    short_help="Change the time limit of an experiment or a trial.",
     epilog=examples(
         "proctor update duration --value 12h",
         "proctor update duration --value none",
         "proctor update duration --value 30m --trial    # of each trial",
-    )
+    ),
 )
 @experiment_argument
 @nnictl_option(
@@ -104,7 +105,10 @@ def trialnum(session: CliSession, experiment: str | None, value: int | str) -> N
     )
 
 
-@update.command(epilog=examples("proctor update gpuhours --value 100", "proctor update gpuhours k3x9 --value none"))
+@update.command(
+    short_help="Change how many GPU-hours all trials may use.",
+    epilog=examples("proctor update gpuhours --value 100", "proctor update gpuhours k3x9 --value none"),
+)
 @experiment_argument
 @click.option("--value", required=True, type=_LimitValue(_read_hours), help="A number of hours, or none for no limit.")
 @with_session
@@ -115,7 +119,10 @@ def gpuhours(session: CliSession, experiment: str | None, value: float | str) ->
     )
 
 
-@update.command(epilog=examples("proctor update priority --value 5", "proctor update priority k3x9 --value -1"))
+@update.command(
+    short_help="Change which experiment gets free GPUs first.",
+    epilog=examples("proctor update priority --value 5", "proctor update priority k3x9 --value -1"),
+)
 @experiment_argument
 @click.option("--value", required=True, type=click.IntRange(-1000, 1000), help="-1000 to 1000; the default is 0.")
 @with_session

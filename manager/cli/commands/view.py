@@ -20,7 +20,10 @@ _COLUMNS = (
 )
 
 
-@click.group(epilog=examples("proctor experiment view list k3x9", "proctor experiment view delete k3x9 best"))
+@click.group(
+    short_help="List, save and delete saved views of the dashboard.",
+    epilog=examples("proctor experiment view list k3x9", "proctor experiment view delete k3x9 best"),
+)
 def view() -> None:
     """Saved views: pages of the dashboard with a filter, an order and columns, under a name."""
 

@@ -5,6 +5,7 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from proctor.manager.actors import MANAGER
 from proctor.manager.engine.loop.messages import Inbox, JobsChanged, MetricsRefused, MetricsStored
 from proctor.manager.engine.loop.state import ExperimentState
 from proctor.manager.store.database import Database
@@ -75,7 +76,7 @@ class ServiceListener:
 
     async def on_status(self, changes: Sequence[StatusChange]) -> None:
         """Changes of jobs; returns when what they led to is committed."""
-        await self._inbox.ask(JobsChanged(tuple(changes)))
+        await self._inbox.ask(JobsChanged(tuple(changes)), MANAGER)
 
     def _is_live(self, chunk: JournalChunk) -> bool:
         trial = self._state.by_job.get(chunk.job_id)

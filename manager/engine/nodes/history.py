@@ -114,15 +114,18 @@ class NodeHistory:
         :param limit: how many jobs at most that have ended, the newest; and as many that run.
         """
 
-        def read(connection: sqlite3.Connection) -> tuple[jobs.JobsOnNode, list[NodeSample]]:
+        def read(connection: sqlite3.Connection) -> tuple[bool, jobs.JobsOnNode, list[NodeSample]]:
             try:
                 nodes.get(connection, node_id)
+                is_written = True
             except RowNotFound:
-                self._pool.node(node_id)  # known, and not written down yet; else it raises
+                is_written = False
             found = jobs.on_node(connection, node_id, since=since, until=until, limit=limit)
-            return found, nodes.samples(connection, node_id, since=since, until=until)
+            return is_written, found, nodes.samples(connection, node_id, since=since, until=until)
 
-        found, written = await self._control.read(read)
+        is_written, found, written = await self._control.read(read)
+        if not is_written:
+            self._pool.node(node_id)  # known, and not written down yet; else it raises
         last = written[-1].time if written else 0.0
         fresh = [s for s in self._unwritten.get(node_id, ()) if since <= s.time <= until and s.time > last + 0.1]
         holdings = [_holding(job, sequence_id) for job, sequence_id in found.jobs]

@@ -23,6 +23,10 @@ MOST_KEYS = 64
 """That are packed of a curve; the others are read from the rows."""
 FEWEST_POINTS = 8
 """That are worth a blob: fewer are read from the rows as fast."""
+MOST_READ_FOR_KEYS = 200
+"""Of the curves that are not packed, for `keys`."""
+REPORTS_READ_FOR_KEYS = 20
+"""Of each of them, the first."""
 _LARGEST_SINGLE = 3.4028234663852886e38
 _NOT_A_NUMBER = array("f", [math.nan])
 
@@ -103,9 +107,21 @@ def count_points(connection: sqlite3.Connection, *, member: int) -> int:
     return int(connection.execute(query("curves.count_points"), {"member": member}).fetchone()[0])
 
 
-def unpacked(connection: sqlite3.Connection, *, member: int) -> list[str]:
-    """The trials whose curves are worth packing and were not since they have changed."""
-    values = {"member": member, "fewest": FEWEST_POINTS}
+def keys(connection: sqlite3.Connection, *, member: int) -> list[str]:
+    """The keys by name, nested ones with dots, under which visible curves have numbers, without `default`, which is
+    the number itself. Of curves that are not packed, the first reports of the first `MOST_READ_FOR_KEYS` are read."""
+    found = {row[0] for row in connection.execute(query("curves.keys"), {"member": member})}
+    for trial_id in unpacked(connection, member=member, fewest=1)[:MOST_READ_FOR_KEYS]:
+        values = {"trial_id": trial_id, "member": member, "limit": REPORTS_READ_FOR_KEYS}
+        for row in map(MetricRow.from_row, connection.execute(query("curves.first_reports"), values)):
+            if isinstance(row.data, dict):
+                found.update(name for name, value in flatten(row.data).items() if finite_number(value) is not None)
+    return sorted(found - {"default"})
+
+
+def unpacked(connection: sqlite3.Connection, *, member: int, fewest: int = FEWEST_POINTS) -> list[str]:
+    """The trials of which curves with `fewest` points are not packed as they are now."""
+    values = {"member": member, "fewest": fewest}
     return [row[0] for row in connection.execute(query("curves.unpacked"), values)]
 
 

@@ -70,7 +70,7 @@ PAGES = {
     "experiments": ("/", "<b>tag</b>"),
     "comparison of experiments": ("/compare?experiments=over,second", "They do not differ"),
     "overview": ("/experiments/over", "ValueError: <script>alert(3)</script>"),
-    "overview of what runs": ("/experiments/runs", "Running trials"),
+    "overview of what runs": ("/experiments/runs", "3 trials"),
     "trials": ("/experiments/over/trials", "12 trials"),
     "comparison of trials": ("/experiments/over/compare?trials=0,1,3", "Side by side"),
     "curves": (f"/experiments/over/curves?key={quote('<i>loss</i>')}", "over the density of 12"),

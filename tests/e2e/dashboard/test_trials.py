@@ -91,6 +91,20 @@ def test_rows_are_selected_with_the_mouse_and_the_keys(visitor: Visitor) -> None
     page.get_by_text("8 trials selected").wait_for()
 
 
+def test_a_column_that_costs_more_is_read_when_it_is_chosen(visitor: Visitor, manager: RealManager) -> None:
+    page = visitor.goto("/experiments/over/trials?sort=no&columns=no,value")
+    page.get_by_text("columns", exact=True).click()
+    page.get_by_label("curve.best").check()
+    page.get_by_role("columnheader", name="curve.best").get_by_role("button").click()
+    page.wait_for_url("**sort=-curve.best**")
+    table = manager.client.table("over", columns=["no", "curve.best"], sort=["-curve.best"])
+    first = page.get_by_role("table", name="Trials").get_by_role("row").nth(1)
+    first.get_by_role("rowheader", name=str(table["rows"][0][0]), exact=True).wait_for()
+    page.get_by_role("searchbox", name="Filter").fill("no < 2")
+    page.get_by_role("searchbox", name="Filter").press("Enter")
+    page.wait_for_url("**filter=no**", timeout=200)
+
+
 def test_selected_trials_are_killed_after_a_question_and_the_table_follows(
     visitor: Visitor, manager: RealManager, tmp_path: Path
 ) -> None:

@@ -58,6 +58,7 @@ def test_a_table_is_saved_as_a_file_by_both(manager: RealManager) -> None:
 
 
 def test_a_density_counts_each_curve_in_each_column(manager: RealManager) -> None:
+    assert manager.client.curve_keys("reads") == ["loss"]
     found = manager.client.density("reads", width=4, height=3)
     assert (found["curves"], found["width"], found["height"]) == (3, 4, 3)
     assert all(sum(row[column] for row in found["counts"]) >= 3 for column in range(4))

@@ -1,5 +1,6 @@
 """Tokens with names."""
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from proctor.manager.actors import LONGEST_NAME
 from proctor.manager.errors import BadRequest, Conflict, NotFound, Unavailable
 from proctor.manager.named_tokens import MOST_TOKENS, NamedTokens
 from proctor.manager.security import Access, cookie_of
+
+pytestmark = pytest.mark.anyio
 
 
 class Hours:
@@ -30,8 +33,8 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "named-tokens.json"
 
 
-def test_a_token_is_found_by_itself_and_by_its_cookie_after_a_restart_too(file: Path, clock: Hours) -> None:
-    token, made = NamedTokens.read(file, clock).add("alice", Access.READ, created_by="owner")
+async def test_a_token_is_found_by_itself_and_by_its_cookie_after_a_restart_too(file: Path, clock: Hours) -> None:
+    token, made = await NamedTokens.read(file, clock).add("alice", Access.READ, created_by="owner")
     again = NamedTokens.read(file, clock)
     for found in (again.find(token), again.find_cookie(cookie_of(token))):
         assert found is not None
@@ -42,8 +45,10 @@ def test_a_token_is_found_by_itself_and_by_its_cookie_after_a_restart_too(file: 
         assert again.find_cookie(wrong) is None
 
 
-def test_the_file_belongs_to_its_owner_alone_and_holds_nothing_that_opens_anything(file: Path, clock: Hours) -> None:
-    token, _ = NamedTokens.read(file, clock).add("alice", Access.FULL, created_by="owner")
+async def test_the_file_belongs_to_its_owner_alone_and_holds_nothing_that_opens_anything(
+    file: Path, clock: Hours
+) -> None:
+    token, _ = await NamedTokens.read(file, clock).add("alice", Access.FULL, created_by="owner")
     assert file.stat().st_mode & 0o777 == 0o600
     text = file.read_text()
     assert token not in text
@@ -51,14 +56,14 @@ def test_the_file_belongs_to_its_owner_alone_and_holds_nothing_that_opens_anythi
     assert cookie_of(token) not in text
 
 
-def test_what_is_revoked_is_gone_and_says_so_to_what_it_holds_open(file: Path, clock: Hours) -> None:
+async def test_what_is_revoked_is_gone_and_says_so_to_what_it_holds_open(file: Path, clock: Hours) -> None:
     tokens = NamedTokens.read(file, clock)
-    token, _ = tokens.add("Alice", Access.FULL, created_by="owner")
-    other, _ = tokens.add("bob", Access.FULL, created_by="owner")
+    token, _ = await tokens.add("Alice", Access.FULL, created_by="owner")
+    other, _ = await tokens.add("bob", Access.FULL, created_by="owner")
     held = tokens.find(token)
     clock.now += 100_000
     tokens.find(token)  # recorded as used once more
-    tokens.revoke("alice")
+    await tokens.revoke("alice")
     assert held is not None
     assert held.revoked.is_set()
     for known in (tokens, NamedTokens.read(file, clock)):
@@ -66,12 +71,12 @@ def test_what_is_revoked_is_gone_and_says_so_to_what_it_holds_open(file: Path, c
         assert known.find_cookie(cookie_of(token)) is None
         assert known.find(other) is not None
     with pytest.raises(NotFound, match="no token 'alice'; named tokens: bob"):
-        tokens.revoke("alice")
+        await tokens.revoke("alice")
 
 
-def test_the_last_use_is_known_to_the_hour(file: Path, clock: Hours) -> None:
+async def test_the_last_use_is_known_to_the_hour(file: Path, clock: Hours) -> None:
     tokens = NamedTokens.read(file, clock)
-    token, made = tokens.add("alice", Access.FULL, created_by="owner")
+    token, made = await tokens.add("alice", Access.FULL, created_by="owner")
     assert made.last_used_at is None
     clock.now = 2 * 3600 + 1800.0
     tokens.find(token)
@@ -86,33 +91,56 @@ def test_the_last_use_is_known_to_the_hour(file: Path, clock: Hours) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "-x", ".x", "a b", "a/b", "ä", "a\n", "x" * (LONGEST_NAME + 1), "<b>", "a@b"])
-def test_a_name_that_cannot_be_typed_is_refused(file: Path, clock: Hours, name: str) -> None:
+async def test_a_name_that_cannot_be_typed_is_refused(file: Path, clock: Hours, name: str) -> None:
     with pytest.raises(BadRequest, match="letters, digits"):
-        NamedTokens.read(file, clock).add(name, Access.FULL, created_by="owner")
+        await NamedTokens.read(file, clock).add(name, Access.FULL, created_by="owner")
     assert not file.exists()
 
 
 @pytest.mark.parametrize("name", ["owner", "read-only", "Manager", "tuner", "assessor", "full"])
-def test_a_name_that_events_use_for_something_else_is_refused(file: Path, clock: Hours, name: str) -> None:
+async def test_a_name_that_events_use_for_something_else_is_refused(file: Path, clock: Hours, name: str) -> None:
     with pytest.raises(BadRequest, match="used by Proctor itself"):
-        NamedTokens.read(file, clock).add(name, Access.FULL, created_by="owner")
+        await NamedTokens.read(file, clock).add(name, Access.FULL, created_by="owner")
 
 
-def test_a_name_is_given_once_whatever_its_case_and_there_are_not_too_many(file: Path, clock: Hours) -> None:
+async def test_a_name_is_given_once_whatever_its_case_and_there_are_not_too_many(file: Path, clock: Hours) -> None:
     tokens = NamedTokens.read(file, clock)
-    tokens.add("alice", Access.FULL, created_by="owner")
+    await tokens.add("alice", Access.FULL, created_by="owner")
     with pytest.raises(Conflict, match="a token 'alice' already"):
-        tokens.add("Alice", Access.FULL, created_by="owner")
+        await tokens.add("Alice", Access.FULL, created_by="owner")
     for number in range(MOST_TOKENS - 1):
-        tokens.add(f"t{number}", Access.READ, created_by="owner")
+        await tokens.add(f"t{number}", Access.READ, created_by="owner")
     with pytest.raises(Conflict, match=f"there are {MOST_TOKENS} tokens"):
-        tokens.add("one-more", Access.READ, created_by="owner")
+        await tokens.add("one-more", Access.READ, created_by="owner")
 
 
-def test_a_token_that_cannot_be_written_down_is_not_made(tmp_path: Path, clock: Hours) -> None:
+async def test_requests_are_served_while_a_change_is_written_and_bring_nothing_back(file: Path, clock: Hours) -> None:
+    tokens = NamedTokens.read(file, clock)
+    token, _ = await tokens.add("alice", Access.FULL, created_by="owner")
+    async with asyncio.TaskGroup() as group:
+        revoking = group.create_task(tokens.revoke("alice"), name="revoke")
+        adding = [group.create_task(tokens.add(name, Access.FULL, created_by="owner")) for name in ("bob", "carol")]
+        while tokens.find(token) is not None:
+            clock.now += 3600
+            await asyncio.sleep(0)
+    assert revoking.done()
+    again = NamedTokens.read(file, clock)
+    assert [each.name for each in again.all()] == ["bob", "carol"]
+    assert all(again.find(each.result()[0]) is not None for each in adding)
+
+
+async def test_one_of_two_requests_for_a_name_gets_it(file: Path, clock: Hours) -> None:
+    tokens = NamedTokens.read(file, clock)
+    asked = (tokens.add(name, Access.FULL, created_by="owner") for name in ("alice", "Alice"))
+    _, second = await asyncio.gather(*asked, return_exceptions=True)
+    assert isinstance(second, Conflict)
+    assert [each.name for each in NamedTokens.read(file, clock).all()] == ["alice"]
+
+
+async def test_a_token_that_cannot_be_written_down_is_not_made(tmp_path: Path, clock: Hours) -> None:
     tokens = NamedTokens.read(tmp_path / "absent" / "file", clock)
     with pytest.raises(Unavailable, match="cannot write"):
-        tokens.add("alice", Access.FULL, created_by="owner")
+        await tokens.add("alice", Access.FULL, created_by="owner")
     assert tokens.all() == []
 
 
@@ -127,8 +155,8 @@ def test_a_damaged_file_is_named_and_not_overwritten(file: Path, clock: Hours, t
     assert file.read_text() == text
 
 
-def test_the_file_is_json_with_a_version(file: Path, clock: Hours) -> None:
-    NamedTokens.read(file, clock).add("alice", Access.READ, created_by="owner")
+async def test_the_file_is_json_with_a_version(file: Path, clock: Hours) -> None:
+    await NamedTokens.read(file, clock).add("alice", Access.READ, created_by="owner")
     content = json.loads(file.read_text())
     assert content["version"] == 1
     assert [entry["access"] for entry in content["tokens"]] == ["read-only"]

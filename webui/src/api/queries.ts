@@ -282,7 +282,8 @@ export interface TableQuery {
 export type ExportFormat = ClientSession["export_formats"][number];
 
 const MOST_ROWS = 100_000;
-const ALL_COLUMNS = "*,time";
+/** Those that are stored, and the one that costs nothing. */
+export const ALL_COLUMNS = "*,time";
 
 /**
  * All trials that the filter lets through, by columns. A filter that is wrong is an ApiProblem with its place.

@@ -324,7 +324,8 @@ export interface paths {
          * @description Because it was unreachable when they were stopped, or the files could not be stored. Connects the machine, copies
          *     the files to the folder of their experiment, and removes them from the machine. The answer is a line of JSON every
          *     few seconds until `is_finished`, for one experiment after the other; none if there is nothing to collect. It
-         *     continues if the client disconnects; another request joins it.
+         *     continues if the client disconnects; another request joins it. The answer, not the collection, ends when the token
+         *     is revoked.
          */
         post: operations["collect_files"];
         delete?: never;
@@ -595,6 +596,27 @@ export interface paths {
          *     their numbers.
          */
         get: operations["get_curves"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment_id}/curves/keys": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * The keys under which trials have reported numbers
+         * @description Of all trials whose curves are packed, which is done when they end or when all curves are read; of up to 200
+         *     others, their first 20 reports are looked at.
+         */
+        get: operations["get_curve_keys"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1517,6 +1539,21 @@ export interface components {
              * @default false
              */
             dry_run: boolean;
+        };
+        /**
+         * CurveKeys
+         * @description What curves can be drawn of.
+         */
+        CurveKeys: {
+            /**
+             * Items
+             * @description Keys of what was reported, nested ones with dots, by name; without `default`, which is the number itself.
+             * @example [
+             *       "accuracy",
+             *       "loss"
+             *     ]
+             */
+            items: string[];
         };
         /**
          * CurvePoint
@@ -3706,6 +3743,7 @@ export type CheckStep = components['schemas']['CheckStep'];
 export type CheckVerdict = components['schemas']['CheckVerdict'];
 export type ClientSession = components['schemas']['ClientSession'];
 export type CreateExperiment = components['schemas']['CreateExperiment'];
+export type CurveKeys = components['schemas']['CurveKeys'];
 export type CurvePoint = components['schemas']['CurvePoint'];
 export type CurveStretch = components['schemas']['CurveStretch'];
 export type DrainNode = components['schemas']['DrainNode'];
@@ -4814,6 +4852,38 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+            /** @description A problem */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": unknown;
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    get_curve_keys: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CurveKeys"];
+                };
             };
             /** @description A problem */
             default: {

@@ -1,6 +1,6 @@
 // What the page of curves reads: everything once, and from then on what has changed (docs/decisions/0049).
 
-import { keepPreviousData, useQueries, useQuery, useQueryClient } from "@tanstack/react-query";
+import { keepPreviousData, useQuery, useQueryClient } from "@tanstack/react-query";
 import { flatParameters } from "../state/parameters";
 import { apiUrl } from "../state/root";
 import {
@@ -186,36 +186,20 @@ export interface DensityUse {
   isOver: boolean;
 }
 
-const MOST_READ_FOR_KEYS = 10;
-const REPORTS_READ_FOR_KEYS = 20;
-
-/** The keys, of what the first of the trials have reported at their begin, that have numbers, besides the one that counts. */
-export function useMetricKeys(trials: readonly ShownTrial[]): string[] {
-  const ids = trials.filter(({ reports }) => reports > 0).slice(0, MOST_READ_FOR_KEYS);
-  return useQueries({
-    queries: ids.map(({ id }) => ({
-      queryKey: ["keys of reports", id],
-      queryFn: async ({ signal }: { signal: AbortSignal }) => {
-        const params = { path: { trial_id: id }, query: { limit: REPORTS_READ_FOR_KEYS } };
-        const { items } = await read(client.GET("/api/v1/trials/{trial_id}/curve", { params, signal }));
-        return numberKeys(items.map(({ data }) => data));
-      },
-    })),
-    combine: (found) => [...new Set(found.flatMap(({ data }) => data ?? []))].sort(),
+/** The keys under which trials of an experiment have reported numbers, besides the one that counts. */
+export function useMetricKeys(id: string, isOver: boolean): string[] {
+  const found = useQuery({
+    queryKey: ["keys of curves", id],
+    queryFn: ({ signal }) => {
+      const params = { path: { experiment_id: id } };
+      return read(client.GET("/api/v1/experiments/{experiment_id}/curves/keys", { params, signal }));
+    },
+    refetchInterval: isOver ? false : PAUSE_MILLISECONDS,
   });
+  return found.data?.items ?? NO_KEYS;
 }
 
-/** The keys, nested ones with dots, under which some reports have numbers; without `default`, which is the number itself. */
-export function numberKeys(reports: unknown[]): string[] {
-  const found = new Set<string>();
-  for (const report of reports) {
-    if (typeof report !== "object" || report === null || Array.isArray(report)) continue;
-    for (const [key, value] of flatParameters(report)) {
-      if (key !== "default" && (typeof value === "number" || value === "NaN")) found.add(key);
-    }
-  }
-  return [...found];
-}
+const NO_KEYS: string[] = [];
 
 const MOST_WITH_ATTEMPTS = 30;
 

@@ -18,17 +18,22 @@ export async function readAll(read: ReadPart, onProgress: (bytes: number) => voi
   }
 }
 
+/** Save what the page has as a file. */
+export function saveFile(name: string, content: Blob): void {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(content);
+  link.download = name;
+  link.click();
+  URL.revokeObjectURL(link.href);
+}
+
 /** A button that saves a file; `name`: of the saved one. */
 export function Download({ read, name, children }: { read: ReadPart; name: string; children: string }) {
   const [state, setState] = useState("");
   const save = async () => {
     try {
       const blob = await readAll(read, (bytes) => setState(` ${Math.round(bytes / 1024 / 1024)} MiB`));
-      const link = document.createElement("a");
-      link.href = URL.createObjectURL(blob);
-      link.download = name;
-      link.click();
-      URL.revokeObjectURL(link.href);
+      saveFile(name, blob);
       setState("");
     } catch (error) {
       setState(`: ${(error as Error).message}`);

@@ -9,6 +9,7 @@ import { Elapsed, Empty, Panel, Scroll, Waiting } from "../components/parts";
 import { Status } from "../components/status";
 import { capitalized, countOf, formatHours, formatNumber, formatParameter, formatTime, toSeconds } from "../format";
 import { compareParameters, numbersIn, onOneAxis } from "../state/comparison";
+import { isObject } from "../state/parameters";
 import { useUrlState } from "../state/url";
 import { ExperimentPage } from "./experiment";
 
@@ -54,8 +55,7 @@ const FACTS: [name: string, show: (trial: Trial) => ReactNode][] = [
 
 /** The keys of final metrics that are objects. */
 function metricsOf(trial: Trial): unknown {
-  const data = trial.final_data;
-  return typeof data === "object" && data !== null && !Array.isArray(data) ? data : {};
+  return isObject(trial.final_data) ? trial.final_data : {};
 }
 
 function Side({ trials, onDrop }: { trials: Trial[]; onDrop: (number: number) => void }) {

@@ -1,6 +1,6 @@
 // The curves of the best trials, of those that run and of selected ones, over the density of all, beside a table of them.
 
-import { useEffect, useMemo, useRef, useState } from "react";
+import { useEffect, useMemo, useRef } from "react";
 import { Link, useLocation } from "wouter";
 import type { Experiment } from "../api/schema";
 import {
@@ -19,6 +19,7 @@ import { Empty, NumberHeads, Scroll, Waiting } from "../components/parts";
 import { useRestOfScreen } from "../components/screen";
 import { Status } from "../components/status";
 import { countOf, formatNumber, formatParameter, statusWord } from "../format";
+import { useDraft } from "../state/draft";
 import { Hover, useIsPointedAt } from "../state/hover";
 import { marksOf } from "../state/marks";
 import { isOver } from "../state/progress";
@@ -107,7 +108,7 @@ function CurvesOfTrials({ experiment }: { experiment: Experiment }) {
   const label = `${countOf(lines.length, "curve")} of ${countOf(points, "point")}${shownDensity ? ` over the density of ${shownDensity.curves}` : ""}`;
   return (
     <>
-      <Controls settings={settings} trials={trials} ranges={ranges} />
+      <Controls experiment={experiment} settings={settings} ranges={ranges} />
       <p className="soft curves-notes" role="status">
         {found.data && `${countOf(trials.length, "trial")} shown`}
         {shownDensity && ` over the density of ${countOf(shownDensity.curves, "curve")}`}
@@ -209,14 +210,14 @@ function union(range: Range | null, span: Spans["x"] | undefined): Range | null 
 }
 
 interface ControlsProps {
+  experiment: Experiment;
   settings: Settings;
-  trials: ShownTrial[];
   ranges: [x: Range, y: Range] | null;
 }
 
-function Controls({ settings, trials, ranges }: ControlsProps) {
+function Controls({ experiment, settings, ranges }: ControlsProps) {
   const { set, key, x, log, logX, logY, isRunning, isAll } = settings;
-  const keys = useMetricKeys(trials);
+  const keys = useMetricKeys(experiment.id, isOver(experiment));
   const offered = key && !keys.includes(key) ? [...keys, key] : keys;
   const toggle = (axis: string) => set.log(log.includes(axis) ? log.replace(axis, "") : [...log, axis].sort().join(""));
   return (
@@ -318,25 +319,6 @@ function Check(props: {
       {props.label}
     </label>
   );
-}
-
-/** A value that is applied when its writer pauses, and that changes when it was changed elsewhere. */
-function useDraft(value: string, apply: (value: string) => void, milliseconds: number) {
-  const [draft, setDraft] = useState(value);
-  const applied = useRef(value);
-  useEffect(() => {
-    if (value !== applied.current) setDraft(value);
-    applied.current = value;
-  }, [value]);
-  useEffect(() => {
-    if (draft === applied.current) return;
-    const timer = setTimeout(() => {
-      applied.current = draft;
-      apply(draft);
-    }, milliseconds);
-    return () => clearTimeout(timer);
-  }, [draft, apply, milliseconds]);
-  return [draft, setDraft] as const;
 }
 
 function TrialsField({ text, onChange }: { text: string; onChange: (text: string) => void }) {

@@ -7,7 +7,7 @@ import { useEvents } from "../api/queries";
 import type { PastEvent } from "../api/schema";
 import { Empty, Panel, Waiting } from "../components/parts";
 import { useRestOfScreen } from "../components/screen";
-import { countOf, formatTime, toSeconds } from "../format";
+import { countOf } from "../format";
 import { actorOf, eventText, KINDS, nodeOf } from "../state/events";
 import { useUrlState } from "../state/url";
 import { ExperimentPage } from "./experiment";
@@ -100,7 +100,10 @@ function Row({ event, top }: { event: PastEvent; top: number }) {
   const node = nodeOf(event);
   return (
     <li style={{ transform: `translateY(${top}px)` }} title={text}>
-      <time dateTime={event.time}>{formatTime(toSeconds(event.time))}</time>
+      <time dateTime={event.time}>
+        <span className="day">{new Date(event.time).toLocaleDateString()}, </span>
+        {new Date(event.time).toLocaleTimeString()}
+      </time>
       <span className="soft">{event.kind}</span>
       <span>
         {event.trial_id && <Link href={`/trials/${event.trial_id}`}>trial {event.sequence_id ?? event.trial_id}</Link>}

@@ -5,7 +5,7 @@ import { Link } from "wouter";
 import { type Searched, useLogSearch } from "../api/queries";
 import type { FoundLine } from "../api/schema";
 import { Empty, Panel, Scroll, Waiting } from "../components/parts";
-import { countOf } from "../format";
+import { countOf, formatBytes } from "../format";
 import { plain } from "../logs/ansi";
 import { useUrlState } from "../state/url";
 import { ExperimentPage } from "./experiment";
@@ -78,7 +78,7 @@ function Found({ of, text, ignoresCase }: { of: Searched; text: string; ignoresC
   const lines = pages.flatMap((page) => page.items);
   const sum = (of: (page: (typeof pages)[number]) => number) => pages.reduce((total, page) => total + of(page), 0);
   const left = sum((page) => page.not_here_count);
-  const size = `${(sum((page) => page.searched_bytes) / 1e6).toFixed(1)} MB`;
+  const size = formatBytes(sum((page) => page.searched_bytes));
   return (
     <>
       <p className="soft" role="status">

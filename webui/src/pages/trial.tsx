@@ -21,6 +21,7 @@ import { Status } from "../components/status";
 import {
   capitalized,
   countOf,
+  formatBytes,
   formatDuration,
   formatHours,
   formatNumber,
@@ -405,7 +406,7 @@ function FileLinks({ trial, job }: { trial: Trial; job: Job }) {
                 >
                   {file.path}
                 </Download>
-                <span className="soft">{size(file.size_bytes)}</span>
+                <span className="soft">{formatBytes(file.size_bytes)}</span>
               </li>
             ))}
           </ul>
@@ -417,19 +418,6 @@ function FileLinks({ trial, job }: { trial: Trial; job: Job }) {
 
 function encodePath(path: string): string {
   return path.split("/").map(encodeURIComponent).join("/");
-}
-
-function size(bytes: number | null | undefined): string {
-  if (bytes === null || bytes === undefined) return "–";
-  if (bytes < 1024) return `${bytes} B`;
-  const units = ["KiB", "MiB", "GiB", "TiB"];
-  let value = bytes / 1024;
-  let unit = 0;
-  while (value >= 1024 && unit < units.length - 1) {
-    value /= 1024;
-    unit++;
-  }
-  return `${value < 100 ? value.toPrecision(3) : Math.round(value)} ${units[unit]}`;
 }
 
 function Checkpoints({ trial }: { trial: Trial }) {
@@ -467,7 +455,7 @@ function Checkpoints({ trial }: { trial: Trial }) {
                 <td className="number">{formatNumber(each.step)}</td>
                 <td className="number">{formatNumber(each.value)}</td>
                 <td className="number">{each.job}</td>
-                <td className="number">{size(each.size_bytes)}</td>
+                <td className="number">{formatBytes(each.size_bytes)}</td>
                 <td>
                   <Ago time={each.time} />
                 </td>

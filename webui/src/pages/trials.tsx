@@ -1,9 +1,9 @@
 // All trials of an experiment: filtered, in any order, with the columns in which they differ.
 
-import { useEffect, useMemo, useRef, useState } from "react";
+import { useMemo, useRef, useState } from "react";
 import { ApiProblem } from "../api/client";
 import type { Column, Table } from "../api/columns";
-import { type ExportFormat, type TableQuery, tableUrl, useSession, useTable } from "../api/queries";
+import { ALL_COLUMNS, type ExportFormat, type TableQuery, tableUrl, useSession, useTable } from "../api/queries";
 import type { Experiment } from "../api/schema";
 import type { TrialRow } from "../api/trial_actions";
 import { Empty, Waiting } from "../components/parts";
@@ -12,20 +12,29 @@ import { SelectedTrials } from "../components/selected";
 import { Status } from "../components/status";
 import { TrialForm } from "../components/trial_form";
 import { capitalized, countOf, statusWord } from "../format";
+import { saveFile } from "../logs/download";
+import { useDraft } from "../state/draft";
 import { isOver } from "../state/progress";
 import { SAVED } from "../state/root";
 import type { Selection } from "../state/selection";
 import { useUrlState } from "../state/url";
-import { headOf, nextSort, shownColumns, toCsv } from "../state/view";
+import { columnsOnDemand, headOf, nextSort, ON_DEMAND, shownColumns, toCsv } from "../state/view";
 import { Grid } from "../table/grid";
 import { ExperimentPage } from "./experiment";
 
 const TYPING_MILLISECONDS = 350;
-const ALL_TRIALS: TableQuery = { filter: "", sort: [] };
 
 export function Trials({ id }: { id: string }) {
-  useTable(id, ALL_TRIALS); // beside the experiment, not after it
+  const [chosen] = useUrlState("columns");
+  const [sort] = useUrlState("sort");
+  useTable(id, { filter: "", sort: [], columns: readColumns(chosen, sort) }); // beside the experiment, not after it
   return <ExperimentPage id={id}>{(experiment) => <TrialTable experiment={experiment} />}</ExperimentPage>;
+}
+
+/** What is read; undefined: what is always. */
+function readColumns(chosen: string, sort: string): string | undefined {
+  const more = SAVED ? [] : columnsOnDemand(chosen, sort);
+  return more.length ? [ALL_COLUMNS, ...more].join(",") : undefined;
 }
 
 function TrialTable({ experiment }: { experiment: Experiment }) {
@@ -33,7 +42,7 @@ function TrialTable({ experiment }: { experiment: Experiment }) {
   const [chosenSort, setSort] = useUrlState("sort");
   const [chosen, setChosen] = useUrlState("columns");
   const sort = chosenSort || (experiment.objective.direction === "maximize" ? "-value" : "value");
-  const query = { filter, sort: [sort] };
+  const query = { filter, sort: [sort], columns: readColumns(chosen, sort) };
   const found = useTable(experiment.id, query);
   const { error } = found;
   // While a filter is being written it is wrong now and then: the rows of the last good one stay.
@@ -60,7 +69,7 @@ function TrialTable({ experiment }: { experiment: Experiment }) {
                 ? countOf(table.total, "trial")
                 : `${table.matched.toLocaleString("en-US")} of ${countOf(table.total, "trial")}`}
             </span>
-            <ColumnChoice table={table} shown={columns} isChosen={Boolean(chosen)} onChoose={setChosen} />
+            <ColumnChoice table={table} shown={columns} chosen={chosen} onChoose={setChosen} />
             <Exports experiment={experiment} query={query} shown={columns} formats={session?.export_formats ?? []} />
             {session?.access === "full" && !isOver(experiment) && !selected.length && (
               <button type="button" data-keys="a n" onClick={() => setForm({ from: null, clone: false })}>
@@ -71,7 +80,9 @@ function TrialTable({ experiment }: { experiment: Experiment }) {
               <button
                 type="button"
                 className="link"
-                onClick={() => saveCsv(`${experiment.id}.csv`, toCsv(table, columns))}
+                onClick={() =>
+                  saveFile(`${experiment.id}.csv`, new Blob([toCsv(table, columns)], { type: "text/csv" }))
+                }
               >
                 CSV
               </button>
@@ -116,21 +127,7 @@ function isFilterProblem(error: Error | null): error is ApiProblem {
 /** A field for the filter, and what is wrong with it, with its place. */
 function FilterField(props: { filter: string; onFilter: (filter: string) => void; error: Error | null }) {
   const { filter, onFilter, error } = props;
-  const [text, setText] = useState(filter);
-  const applied = useRef(filter);
-  useEffect(() => {
-    // Changed elsewhere: by a button, or by going back.
-    if (filter !== applied.current) setText(filter);
-    applied.current = filter;
-  }, [filter]);
-  useEffect(() => {
-    if (text === applied.current) return;
-    const timer = setTimeout(() => {
-      applied.current = text;
-      onFilter(text);
-    }, TYPING_MILLISECONDS);
-    return () => clearTimeout(timer);
-  }, [text, onFilter]);
+  const [text, setText, applyNow] = useDraft(filter, onFilter, TYPING_MILLISECONDS);
   const problem = isFilterProblem(error) ? error.problem?.problems?.[0] : undefined;
   return (
     <div className="filter">
@@ -144,6 +141,7 @@ function FilterField(props: { filter: string; onFilter: (filter: string) => void
         autoComplete="off"
         value={text}
         onChange={(event) => setText(event.target.value)}
+        onKeyDown={(event) => event.key === "Enter" && applyNow()}
       />
       {isFilterProblem(error) && (
         <p id="filter-problem" className="failure" role="alert">
@@ -182,14 +180,11 @@ function StatusChips(props: { experiment: Experiment; filter: string; onFilter: 
   });
 }
 
-function ColumnChoice(props: {
-  table: Table;
-  shown: Column[];
-  isChosen: boolean;
-  onChoose: (columns: string) => void;
-}) {
-  const { table, shown, isChosen, onChoose } = props;
-  const names = shown.map((column) => column.name);
+function ColumnChoice(props: { table: Table; shown: Column[]; chosen: string; onChoose: (columns: string) => void }) {
+  const { table, shown, chosen, onChoose } = props;
+  const names = chosen ? chosen.split(",") : shown.map((column) => column.name);
+  const constant = new Set(table.columns.filter(({ varies }) => !varies).map(({ name }) => name));
+  const more = SAVED ? [] : ON_DEMAND.filter((name) => !table.columns.some((column) => column.name === name));
   const toggle = (name: string) => {
     const next = names.includes(name) ? names.filter((each) => each !== name) : [...names, name];
     onChoose(next.join(","));
@@ -198,19 +193,18 @@ function ColumnChoice(props: {
     <details className="files">
       <summary>columns</summary>
       <div>
-        {isChosen && (
+        {chosen && (
           <button type="button" className="link" onClick={() => onChoose("")}>
             those that vary
           </button>
         )}
         <ul>
-          {table.columns.map((column) => (
-            <li key={column.name}>
+          {[...table.columns.map(({ name }) => name), ...more].map((name) => (
+            <li key={name}>
               <label>
-                <input type="checkbox" checked={names.includes(column.name)} onChange={() => toggle(column.name)} />{" "}
-                {headOf(column.name)}
+                <input type="checkbox" checked={names.includes(name)} onChange={() => toggle(name)} /> {headOf(name)}
               </label>
-              {!column.varies && <span className="soft">one value</span>}
+              {constant.has(name) && <span className="soft">one value</span>}
             </li>
           ))}
         </ul>
@@ -246,13 +240,4 @@ function Exports(props: { experiment: Experiment; query: TableQuery; shown: Colu
       {FORMAT_WORDS[format]}
     </a>
   ));
-}
-
-/** In a saved file there is no manager to write it. */
-function saveCsv(name: string, text: string): void {
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
-  link.download = name;
-  link.click();
-  URL.revokeObjectURL(link.href);
 }

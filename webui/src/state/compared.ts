@@ -2,6 +2,7 @@
 
 import type { CurvePoint, Experiment } from "../api/schema";
 import { toSeconds } from "../format";
+import { isObject } from "./parameters";
 
 /** So many experiments can still be told apart beside each other. */
 export const MOST_COMPARED = 8;
@@ -109,10 +110,6 @@ function visit(space: Record<string, unknown>, prefix: string, found: Map<string
 function optionText(option: unknown): string {
   if (typeof option === "string") return option;
   return isObject(option) && typeof option._name === "string" ? option._name : JSON.stringify(option);
-}
-
-function isObject(value: unknown): value is Record<string, unknown> {
-  return typeof value === "object" && value !== null && !Array.isArray(value);
 }
 
 /** What the values of an experiment are, and which are better. */

@@ -16,9 +16,16 @@ export function eventText(event: PastEvent): string {
   const status = [word("status"), word("end_reason")].filter(Boolean).join(" ");
   const rest = Object.entries(facts)
     .filter(([name, value]) => !SAID.has(name) && value !== "" && value !== null)
-    .map(([name, value]) => `${name} ${typeof value === "object" ? JSON.stringify(value) : String(value)}`);
+    .map(([name, value]) => `${name} ${valueText(value)}`);
   const clause = word("text") || word("reason") || word("detail");
-  return [status || rest.join(", "), clause].filter(Boolean).join(": ");
+  const repeated = `${status.toLowerCase()}: `; // "waiting: no GPU is free" of a trial that is WAITING
+  const said = status && clause.startsWith(repeated) ? clause.slice(repeated.length) : clause;
+  return [status || rest.join(", "), said].filter(Boolean).join(": ");
+}
+
+function valueText(value: unknown): string {
+  if (Array.isArray(value) && value.every((each) => typeof each === "string")) return value.join(", ") || "none";
+  return typeof value === "object" ? JSON.stringify(value) : String(value);
 }
 
 /** The node that an event names. */

@@ -18,6 +18,6 @@ export function flatParameters(parameters: unknown): Flat {
   return found;
 }
 
-function isObject(value: unknown): value is Record<string, unknown> {
+export function isObject(value: unknown): value is Record<string, unknown> {
   return typeof value === "object" && value !== null && !Array.isArray(value);
 }

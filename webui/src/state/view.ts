@@ -21,6 +21,15 @@ export function defaultColumns(table: Table): string[] {
   return [...FIRST.filter(shown), ...values.filter(shown), ...parameters.filter(shown), ...LAST.filter(shown)];
 }
 
+/** Columns that are read only where they are asked for: they cost more than those that are stored. */
+export const ON_DEMAND = ["curve.best", "gpu-hours", "cpu-hours"];
+
+/** Of the chosen columns and the order, those that are read only where they are asked for. */
+export function columnsOnDemand(chosen: string, sort: string): string[] {
+  const names = [...chosen.split(","), sort.replace(/^-/, "")];
+  return [...new Set(names)].filter((name) => ON_DEMAND.includes(name) || name.startsWith("curve."));
+}
+
 /** The chosen columns, or the default ones; those that the table does not have are left out. */
 export function shownColumns(table: Table, chosen: string): Column[] {
   const byName = new Map(table.columns.map((column) => [column.name, column]));

@@ -7,6 +7,7 @@ import type { Column, Table } from "../api/columns";
 import { Status, toneOf } from "../components/status";
 import { type Selection, toggled } from "../state/selection";
 import { cellText, headOf, isNumeric, widthOf } from "../state/view";
+import { numbersOf } from "./merge";
 
 const ROW_PIXELS = 26;
 const HEAD_PIXELS = 28;
@@ -44,7 +45,9 @@ export function Grid({ table, columns, sort, onSort, height, selection, onSelect
   const widths = useMemo(() => columns.map((column) => widthOf(column, table.rows)), [columns, table]);
   const template = [
     `${BOX_PIXELS}px`,
-    ...widths.map((width, i) => (i === widths.length - 1 ? `minmax(${width}px, 1fr)` : `${width}px`)),
+    ...widths.map((width, i) =>
+      isWide(columns[i], i === widths.length - 1) ? `minmax(${width}px, 1fr)` : `${width}px`,
+    ),
   ].join(" ");
   const ids = table.columns.find((column) => column.name === "id");
   const total = widths.reduce((sum, width) => sum + width, BOX_PIXELS);
@@ -113,9 +116,9 @@ export function Grid({ table, columns, sort, onSort, height, selection, onSelect
   );
 }
 
-function numbersOf(table: Table): number[] {
-  const column = table.columns.find((each) => each.name === "no");
-  return Array.from({ length: table.rows }, (_, row) => Number(column?.at(row)));
+/** Whether a column takes what is left of the width: a text that is the last one. */
+function isWide(column: Column | undefined, isLast: boolean): boolean {
+  return isLast && column !== undefined && !isNumeric(column);
 }
 
 function Head({ column, sort, onSort }: { column: Column; sort: string; onSort: (column: string) => void }) {

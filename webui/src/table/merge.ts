@@ -48,7 +48,8 @@ export function onlyRowsOf(table: Table, wanted: Table): Table {
   return { ...table, rows: kept.length, matched: kept.length, columns };
 }
 
-function numbersOf(table: Table): number[] {
+/** The numbers of the table's trials, row by row. Raises RangeError for a table that does not have them. */
+export function numbersOf(table: Table): number[] {
   const column = table.columns.find((each) => each.name === "no");
   if (!column) throw new RangeError("rows of a table without numbers cannot be found");
   return Array.from({ length: table.rows }, (_, row) => Number(column.at(row)));
@@ -166,5 +167,13 @@ function toColumn(pair: Pair, order: number[]): Column {
   const { name, type, varied } = pair;
   const values = order.map((row) => valueAt(pair, row));
   const varies = varied || values.some((value) => value !== values[0]);
-  return { name, type, varies, at: (row) => values[row] ?? null };
+  return { name, type, varies, at: reader(values) };
+}
+
+/**
+ * Made apart from where the values are: closures of one function share what any of them uses, so that one made there would
+ * keep the column before, that one the column before it, and so on.
+ */
+function reader(values: readonly Value[]): Column["at"] {
+  return (row) => values[row] ?? null;
 }

@@ -50,6 +50,8 @@ async def test_what_a_person_does_has_the_persons_name_to_its_end(api: Any) -> N
     assert ("PAUSED", "alice@cli") in statuses
     assert ("STOPPING", "alice@cli") in statuses
     assert {row.actor for row in await found(api, "trial.status")} >= {"tuner", "manager"}
+    running = [row for kind in ("trial.status", "job.status") for row in await found(api, kind)]
+    assert {row.actor for row in running if row.data["status"] == "RUNNING"} == {"manager"}
     await api.anonymous.delete(path, headers=alice)
     assert [row.actor for row in await found(api, "experiment.deleted")] == ["alice@cli"]
 

@@ -84,6 +84,18 @@ async def test_a_key_of_what_was_reported_is_a_curve(api: Any) -> None:
     assert [value for _, value in unpack((await api.client.get(f"{path}/curves?ids=0")).content)[0]] == [1, 2, 3]
 
 
+async def test_the_keys_of_all_trials_are_listed_packed_or_not(api: Any) -> None:
+    many = [{"default": 1, "loss": n, "note": "x", "top": {"5": n}} for n in range(curve_rows.FEWEST_POINTS)]
+    path, ids = await ended(api, [many, [1.0, {"default": 1, "only here": 2}], [3.0]])
+    expected = ["loss", "only here", "top.5"]
+    assert (await api.client.get(f"{path}/curves/keys")).json() == {"items": expected}
+    database = await api.manager.metrics(path.rpartition("/")[2])
+    packed = await database.read(lambda c: curve_rows.pack_some(c, ids[:1], member=0))
+    await database.write(lambda c: [curve_rows.store(c, each, member=0) for each in packed])
+    assert (await api.client.get(f"{path}/curves/keys")).json() == {"items": expected}
+    assert (await api.client.get("/api/v1/experiments/unknown/curves/keys")).status_code == 404
+
+
 async def test_an_answer_that_is_known_is_not_sent_again_until_something_changes(api: Any) -> None:
     path, ids = await ended(api, [[0.5]])
     address = f"{path}/curves?ids=0"

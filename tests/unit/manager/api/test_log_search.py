@@ -92,6 +92,23 @@ async def test_bounded_searches_say_where_to_continue(api: Any, monkeypatch: pyt
     assert items[0]["text"] == "…" + "z" * 200 + "needle"
 
 
+async def test_a_job_of_which_nothing_is_here_is_counted_once_wherever_a_search_stops(
+    api: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment_id, folders = await with_logs(api, {"stdout": b"needle"}, {}, {"stdout": b"needle"})
+    for name in ("stdout", "stderr"):
+        (folders[1] / name).unlink(missing_ok=True)
+    (folders[0] / "stderr").unlink(missing_ok=True)
+    overs = iter([False] * 3 + [True] + [False] * 100)  # it is over between the streams of the second job
+    monkeypatch.setattr(log_search.LogSearch, "_is_over", lambda _: next(overs))
+    first = await search(api, experiment_id, q="needle")
+    second = await search(api, experiment_id, q="needle", cursor=first["next_cursor"])
+    assert ".stdout." in first["next_cursor"]
+    assert (first["searched_jobs"], first["not_here_count"]) == (1, 0)
+    assert (second["searched_jobs"], second["not_here_count"]) == (1, 1)
+    assert [row["sequence_id"] for row in second["not_here"]] == [1]
+
+
 async def test_hostile_files_are_searched_or_left_out(api: Any, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_bytes(b"needle in a file of someone else\n")

@@ -9,7 +9,9 @@ from fastapi import Request
 from starlette.types import Message
 
 from proctor.manager.api.guard import Guard
+from proctor.manager.api.routes import nodes
 from proctor.manager.security import Access, HostGuard, Tokens, cookie_of
+from proctor.training_services.providers import UncollectedFiles
 
 pytestmark = pytest.mark.anyio
 
@@ -79,11 +81,8 @@ async def test_a_link_with_a_named_token_opens_the_page_until_the_token_is_revok
     assert (await api.anonymous.get("/api/v1/session", headers=bearer)).status_code == 401
 
 
-@pytest.mark.parametrize("by_cookie", [True, False])
-async def test_an_open_stream_ends_when_its_token_is_revoked(api: Any, by_cookie: bool) -> None:
-    alice = await add(api, "alice")
-    token = alice["Authorization"].removeprefix("Bearer ")
-    headers = {"Cookie": f"{TOKENS.cookie_name}={cookie_of(token)}"} if by_cookie else alice
+async def ends_when_revoked(api: Any, method: str, path: str, headers: dict[str, str]) -> None:
+    """Open a stream, revoke the token "alice", and wait for the end of the stream."""
     opened, ended = asyncio.Event(), asyncio.Event()
 
     async def send(message: Message) -> None:
@@ -100,9 +99,9 @@ async def test_an_open_stream_ends_when_its_token_is_revoked(api: Any, by_cookie
     scope = Request(
         {
             "type": "http",
-            "method": "GET",
-            "path": "/api/v1/events",
-            "raw_path": b"/api/v1/events",
+            "method": method,
+            "path": path,
+            "raw_path": path.encode(),
             "query_string": b"",
             "headers": [(k.lower().encode(), v.encode()) for k, v in {**headers, "Host": "127.0.0.1"}.items()],
             "http_version": "1.1",
@@ -119,6 +118,28 @@ async def test_an_open_stream_ends_when_its_token_is_revoked(api: Any, by_cookie
         assert not ended.is_set()
         await api.client.delete("/api/v1/tokens/alice")
         await ended.wait()
+
+
+@pytest.mark.parametrize("by_cookie", [True, False])
+async def test_an_open_stream_ends_when_its_token_is_revoked(api: Any, by_cookie: bool) -> None:
+    alice = await add(api, "alice")
+    token = alice["Authorization"].removeprefix("Bearer ")
+    headers = {"Cookie": f"{TOKENS.cookie_name}={cookie_of(token)}"} if by_cookie else alice
+    await ends_when_revoked(api, "GET", "/api/v1/events", headers)
+
+
+async def test_what_tells_of_a_collection_ends_when_its_token_is_revoked(
+    api: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nodes, "PROGRESS_SECONDS", 0.05)
+    alice = await add(api, "alice")
+    created = await api.create()
+    await api.ended(created["id"])
+    api.provider.add("gpu-3", "gpu-3")
+    api.provider.left.append(UncollectedFiles(created["id"], "gpu-3", "on gpu-3", "the machine is unreachable"))
+    collection = api.provider.collect("gpu-3", created["id"])
+    await ends_when_revoked(api, "POST", "/api/v1/nodes/gpu-3/collect", alice)
+    assert not collection.ended.is_set()
 
 
 async def test_the_way_of_a_request_is_what_its_sender_says(api: Any) -> None:

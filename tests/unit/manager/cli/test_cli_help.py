@@ -50,6 +50,14 @@ def commands(group: click.Group = cli, name: str = "") -> Iterator[tuple[str, cl
             yield f"{name} {word}".strip(), found
 
 
+def test_lists_of_commands_have_whole_sentences_in_a_terminal_of_80_columns() -> None:
+    for name, command in commands():
+        if isinstance(command, click.Group):
+            text = command.get_help(click.Context(command, info_name=name, terminal_width=80))
+            cut = [line for line in text.splitlines() if line.endswith("...") and "[ARGS]" not in line]
+            assert cut == [], name
+
+
 def short_options(command: click.Command) -> Iterator[tuple[str, str, bool]]:
     """Each short option with the long one it stands for, and whether the help lists it."""
     for option in command.params:
