@@ -55,6 +55,10 @@ class Initialize:
     default. A user's class gets its `class_args` and nothing else."""
     scheduler: AlgorithmSpec | None = None
     """Of trials; never beside an assessor."""
+    saved: JsonObject | None = None
+    """The newest state that an earlier dispatcher of the experiment has saved (`StateSaved`)."""
+    saved_position: int = 0
+    """Inputs up to here are part of it."""
     version: int = PROTOCOL_VERSION
 
 
@@ -195,6 +199,8 @@ class Initialized:
     """The algorithms are ready. `wants_intermediate`: whether `ReportMetrics` need be sent at all."""
 
     wants_intermediate: bool
+    position: int = 0
+    """Inputs up to here are known: from the saved state, if it could be used. The others are to be sent."""
     version: int = PROTOCOL_VERSION
 
 
@@ -277,6 +283,15 @@ class CloneTrial:
 
 
 @dataclass(frozen=True)
+class StateSaved:
+    """All that later decisions depend on, once the input at `position` is handled. What was not answered of the
+    requests up to there will not be."""
+
+    position: int
+    state: JsonObject
+
+
+@dataclass(frozen=True)
 class Error:
     """An algorithm raised. `summary` is one sentence; `traceback` the whole of it. The experiment goes to ERROR."""
 
@@ -294,7 +309,7 @@ class Pong:
 Decision = NewTrial | ResumeTrial | CloneTrial
 """Which trial runs next: the answers to a request but "none"."""
 
-News = Initialized | Decision | NoMoreTrials | PauseTrial | KillTrial | Error
+News = Initialized | Decision | NoMoreTrials | PauseTrial | KillTrial | StateSaved | Error
 """What concerns an experiment."""
 
 FromDispatcher = News | Pong
@@ -304,7 +319,7 @@ _TYPES: dict[str, type[Any]] = {
     for kind in (
         Initialize, UpdateSearchSpace, RequestTrialJobs, ReportMetrics, TrialRestarted, TrialEnd, ImportData,
         AddCustomizedTrial, Ping, Terminate, Initialized, NewTrial, ResumeTrial, CloneTrial, NoMoreTrials, PauseTrial,
-        KillTrial, Error, Pong,
+        KillTrial, StateSaved, Error, Pong,
     )
 }  # fmt: skip
 

@@ -297,7 +297,17 @@ VALUES (:experiment_id, :position, :kind, :payload);
 
 -- name: inputs.requested
 SELECT ids.value FROM dispatcher_inputs, json_each(payload, '$.parameter_ids') AS ids
-WHERE experiment_id = :experiment_id AND kind = 'RequestTrialJobs';
+WHERE experiment_id = :experiment_id AND kind = 'RequestTrialJobs' AND position > :position;
+
+-- name: states.save
+INSERT INTO dispatcher_states VALUES (:experiment_id, :position, :state)
+ON CONFLICT (experiment_id) DO UPDATE SET position = excluded.position, state = excluded.state;
+
+-- name: states.get
+SELECT position, state FROM dispatcher_states WHERE experiment_id = :experiment_id;
+
+-- name: states.position
+SELECT position FROM dispatcher_states WHERE experiment_id = :experiment_id;
 
 -- name: inputs.suggestions
 -- with the parameters that they began with: those of their first jobs, where they have one

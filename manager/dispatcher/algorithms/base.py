@@ -73,6 +73,15 @@ class TunerAlgorithm(ABC):
     def accept_customized(self, parameter_id: int, parameters: Parameters) -> None:  # noqa: B027 - optional
         """The user has added a trial; its result and end come under this id."""
 
+    def state_dict(self) -> dict[str, Any] | None:
+        """Return everything that later suggestions depend on but the search space, as JSON; None if that is not
+        possible, so that after a restart all calls are made again."""
+        return None
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Be as the tuner that returned this from `state_dict`. Called on a new one with the same search space."""
+        raise NotImplementedError(f"{type(self).__name__}.load_state_dict is missing")
+
 
 class AssessorAlgorithm(ABC):
     """A built-in assessor. Calls come one at a time."""

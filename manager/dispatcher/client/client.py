@@ -10,7 +10,8 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from proctor.manager.dispatcher import protocol
 from proctor.manager.dispatcher.client.liveness import Liveness, LivenessMonitor, Patience, ProcessStats
@@ -76,6 +77,14 @@ Opener = Callable[[], AbstractAsyncContextManager[LineChannel]]
 InputReader = Callable[[int, int], Awaitable[Sequence[ToDispatcher]]]
 """(after position, limit) → the next inputs of the log, requests with the answers that are already stored."""
 
+StateReader = Callable[[], Awaitable[tuple[int, dict[str, Any] | None]]]
+"""The newest state that a dispatcher has saved, and the position of the last input that is part of it."""
+
+
+async def no_state() -> tuple[int, None]:
+    """None was ever saved."""
+    return 0, None
+
 
 @dataclass(frozen=True)
 class DispatcherRestarted:
@@ -102,8 +111,16 @@ class DispatcherGone(Exception):
 class DispatcherClient:
     """Keeps one experiment's dispatcher alive and informed: one conversation after another."""
 
-    def __init__(self, initialize: protocol.Initialize, *, open_channel: Opener, read_inputs: InputReader) -> None:
+    def __init__(
+        self,
+        initialize: protocol.Initialize,
+        *,
+        open_channel: Opener,
+        read_inputs: InputReader,
+        read_state: StateReader = no_state,
+    ) -> None:
         self._initialize = initialize
+        self._read_state = read_state
         self._open_channel = open_channel
         self._read_inputs = read_inputs
         self._conversation: Conversation | None = None
@@ -166,7 +183,9 @@ class DispatcherClient:
             conversation = Conversation(channel, self._owed, self._finishing, receive)
             self._conversation = conversation
             try:
-                await conversation.run(self._initialize, self._read_inputs)
+                position, saved = await self._read_state()
+                initialize = replace(self._initialize, saved=saved, saved_position=position)
+                await conversation.run(initialize, self._read_inputs)
             finally:
                 self._conversation = None
                 self._owed.clear()  # its successor owes that from when it is asked again
@@ -248,6 +267,7 @@ class Conversation:
         self._late: list[ToDispatcher] = []  # not sent yet
         self._sent = 0
         self._has_inputs = asyncio.Event()
+        self._is_ready = asyncio.Event()  # it has said which inputs it knows
         self.has_suggested = False
 
     @property
@@ -285,6 +305,8 @@ class Conversation:
         """The whole input log first, then what comes, page by page."""
         with suppress(ConnectionError):
             await self._channel.send(protocol.encode(initialize))
+            if initialize.saved is not None:
+                await self._is_ready.wait()
             while page := await read_inputs(self._sent, PAGE):
                 await self._send(page)
             while True:
@@ -327,6 +349,9 @@ class Conversation:
         if isinstance(message, protocol.Pong):
             self._unanswered = False
             return
+        if isinstance(message, protocol.Initialized):
+            self._sent = message.position
+            self._is_ready.set()
         if isinstance(message, protocol.Decision | protocol.NoMoreTrials):
             self.has_suggested |= isinstance(message, protocol.Decision)
             self._owed.record_answer(message, self._now())

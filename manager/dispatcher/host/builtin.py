@@ -28,8 +28,10 @@ class BuiltinTuner(HostedTuner):
         self._name = name
         self._algorithm = algorithm
         self._send = send
+        self._search_space: Any = None
 
     def initialize(self, search_space: Any) -> None:
+        self._search_space = search_space
         space = read_search_space({"name": self._name}, search_space, is_new=False)
         assert space is not None, "a built-in tuner knows every space that it can search"
         self._algorithm.update_search_space(space)
@@ -67,6 +69,14 @@ class BuiltinTuner(HostedTuner):
 
     def add_customized(self, message: protocol.AddCustomizedTrial) -> None:
         self._algorithm.accept_customized(message.parameter_id, message.parameters)
+
+    def state_dict(self) -> protocol.JsonObject | None:
+        state = self._algorithm.state_dict()
+        return None if state is None else {"search_space": self._search_space, "algorithm": state}
+
+    def load_state_dict(self, state: protocol.JsonObject) -> None:
+        self.initialize(state["search_space"])
+        self._algorithm.load_state_dict(state["algorithm"])
 
     def close(self, mode: ShutdownMode) -> None:
         """Nothing: the input log is all that a built-in keeps."""

@@ -80,6 +80,14 @@ class HostedTuner(ABC):
     def add_customized(self, message: protocol.AddCustomizedTrial) -> None:
         """Notify the tuner of a trial that the user has added."""
 
+    def state_dict(self) -> protocol.JsonObject | None:
+        """Return all that later decisions depend on; None if only the whole input log can bring it back."""
+        return None
+
+    def load_state_dict(self, state: protocol.JsonObject) -> None:
+        """Be as the one that returned this from `state_dict`; called after `initialize`."""
+        raise NotImplementedError(f"{type(self).__name__} saves no state")
+
     def stop_asking(self) -> None:  # noqa: B027 - nothing to do where nothing waits
         """Skip requests that wait: their answers would come too late. May be called from any thread."""
 

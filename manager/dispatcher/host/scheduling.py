@@ -14,7 +14,8 @@ from typing import Any
 from proctor.manager.dispatcher import protocol
 from proctor.manager.dispatcher.algorithms.base import read_value
 from proctor.manager.dispatcher.host.interface import HostedTuner, Send, succeeded
-from proctor.manager.dispatcher.protocol import ReportedMetric, from_wire
+from proctor.manager.dispatcher.protocol import ReportedMetric, from_wire, to_wire
+from proctor.sdk.metrics import from_json_word, to_json_word
 from proctor.sdk.scheduler import (
     CloneChoice,
     PauseVerdict,
@@ -30,7 +31,7 @@ class SchedulerError(Exception):
     """A trial scheduler has decided what cannot be."""
 
 
-@dataclass
+@dataclass(slots=True)
 class _Trial:
     """A trial that has not ended."""
 
@@ -52,7 +53,7 @@ class _Trial:
     held_back: list[ReportedMetric] = field(default_factory=list)
 
 
-@dataclass
+@dataclass(slots=True)
 class _Clone:
     """A decision that a trial continues from another one."""
 
@@ -73,10 +74,38 @@ class HostedScheduler:
         self._trials: dict[int, _Trial] = {}  # by number
         self._unnamed: dict[int, _Trial] = {}  # those that have not reported, by parameter id
         self._named: dict[str, _Trial] = {}  # the others, by trial id
+        self._search_space: Any = None
+        self._keeps_parameters = type(scheduler).on_trial_clone is not TrialScheduler.on_trial_clone
 
     def set_search_space(self, search_space: Any) -> None:
         """Give the scheduler its first search space, or a new one."""
+        self._search_space = search_space
         self._scheduler.set_search_space(search_space)
+
+    # ---- state ----------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> protocol.JsonObject | None:
+        """Return all that later decisions depend on; None if the scheduler cannot."""
+        state = self._scheduler.state_dict()
+        if state is None:
+            return None
+        trials = [_trial_to_json(trial) for trial in self._trials.values()]
+        version, space = self._scheduler.version, self._search_space
+        return {"version": version, "search_space": space, "scheduler": state, "trials": trials}
+
+    def load_state_dict(self, state: protocol.JsonObject) -> None:
+        """Be as the one that returned this. Raises ValueError for a state of another version of the scheduler."""
+        if state["version"] != self._scheduler.version:
+            raise ValueError(f"{self._name} has version {self._scheduler.version}, the state is of {state['version']}")
+        self.set_search_space(state["search_space"])
+        self._scheduler.load_state_dict(state["scheduler"])
+        for saved in state["trials"]:
+            trial = _trial_from_json(saved)
+            self._trials[trial.number] = trial
+            if trial.trial_id is None:
+                self._unnamed[trial.parameter_id] = trial
+            else:
+                self._named[trial.trial_id] = trial
 
     # ---- which trial runs next ------------------------------------------------------------------------------------
 
@@ -140,7 +169,7 @@ class HostedScheduler:
         return True
 
     def _add(self, parameter_id: int, parameters: Any) -> None:
-        trial = _Trial(parameter_id, parameter_id, parameters=parameters)
+        trial = _Trial(parameter_id, parameter_id, parameters=parameters if self._keeps_parameters else None)
         self._trials[parameter_id] = self._unnamed[parameter_id] = trial
         self._scheduler.on_trial_add(parameter_id, parameters)
 
@@ -265,6 +294,47 @@ class HostedScheduler:
             trial.trial_id = trial_id
             self._named[trial_id] = trial
         return trial
+
+
+def _trial_to_json(trial: _Trial) -> list[Any]:
+    last, clone = trial.last, trial.clone
+    report = None
+    if last is not None:
+        report = [to_json_word(last.value), last.step, last.seconds, to_wire(last.metrics) if last.metrics else None]
+    return [
+        trial.number,
+        trial.parameter_id,
+        trial.trial_id,
+        trial.job,
+        trial.told,
+        report,
+        trial.parameters,
+        trial.is_paused,
+        None if clone is None else [clone.parameter_id, clone.donor, clone.parameters, clone.is_taken_back],
+        trial.holds_back,
+        trial.held_back,
+    ]
+
+
+def _trial_from_json(saved: list[Any]) -> _Trial:
+    number, parameter_id, trial_id, job, told, report, parameters, is_paused, clone, holds_back, held_back = saved
+    last = None
+    if report is not None:
+        value, step, seconds, metrics = report
+        last = TrialReport(from_json_word(value), step, seconds, from_wire(metrics or {}))
+    return _Trial(
+        number,
+        parameter_id,
+        trial_id,
+        job,
+        told,
+        last,
+        parameters,
+        is_paused,
+        None if clone is None else _Clone(*clone),
+        holds_back,
+        [ReportedMetric(*row) for row in held_back],
+    )
 
 
 def _result(row: ReportedMetric) -> TrialReport:

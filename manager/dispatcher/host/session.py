@@ -18,6 +18,7 @@ from proctor.manager.dispatcher.host.interface import (
     ShutdownMode,
     WorkerThread,
 )
+from proctor.manager.dispatcher.host.saving import StateSaver, load
 from proctor.manager.dispatcher.host.scheduling import HostedScheduler
 from proctor.manager.dispatcher.protocol import FromDispatcher, ToDispatcher
 from proctor.sdk.failpoints import failpoint
@@ -30,6 +31,7 @@ _FAILPOINTS = {
     protocol.NoMoreTrials: "dispatcher.no_more",
     protocol.PauseTrial: "dispatcher.pause",
     protocol.KillTrial: "dispatcher.kill",
+    protocol.StateSaved: "dispatcher.state",
     protocol.Initialized: "dispatcher.initialize",
     protocol.Error: "dispatcher.error",
     protocol.Pong: "dispatcher.pong",
@@ -51,6 +53,7 @@ class HostSession:
         self._tuner: HostedTuner | None = None
         self._assessor: HostedAssessor | None = None
         self._scheduler: HostedScheduler | None = None
+        self._saver: StateSaver | None = None
         self._customs: list[Any] = []
         self._restarted: dict[str, int] = {}  # by trial id: the job number of a running trial that runs again
 
@@ -59,7 +62,7 @@ class HostSession:
         if isinstance(message, protocol.Ping):
             self.send(protocol.Pong(message.nonce))
         elif not self._failed:
-            self._catching_errors(lambda: self._take(message))()
+            self._catching_errors(lambda: self._take_and_save(message))()
 
     def stop_asking(self) -> None:
         """Skip requests from now on: the session is about to end. May be called from any thread."""
@@ -82,6 +85,13 @@ class HostSession:
             failpoint(f"{point}.before")
             self._send_line(message)
             failpoint(f"{point}.after")
+
+    def _take_and_save(self, message: ToDispatcher | FromDispatcher) -> None:
+        self._take(message)
+        if self._saver is not None and self._asks:
+            saved = self._saver.after(message, self._state_dict)
+            if saved is not None:
+                self.send(saved)
 
     def _take(self, message: ToDispatcher | FromDispatcher) -> None:
         if isinstance(message, protocol.Initialize):
@@ -123,6 +133,20 @@ class HostSession:
             ours = protocol.PROTOCOL_VERSION
             raise RuntimeError(f"the manager speaks dispatcher protocol {message.version}, this is {ours}")
         second = WorkerThread("second") if has_own_algorithm(message) else None
+        self._make_algorithms(message, second)
+        position = 0
+        if message.assessor is None and message.tuner.class_name is None:
+            self._saver = StateSaver(message)
+            saved = self._saver.read(message)
+            if saved is not None and load("the algorithms", lambda: self._load_state_dict(saved)):
+                position = message.saved_position
+            elif saved is not None:
+                self._make_algorithms(message, second)
+        if not self._failed:
+            wants_intermediate = self._assessor is not None or self._scheduler is not None
+            self.send(protocol.Initialized(wants_intermediate, position))
+
+    def _make_algorithms(self, message: protocol.Initialize, second: WorkerThread | None) -> None:
         self._tuner = self._make_tuner(message, second)
         if message.assessor is not None:
             self._assessor = self._make_assessor(message.assessor, message, second)
@@ -130,9 +154,21 @@ class HostSession:
         if message.scheduler is not None and not self._failed:
             self._scheduler = HostedScheduler(self._make_scheduler(message.scheduler, message), self._tuner, self.send)
             self._scheduler.set_search_space(message.search_space)
-        if not self._failed:
-            wants_intermediate = self._assessor is not None or self._scheduler is not None
-            self.send(protocol.Initialized(wants_intermediate))
+
+    def _state_dict(self) -> protocol.JsonObject | None:
+        """All that later decisions depend on; None if an algorithm cannot say it."""
+        assert self._tuner is not None, "inputs come after the first message"
+        tuner = self._tuner.state_dict()
+        scheduler = None if self._scheduler is None else self._scheduler.state_dict()
+        if tuner is None or (scheduler is None) != (self._scheduler is None):
+            return None
+        return {"tuner": tuner, "scheduler": scheduler}
+
+    def _load_state_dict(self, state: protocol.JsonObject) -> None:
+        assert self._tuner is not None, "algorithms are made before their state is read"
+        self._tuner.load_state_dict(state["tuner"])
+        if self._scheduler is not None:
+            self._scheduler.load_state_dict(state["scheduler"])
 
     def _make_tuner(self, message: protocol.Initialize, second: WorkerThread | None) -> HostedTuner:
         if second is None or message.tuner.class_name is None:

@@ -38,7 +38,7 @@ from proctor.manager.errors import BadRequest, Conflict, ManagerError, Unavailab
 from proctor.manager.lifecycle.experiment import EXPERIMENT, ExperimentEvent, has_forgotten_trials, spent_limit
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.store.errors import RowNotFound, StoreError, ValueRefused
-from proctor.manager.store.tables import experiments, jobs, trials
+from proctor.manager.store.tables import dispatcher_inputs, experiments, jobs, trials
 from proctor.manager.store.tables import metrics as metric_store
 from proctor.training_services.base import CheckpointOffer, SupportsEvents
 
@@ -65,7 +65,10 @@ class ExperimentLoop:
         self._sends_metrics = context.config.judges_trials
         self._log = InputLog(context.control, context.metrics, state.row)
         self._dispatcher = DispatcherClient(
-            context.initialize(state.row), open_channel=context.open_dispatcher, read_inputs=self._log.read
+            context.initialize(state.row),
+            open_channel=context.open_dispatcher,
+            read_inputs=self._log.read,
+            read_state=self._log.read_state,
         )
         self._dispatcher_task: asyncio.Task[None] | None = None
         self._counters: dict[str, Any] = {}
@@ -314,6 +317,9 @@ class ExperimentLoop:
                 tuning.on_pause(state, turn, message, save_seconds=self.context.save_seconds)
             case protocol.KillTrial():
                 tuning.on_kill(state, turn, message, save_seconds=self.context.save_seconds)
+            case protocol.StateSaved(position, saved):
+                experiment_id = state.row.id
+                turn.write(lambda c: dispatcher_inputs.save_state(c, experiment_id, position, saved))
             case protocol.Initialized():
                 if state.row.status is ExperimentStatus.INITIALIZED:
                     tuning.move_experiment(state, turn, ExperimentEvent.START, "")

@@ -29,9 +29,10 @@ def after(connection: sqlite3.Connection, experiment_id: str, position: int, lim
 
 
 def unanswered(connection: sqlite3.Connection, experiment_id: str) -> set[int]:
-    """The parameter ids of which it was never decided which trial they are for. For a restart: it reads the whole
-    log."""
-    values = {"experiment_id": experiment_id}
+    """The parameter ids of which it was never decided which trial they are for. For a restart: it reads the log, as far
+    as it is not part of a dispatcher's saved state."""
+    row = connection.execute(query("states.position"), {"experiment_id": experiment_id}).fetchone()
+    values = {"experiment_id": experiment_id, "position": 0 if row is None else row[0]}
     requested = {row[0] for row in connection.execute(query("inputs.requested"), values)}
     return requested.difference(row[0] for row in connection.execute(query("inputs.answered"), values))
 
@@ -41,6 +42,21 @@ def suggestions(connection: sqlite3.Connection, experiment_id: str, position: in
     were suggested."""
     rows = connection.execute(query("inputs.suggestions"), {"experiment_id": experiment_id, "position": position})
     return [(number, decode(text), None if state is None else decode(state)) for number, text, state in rows]
+
+
+# ---- states of dispatchers -----------------------------------------------------------------------------------------
+
+
+def save_state(connection: sqlite3.Connection, experiment_id: str, position: int, state: dict[str, Any]) -> None:
+    """Keep the state of the experiment's algorithms after the input at `position`, instead of an earlier one."""
+    values = {"experiment_id": experiment_id, "position": position, "state": encode(state)}
+    connection.execute(query("states.save"), values)
+
+
+def read_state(connection: sqlite3.Connection, experiment_id: str) -> tuple[int, dict[str, Any] | None]:
+    """The position of the newest state, and the state; 0 and None where there is none."""
+    row = connection.execute(query("states.get"), {"experiment_id": experiment_id}).fetchone()
+    return (0, None) if row is None else (row[0], decode(row[1]))
 
 
 # ---- decisions on trials that exist --------------------------------------------------------------------------------

@@ -46,6 +46,15 @@ class RandomTuner(TunerAlgorithm):
         """Do not try again what the user tries."""
         self._remember(parameters)
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return what is not to be drawn again."""
+        return {"past": self._past}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over another one's past."""
+        for parameters in state["past"]:
+            self._remember(parameters)
+
     def _remember(self, parameters: Parameters) -> None:
         self._distinct.add(parameters)
         if self._space.size is not None:

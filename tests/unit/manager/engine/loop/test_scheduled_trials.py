@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from fakes.scheduled_experiment import SCHEDULERS, ScheduledRun
 
+from proctor.manager.dispatcher.algorithms.schedulers.hyperband import HyperBandScheduler
+from proctor.manager.dispatcher.host import saving
 from proctor.manager.lifecycle.states import TrialStatus
 
 
@@ -64,6 +66,13 @@ def test_a_dispatcher_that_is_killed_at_an_input_changes_nothing(run: ScheduledR
         assert successor[: len(killed)] == killed, f"killed at input {moment}"
 
 
+@pytest.fixture
+def saving_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dispatchers save their state after every few inputs."""
+    monkeypatch.setattr(saving, "LEAST_INPUTS", 5)
+    monkeypatch.setattr(saving, "BYTES_AN_INPUT", 1e9)
+
+
 BUILT_IN = [name for name in SCHEDULERS if name != "pausing"]
 
 
@@ -86,3 +95,26 @@ def test_no_kill_changes_what_a_scheduler_decides(run: ScheduledRun, scheduler: 
     moment = round(0.6 * undisturbed.inputs)
     outcome = run(tuner, scheduler, dispatcher_killed_at=moment)
     assert outcome.found == undisturbed.found, f"the dispatcher was killed at input {moment}"
+
+
+@pytest.mark.usefixtures("saving_often")
+@pytest.mark.parametrize("scheduler", BUILT_IN)
+def test_a_saved_state_and_the_inputs_after_it_are_as_good_as_all_inputs(run: ScheduledRun, scheduler: str) -> None:
+    undisturbed = run("Random", scheduler)
+    for share in (0.5, 0.9):
+        moment = round(share * undisturbed.inputs)
+        outcome = run("Random", scheduler, dispatcher_killed_at=moment)
+        assert outcome.found == undisturbed.found, f"the dispatcher was killed at input {moment}"
+        assert outcome.inputs < undisturbed.inputs + moment - 5, "all inputs were sent again"
+    moment = round(0.7 * undisturbed.commits)
+    assert run("Random", scheduler, manager_killed_at=moment).found == undisturbed.found
+
+
+@pytest.mark.usefixtures("saving_often")
+def test_a_state_that_cannot_be_read_costs_only_time(run: ScheduledRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    undisturbed = run("Random", "HyperBand")
+    monkeypatch.setattr(HyperBandScheduler, "load_state_dict", lambda scheduler, state: 1 / 0)
+    moment = round(0.8 * undisturbed.inputs)
+    outcome = run("Random", "HyperBand", dispatcher_killed_at=moment)
+    assert outcome.found == undisturbed.found
+    assert outcome.inputs >= undisturbed.inputs + moment - 5
