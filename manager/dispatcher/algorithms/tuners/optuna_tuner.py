@@ -27,6 +27,7 @@ from proctor.manager.dispatcher.algorithms.base import (
     suggestion_rng,
     suggestion_seed,
 )
+from proctor.sdk.metrics import from_json_word, to_json_word
 from proctor.sdk.space import Choice, NestedChoice, Normal, Parameter, RandInt, SearchSpace, Uniform
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -161,6 +162,10 @@ class _Known:
     failed: bool = False
     pruned_at: int | None = None
     """The step of `loss`, where that is no full result."""
+    pruned_number: int | None = None
+    """The number of the pruned trial of the study that took its place."""
+    study_value: float | None = None
+    """What the study has for `loss`."""
 
 
 class OptunaTuner(TunerAlgorithm):
@@ -245,6 +250,45 @@ class OptunaTuner(TunerAlgorithm):
         self._enter(known)
         self._remember(parameter_id, known)
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return what is known, and in which order the study has it."""
+        places = [(known.number, index) for index, known in enumerate(self._known) if known.number is not None]
+        pruned = [
+            (known.pruned_number, ~index) for index, known in enumerate(self._known) if known.pruned_number is not None
+        ]
+        indexes = {id(known): index for index, known in enumerate(self._known)}
+        return {
+            "known": [
+                [known.parameters, known.flat, to_json_word(known.loss), known.failed, known.pruned_at,
+                 to_json_word(known.study_value)]
+                for known in self._known
+            ],
+            "order": [index for _, index in sorted([*places, *pruned])],
+            "pending": [[parameter_id, indexes[id(known)]] for parameter_id, known in self._pending.items()],
+        }  # fmt: skip
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Build the study again, trial by trial in the same order."""
+        for parameters, flat, loss, failed, pruned_at, study_value in state["known"]:
+            value = from_json_word(study_value)
+            known = _Known(parameters, flat, None, from_json_word(loss), failed, pruned_at, study_value=value)
+            self._known.append(known)
+            self._distinct.add(parameters)
+        self._pending = {parameter_id: self._known[index] for parameter_id, index in state["pending"]}
+        for index in state["order"]:
+            known = self._known[index if index >= 0 else ~index]
+            assert known.flat is not None, "only what belongs to the search space is in the study"
+            if index < 0:
+                assert known.pruned_at is not None, "this is the pruned one"
+                steps = {known.pruned_at: known.study_value or 0.0}
+                known.pruned_number = self._add(known.flat, TrialState.PRUNED, steps=steps)
+            elif known.failed or known.pruned_at is not None:
+                known.number = self._add(known.flat, TrialState.FAIL)
+            elif known.loss is None:
+                known.number = self._add(known.flat, TrialState.RUNNING)
+            else:
+                known.number = self._add(known.flat, TrialState.COMPLETE, value=known.study_value)
+
     def _remember(self, parameter_id: int, known: _Known) -> None:
         self._distinct.add(known.parameters)
         self._known.append(known)
@@ -271,16 +315,29 @@ class OptunaTuner(TunerAlgorithm):
     def _enter(self, known: _Known) -> None:
         """Make a running trial of the study, and finish it if the result is there already."""
         self._distinct.add(known.parameters)
-        known.number = None
+        known.number = known.pruned_number = None
         if known.flat is None:
             return
-        distributions = {axis.name: distribution_of(axis) for axis in self._flat_space.axes_of(known.flat)}
-        trial = create_trial(state=TrialState.RUNNING, params=known.flat, distributions=distributions)
-        self._study.add_trial(trial)
-        known.number = self._numbers
-        self._numbers += 1
+        known.number = self._add(known.flat, TrialState.RUNNING)
         if known.loss is not None or known.failed:
             self._finish(known)
+
+    def _add(
+        self,
+        flat: FlatParameters,
+        state: TrialState,
+        *,
+        value: float | None = None,
+        steps: dict[int, float] | None = None,
+    ) -> int:
+        """Add a trial to the study; return its number."""
+        distributions = {axis.name: distribution_of(axis) for axis in self._flat_space.axes_of(flat)}
+        trial = create_trial(
+            state=state, value=value, params=flat, distributions=distributions, intermediate_values=steps
+        )
+        self._study.add_trial(trial)
+        self._numbers += 1
+        return self._numbers - 1
 
     def _finish(self, known: _Known) -> None:
         """Complete the study's trial, if it is there."""
@@ -289,7 +346,8 @@ class OptunaTuner(TunerAlgorithm):
         if known.failed or known.loss is None or known.pruned_at is not None:
             self._study.tell(known.number, state=TrialState.FAIL)
         else:
-            self._study.tell(known.number, self.study_loss(known.loss))
+            known.study_value = self.study_loss(known.loss)
+            self._study.tell(known.number, known.study_value)
         if known.pruned_at is not None:
             self._enter_pruned(known, known.pruned_at)
 
@@ -298,13 +356,8 @@ class OptunaTuner(TunerAlgorithm):
         pruned takes its place."""
         assert known.flat is not None, "only what is in the study is finished there"
         assert known.loss is not None, "what was pruned had a value"
-        distributions = {axis.name: distribution_of(axis) for axis in self._flat_space.axes_of(known.flat)}
-        values = {step: self.study_loss(known.loss)}
-        pruned = create_trial(
-            state=TrialState.PRUNED, params=known.flat, distributions=distributions, intermediate_values=values
-        )
-        self._study.add_trial(pruned)
-        self._numbers += 1
+        known.study_value = self.study_loss(known.loss)
+        known.pruned_number = self._add(known.flat, TrialState.PRUNED, steps={step: known.study_value})
 
     def study_loss(self, loss: float) -> float:
         """The loss for the study; infinity stands for results that are no numbers."""

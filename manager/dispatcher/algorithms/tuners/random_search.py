@@ -48,7 +48,7 @@ class RandomTuner(TunerAlgorithm):
 
     def state_dict(self) -> dict[str, Any]:
         """Return what is not to be drawn again."""
-        return {"past": self._past}
+        return {"past": list(self._past)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over another one's past."""

@@ -97,6 +97,12 @@ class Player:
             self._do("receive_result", parameter_id, parameters, value)
             self._do("trial_end", parameter_id, True)
 
+    def prune(self, value):
+        if self.running:
+            parameter_id, parameters = self.running.pop(0)
+            self._do("receive_pruned", parameter_id, parameters, value, len(self.log))
+            self._do("trial_end", parameter_id, False)
+
     def fail(self, _):
         if self.running:
             self._do("trial_end", self.running.pop()[0], False)
@@ -130,12 +136,13 @@ steps = st.one_of(
     st.tuples(st.just("finish"), values),
     st.tuples(st.just("finish"), values),
     st.tuples(st.sampled_from(["fail", "customize", "renew"]), st.just(0)),
-    st.tuples(st.just("import_one"), values),
+    st.tuples(st.sampled_from(["import_one", "prune"]), values),
 )
 scripts = st.lists(steps, max_size=25)
 SLOW = {"GP"}
 ONE_OF_EACH = [("suggest", 0)] * 6 + [
     ("finish", 0.5), ("finish", math.nan), ("finish", -0.25), ("finish", math.inf), ("fail", 0), ("import_one", 0.75),
+    ("suggest", 0), ("prune", 0.25),
     ("customize", 0), ("suggest", 0), ("finish", 1.5), ("renew", 0),
 ]  # fmt: skip
 """A script for tuners that are too slow for many."""
@@ -160,9 +167,16 @@ def test_the_same_inputs_in_the_same_order_give_the_same_suggestions_after_a_res
         for method, *arguments in first.log:
             getattr(restarted.algorithm, method)(*arguments)
         restarted.next_id = first.next_id
+        state = first.algorithm.state_dict()
         expected = future(first)
         assert future(second) == expected
         assert future(restarted) == expected
+        if state is not None:
+            loaded = Player(make(name, space), space)
+            loaded.algorithm.load_state_dict(json.loads(json.dumps(state, allow_nan=False)))
+            assert loaded.algorithm.state_dict() == state
+            loaded.next_id = first.next_id - 3
+            assert future(loaded) == expected
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
