@@ -212,6 +212,8 @@ class NewTrial:
     parameter_id: int
     parameters: JsonValue
     state: Any = None
+    parent_trial: str | None = None
+    """Whose newest checkpoint the trial begins with, if there is one."""
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,9 @@ class Suggestion:
 class TunerAlgorithm(ABC):
     """A built-in tuner. Calls come one at a time, the search space before anything else."""
 
+    has_parents = False
+    """Whether its suggestions may name a parent: a trial that has ended."""
+
     @abstractmethod
     def update_search_space(self, space: SearchSpace) -> None:
         """Suggest from `space` from now on. What is already known stays known as far as it fits."""

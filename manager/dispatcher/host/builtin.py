@@ -29,6 +29,7 @@ class BuiltinTuner(HostedTuner):
         self._algorithm = algorithm
         self._send = send
         self._search_space: Any = None
+        self._ended: dict[int, str] = {}  # trials that may be parents, by parameter id
 
     def initialize(self, search_space: Any) -> None:
         self._search_space = search_space
@@ -51,6 +52,8 @@ class BuiltinTuner(HostedTuner):
         return proposals
 
     def trial_end(self, message: protocol.TrialEnd, pruned_at: int | None = None) -> None:
+        if self._algorithm.has_parents:
+            self._ended[message.parameter_id] = message.trial_id
         if message.has_value:
             value = read_value(from_wire(message.value))
             if pruned_at is None:
@@ -87,7 +90,8 @@ class BuiltinTuner(HostedTuner):
         except SpaceExhausted:
             return False
         proposals.made[parameter_id] = suggestion.parameters
-        self._send(protocol.NewTrial(position, parameter_id, suggestion.parameters, suggestion.state))
+        parent = None if suggestion.parent is None else self._ended.get(suggestion.parent)
+        self._send(protocol.NewTrial(position, parameter_id, suggestion.parameters, suggestion.state, parent))
         return True
 
 

@@ -238,9 +238,13 @@ class ExperimentLoop:
 
     async def _find_donors(self, envelopes: Sequence[Envelope]) -> dict[str, CheckpointOffer]:
         """Of the trials from which others are to continue, what these begin with; by trial id."""
-        clones = [each.message for each in envelopes if isinstance(each.message, protocol.CloneTrial)]
+        wanted: set[str] = set()
+        for envelope in envelopes:
+            match envelope.message:
+                case protocol.CloneTrial(donor_trial=trial_id) | protocol.NewTrial(parent_trial=str(trial_id)):
+                    wanted.add(trial_id)
         found: dict[str, CheckpointOffer] = {}
-        for trial_id in {clone.donor_trial for clone in clones}:
+        for trial_id in wanted:
             with suppress(RowNotFound):
                 row = await self.context.control.read(lambda c, key=trial_id: trials.get(c, key))  # type: ignore[misc]
                 _, start = await find_start(self.context, self.state, row)
@@ -306,7 +310,7 @@ class ExperimentLoop:
         state = self.state
         match message:
             case protocol.NewTrial():
-                tuning.on_new_trial(state, turn, message)
+                tuning.on_new_trial(state, turn, message, donors.get(message.parent_trial or ""))
             case protocol.NoMoreTrials():
                 tuning.on_no_more(state, message)
             case protocol.ResumeTrial():

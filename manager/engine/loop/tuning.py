@@ -116,8 +116,13 @@ def apply_chunk(turn: Turn, trial: LiveTrial, chunk: StoredChunk, *, is_newest: 
         turn.write(lambda c: trials.update(c, trial_id, **columns))
 
 
-def on_new_trial(state: ExperimentState, turn: Turn, message: protocol.NewTrial) -> None:
-    """A suggestion becomes a trial. One that was not requested, or that came before, is ignored."""
+def on_new_trial(
+    state: ExperimentState, turn: Turn, message: protocol.NewTrial, parent: CheckpointOffer | None
+) -> None:
+    """A suggestion becomes a trial. One that was not requested, or that came before, is ignored.
+
+    :param parent: the checkpoint of its parent, if there is one.
+    """
     if not state.take_answer(message.parameter_id):
         return
     transitions.create_trial(
@@ -128,6 +133,8 @@ def on_new_trial(state: ExperimentState, turn: Turn, message: protocol.NewTrial)
         source="algorithm",
         position=message.position,
         algorithm_state=message.state,
+        origin_trial=message.parent_trial,
+        checkpoint=parent,
     )
 
 
@@ -150,11 +157,13 @@ def on_no_more(state: ExperimentState, message: protocol.NoMoreTrials) -> None:
     """The tuner has nothing to suggest for these ids."""
     answered = state.requested & set(message.parameter_ids)
     state.requested -= answered
-    state.declined |= answered
-    if message.for_now and answered:
+    if not answered:
+        return
+    if message.for_now:
         state.idle_at = message.position
-    elif not message.for_now:
-        state.exhausted = state.exhausted or bool(answered)
+    else:
+        state.declined |= answered
+        state.exhausted = True
 
 
 def on_kill(state: ExperimentState, turn: Turn, message: protocol.KillTrial, *, save_seconds: float) -> None:

@@ -123,6 +123,8 @@ class BracketTuner(TunerAlgorithm):
     How the first rung of a bracket is filled, and what is learned from results, is up to the tuner.
     """
 
+    has_parents = True
+
     def __init__(
         self, *, seed: int, optimize_mode: str, eta: int, min_budget: int, max_budget: int, serial: bool
     ) -> None:

@@ -47,6 +47,8 @@ class _Origin:
 class PbtTuner(TunerAlgorithm):
     """Proposes generation after generation, each when every trial of the former one has ended."""
 
+    has_parents = True
+
     def __init__(
         self,
         *,

@@ -1,0 +1,4 @@
+"""What trial schedulers cost, and what they save.
+
+Entry: `benchmarks/__main__.py`. `schedulers` measures a whole manager under virtual time, and the objects alone.
+"""
