@@ -2,5 +2,5 @@
 
 Entry: `loop`. Reading order: loop, messages, state, transitions (trials and jobs through their life cycles), tuning,
 user_commands, placing, reservations, effects, retention and copies (of checkpoints), listeners, stopping (what is
-waited for), recovery, context.
+waited for), hints (what a trial scheduler cannot do), recovery, context.
 """

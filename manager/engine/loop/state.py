@@ -155,6 +155,7 @@ class ExperimentState:
     active_since: float | None = None  # monotonic time since when `row.active_seconds` runs
     gpu_time: GpuTime = field(default_factory=GpuTime)
     copying: set[int] = field(default_factory=set)  # checkpoints that are being copied to this machine
+    hints: set[str] = field(default_factory=set)  # what was said of trials that a trial scheduler cannot handle
     deleting: set[int] = field(default_factory=set)  # checkpoints whose deletion is decided and perhaps not stored yet
 
     @cached_property
@@ -166,6 +167,12 @@ class ExperimentState:
     def has_scheduler(self) -> bool:
         """Whether there is a trial scheduler."""
         return self.row.config.get("trial_scheduler") is not None
+
+    @cached_property
+    def scheduler_arguments(self) -> dict[str, Any]:
+        """The class arguments of the trial scheduler."""
+        section = self.row.config.get("trial_scheduler") or {}
+        return dict(section.get("class_args") or {})
 
     def snapshot(self) -> "Snapshot":
         """What `roll_back` needs besides the stored trials and jobs."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from proctor.manager.actors import MANAGER, Actor
 from proctor.manager.dispatcher import protocol
+from proctor.manager.engine.loop import hints
 from proctor.manager.engine.loop.messages import Delayed, JobRefused
 from proctor.manager.engine.loop.state import ExperimentState, LiveTrial, Turn
 from proctor.manager.lifecycle.experiment_failures import cause_of_failure, is_worth_a_notice
@@ -196,6 +197,8 @@ def end_trial(
     if trial.row.origin_trial is not None and trial.row.origin_checkpoint is not None:
         turn.retain.add(trial.row.origin_trial)
     state.count_end(status, cause, has_final=trial.has_final)
+    if status is TrialStatus.SUCCEEDED:
+        hints.on_success(state, turn, trial)
     state.exhausted = False  # a tuner that had nothing to suggest may have learned something
     value, has_value = outcome(trial, status, counts_intermediate=state.counts_intermediate_results)
     message = protocol.TrialEnd(
@@ -457,6 +460,8 @@ def end_job(state: ExperimentState, turn: Turn, trial: LiveTrial, exit: Exit, po
     if decision.status is TrialStatus.WAITING:
         _retry(turn, trial, decision, fruitless, reason, detail)
     elif decision.status is TrialStatus.PAUSED:
+        if job.stop_position is not None:
+            hints.on_pause(state, turn, trial)
         pause_trial(state, turn, trial, detail)
         if trial.decision is not None and job.stop_position is not None:  # decided while the trial was being paused
             state.bring_back(trial)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from proctor.manager.dispatcher import protocol
-from proctor.manager.engine.loop import transitions
+from proctor.manager.engine.loop import hints, transitions
 from proctor.manager.engine.loop.messages import MetricsRefused, MetricsStored, SuggestionRefused
 from proctor.manager.engine.loop.state import ExperimentState, LiveTrial, Turn
 from proctor.manager.lifecycle.experiment import (
@@ -52,6 +52,8 @@ def on_stored(state: ExperimentState, turn: Turn, message: MetricsStored, *, not
             turn.saved += chunk.checkpoints
         if not counts:
             continue
+        if chunk.intermediates:
+            hints.on_metric(state, turn, trial, chunk.intermediates[-1][2])
         parameter_id, began = trial.parameter_id_of(job_number), chunk.began
         for row_id, sequence, value, step, time in chunk.intermediates:
             if row_id <= state.replayed_to:

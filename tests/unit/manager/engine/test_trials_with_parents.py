@@ -1,4 +1,5 @@
-"""NNI's Hyperband and PBT propose a new trial for each rung or generation: its job begins with its parent's checkpoint."""
+"""NNI's Hyperband and PBT propose a new trial for each rung or generation: its job begins with its parent's
+checkpoint."""
 
 import json
 from collections.abc import Iterable

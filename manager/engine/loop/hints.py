@@ -1,0 +1,71 @@
+"""What a trial scheduler cannot do with a trial, said once for each experiment: which trial, which key, and the rule
+that holds then.
+
+Once means once while the experiment's loop runs; after a restart of the manager it may be said again.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from proctor.manager.engine.loop.state import ExperimentState, LiveTrial, Turn
+from proctor.sdk.metrics import DEFAULT_KEY, from_json_word
+
+_KNOWN_TIMES = {None, "training_iteration", "time_total_s"}
+
+
+def on_metric(state: ExperimentState, turn: Turn, trial: LiveTrial, reported: Any) -> None:
+    """An intermediate metric has come."""
+    if not state.has_scheduler:
+        return
+    number = trial.row.sequence_id
+    if not _is_number(reported.get(DEFAULT_KEY) if isinstance(reported, Mapping) else reported):
+        text = (
+            f"trial {number} has reported a metric without a number{_under(reported)}: its trial scheduler counts it "
+            "as the worst there is"
+        )
+        _say_once(state, turn, trial, "number", text)
+    time_attr = state.scheduler_arguments.get("time_attr")
+    if time_attr not in _KNOWN_TIMES and not (isinstance(reported, Mapping) and _is_number(reported.get(time_attr))):
+        text = (
+            f"trial {number} has reported no number under {time_attr!r}, the time_attr of its trial scheduler: such a "
+            "metric is not judged, and the trial keeps running"
+        )
+        _say_once(state, turn, trial, "time", text)
+
+
+def on_success(state: ExperimentState, turn: Turn, trial: LiveTrial) -> None:
+    """A trial has succeeded."""
+    if state.has_scheduler and not trial.row.intermediate_count:
+        text = (
+            f"trial {trial.row.sequence_id} has ended without an intermediate metric: its trial scheduler could not "
+            "judge it before its end; call report() or report_intermediate_result() as it trains"
+        )
+        _say_once(state, turn, trial, "intermediate", text)
+
+
+def on_pause(state: ExperimentState, turn: Turn, trial: LiveTrial) -> None:
+    """A trial has given up its place to its trial scheduler."""
+    if not trial.has_checkpoints:
+        text = (
+            f"trial {trial.row.sequence_id} is paused and has saved no checkpoint: when its trial scheduler resumes "
+            "it, it begins from the start, and no trial can continue from it; report(…, checkpoint=…) saves one"
+        )
+        _say_once(state, turn, trial, "checkpoint", text)
+
+
+def _say_once(state: ExperimentState, turn: Turn, trial: LiveTrial, what: str, text: str) -> None:
+    if what not in state.hints:
+        state.hints.add(what)
+        turn.add_notice(text, trial_id=trial.row.id)
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a value is a number, or one of the words for those that JSON has not."""
+    return isinstance(from_json_word(value), (int, float))
+
+
+def _under(reported: Any) -> str:
+    if not isinstance(reported, Mapping):
+        return ""
+    keys = ", ".join(sorted(map(str, reported))[:5])
+    return f" under {DEFAULT_KEY!r} (it has {keys})" if keys else f" under {DEFAULT_KEY!r}"
