@@ -25,6 +25,7 @@ ROOMS = {
     "dashboard": "pages",
     "browser": "pages",
     "watched": "pages",
+    "schedulers": "scheduling",
     "trainer": "training",
     "start_up": "local",
 }
