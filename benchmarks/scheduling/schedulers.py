@@ -197,7 +197,7 @@ def measure(quick: bool) -> list[Row]:
     ours, alone = _in_its_own_process(time_suggestions, known, count)
     return [
         Row(
-            f"ASHA, promotion, η 3, {trials:,} trials, {WORKERS:,} workers, distinct times: CPU of a report, last tenth",
+            f"ASHA, promotion, η 3, {trials:,} trials, {WORKERS:,} workers: CPU of a report, last tenth",
             f"second tenth: {first / first_reports * 1000:.2f} ms",
             f"{last / last_reports * 1000:.2f} ms",
             f"{ratio:.2f}",
