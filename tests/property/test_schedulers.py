@@ -60,7 +60,7 @@ conditions = st.builds(
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(conditions, st.integers(0, 10_000))
 def test_every_trial_comes_to_an_end_within_its_budget(name, conditions, seed):
     simulation = Simulation(SCHEDULERS[name], conditions, seed=seed).run()
@@ -77,7 +77,7 @@ def test_every_trial_comes_to_an_end_within_its_budget(name, conditions, seed):
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(conditions, st.integers(0, 10_000))
 def test_a_scheduler_with_a_restored_state_decides_as_if_nothing_had_happened(name, conditions, seed):
     one = Simulation(SCHEDULERS[name], conditions, seed=seed).run()
@@ -92,6 +92,14 @@ def test_clones_get_parameters_of_the_search_space(name, seed):
     simulation = Simulation(SCHEDULERS[name], Conditions(trials=6, workers=4), seed=seed).run()
     space = parse_search_space(SPACE)
     assert all(space.contains(trial.parameters) for trial in simulation.trials.values())
+
+
+@settings(max_examples=60, deadline=None)
+@given(conditions, st.integers(0, 10_000))
+def test_no_rung_promotes_more_than_its_share(conditions, seed):
+    scheduler = Simulation(SCHEDULERS["asha promotion"], conditions, seed=seed).run().scheduler
+    (table,) = scheduler.describe()
+    assert all(promoted <= trials // 3 for _, trials, _, promoted, _ in table["rows"])
 
 
 @given(st.lists(st.floats(-5, 5).map(lambda x: round(x, 1)), min_size=1, max_size=80))
