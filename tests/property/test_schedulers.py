@@ -104,7 +104,7 @@ def test_no_rung_promotes_more_than_its_share(conditions, seed):
 
 @given(st.lists(st.floats(-5, 5).map(lambda x: round(x, 1)), min_size=1, max_size=80))
 def test_a_ranking_is_a_sorted_list(losses):
-    ranking = Ranking(losses[::2])
+    ranking = Ranking(losses[::2], block=5)
     for loss in losses[1::2]:
         ranking.add(loss)
     assert ranking.losses() == sorted(losses)
