@@ -60,7 +60,7 @@ conditions = st.builds(
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(conditions, st.integers(0, 10_000))
 def test_every_trial_comes_to_an_end_within_its_budget(name, conditions, seed):
     simulation = Simulation(SCHEDULERS[name], conditions, seed=seed).run()
@@ -77,7 +77,7 @@ def test_every_trial_comes_to_an_end_within_its_budget(name, conditions, seed):
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(conditions, st.integers(0, 10_000))
 def test_a_scheduler_with_a_restored_state_decides_as_if_nothing_had_happened(name, conditions, seed):
     one = Simulation(SCHEDULERS[name], conditions, seed=seed).run()
@@ -94,9 +94,17 @@ def test_clones_get_parameters_of_the_search_space(name, seed):
     assert all(space.contains(trial.parameters) for trial in simulation.trials.values())
 
 
+@settings(max_examples=60, deadline=None)
+@given(conditions, st.integers(0, 10_000))
+def test_no_rung_promotes_more_than_its_share(conditions, seed):
+    scheduler = Simulation(SCHEDULERS["asha promotion"], conditions, seed=seed).run().scheduler
+    (table,) = scheduler.describe()
+    assert all(promoted <= trials // 3 for _, trials, _, promoted, _ in table["rows"])
+
+
 @given(st.lists(st.floats(-5, 5).map(lambda x: round(x, 1)), min_size=1, max_size=80))
 def test_a_ranking_is_a_sorted_list(losses):
-    ranking = Ranking(losses[::2])
+    ranking = Ranking(losses[::2], block=5)
     for loss in losses[1::2]:
         ranking.add(loss)
     assert ranking.losses() == sorted(losses)

@@ -13,6 +13,7 @@ rarely, count as passed: its value there is not known, and that of a later step 
 
 import heapq
 import math
+from array import array
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterable
@@ -41,7 +42,6 @@ from proctor.sdk.scheduler import (
     Verdict,
 )
 
-_BLOCK = 1000
 _BEFORE_FIRST = -1
 
 
@@ -49,10 +49,11 @@ class Ranking:
     """Losses in order, best first. Adding one costs about the same whether there are ten or a hundred thousand: they
     lie in blocks of bounded length."""
 
-    def __init__(self, losses: Iterable[float] = ()) -> None:
-        ordered = sorted(losses)
-        self._blocks = [ordered[start : start + _BLOCK] for start in range(0, len(ordered), _BLOCK)]
-        self._worst = [block[-1] for block in self._blocks]
+    def __init__(self, losses: Iterable[float] = (), *, block: int = 4000) -> None:
+        ordered = array("d", sorted(losses))
+        self._block = block
+        self._blocks = [ordered[start : start + block] for start in range(0, len(ordered), block)]
+        self._worst = [each[-1] for each in self._blocks]
         self._count = len(ordered)
 
     def __len__(self) -> int:
@@ -62,15 +63,15 @@ class Ranking:
         """Put a loss in its place."""
         self._count += 1
         if not self._blocks:
-            self._blocks, self._worst = [[loss]], [loss]
+            self._blocks, self._worst = [array("d", (loss,))], [loss]
             return
         index = min(bisect_left(self._worst, loss), len(self._blocks) - 1)
         block = self._blocks[index]
         insort(block, loss)
-        if len(block) > 2 * _BLOCK:
-            self._blocks.insert(index + 1, block[_BLOCK:])
+        if len(block) > 2 * self._block:
+            self._blocks.insert(index + 1, block[self._block :])
             self._worst.insert(index + 1, block[-1])
-            del block[_BLOCK:]
+            del block[self._block :]
         self._worst[index] = block[-1]
 
     def count_better(self, loss: float) -> int:
