@@ -314,6 +314,8 @@ class ExperimentLoop:
                 tuning.on_pause(state, turn, message, save_seconds=self.context.save_seconds)
             case protocol.KillTrial():
                 tuning.on_kill(state, turn, message, save_seconds=self.context.save_seconds)
+            case protocol.Milestone():
+                tuning.on_milestone(state, turn, message)
             case protocol.Initialized():
                 if state.row.status is ExperimentStatus.INITIALIZED:
                     tuning.move_experiment(state, turn, ExperimentEvent.START, "")

@@ -201,6 +201,7 @@ LoopMessage = (
     | NoMoreTrials
     | protocol.PauseTrial
     | KillTrial
+    | protocol.Milestone
     | Error
 )
 
