@@ -20,6 +20,7 @@ from proctor.sdk.protocol import (
     ENV_RESUME_CHECKPOINT,
     ENV_SEQUENCE_ID,
     ENV_TRIAL_ID,
+    ENV_VERDICT_SECONDS,
     PARAMETER_FILE,
     find_rank,
     journal_name,
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 STANDALONE = "STANDALONE"
-ENV_VERDICT_SECONDS = "PROCTOR_VERDICT_SECONDS"
 VERDICT_SECONDS = 10.0
 """How long a report waits for a verdict where the environment does not say it: the manager may be away."""
 

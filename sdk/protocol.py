@@ -87,6 +87,7 @@ ENV_CHECKPOINT_QUOTA = "PROCTOR_CHECKPOINT_QUOTA_MB"  # what all checkpoints of 
 ENV_CHECKPOINT_STORAGE = "PROCTOR_CHECKPOINT_STORAGE"  # folder or URL below which this job stores its own, or unset
 ENV_RESUME_CHECKPOINT = "PROCTOR_RESUME_CHECKPOINT"  # path or URL of the checkpoint to continue from, or unset
 ENV_JUDGED_RANK = "PROCTOR_JUDGED_RANK"  # the rank whose reports a trial scheduler judges, or unset: nothing waits
+ENV_VERDICT_SECONDS = "PROCTOR_VERDICT_SECONDS"  # how long a report waits for a verdict at most, or unset
 ENV_CURVE_POINTS = "PROCTOR_CURVE_POINTS"  # how many points the trial's curve has where this job continues it, or unset
 
 # Of each launcher: the variables of the rank and the number of processes, and those that distinguish its launches.

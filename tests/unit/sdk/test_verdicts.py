@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from proctor.sdk.channel import ENV_VERDICT_SECONDS, VERDICT_SECONDS, Channel
-from proctor.sdk.protocol import ENV_CURVE_POINTS, ENV_JOB_DIRECTORY, ENV_JUDGED_RANK
+from proctor.sdk.channel import VERDICT_SECONDS, Channel
+from proctor.sdk.protocol import ENV_CURVE_POINTS, ENV_JOB_DIRECTORY, ENV_JUDGED_RANK, ENV_VERDICT_SECONDS
 
 SECOND_RANK = {"RANK": "1", "WORLD_SIZE": "2"}
 
