@@ -5,19 +5,22 @@ find the same directory through the same environment.
 """
 
 import os
-from time import monotonic, time
+from time import monotonic, sleep, time
 
 from proctor.sdk.errors import JobDirectoryError
 from proctor.sdk.journal import Journal, read_wait_seconds
 from proctor.sdk.protocol import (
     CAN_SAVE_FILE,
     CONTROL_FILE,
+    ENV_CURVE_POINTS,
     ENV_EXPERIMENT_ID,
     ENV_JOB_DIRECTORY,
+    ENV_JUDGED_RANK,
     ENV_MEMORY_RESERVE,
     ENV_RESUME_CHECKPOINT,
     ENV_SEQUENCE_ID,
     ENV_TRIAL_ID,
+    ENV_VERDICT_SECONDS,
     PARAMETER_FILE,
     find_rank,
     journal_name,
@@ -30,7 +33,12 @@ if TYPE_CHECKING:
     from typing import Any
 
 STANDALONE = "STANDALONE"
+VERDICT_SECONDS = 10.0
+"""How long a report waits for a verdict where the environment does not say it: the manager may be away."""
+
 _MARKER_RETRY_SECONDS = 5.0
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.002, 0.05
+_LONGEST_VERDICT_SECONDS = 3600.0
 
 
 class StopRequest:
@@ -58,16 +66,29 @@ class StopRequest:
 
 
 class Channel:
-    """One job's directory as its trial sees it."""
+    """One job's directory as its trial sees it.
 
-    def __init__(self, environment: "Mapping[str, str]") -> None:
-        """:raises KeyError: the environment is not that of a trial."""
+    :raises KeyError: the environment is not that of a trial.
+    """
+
+    def __init__(
+        self,
+        environment: "Mapping[str, str]",
+        *,
+        clock: "Callable[[], float]" = monotonic,
+        pause: "Callable[[float], None]" = sleep,
+    ) -> None:
         self.job_directory = environment[ENV_JOB_DIRECTORY]
         self.experiment_id = environment.get(ENV_EXPERIMENT_ID, STANDALONE)
         self.trial_id = environment.get(ENV_TRIAL_ID, STANDALONE)
         self.sequence_id = int(environment.get(ENV_SEQUENCE_ID) or 0)
         self.resume_checkpoint = environment.get(ENV_RESUME_CHECKPOINT) or None
+        self.is_judged = False  # a trial scheduler judges what this process reports
         self._environment = environment
+        self._clock, self._pause = clock, pause
+        self._points = _read_count(environment.get(ENV_CURVE_POINTS))
+        self._milestone: int | None = None
+        self._given_up: int | None = None  # a milestone for whose verdict a report has waited in vain
         self.journal: Journal | _ForkedJournal = self._open_journal()
         os.register_at_fork(after_in_child=self._forget_journal)
         self._control_path = f"{self.job_directory}/{CONTROL_FILE}"
@@ -79,6 +100,7 @@ class Channel:
     def _open_journal(self) -> Journal:
         """Choose the journal of this process's rank."""
         rank = find_rank(self._environment)
+        self.is_judged = self._environment.get(ENV_JUDGED_RANK) == str(rank)
         self.journal = Journal(
             f"{self.job_directory}/{journal_name(rank)}",
             wait_seconds=read_wait_seconds(),
@@ -110,15 +132,46 @@ class Channel:
         call shows the keeper that the trial asks, which is why a soft stop waits for it."""
         if self._marker_due is not None:
             self._make_marker()
+        self._read_control()
+        return self._stop
+
+    def await_verdict(self, step: "int | None", *, is_stored: bool) -> None:
+        """After a report of an intermediate metric: if the trial is at its milestone, wait until control.json names a
+        later one, none, or a stop. If nothing comes in time, the trial continues, and does not wait again at this
+        milestone. One `stat` a call where there is nothing to wait for.
+
+        :param step: the reported one; without one the points of the trial's curve are counted.
+        :param is_stored: the metric is a point of the curve.
+        """
+        self._points += is_stored
+        reached = self._points if step is None else step
+        if not self._must_wait(reached):
+            return
+        deadline, pause = self._clock() + _verdict_seconds(self._environment), _FIRST_PAUSE_SECONDS
+        while (left := deadline - self._clock()) > 0:
+            self._pause(min(pause, left))
+            pause = min(pause * 1.5, _LONGEST_PAUSE_SECONDS)
+            if not self._must_wait(reached):
+                return
+        self._given_up = self._milestone
+
+    def _must_wait(self, reached: int) -> bool:
+        self._read_control()
+        milestone = self._milestone
+        is_due = milestone is not None and reached >= milestone != self._given_up
+        return is_due and self._stop is None
+
+    def _read_control(self) -> None:
         try:
             found = os.stat(self._control_path)
             identity = (found.st_ino, found.st_mtime_ns, found.st_size)
             if identity != self._control_identity:
-                self._stop = _stop_request(loads(_read(self._control_path)))
+                body = loads(_read(self._control_path))
+                self._stop, milestone = _stop_request(body), body.get("milestone")
+                self._milestone = milestone if type(milestone) is int else None
                 self._control_identity = identity
         except (OSError, ValueError, AttributeError):
             pass  # not written yet, or damaged: what was known stays true
-        return self._stop
 
     def _make_marker(self) -> None:
         """Make the marker file. On a full disk the attempt is repeated after a while; the trial is never held up."""
@@ -139,6 +192,19 @@ def _stop_request(body: "Any") -> "StopRequest | None":
     deadline = body.get("deadline")
     known = float(deadline) if type(deadline) in (int, float) else None
     return StopRequest(str(body.get("request") or "stop"), str(body.get("reason") or ""), known)
+
+
+def _read_count(text: "str | None") -> int:
+    return int(text) if text is not None and text.isdecimal() else 0
+
+
+def _verdict_seconds(environment: "Mapping[str, str]") -> float:
+    """How long to wait for a verdict, as the environment says."""
+    try:
+        seconds = float(environment[ENV_VERDICT_SECONDS])
+    except (KeyError, ValueError):
+        return VERDICT_SECONDS
+    return seconds if 0 <= seconds <= _LONGEST_VERDICT_SECONDS else VERDICT_SECONDS
 
 
 class _ForkedJournal:

@@ -4,9 +4,12 @@ A job's directory:
 
     parameter.json   written before the trial starts:
                      {"parameter_id", "parameter_source", "parameters", "parameter_index"}
-    control.json     replaced atomically by the keeper when the job is to stop; read by `should_stop()`:
+    control.json     replaced atomically by the keeper. When the job is to stop; read by `should_stop()`:
                      {"stop": true, "reason": str, "request": "stop" | "pause" | "preempt" | "resize",
-                      "deadline": Unix time at which SIGTERM is sent}; keepers of earlier versions wrote the first two
+                      "deadline": Unix time at which SIGTERM is sent}; keepers of earlier versions wrote the first two.
+                     Before, where a trial scheduler judges the trial:
+                     {"milestone": int}, the step at whose report the trial waits until the file names a later one,
+                     none, or a stop; {} for none
     can-save         empty; made by the trial at its first `should_stop()`: it will notice control.json, so a soft
                      stop gives it time to save
     journal          appended to by the trial, one record a line; `journal.<rank>` by the processes of a `rank` > 0
@@ -62,6 +65,9 @@ NNI_CHANNEL = "import://proctor.sdk.compat.nni_channel.ProctorChannel"
 
 MAX_RECORD_BYTES = 256 * 1024
 
+NO_MILESTONE = -1
+"""In messages to a keeper: the trial waits at no step. Steps count from 0 or 1."""
+
 KIND_INTERMEDIATE = "intermediate"
 KIND_FINAL = "final"
 KIND_CHECKPOINT = "checkpoint"
@@ -80,6 +86,9 @@ ENV_MEMORY_RESERVE = "PROCTOR_MEMORY_RESERVE"  # path of the reserve in the reap
 ENV_CHECKPOINT_QUOTA = "PROCTOR_CHECKPOINT_QUOTA_MB"  # what all checkpoints of the experiment may take, or unset
 ENV_CHECKPOINT_STORAGE = "PROCTOR_CHECKPOINT_STORAGE"  # folder or URL below which this job stores its own, or unset
 ENV_RESUME_CHECKPOINT = "PROCTOR_RESUME_CHECKPOINT"  # path or URL of the checkpoint to continue from, or unset
+ENV_JUDGED_RANK = "PROCTOR_JUDGED_RANK"  # the rank whose reports a trial scheduler judges, or unset: nothing waits
+ENV_VERDICT_SECONDS = "PROCTOR_VERDICT_SECONDS"  # how long a report waits for a verdict at most, or unset
+ENV_CURVE_POINTS = "PROCTOR_CURVE_POINTS"  # how many points the trial's curve has where this job continues it, or unset
 
 # Of each launcher: the variables of the rank and the number of processes, and those that distinguish its launches.
 _LAUNCHERS = (

@@ -1,8 +1,9 @@
 """What a trial calls: its parameters, its reports, its checkpoints, the question whether to stop.
 
 A report raises only for a mistake of its caller (`MetricError`, `CheckpointError`). It costs one `write` to a local
-file, never waits for the network, and is safe once the call has returned, however the process ends. Outside an
-experiment every call works and does nothing: parameters are `{}`, ids are `"STANDALONE"`.
+file, and is safe once the call has returned, however the process ends. It waits for nothing but, at a step that a trial
+scheduler has named, a short time for the verdict. Outside an experiment every call works and does nothing: parameters
+are `{}`, ids are `"STANDALONE"`.
 """
 
 import os
@@ -213,6 +214,8 @@ def _report(kind: str, text: str, metric: object, step: "int | None" = None, aft
         is_stored = channel.journal.append(_record(kind, f'"value":{text}', step), patient=kind == KIND_FINAL)
         if after:  # on its own: half a write must not hold a whole record
             channel.journal.append(after, count=1 if is_stored else 0)
+        if channel.is_judged and kind == KIND_INTERMEDIATE:
+            channel.await_verdict(step, is_stored=is_stored)
 
 
 def _record(kind: str, content: str, step: "int | None") -> str:

@@ -44,7 +44,7 @@ For processes on the manager's machine `proctor.training_services.trial_processe
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -186,11 +186,20 @@ class TrialJobForm:
     placement: NodePlacement | None = None  # set by the manager for services that are `SupportsNodes`
     lease_seconds: float | None = None
     tags: tuple[str, ...] = ()
+    milestone: int | None = None
+    """The step at whose report the trial waits for the verdict of its trial scheduler, by control.json in its directory
+    (`proctor.sdk.protocol`); NO_MILESTONE: at none; None: what holds stays. A service may ignore it."""
 
     @property
     def resume_checkpoint(self) -> str | None:
         """The path of the first checkpoint, if there is one."""
         return self.checkpoints[0].path if self.checkpoints else None
+
+
+def updated(form: TrialJobForm, new: TrialJobForm) -> TrialJobForm:
+    """The form of a live job with what can be changed of it as in another one."""
+    milestone = form.milestone if new.milestone is None else new.milestone
+    return replace(form, max_duration_seconds=new.max_duration_seconds, milestone=milestone)
 
 
 @dataclass(frozen=True)
@@ -298,9 +307,9 @@ class TrainingService(ABC):
 
     @abstractmethod
     async def update_trial_job(self, job_id: str, form: TrialJobForm) -> TrialJobDetail:
-        """Change what can be changed of a live job: `max_duration_seconds`, and the parameters where multi-phase
-        jobs are supported. Raises UnknownTrialJob. After any other exception it is called again, as is
-        `cancel_trial_job`, as long as the job lives."""
+        """Change what can be changed of a live job: `max_duration_seconds`, the `milestone` if it is known, and the
+        parameters where multi-phase jobs are supported. Raises UnknownTrialJob. After any other exception it is called
+        again, as is `cancel_trial_job`, as long as the job lives."""
 
     @property
     @abstractmethod

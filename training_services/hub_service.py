@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from proctor.sdk.failpoints import failpoint
-from proctor.sdk.protocol import ENV_CHECKPOINT_STORAGE, is_url
+from proctor.sdk.protocol import ENV_CHECKPOINT_STORAGE, ENV_CURVE_POINTS, ENV_JUDGED_RANK, is_url
 from proctor.training_services.base import (
     CheckpointOffer,
     EndReason,
@@ -36,6 +36,7 @@ from proctor.training_services.base import (
     TrialJobForm,
     TrialJobStatus,
     describe_start,
+    updated,
 )
 from proctor.training_services.capacity import GpuRules
 from proctor.training_services.errors import (
@@ -291,10 +292,10 @@ class HubTrainingService(TrainingService, SupportsEvents, SupportsReattach, Supp
 
     async def update_trial_job(self, job_id: str, form: TrialJobForm) -> TrialJobDetail:
         before = await self.get_trial_job(job_id)
-        limit = form.max_duration_seconds
-        self._jobs[job_id] = replace(before, form=replace(before.form, max_duration_seconds=limit))
+        self._jobs[job_id] = replace(before, form=updated(before.form, form))
         if not before.status.is_terminal:
-            self._hub.send(self.keeper_of(before.form), Update(job_id, before.form.token, limit))
+            update = Update(job_id, before.form.token, form.max_duration_seconds, form.milestone)
+            self._hub.send(self.keeper_of(before.form), update)
         return self._jobs[job_id]
 
     async def cancel_trial_job(self, job_id: str, is_early_stopped: bool = False) -> None:
@@ -411,7 +412,11 @@ class HubTrainingService(TrainingService, SupportsEvents, SupportsReattach, Supp
             await self.deliver_change(self.submitted(form, start=start))
         if (job := self._jobs.get(form.job_id)) is not None:
             failpoint("manager.launch.before")
-            self._hub.send(self.keeper_of(form), self.launch_order(job.form))
+            order = self.launch_order(job.form)
+            if ENV_JUDGED_RANK in order.environment and start is not None and start.checkpoint is not None:
+                points = {ENV_CURVE_POINTS: str(start.checkpoint.sequence)}
+                order = replace(order, environment=order.environment | points)
+            self._hub.send(self.keeper_of(form), order)
             failpoint("manager.launch.after")
 
     async def _await_storage(self, form: TrialJobForm, storage: str, launch: Launch) -> None:

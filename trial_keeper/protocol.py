@@ -202,6 +202,7 @@ class Launch:
     holder: str = ""  # "user manager experiment trial", shown to others who want its GPUs
     max_trials_per_gpu: int = 1  # how many trials it allows on each of its GPUs, itself included
     search_path: str = ""  # a directory to put first on PATH
+    milestone: int | None = None  # the step at whose report the trial waits for control.json to change; as in Update
 
 
 @dataclass(frozen=True)
@@ -220,11 +221,12 @@ class Cancel:
 
 @dataclass(frozen=True)
 class Update:
-    """A job's duration limit has changed (None: no limit). It counts from the job's start."""
+    """A job's duration limit (None: no limit), which counts from the job's start, or its milestone has changed."""
 
     job_id: str
     token: str
     max_duration_seconds: float | None
+    milestone: int | None = None  # the step at whose report its trial waits; NO_MILESTONE: none; None: stays as it is
 
 
 @dataclass(frozen=True)

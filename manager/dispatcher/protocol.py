@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from proctor.sdk.json_input import clean_value
 from proctor.sdk.metrics import encode_value, from_json_word
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 MAX_LINE_BYTES = 64 * 1024 * 1024
 """Of a line from a dispatcher; the manager reads no longer ones."""
 
@@ -167,6 +167,12 @@ class AddCustomizedTrial:
 
 
 @dataclass(frozen=True)
+class Replayed:
+    """All inputs that were in the log when the conversation began have been sent. Only from now on milestones are of
+    use, and sent: first those of all trials, then each change."""
+
+
+@dataclass(frozen=True)
 class Ping:
     """Answered by `Pong` with the same nonce, also while an algorithm is busy."""
 
@@ -187,6 +193,7 @@ ToDispatcher = (
     | TrialEnd
     | ImportData
     | AddCustomizedTrial
+    | Replayed
     | Ping
     | Terminate
 )
@@ -214,6 +221,8 @@ class NewTrial:
     state: Any = None
     parent_trial: str | None = None
     """Whose newest checkpoint the trial begins with, if there is one."""
+    milestone: int | None = None
+    """The step at whose report the trial waits for the verdict of the trial scheduler."""
 
 
 @dataclass(frozen=True)
@@ -267,6 +276,7 @@ class ResumeTrial:
     trial_id: str
     state: Any = None
     reason: str = ""
+    milestone: int | None = None
 
 
 @dataclass(frozen=True)
@@ -282,6 +292,20 @@ class CloneTrial:
     parameters: JsonValue
     state: Any = None
     reason: str = ""
+    milestone: int | None = None
+
+
+@dataclass(frozen=True)
+class Milestone:
+    """The step at whose report a trial waits for the next verdict has changed; None: at none. It is derived from the
+    inputs and no decision: it is not stored, and sent again after a replay. Idempotent.
+
+    `trial_id` is None for a trial that has not reported: that is the one of `parameter_id`.
+    """
+
+    parameter_id: int
+    trial_id: str | None
+    step: int | None
 
 
 @dataclass(frozen=True)
@@ -311,7 +335,7 @@ class Pong:
 Decision = NewTrial | ResumeTrial | CloneTrial
 """Which trial runs next: the answers to a request but "none"."""
 
-News = Initialized | Decision | NoMoreTrials | PauseTrial | KillTrial | StateSaved | Error
+News = Initialized | Decision | NoMoreTrials | PauseTrial | KillTrial | Milestone | StateSaved | Error
 """What concerns an experiment."""
 
 FromDispatcher = News | Pong
@@ -320,8 +344,8 @@ _TYPES: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
         Initialize, UpdateSearchSpace, RequestTrialJobs, ReportMetrics, TrialRestarted, TrialEnd, ImportData,
-        AddCustomizedTrial, Ping, Terminate, Initialized, NewTrial, ResumeTrial, CloneTrial, NoMoreTrials, PauseTrial,
-        KillTrial, StateSaved, Error, Pong,
+        AddCustomizedTrial, Replayed, Ping, Terminate, Initialized, NewTrial, ResumeTrial, CloneTrial, NoMoreTrials,
+        PauseTrial, KillTrial, Milestone, StateSaved, Error, Pong,
     )
 }  # fmt: skip
 

@@ -42,6 +42,7 @@ NO_GPUS = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu"
 
 class JobKeeperHarness(ServiceHarness):
     metadata = ("pending_timeout_seconds", 600.0)
+    shows_milestones = True
 
     def __init__(self, directory: Path, **settings: Any) -> None:
         self.directory = directory

@@ -88,6 +88,7 @@ async def until_none(find: Callable[[], list[str]]) -> list[str]:
 
 class LocalHarness(ServiceHarness):
     metadata = ("max_trial_number_per_gpu", 4)
+    shows_milestones = True
 
     def __init__(self, home: Path, work: Path) -> None:
         self.home = home

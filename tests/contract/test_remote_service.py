@@ -46,6 +46,7 @@ async def _until_none(find: Callable[[], list[str]]) -> list[str]:
 
 class RemoteHarness(ServiceHarness):
     metadata = ("max_trial_number_per_gpu", 4)
+    shows_milestones = True
 
     def __init__(self, home: Path, work: Path, group: Group) -> None:
         self.home = home

@@ -29,6 +29,7 @@ from proctor.training_services.base import (
     TrialJobDetail,
     TrialJobForm,
     TrialJobStatus,
+    updated,
 )
 from proctor.training_services.errors import SubmissionRefused, TrainingServiceError, UnknownTrialJob
 from proctor.training_services.hub_service import Listeners
@@ -100,7 +101,7 @@ class InMemoryTrainingService(TrainingService, SupportsEvents, SupportsReattach,
 
     async def update_trial_job(self, job_id: str, form: TrialJobForm) -> TrialJobDetail:
         job = self._find(job_id)
-        job.detail = replace(job.detail, form=replace(job.detail.form, max_duration_seconds=form.max_duration_seconds))
+        job.detail = replace(job.detail, form=updated(job.detail.form, form))
         self.platform.watch_deadline(job)
         return job.detail
 

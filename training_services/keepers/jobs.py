@@ -38,9 +38,14 @@ class ExpectedJob:
             case Cancel():
                 self.cancel = command
             case Update():
+                if command.milestone is None and self.update is not None:
+                    command = replace(command, milestone=self.update.milestone)
                 self.update = command
                 if self.launch is not None:
-                    self.launch = replace(self.launch, max_duration_seconds=command.max_duration_seconds)
+                    limit, milestone = command.max_duration_seconds, command.milestone
+                    if milestone is None:
+                        milestone = self.launch.milestone
+                    self.launch = replace(self.launch, max_duration_seconds=limit, milestone=milestone)
 
 
 class ExpectedJobs:

@@ -37,6 +37,7 @@ def write_launch(form: TrialJobForm, *, platform: str, owner: str, rules: GpuRul
         lease_seconds=form.lease_seconds,
         holder=f"{owner}, experiment {form.experiment_id}, trial {form.sequence_id}",
         max_trials_per_gpu=rules.max_trials_per_gpu,
+        milestone=form.milestone,
     )
 
 

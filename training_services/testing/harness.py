@@ -76,6 +76,9 @@ class ServiceHarness(ABC):
     """Whether a job is a process that runs the form's command. False only for a simulation, which knows REPORT, FAIL
     and HANG; the tests that need processes are skipped for it."""
 
+    shows_milestones: bool = False
+    """Whether its jobs find the milestone of their forms in control.json, and what an update makes of it."""
+
     @abstractmethod
     def form(self, behavior: Behavior, name: str = "first") -> TrialJobForm:
         """A form for a job with this behavior, with the command that `COMMANDS` has for it. The same name gives the

@@ -19,6 +19,8 @@ from typing import Any
 
 import pytest
 
+from proctor.sdk.protocol import CONTROL_FILE, ENV_JUDGED_RANK, ENV_VERDICT_SECONDS
+from proctor.sdk.quick_json import loads
 from proctor.training_services.base import (
     EndReason,
     SupportsCheckpointDeletion,
@@ -314,6 +316,32 @@ class TrainingServiceContract:
             end = await recorder.end_of(form.job_id)
         assert end.exit is not None
         assert end.exit.reason is EndReason.DEADLINE
+
+    async def test_a_report_at_its_jobs_milestone_waits_until_an_update_names_a_later_one(
+        self, harness: ServiceHarness
+    ) -> None:
+        if not harness.shows_milestones:
+            pytest.skip("its jobs find no milestones")
+        form, recorder = harness.form(Behavior.IMPORT), Recorder()
+        waits = {ENV_JUDGED_RANK: "0", ENV_VERDICT_SECONDS: "600"}
+        parameters = '{"parameter_id":0,"parameters":{"x":0.5}}'
+        form = replace(form, milestone=1, environment={**form.environment, **waits}, parameter_file=parameters)
+        service = harness.service
+        recorder.listen(service)
+        async with serving(service):
+            await service.submit_trial_job(form)
+            await recorder.start_of(form.job_id)
+            detail = await service.update_trial_job(form.job_id, replace(form, milestone=None))  # not known: it stays
+            assert detail.form.milestone == 1
+            if isinstance(service, SupportsLogs):  # read after what was ordered before
+                control = await service.read_job_file(form, CONTROL_FILE, 0, 100)
+                assert loads(control.decode()) == {"milestone": 1}
+            detail = await service.update_trial_job(form.job_id, replace(form, milestone=2))
+            assert detail.form.milestone == 2
+            end = await recorder.end_of(form.job_id)
+        assert end.exit is not None
+        assert end.exit.reason is EndReason.EXITED_OK
+        assert [kind for kind, _ in recorder.records(form.job_id)] == ["intermediate", "final"]
 
     async def test_a_job_that_can_never_run_is_refused_with_a_sentence(self, harness: ServiceHarness) -> None:
         form, recorder = harness.impossible_form(), Recorder()

@@ -33,6 +33,7 @@ from proctor.sdk.protocol import (
     JOURNAL_FILE,
     NNI_2_BARRIER,
     NNI_2_BARRIER_TARGET,
+    NO_MILESTONE,
     OUTPUT_FOLDER,
     PARAMETER_FILE,
     RESERVE_FILE,
@@ -42,7 +43,7 @@ from proctor.sdk.protocol import (
     trial_environment,
 )
 from proctor.trial_keeper.jobs.lost_reports import remove_reserve
-from proctor.trial_keeper.jobs.records import RecordFolder
+from proctor.trial_keeper.jobs.records import RecordFolder, write_milestone
 from proctor.trial_keeper.linux.files import allocate_file, allocate_replacement, remove_replacement
 from proctor.trial_keeper.linux.identity import describe_stop, open_pidfd, start_time
 from proctor.trial_keeper.protocol import JsonObject, Launch
@@ -184,6 +185,8 @@ def prepare_directory(launch: Launch) -> None:
     os.close(os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644))
     with contextlib.suppress(FileExistsError):
         os.symlink(NNI_2_BARRIER_TARGET, os.path.join(launch.directory, NNI_2_BARRIER))
+    if launch.milestone not in {None, NO_MILESTONE}:
+        write_milestone(launch.directory, launch.milestone)
     if not os.path.exists(os.path.join(launch.directory, EXIT_FILE)):  # it has ended before: it will not run
         _allocate_room(launch.directory)
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from proctor.sdk.failpoints import failpoint
 from proctor.sdk.files import is_locked, remove_file, replace_file, set_aside, sync_file, sync_folder
 from proctor.sdk.json_input import LATEST_TIME
-from proctor.sdk.protocol import EXIT_FILE
+from proctor.sdk.protocol import CONTROL_FILE, EXIT_FILE, NO_MILESTONE
 from proctor.trial_keeper.linux.files import open_regular_file, read_regular_file, write_replacement
-from proctor.trial_keeper.protocol import Exit, JsonObject, Launch, from_json, to_json
+from proctor.trial_keeper.protocol import Exit, JsonObject, Launch, Update, from_json, to_json
 
 _RECORD_SUFFIX = ".json"
 _PROCESS_SUFFIX = ".process"
@@ -240,9 +240,17 @@ def with_stop(record: JobRecord, stop: StopRecord) -> JobRecord:
     return replace(record, stop=replace(first, grace_seconds=grace, save_seconds=save, deadline=deadline))
 
 
-def with_duration(record: JobRecord, seconds: float | None) -> JobRecord:
-    """The record with another duration limit."""
-    return replace(record, launch=replace(record.launch, max_duration_seconds=seconds))
+def with_update(record: JobRecord, update: Update) -> JobRecord:
+    """The record with another duration limit, and another milestone if the update knows it."""
+    milestone = record.launch.milestone if update.milestone is None else update.milestone
+    launch = replace(record.launch, max_duration_seconds=update.max_duration_seconds, milestone=milestone)
+    return replace(record, launch=launch)
+
+
+def write_milestone(directory: str, milestone: int) -> None:
+    """Write at which step the trial waits; NO_MILESTONE: at none. Not for one that is to stop. Raises OSError."""
+    body = {} if milestone == NO_MILESTONE else {"milestone": milestone}
+    replace_file(os.path.join(directory, CONTROL_FILE), json.dumps(body).encode(), durable=False, mode=0o644)
 
 
 def _read_record(body: JsonObject) -> JobRecord:

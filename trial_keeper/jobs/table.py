@@ -47,9 +47,10 @@ from proctor.trial_keeper.jobs.records import (
     parse_process,
     read_exit,
     sync_exit,
-    with_duration,
     with_stop,
+    with_update,
     write_exit,
+    write_milestone,
 )
 from proctor.trial_keeper.linux.identity import boot_id, describe_stop, is_alive, open_pidfd
 from proctor.trial_keeper.linux.tasks import TaskGroup
@@ -159,13 +160,24 @@ class JobTable:
         await self.stop(job, stop)
 
     async def update(self, command: Update) -> None:
-        """Change a job's duration limit; one that is over already ends the job now."""
+        """Change a job's duration limit, one that is over already ends the job now; and its milestone. A milestone
+        alone needs no sync: control.json is as good as the record until the machine is restarted, and then the job has
+        ended."""
         job = self._known(command.job_id, command.token)
         if job is None or job.exit is not None:
             return
-        job.record = with_duration(job.record, command.max_duration_seconds)
-        await self._write_again(job)
-        self._set_deadline(job)
+        before = job.record.launch
+        job.record = with_update(job.record, command)
+        milestone = job.record.launch.milestone
+        has_moved = milestone != before.milestone
+        if has_moved and milestone is not None and job.record.stop is None:
+            try:
+                write_milestone(job.directory, milestone)
+            except OSError as error:  # the trial waits its time, and continues
+                log.warning("control.json of job %s cannot be written: %s", job.job_id, error)
+        if not has_moved or job.record.launch.max_duration_seconds != before.max_duration_seconds:
+            await self._write_again(job)
+            self._set_deadline(job)
 
     async def stop(self, job: Job, stop: StopRecord) -> None:
         """Write the decision down, tell the trial through control.json, let it save if it may, have the reaper end

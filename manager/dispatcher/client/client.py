@@ -309,6 +309,7 @@ class Conversation:
                 await self._is_ready.wait()
             while page := await read_inputs(self._sent, PAGE):
                 await self._send(page)
+            await self._channel.send(protocol.encode(protocol.Replayed()))
             while True:
                 late, self._late = self._late, []
                 await self._send(late)

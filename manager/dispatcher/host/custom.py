@@ -142,6 +142,8 @@ class SavedState:
 class CustomTuner(HostedTuner):
     """Calls come from one thread and return at once; the work is done on the two threads."""
 
+    proposes_later = True
+
     def __init__(
         self,
         tuner: Any,

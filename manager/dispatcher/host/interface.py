@@ -48,6 +48,9 @@ class Proposals:
 class HostedTuner(ABC):
     """Feeds one tuner with messages. All calls come from one thread."""
 
+    proposes_later = False
+    """Whether `request` returns before a new trial is proposed, which another thread then sends."""
+
     @abstractmethod
     def initialize(self, search_space: Any) -> None:
         """Give the tuner its first search space."""

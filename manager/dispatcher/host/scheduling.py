@@ -5,10 +5,13 @@ again after a failure are left out, and those that it has reported after the poi
 they are part of its curve only where it continues after them, which its restart says.
 
 A scheduler is called where messages are handled, one call at a time, also one of the user's own.
+
+The manager is sent each trial's next milestone: with the decision that has the trial run, and whenever it changes. Not
+during a replay: what was true of a trial in between must not reach it.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from proctor.manager.dispatcher import protocol
@@ -51,6 +54,8 @@ class _Trial:
     holds_back: bool = False
     """It was to pause or to stop, and no job has begun since."""
     held_back: list[ReportedMetric] = field(default_factory=list)
+    milestone: int | None = None
+    """As the manager knows it."""
 
 
 @dataclass(slots=True)
@@ -76,6 +81,7 @@ class HostedScheduler:
         self._named: dict[str, _Trial] = {}  # the others, by trial id
         self._search_space: Any = None
         self._keeps_parameters = type(scheduler).on_trial_clone is not TrialScheduler.on_trial_clone
+        self._is_replaying = True
 
     def set_search_space(self, search_space: Any) -> None:
         """Give the scheduler its first search space, or a new one."""
@@ -127,13 +133,14 @@ class HostedScheduler:
         """Do what was decided before."""
         if answer.kind == "new":
             self._tuner.request(protocol.RequestTrialJobs(position, [answer.parameter_id], [answer]))
-            self._add(answer.parameter_id, answer.parameters)
-            return
-        trial = self._named[answer.trial_id or ""]
-        if answer.kind == "resume":
-            self._resume(trial)
+            trial = self._add(answer.parameter_id, answer.parameters)
         else:
-            self._clone(trial, self._named[answer.donor_trial or ""], answer.parameter_id, answer.parameters)
+            trial = self._named[answer.trial_id or ""]
+            if answer.kind == "resume":
+                self._resume(trial)
+            else:
+                self._clone(trial, self._named[answer.donor_trial or ""], answer.parameter_id, answer.parameters)
+        self._announce(trial)
 
     def _decide(self, message: protocol.RequestTrialJobs, parameter_id: int) -> bool:
         """Have the scheduler decide; False for none."""
@@ -149,38 +156,57 @@ class HostedScheduler:
             case ResumeChoice(number, reason):
                 trial, trial_id = self._reported(number)
                 self._resume(trial)
-                self._send(protocol.ResumeTrial(position, parameter_id, trial_id, reason=reason))
+                resumed = protocol.ResumeTrial(
+                    position, parameter_id, trial_id, reason=reason, milestone=trial.milestone
+                )
+                self._send(resumed)
             case CloneChoice(number, donor_number, parameters, reason):
                 (trial, trial_id), (donor, donor_id) = self._reported(number), self._reported(donor_number)
                 self._clone(trial, donor, parameter_id, parameters)
-                message_to_send = protocol.CloneTrial(
-                    position, parameter_id, trial_id, donor_id, parameters, reason=reason
+                cloned = protocol.CloneTrial(
+                    position,
+                    parameter_id,
+                    trial_id,
+                    donor_id,
+                    parameters,
+                    reason=reason,
+                    milestone=trial.milestone,
                 )
-                self._send(message_to_send)
+                self._send(cloned)
             case _:
                 raise SchedulerError(f"{self._name} has chosen {choice!r}, where no new trial may be started")
         return True
 
     def _start(self, position: int, parameter_id: int) -> bool:
-        proposals = self._tuner.request(protocol.RequestTrialJobs(position, [parameter_id]))
-        if proposals.declined:
-            return False
-        self._add(parameter_id, proposals.made.get(parameter_id))
-        return True
+        if self._tuner.proposes_later:
+            self._add(parameter_id, None)
+        return not self._tuner.request(protocol.RequestTrialJobs(position, [parameter_id])).declined
 
-    def _add(self, parameter_id: int, parameters: Any) -> None:
+    def complete(self, message: protocol.NewTrial) -> protocol.NewTrial:
+        """What the tuner proposes, with the new trial's milestone. A tuner that proposes later calls this on another
+        thread, where the scheduler must not be called."""
+        trial = self._trials.get(message.parameter_id)
+        if trial is None and not self._tuner.proposes_later:
+            trial = self._add(message.parameter_id, message.parameters)
+        return message if trial is None else replace(message, milestone=trial.milestone)
+
+    def _add(self, parameter_id: int, parameters: Any) -> _Trial:
         trial = _Trial(parameter_id, parameter_id, parameters=parameters if self._keeps_parameters else None)
         self._trials[parameter_id] = self._unnamed[parameter_id] = trial
         self._scheduler.on_trial_add(parameter_id, parameters)
+        trial.milestone = self._next_milestone(trial)
+        return trial
 
     def _resume(self, trial: _Trial) -> None:
         trial.is_paused = False
         self._scheduler.on_trial_resume(trial.number)
+        trial.milestone = self._milestone_again(trial)
 
     def _clone(self, trial: _Trial, donor: _Trial, parameter_id: int, parameters: Any) -> None:
         self._tuner.accept_clone(parameter_id, parameters, instead_of=trial.parameter_id)
         trial.is_paused, trial.clone = False, _Clone(parameter_id, donor.number, parameters)
         self._scheduler.on_trial_clone(trial.number, donor.number, parameters)
+        trial.milestone = self._next_milestone(trial)
 
     def _reported(self, number: int) -> tuple[_Trial, str]:
         """A trial that the scheduler names, which it can name only if it has reported, with its id."""
@@ -198,7 +224,7 @@ class HostedScheduler:
 
     def add_customized(self, message: protocol.AddCustomizedTrial) -> None:
         """The user has added a trial."""
-        self._add(message.parameter_id, message.parameters)
+        self._announce(self._add(message.parameter_id, message.parameters))
         self._end_paused(message.position)
 
     def report(self, message: protocol.ReportMetrics) -> None:
@@ -212,10 +238,14 @@ class HostedScheduler:
             return
         trial.job, trial.parameter_id, trial.holds_back = message.job_number, message.parameter_id, False
         held_back, trial.held_back = trial.held_back, []
-        if trial.clone is not None and self._begin_clone(trial, trial.clone, message):
+        begins_clone = trial.clone is not None and self._begin_clone(trial, trial.clone, message)
+        if begins_clone:
             held_back.clear()  # of the curve that it leaves
         if trial.is_paused:  # it had failed before it could be paused, or the user has resumed it
             self._resume(trial)
+        else:
+            trial.milestone = self._next_milestone(trial) if begins_clone else self._milestone_again(trial)
+        self._announce(trial)
         known = [row._replace(job_number=trial.job) for row in held_back if row.sequence < message.from_sequence]
         self._take(message.position, known)
         trial.held_back += [row for row in held_back if row.sequence >= message.from_sequence]
@@ -266,8 +296,8 @@ class HostedScheduler:
 
     def _judge(self, position: int, trial: _Trial, row: ReportedMetric) -> None:
         trial.told = row.sequence + 1
-        trial.last = _result(row)
-        verdict = self._scheduler.on_trial_result(trial.number, trial.last)
+        trial.last = last = _result(row)
+        verdict = self._scheduler.on_trial_result(trial.number, last)
         whose = (position, row.parameter_id, row.trial_id, row.job_number)
         match verdict:
             case PauseVerdict(reason):
@@ -276,7 +306,40 @@ class HostedScheduler:
             case StopVerdict(reason, is_full):
                 trial.holds_back = True
                 self._send(protocol.KillTrial(*whose, by="scheduler", reason=reason, is_full=is_full))
+            case _:
+                milestone = self._next_milestone(trial)
+                if milestone is not None and milestone <= last.step:
+                    milestone = None  # it has this verdict
+                if milestone != trial.milestone:
+                    trial.milestone = milestone
+                    self._announce(trial)
         self._end_paused(position)
+
+    # ---- milestones -----------------------------------------------------------------------------------------------
+
+    def end_replay(self) -> None:
+        """The log was replayed: the manager needs the milestones of all trials that may run."""
+        self._is_replaying = False
+        for trial in self._trials.values():
+            if not trial.is_paused:
+                self._announce(trial)
+
+    def _announce(self, trial: _Trial) -> None:
+        """Send a trial's milestone, unless a replay may change it yet."""
+        if not self._is_replaying:
+            self._send(protocol.Milestone(trial.parameter_id, trial.trial_id, trial.milestone))
+
+    def _next_milestone(self, trial: _Trial) -> int | None:
+        milestone = self._scheduler.next_milestone(trial.number)
+        return None if milestone is None else int(milestone)
+
+    def _milestone_again(self, trial: _Trial) -> int | None:
+        """Of a trial that runs again. Where it was to pause at its last point, and has not, the next new point asks for
+        the verdict again."""
+        milestone = self._next_milestone(trial)
+        if milestone is not None and trial.last is not None and milestone <= trial.last.step:
+            return trial.last.step + 1
+        return milestone
 
     def _end_paused(self, position: int) -> None:
         """End the paused trials that the scheduler has no further use for."""
@@ -313,11 +376,13 @@ def _trial_to_json(trial: _Trial) -> list[Any]:
         None if clone is None else [clone.parameter_id, clone.donor, clone.parameters, clone.is_taken_back],
         trial.holds_back,
         trial.held_back,
+        trial.milestone,
     ]
 
 
 def _trial_from_json(saved: list[Any]) -> _Trial:
-    number, parameter_id, trial_id, job, told, report, parameters, is_paused, clone, holds_back, held_back = saved
+    number, parameter_id, trial_id, job, told, report, parameters, is_paused, clone, *rest = saved
+    holds_back, held_back, milestone = rest
     last = None
     if report is not None:
         value, step, seconds, metrics = report
@@ -334,6 +399,7 @@ def _trial_from_json(saved: list[Any]) -> _Trial:
         None if clone is None else _Clone(*clone),
         holds_back,
         [ReportedMetric(*row) for row in held_back],
+        milestone,
     )
 
 

@@ -32,6 +32,7 @@ _FAILPOINTS = {
     protocol.PauseTrial: "dispatcher.pause",
     protocol.KillTrial: "dispatcher.kill",
     protocol.StateSaved: "dispatcher.state",
+    protocol.Milestone: "dispatcher.milestone",
     protocol.Initialized: "dispatcher.initialize",
     protocol.Error: "dispatcher.error",
     protocol.Pong: "dispatcher.pong",
@@ -123,6 +124,9 @@ class HostSession:
             tuner.add_customized(message)
             if self._scheduler is not None:
                 self._scheduler.add_customized(message)
+        elif isinstance(message, protocol.Replayed):
+            if self._scheduler is not None:
+                self._scheduler.end_replay()
         else:
             raise RuntimeError(f"{type(message).__name__} is not for a dispatcher")
 
@@ -174,13 +178,13 @@ class HostSession:
         if second is None or message.tuner.class_name is None:
             algorithm = self._create_builtin("tuner", message.tuner, message)
             assert isinstance(algorithm, TunerAlgorithm), "the registry keeps tuners and assessors apart"
-            return BuiltinTuner(message.tuner.name or "", algorithm, self.send)
+            return BuiltinTuner(message.tuner.name or "", algorithm, self._propose)
         from proctor.manager.dispatcher.host.custom import CustomTuner
 
         tuner = self._load(message.tuner, message, ("generate_parameters", "update_search_space"))
         return CustomTuner(
             tuner,
-            self.send,
+            self._propose,
             threads=(WorkerThread("first"), second),
             catch_errors=self._catching_errors,
             checkpoint_directory=message.checkpoint_directory,
@@ -229,6 +233,12 @@ class HostSession:
             self._scheduler.request(message)
         elif declined := tuner.request(message).declined:
             self.send(protocol.NoMoreTrials(message.position, declined))
+
+    def _propose(self, message: FromDispatcher) -> None:
+        """Send what the tuner has decided; on any thread."""
+        if self._scheduler is not None and isinstance(message, protocol.NewTrial):
+            message = self._scheduler.complete(message)
+        self.send(message)
 
     def _report(self, message: protocol.ReportMetrics) -> None:
         if self._scheduler is not None:

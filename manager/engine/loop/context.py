@@ -19,7 +19,13 @@ from proctor.manager.settings import ENVIRONMENT_FILE
 from proctor.manager.store.database import Database
 from proctor.manager.store.rows import ExperimentRow, TrialJobRow, TrialRow
 from proctor.sdk.client.credentials import STORAGE_SECRETS
-from proctor.sdk.protocol import CHECKPOINT_FOLDER, ENV_CHECKPOINT_QUOTA, ENV_CHECKPOINT_STORAGE, checkpoint_place
+from proctor.sdk.protocol import (
+    CHECKPOINT_FOLDER,
+    ENV_CHECKPOINT_QUOTA,
+    ENV_CHECKPOINT_STORAGE,
+    ENV_JUDGED_RANK,
+    checkpoint_place,
+)
 from proctor.training_services.base import (
     CheckpointOffer,
     NodePlacement,
@@ -98,13 +104,17 @@ class JobFormBuilder:
             folders.add(self.storage.of_job(trial.experiment_id, trial.id, number))
         return folder in folders and name.isascii() and name.isdecimal()
 
-    def form(self, experiment: ExperimentRow, trial: TrialRow, job: TrialJobRow) -> TrialJobForm:
+    def form(
+        self, experiment: ExperimentRow, trial: TrialRow, job: TrialJobRow, *, milestone: int | None = None
+    ) -> TrialJobForm:
         """Everything the service needs to run `job`."""
         quota = self._config.checkpoint_quota_mb
         environment = {} if quota is None else {ENV_CHECKPOINT_QUOTA: str(quota)}
         if self.storage is not None:
             environment |= self.storage.environment
             environment[ENV_CHECKPOINT_STORAGE] = self.storage.of_job(experiment.id, trial.id, job.number)
+        if self._config.trial_scheduler is not None:
+            environment[ENV_JUDGED_RANK] = str(experiment.report_from)
         return TrialJobForm(
             job_id=job.id,
             token=job.token,
@@ -124,6 +134,7 @@ class JobFormBuilder:
             checkpoints=_offers(job),
             placement=placement_from(job.placement),
             lease_seconds=self._config.lease_seconds,
+            milestone=milestone,
         )
 
 

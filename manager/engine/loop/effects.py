@@ -15,6 +15,7 @@ from proctor.manager.engine.loop.state import ExperimentState, LiveTrial, Turn
 from proctor.manager.engine.loop.stopping import soft_stop
 from proctor.manager.engine.transient_errors import error_clause
 from proctor.manager.lifecycle.retries import retry_delay
+from proctor.manager.store.rows import TrialJobRow
 from proctor.sdk.disk_errors import is_full
 from proctor.sdk.failpoints import failpoint
 from proctor.training_services.base import (
@@ -23,6 +24,7 @@ from proctor.training_services.base import (
     StatusChange,
     SupportsReattach,
     SupportsSoftStop,
+    TrialJobForm,
     TrialJobStatus,
 )
 from proctor.training_services.errors import (
@@ -37,7 +39,7 @@ _SUBMIT, _CANCEL, _UPDATE = "submit", "cancel", "update"
 _PHRASES = {
     _SUBMIT: "rejected the trial for now",
     _CANCEL: "cannot stop it",
-    _UPDATE: "rejected its new maxTrialDuration for now",
+    _UPDATE: "rejected its new limits for now",
 }
 _REASONS = {_SUBMIT: "waiting: ", _CANCEL: "being stopped: "}
 """How the reason of a trial begins, where it is shown."""
@@ -77,9 +79,7 @@ class Effects:
             await self._abandon_jobs()
             return
         trials = list(self._state.by_job.values())
-        rows = [(trial.row, trial.job) for trial in trials]
-        forms = [self._context.forms.form(self._state.row, row, job) for row, job in rows if job is not None]
-        await service.reattach(forms, ())
+        await service.reattach([self._form(trial, trial.job) for trial in trials if trial.job is not None], ())
         for trial in trials if self._state.row.revision > _FIRST_REVISION else ():
             await self.update(trial)  # a changed limit may not have reached it
         for trial in trials:
@@ -138,7 +138,7 @@ class Effects:
             return
         failpoint("manager.submit.before")
         try:
-            await self._context.service.submit_trial_job(self._context.forms.form(self._state.row, trial.row, job))
+            await self._context.service.submit_trial_job(self._form(trial, job))
         except SubmissionRefused as error:
             self._refused(job.id, job.token, EndReason.UNPLACEABLE, error_clause(error))
         except Exception as error:
@@ -188,15 +188,14 @@ class Effects:
         return None
 
     async def update(self, trial: LiveTrial) -> None:
-        """Give the service a job's new limits."""
+        """Give the service a job's new limits, and its milestone."""
         job = trial.job
         if job is None:
             return
         failpoint("manager.update.before")
         if (_SUBMIT, job.id) not in self._pending:  # it gets them with the submission
             try:
-                form = self._context.forms.form(self._state.row, trial.row, job)
-                await self._context.service.update_trial_job(form.job_id, form)
+                await self._context.service.update_trial_job(job.id, self._form(trial, job))
             except UnknownTrialJob:
                 log.info("job %s has ended already", job.id, extra={"action": "job.update"})
                 self._pending.pop((_UPDATE, job.id), None)
@@ -205,6 +204,9 @@ class Effects:
             else:
                 self._pending.pop((_UPDATE, job.id), None)
         failpoint("manager.update.after")
+
+    def _form(self, trial: LiveTrial, job: TrialJobRow) -> TrialJobForm:
+        return self._context.forms.form(self._state.row, trial.row, job, milestone=trial.milestone)
 
     # ---- what is pending ---------------------------------------------------------------------------------------------
 

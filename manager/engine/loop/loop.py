@@ -324,6 +324,8 @@ class ExperimentLoop:
             case protocol.StateSaved(position, saved):
                 experiment_id = state.row.id
                 turn.write(lambda c: dispatcher_inputs.save_state(c, experiment_id, position, saved))
+            case protocol.Milestone():
+                tuning.on_milestone(state, turn, message)
             case protocol.Initialized():
                 if state.row.status is ExperimentStatus.INITIALIZED:
                     tuning.move_experiment(state, turn, ExperimentEvent.START, "")

@@ -202,6 +202,7 @@ LoopMessage = (
     | protocol.PauseTrial
     | KillTrial
     | protocol.StateSaved
+    | protocol.Milestone
     | Error
 )
 

@@ -49,6 +49,8 @@ class LiveTrial:
     preempted: str = ""  # by which experiment its last job was preempted, as a clause
     decision: DecisionRow | None = None  # what its next job is to carry out
     parameters_before: tuple[int, int] | None = None  # parameter id of the jobs before the one of this number
+    milestone: int | None = None
+    """The step at whose report it waits for a verdict; NO_MILESTONE: at none; None: not known, or no scheduler."""
 
     def parameter_id_of(self, job_number: int) -> int:
         """The parameter id of its newest job, or of the one before it."""
@@ -197,6 +199,7 @@ class ExperimentState:
                 trial.waiting_since, trial.other_final = known.waiting_since, known.other_final
                 trial.has_progress, trial.has_checkpoints = known.has_progress, known.has_checkpoints
                 trial.saved_at, trial.preempted = known.saved_at, known.preempted
+                trial.milestone = known.milestone
         self.trials, self.by_job, self.jobless = stored.trials, stored.by_job, stored.jobless
         self.gpu_time = stored.gpu_time
 

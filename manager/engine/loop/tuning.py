@@ -25,6 +25,7 @@ from proctor.manager.store.rows import DecisionRow
 from proctor.manager.store.tables import dispatcher_inputs, experiments, trials
 from proctor.manager.store.tables.journals import metric_number
 from proctor.manager.store.tables.metrics import StoredChunk
+from proctor.sdk.protocol import NO_MILESTONE
 from proctor.training_services.base import CheckpointOffer, EndReason
 
 
@@ -127,7 +128,7 @@ def on_new_trial(
     """
     if not state.take_answer(message.parameter_id):
         return
-    transitions.create_trial(
+    trial = transitions.create_trial(
         state,
         turn,
         parameter_id=message.parameter_id,
@@ -138,6 +139,8 @@ def on_new_trial(
         origin_trial=message.parent_trial,
         checkpoint=parent,
     )
+    if state.has_scheduler:
+        trial.milestone = _milestone(message.milestone)
 
 
 def on_suggestion_refused(state: ExperimentState, turn: Turn, message: SuggestionRefused) -> None:
@@ -257,12 +260,32 @@ def on_decision(
     turn.write(lambda c: dispatcher_inputs.record(c, decision))
     if trial is None or not is_in_time:
         return
-    trial.decision = decision
+    trial.decision, trial.milestone = decision, _milestone(message.milestone)
     why = transitions.describe_decision(decision)
     if trial.row.status is TrialStatus.PAUSED:
         transitions.resume_trial(turn, trial, why)
     elif decision.is_clone:
         transitions.request_stop(state, turn, trial, EndReason.CLONED, why, position=message.position)
+
+
+def on_milestone(state: ExperimentState, turn: Turn, message: protocol.Milestone) -> None:
+    """The step at whose report a trial waits for its verdict is another one. A trial that is PAUSED or has ended needs
+    none: it gets its next one when it runs again."""
+    if message.trial_id is not None:
+        trial = state.trials.get(message.trial_id)
+    else:
+        trials_of_id = (each for each in state.trials.values() if each.row.parameter_id == message.parameter_id)
+        trial = next(trials_of_id, None)
+    milestone = _milestone(message.step)
+    if trial is None or trial.milestone == milestone:
+        return
+    trial.milestone = milestone
+    if trial.job is not None and trial.job.stop_reason is None and all(each is not trial for each in turn.update):
+        turn.update.append(trial)
+
+
+def _milestone(step: int | None) -> int:
+    return NO_MILESTONE if step is None else step
 
 
 def _is_being_paused(trial: LiveTrial) -> bool:

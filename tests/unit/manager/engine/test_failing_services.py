@@ -230,8 +230,7 @@ def test_a_changed_limit_that_a_service_does_not_take_is_noticed_and_told_again(
             await asyncio.sleep(100.0)
             assert (await manager.experiment("exp")).status is ExperimentStatus.RUNNING
             assert await scene.notices(manager) == [
-                "trial 0: platform local rejected its new maxTrialDuration for now: a fault of the plug-in; "
-                "it is tried again"
+                "trial 0: platform local rejected its new limits for now: a fault of the plug-in; it is tried again"
             ]
             scene.errors.clear()
             await asyncio.sleep(300.0)
