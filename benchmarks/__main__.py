@@ -26,6 +26,7 @@ ROOMS = {
     "browser": "pages",
     "watched": "pages",
     "trainer": "training",
+    "digits_asha": "scheduling",
     "start_up": "local",
 }
 """The package of each benchmark, in the order in which all of them run."""
