@@ -10,28 +10,25 @@ when the first of its trials reports that accuracy is counted, the epochs that r
 """
 
 import asyncio
-import importlib.util
 import json
 import math
 import multiprocessing
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ruamel.yaml import YAML
-
 from benchmarks import harness
+from benchmarks.scheduling.examples import load_code, load_config, read_parameters, read_saved, save
 from benchmarks.table import Row
 from proctor.manager.settings import Home
 from proctor.manager.simulation.simulation import Simulation
 from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.training_services.base import TrialJobForm
-from proctor.training_services.in_memory.scripts import Final, Raw, ScriptedReport, Step
+from proctor.training_services.in_memory.scripts import Final, ScriptedReport, Step
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "digits"
+EXAMPLE = "digits"
 SEEDS = 10
 TRIALS = 24
 """Of random search."""
@@ -71,7 +68,7 @@ class Curves:
         torch.set_num_threads(1)
         torch.set_flush_denormal(True)  # else networks that diverge train several times as slowly
         self._torch = torch
-        self._example = _load_example()
+        self._example = load_code(EXAMPLE)
         self._seed = seed
         self._training, self._validation = self._example.load_data()
         self._trainings: dict[str, Iterator[float]] = {}
@@ -123,16 +120,11 @@ class Search:
 
     def script(self, form: TrialJobForm) -> Iterator[Step]:
         """A trial that reports an accuracy and a checkpoint after every epoch, and continues from there."""
-        begun = 0 if form.resume_checkpoint is None else int(Path(form.resume_checkpoint).name)
-        parameters = json.loads(form.parameter_file)["parameters"]
-        reached = 0.0
-        for epoch in range(begun + 1, EPOCHS + 1):
+        parameters, reached = read_parameters(form), 0.0
+        for epoch in range(read_saved(form, 0) + 1, EPOCHS + 1):
             reached = self._train(parameters, epoch)
             yield ScriptedReport(1.0, reached, step=epoch)
-            folder = Path(form.directory) / "output" / "checkpoints" / str(epoch)
-            folder.mkdir(parents=True)
-            record = {"kind": "checkpoint", "path": f"output/checkpoints/{epoch}", "time": 1.0}
-            yield Raw(0.0, json.dumps(record).encode() + b"\n")
+            yield from save(form, epoch, epoch)
         yield Final(0.0, reached)
 
     def _train(self, parameters: dict[str, Any], epoch: int) -> float:
@@ -154,7 +146,7 @@ def search(curves: Curves, seed: int, scheduler: dict[str, Any] | None, *, trial
         with harness.temporary_folder() as folder:
             simulation = Simulation(Home(folder / "home"), loop, script=played.script)
             config = {
-                "searchSpace": YAML(typ="safe").load(EXAMPLE / "config.yml")["searchSpace"],
+                "searchSpace": load_config(EXAMPLE)["searchSpace"],
                 "trialCommand": "true",
                 "trialConcurrency": AT_A_TIME,
                 "maxTrialNumber": trials if scheduler is None else budget,
@@ -217,12 +209,3 @@ def _epochs(needed: list[float]) -> str:
     never = sum(math.isinf(at) for at in needed)
     text = f"{median(needed):.0f} epochs ({min(needed):.0f} to {max(each for each in needed if each < math.inf):.0f}"
     return f"{text}; {never} never)" if never else f"{text})"
-
-
-def _load_example() -> Any:
-    spec = importlib.util.spec_from_file_location("digits_example", EXAMPLE / "train.py")
-    if spec is None or spec.loader is None:
-        raise harness.BenchmarkError(f"expected the example in {EXAMPLE}")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module

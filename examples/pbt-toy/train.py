@@ -13,7 +13,7 @@ from pathlib import Path
 
 import proctor
 
-STEPS = 80
+STEPS = 120
 RATE = 0.05
 NOISE = 0.01
 BEGINNING = [0.9, 0.9]
@@ -36,7 +36,7 @@ def main() -> None:
         step, weights = json.loads(Path(saved, "state.json").read_text())
     draw = random.Random(f"{proctor.get_sequence_id()} {step}")
     while step < STEPS:
-        time.sleep(0.02)
+        time.sleep(0.01)
         step, weights = step + 1, ascend(weights, h, draw)
         with tempfile.TemporaryDirectory() as folder:
             Path(folder, "state.json").write_text(json.dumps([step, weights]))
