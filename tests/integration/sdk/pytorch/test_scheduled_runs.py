@@ -134,6 +134,7 @@ if not proctor.should_stop():
     proctor.report_final_result(float(line.net.weight))
 """,
 }
+NEEDED = {"trainer": (), "lightning": ("lightning",), "transformers": ("transformers", "accelerate")}
 _STEPS = {"time_attr": "training_iteration"}
 ASHA = {"grace_period": EPOCH, "max_t": LAST, "reduction_factor": 3}
 SCHEDULERS: dict[str, tuple[int, dict[str, Any]]] = {
@@ -165,7 +166,7 @@ class Trained:
 
     def __init__(self, manager: RealManager, experiment: str, ledgers: Path) -> None:
         self.trials = manager.trials(experiment)
-        self.jobs = {row["id"]: list(manager.client.trial(row["id"])["job_list"]) for row in self.trials}
+        self.jobs = {row["id"]: list(manager.client.jobs(row["id"])) for row in self.trials}
         self.curves = {row["id"]: list(manager.client.trial_curve(row["id"])) for row in self.trials}
         self.ledgers: Ledgers = {
             path.name: [tuple(json.loads(line)) for line in path.read_text().splitlines()] for path in ledgers.iterdir()
@@ -198,13 +199,52 @@ def run(tmp_path: Path) -> Iterator[Any]:
         yield run
 
 
-NEEDED = {"trainer": (), "lightning": ("lightning",), "transformers": ("transformers", "accelerate")}
+def check(trained: Trained) -> set[str]:
+    """Every job has continued where the one that it continues had saved, with its own rate, and a trial that was paused
+    has trained no step twice. Returns what has happened: resume, clone."""
+    happened = set()
+    for trial, jobs in trained.jobs.items():
+        steps = [point["step"] for point in trained.curves[trial]]
+        assert steps == sorted(set(steps)), f"{trial}: {steps}"
+        for before, job in zip([None, *jobs], jobs, strict=False):
+            if not (noted := trained.ledgers.get(job["id"])):
+                continue
+            start, weight = noted[0][0] - 1, 0.0
+            if (origin := job["resumed_from_job"]) is None:
+                assert start == 0, job
+            else:
+                weight = dict(trained.ledgers[origin])[start]
+                is_own = before is not None and origin == before["id"]
+                happened.add("resume" if is_own else "clone")
+                assert not is_own or trained.ledgers[origin][-1][0] == start, f"{job} has trained steps twice"
+                assert is_own or job["parameters"] != before["parameters"]
+            rate = job["parameters"]["rate"]
+            expected = [
+                (start + more, pytest.approx(weight + more * rate, rel=1e-4)) for more in range(1, len(noted) + 1)
+            ]
+            assert noted == expected, f"{job}: {noted}"
+    return happened
 
 
-def test_shape(run: Any) -> None:
-    trained = run("trainer", "ASHA, promotion")
-    for row in trained.trials:
-        print(json.dumps(row, indent=1)[:3000])
-        print(trained.jobs[row["id"]], trained.curves[row["id"]])
-    print(trained.ledgers)
-    assert 0
+def test_the_trainer_is_stopped_by_asha(run: Any) -> None:
+    trained = run("trainer", "ASHA, stopping")
+    check(trained)
+    statuses = [row["status"] for row in trained.trials]
+    assert set(statuses) == {"SUCCEEDED", "EARLY_STOPPED"}
+    best = max(trained.trials, key=lambda row: row["final_value"] or 0)
+    assert best["final_value"] == pytest.approx(LAST * best["parameters"]["rate"], rel=1e-4)
+
+
+@pytest.mark.parametrize("framework", SCRIPTS)
+@pytest.mark.parametrize("scheduler", ["ASHA, promotion", "HyperBand"])
+def test_a_paused_run_continues_from_its_checkpoint(run: Any, framework: str, scheduler: str) -> None:
+    trained = run(framework, scheduler)
+    assert check(trained) == {"resume"}
+    assert max(row["final_value"] or 0 for row in trained.trials) > 0
+
+
+@pytest.mark.parametrize("framework", SCRIPTS)
+def test_a_clone_takes_over_the_weights_and_trains_with_its_own_rate(run: Any, framework: str) -> None:
+    trained = run(framework, "PBT")
+    assert check(trained) == {"resume", "clone"}
+    assert {row["status"] for row in trained.trials} == {"SUCCEEDED"}
