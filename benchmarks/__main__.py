@@ -27,6 +27,8 @@ ROOMS = {
     "watched": "pages",
     "schedulers": "scheduling",
     "trainer": "training",
+    "digits_asha": "scheduling",
+    "pbt_toy": "scheduling",
     "start_up": "local",
 }
 """The package of each benchmark, in the order in which all of them run."""

@@ -31,6 +31,7 @@ from proctor.sdk.pytorch.reproducibility.fingerprint import (
     gather_devices,
     take_fingerprint,
 )
+from proctor.sdk.pytorch.setup_options import announce_clone, is_clone, take_over_arguments
 
 try:
     from transformers import TrainerCallback
@@ -38,6 +39,7 @@ except ImportError:
     raise ImportError("transformers is not installed; run pip install 'proctor[huggingface]'") from None
 
 MARK = "proctor.json"
+_TRIAL = "trial"  # in the mark, beside the fingerprint
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 
 
@@ -45,6 +47,10 @@ class ProctorCallback(TrainerCallback):
     """Marks whole checkpoints, registers them with the trial, reports what is logged, ends when the manager wants it.
 
     `folder` is what `output_dir` must be: `folder/run_name`, in a trial `folder/<trial id>/run_name`.
+
+    A trial that continues the checkpoint of one with other parameters gives the restored optimizer and its scheduler
+    what its TrainingArguments give otherwise: `learning_rate`, `weight_decay`, `adam_beta1`, `adam_beta2`,
+    `adam_epsilon`.
 
     :param run_name: what distinguishes this run from others of the trial; it continues only what bears its name.
     :param metric: the one that becomes the `default` of the reports, such as "eval_accuracy".
@@ -65,6 +71,7 @@ class ProctorCallback(TrainerCallback):
         self._metric = metric
         self._strict_resume = strict_resume
         self._loaded: Any = None
+        self._arguments: dict[str, Any] = {}
         self._wants_stop = self._is_leaving = self._is_postponed = False
 
     def find_checkpoint(self) -> "str | None":
@@ -97,9 +104,11 @@ class ProctorCallback(TrainerCallback):
                 f"{args.output_dir} and {args.save_only_model}. Give TrainingArguments callback.folder."
             )
         self._wants_stop = self._is_leaving = self._is_postponed = False
+        self._arguments = _read_arguments(args)
         ranks = get_ranks()
         loaded, self._loaded = ranks.broadcast(self._loaded), None
         if loaded is not None and state.global_step > 0:
+            self._take_over(args, loaded.pop(_TRIAL, None), kwargs, is_main=ranks.is_main)
             describe = partial(_describe, args, state, keeps_position=not args.ignore_data_skip)
             compare_on_ranks(loaded, describe, ranks=ranks, device=args.device, strict=self._strict_resume)
         for step, path in self._list():
@@ -126,7 +135,8 @@ class ProctorCallback(TrainerCallback):
         """Mark the checkpoint that was just written, and hand a copy to the trial (collective)."""
         devices = gather_devices(get_ranks(), args.device)  # all have written their streams when it is complete
         if devices is not None:
-            self._mark_whole(state.global_step, _describe(args, state, devices))
+            of_trial = {"parameters": trial.read_parameters(), "arguments": self._arguments}
+            self._mark_whole(state.global_step, {**_describe(args, state, devices), _TRIAL: of_trial})
 
     def on_log(self, args: Any, state: Any, control: Any, logs: "dict[str, Any] | None" = None, **kwargs: Any) -> None:
         """Report the numbers that the Trainer logs."""
@@ -134,13 +144,24 @@ class ProctorCallback(TrainerCallback):
         if metrics and state.is_world_process_zero and not self._is_leaving:
             trial.report_values(metrics, default=self._metric, step=state.global_step)
 
-    def _mark_whole(self, step: int, fingerprint: Fingerprint) -> None:
+    def _take_over(self, args: Any, saved: Any, parts: "dict[str, Any]", *, is_main: bool) -> None:
+        """Train a clone with its own arguments; the Trainer has restored its donor's."""
+        if saved is None:  # of an older version
+            return
+        if not is_clone(saved["parameters"], trial.read_parameters()):
+            self._arguments = saved["arguments"]  # what the restored optimizer began with
+            return
+        scheduler = getattr(parts["lr_scheduler"], "scheduler", parts["lr_scheduler"])  # of accelerate's wrapper
+        changes = take_over_arguments(parts["optimizer"], scheduler, saved["arguments"], self._arguments)
+        announce_clone(self._run_name, changes, is_main=is_main)
+
+    def _mark_whole(self, step: int, content: "dict[str, Any]") -> None:
         """Call a checkpoint whole once it is on the disk, and hand a copy to the trial. Raises OSError."""
         folder = self.folder / f"checkpoint-{step}"
         for path in folder.rglob("*"):
             if path.is_file():
                 sync_file(path)
-        mark = json.dumps(fingerprint).encode()
+        mark = json.dumps(content).encode()
         store_file(folder / MARK, mark, place="trainer.mark")
         entry = Entry(MARK, sha256(mark).hexdigest(), len(mark), epoch=0, iteration=step)
         trial.register_links(self._run_name, entry, folder.iterdir(), place=self.folder)
@@ -152,6 +173,16 @@ class ProctorCallback(TrainerCallback):
 
 def _read_step(registered: Path) -> int:
     return max((entry.iteration for entry in read_pointer(registered) or []), default=0)
+
+
+def _read_arguments(args: Any) -> "dict[str, Any]":
+    """By the name of an option of an optimizer's groups, the argument that it begins with."""
+    return {
+        "lr": args.learning_rate,
+        "weight_decay": args.weight_decay,
+        "betas": [args.adam_beta1, args.adam_beta2],
+        "eps": args.adam_epsilon,
+    }
 
 
 def _describe(args: Any, state: Any, devices: "Sequence[Fingerprint]", *, keeps_position: bool = True) -> Fingerprint:

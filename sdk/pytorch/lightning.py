@@ -27,6 +27,7 @@ from proctor.sdk.pytorch.reproducibility.fingerprint import (
     gather_devices,
     take_fingerprint,
 )
+from proctor.sdk.pytorch.setup_options import FrameworkOptions
 
 try:
     from lightning.pytorch import Callback
@@ -38,10 +39,14 @@ except ImportError:
 
 __all__ = ["ProctorCallback", "ResumableLoader"]
 _KEY = "proctor"
+_OPTIONS_KEY = "proctor_options"
 
 
 class ProctorCallback(Callback):
     """Saves whole checkpoints, registers them with the trial, reports metrics, and ends when the manager wants it.
+
+    A trial that continues the checkpoint of one with other parameters gives the restored optimizers and schedulers what
+    `configure_optimizers` gives otherwise now, such as another learning rate.
 
     :param folder: for the checkpoints, which are in `folder/run_name`, in a trial in `folder/<trial id>/run_name`.
     :param every_n_steps: how many optimizer steps are between two of them.
@@ -76,6 +81,8 @@ class ProctorCallback(Callback):
         self._is_postponed = False
         self._left_step = self._reported_step = -1  # where the run stopped for the manager, where metrics were reported
         self._loaded: list[Any] = []
+        self._loaded_options: Any = None
+        self._options = FrameworkOptions(run_name, trial.read_parameters())
 
     def find_checkpoint(self) -> "str | None":
         """Return this run's newest whole checkpoint for `ckpt_path`; None if the run is new.
@@ -109,14 +116,22 @@ class ProctorCallback(Callback):
         devices = gather_devices(get_ranks(), trainer.strategy.root_device)
         if devices is not None:
             checkpoint[_KEY] = _describe(trainer, devices)
+            checkpoint[_OPTIONS_KEY] = self._options.to_save()
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: "dict[str, Any]") -> None:
         """Keep it until the loaders are there to be compared, too."""
-        self._loaded = [checkpoint.get(_KEY)]
+        self._loaded, self._loaded_options = [checkpoint.get(_KEY)], checkpoint.get(_OPTIONS_KEY)
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        """Note what the optimizers were made with, before Lightning restores them."""
+        self._options.note(trainer.optimizers, (config.scheduler for config in trainer.lr_scheduler_configs))
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Count from where the run continues; report, or refuse, what keeps it from being exact."""
+        """Count from where the run continues; report, or refuse, what keeps it from being exact; train a clone with its
+        own options."""
         self._step = self._saved_step = trainer.global_step
+        if self._loaded:
+            self._options.take_over(self._loaded_options, is_main=trainer.is_global_zero)
         while self._loaded:
             describe = partial(_describe, trainer, is_resumed=True)
             device = trainer.strategy.root_device

@@ -5,9 +5,14 @@ to train with its own parameters. So a checkpoint holds what `setup` had given; 
 something else, that is what its parameters have changed, and all the rest stays as the checkpoint has it.
 
 A learning rate that has been changed since, by a scheduler or by hand, keeps its share of the one that it began with.
+
+Optimizers and schedulers that Lightning or transformers make and restore are treated in the same way.
 """
 
-from collections.abc import Iterator, Mapping
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -52,6 +57,69 @@ class SetupOptions:
         self.before = {}
 
 
+class FrameworkOptions:
+    """The same for a run whose optimizers and schedulers Lightning makes and restores.
+
+    :param run_name: for the line that says what has changed.
+    :param parameters: the trial's; None outside of one.
+    """
+
+    def __init__(self, run_name: str, parameters: Any) -> None:
+        self._run_name = run_name
+        self._parameters = parameters
+        self._options = SetupOptions(SimpleNamespace())
+
+    def note(self, optimizers: "Iterable[Any]", schedulers: "Iterable[Any]") -> None:
+        """Read what the optimizers and schedulers were made with; they have been given no state yet."""
+        self._options = _options_of(optimizers, schedulers)
+        self._options.note()
+
+    def to_save(self) -> "dict[str, Any]":
+        """What a checkpoint keeps."""
+        return {"parameters": self._parameters, "options": self._options.to_save()}
+
+    def take_over(self, saved: "Mapping[str, Any] | None", *, is_main: bool) -> None:
+        """Once the framework has restored a checkpoint, give the parts what this trial's parameters have changed.
+
+        :param saved: what `to_save` returned then; None in a checkpoint of an older version.
+        """
+        self._options.before = dict((saved or {}).get("options") or {})
+        if is_clone((saved or {}).get("parameters"), self._parameters):
+            self._options.take_over()
+            announce_clone(self._run_name, self._options.changes, is_main=is_main)
+
+
+def take_over_arguments(
+    optimizer: Any, scheduler: Any, before: "Mapping[str, Any]", now: "Mapping[str, Any]"
+) -> "list[str]":
+    """Give an optimizer and its scheduler what other arguments would have given them; return what has changed.
+
+    :param before: by the name of an option of groups, the argument with which the checkpoint's run began. A group that
+        began with another value keeps it.
+    :param now: this run's.
+    """
+    options = _options_of([optimizer], [scheduler])
+    options.note()
+    options.before = {}
+    for name, groups in options.now.items():
+        pairs = [_with_arguments(group, before, now) for group in groups]
+        options.before[name], options.now[name] = [list(each) for each in zip(*pairs, strict=True)]
+    options.take_over()
+    return options.changes
+
+
+def is_clone(before: Any, now: Any) -> bool:
+    """Whether a trial with these parameters continues a checkpoint of a trial with others."""
+    return before is not None and now is not None and _sorted_text(before) != _sorted_text(now)
+
+
+def announce_clone(run_name: str, changes: "Iterable[str]", *, is_main: bool) -> None:
+    """Say on standard error what a clone does not have from its donor."""
+    if is_main:
+        what = "; ".join(changes) or "its optimizers and schedulers are as they were"
+        print(f"proctor: run {run_name} has other parameters; {what}", file=sys.stderr, flush=True)
+
+
 def read_rates(model: object) -> Rates:
     """Return the learning rates that a model's optimizers were made with; a scheduler may have changed them since."""
     return {
@@ -74,6 +142,36 @@ def _find_groups(model: object) -> "Iterator[tuple[str, Any, list[dict[str, Any]
         del schedulers[name]
         yield name, part, [vars(part)]
         schedulers |= {f"{name}.{place}": inner for place, inner in enumerate(getattr(part, "_schedulers", ()))}
+
+
+def _options_of(optimizers: "Iterable[Any]", schedulers: "Iterable[Any]") -> SetupOptions:
+    parts = {f"optimizer {number}": part for number, part in enumerate(optimizers)}
+    parts |= {f"scheduler {number}": part for number, part in enumerate(schedulers)}
+    return SetupOptions(SimpleNamespace(**parts))
+
+
+def _with_arguments(
+    group: "Mapping[str, Any]", before: "Mapping[str, Any]", now: "Mapping[str, Any]"
+) -> "tuple[dict[str, Any], dict[str, Any]]":
+    """A group's options as the arguments of then and of now give them."""
+    if "base_lrs" in group:  # of a scheduler
+        bases = group["base_lrs"]
+        return {"base_lrs": bases}, {"base_lrs": [now["lr"] if base == before["lr"] else base for base in bases]}
+    begun = {**group, "lr": _first_rate(group)} if "lr" in group else dict(group)
+    same = [name for name in now if name in begun and _plain_text(begun[name]) == _plain_text(before.get(name))]
+    was, becomes = {name: begun[name] for name in same}, {name: now[name] for name in same}
+    if "lr" in same and "initial_lr" in group:
+        was["initial_lr"], becomes["initial_lr"] = was["lr"], becomes["lr"]
+    return was, becomes
+
+
+def _plain_text(value: Any) -> str:
+    """The same for a list and a tuple."""
+    return json.dumps(value)
+
+
+def _sorted_text(parameters: Any) -> str:
+    return json.dumps(parameters, sort_keys=True)
 
 
 def _plain(group: "Mapping[str, Any]") -> "dict[str, Any]":

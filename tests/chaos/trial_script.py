@@ -1,12 +1,13 @@
 """The trial of the chaos tests: reports values, and keeps a ledger of its own of what it has reported.
 
-`trial_script.py LEDGERS STEPS LEAST_SECONDS MOST_SECONDS [--losers] [--lingers] [--saves] [--gate PATH AFTER]`: every
-job appends to `LEDGERS/<job id>` by single writes, one JSON list a line: `["begin", pid, start time]`, `["try", kind,
-value]` before each report, `["done", kind, value]` after it, and at its end `["end", pid, start time]`. How long it
-takes follows from its parameter `x`. With --losers a trial with `x` below `LOSER` reports zeros, so that an assessor
-has reason to stop it, and then waits to be stopped. With --lingers it does not end by itself after its final metric.
-With --saves it registers a checkpoint with each value, continues from there, and leaves when it is asked to stop. With
---gate a trial that has reported AFTER values waits until PATH is there.
+`trial_script.py LEDGERS STEPS LEAST_SECONDS MOST_SECONDS [--losers] [--lingers] [--saves [--scored]] [--gate PATH
+AFTER]`: every job appends to `LEDGERS/<job id>` by single writes, one JSON list a line: `["begin", pid, start time]`,
+`["try", kind, value]` before each report, `["done", kind, value]` after it, and at its end `["end", pid, start time]`.
+How long it takes follows from its parameter `x`. With --losers a trial with `x` below `LOSER` reports zeros, so that an
+assessor has reason to stop it, and then waits to be stopped. With --lingers it does not end by itself after its final
+metric. With --saves it registers a checkpoint with each value, continues from there, and leaves when it is asked to
+stop. With --scored too, these values have a step, and are better in a trial with a larger `x`. With --gate a trial that
+has reported AFTER values waits until PATH is there.
 """
 
 import json
@@ -46,7 +47,7 @@ class Ledger:
         elif "--saves" in sys.argv:
             with tempfile.TemporaryDirectory() as folder:
                 Path(folder, "value").write_text(str(value))
-                proctor.report(value, checkpoint=folder)
+                proctor.report(value, checkpoint=folder, step=int(value) if "--scored" in sys.argv else None)
         else:
             proctor.report_intermediate_result(value)
         self.write("done", kind, value)
@@ -69,11 +70,12 @@ def main() -> None:
     ledger.write("begin", os.getpid(), start_time())
     x = proctor.get_next_parameter()["x"]
     loses = "--losers" in sys.argv and x < LOSER
+    score = 0.9 * x if "--scored" in sys.argv else 0.0
     pause = (least + (most - least) * x) / (steps + 1)
     saved = proctor.get_checkpoint() if "--saves" in sys.argv else None
     for step in range(0 if saved is None else int(float(Path(saved, "value").read_text())), steps):
         time.sleep(pause)
-        ledger.report("intermediate", 0.0 if loses else 1.0 + step)
+        ledger.report("intermediate", 0.0 if loses else 1.0 + step + score)
         if "--saves" in sys.argv and proctor.should_stop():
             ledger.write("end", os.getpid(), start_time())
             return

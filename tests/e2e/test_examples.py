@@ -125,6 +125,23 @@ def test_digits_finds_a_best_trial_and_keeps_its_weights(proctor: CommandLine, t
     assert "http://127.0.0.1:" in outcome
 
 
+def test_population_based_training_reaches_what_no_fixed_schedule_does(proctor: CommandLine, tmp_path: Path) -> None:
+    config = copy("pbt-toy", tmp_path)
+    experiment, _ = proctor.create(config)
+    trials = proctor.trials(experiment)
+    assert [trial["status"] for trial in trials] == ["SUCCEEDED", "SUCCEEDED"]
+    assert max(trial["final_value"] for trial in trials) > 1.1
+    assert max(trial["jobs"] for trial in trials) > 1
+    yaml = YAML()
+    fixed = yaml.load(config)
+    del fixed["trialScheduler"]
+    yaml.dump(fixed, config)
+    experiment, _ = proctor.create(config)
+    trials = proctor.trials(experiment)
+    assert sorted(trial["parameters"]["h"] for trial in trials) == [[0, 1], [1, 0]]
+    assert [trial["final_value"] for trial in trials] == pytest.approx([0.39, 0.39], abs=0.01)
+
+
 def test_a_trial_of_the_trainer_that_is_killed_ends_with_the_weights_of_one_that_is_not(
     proctor: CommandLine, tmp_path: Path
 ) -> None:

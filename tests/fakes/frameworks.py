@@ -132,6 +132,7 @@ class LightningTrainer:
         self.fit_loop = SimpleNamespace(total_batch_idx=0)
         self.min_steps = 0
         self.lr_scheduler_configs: list[Any] = []
+        self.optimizers = [training.optimizer]
         self.strategy = SimpleNamespace(root_device=torch.device("cpu"))
         self.callback_metrics: dict[str, Any] = {}
         self.global_step = 0
@@ -145,6 +146,8 @@ class LightningTrainer:
         state = torch.load(ckpt_path, weights_only=True) if ckpt_path else None
         if state is not None:
             self.callback.on_load_checkpoint(self, None, state)
+        self.callback.on_fit_start(self, None)
+        if state is not None:
             self.training.load_state_dict(state["training"])
             self._epoch, self._ready, self.global_step = state["epoch"], state["ready"], state["global_step"]
             loader.load_state_dict(state["loader"])
@@ -204,6 +207,11 @@ class TransformersTrainer:
             "data_seed": None,
             "gradient_accumulation_steps": 1,
             "train_batch_size": 4,
+            "learning_rate": 0.01,
+            "weight_decay": 0.0,
+            "adam_beta1": 0.9,
+            "adam_beta2": 0.999,
+            "adam_epsilon": 1e-8,
             "dataloader_num_workers": 0,
             "bf16": False,
             "fp16": False,

@@ -221,7 +221,7 @@ def test_a_loader_that_forgets_where_it_is_is_told(ours: Any, tmp_path: Path) ->
 
 @pytest.mark.parametrize(("interval", "count"), [("step", 1), ("epoch", 0)])
 def test_a_plateau_that_misses_a_step_is_told(ours: Any, tmp_path: Path, interval: str, count: int) -> None:
-    trainer = {"lr_scheduler_configs": [SimpleNamespace(reduce_on_plateau=True, interval=interval)]}
+    trainer = {"lr_scheduler_configs": [SimpleNamespace(reduce_on_plateau=True, interval=interval, scheduler=None)]}
     with pytest.raises(Killed):
         fit(ours, tmp_path, kill=4, trainer=trainer)
     with warnings.catch_warnings(record=True) as reported:
