@@ -14,7 +14,7 @@ from typing import Any
 from proctor.manager.dispatcher import protocol
 from proctor.manager.dispatcher.algorithms.base import read_value
 from proctor.manager.dispatcher.host.interface import HostedTuner, Send, succeeded
-from proctor.manager.dispatcher.protocol import ReportedMetric, from_wire
+from proctor.manager.dispatcher.protocol import ReportedMetric, from_wire, to_wire
 from proctor.sdk.scheduler import (
     CloneChoice,
     PauseVerdict,
@@ -24,6 +24,10 @@ from proctor.sdk.scheduler import (
     TrialReport,
     TrialScheduler,
 )
+
+MOST_TABLES, MOST_ROWS, MOST_COLUMNS = 20, 300, 20
+"""What people see of a scheduler at most."""
+_LONGEST_TEXT = 300
 
 
 class SchedulerError(Exception):
@@ -77,6 +81,11 @@ class HostedScheduler:
     def set_search_space(self, search_space: Any) -> None:
         """Give the scheduler its first search space, or a new one."""
         self._scheduler.set_search_space(search_space)
+
+    def tables(self) -> list[protocol.JsonObject]:
+        """What people should see of the scheduler. Raises what its `describe` raises, and SchedulerError if it has
+        returned something else than tables."""
+        return [_read_table(each, type(self._scheduler).__name__) for each in self._scheduler.describe()[:MOST_TABLES]]
 
     # ---- which trial runs next ------------------------------------------------------------------------------------
 
@@ -283,3 +292,22 @@ def _final_result(message: protocol.TrialEnd, last: TrialReport | None) -> Trial
     if last is None:
         return TrialReport(read_value(value), 0, None, metrics)
     return TrialReport(read_value(value), last.step, last.seconds, {**last.metrics, **metrics})
+
+
+def _read_table(table: Any, whose: str) -> protocol.JsonObject:
+    """A table of a scheduler's as it is sent: every row as wide as the head, every cell a JSON scalar."""
+    try:
+        columns = [str(name)[:_LONGEST_TEXT] for name in table["columns"]][:MOST_COLUMNS]
+        rows = [[_cell(item) for item in row][: len(columns)] for row in table["rows"][:MOST_ROWS]]
+        of_trials = sorted({int(number) for number in table.get("trial_columns", ())} & set(range(len(columns))))
+        title = str(table["title"])[:_LONGEST_TEXT]
+    except (TypeError, KeyError, ValueError, AttributeError) as error:
+        raise SchedulerError(f"{whose}.describe has returned what is no table ({error!r}): {table!r:.200}") from error
+    width = len(columns)
+    wide = [row + [None] * (width - len(row)) for row in rows]
+    return {"title": title, "columns": columns, "rows": wide, "trial_columns": of_trials}
+
+
+def _cell(value: Any) -> Any:
+    plain = to_wire(value)
+    return plain if plain is None or isinstance(plain, bool | int | float) else str(plain)[:_LONGEST_TEXT]

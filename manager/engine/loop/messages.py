@@ -201,6 +201,7 @@ LoopMessage = (
     | NoMoreTrials
     | protocol.PauseTrial
     | KillTrial
+    | protocol.SchedulerTables
     | Error
 )
 
@@ -295,7 +296,7 @@ def actor_of(message: LoopMessage) -> Actor:
     match message:
         case protocol.KillTrial(by=by):
             return TRIAL_SCHEDULER if by == "scheduler" else ASSESSOR
-        case protocol.PauseTrial() | protocol.ResumeTrial() | protocol.CloneTrial():
+        case protocol.PauseTrial() | protocol.ResumeTrial() | protocol.CloneTrial() | protocol.SchedulerTables():
             return TRIAL_SCHEDULER
         case protocol.NewTrial() | protocol.NoMoreTrials():
             return TUNER
