@@ -74,7 +74,8 @@ class PauseVerdict:
     """The trial saves and gives up its place until it is resumed, cloned or stopped."""
 
     reason: str
-    """Why, as a clause that people read: "waits in rung 3 for 2 more trials"."""
+    """Why, as a clause that people read: "waits in rung 3 for 2 more trials". For people trials have other numbers than
+    here: do not name any."""
 
 
 @dataclass(frozen=True)
@@ -199,8 +200,16 @@ class TrialScheduler:
         raise NotImplementedError(f"{type(self).__name__}.load_state_dict is missing")
 
     def describe(self) -> list[dict[str, Any]]:
-        """Return what people should see, as tables: `{"title": …, "columns": […], "rows": [[…], …]}`. A column called
-        "trial" holds trial numbers as they are used here; at most a few hundred rows."""
+        """Return what people should see, as tables:
+        `{"title": …, "columns": […], "rows": [[…], …], "trial_columns": [0, 4]}`.
+
+        A cell is a text, a number, a boolean or None. `trial_columns` names, from 0, the columns that hold trials as
+        they are named here: people see the numbers that these trials have in the experiment. It may be left out. At
+        most 20 tables of 300 rows and 20 columns are shown.
+
+        Called from time to time, only for people: it changes nothing. What it raises is printed to the dispatcher's
+        log, and nothing else follows from it.
+        """
         return []
 
     # ---- randomness

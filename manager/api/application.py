@@ -20,6 +20,7 @@ from proctor.manager.api.routes import (
     occupancy,
     results,
     saved_views,
+    schedulers,
     system,
     tokens,
     trials,
@@ -83,6 +84,7 @@ def create_application(context: ApiContext | None) -> FastAPI:
         importance.router,
         log_search.router,
         saved_views.router,
+        schedulers.router,
         trials.router,
         experiments.router,
     ):

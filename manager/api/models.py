@@ -8,6 +8,7 @@ from proctor.manager.api.json_types import PARAMETERS_EXAMPLE, Json, JsonObject,
 from proctor.manager.config.objective import Direction
 from proctor.manager.lifecycle.checkpoints import KeepReason
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
+from proctor.manager.lifecycle.trial import DecisionKind
 from proctor.sdk.json_input import clean_text
 from proctor.training_services.base import EndReason, TrialJobStatus
 from proctor.training_services.providers import CheckVerdict
@@ -191,6 +192,31 @@ class Trial(Resource):
     ended_at: Time | None = None
     directory: str
     """Its folder on the manager's machine."""
+
+
+class TrialDecision(Resource):
+    """What the trial scheduler has decided of a trial: that it runs again."""
+
+    kind: DecisionKind
+    """resume: as it was; clone: from a checkpoint of another trial, with parameters made from that one's."""
+    reason: str = Field(default="", examples=["promoted to rung 9: 2nd of 7 in rung 3"])
+    """The scheduler's, as a clause."""
+    donor_trial_id: str | None = None
+    """Of a clone: the trial to continue from."""
+    donor_sequence_id: int | None = Field(default=None, examples=[3])
+    """Its number."""
+    has_donor_checkpoint: bool = False
+    """Whether it had a checkpoint that could be read; if not, a clone continues from the trial's own."""
+    job: int | None = Field(default=None, examples=[2])
+    """Number of the job that begins with it; null: it is to be carried out; 0: it came too late for the trial."""
+    decided_at: Time
+
+
+class TrialInFull(Trial):
+    """A trial with what was decided of it."""
+
+    decisions: list[TrialDecision] = []
+    """Each time its trial scheduler had it run again, the first one first."""
 
 
 class GpuShare(Resource):

@@ -16,7 +16,7 @@ from proctor.manager.lifecycle.checkpoints import KeepReason
 from proctor.manager.lifecycle.experiment_failures import most_frequent
 from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.store.errors import RowNotFound
-from proctor.manager.store.rows import CheckpointRow, ExperimentRow, MetricRow, TrialJobRow, TrialRow
+from proctor.manager.store.rows import CheckpointRow, DecisionRow, ExperimentRow, MetricRow, TrialJobRow, TrialRow
 from proctor.manager.store.tables import curves, events, jobs, trials
 from proctor.manager.store.tables.jobs import JobUsage
 from proctor.manager.store.tables.metrics import RankSummary
@@ -177,6 +177,19 @@ def trial_resource(
         started_at=utc_or_none(row.started_at),
         ended_at=utc_or_none(row.ended_at),
         directory=str(Path(experiment_directory) / "trials" / f"{row.sequence_id}-{row.id}"),
+    )
+
+
+def decision_resource(row: DecisionRow, donor_number: int | None) -> models.TrialDecision:
+    """A decision on a trial; `donor_number` is that of the trial it was to continue from."""
+    return models.TrialDecision(
+        kind=row.kind,
+        reason=row.reason,
+        donor_trial_id=row.donor_trial,
+        donor_sequence_id=donor_number,
+        has_donor_checkpoint=row.is_clone,
+        job=row.job,
+        decided_at=utc(row.decided_at),
     )
 
 

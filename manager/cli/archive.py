@@ -1,6 +1,6 @@
 """Experiments as zip files.
 
-proctor.json              {"format": 1, "experiment": resource with its "views"}
+proctor.json              {"format": 1, "experiment": resource with its "views" and "scheduler_tables"}
 trials.jsonl jobs.jsonl metrics.jsonl
 experiment/…              its folder: logs, outputs, checkpoints; no databases, environment or secrets
 code/…                    the code directory, when asked for: the files that travel to a machine
@@ -374,7 +374,11 @@ def _write_records(archive: zipfile.ZipFile, client: "Client", experiment: dict[
         views = client.views(experiment["id"])
     except NotFound:  # a manager before there were saved views
         views = []
-    head = {**experiment, "views": views}
+    try:
+        scheduler = client.scheduler(experiment["id"])["tables"]
+    except NotFound:  # a manager before there were trial schedulers
+        scheduler = []
+    head = {**experiment, "views": views, "scheduler_tables": scheduler}
     archive.writestr(HEAD, json.dumps({"format": FORMAT, "experiment": head}, indent=1))
     archive.writestr("trials.jsonl", _lines(trials))
     archive.writestr("jobs.jsonl", _lines(job for trial in trials for job in client.jobs(trial["id"])))

@@ -318,6 +318,15 @@ class StateSaved:
 
 
 @dataclass(frozen=True)
+class SchedulerTables:
+    """What people should see of the trial scheduler, in place of what was sent before. It decides nothing, and is sent
+    when there is time: never twice the same, and once more before the dispatcher leaves."""
+
+    tables: list[JsonObject]
+    """As `TrialScheduler.describe` returns them, checked and cut."""
+
+
+@dataclass(frozen=True)
 class Error:
     """An algorithm raised. `summary` is one sentence; `traceback` the whole of it. The experiment goes to ERROR."""
 
@@ -335,7 +344,7 @@ class Pong:
 Decision = NewTrial | ResumeTrial | CloneTrial
 """Which trial runs next: the answers to a request but "none"."""
 
-News = Initialized | Decision | NoMoreTrials | PauseTrial | KillTrial | Milestone | StateSaved | Error
+News = Initialized | Decision | NoMoreTrials | PauseTrial | KillTrial | Milestone | StateSaved | SchedulerTables | Error
 """What concerns an experiment."""
 
 FromDispatcher = News | Pong
@@ -345,7 +354,7 @@ _TYPES: dict[str, type[Any]] = {
     for kind in (
         Initialize, UpdateSearchSpace, RequestTrialJobs, ReportMetrics, TrialRestarted, TrialEnd, ImportData,
         AddCustomizedTrial, Replayed, Ping, Terminate, Initialized, NewTrial, ResumeTrial, CloneTrial, NoMoreTrials,
-        PauseTrial, KillTrial, Milestone, StateSaved, Error, Pong,
+        PauseTrial, KillTrial, Milestone, StateSaved, SchedulerTables, Error, Pong,
     )
 }  # fmt: skip
 
@@ -378,7 +387,7 @@ def decode(line: bytes) -> ToDispatcher | FromDispatcher:
                 body[kind_of] = AlgorithmSpec(**body[kind_of]) if body.get(kind_of) else None
         elif kind is RequestTrialJobs:
             body["answers"] = [Answer(**answer) for answer in body["answers"]]
-        elif kind in (NewTrial, ResumeTrial, CloneTrial, Error):  # what a user's algorithm has made
+        elif kind in (NewTrial, ResumeTrial, CloneTrial, SchedulerTables, Error):  # what a user's algorithm has made
             body = clean_value(body, "it")
         elif kind is ReportMetrics:
             body["rows"] = [ReportedMetric(*row) for row in body["rows"]]

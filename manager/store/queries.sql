@@ -347,6 +347,31 @@ SELECT * FROM decisions WHERE trial_id = :trial_id AND donor_job IS NOT NULL AND
 -- name: decisions.carry_out
 UPDATE decisions SET job = :job WHERE experiment_id = :experiment_id AND parameter_id = :parameter_id;
 
+-- name: decisions.of_trial
+-- each with the number of its donor
+SELECT decisions.*, donors.sequence_id FROM decisions LEFT JOIN trials AS donors ON donors.id = decisions.donor_trial
+WHERE decisions.trial_id = :trial_id ORDER BY decisions.position, decisions.parameter_id;
+
+-- name: scheduler_tables.get
+SELECT * FROM scheduler_tables WHERE experiment_id = :experiment_id;
+
+-- name: scheduler_tables.upsert
+INSERT INTO scheduler_tables (experiment_id, tables, updated_at) VALUES (:experiment_id, :tables, :updated_at)
+ON CONFLICT (experiment_id) DO UPDATE SET tables = excluded.tables, updated_at = excluded.updated_at;
+
+-- name: scheduler_tables.numbers
+-- of the trials that began with these parameters; one that has not been started yet has those still
+SELECT trial_jobs.parameter_id, sequence_id FROM trial_jobs JOIN trials ON trials.id = trial_jobs.trial_id
+WHERE trial_jobs.experiment_id = :experiment_id AND trial_jobs.number = 1
+  AND trial_jobs.parameter_id IN (SELECT value FROM json_each(:ids))
+UNION ALL
+SELECT parameter_id, sequence_id FROM trials
+WHERE experiment_id = :experiment_id AND jobs = 0 AND parameter_id IN (SELECT value FROM json_each(:ids));
+
+-- name: scheduler_tables.trial_ids
+SELECT sequence_id, id FROM trials
+WHERE experiment_id = :experiment_id AND sequence_id IN (SELECT value FROM json_each(:numbers));
+
 -- name: events.append
 INSERT INTO events (time, experiment_id, trial_id, job_id, kind, data, actor)
 VALUES (:time, :experiment_id, :trial_id, :job_id, :kind, :data, :actor);

@@ -331,6 +331,15 @@ class SavedViewRow(Row):
 
 
 @dataclass(frozen=True, slots=True)
+class SchedulerTablesRow(Row):
+    """What people see of an experiment's trial scheduler: tables, in which trials have their numbers."""
+
+    experiment_id: str
+    tables: JsonValue
+    updated_at: float
+
+
+@dataclass(frozen=True, slots=True)
 class MetricRow(Row):
     """One record of a journal. `sequence` is an intermediate metric's place in its trial's curve."""
 
@@ -380,8 +389,8 @@ class CheckpointRow(Row):
 
 
 _ROW_TYPES: tuple[type[Row], ...] = (
-    ExperimentRow, TrialRow, TrialJobRow, InputRow, DecisionRow, EventRow, NodeRow, SavedViewRow, MetricRow,
-    CheckpointRow,
+    ExperimentRow, TrialRow, TrialJobRow, InputRow, DecisionRow, EventRow, NodeRow, SavedViewRow,
+    SchedulerTablesRow, MetricRow, CheckpointRow,
 )  # fmt: skip
 
 # Of every row type, every column with how its SQL value is read (None: as it is).

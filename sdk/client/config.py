@@ -97,7 +97,7 @@ class ObjectiveConfig:
 @in_any_spelling
 @dataclass(slots=True)
 class AlgorithmConfig:
-    """A built-in tuner or assessor."""
+    """A built-in tuner, assessor or trial scheduler."""
 
     name: str | None = None
     class_args: dict[str, Any] = field(default_factory=dict)
@@ -108,7 +108,7 @@ class AlgorithmConfig:
 @in_any_spelling
 @dataclass(slots=True)
 class CustomAlgorithmConfig:
-    """A custom tuner or assessor: `class_name` is `module.Class`, found in `code_directory`."""
+    """A custom tuner, assessor or trial scheduler: `class_name` is `module.Class`, found in `code_directory`."""
 
     class_name: str | None = None
     code_directory: AnyPath | None = "."
@@ -231,6 +231,8 @@ class ExperimentConfig:
     objective: ObjectiveConfig | Mapping[str, Any] | None = field(default_factory=ObjectiveConfig)
     tuner: Algorithm | None = field(default_factory=AlgorithmConfig)
     assessor: Algorithm | None = field(default_factory=AlgorithmConfig)
+    trial_scheduler: Algorithm | None = field(default_factory=AlgorithmConfig)
+    """In the place of an assessor: it pauses, resumes and clones trials."""
     advisor: Algorithm | None = None
     shared_storage: Mapping[str, Any] | None = None
     report_from: int | None = None
@@ -293,7 +295,7 @@ class ExperimentConfig:
     def to_mapping(self) -> dict[str, Any]:
         """The configuration as the manager takes it: snake_case keys, without what was not set."""
         mapping: dict[str, Any] = _plain(self)
-        for kind in ("tuner", "assessor"):
+        for kind in ("tuner", "assessor", "trial_scheduler"):
             if not mapping.get(kind, {}).get("name") and not mapping.get(kind, {}).get("class_name"):
                 mapping.pop(kind, None)
         if not mapping.get("objective"):
@@ -332,7 +334,7 @@ def _value(name: str, value: Any, folder: Path, where: str) -> Any:
         return value
     by_name = {_folded(str(key)): item for key, item in value.items()}
     kind: type[Any] | None
-    if name in ("tuner", "assessor", "advisor"):
+    if name in ("tuner", "assessor", "trial_scheduler", "advisor"):
         kind = AlgorithmConfig if by_name.get("classname") is None else CustomAlgorithmConfig
     elif name == "training_service":
         kind = {"local": LocalConfig, "remote": RemoteConfig}.get(str(by_name.get("platform")))
@@ -342,7 +344,7 @@ def _value(name: str, value: Any, folder: Path, where: str) -> Any:
 
 
 def _camel_case(value: Any) -> Any:
-    """Configuration objects as NNI's JSON; a tuner, an assessor or an objective without anything set is None."""
+    """Configuration objects as NNI's JSON; an algorithm or an objective without anything set is None."""
     if isinstance(value, list):
         return [_camel_case(item) for item in value]
     if isinstance(value, OtherServiceConfig) or not hasattr(value, "__dataclass_fields__"):

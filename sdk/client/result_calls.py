@@ -72,6 +72,12 @@ class ResultCalls(Calls):
                 return found
             time.sleep(IMPORTANCE_POLL_SECONDS)
 
+    def scheduler(self, experiment_id: str) -> JsonObject:
+        """What the trial scheduler of an experiment shows (rungs, brackets, a population): `name`, which is None where
+        there is none, and `tables`, each with `title`, `columns`, `rows` and `trial_columns`, the columns that hold
+        numbers of trials; `trial_ids` has the ids of these."""
+        return self._get(path_of("experiments", experiment_id, "scheduler"))
+
     def views(self, experiment_id: str) -> list[JsonObject]:
         """The saved views of an experiment, by name: `name`, `page`, `query`, `saved_at`, `saved_by`."""
         found: list[JsonObject] = self._get(path_of("experiments", experiment_id, "views"))["items"]

@@ -20,6 +20,7 @@ from proctor.manager.api.errors import Problem, ProblemItem
 from proctor.manager.api.json_types import rfc3339
 from proctor.manager.api.routes.failures import Failures
 from proctor.manager.api.routes.importance import Importance
+from proctor.manager.api.routes.schedulers import SchedulerState
 from proctor.manager.api.routes.tokens import token_resource
 from proctor.manager.errors import ManagerError
 from proctor.manager.lifecycle.states import ExperimentStatus
@@ -58,6 +59,8 @@ class FakeRest(NodesOfRest):
         self.checkpoints: dict[str, list[Row]] = {}  # by trial
         self.failures: Row = {"failed": 0, "counted": 0, "cause_count": 0, "causes": []}
         self.importances: list[Row] = []
+        self.schedulers: dict[str, Row] = {}
+        self.decisions: dict[str, list[Row]] = {}  # by trial
         self.views: dict[str, list[Row]] = {}
         self.has_views = True  # False: as a manager before there were saved views
         """The answers to come; the last one stays."""
@@ -274,6 +277,8 @@ class FakeRest(NodesOfRest):
                 return {"items": self.views.get(name, []), "next_cursor": None}
             case "GET", name, "views":
                 raise Answer(404, "no such address")
+            case "GET", name, "scheduler":
+                return SchedulerState(**self.schedulers.get(name, {"name": None, "tables": []})).model_dump(mode="json")
             case "GET", name, "importance":
                 found = self.importances.pop(0) if len(self.importances) > 1 else self.importances[0]
                 return Importance(**found).model_dump(mode="json")
@@ -294,7 +299,8 @@ class FakeRest(NodesOfRest):
                 found = sorted(row["id"] for row in self.trials.values() if row["id"].startswith(query["id_prefix"]))
                 return {"items": [self.trials[name] for name in found[:20]], "next_cursor": None}
             case "GET", name:
-                return self._trial(name)
+                decisions = self.decisions.get(name, [])
+                return models.TrialInFull(**self._trial(name), decisions=decisions).model_dump(mode="json")
             case "POST", name, "kill":
                 self.set_status(self._trial(name)["id"], "USER_CANCELED")
                 return self._trial(name)

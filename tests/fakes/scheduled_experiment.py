@@ -18,7 +18,7 @@ from proctor.manager.settings import Home
 from proctor.manager.simulation.simulation import Simulation
 from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.manager.store.errors import DatabaseUnusable
-from proctor.manager.store.tables import dispatcher_inputs, experiments, jobs, metrics, trials
+from proctor.manager.store.tables import dispatcher_inputs, experiments, jobs, metrics, scheduler_tables, trials
 from proctor.manager.store.writer import Writer, WriteRequest
 from proctor.training_services.base import TrainingService, TrialJobForm
 from proctor.training_services.in_memory.scripts import Final, Raw, ScriptedReport, Step
@@ -107,7 +107,8 @@ async def observe(manager: Manager, experiment_id: str) -> dict[str, Any]:
             donor = None if each.donor_trial is None else numbers[each.donor_trial]
             place = (numbers[each.trial_id], donor, each.donor_sequence, each.job)
             found["decisions"].append((each.parameter_id, str(each.kind), *place, each.parameters, each.state))
-    return found
+    shown = await manager.control.read(lambda c: scheduler_tables.get(c, experiment_id))
+    return found | {"tables": None if shown is None else shown.tables}
 
 
 class ManagerKill:
@@ -157,6 +158,8 @@ class ScheduledOutcome:
     commits: int
     inputs: int
     channels: list[KilledChannel]
+    tables: Any
+    """What people see of the scheduler at the end."""
 
 
 class ScheduledRun:
@@ -195,9 +198,9 @@ class ScheduledRun:
                             config = CONFIG | {"tuner": {"name": tuner}, "trialScheduler": SCHEDULERS[scheduler]}
                             found = await self._finish(manager, config, directory, interruption)
                             if found is not None:
-                                channels = dispatchers.channels
+                                channels, tables = dispatchers.channels, found.pop("tables")
                                 outcomes.append(
-                                    ScheduledOutcome(found, interruption.commits, dispatchers.inputs, channels)
+                                    ScheduledOutcome(found, interruption.commits, dispatchers.inputs, channels, tables)
                                 )
                     except (Exception, asyncio.CancelledError):
                         if not interruption.happened.is_set():

@@ -26,6 +26,7 @@ from proctor.manager.api.dependencies import (
 from proctor.manager.api.requests import AddTrial, TrialClone
 from proctor.manager.api.resources import (
     checkpoint_resource,
+    decision_resource,
     is_maximized,
     job_resource,
     metric_resource,
@@ -38,7 +39,7 @@ from proctor.manager.api.text import NEXT_OFFSET, begin_of, text_part
 from proctor.manager.errors import NotFound
 from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.store.rows import MetricRow, TrialRow
-from proctor.manager.store.tables import experiments, jobs, metrics, trials
+from proctor.manager.store.tables import dispatcher_inputs, experiments, jobs, metrics, trials
 from proctor.manager.store.trial_table import table
 
 router = APIRouter(tags=["trials"])
@@ -120,9 +121,11 @@ async def find_trials(
 
 
 @router.get("/trials/{trial_id}", summary="Read a trial")
-async def get_trial(context: Context, trial_id: str) -> models.Trial:
-    """One trial."""
-    return await _read_resource(context, await context.manager.trials.get(trial_id))
+async def get_trial(context: Context, trial_id: str) -> models.TrialInFull:
+    """One trial, with what its trial scheduler has decided of it."""
+    found = await _read_resource(context, await context.manager.trials.get(trial_id))
+    rows = await context.manager.control.read(lambda c: dispatcher_inputs.of_trial(c, trial_id))
+    return models.TrialInFull(**dict(found), decisions=[decision_resource(row, donor) for row, donor in rows])
 
 
 @router.post("/trials/{trial_id}/kill", status_code=202, summary="End a trial")

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from proctor.manager.cli.exits import CommandError, ExitCode
+from proctor.manager.cli.identifiers import OneOf
 from proctor.manager.cli.lazy import alias, examples
 from proctor.manager.cli.output import Column, Format, echo, output_option, print_list, print_one, print_table
 from proctor.manager.cli.session import CliSession, with_session
@@ -34,6 +35,9 @@ ARGUMENTS = (
 )
 
 
+KINDS = ("tuner", "assessor", "trialScheduler")
+
+
 @click.group(epilog=examples("proctor algo list", "proctor algo show TPE"))
 def algo() -> None:
     """Built-in algorithms, and your own by name."""
@@ -43,25 +47,36 @@ def algo() -> None:
 @output_option
 @with_session
 def list_(session: CliSession, output: str) -> None:
-    """All tuners and assessors that a configuration may name."""
+    """All tuners, assessors and trial schedulers that a configuration may name."""
     print_list(every_algorithm(session), ALGORITHMS, output, empty="no algorithms")
 
 
-@algo.command(epilog=examples("proctor algo show Medianstop"))
+@algo.command(epilog=examples("proctor algo show Medianstop", "proctor algo show PBT --kind trialScheduler"))
 @click.argument("name")
+@click.option("--kind", type=OneOf(KINDS), help="Where a tuner and a trial scheduler have the same name: which one.")
 @output_option
 @with_session
-def show(session: CliSession, name: str, output: str) -> None:
-    """One algorithm and its classArgs."""
+def show(session: CliSession, name: str, kind: str | None, output: str) -> None:
+    """One algorithm and its classArgs; two, where a tuner and a trial scheduler have the same name."""
     wanted = name.lower()
-    for row in every_algorithm(session):
-        if wanted in (row["name"].lower(), *(other.lower() for other in row["aliases"])):
-            print_one(row, ALGORITHM, output)
-            if output == Format.TABLE and row["class_args"]:
-                echo()
-                print_table(row["class_args"], ARGUMENTS)
-            return
-    raise CommandError(f"there is no algorithm {name!r}; `proctor algo list` shows all", ExitCode.NOT_FOUND)
+    found = [
+        row
+        for row in every_algorithm(session)
+        if wanted in (row["name"].lower(), *(other.lower() for other in row["aliases"])) and kind in (None, row["kind"])
+    ]
+    if not found:
+        what = kind or "algorithm"
+        raise CommandError(f"there is no {what} {name!r}; `proctor algo list` shows all", ExitCode.NOT_FOUND)
+    if len(found) > 1 and output != Format.TABLE:
+        kinds = " and a ".join(row["kind"] for row in found)
+        raise click.UsageError(f"{name} is a {kinds}; give --kind with -o {output}")
+    for number, row in enumerate(found):
+        if number:
+            echo()
+        print_one(row, ALGORITHM, output)
+        if output == Format.TABLE and row["class_args"]:
+            echo()
+            print_table(row["class_args"], ARGUMENTS)
 
 
 @algo.command(
@@ -72,7 +87,7 @@ def show(session: CliSession, name: str, output: str) -> None:
 def register(session: CliSession, meta: Path) -> None:
     """Give a class of your own a name, from a YAML file with algoType, builtinName and className.
 
-    The class is imported, in a process of its own, and must be derived from Tuner or Assessor.
+    The class is imported, in a process of its own, and must be derived from Tuner, Assessor or TrialScheduler.
     """
     from proctor.manager.cli.commands.update import read_mapping_file
     from proctor.manager.dispatcher.algorithms.registered import RegistrationError, read_meta

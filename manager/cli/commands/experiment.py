@@ -1,5 +1,5 @@
-"""`proctor experiment`: list, show, status, failures, importance, events, wait, tag, archive, delete, export,
-import, save, load, view."""
+"""`proctor experiment`: list, show, status, failures, importance, scheduler, events, wait, tag, archive, delete,
+export, import, save, load, view."""
 
 import json
 import sys
@@ -23,6 +23,8 @@ from proctor.manager.cli.columns import (
     counts,
     cpu_hours,
     gpu_hours,
+    local_time,
+    scheduler_columns,
     size_text,
 )
 from proctor.manager.cli.commands.view import view
@@ -204,6 +206,46 @@ def importance(
         session.report(f"Of {answer['trials']} trials with a value, the best {answer['top']} against all.")
     if answer["outside"]:
         session.report(f"Left out {_numbered(answer['outside'], 'trial')} outside of the search space.")
+
+
+@experiment.command(
+    short_help="Rungs, brackets or population of the trial scheduler.",
+    epilog=examples("proctor experiment scheduler", "proctor experiment scheduler k3x9 -o json"),
+)
+@experiment_argument
+@output_option
+@with_session
+def scheduler(session: CliSession, experiment: str | None, output: str) -> None:
+    """What the trial scheduler of an experiment shows: rungs, brackets, a population. Trials are named by number.
+
+    `proctor trial show` says why a trial is paused and from whom it was cloned. With -o csv each row has the title of
+    its table.
+    """
+    found = find_experiment(session.client, experiment, ended_too=True)
+    answer = session.client.scheduler(found["id"])
+    if output in (Format.JSON, Format.YAML):
+        print_one(answer, (), output)
+        return
+    tables = answer["tables"]
+    if output == Format.CSV:
+        lines = [
+            {"table": table["title"], **dict(zip(table["columns"], row, strict=True))}
+            for table in tables
+            for row in table["rows"]
+        ]
+        print_list(lines, (), output, empty="")
+        return
+    for table in tables:
+        echo(f"{table['title']}:")
+        rows = [{str(index): cell for index, cell in enumerate(row)} for row in table["rows"]]
+        print_list(rows, scheduler_columns(table), output, empty="none")
+        echo()
+    if answer["name"] is None:
+        session.report(f"Experiment {found['id']} has no trial scheduler.")
+    elif not tables:
+        session.report(f"{answer['name']} has shown nothing yet.")
+    else:
+        session.report(f"{answer['name']}, as of {local_time(answer['updated_at'])}.")
 
 
 @experiment.command(

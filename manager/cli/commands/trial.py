@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from proctor.manager.cli.columns import CHECKPOINTS, JOBS, TRIAL, TRIALS, loss, trial_columns
+from proctor.manager.cli.columns import CHECKPOINTS, DECISIONS, JOBS, TRIAL, TRIALS, loss, trial_columns
 from proctor.manager.cli.commands.log import trial_log
 from proctor.manager.cli.commands.update import read_document_file
 from proctor.manager.cli.exits import CommandError, ExitCode
@@ -180,7 +180,7 @@ def show(
     curve: bool,
     output: str,
 ) -> None:
-    """Show one trial and its attempts."""
+    """Show one trial, what its trial scheduler has decided of it, and its attempts."""
     if metrics and curve:
         raise click.UsageError("give --metrics or --curve, not both")
     client = session.client
@@ -191,7 +191,11 @@ def show(
         rows = list(client.metrics(found["id"]) if metrics else client.trial_curve(found["id"]))
         print_list(rows, metrics_columns(rows), output, empty=f"trial {found['id']} has reported nothing yet")
         return
+    found = client.trial(found["id"])
     print_one(found, TRIAL, output)
+    if output == Format.TABLE and (decisions := found.get("decisions")):
+        echo()
+        print_table(decisions, DECISIONS)
     if output == Format.TABLE and found["jobs"]:
         echo()
         print_table(list(client.jobs(found["id"])), JOBS)

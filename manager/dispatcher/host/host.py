@@ -4,17 +4,49 @@ import os
 import select
 import socket
 import sys
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 from proctor.manager.dispatcher import protocol
-from proctor.manager.dispatcher.host.interface import ABANDONED, IN_ORDER, WorkerThread
+from proctor.manager.dispatcher.host.interface import ABANDONED, IN_ORDER, Call, WorkerThread
 from proctor.manager.dispatcher.host.session import HostSession, has_own_algorithm
 
 PARENT_CHECK_SECONDS = 5.0
 READ_BYTES = 1 << 20
 LEAVING_SHARE = 1.5
 """Of the time that an algorithm has to leave: how long the process stays. There may be two of them."""
+TABLES_SECONDS = 2.0
+"""Between two tables of a trial scheduler's, which people read."""
+
+
+class TableTimer:
+    """Has tables sent soon after something may have changed, and then not again for TABLES_SECONDS.
+
+    No decision depends on that: the tables are for people, and the only thing here that looks at a clock.
+    """
+
+    def __init__(self, send: Call, *, sleep: Callable[[float], None] = time.sleep) -> None:
+        """:param send: puts the call that sends them where messages are handled."""
+        self._send = send
+        self._sleep = sleep
+        self._changed = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def notice(self) -> None:
+        """Something may have changed. Returns at once."""
+        self._changed.set()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="tables", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            self._changed.wait()
+            self._changed.clear()
+            self._send()
+            self._sleep(TABLES_SECONDS)
 
 
 class Host:
@@ -28,20 +60,25 @@ class Host:
     def serve(self) -> None:
         """Return when the conversation is over and the algorithms have handled it, or take too long."""
         worker = WorkerThread("session")
-        mode, has_own = ABANDONED, False
+        timer = TableTimer(lambda: worker.put(self._session.send_tables))
+        mode, has_own, has_scheduler = ABANDONED, False, False
         for line in self._lines():
             message = protocol.decode(line)
             if isinstance(message, protocol.Terminate):
                 mode = IN_ORDER
                 break
             if isinstance(message, protocol.Initialize):
-                has_own = has_own_algorithm(message)
+                has_own, has_scheduler = has_own_algorithm(message), message.scheduler is not None
             if isinstance(message, protocol.Ping):
                 self._session.handle(message)
             else:
                 worker.put(lambda message=message: self._session.handle(message))  # type: ignore[misc]
+                if has_scheduler:
+                    timer.notice()
         self._session.stop_asking()
-        if has_own:  # a built-in algorithm keeps nothing but the input log
+        if has_scheduler and mode is IN_ORDER:
+            worker.put(self._session.send_tables)
+        if has_own or (has_scheduler and mode is IN_ORDER):  # else nothing is kept but the input log
             worker.put(lambda: self._session.close(mode))
             worker.finish(LEAVING_SHARE * mode.seconds)
 

@@ -29,6 +29,10 @@ from proctor.sdk.scheduler import (
     TrialScheduler,
 )
 
+MOST_TABLES, MOST_ROWS, MOST_COLUMNS = 20, 300, 20
+"""What people see of a scheduler at most."""
+_LONGEST_TEXT = 300
+
 
 class SchedulerError(Exception):
     """A trial scheduler has decided what cannot be."""
@@ -87,6 +91,11 @@ class HostedScheduler:
         """Give the scheduler its first search space, or a new one."""
         self._search_space = search_space
         self._scheduler.set_search_space(search_space)
+
+    def tables(self) -> list[protocol.JsonObject]:
+        """What people should see of the scheduler. Raises what its `describe` raises, and SchedulerError if it has
+        returned something else than tables."""
+        return [_read_table(each, type(self._scheduler).__name__) for each in self._scheduler.describe()[:MOST_TABLES]]
 
     # ---- state ----------------------------------------------------------------------------------------------------
 
@@ -419,3 +428,22 @@ def _final_result(message: protocol.TrialEnd, last: TrialReport | None) -> Trial
     if last is None:
         return TrialReport(read_value(value), 0, None, metrics)
     return TrialReport(read_value(value), last.step, last.seconds, {**last.metrics, **metrics})
+
+
+def _read_table(table: Any, whose: str) -> protocol.JsonObject:
+    """A table of a scheduler's as it is sent: every row as wide as the head, every cell a JSON scalar."""
+    try:
+        columns = [str(name)[:_LONGEST_TEXT] for name in table["columns"]][:MOST_COLUMNS]
+        rows = [[_cell(item) for item in row][: len(columns)] for row in table["rows"][:MOST_ROWS]]
+        of_trials = sorted({int(number) for number in table.get("trial_columns", ())} & set(range(len(columns))))
+        title = str(table["title"])[:_LONGEST_TEXT]
+    except (TypeError, KeyError, ValueError, AttributeError) as error:
+        raise SchedulerError(f"{whose}.describe has returned what is no table ({error!r}): {table!r:.200}") from error
+    width = len(columns)
+    wide = [row + [None] * (width - len(row)) for row in rows]
+    return {"title": title, "columns": columns, "rows": wide, "trial_columns": of_trials}
+
+
+def _cell(value: Any) -> Any:
+    plain = to_wire(value)
+    return plain if plain is None or isinstance(plain, bool | int | float) else str(plain)[:_LONGEST_TEXT]

@@ -1,5 +1,6 @@
 """One dispatcher's conversation: which message goes to which algorithm, and what comes back."""
 
+import sys
 import threading
 import traceback
 from collections.abc import Callable
@@ -55,6 +56,7 @@ class HostSession:
         self._assessor: HostedAssessor | None = None
         self._scheduler: HostedScheduler | None = None
         self._saver: StateSaver | None = None
+        self._tables: list[protocol.JsonObject] | None = None  # as they were sent last
         self._customs: list[Any] = []
         self._restarted: dict[str, int] = {}  # by trial id: the job number of a running trial that runs again
 
@@ -64,6 +66,22 @@ class HostSession:
             self.send(protocol.Pong(message.nonce))
         elif not self._failed:
             self._catching_errors(lambda: self._take_and_save(message))()
+
+    def send_tables(self) -> None:
+        """Send what people should see of the trial scheduler, if there is one and that has changed. Called where
+        messages are handled. Never raises for what the scheduler does: its log gets that, once."""
+        if self._scheduler is None or self._failed:
+            return
+        try:
+            tables = self._scheduler.tables()
+        except Exception:
+            tables = []
+            if self._tables != tables:
+                traceback.print_exc(file=sys.stdout)
+        if tables != self._tables:
+            self._tables = tables
+            with self._sending:  # without a fail point: nothing follows from it
+                self._send_line(protocol.SchedulerTables(tables))
 
     def stop_asking(self) -> None:
         """Skip requests from now on: the session is about to end. May be called from any thread."""

@@ -17,9 +17,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
 
 from proctor.manager.config.fields import LONGEST_SECONDS, MOST_CONCURRENT_TRIALS, MOST_HOURS, MOST_PRIORITY, Label
 from proctor.manager.engine.saved_views import MOST_VIEWS, ViewName, ViewPage, ViewQuery
@@ -73,6 +73,7 @@ StoredCount = Annotated[int, Field(ge=0, lt=2**53)]
 StoredInteger = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Duration = Annotated[float, Field(gt=0, le=LONGEST_SECONDS)]
 Moment = Annotated[datetime, AfterValidator(_storable)]
+ShownText = Annotated[str, Field(max_length=1000)]
 R = TypeVar("R", bound=BaseModel)
 
 
@@ -89,6 +90,21 @@ class ArchivedView(BaseModel):
     page: ViewPage
     query: ViewQuery = ""
     saved_at: Moment
+
+
+class ArchivedTable(BaseModel):
+    """What is taken over of a table of a trial scheduler."""
+
+    title: ShownText
+    columns: Annotated[list[ShownText], Field(max_length=20)]
+    rows: Annotated[list[list[ShownText | bool | int | float | None]], Field(max_length=300)]
+    trial_columns: list[StoredCount] = []
+
+    @model_validator(mode="after")
+    def _is_rectangular(self) -> Self:
+        if any(len(row) != len(self.columns) for row in self.rows):
+            raise ValueError("every row must be as wide as the head")
+        return self
 
 
 class SavedExperiment(BaseModel):
@@ -108,6 +124,7 @@ class SavedExperiment(BaseModel):
     priority: Annotated[int, Field(ge=-MOST_PRIORITY, le=MOST_PRIORITY)] = 0
     tags: Annotated[list[Label], Field(max_length=50)] = []
     views: Annotated[list[ArchivedView], Field(max_length=MOST_VIEWS)] = []
+    scheduler_tables: Annotated[list[ArchivedTable], Field(max_length=20)] = []
     created_at: Moment
     started_at: Moment | None = None
     ended_at: Moment | None = None

@@ -23,8 +23,17 @@ from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.settings import CONFIG_FILE, METRICS_FILE, UNFINISHED_FILE
 from proctor.manager.store.database import Database
 from proctor.manager.store.errors import RowNotFound
-from proctor.manager.store.rows import ExperimentRow, MetricRow, SavedViewRow, TrialJobRow, TrialRow
-from proctor.manager.store.tables import dispatcher_inputs, events, experiments, jobs, metrics, saved_views, trials
+from proctor.manager.store.rows import ExperimentRow, MetricRow, SavedViewRow, SchedulerTablesRow, TrialJobRow, TrialRow
+from proctor.manager.store.tables import (
+    dispatcher_inputs,
+    events,
+    experiments,
+    jobs,
+    metrics,
+    saved_views,
+    scheduler_tables,
+    trials,
+)
 from proctor.manager.store.tables.journals import metric_number
 from proctor.sdk.disk_errors import explain
 from proctor.sdk.failpoints import failpoint
@@ -44,6 +53,7 @@ class ImportedExperiment:
     jobs: Sequence[TrialJobRow]
     inputs: Sequence[Any]
     views: Sequence[SavedViewRow] = ()
+    scheduler: SchedulerTablesRow | None = None
 
     def insert(self, connection: sqlite3.Connection, *, time: float) -> None:
         """Write everything down. Raises Conflict for an experiment or trial that is here already."""
@@ -63,6 +73,8 @@ class ImportedExperiment:
             )
         for view in self.views:
             saved_views.upsert(connection, view)
+        if self.scheduler is not None:
+            scheduler_tables.upsert(connection, self.scheduler)
         text = f"loaded from an archive, with {len(self.trials)} trials"
         events.append(connection, time=time, kind=events.NOTICE, data={"text": text}, experiment_id=self.experiment.id)
 
@@ -115,7 +127,9 @@ def convert(
     views = [
         SavedViewRow(experiment_id, view.name, view.page, view.query, view.saved_at.timestamp()) for view in saved.views
     ]
-    return ImportedExperiment(experiment, trial_rows, job_rows, messages, views)
+    tables = [table.model_dump() for table in saved.scheduler_tables]
+    scheduler = SchedulerTablesRow(experiment_id, tables, now) if tables else None
+    return ImportedExperiment(experiment, trial_rows, job_rows, messages, views, scheduler)
 
 
 def read_config(saved: SavedExperiment, code_directory: str | None) -> ExperimentConfig:

@@ -326,6 +326,8 @@ class ExperimentLoop:
                 turn.write(lambda c: dispatcher_inputs.save_state(c, experiment_id, position, saved))
             case protocol.Milestone():
                 tuning.on_milestone(state, turn, message)
+            case protocol.SchedulerTables():
+                tuning.on_scheduler_tables(turn, message)
             case protocol.Initialized():
                 if state.row.status is ExperimentStatus.INITIALIZED:
                     tuning.move_experiment(state, turn, ExperimentEvent.START, "")
@@ -333,13 +335,16 @@ class ExperimentLoop:
                 tuning.fail(state, turn, summary, trace)
 
     def _are_reports_of_running_trials(self, turn: Turn, envelopes: Sequence[Envelope]) -> bool:
-        """Whether a turn has nothing else to handle, as most have. Then no trial that waits can be placed or ended, and
-        there may be thousands of them: the turn does not walk over them."""
+        """Whether a turn has nothing else to handle, as most have, but what people see of a trial scheduler. Then no
+        trial that waits can be placed or ended. There may be thousands of them: the turn does not walk over them."""
         if not envelopes or turn.monotonic >= self._retry_due:
             return False
         return all(
-            isinstance(envelope.message, m.MetricsStored)
-            and all(job_id in self.state.by_job for job_id, _ in envelope.message.chunks)
+            isinstance(envelope.message, protocol.SchedulerTables)
+            or (
+                isinstance(envelope.message, m.MetricsStored)
+                and all(job_id in self.state.by_job for job_id, _ in envelope.message.chunks)
+            )
             for envelope in envelopes
         )
 

@@ -203,6 +203,7 @@ LoopMessage = (
     | KillTrial
     | protocol.StateSaved
     | protocol.Milestone
+    | protocol.SchedulerTables
     | Error
 )
 
@@ -297,7 +298,7 @@ def actor_of(message: LoopMessage) -> Actor:
     match message:
         case protocol.KillTrial(by=by):
             return TRIAL_SCHEDULER if by == "scheduler" else ASSESSOR
-        case protocol.PauseTrial() | protocol.ResumeTrial() | protocol.CloneTrial():
+        case protocol.PauseTrial() | protocol.ResumeTrial() | protocol.CloneTrial() | protocol.SchedulerTables():
             return TRIAL_SCHEDULER
         case protocol.NewTrial() | protocol.NoMoreTrials():
             return TUNER

@@ -22,7 +22,7 @@ from proctor.manager.lifecycle.experiment import (
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.lifecycle.trial import DecisionKind
 from proctor.manager.store.rows import DecisionRow
-from proctor.manager.store.tables import dispatcher_inputs, experiments, trials
+from proctor.manager.store.tables import dispatcher_inputs, experiments, scheduler_tables, trials
 from proctor.manager.store.tables.journals import metric_number
 from proctor.manager.store.tables.metrics import StoredChunk
 from proctor.sdk.protocol import NO_MILESTONE
@@ -286,6 +286,12 @@ def on_milestone(state: ExperimentState, turn: Turn, message: protocol.Milestone
 
 def _milestone(step: int | None) -> int:
     return NO_MILESTONE if step is None else step
+
+
+def on_scheduler_tables(turn: Turn, message: protocol.SchedulerTables) -> None:
+    """What people see of the trial scheduler is replaced. Nothing follows from it."""
+    experiment_id, now = turn.experiment_id, turn.now
+    turn.write(lambda c: scheduler_tables.replace_described(c, experiment_id, message.tables, time=now))
 
 
 def _is_being_paused(trial: LiveTrial) -> bool:

@@ -73,6 +73,12 @@ def decisions(connection: sqlite3.Connection, experiment_id: str, position: int)
     return [DecisionRow.from_row(row) for row in connection.execute(query("decisions.at"), values)]
 
 
+def of_trial(connection: sqlite3.Connection, trial_id: str) -> list[tuple[DecisionRow, int | None]]:
+    """What was decided of a trial, in order, each with the number of the trial that it was to continue from."""
+    rows = connection.execute(query("decisions.of_trial"), {"trial_id": trial_id})
+    return [(DecisionRow.from_row(found[:-1]), found[-1]) for found in rows]
+
+
 def pending(connection: sqlite3.Connection, trial_ids: Collection[str]) -> dict[str, DecisionRow]:
     """By trial the newest decision that its next job is to carry out."""
     rows = connection.execute(query("decisions.pending"), {"trial_ids": json.dumps(list(trial_ids))})

@@ -773,6 +773,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/experiments/{experiment_id}/scheduler": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Rungs, brackets or population of the trial scheduler
+         * @description What it shows depends on the scheduler. It may be some seconds old; how it was last is kept.
+         */
+        get: operations["get_scheduler"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/experiments/{experiment_id}/trials": {
         parameters: {
             query?: never;
@@ -826,7 +846,7 @@ export interface paths {
         };
         /**
          * Read a trial
-         * @description One trial.
+         * @description One trial, with what its trial scheduler has decided of it.
          */
         get: operations["get_trial"];
         put?: never;
@@ -1615,6 +1635,12 @@ export interface components {
              */
             values: (number | null)[];
         };
+        /**
+         * DecisionKind
+         * @description What an algorithm can decide of a trial that exists, when it is asked which one runs next.
+         * @enum {string}
+         */
+        DecisionKind: "resume" | "clone";
         /**
          * DrainNode
          * @description No new jobs for a node.
@@ -3269,6 +3295,85 @@ export interface components {
             saved_by: string;
         };
         /**
+         * SchedulerState
+         * @description What people see of a trial scheduler.
+         */
+        SchedulerState: {
+            /**
+             * Name
+             * @description The built-in's, or `module.Class` of the user's; null: the experiment has no trial scheduler.
+             * @example ASHA
+             */
+            name: string | null;
+            /**
+             * Tables
+             * @description As it stood at `updated_at`; empty before there are any.
+             */
+            tables: components["schemas"]["SchedulerTable"][];
+            /**
+             * Trial Ids
+             * @description Of the trials that the tables name, by their numbers.
+             * @default {}
+             * @example {
+             *       "3": "p3kV9xQa"
+             *     }
+             */
+            trial_ids: {
+                [key: string]: string;
+            };
+            /** Updated At */
+            updated_at?: string | null;
+        };
+        /**
+         * SchedulerTable
+         * @description One table, every row as wide as the head.
+         */
+        SchedulerTable: {
+            /**
+             * Title
+             * @example Rungs
+             */
+            title: string;
+            /**
+             * Columns
+             * @example [
+             *       "milestone",
+             *       "trials",
+             *       "best value",
+             *       "promoted",
+             *       "waiting"
+             *     ]
+             */
+            columns: string[];
+            /**
+             * Rows
+             * @description Cells are texts, numbers, booleans and null.
+             * @example [
+             *       [
+             *         1,
+             *         9,
+             *         0.71,
+             *         3,
+             *         6
+             *       ],
+             *       [
+             *         3,
+             *         3,
+             *         0.84,
+             *         1,
+             *         2
+             *       ]
+             *     ]
+             */
+            rows: unknown[][];
+            /**
+             * Trial Columns
+             * @description Which columns hold numbers of trials, from 0.
+             * @example []
+             */
+            trial_columns: number[];
+        };
+        /**
          * SearchedJob
          * @description A job whose output was to be searched.
          */
@@ -3535,6 +3640,163 @@ export interface components {
             };
         };
         /**
+         * TrialDecision
+         * @description What the trial scheduler has decided of a trial: that it runs again.
+         */
+        TrialDecision: {
+            /** @description resume: as it was; clone: from a checkpoint of another trial, with parameters made from that one's. */
+            kind: components["schemas"]["DecisionKind"];
+            /**
+             * Reason
+             * @description The scheduler's, as a clause.
+             * @default
+             * @example promoted to rung 9: 2nd of 7 in rung 3
+             */
+            reason: string;
+            /**
+             * Donor Trial Id
+             * @description Of a clone: the trial to continue from.
+             */
+            donor_trial_id?: string | null;
+            /**
+             * Donor Sequence Id
+             * @description Its number.
+             * @example 3
+             */
+            donor_sequence_id?: number | null;
+            /**
+             * Has Donor Checkpoint
+             * @description Whether it had a checkpoint that could be read; if not, a clone continues from the trial's own.
+             * @default false
+             */
+            has_donor_checkpoint: boolean;
+            /**
+             * Job
+             * @description Number of the job that begins with it; null: it is to be carried out; 0: it came too late for the trial.
+             * @example 2
+             */
+            job?: number | null;
+            /**
+             * Decided At
+             * Format: date-time
+             */
+            decided_at: string;
+        };
+        /**
+         * TrialInFull
+         * @description A trial with what was decided of it.
+         */
+        TrialInFull: {
+            /**
+             * Id
+             * @example p3kV9xQa
+             */
+            id: string;
+            /**
+             * Experiment Id
+             * @example Ab3dE5f7
+             */
+            experiment_id: string;
+            /**
+             * Sequence Id
+             * @description Its number in the experiment, from 0.
+             * @example 17
+             */
+            sequence_id: number;
+            status: components["schemas"]["TrialStatus"];
+            /**
+             * Reason
+             * @description Why it is in this status.
+             * @default
+             */
+            reason: string;
+            /**
+             * Parameters
+             * @description An object; a tuner of the user's may propose any other JSON value.
+             * @example {
+             *       "hidden": 128,
+             *       "lr": 0.003
+             *     }
+             */
+            parameters: unknown;
+            /**
+             * Parameter Id
+             * @example 17
+             */
+            parameter_id: number;
+            /**
+             * Source
+             * @description Where it comes from: algorithm, customized (a user), retry or clone.
+             * @example algorithm
+             */
+            source: string;
+            /**
+             * Origin Trial Id
+             * @description The trial that it was cloned or retried from.
+             */
+            origin_trial_id?: string | null;
+            /**
+             * Origin Job Id
+             * @description The job whose checkpoint it began with, if it did.
+             */
+            origin_job_id?: string | null;
+            /**
+             * Jobs
+             * @description How often it was started.
+             * @example 1
+             */
+            jobs: number;
+            /**
+             * Node Id
+             * @description Where its newest job runs or ran.
+             * @example local
+             */
+            node_id?: string | null;
+            /**
+             * Final Value
+             * @description The number of its final metric.
+             * @example 0.982
+             */
+            final_value?: (number | ("NaN" | "Infinity" | "-Infinity")) | null;
+            /**
+             * Final Data
+             * @description The final metric as it was reported.
+             */
+            final_data?: unknown;
+            /**
+             * Latest Value
+             * @description The number of its last intermediate metric.
+             * @example 0.982
+             */
+            latest_value?: (number | ("NaN" | "Infinity" | "-Infinity")) | null;
+            /**
+             * Intermediate Count
+             * @default 0
+             */
+            intermediate_count: number;
+            usage: components["schemas"]["Usage"];
+            /**
+             * Created At
+             * Format: date-time
+             */
+            created_at: string;
+            /** Started At */
+            started_at?: string | null;
+            /** Ended At */
+            ended_at?: string | null;
+            /**
+             * Directory
+             * @description Its folder on the manager's machine.
+             */
+            directory: string;
+            /**
+             * Decisions
+             * @description Each time its trial scheduler had it run again, the first one first.
+             * @default []
+             */
+            decisions: components["schemas"]["TrialDecision"][];
+        };
+        /**
          * TrialJobStatus
          * @description The status of one attempt to run a trial.
          * @enum {string}
@@ -3746,6 +4008,7 @@ export type CreateExperiment = components['schemas']['CreateExperiment'];
 export type CurveKeys = components['schemas']['CurveKeys'];
 export type CurvePoint = components['schemas']['CurvePoint'];
 export type CurveStretch = components['schemas']['CurveStretch'];
+export type DecisionKind = components['schemas']['DecisionKind'];
 export type DrainNode = components['schemas']['DrainNode'];
 export type EndReason = components['schemas']['EndReason'];
 export type EventActor = components['schemas']['EventActor'];
@@ -3801,6 +4064,8 @@ export type ProblemItem = components['schemas']['ProblemItem'];
 export type RegisteredCheckpoint = components['schemas']['RegisteredCheckpoint'];
 export type SaveView = components['schemas']['SaveView'];
 export type SavedView = components['schemas']['SavedView'];
+export type SchedulerState = components['schemas']['SchedulerState'];
+export type SchedulerTable = components['schemas']['SchedulerTable'];
 export type SearchedJob = components['schemas']['SearchedJob'];
 export type SessionLimits = components['schemas']['SessionLimits'];
 export type Table = components['schemas']['Table'];
@@ -3808,6 +4073,8 @@ export type TableHead = components['schemas']['TableHead'];
 export type Token = components['schemas']['Token'];
 export type Trial = components['schemas']['Trial'];
 export type TrialClone = components['schemas']['TrialClone'];
+export type TrialDecision = components['schemas']['TrialDecision'];
+export type TrialInFull = components['schemas']['TrialInFull'];
 export type TrialJobStatus = components['schemas']['TrialJobStatus'];
 export type TrialRank = components['schemas']['TrialRank'];
 export type TrialStatus = components['schemas']['TrialStatus'];
@@ -5207,6 +5474,38 @@ export interface operations {
             };
         };
     };
+    get_scheduler: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SchedulerState"];
+                };
+            };
+            /** @description A problem */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": unknown;
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     list_trials: {
         parameters: {
             query?: {
@@ -5335,7 +5634,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Trial"];
+                    "application/json": components["schemas"]["TrialInFull"];
                 };
             };
             /** @description A problem */

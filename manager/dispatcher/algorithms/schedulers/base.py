@@ -8,7 +8,7 @@ from proctor.manager.dispatcher.algorithms.base import loss_of
 from proctor.sdk.scheduler import TrialReport, TrialScheduler
 
 MOST_ROWS = 300
-"""Of a table that people read."""
+"""Of a table that people read; more are not shown of any scheduler."""
 
 TRAINING_ITERATION = "training_iteration"
 """The `time_attr` of which steps are known beforehand."""
@@ -40,12 +40,19 @@ class MetricScheduler(TrialScheduler):
         return math.ceil(milestone) if self._time_attr == TRAINING_ITERATION and math.isfinite(milestone) else None
 
 
-def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> dict[str, Any]:
+def table(
+    title: str, columns: Iterable[str], rows: Iterable[Iterable[Any]], *, trial_columns: Iterable[int] = ()
+) -> dict[str, Any]:
     """Return what `describe` returns of one table, cut to the rows that can be read."""
     kept = [list(row) for row in rows]
     if len(kept) > MOST_ROWS:
         title = f"{title} (the first {MOST_ROWS} of {len(kept)})"
-    return {"title": title, "columns": list(columns), "rows": kept[:MOST_ROWS]}
+    return {
+        "title": title,
+        "columns": list(columns),
+        "rows": kept[:MOST_ROWS],
+        "trial_columns": list(trial_columns),
+    }
 
 
 def plain(number: float) -> float:

@@ -203,5 +203,5 @@ class MedianStoppingScheduler(MetricScheduler):
         tables = [table("Median stopping", columns, [(len(self._histories), self._stopped, len(self._paused))])]
         if self._paused:
             rows = ((trial, self._judged[trial]) for trial in self._paused)
-            tables.append(table("Paused trials", ("trial", "because it"), rows))
+            tables.append(table("Paused trials", ("trial", "because it"), rows, trial_columns=[0]))
         return tables

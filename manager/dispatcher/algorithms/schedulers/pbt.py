@@ -364,7 +364,7 @@ class PbtScheduler(MetricScheduler):
         if isinstance(parameters, Mapping):
             parameters = self._mutations.explore(parameters, self.rng("explore", trial, state.generation))
         value = self._value_text(self._trials[donor].loss)
-        return CloneChoice(trial, donor, parameters, f"continues from trial {donor}, which is at {value}")
+        return CloneChoice(trial, donor, parameters, f"the donor is at {value}")
 
     def _reason(self, trial: int, state: _Trial) -> str:
         at = number_text(state.time)
@@ -490,4 +490,4 @@ class PbtScheduler(MetricScheduler):
             status = "waiting" if state.waits else "paused" if state.paused else "running"
             rows.append((trial, self._value(state.loss), plain(state.time), state.generation, state.parent, status))
         columns = ("trial", "value", "trained to", "generation", "clone of", "state")
-        return [table(f"Population ({self._added} of {self._size} added)", columns, rows)]
+        return [table(f"Population ({self._added} of {self._size} added)", columns, rows, trial_columns=[0, 4])]

@@ -19,6 +19,7 @@ from proctor.manager.cli.columns import size_text
 from proctor.manager.engine.archive import format as of_the_manager
 from proctor.manager.engine.archive.format import ExperimentArchive
 
+TABLE = {"title": "Rungs", "columns": ["milestone", "trial"], "rows": [[1, 0], [3, None]], "trial_columns": [1]}
 VIEW = {
     "name": "best",
     "page": "trials",
@@ -43,6 +44,7 @@ def saved(rest: FakeRest, invoke, tmp_path: Path) -> Path:
     rest.add_trial("e", "b")
     rest.add_metric("b", "final", 0.5)
     rest.views["e"] = [VIEW]
+    rest.schedulers["e"] = {"name": "ASHA", "tables": [TABLE]}
     for path, text in {
         folder / "metrics.db": "not to be copied while it is written",
         folder / "secrets.json": "hush",
@@ -71,7 +73,7 @@ def test_it_holds_records_outputs_and_code_and_no_secrets(rest: FakeRest, saved:
         }
         assert json.loads(archive.read("proctor.json")) == {
             "format": 1,
-            "experiment": rest.experiments["e"] | {"views": [VIEW]},
+            "experiment": rest.experiments["e"] | {"views": [VIEW], "scheduler_tables": [TABLE]},
         }
         assert [json.loads(line) for line in archive.read("trials.jsonl").splitlines()] == list(rest.trials.values())
         assert json.loads(archive.read("metrics.jsonl"))["value"] == 0.5

@@ -170,6 +170,47 @@ def test_the_importance_of_parameters_is_listed_once_it_is_computed(
     assert invoke("experiment", "importance", "e").stderr == "too few trials: 1 trial that succeeded has\n"
 
 
+def test_a_trial_scheduler_is_shown_as_tables_with_the_numbers_of_trials(running: FakeRest, invoke) -> None:
+    assert invoke("experiment", "scheduler", "e").stderr == "Experiment e has no trial scheduler.\n"
+    rungs = {"title": "Rungs", "columns": ["milestone", "trials", "best"], "rows": [[1, 9, 0.712345], [3, 0, None]]}
+    paused = {"title": "Paused trials", "columns": ["trial", "because it"], "rows": [[4, "waits for 2"]]}
+    tables = [{**rungs, "trial_columns": []}, {**paused, "trial_columns": [0]}]
+    known = {"name": "ASHA", "tables": tables, "trial_ids": {"4": "t4"}, "updated_at": "2026-01-02T03:04:05Z"}
+    running.schedulers["e"] = known
+    shown = invoke("experiment", "scheduler", "e")
+    assert [line.split() for line in shown.stdout.splitlines()] == [
+        ["Rungs:"],
+        ["MILESTONE", "TRIALS", "BEST"],
+        ["1", "9", "0.7123"],
+        ["3", "0", "-"],
+        [],
+        ["Paused", "trials:"],
+        ["TRIAL", "BECAUSE", "IT"],
+        ["4", "waits", "for", "2"],
+        [],
+    ]
+    assert shown.stderr.startswith("ASHA, as of 2026-01-0")
+    assert json.loads(invoke("experiment", "scheduler", "e", "-o", "json").stdout)["tables"] == tables
+    assert (
+        invoke("experiment", "scheduler", "e", "-o", "csv").stdout.splitlines()[-1] == "Paused trials,,,,4,waits for 2"
+    )
+    with Client(home=running.home) as client:
+        assert client.scheduler("e")["trial_ids"] == {"4": "t4"}
+    running.schedulers["e"] = {**known, "tables": []}
+    assert invoke("experiment", "scheduler", "e").stderr == "ASHA has shown nothing yet.\n"
+
+
+def test_a_trial_is_shown_with_what_its_scheduler_has_decided(running: FakeRest, invoke) -> None:
+    running.add_trial("e", "decided1")
+    donor = {"donor_trial_id": "t3", "donor_sequence_id": 3, "has_donor_checkpoint": True}
+    decision = {"kind": "clone", "reason": "the donor is at 0.91", "job": 2, "decided_at": "2026-01-02T03:04:05Z"}
+    running.decisions["decided1"] = [decision | donor]
+    shown = invoke("trial", "show", "decided1").stdout
+    assert "continues from trial 3: the donor is at 0.91" in shown
+    (found,) = json.loads(invoke("trial", "show", "decided1", "-o", "json").stdout)["decisions"]
+    assert (found["kind"], found["job"]) == ("clone", 2)
+
+
 def test_experiments_are_tagged_and_found_by_their_tags(running: FakeRest, invoke) -> None:
     running.add_experiment("other")
     assert "TAGS" not in invoke("experiment", "ls").stdout

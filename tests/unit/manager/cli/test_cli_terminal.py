@@ -40,10 +40,12 @@ COMMANDS = {
     "trial_show": "trial show t0000002",
     "trial_show_metrics": "trial show t0000002 --metrics",
     "trial_show_failed": "trial show t0000003",
+    "experiment_scheduler": "experiment scheduler digits01",
     "nodes": "nodes",
     "doctor": "doctor -c experiment.yml",
     "algo_list": "algo list",
     "algo_show": "algo show TPE",
+    "algo_show_scheduler": "algo show ASHA",
     "no_such_status": "experiment list --status finished",
     "top": "top",
     "top_of_one": "top digits01",
@@ -199,6 +201,7 @@ def _fill_attempts(rest: FakeRest, detail: str) -> None:
         {**job, **silent, "id": "t0000003.1"},
         {**job, "id": "t0000003.2", "detail": detail, "start_reason": again},
     ]
+    _fill_scheduler(rest)
     rest.metrics["t0000003"] = [{"job": 2, "kind": "lost", "value": 7.0, "data": 7.0}]
     for step in (100, 200):
         value = 0.9 + step / 10_000
@@ -216,6 +219,34 @@ def _fill_attempts(rest: FakeRest, detail: str) -> None:
         },
         {"name": "login", "verdict": "skipped", "found": "no connection"},
         {"name": "home", "verdict": "skipped", "found": "no connection"},
+    ]
+
+
+def _fill_scheduler(rest: FakeRest) -> None:
+    """What a trial scheduler shows, and what it has decided of a trial."""
+    population = ("trial", "value", "trained to", "generation", "clone of", "state")
+    rows = [[1, 0.98234567, 40, 2, 0, "running"], [0, 0.95, 40, 0, None, "paused"], [3, None, 0, 1, 1, "waiting"]]
+    because = "has a best of 0.7 by 20, worse than 0.81234, the median of 11 other trials at this point of the training"
+    rest.schedulers["digits01"] = {
+        "name": "PBT",
+        "tables": [
+            {"title": "Population (3 of 8 added)", "columns": population, "rows": rows, "trial_columns": [0, 4]},
+            {
+                "title": "Paused trials",
+                "columns": ["trial", "because it"],
+                "rows": [[0, because]],
+                "trial_columns": [0],
+            },
+            {"title": "Nothing yet", "columns": ["trial"], "rows": [], "trial_columns": [0]},
+        ],
+        "updated_at": "2026-01-02T03:42:17Z",
+    }
+    decision = {"decided_at": "2026-01-02T03:30:00Z", "kind": "clone", "donor_trial_id": "t0000001"}
+    decision |= {"donor_sequence_id": 1, "has_donor_checkpoint": True}
+    rest.decisions["t0000003"] = [
+        {**decision, "kind": "resume", "reason": "promoted to rung 9: 2nd of 7 in rung 3", "job": 2},
+        {**decision, "reason": "the donor is at 0.91", "job": 0},
+        {**decision, "reason": "the donor is at 0.98", "has_donor_checkpoint": False, "job": None},
     ]
 
 

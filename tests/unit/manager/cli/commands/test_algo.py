@@ -25,6 +25,17 @@ def test_built_ins_are_listed_and_shown_with_their_arguments(invoke) -> None:
     assert "optimize_mode" in invoke("algo", "show", "tpe").stdout
 
 
+def test_a_tuner_and_a_trial_scheduler_of_one_name_are_both_shown(invoke) -> None:
+    both = invoke("algo", "show", "pbt").stdout
+    assert [line.split()[1] for line in both.splitlines() if line.startswith("kind ")] == ["tuner", "trialScheduler"]
+    result = invoke("algo", "show", "pbt", "-o", "json")
+    assert (result.exit_code, "give --kind" in result.stderr) == (2, True)
+    one = json.loads(invoke("algo", "show", "pbt", "--kind", "trialScheduler", "-o", "json").stdout)
+    assert (one["name"], one["kind"]) == ("PBT", "trialScheduler")
+    assert invoke("algo", "show", "tpe", "--kind", "assessor").exit_code == 3
+    assert "CLASSARG" in invoke("algo", "show", "ASHA").stdout
+
+
 def test_a_registered_class_is_listed_until_it_is_unregistered(invoke, meta: Path, home: Path) -> None:
     assert invoke("algo", "register", "--meta", str(meta)).exit_code == 0
     assert registered_algorithms(home)["demotuner"].class_name == "demo.tuner.DemoTuner"
@@ -64,7 +75,7 @@ def test_the_name_of_a_built_in_is_taken(invoke, meta: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"algoType": "thing"}, "expected tuner or assessor"),
+        ({"algoType": "thing"}, "expected tuner, assessor or trialScheduler"),
         ({"className": "NoModule"}, "expected module.Class"),
         ({"builtinName": ""}, "builtinName: expected text"),
         ({"color": "red"}, "unknown key 'color'"),

@@ -85,11 +85,17 @@ def test_every_trial_of_every_scheduler_comes_to_an_end(run: ScheduledRun, sched
         assert [sequence for sequence, _ in points] == list(range(len(points)))
 
 
+def test_what_a_scheduler_has_shown_last_is_stored(run: ScheduledRun) -> None:
+    (table,) = run("Random", "ASHA, promotion").tables
+    assert table["title"] == "Rungs"
+    assert table["rows"][0][:2] == [100, 9]  # every trial has come to the lowest rung
+
+
 @pytest.mark.parametrize(("scheduler", "tuner"), list(zip(BUILT_IN, ["Random", "TPE"] * 4, strict=True)))
 def test_no_kill_changes_what_a_scheduler_decides(run: ScheduledRun, scheduler: str, tuner: str) -> None:
     undisturbed = run(tuner, scheduler)
     for share in (0.4, 0.8):
-        moment = round(share * undisturbed.commits)
+        moment = round(share * (undisturbed.commits - 1))  # the last one is of what people see of the scheduler
         outcome = run(tuner, scheduler, manager_killed_at=moment)
         assert outcome.found == undisturbed.found, f"the manager was killed at commit {moment}"
     moment = round(0.6 * undisturbed.inputs)

@@ -28,6 +28,11 @@ SPACE = {"lr": {"_type": "uniform", "_value": [0.0, 1.0]}}
 CASES = [case for path in sorted(VECTORS.glob("*.json")) for case in json.loads(path.read_text())]
 
 
+def word_of(found: Any) -> str:
+    """pause, stop, resume or clone."""
+    return type(found).__name__.removesuffix("Verdict").removesuffix("Choice").lower()
+
+
 def shown(found: Any) -> list[Any]:
     """A verdict or a choice as it is written in a vector, with its reason last."""
     if found is None:
@@ -35,10 +40,10 @@ def shown(found: Any) -> list[Any]:
     if isinstance(found, ContinueVerdict | StartChoice):
         return ["continue" if isinstance(found, ContinueVerdict) else "start"]
     if isinstance(found, PauseVerdict | StopVerdict):
-        return [type(found).__name__.lower(), found.reason]
+        return [word_of(found), found.reason]
     assert isinstance(found, ResumeChoice | CloneChoice)
     donors = [found.donor] if isinstance(found, CloneChoice) else []
-    return [type(found).__name__.lower(), found.trial, *donors, found.reason]
+    return [word_of(found), found.trial, *donors, found.reason]
 
 
 def result_of(step: int, value: float | None) -> TrialReport:
