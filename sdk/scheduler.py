@@ -185,7 +185,8 @@ class TrialScheduler:
         return []
 
     def next_milestone(self, trial: int) -> int | None:
-        """Return the step at whose report a running trial should wait for the verdict; None for no such step."""
+        """Return the step at whose report a running trial should wait for the verdict; None for no such step. Asked
+        after every other call about this trial. A trial that has passed the step does not wait for it."""
         return None
 
     # ---- state

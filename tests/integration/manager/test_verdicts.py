@@ -1,6 +1,7 @@
 """Trials that report all the time stop at their rungs: each report there waits for the verdict."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from proctor.sdk.channel import VERDICT_SECONDS
 STEP_SECONDS = 0.01
 STEPS = 30
 TRIAL = f"""
-import os, time
+import os, sys, time
 import proctor
 folder = os.environ["PROCTOR_OUTPUT_DIR"] + "/work"
 os.makedirs(folder, exist_ok=True)
@@ -22,6 +23,8 @@ x = proctor.get_next_parameter()["x"]
 steps = open(os.environ["PROCTOR_OUTPUT_DIR"] + "/steps", "w")
 for step in range(start + 1, {STEPS} + 1):
     time.sleep({STEP_SECONDS})
+    while step == 2 and len(sys.argv) > 1 and not os.path.exists(sys.argv[1]):
+        time.sleep(0.01)
     with open(folder + "/step", "w") as file:
         file.write(str(step))
     print(step, end=" ", file=steps, flush=True)
@@ -65,3 +68,24 @@ def test_no_trial_trains_past_its_rung(manager: RealManager, scheduler: dict[str
     others = sorted(took for job in found for step, took in job if step not in rungs and took is not None)
     print("at rungs", waited, "elsewhere", others)
     assert waited[-1] < VERDICT_SECONDS
+
+
+def test_a_trial_waits_once_for_a_manager_that_is_away_and_is_judged_when_it_is_back(
+    manager: RealManager, tmp_path: Path
+) -> None:
+    away = tmp_path / "away"
+    command = "PROCTOR_VERDICT_SECONDS=1"
+    experiment_id = manager.create(TRIAL, away, before=command, maxTrialNumber=1, trialScheduler=ASHA)
+    manager.poll_for(lambda: any(reports(manager, experiment_id)), "a report")
+    manager.kill()
+    away.touch()
+    (steps,) = manager.poll_for(
+        lambda: [job for job in reports(manager, experiment_id) if job and job[-1][0] == STEPS],
+        "the trial to come to its end",
+    )
+    took = {step: seconds for step, seconds in steps if seconds is not None}
+    manager.start()
+    manager.until_status(experiment_id, "DONE")
+    assert took.pop(3) >= 1
+    assert max(took.values()) < 1
+    assert len(took) >= STEPS - 2

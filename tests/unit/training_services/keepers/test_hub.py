@@ -405,6 +405,23 @@ async def test_a_changed_limit_is_in_the_launch_that_is_repeated(stage: Stage) -
     ]
 
 
+async def test_a_milestone_is_repeated_and_an_update_that_knows_none_takes_nothing_away(stage: Stage) -> None:
+    await stage.keeper.register()
+    stage.submit("a.1", "b.1")
+    await stage.keeper.take()
+    for job_id in ("a.1", "b.1"):
+        stage.hub.send(NODE, Update(job_id, token(job_id), None, milestone=9))
+        stage.hub.send(NODE, Update(job_id, token(job_id), 30.0))
+    await stage.keeper.register(found("b.1"))
+    commands = await stage.keeper.take()
+    assert [
+        (command.type, command.order["max_duration_seconds"], command.order["milestone"]) for command in commands
+    ] == [
+        ("Launch", 30.0, 9),
+        ("Update", 30.0, 9),
+    ]
+
+
 async def test_a_job_stopped_before_its_launch_was_handed_over_is_never_launched(stage: Stage) -> None:
     await stage.keeper.register()
     stage.submit("a.1")

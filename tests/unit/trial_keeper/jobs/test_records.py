@@ -13,11 +13,11 @@ from proctor.trial_keeper.jobs.records import (
     exit_problem,
     parse_process,
     read_exit,
-    with_duration,
     with_stop,
+    with_update,
     write_exit,
 )
-from proctor.trial_keeper.protocol import EndReason, Exit, GpuSlot, Launch
+from proctor.trial_keeper.protocol import EndReason, Exit, GpuSlot, Launch, Update
 
 LAUNCH = Launch(
     "T.1", "token", "E", "T", 3, "/job", "true", "/code", "{}", None, environment={"A": "1"}, gpus=[GpuSlot("GPU-a", 1)]
@@ -99,7 +99,9 @@ def test_the_first_decision_to_stop_stays() -> None:
     record = with_stop(JobRecord(LAUNCH, "boot"), StopRecord("DEADLINE", 5.0, "too long"))
     assert with_stop(record, StopRecord("CANCELED", 1.0)).stop == StopRecord("DEADLINE", 1.0, "too long")
     assert with_stop(record, StopRecord("CANCELED", 9.0)).stop == record.stop
-    assert with_duration(record, 7.0).launch.max_duration_seconds == 7.0
+    updated = with_update(record, Update("T.1", "token", 7.0, milestone=9))
+    assert (updated.launch.max_duration_seconds, updated.launch.milestone) == (7.0, 9)
+    assert with_update(updated, Update("T.1", "token", None)).launch.milestone == 9
 
 
 def test_an_end_is_read_as_it_was_written(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from proctor.manager.dispatcher import protocol
 from proctor.manager.dispatcher.host.session import HostSession
+from proctor.sdk.scheduler import CONTINUE
 
 SPACE = {"x": {"_type": "uniform", "_value": [0, 1]}}
 PROMOTION = {"type": "promotion", "grace_period": 3, "max_t": 27, "reduction_factor": 3, "optimize_mode": "maximize"}
@@ -149,11 +150,11 @@ def test_a_trial_that_is_paused_needs_none_after_a_replay() -> None:
 
 
 @pytest.mark.parametrize("step", [3, 5])
-def test_a_scheduler_whose_milestone_does_not_move_holds_up_nothing(tmp_path: Path, step: int) -> None:
+def test_a_scheduler_whose_milestone_does_not_move_holds_up_nothing(step: int) -> None:
     conversation = begin(**PROMOTION)
     scheduler = conversation.session._scheduler._scheduler  # type: ignore[union-attr]
     scheduler.next_milestone = lambda trial: 3  # type: ignore[method-assign]
-    scheduler.on_trial_result = lambda trial, result: __import__("proctor.sdk.scheduler").sdk.scheduler.CONTINUE  # type: ignore[method-assign]
+    scheduler.on_trial_result = lambda trial, result: CONTINUE  # type: ignore[method-assign]
     conversation.ask(1)
     assert conversation.report(1, step) == [protocol.Milestone(1, "t1", None)]
     assert conversation.report(1, step + 1) == []

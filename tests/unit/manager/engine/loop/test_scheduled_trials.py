@@ -9,6 +9,9 @@ from fakes.scheduled_experiment import SCHEDULERS, ScheduledRun
 from proctor.manager.dispatcher.algorithms.schedulers.hyperband import HyperBandScheduler
 from proctor.manager.dispatcher.host import saving
 from proctor.manager.lifecycle.states import TrialStatus
+from proctor.sdk.protocol import ENV_JUDGED_RANK, NO_MILESTONE
+from proctor.training_services.base import TrialJobDetail, TrialJobForm
+from proctor.training_services.in_memory.service import InMemoryTrainingService
 
 
 @pytest.fixture
@@ -125,3 +128,59 @@ def test_a_state_that_cannot_be_read_costs_only_time(run: ScheduledRun, monkeypa
     outcome = run("Random", "HyperBand", dispatcher_killed_at=moment)
     assert outcome.found == undisturbed.found
     assert outcome.inputs >= undisturbed.inputs + moment - 5
+
+
+class Milestones:
+    """What an experiment's service is given of milestones: by trial and job, with the form and then by updates."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.given: dict[tuple[int, int], list[int | None]] = {}
+        submit, update = InMemoryTrainingService.submit_trial_job, InMemoryTrainingService.update_trial_job
+
+        async def submit_trial_job(service: InMemoryTrainingService, form: TrialJobForm) -> TrialJobDetail:
+            self.given.setdefault((form.sequence_id, form.number), []).append(form.milestone)
+            assert form.environment[ENV_JUDGED_RANK] == "0"
+            return await submit(service, form)
+
+        async def update_trial_job(service: InMemoryTrainingService, job_id: str, form: TrialJobForm) -> TrialJobDetail:
+            self.given[form.sequence_id, form.number].append(form.milestone)
+            return await update(service, job_id, form)
+
+        monkeypatch.setattr(InMemoryTrainingService, "submit_trial_job", submit_trial_job)
+        monkeypatch.setattr(InMemoryTrainingService, "update_trial_job", update_trial_job)
+
+
+def test_jobs_are_given_their_milestones_and_every_later_one(
+    run: ScheduledRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    milestones = Milestones(monkeypatch)
+    run("Random", "ASHA, stopping")
+    assert {given[0] for given in milestones.given.values()} == {100}
+    assert max(milestones.given.values(), key=len) == [100, 200, 400, 500]
+
+
+def test_a_job_that_is_resumed_begins_with_its_next_milestone(
+    run: ScheduledRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    milestones = Milestones(monkeypatch)
+    run("Random", "ASHA, promotion")
+    assert {tuple(given) for (_, number), given in milestones.given.items() if number == 1} == {(100,)}
+    assert {tuple(given) for (_, number), given in milestones.given.items() if number == 2} == {(200,)}
+    assert {tuple(given) for (_, number), given in milestones.given.items() if number == 3} == {(400,)}
+
+
+@pytest.mark.parametrize("killed", ["manager", "dispatcher"])
+def test_after_a_kill_a_job_is_given_no_milestone_of_long_ago(
+    run: ScheduledRun, monkeypatch: pytest.MonkeyPatch, killed: str
+) -> None:
+    milestones = Milestones(monkeypatch)
+    undisturbed = run("Random", "ASHA, stopping")
+    moments = undisturbed.commits if killed == "manager" else undisturbed.inputs
+    for moment in range(15, moments, 60 if killed == "manager" else 12):
+        milestones.given.clear()
+        run("Random", "ASHA, stopping", **{f"{killed}_killed_at": moment})
+        for given in milestones.given.values():
+            known = [milestone for milestone in given if milestone is not None]
+            assert known == sorted(known), f"killed at {moment}"
+            assert known, f"killed at {moment}"
+            assert NO_MILESTONE not in given
