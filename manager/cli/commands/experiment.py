@@ -24,7 +24,6 @@ from proctor.manager.cli.columns import (
     cpu_hours,
     gpu_hours,
     local_time,
-    scheduler_columns,
     size_text,
 )
 from proctor.manager.cli.commands.view import view
@@ -42,6 +41,7 @@ from proctor.manager.cli.output import (
     print_one,
     write_csv,
 )
+from proctor.manager.cli.scheduler_columns import scheduler_columns
 from proctor.manager.cli.session import CliSession, with_session
 from proctor.manager.lifecycle.states import ExperimentStatus
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from proctor.manager.cli.columns import CHECKPOINTS, DECISIONS, JOBS, TRIAL, TRIALS, loss, trial_columns
+from proctor.manager.cli.columns import CHECKPOINTS, JOBS, TRIAL, TRIALS, loss, trial_columns
 from proctor.manager.cli.commands.log import trial_log
 from proctor.manager.cli.commands.update import read_document_file
 from proctor.manager.cli.exits import CommandError, ExitCode
@@ -25,6 +25,7 @@ from proctor.manager.cli.identifiers import (
 )
 from proctor.manager.cli.lazy import alias, examples
 from proctor.manager.cli.output import Column, Format, TableRow, echo, output_option, print_list, print_one, print_table
+from proctor.manager.cli.scheduler_columns import DECISIONS
 from proctor.manager.cli.session import CliSession, with_session
 from proctor.manager.lifecycle.states import TrialStatus
 

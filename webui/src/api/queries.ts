@@ -411,6 +411,27 @@ export function useImportance(id: string, query: ImportanceQuery) {
   });
 }
 
+const SCHEDULER_MILLISECONDS = 3000;
+
+/** What its trial scheduler shows: asked for every now and then, for it changes without an event. */
+export function useScheduler(id: string, isOver: boolean) {
+  return useQuery({
+    queryKey: [`experiment ${id}`, "scheduler"],
+    enabled: !SAVED,
+    queryFn: ({ signal }) =>
+      read(
+        client.GET("/api/v1/experiments/{experiment_id}/scheduler", {
+          params: { path: { experiment_id: id } },
+          signal,
+        }),
+      ),
+    refetchInterval: ({ state }) => {
+      if (!state.data?.name) return false;
+      return isOver ? 10 * SCHEDULER_MILLISECONDS : SCHEDULER_MILLISECONDS;
+    },
+  });
+}
+
 /** By which causes its trials have failed, the most frequent first. */
 export function useFailures(id: string, limit: number) {
   return useQuery({

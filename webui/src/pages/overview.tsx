@@ -25,6 +25,7 @@ import { SAVED } from "../state/root";
 import { ExperimentPage } from "./experiment";
 import { GpuCells, gpusOf } from "./gpus";
 import { MiniTimeline } from "./occupancy";
+import { Scheduler } from "./scheduler";
 
 const CHART_HEIGHT = 300;
 const MOST_RUNNING = 12;
@@ -42,6 +43,7 @@ export function Overview({ id }: { id: string }) {
             <div>
               <BestSoFar experiment={experiment} />
               <Running experiment={experiment} />
+              <Scheduler experiment={experiment} />
             </div>
             <div>
               <BestTrial experiment={experiment} />

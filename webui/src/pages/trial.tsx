@@ -13,7 +13,7 @@ import {
   useTrial,
   useTrialCurve,
 } from "../api/queries";
-import type { Job, Trial } from "../api/schema";
+import type { Job, Trial, TrialDecision } from "../api/schema";
 import { CurveChart } from "../charts/lines";
 import { Actions } from "../components/actions";
 import { Ago, CopyButtons, Elapsed, Empty, Figure, NumberHeads, Panel, Scroll, Waiting } from "../components/parts";
@@ -60,7 +60,8 @@ export function TrialPage({ id }: { id: string }) {
       {!SAVED && (
         <div className="stack">
           <Ranks trialId={trial.id} />
-          <Jobs jobs={jobs.data?.items} error={jobs.error} />
+          <Decisions decisions={trial.decisions ?? []} />
+          <Jobs jobs={jobs.data?.items} decisions={trial.decisions ?? []} error={jobs.error} />
           <Logs trial={trial} jobs={jobs.data?.items ?? []} />
           <Checkpoints trial={trial} />
         </div>
@@ -246,7 +247,50 @@ function Ranks({ trialId }: { trialId: string }) {
   );
 }
 
-function Jobs({ jobs, error }: { jobs: Job[] | undefined; error: Error | null }) {
+/** Decisions that no attempt has begun with: those that began one stand there. */
+function Decisions({ decisions }: { decisions: TrialDecision[] }) {
+  const others = decisions.filter(({ job }) => !job);
+  if (!others.length) return null;
+  return (
+    <Panel title="Decisions" aside="of the trial scheduler, without an attempt">
+      <ul className="decisions">
+        {others.map((decision) => (
+          <li key={`${decision.decided_at} ${decision.reason}`}>
+            <Ago time={decision.decided_at} /> <DecisionWords decision={decision} />{" "}
+            <span className="soft">
+              {decision.job === 0 ? "came too late for the trial" : "to be carried out by its next attempt"}
+            </span>
+          </li>
+        ))}
+      </ul>
+    </Panel>
+  );
+}
+
+/** "Promoted to rung 9: 2nd of 7", "Continues from trial 3: the donor is at 0.91". */
+function DecisionWords({ decision }: { decision: TrialDecision }) {
+  if (decision.kind !== "clone") return <>{capitalized(decision.reason) || "Resumed"}</>;
+  return (
+    <>
+      Continues from{" "}
+      <Link href={`/trials/${decision.donor_trial_id}`}>
+        trial {decision.donor_sequence_id ?? decision.donor_trial_id}
+      </Link>
+      {decision.reason && `: ${decision.reason}`}
+      {!decision.has_donor_checkpoint && "; but it had no checkpoint that could be read"}
+    </>
+  );
+}
+
+interface JobsProps {
+  jobs: Job[] | undefined;
+  decisions: TrialDecision[];
+  error: Error | null;
+}
+
+function Jobs({ jobs, decisions, error }: JobsProps) {
+  const byJob = new Map(decisions.map((decision) => [decision.job, decision]));
+  const hasDecisions = (jobs ?? []).some(({ number }) => byJob.has(number));
   return (
     <Panel title="Attempts" aside={jobs?.length ? countOf(jobs.length, "job") : null}>
       {!jobs ? (
@@ -277,6 +321,7 @@ function Jobs({ jobs, error }: { jobs: Job[] | undefined; error: Error | null })
                 <th scope="col" className="number">
                   pid
                 </th>
+                {hasDecisions && <th scope="col">Why it began</th>}
                 <th scope="col">Begins</th>
                 <th scope="col" className="rest">
                   Detail
@@ -285,7 +330,7 @@ function Jobs({ jobs, error }: { jobs: Job[] | undefined; error: Error | null })
             </thead>
             <tbody>
               {jobs.map((job) => (
-                <JobLine key={job.id} job={job} />
+                <JobLine key={job.id} job={job} decision={hasDecisions ? (byJob.get(job.number) ?? null) : undefined} />
               ))}
             </tbody>
           </table>
@@ -295,7 +340,8 @@ function Jobs({ jobs, error }: { jobs: Job[] | undefined; error: Error | null })
   );
 }
 
-function JobLine({ job }: { job: Job }) {
+/** `decision`: what it began with; null where that is none, and undefined where no attempt has one. */
+function JobLine({ job, decision }: { job: Job; decision: TrialDecision | null | undefined }) {
   const exit = job.signal ? `signal ${job.signal}` : job.exit_code === null ? "–" : `${job.exit_code ?? "–"}`;
   const gpus = job.gpus?.map((gpu) => gpu.uuid.slice(0, 12)).join(" ");
   const reason = job.end_reason ?? job.stop_reason;
@@ -322,6 +368,9 @@ function JobLine({ job }: { job: Job }) {
       <td title={job.gpus?.map((gpu) => gpu.uuid).join("\n")}>{gpus || "–"}</td>
       <td className="number">{job.cpu_seconds == null ? "–" : formatDuration(job.cpu_seconds)}</td>
       <td className="number">{job.pid ?? "–"}</td>
+      {decision !== undefined && (
+        <td className="why">{decision ? <DecisionWords decision={decision} /> : <span className="soft">–</span>}</td>
+      )}
       <td className="name" title={beginOf(job)}>
         {beginOf(job)}
       </td>
