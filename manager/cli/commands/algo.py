@@ -47,7 +47,7 @@ def algo() -> None:
 @output_option
 @with_session
 def list_(session: CliSession, output: str) -> None:
-    """All tuners, assessors and trial schedulers that a configuration may name."""
+    """Tuners, assessors and trial schedulers by name."""
     print_list(every_algorithm(session), ALGORITHMS, output, empty="no algorithms")
 
 
@@ -57,7 +57,10 @@ def list_(session: CliSession, output: str) -> None:
 @output_option
 @with_session
 def show(session: CliSession, name: str, kind: str | None, output: str) -> None:
-    """One algorithm and its classArgs; two, where a tuner and a trial scheduler have the same name."""
+    """One algorithm and its classArgs.
+
+    Where a tuner and a trial scheduler have the same name, both are shown.
+    """
     wanted = name.lower()
     found = [
         row

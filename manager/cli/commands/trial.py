@@ -181,7 +181,7 @@ def show(
     curve: bool,
     output: str,
 ) -> None:
-    """Show one trial, what its trial scheduler has decided of it, and its attempts."""
+    """Show one trial, its attempts, and why they began."""
     if metrics and curve:
         raise click.UsageError("give --metrics or --curve, not both")
     client = session.client

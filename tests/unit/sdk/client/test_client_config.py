@@ -155,3 +155,12 @@ def test_validate_names_every_problem(config: ExperimentConfig) -> None:
     assert any(
         "useAnnotation" in line and "call get_next_parameter() and write a searchSpace" in line for line in problems
     )
+
+
+def test_a_trial_scheduler_stands_beside_the_tuner_in_any_spelling() -> None:
+    config = ExperimentConfig("local", trialScheduler=AlgorithmConfig("ASHA", {"max_t": 9}))
+    config.trialScheduler.class_args["grace_period"] = 1
+    scheduler = {"name": "ASHA", "class_args": {"max_t": 9, "grace_period": 1}}
+    assert config.to_mapping()["trial_scheduler"] == scheduler
+    assert config.json()["trialScheduler"]["name"] == "ASHA"
+    assert "trial_scheduler" not in ExperimentConfig("local").to_mapping()
