@@ -17,7 +17,7 @@ from fakes.real_manager import RealManager, real_manager
 pytestmark = pytest.mark.slow
 EPOCH = 5
 """Its steps."""
-EPOCHS = 9
+EPOCHS = 6
 LAST = EPOCH * EPOCHS
 
 BEGINNING = f"""
@@ -139,16 +139,16 @@ _STEPS = {"time_attr": "training_iteration"}
 ASHA = {"grace_period": EPOCH, "max_t": LAST, "reduction_factor": 3}
 SCHEDULERS: dict[str, tuple[int, dict[str, Any]]] = {
     "ASHA, stopping": (4, {"name": "ASHA", "classArgs": ASHA}),
-    "ASHA, promotion": (4, {"name": "ASHA", "classArgs": ASHA | {"type": "promotion"}}),
+    "ASHA, promotion": (3, {"name": "ASHA", "classArgs": ASHA | {"type": "promotion"}}),
     "HyperBand": (5, {"name": "HyperBand", "classArgs": {"max_t": LAST, "reduction_factor": 9} | _STEPS}),
     "PBT": (
-        3,
+        2,
         {
             "name": "PBT",
             "classArgs": {
-                "population_size": 3,
-                "perturbation_interval": 2 * EPOCH,
-                "quantile_fraction": 0.4,
+                "population_size": 2,
+                "perturbation_interval": 4 * EPOCH,
+                "quantile_fraction": 0.5,
                 "resample_probability": 0,
                 "synch": True,
             }
@@ -235,12 +235,12 @@ def test_the_trainer_is_stopped_by_asha(run: Any) -> None:
     assert best["final_value"] == pytest.approx(LAST * best["parameters"]["rate"], rel=1e-4)
 
 
-@pytest.mark.parametrize("framework", SCRIPTS)
-@pytest.mark.parametrize("scheduler", ["ASHA, promotion", "HyperBand"])
+@pytest.mark.parametrize(
+    ("framework", "scheduler"),
+    [*((framework, "ASHA, promotion") for framework in SCRIPTS), ("trainer", "HyperBand")],
+)
 def test_a_paused_run_continues_from_its_checkpoint(run: Any, framework: str, scheduler: str) -> None:
-    trained = run(framework, scheduler)
-    assert check(trained) == {"resume"}
-    assert max(row["final_value"] or 0 for row in trained.trials) > 0
+    assert check(run(framework, scheduler)) == {"resume"}
 
 
 @pytest.mark.parametrize("framework", SCRIPTS)
