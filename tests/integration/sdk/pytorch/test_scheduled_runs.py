@@ -112,7 +112,8 @@ class Noting(transformers.TrainerCallback):
         note(state.global_step, model.net.weight)
 
     def on_log(self, args, state, control, logs=None, model=None, **kwargs):
-        logs["weight"] = float(model.net.weight)
+        if "loss" in logs:  # not the summary at the end, which is reported without it
+            logs["weight"] = float(model.net.weight)
 
 class Ones:
     def __len__(self):
@@ -204,7 +205,7 @@ def check(trained: Trained) -> set[str]:
     has trained no step twice. Returns what has happened: resume, clone."""
     happened = set()
     for trial, jobs in trained.jobs.items():
-        steps = [point["step"] for point in trained.curves[trial]]
+        steps = [point["step"] for point in trained.curves[trial] if "weight" in point["data"]]
         assert steps == sorted(set(steps)), f"{trial}: {steps}"
         for before, job in zip([None, *jobs], jobs, strict=False):
             if not (noted := trained.ledgers.get(job["id"])):
