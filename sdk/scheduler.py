@@ -40,7 +40,8 @@ class TrialReport:
     """One intermediate metric of a trial, or its final one."""
 
     value: float
-    """The number that the experiment's objective names; NaN where the trial has reported none, or an infinity."""
+    """The trial's `default`, which may be NaN or an infinity; NaN of a final metric without one.
+    An intermediate metric without a `default` is not passed to the scheduler."""
     step: int
     """How far the trial is: the `step` that it reported, else the number of its metrics so far, from 1."""
     seconds: float | None = None

@@ -151,7 +151,8 @@ class ProctorCallback(TrainerCallback):
         if not is_clone(saved["parameters"], trial.read_parameters()):
             self._arguments = saved["arguments"]  # what the restored optimizer began with
             return
-        scheduler = getattr(parts["lr_scheduler"], "scheduler", parts["lr_scheduler"])  # of accelerate's wrapper
+        scheduler = parts.get("lr_scheduler")
+        scheduler = getattr(scheduler, "scheduler", scheduler)  # of accelerate's wrapper
         changes = take_over_arguments(parts["optimizer"], scheduler, saved["arguments"], self._arguments)
         announce_clone(self._run_name, changes, is_main=is_main)
 

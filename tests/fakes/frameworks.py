@@ -82,11 +82,13 @@ def imported_with(framework: str, base: str, ours: str) -> "Iterator[Any]":
 class Training:
     """A model with its optimizer, the samples it has seen, and a batch at which it is killed (0 is never)."""
 
-    def __init__(self, kill: int = 0) -> None:
+    def __init__(self, kill: int = 0, rate: float = 0.01) -> None:
         model = DigitsModel()
         model.ranks = Ranks()
         model.setup()
         self.network, self.optimizer = model.net, model.optimizer
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
         self.samples: list[list[int]] = []
         self.kill = kill
 
@@ -108,6 +110,9 @@ class Training:
     def load_state_dict(self, state: "dict[str, Any]") -> None:
         self.network.load_state_dict(state["network"])
         self.optimizer.load_state_dict(state["optimizer"])
+
+    def rates(self) -> "list[float]":
+        return [group["lr"] for group in self.optimizer.param_groups]
 
     def hash(self) -> str:
         return hash_state(self.state_dict())
@@ -227,7 +232,8 @@ class TransformersTrainer:
             self._load(Path(resume_from_checkpoint))
         control = SimpleNamespace(should_save=False, should_evaluate=False, should_training_stop=False)
         self.state.max_steps = len(batches)
-        self.callback.on_train_begin(self.args, self.state, control)
+        parts = {"optimizer": self.training.optimizer, "lr_scheduler": None}
+        self.callback.on_train_begin(self.args, self.state, control, **parts)
         for batch in batches[self.state.global_step :]:
             loss = self.training.backward(batch)
             self.training.step()

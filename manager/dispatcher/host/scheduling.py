@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from proctor.manager.dispatcher import protocol
-from proctor.manager.dispatcher.algorithms.base import read_value
+from proctor.manager.dispatcher.algorithms.base import DEFAULT_KEY, read_value
 from proctor.manager.dispatcher.host.interface import HostedTuner, Send, succeeded
 from proctor.manager.dispatcher.protocol import ReportedMetric, from_wire, to_wire
 from proctor.sdk.metrics import from_json_word, to_json_word
@@ -305,6 +305,8 @@ class HostedScheduler:
 
     def _judge(self, position: int, trial: _Trial, row: ReportedMetric) -> None:
         trial.told = row.sequence + 1
+        if not _has_value(row):
+            return
         trial.last = last = _result(row)
         verdict = self._scheduler.on_trial_result(trial.number, last)
         whose = (position, row.parameter_id, row.trial_id, row.job_number)
@@ -410,6 +412,11 @@ def _trial_from_json(saved: list[Any]) -> _Trial:
         [ReportedMetric(*row) for row in held_back],
         milestone,
     )
+
+
+def _has_value(row: ReportedMetric) -> bool:
+    """Whether there is something to judge: training frameworks report a loss, or a summary, between two validations."""
+    return not isinstance(row.value, Mapping) or DEFAULT_KEY in row.value
 
 
 def _result(row: ReportedMetric) -> TrialReport:

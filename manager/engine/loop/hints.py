@@ -18,12 +18,6 @@ def on_metric(state: ExperimentState, turn: Turn, trial: LiveTrial, reported: An
     if not state.has_scheduler:
         return
     number = trial.row.sequence_id
-    if not _is_number(reported.get(DEFAULT_KEY) if isinstance(reported, Mapping) else reported):
-        text = (
-            f"trial {number} has reported a metric without a number{_under(reported)}: its trial scheduler counts it "
-            "as the worst there is"
-        )
-        _say_once(state, turn, trial, "number", text)
     time_attr = state.scheduler_arguments.get("time_attr")
     if time_attr not in _KNOWN_TIMES and not (isinstance(reported, Mapping) and _is_number(reported.get(time_attr))):
         text = (
@@ -35,12 +29,21 @@ def on_metric(state: ExperimentState, turn: Turn, trial: LiveTrial, reported: An
 
 def on_success(state: ExperimentState, turn: Turn, trial: LiveTrial) -> None:
     """A trial has succeeded."""
-    if state.has_scheduler and not trial.row.intermediate_count:
+    if not state.has_scheduler:
+        return
+    number, reported = trial.row.sequence_id, trial.latest
+    if not trial.row.intermediate_count:
         text = (
-            f"trial {trial.row.sequence_id} has ended without an intermediate metric: its trial scheduler could not "
-            "judge it before its end; call report() or report_intermediate_result() as it trains"
+            f"trial {number} has ended without an intermediate metric: its trial scheduler could not judge it before "
+            "its end; call report() or report_intermediate_result() as it trains"
         )
         _say_once(state, turn, trial, "intermediate", text)
+    elif not _is_number(reported.get(DEFAULT_KEY) if isinstance(reported, Mapping) else reported):
+        text = (
+            f"trial {number} has ended, and its last metric has no number{_under(reported)}: its trial scheduler does "
+            "not judge such metrics"
+        )
+        _say_once(state, turn, trial, "number", text)
 
 
 def on_pause(state: ExperimentState, turn: Turn, trial: LiveTrial) -> None:

@@ -17,7 +17,7 @@ from fakes.real_manager import RealManager, real_manager
 pytestmark = pytest.mark.slow
 EPOCH = 5
 """Its steps."""
-EPOCHS = 9
+EPOCHS = 6
 LAST = EPOCH * EPOCHS
 
 BEGINNING = f"""
@@ -112,7 +112,8 @@ class Noting(transformers.TrainerCallback):
         note(state.global_step, model.net.weight)
 
     def on_log(self, args, state, control, logs=None, model=None, **kwargs):
-        logs["weight"] = float(model.net.weight)
+        if "loss" in logs:  # not the summary at the end, which is reported without it
+            logs["weight"] = float(model.net.weight)
 
 class Ones:
     def __len__(self):
@@ -139,16 +140,16 @@ _STEPS = {"time_attr": "training_iteration"}
 ASHA = {"grace_period": EPOCH, "max_t": LAST, "reduction_factor": 3}
 SCHEDULERS: dict[str, tuple[int, dict[str, Any]]] = {
     "ASHA, stopping": (4, {"name": "ASHA", "classArgs": ASHA}),
-    "ASHA, promotion": (4, {"name": "ASHA", "classArgs": ASHA | {"type": "promotion"}}),
+    "ASHA, promotion": (3, {"name": "ASHA", "classArgs": ASHA | {"type": "promotion"}}),
     "HyperBand": (5, {"name": "HyperBand", "classArgs": {"max_t": LAST, "reduction_factor": 9} | _STEPS}),
     "PBT": (
-        3,
+        2,
         {
             "name": "PBT",
             "classArgs": {
-                "population_size": 3,
-                "perturbation_interval": 2 * EPOCH,
-                "quantile_fraction": 0.4,
+                "population_size": 2,
+                "perturbation_interval": 4 * EPOCH,
+                "quantile_fraction": 0.5,
                 "resample_probability": 0,
                 "synch": True,
             }
@@ -204,7 +205,7 @@ def check(trained: Trained) -> set[str]:
     has trained no step twice. Returns what has happened: resume, clone."""
     happened = set()
     for trial, jobs in trained.jobs.items():
-        steps = [point["step"] for point in trained.curves[trial]]
+        steps = [point["step"] for point in trained.curves[trial] if "weight" in point["data"]]
         assert steps == sorted(set(steps)), f"{trial}: {steps}"
         for before, job in zip([None, *jobs], jobs, strict=False):
             if not (noted := trained.ledgers.get(job["id"])):
@@ -235,12 +236,12 @@ def test_the_trainer_is_stopped_by_asha(run: Any) -> None:
     assert best["final_value"] == pytest.approx(LAST * best["parameters"]["rate"], rel=1e-4)
 
 
-@pytest.mark.parametrize("framework", SCRIPTS)
-@pytest.mark.parametrize("scheduler", ["ASHA, promotion", "HyperBand"])
+@pytest.mark.parametrize(
+    ("framework", "scheduler"),
+    [*((framework, "ASHA, promotion") for framework in SCRIPTS), ("trainer", "HyperBand")],
+)
 def test_a_paused_run_continues_from_its_checkpoint(run: Any, framework: str, scheduler: str) -> None:
-    trained = run(framework, scheduler)
-    assert check(trained) == {"resume"}
-    assert max(row["final_value"] or 0 for row in trained.trials) > 0
+    assert check(run(framework, scheduler)) == {"resume"}
 
 
 @pytest.mark.parametrize("framework", SCRIPTS)

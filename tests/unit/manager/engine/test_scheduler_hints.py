@@ -34,7 +34,7 @@ def silent(form: TrialJobForm) -> Iterable[Step]:
 @pytest.mark.parametrize(
     ("scheduler", "script", "expected"),
     [
-        (PROMOTION, without_number, ["without a number under 'default' (it has loss)", "has saved no checkpoint"]),
+        (PROMOTION, without_number, ["has no number under 'default' (it has loss)"]),
         (PROMOTION, with_number, ["has saved no checkpoint"]),
         (BY_TOKENS, with_number, ["no number under 'tokens'"]),
         (PROMOTION, silent, ["has ended without an intermediate metric"]),

@@ -45,6 +45,7 @@ def fit(
     run_name: str = "transformers",
     strict: bool = False,
     anew: bool = False,
+    rate: float = 0.01,
     **arguments: Any,
 ) -> Training:
     seed_rngs(seed)
@@ -52,9 +53,9 @@ def fit(
     data.bind(seed, Ranks())
     data.add_train_phase(DisturbedDigits(), DataLoaderParams(batch_size=4))
     batches = list(data.open(Phase.TRAINING)) * 2
-    training = Training(kill)
+    training = Training(kill, rate)
     callback = ours.ProctorCallback(root, run_name=run_name, metric="loss", strict_resume=strict)
-    trainer = TransformersTrainer(training, callback, **{"seed": seed, **arguments})
+    trainer = TransformersTrainer(training, callback, **{"seed": seed, "learning_rate": rate, **arguments})
     trainer.train(batches, None if anew else callback.find_checkpoint())
     return training
 
@@ -183,3 +184,16 @@ def test_a_kill_before_the_newest_checkpoint_is_registered_loses_no_steps(
     assert resumed.hash() == whole.hash()
     begin_attempt(monkeypatch, tmp_path / "other", resume=registered, trial="other")
     assert len(fit(ours, tmp_path / "cut").samples) == 10  # another trial continues from what it was handed
+
+
+@pytest.mark.parametrize(("trial", "own", "rate"), [("clone", 0.002, 0.002), ("donor", 0.01, 0.01)])
+def test_only_a_clone_takes_over_the_rate_of_its_own_parameters(
+    ours: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trial: str, own: float, rate: float
+) -> None:
+    begin_attempt(monkeypatch, tmp_path / "donor.1", trial="donor", parameters={"rate": 0.01})
+    with pytest.raises(Killed):
+        fit(ours, tmp_path, kill=5, rate=0.01)
+    saved = find_newest_checkpoint(str(tmp_path / "donor.1"))
+    begin_attempt(monkeypatch, tmp_path / "next.1", resume=saved, trial=trial, parameters={"rate": own})
+    assert fit(ours, tmp_path / "elsewhere", kill=0, rate=0.002).rates() == [rate]
+    assert fit(ours, tmp_path / "elsewhere", rate=0.5).rates() == [rate]  # tried again: it is no clone of itself

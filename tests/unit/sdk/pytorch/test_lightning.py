@@ -45,11 +45,12 @@ def fit(
     seed: int = 5,
     anew: bool = False,
     plain: bool = False,
+    rate: float = 0.01,
     trainer: "dict[str, Any] | None" = None,
     **options: Any,
 ) -> Training:
     seed_rngs(seed)
-    training = Training(kill)
+    training = Training(kill, rate)
     callback = ours.ProctorCallback(root, every_n_steps=2, metric="loss", **options)
     loader = ours.ResumableLoader(DisturbedDigits(), DataLoaderParams(batch_size=batch_size, shuffle=True), seed=seed)
     lightning = LightningTrainer(training, callback, accumulate=accumulate)
@@ -285,3 +286,16 @@ def test_a_copy_of_the_newest_checkpoint_stands_in_for_it_if_it_is_torn(
         fit(ours, tmp_path, kill=6)
     (tmp_path / "t" / "lightning" / "step-4.ckpt").write_bytes(b"torn")
     assert len(fit(ours, tmp_path).samples) == 14
+
+
+@pytest.mark.parametrize(("trial", "own", "rate"), [("clone", 0.002, 0.002), ("donor", 0.01, 0.01)])
+def test_only_a_clone_takes_over_the_rate_of_its_own_parameters(
+    ours: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trial: str, own: float, rate: float
+) -> None:
+    begin_attempt(monkeypatch, tmp_path / "donor.1", trial="donor", parameters={"rate": 0.01})
+    with pytest.raises(Killed):
+        fit(ours, tmp_path, kill=5, rate=0.01)
+    saved = find_newest_checkpoint(str(tmp_path / "donor.1"))
+    begin_attempt(monkeypatch, tmp_path / "next.1", resume=saved, trial=trial, parameters={"rate": own})
+    assert fit(ours, tmp_path / "elsewhere", kill=0, rate=0.002).rates() == [rate]
+    assert fit(ours, tmp_path / "elsewhere", rate=0.5).rates() == [rate]  # tried again: it is no clone of itself

@@ -14,12 +14,12 @@ FINITE = {"x": {"_type": "choice", "_value": [1, 2]}}
 class Conversation:
     """A session, and everything it said after a trip through the wire's form."""
 
-    def __init__(self, tuner="Random", assessor=None, space=SPACE, class_args=None, direction=None):
+    def __init__(self, tuner="Random", assessor=None, space=SPACE, class_args=None, direction=None, scheduler=None):
         self.said = []
         self.session = HostSession(lambda message: self.said.append(protocol.decode(protocol.encode(message))))
         spec = protocol.AlgorithmSpec(name=tuner, class_args=class_args or {})
         other = protocol.AlgorithmSpec(name=assessor) if assessor else None
-        self.send(protocol.Initialize("e", space, spec, other, 7, "", direction))
+        self.send(protocol.Initialize("e", space, spec, other, 7, "", direction, scheduler=scheduler))
 
     def send(self, *messages):
         """Returns what is said in answer."""
@@ -119,6 +119,23 @@ def test_a_metric_of_an_earlier_job_is_not_assessed_once_the_next_job_was_announ
     assert conversation.send(protocol.ReportMetrics(5, [metric(1, 0, 1, job=1)])) == []
     kill = protocol.KillTrial(6, 1, "t1", job_number=2)
     assert conversation.send(protocol.ReportMetrics(6, [metric(1, 0, 1, job=2)])) == [kill]
+
+
+def test_a_scheduler_is_not_given_metrics_without_a_default():
+    asha = protocol.AlgorithmSpec(name="ASHA", class_args={"max_t": 4, "reduction_factor": 2})
+    conversation = Conversation(scheduler=asha)
+    conversation.ask(1, 0)
+    conversation.ask(2, 1)
+    assert conversation.send(protocol.ReportMetrics(3, [metric(0, 0, 5)._replace(step=1)])) == []
+    loss, accuracy, worse = (metric(1, place, value)._replace(step=1 + place // 2) for place, value in LOGGED)
+    assert conversation.send(protocol.ReportMetrics(4, [loss, accuracy])) == []
+    assert conversation.send(protocol.ReportMetrics(5, [metric(0, 1, 5)._replace(step=2)])) == []
+    (kill,) = conversation.send(protocol.ReportMetrics(6, [worse]))
+    assert (kill.trial_id, kill.by) == ("t1", "scheduler")
+
+
+LOGGED = [(0, {"loss": 0.5}), (1, {"default": 6, "loss": 0.5}), (2, {"default": 4})]
+"""What a framework reports at the first step, at the validation after it, and at the second step."""
 
 
 @pytest.mark.parametrize(("direction", "killed"), [("maximize", "t2"), ("minimize", "t1"), (None, "t2")])
