@@ -323,6 +323,10 @@ UNION ALL  -- what cloned trials began with
 SELECT trial_jobs.parameter_id FROM decisions JOIN trial_jobs ON trial_jobs.trial_id = decisions.trial_id
 WHERE decisions.experiment_id = :experiment_id AND decisions.kind = 'clone' AND trial_jobs.number = 1;
 
+-- name: inputs.last_news
+SELECT position FROM dispatcher_inputs WHERE experiment_id = :experiment_id AND kind <> 'RequestTrialJobs'
+ORDER BY position DESC LIMIT 1;
+
 -- name: inputs.after
 SELECT * FROM dispatcher_inputs WHERE experiment_id = :experiment_id AND position > :position
 ORDER BY position LIMIT :limit;

@@ -77,6 +77,7 @@ def read_state(connection: sqlite3.Connection, experiment_id: str) -> Experiment
     for trial_id, decision in dispatcher_inputs.pending(connection, state.trials).items():
         state.trials[trial_id].decision = decision
     state.requested = dispatcher_inputs.unanswered(connection, experiment_id)
+    state.news_at = dispatcher_inputs.last_news(connection, experiment_id)
     return state
 
 

@@ -98,7 +98,7 @@ def test_what_a_scheduler_has_shown_last_is_stored(run: ScheduledRun) -> None:
 def test_no_kill_changes_what_a_scheduler_decides(run: ScheduledRun, scheduler: str, tuner: str) -> None:
     undisturbed = run(tuner, scheduler)
     for share in (0.4, 0.8):
-        moment = round(share * (undisturbed.commits - 1))  # the last one is of what people see of the scheduler
+        moment = round(share * undisturbed.commits)
         outcome = run(tuner, scheduler, manager_killed_at=moment)
         assert outcome.found == undisturbed.found, f"the manager was killed at commit {moment}"
     moment = round(0.6 * undisturbed.inputs)
