@@ -91,6 +91,7 @@ class JobTable:
         self._disk = disk
         self._boot_id = boot_id()
         self._jobs: dict[str, Job] = {}
+        self._clearing: set[str] = set()  # ended jobs whose leftovers are being removed; until then their records stay
         self._unwanted: dict[str, str] = {}  # jobs whose records are to be removed, with their directories, if known
         self._is_removing = False
         self._writing = asyncio.Lock()
@@ -303,8 +304,10 @@ class JobTable:
         cannot be removed (a read-only disk) is tried again with the next sweep."""
         async with self._writing:
             self._is_removing = False
-            unwanted, self._unwanted = {**self._unwanted, **dict.fromkeys(more, "")}, {}
-            gone = {job_id: place for job_id, place in unwanted.items() if job_id not in self._jobs}
+            unwanted = {**self._unwanted, **dict.fromkeys(more, "")}
+            self._unwanted = {job_id: place for job_id, place in unwanted.items() if job_id in self._clearing}
+            known = self._jobs.keys() | self._unwanted.keys()
+            gone = {job_id: place for job_id, place in unwanted.items() if job_id not in known}
             try:
                 await asyncio.to_thread(self._remove, gone)
             except OSError as error:
@@ -489,7 +492,8 @@ class JobTable:
         elif stop is not None and stop.reason == EndReason.PREEMPTED and end.reason in _OWN_ENDS:
             end = replace(end, reason=EndReason.PREEMPTED, detail=stop.detail)  # it was asked to
         job.end(end, losses)
-        self._tasks.start(asyncio.to_thread(self._clear_up, job), f"clear up after {job.job_id}")
+        self._clearing.add(job.job_id)
+        self._tasks.start(self._clear(job), f"clear up after {job.job_id}")
         self.watch.remove(job)
         job.rest()
         self._ended_lately.add(job.tag)
@@ -500,6 +504,15 @@ class JobTable:
             self.forget(job)
         else:
             self._outbox.queue(job)
+
+    async def _clear(self, job: Job) -> None:
+        """Clear up, and only then let go of the record: the next keeper does it again if this one is killed."""
+        try:
+            await asyncio.to_thread(self._clear_up, job)
+        finally:
+            self._clearing.discard(job.job_id)
+        if job.job_id in self._unwanted:
+            await self._remove_records()
 
     def _clear_up(self, job: Job) -> None:
         """Make the end of a job durable, and give back the room that it no longer needs: also that of a checkpoint in
