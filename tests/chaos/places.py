@@ -56,6 +56,11 @@ ELSEWHERE = {
     "keeper.archive.": "a keeper is killed there in tests/integration/test_keeper_files.py",
     "pod.": "its keeper is killed there in tests/integration/test_pod_keeper.py",
     "trial.checkpoint.": "a trial is killed there in tests/unit/sdk/test_checkpoint_storage.py",
+    **dict.fromkeys(
+        ("dispatcher.pause.", "dispatcher.resume.", "dispatcher.clone.", "dispatcher.milestone.", "dispatcher.state."),
+        "there is no trial scheduler: with one, dispatchers are killed at every input in test_every_interruption.py, "
+        "and real ones at random in test_kills_of_scheduled_trials.py",
+    ),
     "trainer.": "the trainer's own tests kill there: test_trainer_kills.py, tests/integration/sdk/pytorch",
     "manager.collect.": "it takes machines: tests/e2e/remote/test_collecting.py",
 }

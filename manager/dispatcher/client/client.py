@@ -8,7 +8,7 @@ import asyncio
 import errno
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -74,16 +74,18 @@ class LineChannel(ABC):
 Opener = Callable[[], AbstractAsyncContextManager[LineChannel]]
 """Starts a dispatcher and ends it on leaving."""
 
-InputReader = Callable[[int, int], Awaitable[Sequence[ToDispatcher]]]
-"""(after position, limit) → the next inputs of the log, requests with the answers that are already stored."""
 
-StateReader = Callable[[], Awaitable[tuple[int, dict[str, Any] | None]]]
-"""The newest state that a dispatcher has saved, and the position of the last input that is part of it."""
+class InputSource(ABC):
+    """An experiment's input log, from which a dispatcher that was started is brought up to date."""
 
+    @abstractmethod
+    async def read(self, after: int, limit: int) -> Sequence[ToDispatcher]:
+        """The next inputs behind a position, requests with the answers that are already stored."""
 
-async def no_state() -> tuple[int, None]:
-    """None was ever saved."""
-    return 0, None
+    async def read_state(self) -> tuple[int, dict[str, Any] | None]:
+        """The position of the last input that is part of the newest state that a dispatcher has saved, and the state; 0
+        and None where there is none."""
+        return 0, None
 
 
 @dataclass(frozen=True)
@@ -116,13 +118,11 @@ class DispatcherClient:
         initialize: protocol.Initialize,
         *,
         open_channel: Opener,
-        read_inputs: InputReader,
-        read_state: StateReader = no_state,
+        inputs: InputSource,
     ) -> None:
         self._initialize = initialize
-        self._read_state = read_state
         self._open_channel = open_channel
-        self._read_inputs = read_inputs
+        self._inputs = inputs
         self._conversation: Conversation | None = None
         self._owed = OwedSuggestions()
         self._obstacle = ""  # why none can be started
@@ -183,9 +183,9 @@ class DispatcherClient:
             conversation = Conversation(channel, self._owed, self._finishing, receive)
             self._conversation = conversation
             try:
-                position, saved = await self._read_state()
+                position, saved = await self._inputs.read_state()
                 initialize = replace(self._initialize, saved=saved, saved_position=position)
-                await conversation.run(initialize, self._read_inputs)
+                await conversation.run(initialize, self._inputs)
             finally:
                 self._conversation = None
                 self._owed.clear()  # its successor owes that from when it is asked again
@@ -285,11 +285,11 @@ class Conversation:
         self._late.extend(messages)
         self._has_inputs.set()
 
-    async def run(self, initialize: protocol.Initialize, read_inputs: InputReader) -> None:
+    async def run(self, initialize: protocol.Initialize, inputs: InputSource) -> None:
         """Returns when the dispatcher is done. Raises ProtocolError when it sends what is not a message."""
         async with asyncio.TaskGroup() as group:
             # The speaker begins first, so that Initialize is the first message.
-            tasks = [group.create_task(self._speak(initialize, read_inputs), name="dispatcher speaker")]
+            tasks = [group.create_task(self._speak(initialize, inputs), name="dispatcher speaker")]
             tasks.append(group.create_task(self._channel.limit_log(), name="dispatcher log"))
             limit = asyncio.timeout(None)
             tasks.append(group.create_task(self._limit_leaving(limit), name="dispatcher leave"))
@@ -301,13 +301,13 @@ class Conversation:
         if nonsense is not None:
             raise nonsense
 
-    async def _speak(self, initialize: protocol.Initialize, read_inputs: InputReader) -> None:
+    async def _speak(self, initialize: protocol.Initialize, inputs: InputSource) -> None:
         """The whole input log first, then what comes, page by page."""
         with suppress(ConnectionError):
             await self._channel.send(protocol.encode(initialize))
             if initialize.saved is not None:
                 await self._is_ready.wait()
-            while page := await read_inputs(self._sent, PAGE):
+            while page := await inputs.read(self._sent, PAGE):
                 await self._send(page)
             await self._channel.send(protocol.encode(protocol.Replayed()))
             while True:

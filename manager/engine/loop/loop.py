@@ -67,8 +67,7 @@ class ExperimentLoop:
         self._dispatcher = DispatcherClient(
             context.initialize(state.row),
             open_channel=context.open_dispatcher,
-            read_inputs=self._log.read,
-            read_state=self._log.read_state,
+            inputs=self._log,
         )
         self._dispatcher_task: asyncio.Task[None] | None = None
         self._counters: dict[str, Any] = {}

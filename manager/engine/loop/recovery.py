@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from proctor.manager.dispatcher import protocol
+from proctor.manager.dispatcher.client.client import InputSource
 from proctor.manager.dispatcher.protocol import ToDispatcher
 from proctor.manager.engine.loop import tuning
 from proctor.manager.engine.loop.messages import MetricsRefused
@@ -131,7 +132,7 @@ async def save_columns(state: ExperimentState, turn: Turn, control: Database) ->
             raise outcome
 
 
-class InputLog:
+class InputLog(InputSource):
     """The input log as messages, for a dispatcher to which everything is sent again."""
 
     def __init__(self, control: Database, metrics: Database, experiment: ExperimentRow) -> None:

@@ -15,6 +15,7 @@ from proctor.manager.dispatcher.client.client import (
     DispatcherGone,
     DispatcherRestarted,
     DispatcherSilent,
+    InputSource,
 )
 from proctor.manager.dispatcher.protocol import News, ToDispatcher
 from proctor.manager.simulation.virtual_time import run_virtual
@@ -22,7 +23,7 @@ from proctor.manager.simulation.virtual_time import run_virtual
 SPACE = {"x": {"_type": "uniform", "_value": [0, 1]}}
 
 
-class Stage:
+class Stage(InputSource):
     """A client with an input log in memory."""
 
     def __init__(self) -> None:
@@ -32,7 +33,7 @@ class Stage:
         self.returned = asyncio.Event()
         """Set when the client serves no more."""
         initialize = protocol.Initialize("e", SPACE, protocol.AlgorithmSpec(name="Random"), None, 7, "")
-        self.client = DispatcherClient(initialize, open_channel=self.dispatchers.open, read_inputs=self.read)
+        self.client = DispatcherClient(initialize, open_channel=self.dispatchers.open, inputs=self)
 
     async def serve(self) -> None:
         await self.client.run(self.received.append)
