@@ -206,6 +206,9 @@ def measure(quick: bool) -> list[Row]:
 
 
 def _epochs(needed: list[float]) -> str:
-    never = sum(math.isinf(at) for at in needed)
-    text = f"{median(needed):.0f} epochs ({min(needed):.0f} to {max(each for each in needed if each < math.inf):.0f}"
-    return f"{text}; {never} never)" if never else f"{text})"
+    reached = [at for at in needed if at < math.inf]
+    if not reached:
+        return "never"
+    never = len(needed) - len(reached)
+    ends = f"{min(reached):.0f} to {max(reached):.0f}" + (f"; {never} never" if never else "")
+    return f"{median(needed):.0f} epochs ({ends})"
