@@ -244,6 +244,7 @@ def test_a_paused_run_continues_from_its_checkpoint(run: Any, framework: str, sc
     assert check(run(framework, scheduler)) == {"resume"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("framework", SCRIPTS)
 def test_a_clone_takes_over_the_weights_and_trains_with_its_own_rate(run: Any, framework: str) -> None:
     trained = run(framework, "PBT")
