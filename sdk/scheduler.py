@@ -157,8 +157,11 @@ class TrialScheduler:
     def on_trial_remove(self, trial: int) -> None:
         """A trial has ended otherwise: you have stopped it, the user has, or a limit of the experiment."""
 
-    def on_trial_resume(self, trial: int) -> None:
-        """A trial that you had paused runs again: as you chose, or by itself."""
+    def on_trial_resume(self, trial: int, chosen: bool = True) -> None:
+        """A trial that you had paused runs again.
+
+        :param chosen: as you chose; if not, by itself: it had failed before it could pause, or the user has resumed it.
+        """
 
     def on_trial_clone(self, trial: int, donor: int, parameters: Any) -> None:
         """A trial continues from another's checkpoint with these parameters, as you chose.

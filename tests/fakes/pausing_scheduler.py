@@ -56,7 +56,7 @@ class PausingScheduler(TrialScheduler):
     def on_trial_remove(self, trial: int) -> None:
         self._forget(trial)
 
-    def on_trial_resume(self, trial: int) -> None:
+    def on_trial_resume(self, trial: int, chosen: bool = True) -> None:
         self._paused.remove(trial)
 
     def on_trial_clone(self, trial: int, donor: int, parameters: Any) -> None:

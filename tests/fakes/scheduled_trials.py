@@ -228,7 +228,7 @@ class Simulation:
         elif isinstance(trial.verdict, StopVerdict):
             self._finish(number, trial.verdict.reason, "on_trial_remove", number)
         elif self._rng.random() < self._conditions.resumed_by_itself:
-            self._call("on_trial_resume", number)
+            self._call("on_trial_resume", number, False)
             self._run(number)
         else:
             trial.running, trial.paused = False, True

@@ -206,9 +206,9 @@ class HostedScheduler:
         trial.milestone = self._next_milestone(trial)
         return trial
 
-    def _resume(self, trial: _Trial) -> None:
+    def _resume(self, trial: _Trial, *, chosen: bool = True) -> None:
         trial.is_paused = False
-        self._scheduler.on_trial_resume(trial.number)
+        self._scheduler.on_trial_resume(trial.number, chosen)
         trial.milestone = self._milestone_again(trial)
 
     def _clone(self, trial: _Trial, donor: _Trial, parameter_id: int, parameters: Any) -> None:
@@ -251,7 +251,7 @@ class HostedScheduler:
         if begins_clone:
             held_back.clear()  # of the curve that it leaves
         if trial.is_paused:  # it had failed before it could be paused, or the user has resumed it
-            self._resume(trial)
+            self._resume(trial, chosen=False)
         else:
             trial.milestone = self._next_milestone(trial) if begins_clone else self._milestone_again(trial)
         self._announce(trial)

@@ -96,7 +96,7 @@ class Halving(TrialScheduler):
 
     on_trial_error = on_trial_remove
 
-    def on_trial_resume(self, trial: int) -> None:
+    def on_trial_resume(self, trial: int, chosen: bool = True) -> None:
         self.winners.remove(trial)
 
     def choose_trial_to_run(self, request: int, can_start: bool) -> NextTrial | None:

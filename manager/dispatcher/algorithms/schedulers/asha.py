@@ -5,7 +5,9 @@ Both compare a trial with those that were at the same rung before, and wait for 
 
 * `stopping` judges a trial when it reaches a rung: it stops unless it is among the best 1/`reduction_factor` so far.
 * `promotion` pauses every trial at every rung, and gives a free place to the best one that has earned it; to a new
-  trial only if there is none. A trial that is paused early may still win, when more have been there.
+  trial only if there is none. A trial that is paused early may still win, when more have been there. When no new trial
+  may start, none runs and none has come to the last rung, the best one of the highest rung is promoted all the same:
+  else a few trials would end with no result at all.
 
 A trial has one rung at a time: the highest at which it has been recorded. Rungs that it skipped, because it reports
 rarely, count as passed: its value there is not known, and that of a later step would be unfair to the others.
@@ -159,6 +161,8 @@ class AshaScheduler(MetricScheduler):
         end = [float(max_t)] if stop_last_trials and milestones[-1] < max_t else []
         self._brackets = [[_Rung(each) for each in (*milestones[start:], *end)] for start in range(brackets)]
         self._trials: dict[int, _Trial] = {}
+        self._paused = 0
+        """How many of them are paused."""
         self._order_rungs()
 
     # ---- what happens to trials
@@ -180,7 +184,7 @@ class AshaScheduler(MetricScheduler):
         if self._stops_last and time >= self._max_t:
             left = rungs[state.rung]
             self._record(state, len(rungs) - 1, self._loss(result))
-            state.paused = False  # it may have been to pause earlier
+            self._set_paused(state, False)  # it may have been to pause earlier
             self._clear_top(left)
             return StopVerdict(f"has used max_t, {number_text(self._max_t)}", is_full=True)
         if state.due:
@@ -216,18 +220,22 @@ class AshaScheduler(MetricScheduler):
         """Forget the trial, but not what it has left in rungs."""
         state = self._trials.pop(trial, None)
         if state is not None and state.paused:
+            self._set_paused(state, False)
             self._clear_top(self._brackets[state.bracket][state.rung])
 
-    def on_trial_resume(self, trial: int) -> None:
+    def on_trial_resume(self, trial: int, chosen: bool = True) -> None:
         """Promote the trial if it has earned it; else it runs without leave, and pauses at its next result."""
         state = self._trials.get(trial)
         if state is None or not state.due:
             return
         rung = self._brackets[state.bracket][state.rung]
-        state.paused = False
+        is_last_resort = chosen and self._promotes and self._last_resort() == trial
+        self._set_paused(state, False)
         if self._promotes and self._is_promotable(rung, state.loss):
             state.due = False
             rung.promoted += 1
+        elif is_last_resort:
+            state.due = False
         self._clear_top(rung)
 
     # ---- decisions
@@ -241,7 +249,24 @@ class AshaScheduler(MetricScheduler):
                 loss, trial = rung.waiting[0]
                 place = f"{ordinal(rung.losses.count_better(loss) + 1)} of {len(rung.losses)}"
                 return ResumeChoice(trial, f"promoted to {rungs[index + 1].name}: {place} in {rung.name}")
-        return START if can_start else None
+        last = None if can_start else self._last_resort()
+        if last is None:
+            return START if can_start else None
+        state = self._trials[last]
+        rungs = self._brackets[state.bracket]
+        where = f"the best of {rungs[state.rung].name}, as no trial has come to {rungs[-1].name}"
+        return ResumeChoice(last, f"promoted to {rungs[state.rung + 1].name}: {where}")
+
+    def _last_resort(self) -> int | None:
+        """Return the best trial of the highest rung, if all trials are paused and none has come to a last rung."""
+        if self._paused < len(self._trials) or any(len(rungs[-1].losses) for rungs in self._brackets):
+            return None
+        waiting = (self._brackets[bracket][index].waiting for bracket, index in self._promotion_order)
+        return next((heap[0][1] for heap in waiting if heap), None)
+
+    def _set_paused(self, state: _Trial, paused: bool) -> None:
+        self._paused += paused - state.paused
+        state.paused = paused
 
     def next_milestone(self, trial: int) -> int | None:
         """Return the step of the next rung."""
@@ -260,7 +285,7 @@ class AshaScheduler(MetricScheduler):
                 f", at {self._value_text(state.loss)}"
             )
         if not state.paused:
-            state.paused = True
+            self._set_paused(state, True)
             heapq.heappush(rung.waiting, (state.loss, trial))
         place = f"{ordinal(rung.losses.count_better(state.loss) + 1)} of {len(rung.losses)}"
         return PauseVerdict(f"waits in {rung.name}: {place}, at {self._value_text(state.loss)}")
@@ -334,6 +359,7 @@ class AshaScheduler(MetricScheduler):
                 rung.losses, rung.promoted, rung.stopped = Ranking(map(loss_from_json, losses)), promoted, stopped
         for trial, bracket, rung_index, loss, due, paused in state["trials"]:
             found = self._trials[trial] = _Trial(bracket, rung_index, loss_from_json(loss), due, paused)
+            self._paused += paused
             if paused:
                 heapq.heappush(self._brackets[bracket][rung_index].waiting, (found.loss, trial))
 

@@ -9,8 +9,8 @@ full, the next one begins.
 Nothing waits for ever. A trial that ends in any way leaves its bracket, which then waits for the others only. A bracket
 that is not full yet waits for new trials as long as there can be any. When a place is free and no new trial may start,
 it counts as full: what `choose_trial_to_run` returns is the choice after that cut. The cut itself is made when the
-choice is carried out, in `on_trial_resume`, because a choice changes nothing. So it is always the choice's trial whose
-resumption closes a bracket; any other that resumes by itself is paused again at its next result.
+choice is carried out, in `on_trial_resume`, because a choice changes nothing. A trial that resumes by itself closes no
+bracket; it is paused again at its next result.
 """
 
 import copy
@@ -235,12 +235,12 @@ class HyperBandScheduler(MetricScheduler):
         """Let the others of its bracket continue without it."""
         self._leave(trial)
 
-    def on_trial_resume(self, trial: int) -> None:
+    def on_trial_resume(self, trial: int, chosen: bool = True) -> None:
         """Note that the trial runs. If it is the one that was chosen to close its bracket, close it."""
         if trial not in self._bracket_of:
             return
         bracket = self._brackets[self._bracket_of[trial]]
-        if not bracket.is_full and trial == self._closed(bracket).next_ready():
+        if chosen and not bracket.is_full and trial == self._closed(bracket).next_ready():
             bracket.close()
             self._end(bracket, bracket.cut())
         if trial in bracket.members:

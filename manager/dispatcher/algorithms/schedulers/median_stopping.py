@@ -142,7 +142,7 @@ class MedianStoppingScheduler(MetricScheduler):
         """Keep its curve for comparison."""
         self._forget(trial)
 
-    def on_trial_resume(self, trial: int) -> None:
+    def on_trial_resume(self, trial: int, chosen: bool = True) -> None:
         """Let it run to its end from now on."""
         if trial in self._judged:
             self._forget(trial)

@@ -305,12 +305,12 @@ class PbtScheduler(MetricScheduler):
         """Continue with the rest of the population."""
         self._leave(trial)
 
-    def on_trial_resume(self, trial: int) -> None:
+    def on_trial_resume(self, trial: int, chosen: bool = True) -> None:
         """Note that the trial runs. If it was chosen because no more trials can join, compare those that are there."""
         state = self._trials.get(trial)
         if state is None:
             return
-        if state.waits and self._is_choice_of_incomplete(trial):
+        if chosen and state.waits and self._is_choice_of_incomplete(trial):
             self._is_complete = True
             self._compare_all()
         if state.exploits and not self._donors(trial):
