@@ -190,13 +190,14 @@ class ExperimentLoop:
         answers: list[tuple[Envelope, Any]] = []
         for envelope in envelopes:
             turn.actor = envelope.actor or m.actor_of(envelope.message)
+            brought_back += self._recall(turn, envelope.message)
             try:
                 answers.append((envelope, self._handle(turn, envelope.message, donors)))
             except ManagerError as error:  # a command that cannot be carried out
                 envelope.refuse(error)
         turn.actor = MANAGER
         for trial in brought_back:
-            if trial.row.status is TrialStatus.PAUSED:
+            if trial.row.status is TrialStatus.PAUSED and trial.row.id in self.state.trials:
                 self.state.set_aside(trial)
         await self._move_on(turn, places_stay=self._are_reports_of_running_trials(turn, envelopes))
         try:
@@ -221,19 +222,25 @@ class ExperimentLoop:
         """The PAUSED trials that the messages are about."""
         wanted: set[str] = set()
         for envelope in envelopes:
-            match envelope.message:
-                case m.ResumeByUser(trial_id) | m.CancelTrial(trial_id):
-                    wanted.add(trial_id)
-                case protocol.ResumeTrial(trial_id=trial_id) | protocol.CloneTrial(trial_id=trial_id):
-                    wanted.add(trial_id)
-                case protocol.KillTrial(trial_id=trial_id):
-                    wanted.add(trial_id)
-                case m.Continue(trials=True):
-                    return await bring_back(self.state, turn, self.context.control, self.context.metrics, None)
+            concerned = m.concerned_trials(envelope.message)
+            if concerned is None:
+                return await bring_back(self.state, turn, self.context.control, self.context.metrics, None)
+            wanted |= concerned
         wanted = {trial_id for trial_id in wanted if trial_id not in self.state.trials}  # `-=` would walk them all
         if not wanted or not self.state.paused:
             return []
         return await bring_back(self.state, turn, self.context.control, self.context.metrics, wanted)
+
+    def _recall(self, turn: Turn, message: m.LoopMessage) -> list[LiveTrial]:
+        """Bring back the trials that a message is about and that this very turn has paused: the store does not know."""
+        if not turn.paused:
+            return []
+        concerned = m.concerned_trials(message)
+        ids = turn.paused if concerned is None else concerned & turn.paused.keys()
+        found = [turn.paused[trial_id] for trial_id in ids if trial_id not in self.state.trials]
+        for trial in found:
+            self.state.bring_back(trial)
+        return found
 
     async def _find_donors(self, envelopes: Sequence[Envelope]) -> dict[str, CheckpointOffer]:
         """Of the trials from which others are to continue, what these begin with; by trial id."""

@@ -288,6 +288,20 @@ def named_checkpoints(messages: Iterable[LoopMessage]) -> list[int]:
     return [origin.checkpoint.id for origin in origins if origin.checkpoint is not None]
 
 
+def concerned_trials(message: LoopMessage) -> set[str] | None:
+    """The trials, perhaps PAUSED ones, that a message is about; None: all that are PAUSED."""
+    match message:
+        case ResumeByUser(trial_id) | CancelTrial(trial_id):
+            return {trial_id}
+        case protocol.ResumeTrial(trial_id=trial_id) | protocol.CloneTrial(trial_id=trial_id):
+            return {trial_id}
+        case KillTrial(trial_id=trial_id):
+            return {trial_id}
+        case Continue(trials=True):
+            return None
+    return set()
+
+
 def is_request(message: LoopMessage) -> bool:
     """Whether a user waits for its answer, which may be that it is refused."""
     return isinstance(message, _REQUESTS)

@@ -365,7 +365,7 @@ class Turn:
     preempted: list[str] = field(default_factory=list)  # job ids that count as being stopped since the decision
     saved: list[CheckpointRow] = field(default_factory=list)  # checkpoints that were registered
     ended: list[str] = field(default_factory=list)  # trials
-    paused: list[str] = field(default_factory=list)  # trials that the store does not know yet as PAUSED
+    paused: dict[str, LiveTrial] = field(default_factory=dict)  # those that the store does not know yet as PAUSED
     log_lines: list[tuple[int, str, dict[str, str | None]]] = field(default_factory=list)
 
     def write(self, action: Write) -> None:

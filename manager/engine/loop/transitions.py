@@ -218,7 +218,7 @@ def pause_trial(state: ExperimentState, turn: Turn, trial: LiveTrial, reason: st
     """Keep a trial that has no job without a place, until it is resumed."""
     _move(turn, trial, TrialEvent.PAUSE, reason, not_before=None)
     state.set_aside(trial)
-    turn.paused.append(trial.row.id)
+    turn.paused[trial.row.id] = trial
 
 
 def resume_trial(turn: Turn, trial: LiveTrial, why: str) -> None:
