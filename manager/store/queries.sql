@@ -98,7 +98,7 @@ ORDER BY sequence_id;
 
 -- name: trials.live
 SELECT * FROM trials WHERE experiment_id = :experiment_id AND status IN ('WAITING', 'RUNNING')
-ORDER BY sequence_id;
+ORDER BY +sequence_id;  -- by status: those that have ended are not looked at
 
 -- name: trials.origins
 -- the checkpoints of these trials with which trials began that have not ended, or that they last continued from
