@@ -35,6 +35,9 @@ __all__ = [
 ]
 
 
+_MOST_TIME = 1e300
+
+
 @dataclass(frozen=True)
 class TrialReport:
     """One intermediate metric of a trial, or its final one."""
@@ -51,7 +54,7 @@ class TrialReport:
 
     def time(self, attribute: str) -> float:
         """Return the resource used so far: the step for "training_iteration", the seconds for "time_total_s", else
-        the metric of that name. NaN where there is none."""
+        the metric of that name. NaN where there is no finite one."""
         found: Any
         if attribute == "training_iteration":
             found = self.step
@@ -59,7 +62,9 @@ class TrialReport:
             found = self.seconds
         else:
             found = self.metrics.get(attribute)
-        return float(found) if isinstance(found, (int, float)) and not isinstance(found, bool) else math.nan
+        if isinstance(found, bool) or not isinstance(found, (int, float)):
+            return math.nan
+        return float(found) if -_MOST_TIME < found < _MOST_TIME else math.nan
 
 
 # ---- verdicts on a result -------------------------------------------------------------------------------------------

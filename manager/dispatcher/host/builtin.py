@@ -51,15 +51,16 @@ class BuiltinTuner(HostedTuner):
                 proposals.declined.append(parameter_id)
         return proposals
 
-    def trial_end(self, message: protocol.TrialEnd, pruned_at: int | None = None) -> None:
+    def trial_end(self, message: protocol.TrialEnd, pruned: tuple[int, float] | None = None) -> None:
         if self._algorithm.has_parents:
             self._ended[message.parameter_id] = message.trial_id
         if message.has_value:
-            value = read_value(from_wire(message.value))
-            if pruned_at is None:
+            if pruned is None:
+                value = read_value(from_wire(message.value))
                 self._algorithm.receive_result(message.parameter_id, message.parameters, value)
             else:
-                self._algorithm.receive_pruned(message.parameter_id, message.parameters, value, pruned_at)
+                step, value = pruned
+                self._algorithm.receive_pruned(message.parameter_id, message.parameters, value, step)
         self._algorithm.trial_end(message.parameter_id, succeeded(message))
 
     def accept_clone(self, parameter_id: int, parameters: Any, *, instead_of: int) -> None:

@@ -193,7 +193,7 @@ class CustomTuner(HostedTuner):
     def accept_clone(self, parameter_id: int, parameters: Any, *, instead_of: int) -> None:
         """Nothing: its result comes as that of a trial which the tuner has not proposed."""
 
-    def trial_end(self, message: protocol.TrialEnd, pruned_at: int | None = None) -> None:
+    def trial_end(self, message: protocol.TrialEnd, pruned: tuple[int, float] | None = None) -> None:
         self._results.append(message)
         self._put(message, self._deliver)
         if self._generating:

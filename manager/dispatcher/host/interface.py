@@ -64,10 +64,11 @@ class HostedTuner(ABC):
         """Answer every id that has no answer yet with a new trial, as long as there is something to propose."""
 
     @abstractmethod
-    def trial_end(self, message: protocol.TrialEnd, pruned_at: int | None = None) -> None:
+    def trial_end(self, message: protocol.TrialEnd, pruned: tuple[int, float] | None = None) -> None:
         """Give the tuner a trial's value, if it has one, and its end.
 
-        :param pruned_at: the trial's last step, where a trial scheduler has ended it before its time.
+        :param pruned: where a trial scheduler has ended it before its time: the last step that was judged, and the
+            value there.
         """
 
     @abstractmethod

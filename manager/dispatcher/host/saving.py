@@ -48,7 +48,8 @@ class StateSaver:
         if position is None or not self._is_possible:
             return None
         self._inputs += max(len(message.rows), 1) if isinstance(message, protocol.ReportMetrics) else 1
-        if self._inputs < self._interval:
+        # After a request it would have to be known, too, whether that is to be repeated.
+        if self._inputs < self._interval or not isinstance(message, protocol.ReportMetrics | protocol.TrialEnd):
             return None
         found = state_dict()
         if found is None:

@@ -10,8 +10,9 @@ The manager is sent each trial's next milestone: with the decision that has the 
 during a replay: what was true of a trial in between must not reach it.
 """
 
+from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from typing import Any
 
 from proctor.manager.dispatcher import protocol
@@ -71,6 +72,8 @@ class _Clone:
     parameters: Any
     is_taken_back: bool = False
     """The trial's next job continued as the trial was."""
+    before: int = 0
+    """The parameter id with which it did."""
 
 
 class HostedScheduler:
@@ -86,6 +89,7 @@ class HostedScheduler:
         self._search_space: Any = None
         self._keeps_parameters = type(scheduler).on_trial_clone is not TrialScheduler.on_trial_clone
         self._is_replaying = True
+        self._never_started: deque[int] = deque()
 
     def set_search_space(self, search_space: Any) -> None:
         """Give the scheduler its first search space, or a new one."""
@@ -124,8 +128,21 @@ class HostedScheduler:
 
     # ---- which trial runs next ------------------------------------------------------------------------------------
 
+    def decline(self, message: protocol.NoMoreTrials) -> None:
+        """A tuner that proposes later has nothing to propose. Called on its thread: the trials that were to start are
+        taken from the scheduler at the next request."""
+        self._never_started.extend(message.parameter_ids)
+
+    def _remove_never_started(self) -> None:
+        while self._never_started:
+            trial = self._trials.pop(self._never_started.popleft(), None)
+            if trial is not None:
+                self._unnamed.pop(trial.parameter_id, None)
+                self._scheduler.on_trial_remove(trial.number)
+
     def request(self, message: protocol.RequestTrialJobs) -> None:
         """Answer every id that has no answer yet; follow the answers of the others, without asking the scheduler."""
+        self._remove_never_started()
         answers = {answer.parameter_id: answer for answer in message.answers}
         declined: list[int] = []
         for parameter_id in message.parameter_ids:
@@ -142,7 +159,7 @@ class HostedScheduler:
         """Do what was decided before."""
         if answer.kind == "new":
             self._tuner.request(protocol.RequestTrialJobs(position, [answer.parameter_id], [answer]))
-            trial = self._add(answer.parameter_id, answer.parameters)
+            trial = self._add(answer.parameter_id, None if self._tuner.proposes_later else answer.parameters)
         else:
             trial = self._named[answer.trial_id or ""]
             if answer.kind == "resume":
@@ -258,17 +275,21 @@ class HostedScheduler:
         known = [row._replace(job_number=trial.job) for row in held_back if row.sequence < message.from_sequence]
         self._take(message.position, known)
         trial.held_back += [row for row in held_back if row.sequence >= message.from_sequence]
+        self._end_paused(message.position)
 
     def _begin_clone(self, trial: _Trial, clone: _Clone, message: protocol.TrialRestarted) -> bool:
         """Whether this is the job by which the trial continues from another one. If not, it has been tried again first,
         or its donor has no checkpoint that can be read."""
         if message.parameter_id == clone.parameter_id:
             trial.clone, trial.told, trial.parameters = None, message.from_sequence, clone.parameters
+            trial.last = None
             if clone.is_taken_back:
+                self._tuner.accept_clone(clone.parameter_id, clone.parameters, instead_of=clone.before)
                 self._scheduler.on_trial_clone(trial.number, clone.donor, clone.parameters)
             return True
         if not clone.is_taken_back:
-            clone.is_taken_back = True
+            clone.is_taken_back, clone.before = True, message.parameter_id
+            self._tuner.accept_clone(message.parameter_id, trial.parameters, instead_of=clone.parameter_id)
             self._scheduler.on_trial_clone(trial.number, trial.number, trial.parameters)
         return False
 
@@ -276,8 +297,8 @@ class HostedScheduler:
         """A trial has ended for good: tell the tuner, then the scheduler."""
         trial = self._find(message.trial_id, message.parameter_id)
         last = None if trial is None else trial.last
-        pruned_at = last.step if last is not None and message.status == "EARLY_STOPPED" else None
-        self._tuner.trial_end(message, pruned_at)
+        is_pruned = last is not None and message.status == "EARLY_STOPPED"
+        self._tuner.trial_end(message, (last.step, last.value) if is_pruned and last is not None else None)
         if trial is None:
             return
         del self._trials[trial.number]
@@ -384,7 +405,9 @@ def _trial_to_json(trial: _Trial) -> list[Any]:
         report,
         trial.parameters,
         trial.is_paused,
-        None if clone is None else [clone.parameter_id, clone.donor, clone.parameters, clone.is_taken_back],
+        None
+        if clone is None
+        else [clone.parameter_id, clone.donor, clone.parameters, clone.is_taken_back, clone.before],
         trial.holds_back,
         trial.held_back,
         trial.milestone,

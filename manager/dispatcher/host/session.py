@@ -256,6 +256,8 @@ class HostSession:
         """Send what the tuner has decided; on any thread."""
         if self._scheduler is not None and isinstance(message, protocol.NewTrial):
             message = self._scheduler.complete(message)
+        elif self._scheduler is not None and isinstance(message, protocol.NoMoreTrials):
+            self._scheduler.decline(message)
         self.send(message)
 
     def _report(self, message: protocol.ReportMetrics) -> None:

@@ -56,6 +56,17 @@ def on_pause(state: ExperimentState, turn: Turn, trial: LiveTrial) -> None:
         _say_once(state, turn, trial, "checkpoint", text)
 
 
+def on_missing_donor(state: ExperimentState, turn: Turn, trial_id: str) -> None:
+    """A trial was to continue from another one, which has no checkpoint that can be read."""
+    trial = state.trials.get(trial_id)
+    if trial is not None:
+        text = (
+            f"trial {trial.row.sequence_id} was to continue from another trial, which has no checkpoint that can be "
+            "read: it continues from its own; report(…, checkpoint=…) saves one"
+        )
+        _say_once(state, turn, trial, "donor", text)
+
+
 def _say_once(state: ExperimentState, turn: Turn, trial: LiveTrial, what: str, text: str) -> None:
     if what not in state.hints:
         state.hints.add(what)

@@ -379,6 +379,8 @@ class ExperimentLoop:
         """Nothing else is left: end the trials that the trial scheduler has paused and will not have run again."""
         state = self.state
         found = await bring_back(state, turn, self.context.control, self.context.metrics, None, only_by_algorithm=True)
+        if not found:
+            return
         limit = spent_limit(state.progress(turn.monotonic))
         why = limit or "no other trial is left whose results could change that"
         turn.actor = TRIAL_SCHEDULER

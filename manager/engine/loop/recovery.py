@@ -44,14 +44,15 @@ async def bring_back(
 ) -> list[LiveTrial]:
     """Bring PAUSED trials back into the state, with what the metrics database knows better; None: all of them.
 
-    :param only_by_algorithm: those that an algorithm has paused.
+    :param only_by_algorithm: those that an algorithm has paused; none of them while there are others, which the user
+        may resume.
     """
 
     def read(connection: sqlite3.Connection) -> list[LiveTrial]:
         rows = trials.paused(connection, state.row.id, trial_ids)
         if only_by_algorithm:
             chosen = jobs.stopped_by_algorithm(connection, [f"{row.id}.{row.jobs}" for row in rows])
-            rows = [row for row in rows if f"{row.id}.{row.jobs}" in chosen]
+            rows = rows if len(chosen) == len(rows) else []
         decisions = dispatcher_inputs.pending(connection, [row.id for row in rows])
         return [LiveTrial(row, decision=decisions.get(row.id)) for row in rows]
 
@@ -104,6 +105,8 @@ async def _refresh(metrics: Database, trial: LiveTrial, report_from: int) -> dic
         columns |= {"final_data": final.reported, "final_value": metric_number(final.reported)}
     if latest is not None:
         trial.latest, trial.has_latest = latest.reported, True
+        if metric_number(latest.reported) is not None:
+            trial.latest_with_number = latest.reported
         columns |= {"intermediate_count": latest.sequence + 1, "latest_value": metric_number(latest.reported)}
     columns = {name: value for name, value in columns.items() if getattr(trial.row, name) != value}
     trial.row = replace(trial.row, **columns)

@@ -40,6 +40,7 @@ class LiveTrial:
     job: TrialJobRow | None = None
     latest: Any = None  # last intermediate metric as it was reported
     has_latest: bool = False
+    latest_with_number: Any = None  # of the intermediate metrics that have a number, the last one
     waiting_since: float | None = None  # steady time since when it has waited for a place, under this manager
     retry_at: float | None = None  # monotonic time before which it is not tried again
     has_progress: bool = False  # its newest job has reported an intermediate metric or registered a checkpoint
@@ -196,6 +197,7 @@ class ExperimentState:
         for trial_id, trial in stored.trials.items():
             if (known := self.trials.get(trial_id)) is not None:
                 trial.latest, trial.has_latest = known.latest, known.has_latest
+                trial.latest_with_number = known.latest_with_number
                 trial.waiting_since, trial.other_final = known.waiting_since, known.other_final
                 trial.has_progress, trial.has_checkpoints = known.has_progress, known.has_checkpoints
                 trial.saved_at, trial.preempted = known.saved_at, known.preempted

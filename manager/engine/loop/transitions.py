@@ -235,8 +235,9 @@ def describe_decision(decision: DecisionRow) -> str:
 
 
 def take_latest_as_final(turn: Turn, trial: LiveTrial) -> None:
-    """The trial has used all that it may: its latest intermediate metric is its result."""
-    columns = {"final_value": metric_number(trial.latest), "final_data": trial.latest}
+    """The trial has used all that it may: its latest intermediate metric with a number is its result."""
+    latest = trial.latest if trial.latest_with_number is None else trial.latest_with_number
+    columns = {"final_value": metric_number(latest), "final_data": latest}
     trial.row = replace(trial.row, **columns)
     trial_id = trial.row.id
     turn.write(lambda c: trials.update(c, trial_id, **columns))

@@ -99,6 +99,8 @@ def apply_chunk(turn: Turn, trial: LiveTrial, chunk: StoredChunk, *, is_newest: 
     if chunk.intermediates and is_newest and counts:
         _, sequence, latest, _, _ = chunk.intermediates[-1]
         trial.latest, trial.has_latest = latest, True
+        numbers = (each[2] for each in reversed(chunk.intermediates) if metric_number(each[2]) is not None)
+        trial.latest_with_number = next(numbers, trial.latest_with_number)
         columns["intermediate_count"] = sequence + 1
         columns["latest_value"] = metric_number(latest)
     for _, data in chunk.finals if counts else ():
@@ -247,11 +249,7 @@ def on_decision(
                 donor_sequence=min(donor.sequence, curve),
             )
         else:
-            text = (
-                f"trial {message.trial_id} was to continue from trial {message.donor_trial}, which has no checkpoint "
-                "that can be read; it continues from its own"
-            )
-            turn.add_notice(text, trial_id=message.trial_id)
+            hints.on_missing_donor(state, turn, message.trial_id)
     is_in_time = trial is not None and (
         decision.is_clone or trial.row.status is TrialStatus.PAUSED or _is_being_paused(trial)
     )
@@ -260,6 +258,8 @@ def on_decision(
     turn.write(lambda c: dispatcher_inputs.record(c, decision))
     if trial is None or not is_in_time:
         return
+    if (replaced := trial.decision) is not None:
+        turn.write(lambda c: dispatcher_inputs.carry_out(c, replaced, 0))
     trial.decision, trial.milestone = decision, _milestone(message.milestone)
     why = transitions.describe_decision(decision)
     if trial.row.status is TrialStatus.PAUSED:
