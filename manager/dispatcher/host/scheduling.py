@@ -12,7 +12,7 @@ during a replay: what was true of a trial in between must not reach it.
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from proctor.manager.dispatcher import protocol

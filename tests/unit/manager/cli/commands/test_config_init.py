@@ -95,9 +95,14 @@ def test_what_it_writes_is_a_valid_configuration(tmp_path: Path, invoke, text: s
     assert checked.exit_code == 0, checked.stderr
 
 
-@pytest.mark.parametrize(
-    "script", sorted(Path(__file__).parents[5].glob("examples/*/t*.py")), ids=lambda path: path.parent.name
-)
+SCRIPTS = [
+    path
+    for path in sorted(Path(__file__).parents[5].glob("examples/*/t*.py"))
+    if path.parent.name != "pbt-toy"  # its one parameter is a pair of numbers: there is no range to guess
+]
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.parent.name)
 def test_it_understands_the_examples(tmp_path: Path, script: Path) -> None:
     facts = read_script(script)
     assert facts.searched

@@ -267,7 +267,7 @@ def test_secrets_are_handed_over_and_not_posted(rest: FakeRest, home: Path, tmp_
     loaded = SimpleNamespace(
         mapping={"password": "********"},
         secrets={"machine_list.0.password": "hush"},
-        config=SimpleNamespace(tuner=None, assessor=None),
+        config=SimpleNamespace(tuner=None, assessor=None, trial_scheduler=None),
     )
     with Client(home=home) as client:
         submit(client, loaded, tmp_path / "experiment.yml")
