@@ -151,6 +151,9 @@ class HyperBandScheduler(MetricScheduler):
     """Li et al., "Hyperband: A Novel Bandit-Based Approach to Hyperparameter Optimization" (JMLR 2018), with Ray Tune's
     arguments and brackets. The brackets with the fewest trials are filled first."""
 
+    fills_largest_first = False
+    """Whether it is those with the most."""
+
     def __init__(
         self,
         *,
@@ -170,6 +173,8 @@ class HyperBandScheduler(MetricScheduler):
         self._stops_last = stop_last_trials
         self._plan = [(size, milestones) for size, milestones in band(max_t, reduction_factor) if milestones[0] >= 1]
         """Of each bracket of a band, in the order in which they are filled."""
+        if self.fills_largest_first:
+            self._plan.reverse()
         self._brackets: dict[int, _Bracket] = {}
         """Those with living trials, and the one that is being filled."""
         self._opened = 0
@@ -370,25 +375,7 @@ class BohbScheduler(HyperBandScheduler):
     tuner that learns, TPE. The brackets with the most trials and the least training of each are filled first, so that
     the tuner has results to learn from early."""
 
-    def __init__(
-        self,
-        *,
-        time_attr: str = TRAINING_ITERATION,
-        max_t: int = 81,
-        reduction_factor: float = 3,
-        stop_last_trials: bool = True,
-        seed: int = 0,
-        optimize_mode: str = "maximize",
-    ) -> None:
-        super().__init__(
-            time_attr=time_attr,
-            max_t=max_t,
-            reduction_factor=reduction_factor,
-            stop_last_trials=stop_last_trials,
-            seed=seed,
-            optimize_mode=optimize_mode,
-        )
-        self._plan.reverse()
+    fills_largest_first = True
 
 
 def band(max_t: float, factor: float) -> Iterator[tuple[int, tuple[float, ...]]]:
