@@ -194,6 +194,8 @@ class PlayedExperiment:
     """
 
     places, trials = 3, 12
+    late = 0.2
+    """The share of pauses that come too late."""
 
     def __init__(
         self,
@@ -331,6 +333,20 @@ class PlayedExperiment:
         else:
             trial.step += 1
             self._judge(number, self._call("on_trial_result", number, self._report(trial)))
+            self._take_stops()
+            if trial.is_paused:
+                self._be_late(number)
+
+    def _be_late(self, number: int) -> None:
+        """Now and then a trial that is to pause has finished or failed meanwhile, or is found running nevertheless."""
+        chance = self._random.random()
+        if chance < self.late / 4:
+            self._end(number, "on_trial_error")
+        elif chance < self.late / 2:
+            self._end(number, "on_trial_complete", self._report(self._trials[number]))
+        elif chance < self.late:
+            self._set_running(number)
+            self._call("on_trial_resume", number, False)
             self._take_stops()
 
     def _report(self, trial: _PlayedTrial) -> TrialReport:

@@ -96,8 +96,11 @@ class Halving(TrialScheduler):
 
     on_trial_error = on_trial_remove
 
+    def on_trial_complete(self, trial: int, result: TrialReport | None) -> None:
+        self.on_trial_remove(trial)
+
     def on_trial_resume(self, trial: int, chosen: bool = True) -> None:
-        self.winners.remove(trial)
+        self.on_trial_remove(trial)
 
     def choose_trial_to_run(self, request: int, can_start: bool) -> NextTrial | None:
         if self.winners:
@@ -235,3 +238,19 @@ def test_an_experiment_that_never_ends_is_a_problem() -> None:
 def test_tables_that_cannot_be_shown_fail(tables: Any) -> None:
     with pytest.raises(AssertionError):
         check_tables(tables)
+
+
+class Forgetful(Halving):
+    """It does not expect that a trial finishes before it can pause."""
+
+    def on_trial_complete(self, trial: int, result: TrialReport | None) -> None:
+        """Nothing."""
+
+
+def test_a_scheduler_that_chooses_a_trial_which_has_finished_before_its_pause_is_found() -> None:
+    problems = []
+    for seed in range(20):
+        played = PlayedExperiment(Forgetful, {}, 6, seed=seed)
+        played.play()
+        problems += played.problems
+    assert any("has ended" in problem or "is not paused" in problem for problem in problems)
