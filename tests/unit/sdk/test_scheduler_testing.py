@@ -240,7 +240,7 @@ def test_tables_that_cannot_be_shown_fail(tables: Any) -> None:
         check_tables(tables)
 
 
-class Forgetful(Halving):
+class TooTrusting(Halving):
     """It does not expect that a trial finishes before it can pause."""
 
     def on_trial_complete(self, trial: int, result: TrialReport | None) -> None:
@@ -250,7 +250,7 @@ class Forgetful(Halving):
 def test_a_scheduler_that_chooses_a_trial_which_has_finished_before_its_pause_is_found() -> None:
     problems = []
     for seed in range(20):
-        played = PlayedExperiment(Forgetful, {}, 6, seed=seed)
+        played = PlayedExperiment(TooTrusting, {}, 6, seed=seed)
         played.play()
         problems += played.problems
     assert any("has ended" in problem or "is not paused" in problem for problem in problems)
