@@ -23,6 +23,7 @@ from typing import Any, Final
 
 __all__ = [
     "CONTINUE",
+    "MOST_ROWS",
     "START",
     "CloneChoice",
     "ContinueVerdict",
@@ -35,6 +36,8 @@ __all__ = [
 ]
 
 
+MOST_ROWS = 300
+"""Of a table that `TrialScheduler.describe` returns; people see no more."""
 _MOST_TIME = 1e300
 
 
@@ -46,7 +49,7 @@ class TrialReport:
     """The trial's `default`, which may be NaN or an infinity; NaN of a final metric without one.
     An intermediate metric without a `default` is not passed to the scheduler."""
     step: int
-    """How far the trial is: the `step` that it reported, else the number of its metrics so far, from 1."""
+    """The step that the trial has reached: the one that it reported, else the number of its metrics so far, from 1."""
     seconds: float | None = None
     """How long the trial has run, by its machine's clock; None where that is unknown."""
     metrics: Mapping[str, Any] = field(default_factory=dict)

@@ -21,6 +21,7 @@ from proctor.manager.dispatcher.host.interface import HostedTuner, Send, succeed
 from proctor.manager.dispatcher.protocol import ReportedMetric, from_wire, to_wire
 from proctor.sdk.metrics import from_json_word, to_json_word
 from proctor.sdk.scheduler import (
+    MOST_ROWS,
     CloneChoice,
     PauseVerdict,
     ResumeChoice,
@@ -30,8 +31,8 @@ from proctor.sdk.scheduler import (
     TrialScheduler,
 )
 
-MOST_TABLES, MOST_ROWS, MOST_COLUMNS = 20, 300, 20
-"""What people see of a scheduler at most."""
+MOST_TABLES, MOST_COLUMNS = 20, 20
+"""What people see of a scheduler at most, besides `MOST_ROWS` of a table."""
 _LONGEST_TEXT = 300
 
 

@@ -6,7 +6,7 @@ Both compare a trial with those that were at the same rung before, and wait for 
 * `stopping` judges a trial when it reaches a rung: it stops unless it is among the best 1/`reduction_factor` so far.
 * `promotion` pauses every trial at every rung, and gives a free place to the best one that has earned it; to a new
   trial only if there is none. A trial that is paused early may still win, when more have been there. When no new trial
-  may start, none runs and none has come to the last rung, the best one of the highest rung is promoted all the same:
+  may start, none runs and none has come to the last rung, the best one of the highest rung is promoted anyway:
   else a few trials would end with no result at all.
 
 A trial has one rung at a time: the highest at which it has been recorded. Rungs that it skipped, because it reports
@@ -224,7 +224,7 @@ class AshaScheduler(MetricScheduler):
             self._clear_top(self._brackets[state.bracket][state.rung])
 
     def on_trial_resume(self, trial: int, chosen: bool = True) -> None:
-        """Promote the trial if it has earned it; else it runs without leave, and pauses at its next result."""
+        """Promote the trial if it has earned it; else it runs without being promoted, and pauses at its next result."""
         state = self._trials.get(trial)
         if state is None or not state.due:
             return

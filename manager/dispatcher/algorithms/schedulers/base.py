@@ -5,10 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from proctor.manager.dispatcher.algorithms.base import loss_of
-from proctor.sdk.scheduler import TrialReport, TrialScheduler
-
-MOST_ROWS = 300
-"""Of a table that people read; more are not shown of any scheduler."""
+from proctor.sdk.scheduler import MOST_ROWS, TrialReport, TrialScheduler
 
 TRAINING_ITERATION = "training_iteration"
 """The `time_attr` of which steps are known beforehand."""

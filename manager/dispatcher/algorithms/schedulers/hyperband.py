@@ -6,7 +6,7 @@ trains these up to `reduction_factor` times as long, and so on, up to `max_t`. T
 trials with little training each to a few that are trained to the end at once, for about the same sum. When a band is
 full, the next one begins.
 
-Nothing waits for ever. A trial that ends in any way leaves its bracket, which then waits for the others only. A bracket
+Nothing waits forever. A trial that ends in any way leaves its bracket, which then waits for the others only. A bracket
 that is not full yet waits for new trials as long as there can be any. When a place is free and no new trial may start,
 it counts as full: what `choose_trial_to_run` returns is the choice after that cut. The cut itself is made when the
 choice is carried out, in `on_trial_resume`, because a choice changes nothing. A trial that resumes by itself closes no

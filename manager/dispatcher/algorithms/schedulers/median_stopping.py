@@ -48,7 +48,7 @@ class _History:
     """Of the losses up to each of them."""
 
     def add(self, time: float, loss: float) -> None:
-        """Append a result; a trial that went back makes anew what it had done from there."""
+        """Append a result; a trial that went back repeats what it had done from there."""
         kept = bisect_left(self.times, time)
         del self.times[kept:], self.losses[kept:], self.best[kept:], self.sums[kept:]
         self.best.append(min(loss, self.best[-1]) if kept else loss)

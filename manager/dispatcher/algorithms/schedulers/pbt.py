@@ -54,7 +54,7 @@ MutationAxes = Mapping[str, Any]
 class Mutations:
     """What changes in the parameters that a trial takes over from a better one.
 
-    Each parameter is drawn anew with some probability. Otherwise one of a list moves to a neighbor in it, and a number
+    Each parameter is resampled with some probability. Otherwise one of a list moves to a neighbor in it, and a number
     is multiplied by a factor. Whatever comes out is a value of the search space: moved to the nearest end of its range,
     and to the nearest step.
     """
@@ -310,9 +310,8 @@ class PbtScheduler(MetricScheduler):
         state = self._trials.get(trial)
         if state is None:
             return
-        if chosen and state.waits and self._is_choice_of_incomplete(trial):
-            self._is_complete = True
-            self._compare_all()
+        if chosen:
+            self._complete_for(trial, state)
         if state.exploits and not self._donors(trial):
             state.exploits = False
         state.paused = False
@@ -323,9 +322,7 @@ class PbtScheduler(MetricScheduler):
         state = self._trials.get(trial)
         if state is None:
             return
-        if state.waits and self._is_choice_of_incomplete(trial):
-            self._is_complete = True
-            self._compare_all()
+        self._complete_for(trial, state)
         state.parameters, state.parent = parameters, donor
         state.generation += 1
         if donor in self._trials:
@@ -342,7 +339,7 @@ class PbtScheduler(MetricScheduler):
         if ready:
             return self._continuation(min(ready)[1], self._trials[min(ready)[1]].exploits)
         if not can_start and self._all_wait():
-            return self._choice_of_incomplete()
+            return self._first_if_complete_now()
         return None
 
     def next_milestone(self, trial: int) -> int | None:
@@ -433,7 +430,7 @@ class PbtScheduler(MetricScheduler):
         lower, _ = self._quantiles()
         return [trial for trial in lower if self._donors(trial)]
 
-    def _choice_of_incomplete(self) -> scheduler.NextTrial | None:
+    def _first_if_complete_now(self) -> scheduler.NextTrial | None:
         """Return what continues first if the population counts as complete as it is."""
         paused = [(state.time, trial) for trial, state in self._trials.items() if state.paused]
         if not paused:
@@ -441,11 +438,14 @@ class PbtScheduler(MetricScheduler):
         trial = min(paused)[1]
         return self._continuation(trial, trial in self._exploiting())
 
-    def _is_choice_of_incomplete(self, trial: int) -> bool:
-        if self._is_complete or not self._all_wait():
-            return False
-        choice = self._choice_of_incomplete()
-        return isinstance(choice, (ResumeChoice, CloneChoice)) and choice.trial == trial
+    def _complete_for(self, trial: int, state: _Trial) -> None:
+        """Count the population as complete and compare it, if that is why the trial was chosen."""
+        if not state.waits or self._is_complete or not self._all_wait():
+            return
+        choice = self._first_if_complete_now()
+        if isinstance(choice, (ResumeChoice, CloneChoice)) and choice.trial == trial:
+            self._is_complete = True
+            self._compare_all()
 
     def _leave(self, trial: int) -> None:
         self._trials.pop(trial, None)
