@@ -126,12 +126,17 @@ class RealManager:
         return list(self.client.trials(experiment_id, sort="sequence_id"))
 
     def until(self, look: Callable[[], T | None], what: str) -> T:
-        """Look now and after every change that the manager tells of, until there is something."""
+        """Look now and after every change that the manager tells of, until there is something.
+
+        It is in vain once the manager has told of nothing for a while: what imports PyTorch and more takes long on a busy
+        machine, and the tests' own limit ends what never does.
+        """
         gives_up = time.monotonic() + PATIENCE_SECONDS
         with Watch(self.client.events()) as watch:
             while not (found := look()):
                 assert time.monotonic() < gives_up, f"waited in vain for {what}\n{self.said()}"
-                watch.wait(1.0)
+                if watch.wait(1.0):
+                    gives_up = time.monotonic() + PATIENCE_SECONDS
         return found
 
     def until_status(self, experiment_id: str, *statuses: str) -> Row:

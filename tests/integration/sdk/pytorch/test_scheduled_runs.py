@@ -238,7 +238,11 @@ def test_the_trainer_is_stopped_by_asha(run: Any) -> None:
 
 @pytest.mark.parametrize(
     ("framework", "scheduler"),
-    [*((framework, "ASHA, promotion") for framework in SCRIPTS), ("trainer", "HyperBand")],
+    [
+        ("trainer", "ASHA, promotion"),
+        ("trainer", "HyperBand"),
+        *(pytest.param(name, "ASHA, promotion", marks=pytest.mark.long) for name in ("lightning", "transformers")),
+    ],
 )
 def test_a_paused_run_continues_from_its_checkpoint(run: Any, framework: str, scheduler: str) -> None:
     assert check(run(framework, scheduler)) == {"resume"}
