@@ -249,7 +249,7 @@ class LogSettings:
 
 @dataclass(frozen=True)
 class DispatcherSettings:
-    """How the processes that host tuners and assessors are treated."""
+    """How the processes that host tuners, assessors and trial schedulers are treated."""
 
     patience_seconds: float = 60.0
     """After how long without an answer a suspended or deadlocked one is killed and started again. One that computes has

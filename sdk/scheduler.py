@@ -23,8 +23,12 @@ from typing import Any, Final
 
 __all__ = [
     "CONTINUE",
+    "MOST_COLUMNS",
     "MOST_ROWS",
+    "MOST_TABLES",
     "START",
+    "TIME_TOTAL",
+    "TRAINING_ITERATION",
     "CloneChoice",
     "ContinueVerdict",
     "PauseVerdict",
@@ -36,8 +40,10 @@ __all__ = [
 ]
 
 
-MOST_ROWS = 300
-"""Of a table that `TrialScheduler.describe` returns; people see no more."""
+MOST_TABLES, MOST_COLUMNS, MOST_ROWS = 20, 20, 300
+"""Of what `TrialScheduler.describe` returns; people see no more."""
+TRAINING_ITERATION, TIME_TOTAL = "training_iteration", "time_total_s"
+"""Ray Tune's names for the resources that each trial uses up: its steps, and the seconds that it runs."""
 _MOST_TIME = 1e300
 
 
@@ -59,9 +65,9 @@ class TrialReport:
         """Return the resource used so far: the step for "training_iteration", the seconds for "time_total_s", else
         the metric of that name. NaN where there is no finite one."""
         found: Any
-        if attribute == "training_iteration":
+        if attribute == TRAINING_ITERATION:
             found = self.step
-        elif attribute == "time_total_s":
+        elif attribute == TIME_TOTAL:
             found = self.seconds
         else:
             found = self.metrics.get(attribute)

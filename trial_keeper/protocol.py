@@ -19,7 +19,7 @@ Everything may be sent again: launches are idempotent by job id, chunks by (job,
 
 import hashlib
 import hmac
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from enum import Enum
 from functools import cache
 from types import NoneType, UnionType
@@ -227,6 +227,11 @@ class Update:
     token: str
     max_duration_seconds: float | None
     milestone: int | None = None  # the step at whose report its trial waits; NO_MILESTONE: none; None: stays as it is
+
+    def applied_to(self, launch: Launch) -> Launch:
+        """The launch with what this changes."""
+        milestone = launch.milestone if self.milestone is None else self.milestone
+        return replace(launch, max_duration_seconds=self.max_duration_seconds, milestone=milestone)
 
 
 @dataclass(frozen=True)

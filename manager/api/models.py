@@ -60,7 +60,7 @@ class Objective(Resource):
     metric: str = Field(examples=["default"])
     """The key of a reported mapping that holds the number; a metric that is just a number is that number."""
     direction: Direction = Field(examples=["maximize"])
-    """Which values are better: for tuner and assessor, `best`, the curve of the best and the page."""
+    """Which values are better: for the algorithms, `best`, the curve of the best and the page."""
 
 
 class UnusableMachine(Resource):

@@ -74,7 +74,7 @@ def refusal(algorithm: Validated, class_args: Mapping[str, Any], caller: Caller)
 
 
 def class_problem(kind: str, class_name: str, code_directory: str, caller: Caller) -> str:
-    """Why `module.Class` is no tuner or assessor (`kind`) that can be used, in a sentence; "" where it is one.
+    """Why `module.Class` is no algorithm of this kind that can be used, in a sentence; "" where it is one.
 
     The module is imported from the folder. Takes TIME_LIMIT_SECONDS at most. Never raises for what the user's code
     does.

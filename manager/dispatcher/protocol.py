@@ -3,9 +3,10 @@
 The manager's side of the conversation is the experiment's *input log*: every message that changes what the algorithm
 knows carries a `position` in one total order that the store keeps. Requests are inputs too: which trial runs next is
 asked, and answered by a new one, by one that is resumed, by one that continues from another's checkpoint, or by none.
-So a dispatcher that was killed is brought back by sending it `Initialize` and then the same inputs again; a
-`RequestTrialJobs` that had been answered carries the answers, and the host restores those instead of asking the
-algorithm again. What it then decides next is what it would have decided.
+So a dispatcher that was killed is brought back by sending it `Initialize`, with the newest state that it has saved, and
+then the same inputs again, or those after that state; a `RequestTrialJobs` that had been answered carries the answers,
+and the host restores those instead of asking the algorithm again. What it then decides next is what it would have
+decided.
 
 Values that JSON has no word for travel as the strings "NaN", "Infinity" and "-Infinity".
 """

@@ -1,7 +1,7 @@
 """How an experiment's dispatcher process is started: with which interpreter, in which environment.
 
-Built-in algorithms run in the manager's own interpreter. A user's own tuner or assessor runs in the interpreter that
-`create` was called with, so that it finds what it imports; `proctor` and the `nni` shim are put first on its path.
+Built-in algorithms run in the manager's own interpreter. A class of the user's runs in the interpreter that `create`
+was called with, so that it finds what it imports; `proctor` and the `nni` shim are put first on its path.
 """
 
 import json

@@ -293,7 +293,7 @@ class Client(ResultCalls, TrialCalls):
         return self._post("/stop-all")
 
     def dispatcher_log(self, experiment_id: str, *, offset: int = 0, limit: int | None = None) -> LogPiece:
-        """A stretch of what tuner and assessor printed."""
+        """A stretch of what tuner, assessor and trial scheduler printed."""
         query: Query = {"source": "dispatcher", "offset": offset, "limit": limit}
         return self._log(path_of("experiments", experiment_id, "logs"), query)
 

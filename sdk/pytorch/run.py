@@ -6,7 +6,6 @@ differ, learning rates, which a resumed optimizer has from its checkpoint, whate
 of its trial, which may be others in a clone.
 """
 
-import json
 import logging
 import math
 import sys
@@ -29,7 +28,7 @@ from proctor.sdk.pytorch.data.module import DataModule
 from proctor.sdk.pytorch.distributed.processes import HandoverQueue
 from proctor.sdk.pytorch.distributed.ranks import Ranks
 from proctor.sdk.pytorch.model import GIVEN, Model, Parts, Record, RunView, TrainingState, overrides
-from proctor.sdk.pytorch.setup_options import Rates, SetupOptions, read_rates
+from proctor.sdk.pytorch.setup_options import Rates, SetupOptions, is_clone, read_rates
 from proctor.sdk.trial import is_in_trial
 
 LOGGER = logging.getLogger("proctor.sdk.pytorch")
@@ -197,8 +196,7 @@ def compare_parameters(run: Run, saved: "Mapping[str, Any]") -> None:
     :param saved: what `describe_settings` returned then.
     """
     before = saved.get(_PARAMETERS)
-    texts = [json.dumps(value, sort_keys=True) for value in (before, run.parameters)]
-    if before is not None and run.parameters is not None and texts[0] != texts[1]:
+    if is_clone(before, run.parameters):
         run.parameters_before = before
     run.options.before = dict(saved.get(_OPTIONS) or {})
 

@@ -158,20 +158,16 @@ def _with_arguments(
         bases = group["base_lrs"]
         return {"base_lrs": bases}, {"base_lrs": [now["lr"] if base == before["lr"] else base for base in bases]}
     begun = {**group, "lr": _first_rate(group)} if "lr" in group else dict(group)
-    same = [name for name in now if name in begun and _plain_text(begun[name]) == _plain_text(before.get(name))]
+    same = [name for name in now if name in begun and _sorted_text(begun[name]) == _sorted_text(before.get(name))]
     was, becomes = {name: begun[name] for name in same}, {name: now[name] for name in same}
     if "lr" in same and "initial_lr" in group:
         was["initial_lr"], becomes["initial_lr"] = was["lr"], becomes["lr"]
     return was, becomes
 
 
-def _plain_text(value: Any) -> str:
-    """The same for a list and a tuple."""
-    return json.dumps(value)
-
-
-def _sorted_text(parameters: Any) -> str:
-    return json.dumps(parameters, sort_keys=True)
+def _sorted_text(value: Any) -> str:
+    """The same for a list and a tuple, and for mappings in any order."""
+    return json.dumps(value, sort_keys=True)
 
 
 def _plain(group: "Mapping[str, Any]") -> "dict[str, Any]":

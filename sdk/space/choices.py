@@ -51,6 +51,10 @@ class Choice(Parameter):
         except KeyError:
             raise self._not_mine(value) from None
 
+    def neighbor(self, value: Any, distance: int) -> Any:
+        """Return the option that is so many places after that of `value`; at most the first or the last one."""
+        return self.options[min(max(self.index_of(value) + distance, 0), len(self.options) - 1)]
+
     def value_at(self, index: int) -> Any:
         """Return different option number `index`, in the order they are written."""
         if not 0 <= index < self.size:

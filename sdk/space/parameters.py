@@ -252,6 +252,10 @@ class Normal(Parameter):
         x = NormalDist(self.mu, self.sigma).inv_cdf(u)
         return _to_step(_exp(x) if self.log else x, self.q)
 
+    def nearest(self, x: float) -> float:
+        """Return the step that a number is rounded to; it may be no value of a lognormal axis."""
+        return _to_step(x, self.q)
+
     def to_unit(self, value: Any) -> float:
         """Return the share of draws below `value`."""
         from statistics import NormalDist

@@ -42,10 +42,7 @@ class ExpectedJob:
                     command = replace(command, milestone=self.update.milestone)
                 self.update = command
                 if self.launch is not None:
-                    limit, milestone = command.max_duration_seconds, command.milestone
-                    if milestone is None:
-                        milestone = self.launch.milestone
-                    self.launch = replace(self.launch, max_duration_seconds=limit, milestone=milestone)
+                    self.launch = command.applied_to(self.launch)
 
 
 class ExpectedJobs:

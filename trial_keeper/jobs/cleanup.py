@@ -1,12 +1,11 @@
-"""Stopping and ending jobs apart from the keeper's table: what a trial is sent when it must stop, the processes that
-are left of a job whose reaper is gone, and all jobs of a keeper that is gone.
+"""Ending jobs apart from the keeper's table: the processes that are left of a job whose reaper is gone, and all jobs of
+a keeper that is gone.
 
 The last of these (`end_jobs`) ends jobs through their reapers where these live, and in their place where they do not.
 Its caller holds the keeper's lock, so that no keeper adopts or starts jobs meanwhile. It writes what the keeper itself
 would have written, so that a keeper that is started later reports the ends.
 """
 
-import json
 import os
 import select
 import signal
@@ -16,8 +15,8 @@ from pathlib import Path
 
 from proctor.sdk.checkpoints.saving import checkpoint_folder
 from proctor.sdk.failpoints import failpoint
-from proctor.sdk.files import lock_file, remove_file, replace_file
-from proctor.sdk.protocol import CAN_SAVE_FILE, CONTROL_FILE, ENV_CHECKPOINT_STORAGE
+from proctor.sdk.files import lock_file, remove_file
+from proctor.sdk.protocol import CAN_SAVE_FILE, ENV_CHECKPOINT_STORAGE
 from proctor.trial_keeper.jobs.records import (
     JobRecord,
     ProcessRecord,
@@ -27,6 +26,7 @@ from proctor.trial_keeper.jobs.records import (
     read_exit,
     with_stop,
     write_exit,
+    write_stop,
 )
 from proctor.trial_keeper.linux.identity import boot_id, is_alive, open_pidfd, start_time
 from proctor.trial_keeper.linux.processes import (
@@ -195,20 +195,6 @@ def can_save(launch: Launch) -> bool:
         return False
 
 
-def write_control(directory: str, stop: StopRecord, *, now: float) -> None:
-    """Write the stop for the trial. Raises OSError.
-
-    :param now: Unix time; the deadline of a stop that leaves no time to save.
-    """
-    body = {
-        "stop": True,
-        "reason": stop.detail or stop.reason,
-        "request": stop.request,
-        "deadline": now + stop.seconds_left(now),
-    }
-    replace_file(os.path.join(directory, CONTROL_FILE), json.dumps(body).encode(), durable=False, mode=0o644)
-
-
 def count_running(directory: Path) -> int:
     """How many jobs of the records have not ended."""
     return sum(read_exit(record.launch.directory) is None for record in _read_records(directory)[1])
@@ -247,7 +233,7 @@ def _write_stop(folder: RecordFolder, record: JobRecord) -> None:
         folder.write([record])
     if record.stop is not None:
         with suppress(OSError):
-            write_control(record.launch.directory, record.stop, now=time.time())
+            write_stop(record.launch.directory, record.stop, now=time.time())
 
 
 def _has_ended(folder: RecordFolder, record: JobRecord, notified: set[int]) -> bool:

@@ -15,7 +15,7 @@ from proctor.sdk.files import is_locked, remove_file, replace_file, set_aside, s
 from proctor.sdk.json_input import LATEST_TIME
 from proctor.sdk.protocol import CONTROL_FILE, EXIT_FILE, NO_MILESTONE
 from proctor.trial_keeper.linux.files import open_regular_file, read_regular_file, write_replacement
-from proctor.trial_keeper.protocol import Exit, JsonObject, Launch, Update, from_json, to_json
+from proctor.trial_keeper.protocol import Exit, JsonObject, Launch, from_json, to_json
 
 _RECORD_SUFFIX = ".json"
 _PROCESS_SUFFIX = ".process"
@@ -240,16 +240,27 @@ def with_stop(record: JobRecord, stop: StopRecord) -> JobRecord:
     return replace(record, stop=replace(first, grace_seconds=grace, save_seconds=save, deadline=deadline))
 
 
-def with_update(record: JobRecord, update: Update) -> JobRecord:
-    """The record with another duration limit, and another milestone if the update knows it."""
-    milestone = record.launch.milestone if update.milestone is None else update.milestone
-    launch = replace(record.launch, max_duration_seconds=update.max_duration_seconds, milestone=milestone)
-    return replace(record, launch=launch)
-
-
 def write_milestone(directory: str, milestone: int) -> None:
     """Write at which step the trial waits; NO_MILESTONE: at none. Not for one that is to stop. Raises OSError."""
     body = {} if milestone == NO_MILESTONE else {"milestone": milestone}
+    _replace_control(directory, body)
+
+
+def write_stop(directory: str, stop: StopRecord, *, now: float) -> None:
+    """Write the stop for the trial. Raises OSError.
+
+    :param now: Unix time; the deadline of a stop that leaves no time to save.
+    """
+    body = {
+        "stop": True,
+        "reason": stop.detail or stop.reason,
+        "request": stop.request,
+        "deadline": now + stop.seconds_left(now),
+    }
+    _replace_control(directory, body)
+
+
+def _replace_control(directory: str, body: JsonObject) -> None:
     replace_file(os.path.join(directory, CONTROL_FILE), json.dumps(body).encode(), durable=False, mode=0o644)
 
 

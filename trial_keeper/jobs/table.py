@@ -25,7 +25,6 @@ from proctor.trial_keeper.jobs.cleanup import (
     find_reaper,
     signal_reaper,
     unknown_exit,
-    write_control,
 )
 from proctor.trial_keeper.jobs.disk_space import DiskWatch
 from proctor.trial_keeper.jobs.job import Job
@@ -48,9 +47,9 @@ from proctor.trial_keeper.jobs.records import (
     read_exit,
     sync_exit,
     with_stop,
-    with_update,
     write_exit,
     write_milestone,
+    write_stop,
 )
 from proctor.trial_keeper.linux.identity import boot_id, describe_stop, is_alive, open_pidfd
 from proctor.trial_keeper.linux.tasks import TaskGroup
@@ -168,7 +167,7 @@ class JobTable:
         if job is None or job.exit is not None:
             return
         before = job.record.launch
-        job.record = with_update(job.record, command)
+        job.record = replace(job.record, launch=command.applied_to(before))
         milestone = job.record.launch.milestone
         has_moved = milestone != before.milestone
         if has_moved and milestone is not None and job.record.stop is None:
@@ -536,7 +535,7 @@ class JobTable:
             return
         seconds = stop.seconds_left(now)
         try:
-            write_control(job.directory, stop, now=now)
+            write_stop(job.directory, stop, now=now)
         except OSError as error:  # it could not know, so there is nothing to wait for
             log.warning("control.json of job %s cannot be written: %s", job.job_id, error)
             seconds = 0.0

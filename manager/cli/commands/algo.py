@@ -10,6 +10,7 @@ from proctor.manager.cli.identifiers import OneOf
 from proctor.manager.cli.lazy import alias, examples
 from proctor.manager.cli.output import Column, Format, echo, output_option, print_list, print_one, print_table
 from proctor.manager.cli.session import CliSession, with_session
+from proctor.manager.dispatcher.algorithms.catalog import KINDS
 
 ALGORITHMS = (
     Column("NAME", lambda row: row["name"]),
@@ -33,9 +34,6 @@ ARGUMENTS = (
     Column("DEFAULT", lambda row: "required" if row.get("required") else str(row.get("default"))),
     Column("MEANING", lambda row: str(row.get("description", "")), wraps=True),
 )
-
-
-KINDS = ("tuner", "assessor", "trialScheduler")
 
 
 @click.group(epilog=examples("proctor algo list", "proctor algo show TPE"))

@@ -52,7 +52,7 @@ def manager(session: CliSession, follow: bool, tail: int | None, head: int | Non
 @length_options
 @with_session
 def dispatcher(session: CliSession, experiment: str | None, follow: bool, tail: int | None, head: int | None) -> None:
-    """Print the output of an experiment's tuner and assessor."""
+    """Print the output of an experiment's tuner, assessor and trial scheduler."""
     found = find_experiment(session.client, experiment, ended_too=True)
     _print(_dispatcher_log(session, found), follow, tail, head)
 
@@ -140,7 +140,7 @@ def stdout(session: CliSession, experiment: str | None, path: bool, tail: int | 
 @nnictl_options
 @with_session
 def stderr(session: CliSession, experiment: str | None, path: bool, tail: int | None, head: int | None) -> None:
-    """Print the manager's log; with an ID, what that experiment's tuner and assessor printed. The name is nnictl's."""
+    """Print the manager's log; with an ID, what that experiment's algorithms printed. The name is nnictl's."""
     found = None if experiment is None else find_experiment(session.client, experiment, ended_too=True)
     if path:
         echo(str(session.home.manager_log if found is None else Path(found["directory"]) / "log" / "dispatcher.log"))

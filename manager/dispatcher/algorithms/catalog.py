@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from proctor.sdk.scheduler import TIME_TOTAL, TRAINING_ITERATION
+
 TUNER = "tuner"
 ASSESSOR = "assessor"
 TRIAL_SCHEDULER = "trialScheduler"
@@ -186,14 +188,14 @@ _UNUSED_MODE = _mode("maximize", _NO_EFFECT)
 
 def _time_attr(default: str) -> Argument:
     return Argument(
-        "time_attr", str, default, "what is used up: training_iteration (steps), time_total_s, or a reported metric"
+        "time_attr", str, default, f"what is used up: {TRAINING_ITERATION} (steps), {TIME_TOTAL}, or a reported metric"
     )
 
 
 _STOP_LAST = Argument("stop_last_trials", bool, True, "whether trials that have used max_t are stopped")
 _HYPERBAND = (
     _mode("maximize"),
-    _time_attr("training_iteration"),
+    _time_attr(TRAINING_ITERATION),
     Argument("max_t", float, 81, "what a trial may use at most", minimum=1),
     Argument("reduction_factor", float, 3, "of so many trials one continues, and so many times as far", minimum=2),
     _STOP_LAST,
@@ -318,7 +320,7 @@ BUILTINS = (
             _mode("maximize"),
             Argument("type", str, "stopping", "what becomes of the others: they are stopped, or paused and perhaps "
                      "promoted later", choices=("stopping", "promotion")),
-            _time_attr("training_iteration"),
+            _time_attr(TRAINING_ITERATION),
             Argument("max_t", float, 100, "what a trial may use at most", minimum=1),
             Argument("grace_period", float, 1, "what each trial may use before it is judged: the lowest rung",
                      minimum=1),
@@ -344,7 +346,7 @@ BUILTINS = (
         "stops trials whose best is worse than the median of the others' means",
         (
             _mode("maximize"),
-            _time_attr("time_total_s"),
+            _time_attr(TIME_TOTAL),
             Argument("grace_period", float, 60.0, "what each trial may use before it is judged", minimum=0),
             Argument("min_samples_required", int, 3, "no judgment by fewer other trials", minimum=1),
             Argument("hard_stop", bool, True, "false: poor trials are paused, and continue when there is a free place"),
@@ -356,7 +358,7 @@ BUILTINS = (
         "population based training: poor trials continue from good ones, with other hyperparameters",
         (
             _mode("maximize"),
-            _time_attr("time_total_s"),
+            _time_attr(TIME_TOTAL),
             Argument("population_size", int, 10, "how many trials there are", minimum=2),
             Argument("perturbation_interval", float, 60.0, "what a trial uses between two comparisons", minimum=0),
             Argument("burn_in_period", float, 0.0, "no comparison before this", minimum=0),

@@ -28,7 +28,7 @@ class RegisteredAlgorithm:
 
     name: str
     kind: str
-    """tuner or assessor; advisor (read as tuner) if an earlier version registered it."""
+    """tuner, assessor or trialScheduler; advisor (read as tuner) if an earlier version registered it."""
     class_name: str
     """`module.Class`."""
     code_directory: str

@@ -2,7 +2,7 @@
 
 import importlib
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -62,7 +62,7 @@ def check_algorithm(
         problems = check_order(("class_args",), class_args, builtin)
     problems.extend(_check_installed(builtin))
     if kind == TRIAL_SCHEDULER and not problems:
-        problems.extend(_check_scheduler(builtin, spec.get("class_args") or {}, search_space))
+        problems.extend(_check_scheduler(builtin, class_args, search_space))
     if search_space is not None and kind == TUNER:
         problems.extend(_check_space(builtin, search_space))
     return tuple(problems)
@@ -115,8 +115,6 @@ def create_algorithm(
     builtin = find_builtin(kind, name)
     if problems or builtin is None:
         raise ValueError(f"{kind} {name}: " + "; ".join(map(str, problems)))
-    module, _, class_name = builtin.location.partition(":")
-    factory = getattr(importlib.import_module(f"{__package__}.{module}"), class_name)
     given = class_args if direction is None else {OPTIMIZE_MODE: direction, **class_args}
     arguments = fill_arguments(given, builtin.arguments)
     if kind == TUNER:
@@ -124,8 +122,13 @@ def create_algorithm(
         arguments["seed"] = seed if own_seed is None else own_seed
     if kind == TRIAL_SCHEDULER:
         arguments["seed"] = seed
-    algorithm: BuiltinAlgorithm = factory(**arguments)
-    return algorithm
+    return _load_class(builtin)(**arguments)
+
+
+def _load_class(builtin: Builtin) -> Callable[..., BuiltinAlgorithm]:
+    module, _, class_name = builtin.location.partition(":")
+    found: Callable[..., BuiltinAlgorithm] = getattr(importlib.import_module(f"{__package__}.{module}"), class_name)
+    return found
 
 
 def describe() -> list[dict[str, Any]]:
@@ -201,25 +204,23 @@ def _check_space(builtin: Builtin, space: SearchSpace) -> list[AlgorithmProblem]
 def _check_scheduler(
     builtin: Builtin, class_args: Mapping[str, Any], space: SearchSpace | None
 ) -> list[AlgorithmProblem]:
-    """What is wrong with arguments that are each right."""
-    arguments = fill_arguments(class_args, builtin.arguments)
-    problems = []
-    grace_period, max_t = arguments.get("grace_period"), arguments.get("max_t")
-    if grace_period is not None and max_t is not None and grace_period > max_t:
-        message = f"grace_period {grace_period:g} is more than max_t {max_t:g}: no trial would ever be judged"
-        at = "grace_period" if "grace_period" in class_args else "max_t"
-        problems.append(AlgorithmProblem(("class_args", at), message))
-    if builtin.name == "PBT":
+    """What is wrong with arguments that are each right: what the scheduler itself refuses, and mutations that leave the
+    search space."""
+    written = class_args.get("hyperparam_mutations")
+    if written is not None:
         from proctor.manager.dispatcher.algorithms.schedulers.pbt import check_mutations
 
-        written = arguments["hyperparam_mutations"]
-        found = [] if written is None else check_mutations(written, space)
         path = ("class_args", "hyperparam_mutations")
-        problems.extend(AlgorithmProblem((*path, *where), message) for where, message in found)
-        if not arguments["perturbation_factors"]:
-            message = "expected at least one factor, found none"
-            problems.append(AlgorithmProblem(("class_args", "perturbation_factors"), message))
-    return problems
+        if found := check_mutations(written, space):
+            return [AlgorithmProblem((*path, *where), message) for where, message in found]
+    try:
+        _load_class(builtin)(**fill_arguments(class_args, builtin.arguments))
+    except ValueError as error:
+        name, _, message = str(error).partition(": ")
+        if name in class_args:
+            return [AlgorithmProblem(("class_args", name), message)]
+        return [AlgorithmProblem(("class_args",), str(error))]
+    return []
 
 
 def _check_batch_space(space: SearchSpace) -> list[AlgorithmProblem]:

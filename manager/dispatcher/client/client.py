@@ -1,7 +1,8 @@
 """The manager's end of a dispatcher process: starts it, sends it the input log, restarts it when it dies.
 
-The store's input log is the truth. `send` is called after an input was committed; a dispatcher
-that has just been started is brought up to date from the log, so an input is never sent twice and never skipped.
+The store's input log is the truth. `send` is called after an input was committed; a dispatcher that has just been
+started is brought up to date from the log, from the state that the one before has saved or else from the beginning, so
+an input is never sent twice and never skipped.
 """
 
 import asyncio

@@ -37,7 +37,6 @@ class InProcessChannel(LineChannel):
         """End the conversation. Idempotent."""
         if not self.is_closed:
             self.is_closed = True
-            self._session.send_tables()
             self._session.close()
             self._answers.put_nowait(None)
 

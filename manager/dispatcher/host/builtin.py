@@ -13,7 +13,6 @@ from proctor.manager.dispatcher.algorithms.registry import read_search_space
 from proctor.manager.dispatcher.host.interface import (
     HostedAssessor,
     HostedTuner,
-    Proposals,
     Send,
     ShutdownMode,
     succeeded,
@@ -40,16 +39,16 @@ class BuiltinTuner(HostedTuner):
     def update_search_space(self, message: protocol.UpdateSearchSpace) -> None:
         self.initialize(message.search_space)
 
-    def request(self, message: protocol.RequestTrialJobs) -> Proposals:
+    def request(self, message: protocol.RequestTrialJobs) -> list[int]:
         answers = {answer.parameter_id: answer for answer in message.answers}
-        proposals = Proposals()
+        declined: list[int] = []
         for parameter_id in message.parameter_ids:
             answer = answers.get(parameter_id)
             if answer is not None:
                 self._algorithm.restore(answer.parameter_id, answer.parameters, answer.state)
-            elif proposals.declined or not self._suggest(message.position, parameter_id, proposals):
-                proposals.declined.append(parameter_id)
-        return proposals
+            elif declined or not self._suggest(message.position, parameter_id):
+                declined.append(parameter_id)
+        return declined
 
     def trial_end(self, message: protocol.TrialEnd, pruned: tuple[int, float] | None = None) -> None:
         if self._algorithm.has_parents:
@@ -83,14 +82,13 @@ class BuiltinTuner(HostedTuner):
         self._algorithm.load_state_dict(state["algorithm"])
 
     def close(self, mode: ShutdownMode) -> None:
-        """Nothing: the input log is all that a built-in keeps."""
+        """Nothing: what a built-in keeps is the input log, and the state that its session saves."""
 
-    def _suggest(self, position: int, parameter_id: int, proposals: Proposals) -> bool:
+    def _suggest(self, position: int, parameter_id: int) -> bool:
         try:
             suggestion = self._algorithm.suggest(parameter_id)
         except SpaceExhausted:
             return False
-        proposals.made[parameter_id] = suggestion.parameters
         parent = None if suggestion.parent is None else self._ended.get(suggestion.parent)
         self._send(protocol.NewTrial(position, parameter_id, suggestion.parameters, suggestion.state, parent))
         return True
@@ -121,4 +119,4 @@ class BuiltinAssessor(HostedAssessor):
         self._algorithm.trial_end(message.trial_id, succeeded(message))
 
     def close(self, mode: ShutdownMode) -> None:
-        """Nothing: the input log is all that a built-in keeps."""
+        """Nothing: what a built-in keeps is the input log, and the state that its session saves."""

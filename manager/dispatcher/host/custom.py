@@ -28,7 +28,6 @@ from proctor.manager.dispatcher.host.interface import (
     Call,
     HostedAssessor,
     HostedTuner,
-    Proposals,
     Send,
     ShutdownMode,
     WorkerThread,
@@ -186,9 +185,9 @@ class CustomTuner(HostedTuner):
     def update_search_space(self, message: protocol.UpdateSearchSpace) -> None:
         self._put(message, lambda: self._tuner.update_search_space(message.search_space))
 
-    def request(self, message: protocol.RequestTrialJobs) -> Proposals:
+    def request(self, message: protocol.RequestTrialJobs) -> list[int]:
         self._put(message, partial(self._request, message))
-        return Proposals()
+        return []
 
     def accept_clone(self, parameter_id: int, parameters: Any, *, instead_of: int) -> None:
         """Nothing: its result comes as that of a trial which the tuner has not proposed."""

@@ -76,9 +76,7 @@ class Host:
                 if has_scheduler:
                     timer.notice()
         self._session.stop_asking()
-        if has_scheduler and mode is IN_ORDER:
-            worker.put(self._session.send_tables)
-        if has_own or (has_scheduler and mode is IN_ORDER):  # else nothing is kept but the input log
+        if has_own or (has_scheduler and mode is IN_ORDER):  # else there is nothing to save and nothing to tell
             worker.put(lambda: self._session.close(mode))
             worker.finish(LEAVING_SHARE * mode.seconds)
 

@@ -1,4 +1,5 @@
-"""What a session hosts: one tuner and perhaps one assessor, built in or the user's own, behind the same calls.
+"""What a session hosts: one tuner and perhaps one assessor, built in or the user's own, behind the same calls. A trial
+scheduler has another host, `scheduling`.
 
 Messages are handled in order on a `WorkerThread`; the methods of the user's own algorithms are called on threads of
 their own.
@@ -9,7 +10,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from proctor.manager.dispatcher import protocol
@@ -35,16 +36,6 @@ IN_ORDER = ShutdownMode(30.0, saves=True)
 ABANDONED = ShutdownMode(2.0, saves=False)
 
 
-@dataclass
-class Proposals:
-    """What a tuner has decided of a request at once. One of the user's decides later."""
-
-    made: dict[int, Any] = field(default_factory=dict)
-    """Parameters, by parameter id."""
-    declined: list[int] = field(default_factory=list)
-    """The parameter ids for which it has nothing to propose."""
-
-
 class HostedTuner(ABC):
     """Feeds one tuner with messages. All calls come from one thread."""
 
@@ -60,8 +51,11 @@ class HostedTuner(ABC):
         """Give the tuner a new search space."""
 
     @abstractmethod
-    def request(self, message: protocol.RequestTrialJobs) -> Proposals:
-        """Answer every id that has no answer yet with a new trial, as long as there is something to propose."""
+    def request(self, message: protocol.RequestTrialJobs) -> list[int]:
+        """Answer every id that has no answer yet with a new trial, as long as there is something to propose.
+
+        Returns the parameter ids for which there is nothing; a tuner that proposes later returns none, and sends them.
+        """
 
     @abstractmethod
     def trial_end(self, message: protocol.TrialEnd, pruned: tuple[int, float] | None = None) -> None:

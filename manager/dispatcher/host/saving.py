@@ -64,8 +64,8 @@ class StateSaver:
         self._interval = max(LEAST_INPUTS, len(json.dumps(state)) / BYTES_AN_INPUT)
 
 
-def load(what: str, load_state_dict: Callable[[], Any]) -> bool:
-    """Have a state loaded; False, with the reason in the log, where it cannot be."""
+def try_to_load(what: str, load_state_dict: Callable[[], Any]) -> bool:
+    """Have a state loaded. Returns False, with the reason in the log, where it cannot be."""
     try:
         load_state_dict()
     except Exception:

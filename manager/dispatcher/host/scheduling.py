@@ -21,7 +21,9 @@ from proctor.manager.dispatcher.host.interface import HostedTuner, Send, succeed
 from proctor.manager.dispatcher.protocol import ReportedMetric, from_wire, to_wire
 from proctor.sdk.metrics import from_json_word, to_json_word
 from proctor.sdk.scheduler import (
+    MOST_COLUMNS,
     MOST_ROWS,
+    MOST_TABLES,
     CloneChoice,
     PauseVerdict,
     ResumeChoice,
@@ -31,8 +33,6 @@ from proctor.sdk.scheduler import (
     TrialScheduler,
 )
 
-MOST_TABLES, MOST_COLUMNS = 20, 20
-"""What people see of a scheduler at most, besides `MOST_ROWS` of a table."""
 _LONGEST_TEXT = 300
 
 
@@ -207,7 +207,7 @@ class HostedScheduler:
     def _start(self, position: int, parameter_id: int) -> bool:
         if self._tuner.proposes_later:
             self._add(parameter_id, None)
-        return not self._tuner.request(protocol.RequestTrialJobs(position, [parameter_id])).declined
+        return not self._tuner.request(protocol.RequestTrialJobs(position, [parameter_id]))
 
     def complete(self, message: protocol.NewTrial) -> protocol.NewTrial:
         """What the tuner proposes, with the new trial's milestone. A tuner that proposes later calls this on another

@@ -8,6 +8,7 @@ from typing import Any
 
 from proctor.manager.dispatcher import protocol
 from proctor.manager.dispatcher.algorithms.base import AssessorAlgorithm, TunerAlgorithm
+from proctor.manager.dispatcher.algorithms.catalog import ASSESSOR, TRIAL_SCHEDULER, TUNER
 from proctor.manager.dispatcher.algorithms.registry import BuiltinAlgorithm, create_algorithm
 from proctor.manager.dispatcher.host.builtin import BuiltinAssessor, BuiltinTuner
 from proctor.manager.dispatcher.host.interface import (
@@ -19,7 +20,7 @@ from proctor.manager.dispatcher.host.interface import (
     ShutdownMode,
     WorkerThread,
 )
-from proctor.manager.dispatcher.host.saving import StateSaver, load
+from proctor.manager.dispatcher.host.saving import StateSaver, try_to_load
 from proctor.manager.dispatcher.host.scheduling import HostedScheduler
 from proctor.manager.dispatcher.protocol import FromDispatcher, ToDispatcher
 from proctor.sdk.failpoints import failpoint
@@ -90,9 +91,11 @@ class HostSession:
             self._tuner.stop_asking()
 
     def close(self, mode: ShutdownMode = IN_ORDER) -> None:
-        """Let the user's own algorithms handle what they were sent, save themselves and leave. Nothing of theirs is
-        called afterwards. Called where messages are handled, after the last one."""
+        """Send the last tables; let the user's own algorithms handle what they were sent, save themselves and leave.
+        Nothing of theirs is called afterwards. Called where messages are handled, after the last one."""
         self.stop_asking()
+        if mode.saves:
+            self.send_tables()
         for hosted in (self._tuner, self._assessor):
             if hosted is not None and not self._failed:
                 hosted.close(mode)
@@ -160,7 +163,7 @@ class HostSession:
         if message.assessor is None and message.tuner.class_name is None:
             self._saver = StateSaver(message)
             saved = self._saver.read(message)
-            if saved is not None and load("the algorithms", lambda: self._load_state_dict(saved)):
+            if saved is not None and try_to_load("the algorithms", lambda: self._load_state_dict(saved)):
                 position = message.saved_position
             elif saved is not None:
                 self._make_algorithms(message, second)
@@ -194,7 +197,7 @@ class HostSession:
 
     def _make_tuner(self, message: protocol.Initialize, second: WorkerThread | None) -> HostedTuner:
         if second is None or message.tuner.class_name is None:
-            algorithm = self._create_builtin("tuner", message.tuner, message)
+            algorithm = self._create_builtin(TUNER, message.tuner, message)
             assert isinstance(algorithm, TunerAlgorithm), "the registry keeps tuners and assessors apart"
             return BuiltinTuner(message.tuner.name or "", algorithm, self._propose)
         from proctor.manager.dispatcher.host.custom import CustomTuner
@@ -212,7 +215,7 @@ class HostSession:
         self, spec: protocol.AlgorithmSpec, message: protocol.Initialize, second: WorkerThread | None
     ) -> HostedAssessor:
         if second is None or spec.class_name is None:
-            algorithm = self._create_builtin("assessor", spec, message)
+            algorithm = self._create_builtin(ASSESSOR, spec, message)
             assert isinstance(algorithm, AssessorAlgorithm), "the registry keeps tuners and assessors apart"
             return BuiltinAssessor(algorithm, self.send)
         from proctor.manager.dispatcher.host.custom import CustomAssessor
@@ -225,7 +228,7 @@ class HostSession:
 
     def _make_scheduler(self, spec: protocol.AlgorithmSpec, message: protocol.Initialize) -> TrialScheduler:
         if spec.class_name is None:
-            scheduler = self._create_builtin("trialScheduler", spec, message)
+            scheduler = self._create_builtin(TRIAL_SCHEDULER, spec, message)
         else:
             scheduler = self._load(spec, message, ("on_trial_result", "choose_trial_to_run", "take_stops"))
         assert isinstance(scheduler, TrialScheduler), "checked when it was made"
@@ -249,7 +252,7 @@ class HostSession:
     def _request(self, tuner: HostedTuner, message: protocol.RequestTrialJobs) -> None:
         if self._scheduler is not None:
             self._scheduler.request(message)
-        elif declined := tuner.request(message).declined:
+        elif declined := tuner.request(message):
             self.send(protocol.NoMoreTrials(message.position, declined))
 
     def _propose(self, message: FromDispatcher) -> None:

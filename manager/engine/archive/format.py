@@ -28,6 +28,7 @@ from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.store.rows import MetricRow
 from proctor.sdk.json_input import LATEST_TIME, parse_json
 from proctor.sdk.protocol import KIND_FINAL, KIND_INTERMEDIATE, KIND_LOST
+from proctor.sdk.scheduler import MOST_COLUMNS, MOST_ROWS, MOST_TABLES
 from proctor.training_services.base import EndReason, TrialJobStatus
 from proctor.trial_keeper.protocol import GpuSlot
 
@@ -96,8 +97,8 @@ class ArchivedTable(BaseModel):
     """What is taken over of a table of a trial scheduler."""
 
     title: ShownText
-    columns: Annotated[list[ShownText], Field(max_length=20)]
-    rows: Annotated[list[list[ShownText | bool | int | float | None]], Field(max_length=300)]
+    columns: Annotated[list[ShownText], Field(max_length=MOST_COLUMNS)]
+    rows: Annotated[list[list[ShownText | bool | int | float | None]], Field(max_length=MOST_ROWS)]
     trial_columns: list[StoredCount] = []
 
     @model_validator(mode="after")
@@ -124,7 +125,7 @@ class SavedExperiment(BaseModel):
     priority: Annotated[int, Field(ge=-MOST_PRIORITY, le=MOST_PRIORITY)] = 0
     tags: Annotated[list[Label], Field(max_length=50)] = []
     views: Annotated[list[ArchivedView], Field(max_length=MOST_VIEWS)] = []
-    scheduler_tables: Annotated[list[ArchivedTable], Field(max_length=20)] = []
+    scheduler_tables: Annotated[list[ArchivedTable], Field(max_length=MOST_TABLES)] = []
     created_at: Moment
     started_at: Moment | None = None
     ended_at: Moment | None = None

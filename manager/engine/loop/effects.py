@@ -111,7 +111,7 @@ class Effects:
             await self.submit(trial)
         for job_id, early in turn.cancel:
             await self.cancel(job_id, early)
-        for trial in turn.update:
+        for trial in turn.update.values():
             await self.update(trial)
         if self._pending:
             await self._try_again()

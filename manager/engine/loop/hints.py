@@ -9,8 +9,9 @@ from typing import Any
 
 from proctor.manager.engine.loop.state import ExperimentState, LiveTrial, Turn
 from proctor.sdk.metrics import DEFAULT_KEY, from_json_word
+from proctor.sdk.scheduler import TIME_TOTAL, TRAINING_ITERATION
 
-_KNOWN_TIMES = {None, "training_iteration", "time_total_s"}
+_KNOWN_TIMES = {None, TRAINING_ITERATION, TIME_TOTAL}
 
 
 def on_metric(state: ExperimentState, turn: Turn, trial: LiveTrial, reported: Any) -> None:

@@ -38,7 +38,7 @@ from proctor.manager.errors import BadRequest, Conflict, ManagerError, Unavailab
 from proctor.manager.lifecycle.experiment import EXPERIMENT, ExperimentEvent, has_forgotten_trials, spent_limit
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.store.errors import RowNotFound, StoreError, ValueRefused
-from proctor.manager.store.tables import dispatcher_inputs, experiments, jobs, trials
+from proctor.manager.store.tables import experiments, jobs, trials
 from proctor.manager.store.tables import metrics as metric_store
 from proctor.training_services.base import CheckpointOffer, SupportsEvents
 
@@ -327,9 +327,8 @@ class ExperimentLoop:
                 tuning.on_pause(state, turn, message, save_seconds=self.context.save_seconds)
             case protocol.KillTrial():
                 tuning.on_kill(state, turn, message, save_seconds=self.context.save_seconds)
-            case protocol.StateSaved(position, saved):
-                experiment_id = state.row.id
-                turn.write(lambda c: dispatcher_inputs.save_state(c, experiment_id, position, saved))
+            case protocol.StateSaved():
+                tuning.on_state_saved(turn, message)
             case protocol.Milestone():
                 tuning.on_milestone(state, turn, message)
             case protocol.SchedulerTables():
@@ -341,12 +340,13 @@ class ExperimentLoop:
                 tuning.fail(state, turn, summary, trace)
 
     def _are_reports_of_running_trials(self, turn: Turn, envelopes: Sequence[Envelope]) -> bool:
-        """Whether a turn has nothing else to handle, as most have, but what people see of a trial scheduler. Then no
-        trial that waits can be placed or ended. There may be thousands of them: the turn does not walk over them."""
+        """Whether a turn has nothing else to handle, as most have, but what a dispatcher has to say of its own state.
+        Then no trial that waits can be placed or ended. There may be thousands of them: the turn does not walk over
+        them."""
         if not envelopes or turn.monotonic >= self._retry_due:
             return False
         return all(
-            isinstance(envelope.message, protocol.SchedulerTables)
+            isinstance(envelope.message, protocol.SchedulerTables | protocol.Milestone | protocol.StateSaved)
             or (
                 isinstance(envelope.message, m.MetricsStored)
                 and all(job_id in self.state.by_job for job_id, _ in envelope.message.chunks)
@@ -361,7 +361,7 @@ class ExperimentLoop:
             transitions.end_waiting_with_final(state, turn)
         tuning.advance(state, turn)
         tuning.request(state, turn)
-        if has_forgotten_trials(state.progress(turn.monotonic)):
+        if state.paused and has_forgotten_trials(state.progress(turn.monotonic)):
             if turn.paused:
                 self.inbox.post(m.Wake())  # once the store has them
             else:

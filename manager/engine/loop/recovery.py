@@ -136,7 +136,7 @@ async def save_columns(state: ExperimentState, turn: Turn, control: Database) ->
 
 
 class InputLog(InputSource):
-    """The input log as messages, for a dispatcher to which everything is sent again."""
+    """The input log as messages, for a dispatcher that has just been started, and the state that it begins with."""
 
     def __init__(self, control: Database, metrics: Database, experiment: ExperimentRow) -> None:
         self._control = control

@@ -361,7 +361,7 @@ class Turn:
     submit: list[LiveTrial] = field(default_factory=list)
     cancel: list[tuple[str, bool]] = field(default_factory=list)  # (job id, stopped early)
     release: list[str] = field(default_factory=list)  # job ids whose reservation goes
-    update: list[LiveTrial] = field(default_factory=list)
+    update: dict[str, LiveTrial] = field(default_factory=dict)  # those whose jobs are to learn a changed limit
     retain: set[str] = field(default_factory=set)  # trials of whose checkpoints some may have become superfluous
     deleted: set[int] = field(default_factory=set)  # checkpoints that its messages name and that are deleted
     preempted: list[str] = field(default_factory=list)  # job ids that count as being stopped since the decision

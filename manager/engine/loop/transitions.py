@@ -228,10 +228,14 @@ def resume_trial(turn: Turn, trial: LiveTrial, why: str) -> None:
 
 def describe_decision(decision: DecisionRow) -> str:
     """Why a trial runs again, as a clause."""
-    why = f": {decision.reason}" if decision.reason else ""
     if decision.is_clone:
-        return f"its trial scheduler has it continue from trial {decision.donor_trial}{why}"
-    return f"resumed by its trial scheduler{why}"
+        return with_reason(f"its trial scheduler has it continue from trial {decision.donor_trial}", decision.reason)
+    return with_reason("resumed by its trial scheduler", decision.reason)
+
+
+def with_reason(text: str, reason: str | None) -> str:
+    """A clause with its reason, if there is one."""
+    return f"{text}: {reason}" if reason else text
 
 
 def take_latest_as_final(turn: Turn, trial: LiveTrial) -> None:
@@ -373,7 +377,7 @@ def _move(turn: Turn, trial: LiveTrial, event: TrialEvent, reason: str, **column
     expected = (row.status,)
     trial.row = replace(row, status=status, reason=reason, **columns)
     turn.log(
-        f"trial {row.sequence_id} is {status}" + (f": {reason}" if reason else ""),
+        with_reason(f"trial {row.sequence_id} is {status}", reason),
         action=f"trial.{event.lower()}",
         level=logging.WARNING if event is TrialEvent.WAIT else logging.INFO,
         trial_id=row.id,

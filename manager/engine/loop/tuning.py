@@ -1,4 +1,4 @@
-"""The tuner's and the assessor's side of an experiment's loop.
+"""The algorithms' side of an experiment's loop: tuner, assessor and trial scheduler.
 
 Stored metrics are applied to the trials and sent to the dispatcher; its answers become trials, or stop them; and as
 many suggestions are requested as there are free places and the limits allow.
@@ -15,7 +15,6 @@ from proctor.manager.engine.loop.state import ExperimentState, LiveTrial, Turn
 from proctor.manager.lifecycle.experiment import (
     EXPERIMENT,
     ExperimentEvent,
-    ExperimentProgress,
     next_event,
     wanted_trials,
 )
@@ -181,7 +180,7 @@ def on_kill(state: ExperimentState, turn: Turn, message: protocol.KillTrial, *, 
     :param save_seconds: how long a trial may save, and report its final metric, that has used all that it may.
     """
     trial = state.trials.get(message.trial_id)
-    detail = f"stopped early by {_author(message)}" + (f": {message.reason}" if message.reason else "")
+    detail = transitions.with_reason(f"stopped early by {_author(message)}", message.reason)
     if trial is None or trial.row.jobs != message.job_number:
         return
     if trial.row.status is TrialStatus.PAUSED:
@@ -209,7 +208,7 @@ def on_pause(state: ExperimentState, turn: Turn, message: protocol.PauseTrial, *
     trial = state.trials.get(message.trial_id)
     if trial is None or trial.job is None or trial.job.number != message.job_number:
         return
-    detail = "paused by its trial scheduler" + (f": {message.reason}" if message.reason else "")
+    detail = transitions.with_reason("paused by its trial scheduler", message.reason)
     transitions.stop_softly(state, turn, trial, EndReason.PAUSED, detail, save_seconds, position=message.position)
 
 
@@ -280,12 +279,18 @@ def on_milestone(state: ExperimentState, turn: Turn, message: protocol.Milestone
     if trial is None or trial.milestone == milestone:
         return
     trial.milestone = milestone
-    if trial.job is not None and trial.job.stop_reason is None and all(each is not trial for each in turn.update):
-        turn.update.append(trial)
+    if trial.job is not None and trial.job.stop_reason is None:
+        turn.update[trial.row.id] = trial
 
 
 def _milestone(step: int | None) -> int:
     return NO_MILESTONE if step is None else step
+
+
+def on_state_saved(turn: Turn, message: protocol.StateSaved) -> None:
+    """A dispatcher that is started later may begin with this state, and be sent only the inputs after it."""
+    experiment_id = turn.experiment_id
+    turn.write(lambda c: dispatcher_inputs.save_state(c, experiment_id, message.position, message.state))
 
 
 def on_scheduler_tables(turn: Turn, message: protocol.SchedulerTables) -> None:
@@ -317,7 +322,7 @@ def move_experiment(
     ended_at = turn.now if status.has_ended else None
     expected = (row.status,)
     turn.log(
-        f"experiment {row.id} is {status}" + (f": {reason}" if reason else ""),
+        transitions.with_reason(f"experiment {row.id} is {status}", reason),
         action=f"experiment.{event.lower()}",
         level=logging.ERROR if status is ExperimentStatus.ERROR else logging.INFO,
     )
@@ -354,13 +359,10 @@ def fail(state: ExperimentState, turn: Turn, reason: str, error: str) -> None:
         move_experiment(state, turn, ExperimentEvent.FAIL, reason, error=error)
 
 
-def advance(state: ExperimentState, turn: Turn) -> ExperimentProgress:
-    """Let the experiment take the moves it makes by itself; returns where it stands then."""
-    progress = state.progress(turn.monotonic)
-    while (move := next_event(progress)) is not None:
+def advance(state: ExperimentState, turn: Turn) -> None:
+    """Let the experiment take the moves it makes by itself."""
+    while (move := next_event(state.progress(turn.monotonic))) is not None:
         move_experiment(state, turn, move[0], move[1])
-        progress = state.progress(turn.monotonic)
-    return progress
 
 
 def request(state: ExperimentState, turn: Turn) -> None:

@@ -125,7 +125,7 @@ def change_limits(state: ExperimentState, turn: Turn, command: ChangeLimits) -> 
         turn.send_input(message, {"search_space": changed["search_space"]})
         state.exhausted = False
     if "max_trial_seconds" in changed:
-        turn.update.extend(state.by_job.values())
+        turn.update |= {trial.row.id: trial for trial in state.by_job.values()}
     _update_spent_limit(state, turn)
     return changed
 

@@ -1,5 +1,5 @@
 """The input log of an experiment's dispatcher: the dispatcher_inputs table, which is their total order, and what was
-answered to the requests in it.
+answered to the requests in it; and the states that dispatchers have saved, each in place of the inputs before it.
 
 A request is answered by a new trial, which is a row of `trials` with the request's position, or by a decision on one
 that exists: a row of `decisions`.

@@ -23,19 +23,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from proctor.manager.dispatcher.algorithms.schedulers.base import (
-    TRAINING_ITERATION,
     MetricScheduler,
     counted,
-    loss_from_json,
-    loss_to_json,
     number_text,
     ordinal,
     plain,
     table,
 )
+from proctor.sdk.metrics import from_json_word, to_json_word
 from proctor.sdk.scheduler import (
     CONTINUE,
     START,
+    TRAINING_ITERATION,
     NextTrial,
     PauseVerdict,
     ResumeChoice,
@@ -163,7 +162,15 @@ class AshaScheduler(MetricScheduler):
         self._trials: dict[int, _Trial] = {}
         self._paused = 0
         """How many of them are paused."""
-        self._order_rungs()
+        self._promotion_order = sorted(
+            (
+                (bracket, index)
+                for bracket, rungs in enumerate(self._brackets)
+                for index in range(len(rungs) - 1 if self._promotes else 0)
+            ),
+            key=lambda place: (-self._brackets[place[0]][place[1]].milestone, place),
+        )
+        """Of rungs: those with the most training first. The last of a bracket promotes none."""
 
     # ---- what happens to trials
 
@@ -326,28 +333,17 @@ class AshaScheduler(MetricScheduler):
                 return
             heapq.heappop(rung.waiting)
 
-    def _order_rungs(self) -> None:
-        """Prepare the order in which rungs promote: those with the most training first. The last promotes none."""
-        self._promotion_order = sorted(
-            (
-                (bracket, index)
-                for bracket, rungs in enumerate(self._brackets)
-                for index in range(len(rungs) - 1 if self._promotes else 0)
-            ),
-            key=lambda place: (-self._brackets[place[0]][place[1]].milestone, place),
-        )
-
     # ---- state
 
     def state_dict(self) -> dict[str, Any]:
         """Return what rungs have seen, and where each living trial is."""
         return {
             "brackets": [
-                [[[loss_to_json(loss) for loss in rung.losses.losses()], rung.promoted, rung.stopped] for rung in rungs]
+                [[[to_json_word(loss) for loss in rung.losses.losses()], rung.promoted, rung.stopped] for rung in rungs]
                 for rungs in self._brackets
             ],
             "trials": [
-                [trial, state.bracket, state.rung, loss_to_json(state.loss), state.due, state.paused]
+                [trial, state.bracket, state.rung, to_json_word(state.loss), state.due, state.paused]
                 for trial, state in sorted(self._trials.items())
             ],
         }
@@ -356,9 +352,9 @@ class AshaScheduler(MetricScheduler):
         """Take over another one's rungs and trials."""
         for rungs, saved_rungs in zip(self._brackets, state["brackets"], strict=True):
             for rung, (losses, promoted, stopped) in zip(rungs, saved_rungs, strict=True):
-                rung.losses, rung.promoted, rung.stopped = Ranking(map(loss_from_json, losses)), promoted, stopped
+                rung.losses, rung.promoted, rung.stopped = Ranking(map(from_json_word, losses)), promoted, stopped
         for trial, bracket, rung_index, loss, due, paused in state["trials"]:
-            found = self._trials[trial] = _Trial(bracket, rung_index, loss_from_json(loss), due, paused)
+            found = self._trials[trial] = _Trial(bracket, rung_index, from_json_word(loss), due, paused)
             self._paused += paused
             if paused:
                 heapq.heappush(self._brackets[bracket][rung_index].waiting, (found.loss, trial))

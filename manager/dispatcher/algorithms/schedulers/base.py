@@ -5,10 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from proctor.manager.dispatcher.algorithms.base import loss_of
-from proctor.sdk.scheduler import MOST_ROWS, TrialReport, TrialScheduler
-
-TRAINING_ITERATION = "training_iteration"
-"""The `time_attr` of which steps are known beforehand."""
+from proctor.sdk.scheduler import MOST_ROWS, TRAINING_ITERATION, TrialReport, TrialScheduler
 
 
 class MetricScheduler(TrialScheduler):
@@ -72,13 +69,3 @@ def ordinal(position: int) -> str:
 def counted(count: int, noun: str) -> str:
     """Return "1 trial", "2 trials"."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
-def loss_to_json(loss: float | None) -> float | None:
-    """Return a loss as JSON, which has no infinity: null stands for it."""
-    return None if loss is None or math.isinf(loss) else loss
-
-
-def loss_from_json(loss: float | None) -> float:
-    """Return what `loss_to_json` was given; infinity for None."""
-    return math.inf if loss is None else float(loss)

@@ -15,24 +15,23 @@ bracket; it is paused again at its next result.
 
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from proctor.manager.dispatcher.algorithms.schedulers.base import (
-    TRAINING_ITERATION,
     MetricScheduler,
     counted,
-    loss_from_json,
-    loss_to_json,
     number_text,
     ordinal,
     plain,
     table,
 )
+from proctor.sdk.metrics import from_json_word, to_json_word
 from proctor.sdk.scheduler import (
     CONTINUE,
     START,
+    TRAINING_ITERATION,
     NextTrial,
     PauseVerdict,
     ResumeChoice,
@@ -111,9 +110,9 @@ class _Bracket:
         self.size, self.is_full = self.added, True
         self.work = self._sum_of_rounds()
 
-    def cut(self) -> list[tuple[int, _Member, str]]:
-        """Keep the best as often as all have arrived; return those that leave, each with the reason."""
-        left: list[tuple[int, _Member, str]] = []
+    def cut(self) -> "list[_Leaving]":
+        """Keep the best as often as all have arrived; return those that leave."""
+        left: list[_Leaving] = []
         while self.is_full and not self.is_last_round and self.all_arrived:
             kept, reached = math.ceil(self.size / self.factor), number_text(self.milestone)
             order = sorted(self.members, key=lambda trial: (self.members[trial].loss, trial))
@@ -124,15 +123,18 @@ class _Bracket:
                 member.arrived = member.time >= self.milestone and not (self.is_last_round and not self.stops_last)
                 if place > kept:
                     reason = f"is not among the best {kept} of the {counted(len(order), 'trial')}"
-                    left.append((trial, self.members.pop(trial), f"{reason} of bracket {self.number} at {reached}"))
+                    verdict = StopVerdict(f"{reason} of bracket {self.number} at {reached}")
+                    left.append((trial, self.members.pop(trial), verdict))
                 elif member.arrived and self.is_last_round:
-                    left.append((trial, self.members.pop(trial), self.end_reason))
+                    left.append((trial, self.members.pop(trial), self.end))
         return left
 
     @property
-    def end_reason(self) -> str:
-        """Why a trial of the last round ends."""
-        return f"has used {number_text(self.milestones[-1])}, the most of bracket {self.number}"
+    def end(self) -> StopVerdict:
+        """What a trial gets at the end of the last round."""
+        return StopVerdict(
+            f"has used {number_text(self.milestones[-1])}, the most of bracket {self.number}", is_full=True
+        )
 
     def next_ready(self) -> int | None:
         """Return the best trial that is to be resumed."""
@@ -147,6 +149,16 @@ class _Bracket:
         return total
 
 
+_Leaving = tuple[int, _Member, StopVerdict]
+"""A trial that leaves its bracket, and its verdict."""
+
+
+def _ready_trials(brackets: Iterable[_Bracket]) -> list[tuple[_Bracket, int]]:
+    """Return the brackets that have a trial to resume, each with the best of these."""
+    ready = ((bracket, bracket.next_ready()) for bracket in brackets)
+    return [(bracket, trial) for bracket, trial in ready if trial is not None]
+
+
 class HyperBandScheduler(MetricScheduler):
     """Li et al., "Hyperband: A Novel Bandit-Based Approach to Hyperparameter Optimization" (JMLR 2018), with Ray Tune's
     arguments and brackets. The brackets with the fewest trials are filled first."""
@@ -158,7 +170,7 @@ class HyperBandScheduler(MetricScheduler):
         self,
         *,
         time_attr: str = TRAINING_ITERATION,
-        max_t: int = 81,
+        max_t: float = 81,
         reduction_factor: float = 3,
         stop_last_trials: bool = True,
         seed: int = 0,
@@ -210,7 +222,7 @@ class HyperBandScheduler(MetricScheduler):
         member.time = time
         if self._stops_last and time >= bracket.milestones[-1]:
             member.paused = False
-            self._end(bracket, [(trial, bracket.members.pop(trial), bracket.end_reason)])
+            self._end(bracket, [(trial, bracket.members.pop(trial), bracket.end)])
             self._end(bracket, bracket.cut())
         elif not member.arrived and not member.paused:
             member.loss = self._loss(result)
@@ -256,18 +268,17 @@ class HyperBandScheduler(MetricScheduler):
     def choose_trial_to_run(self, request: int, can_start: bool) -> NextTrial | None:
         """Resume a trial that was kept, of the bracket of which the least is done; else start a new one; if that
         cannot be, take the bracket that is not full as it is."""
-        ready = [bracket for bracket in self._brackets.values() if bracket.next_ready() is not None]
+        ready = _ready_trials(self._brackets.values())
         if not ready and can_start:
             return START
         if not ready:
-            ready = [self._closed(bracket) for bracket in self._brackets.values() if not bracket.is_full]
-        for bracket in sorted(ready, key=lambda each: (self._band(each), each.used / each.work, each.number)):
-            trial = bracket.next_ready()
-            if trial is not None:
-                member = bracket.members[trial]
-                kept = f"{ordinal(member.place)} of the {counted(member.of, 'trial')} of bracket {bracket.number}"
-                return ResumeChoice(trial, f"continues to {number_text(bracket.milestone)}: {kept}")
-        return None
+            ready = _ready_trials(self._closed(bracket) for bracket in self._brackets.values() if not bracket.is_full)
+        if not ready:
+            return None
+        bracket, trial = min(ready, key=lambda each: self._order(each[0]))
+        member = bracket.members[trial]
+        kept = f"{ordinal(member.place)} of the {counted(member.of, 'trial')} of bracket {bracket.number}"
+        return ResumeChoice(trial, f"continues to {number_text(bracket.milestone)}: {kept}")
 
     def take_stops(self) -> list[tuple[int, str]]:
         """Return the paused trials that were not kept."""
@@ -284,6 +295,10 @@ class HyperBandScheduler(MetricScheduler):
             return None
         return self._step_of(bracket.milestone)
 
+    def _order(self, bracket: _Bracket) -> tuple[int, float, int]:
+        """Of brackets that have trials to resume, the lowest is served first: by band, then by how much is done."""
+        return self._band(bracket), bracket.used / bracket.work, bracket.number
+
     def _band(self, bracket: _Bracket) -> int:
         return bracket.number // len(self._plan)
 
@@ -296,11 +311,11 @@ class HyperBandScheduler(MetricScheduler):
         closed.cut()
         return closed
 
-    def _end(self, bracket: _Bracket, left: list[tuple[int, _Member, str]]) -> None:
+    def _end(self, bracket: _Bracket, left: list[_Leaving]) -> None:
         """End trials that have left a bracket: the paused ones are due, the others are stopped at their next result."""
-        for trial, member, reason in left:
+        for trial, member, verdict in left:
             del self._bracket_of[trial]
-            self._stopped[trial] = StopVerdict(reason, is_full=reason == bracket.end_reason)
+            self._stopped[trial] = verdict
             if member.paused:
                 self._due.append(trial)
         if bracket.is_full and not bracket.members:
@@ -331,7 +346,7 @@ class HyperBandScheduler(MetricScheduler):
                     bracket.work,
                     bracket.used,
                     [
-                        [trial, loss_to_json(m.loss), m.time, m.arrived, m.paused, m.place, m.of]
+                        [trial, to_json_word(m.loss), m.time, m.arrived, m.paused, m.place, m.of]
                         for trial, m in sorted(bracket.members.items())
                     ],
                 ]
@@ -350,7 +365,7 @@ class HyperBandScheduler(MetricScheduler):
                 number, size, milestones, self._stops_last, self._factor, round_number, added, is_full, work, used
             )
             for trial, loss, *rest in members:
-                bracket.members[trial] = _Member(loss_from_json(loss), *rest)
+                bracket.members[trial] = _Member(from_json_word(loss), *rest)
                 self._bracket_of[trial] = number
             self._brackets[number] = bracket
         self._stopped = {trial: StopVerdict(reason, is_full) for trial, reason, is_full in state["stopped"]}

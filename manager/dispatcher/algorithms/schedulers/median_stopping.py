@@ -15,14 +15,14 @@ from typing import Any
 from proctor.manager.dispatcher.algorithms.schedulers.base import (
     MetricScheduler,
     counted,
-    loss_from_json,
-    loss_to_json,
     number_text,
     table,
 )
+from proctor.sdk.metrics import from_json_word, to_json_word
 from proctor.sdk.scheduler import (
     CONTINUE,
     START,
+    TIME_TOTAL,
     NextTrial,
     PauseVerdict,
     ResumeChoice,
@@ -74,7 +74,7 @@ class MedianStoppingScheduler(MetricScheduler):
     def __init__(
         self,
         *,
-        time_attr: str = "time_total_s",
+        time_attr: str = TIME_TOTAL,
         grace_period: float = 60.0,
         min_samples_required: int = 3,
         hard_stop: bool = True,
@@ -176,7 +176,7 @@ class MedianStoppingScheduler(MetricScheduler):
         """Return all curves, and who was found worse than the median."""
         return {
             "histories": [
-                [trial, list(history.times), [loss_to_json(loss) for loss in history.losses]]
+                [trial, list(history.times), [to_json_word(loss) for loss in history.losses]]
                 for trial, history in sorted(self._histories.items())
             ],
             "judged": [[trial, reason] for trial, reason in sorted(self._judged.items())],
@@ -190,7 +190,7 @@ class MedianStoppingScheduler(MetricScheduler):
         for trial, times, losses in state["histories"]:
             history = self._histories[trial] = _History()
             for time, loss in zip(times, losses, strict=True):
-                history.add(time, loss_from_json(loss))
+                history.add(time, from_json_word(loss))
         self._judged = dict(state["judged"])
         self._paused = list(state["paused"])
         self._exempt = set(state["exempt"])

@@ -24,15 +24,23 @@ from proctor.manager.dispatcher.algorithms.catalog import unknown_name
 from proctor.manager.dispatcher.algorithms.schedulers.base import (
     MetricScheduler,
     counted,
-    loss_from_json,
-    loss_to_json,
     number_text,
     ordinal,
     plain,
     table,
 )
 from proctor.sdk import scheduler
-from proctor.sdk.scheduler import CONTINUE, START, CloneChoice, PauseVerdict, ResumeChoice, TrialReport, Verdict
+from proctor.sdk.metrics import from_json_word, to_json_word
+from proctor.sdk.scheduler import (
+    CONTINUE,
+    START,
+    TIME_TOTAL,
+    CloneChoice,
+    PauseVerdict,
+    ResumeChoice,
+    TrialReport,
+    Verdict,
+)
 from proctor.sdk.space import (
     Choice,
     NestedChoice,
@@ -44,7 +52,7 @@ from proctor.sdk.space import (
     Uniform,
     parse_search_space,
 )
-from proctor.sdk.space.parameters import shown
+from proctor.sdk.space.parameters import is_number, shown
 
 MutationAxes = Mapping[str, Any]
 """By name, each a `Parameter`, or again such a mapping for a parameter that is one."""
@@ -90,8 +98,7 @@ class Mutations:
 
     def _neighbor(self, axis: Parameter, value: Any, rng: random.Random) -> Any:
         if isinstance(axis, Choice):
-            index = axis.index_of(value) + rng.choice((-1, 1))
-            return axis.options[min(max(index, 0), len(axis.options) - 1)]
+            return axis.neighbor(value, rng.choice((-1, 1)))
         if isinstance(axis, NestedChoice):
             branch = axis.branches[axis.index_of(value)]
             return self._explored(branch.parameters, branch.parameters, value, rng)
@@ -107,15 +114,15 @@ def _limits_in(limit: Any, value: Mapping[str, Any]) -> Mapping[str, Parameter]:
 
 def nearest(axis: Parameter, value: Any, otherwise: Any) -> Any:
     """Return the value of an axis that is closest to a number; `otherwise` if that says nothing."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if not is_number(value):
         return otherwise
     if isinstance(axis, RandInt):
         return min(max(round(value), axis.low), axis.high - 1)
     if isinstance(axis, Uniform):
         return axis.nearest(min(max(float(value), axis.low), axis.high))
     if isinstance(axis, Normal):
-        stepped = float(round(value / axis.q) * axis.q) if axis.q else float(value)
-        return stepped if axis.contains(stepped) else otherwise
+        found = axis.nearest(value)
+        return found if axis.contains(found) else otherwise
     return otherwise
 
 
@@ -185,11 +192,10 @@ def _bounds(axis: Parameter) -> Sequence[Any]:
 
 
 def _is_within(limit: Parameter, value: Any) -> bool:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if isinstance(limit, Uniform):
-        return is_number and limit.low <= value <= limit.high
+        return is_number(value) and limit.low <= value <= limit.high
     if isinstance(limit, RandInt):
-        return is_number and limit.low <= value < limit.high
+        return is_number(value) and limit.low <= value < limit.high
     return isinstance(limit, Normal) or limit.contains(value)
 
 
@@ -222,7 +228,7 @@ class PbtScheduler(MetricScheduler):
     def __init__(
         self,
         *,
-        time_attr: str = "time_total_s",
+        time_attr: str = TIME_TOTAL,
         perturbation_interval: float = 60.0,
         burn_in_period: float = 0.0,
         hyperparam_mutations: Mapping[str, Any] | None = None,
@@ -285,8 +291,7 @@ class PbtScheduler(MetricScheduler):
         if time - state.time < self._interval:
             return CONTINUE
         state.time, state.loss = time, self._loss(result)
-        lower, _ = self._quantiles()
-        state.exploits = trial in lower and bool(self._donors(trial))
+        state.exploits = trial in self._exploiting()
         makes_room = not self._is_complete or any(each.is_ready for each in self._trials.values())
         if not state.exploits and not makes_room:
             return CONTINUE
@@ -337,7 +342,8 @@ class PbtScheduler(MetricScheduler):
             return START
         ready = [(state.time, trial) for trial, state in self._trials.items() if state.is_ready]
         if ready:
-            return self._continuation(min(ready)[1], self._trials[min(ready)[1]].exploits)
+            _, trial = min(ready)
+            return self._continuation(trial, self._trials[trial].exploits)
         if not can_start and self._all_wait():
             return self._first_if_complete_now()
         return None
@@ -402,7 +408,10 @@ class PbtScheduler(MetricScheduler):
     def _donors(self, trial: int) -> list[int]:
         """Return those of the best that are better than a trial, by number."""
         _, upper = self._quantiles()
-        return sorted(each for each in upper if self._loss_of(each) < self._loss_of(trial))
+        return sorted(self._better(upper, trial))
+
+    def _better(self, others: list[int], trial: int) -> list[int]:
+        return [each for each in others if self._loss_of(each) < self._loss_of(trial)]
 
     def _compare_at_once(self, trial: int, state: _Trial, time: float, loss: float) -> Verdict:
         """Let a trial wait that has come to the next comparison; if it is the last one, compare."""
@@ -427,8 +436,9 @@ class PbtScheduler(MetricScheduler):
             state.waits = False
 
     def _exploiting(self) -> list[int]:
-        lower, _ = self._quantiles()
-        return [trial for trial in lower if self._donors(trial)]
+        """The worst of the population, as far as there are better ones among the best."""
+        lower, upper = self._quantiles()
+        return [trial for trial in lower if self._better(upper, trial)]
 
     def _first_if_complete_now(self) -> scheduler.NextTrial | None:
         """Return what continues first if the population counts as complete as it is."""
@@ -465,7 +475,7 @@ class PbtScheduler(MetricScheduler):
             "is_complete": self._is_complete,
             "next_sync": self._next_sync,
             "trials": [
-                {**vars(state), "trial": trial, "loss": loss_to_json(state.loss), "compared": state.loss is not None}
+                {**vars(state), "trial": trial, "loss": to_json_word(state.loss)}
                 for trial, state in sorted(self._trials.items())
             ],
         }
@@ -476,9 +486,8 @@ class PbtScheduler(MetricScheduler):
         self._next_sync = state["next_sync"]
         for saved in state["trials"]:
             fields = dict(saved)
-            trial, compared = fields.pop("trial"), fields.pop("compared")
-            fields["loss"] = loss_from_json(fields["loss"]) if compared else None
-            self._trials[trial] = _Trial(**fields)
+            trial, loss = fields.pop("trial"), from_json_word(fields.pop("loss"))
+            self._trials[trial] = _Trial(**fields, loss=loss)
 
     def describe(self) -> list[dict[str, Any]]:
         """Return the living population, best first."""

@@ -148,8 +148,7 @@ def perturbed(axis: Parameter, value: Any, factor: float, sign: int) -> Any:
     a normal axis (in the logarithm, if the axis is logarithmic).
     """
     if isinstance(axis, Choice):
-        index = axis.index_of(value) + sign
-        return axis.options[min(max(index, 0), len(axis.options) - 1)]
+        return axis.neighbor(value, sign)
     if isinstance(axis, RandInt):
         return min(max(int(value) + sign, axis.low), axis.high - 1)
     if not isinstance(axis, Uniform | Normal):

@@ -14,7 +14,6 @@ from proctor.trial_keeper.jobs.records import (
     parse_process,
     read_exit,
     with_stop,
-    with_update,
     write_exit,
 )
 from proctor.trial_keeper.protocol import EndReason, Exit, GpuSlot, Launch, Update
@@ -99,9 +98,13 @@ def test_the_first_decision_to_stop_stays() -> None:
     record = with_stop(JobRecord(LAUNCH, "boot"), StopRecord("DEADLINE", 5.0, "too long"))
     assert with_stop(record, StopRecord("CANCELED", 1.0)).stop == StopRecord("DEADLINE", 1.0, "too long")
     assert with_stop(record, StopRecord("CANCELED", 9.0)).stop == record.stop
-    updated = with_update(record, Update("T.1", "token", 7.0, milestone=9))
-    assert (updated.launch.max_duration_seconds, updated.launch.milestone) == (7.0, 9)
-    assert with_update(updated, Update("T.1", "token", None)).launch.milestone == 9
+
+
+def test_an_update_changes_the_duration_limit_and_the_milestone_only_if_it_has_one() -> None:
+    updated = Update("T.1", "token", 7.0, milestone=9).applied_to(LAUNCH)
+    assert (updated.max_duration_seconds, updated.milestone) == (7.0, 9)
+    updated = Update("T.1", "token", None).applied_to(updated)
+    assert (updated.max_duration_seconds, updated.milestone) == (None, 9)
 
 
 def test_an_end_is_read_as_it_was_written(tmp_path: Path) -> None:

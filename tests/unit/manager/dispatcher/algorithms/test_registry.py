@@ -200,3 +200,24 @@ def test_neither_the_registry_nor_the_host_imports_a_heavy_library():
         "sys.exit(' '.join({'numpy', 'scipy', 'optuna', 'torch', 'asyncio', 'pydantic'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stderr.strip() == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "class_args", "where", "expected"),
+    [
+        ("ASHA", {"grace_period": 200}, "grace_period", "at most max_t (100), found 200"),
+        (
+            "ASHA",
+            {"max_t": 9, "reduction_factor": 3, "brackets": 4},
+            "brackets",
+            "expected 1 to 3, the number",
+        ),
+        ("PBT", {"perturbation_interval": 0}, "perturbation_interval", "expected more than 0, found 0"),
+        ("PBT", {"perturbation_factors": []}, "perturbation_factors", "expected at least one number"),
+        ("PBT", {"hyperparam_mutations": {}}, "hyperparam_mutations", "is empty"),
+    ],
+)
+def test_what_a_trial_scheduler_refuses_is_found_before_it_runs(name, class_args, where, expected):
+    (problem,) = problems("trialScheduler", name=name, class_args=class_args).items()
+    assert problem[0] == ("class_args", where)
+    assert expected in problem[1]
