@@ -6,9 +6,11 @@ What may differ, and is therefore not generated here:
 * Crashes: Ray Tune does not count them; here they are the worst values of their rungs.
 * Skipped rungs: Ray Tune compares the next result of a trial that reports rarely with values of a lower rung.
 * Final metrics: Ray Tune's median rule counts the last value of a finished trial twice.
+* Brackets that are not full: Ray Tune keeps as many of their trials as of a full one.
 * Ties: Ray Tune's percentile of a whole rank may lie the last bit off the value that was recorded.
 """
 
+import itertools
 import random
 from types import SimpleNamespace
 
@@ -17,12 +19,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proctor.manager.dispatcher.algorithms.schedulers.asha import AshaScheduler
+from proctor.manager.dispatcher.algorithms.schedulers.hyperband import HyperBandScheduler, band
 from proctor.manager.dispatcher.algorithms.schedulers.median_stopping import MedianStoppingScheduler
-from proctor.sdk.scheduler import StopVerdict, TrialReport
+from proctor.manager.dispatcher.algorithms.schedulers.pbt import PbtScheduler
+from proctor.sdk.scheduler import CloneChoice, ContinueVerdict, PauseVerdict, ResumeChoice, StopVerdict, TrialReport
 
 ray_schedulers = pytest.importorskip("ray.tune.schedulers")
 
-CONTROLLER = SimpleNamespace(get_live_trials=list, get_trials=list)
+CONTROLLER = SimpleNamespace(get_live_trials=list, get_trials=list, search_alg=None)
 
 
 class RayTrial:
@@ -31,6 +35,15 @@ class RayTrial:
     def __init__(self, number):
         self.trial_id = f"{number:05d}"
         self.status = "RUNNING"
+        self.is_saving = False
+        self.experiment_tag = ""
+        self.config = {"x": 0.5}
+        self.run_metadata = SimpleNamespace(
+            checkpoint_manager=SimpleNamespace(checkpoint_config=SimpleNamespace(num_to_keep=None))
+        )
+
+    def is_finished(self):
+        return False
 
 
 def differences(mine, rays, *, trials, steps, seed):
@@ -87,3 +100,136 @@ def test_median_stopping_stops_the_trials_that_ray_tune_stops(grace_period, samp
     mine = MedianStoppingScheduler(optimize_mode=f"{mode}imize", **common)
     rays = ray_schedulers.MedianStoppingRule(metric="value", mode=mode, **common)
     assert differences(mine, rays, trials=trials, steps=15, seed=seed) == []
+
+
+def play_hyperband(scheduler, qualities, rng):
+    """Give every trial a place at once; how far each has come when it ends."""
+    step = dict.fromkeys(range(len(qualities)), 0)
+    for number in step:
+        scheduler.add(number)
+    running = list(step)
+    while True:
+        running += scheduler.resumed()
+        if not running:
+            return step
+        number = running[rng.randrange(len(running))]
+        step[number] += 1
+        if scheduler.leaves(number, qualities[number], step[number]):
+            running.remove(number)
+
+
+class MyHyperBand:
+    def __init__(self, **arguments):
+        self.scheduler = HyperBandScheduler(**arguments)
+
+    def add(self, number):
+        self.scheduler.on_trial_add(number, {})
+
+    def resumed(self):
+        for number, _ in self.scheduler.take_stops():
+            self.scheduler.on_trial_remove(number)
+        while isinstance(choice := self.scheduler.choose_trial_to_run(0, False), ResumeChoice):
+            self.scheduler.on_trial_resume(choice.trial)
+            yield choice.trial
+
+    def leaves(self, number, value, step):
+        verdict = self.scheduler.on_trial_result(number, TrialReport(value, step))
+        if isinstance(verdict, StopVerdict):
+            self.scheduler.on_trial_remove(number)
+        return not isinstance(verdict, ContinueVerdict)
+
+
+class RaysHyperBand:
+    def __init__(self, **arguments):
+        self.scheduler = ray_schedulers.HyperBandScheduler(metric="value", mode="max", **arguments)
+        self.trials = {}
+
+    def add(self, number):
+        trial = self.trials[number] = RayTrial(number)
+        self.scheduler.on_trial_add(self, trial)
+
+    def stop_trial(self, trial):
+        trial.status = "TERMINATED"
+        self.scheduler.on_trial_remove(self, trial)
+
+    def resumed(self):
+        # A trial that was added is PENDING until it is chosen; here each one has a place from the beginning.
+        while (trial := self.scheduler.choose_trial_to_run(self)) is not None:
+            trial.status = "RUNNING"
+            yield int(trial.trial_id)
+
+    def leaves(self, number, value, step):
+        trial = self.trials[number]
+        decision = self.scheduler.on_trial_result(self, trial, {"value": value, "training_iteration": step})
+        trial.status = {"CONTINUE": "RUNNING", "PAUSE": "PAUSED", "STOP": "TERMINATED"}[decision]
+        return decision != "CONTINUE"
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.sampled_from([(9, 3), (27, 3), (16, 4), (16, 2), (81, 3)]), st.integers(1, 7), st.integers(0, 10_000))
+def test_hyperband_trains_each_trial_as_far_as_ray_tune(budget, brackets, seed):
+    max_t, factor = budget
+    sizes = itertools.islice(itertools.cycle([size for size, _ in band(max_t, factor)]), brackets)
+    rng = random.Random(seed)
+    qualities = [rng.random() for _ in range(sum(sizes))]
+    sides = (side(max_t=max_t, reduction_factor=factor) for side in (MyHyperBand, RaysHyperBand))
+    mine, rays = (play_hyperband(side, qualities, random.Random(seed)) for side in sides)
+    assert mine == rays
+
+
+class RaysPbt(ray_schedulers.PopulationBasedTraining):
+    """Notes which trials are to continue from which, and leaves them as they are."""
+
+    found = None
+
+    def _checkpoint_or_exploit(self, trial, tune_controller, upper_quantile, lower_quantile):
+        self.found = {int(each.trial_id) for each in upper_quantile} if trial in lower_quantile else None
+
+    def is_to_exploit(self, trial, reported):
+        """The donors among which Ray Tune draws one; None: the trial continues as it is."""
+        self.found = None
+        self.on_trial_result(CONTROLLER, trial, reported)
+        return self.found
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.integers(2, 12),
+    st.sampled_from([0.125, 0.25, 0.5]),
+    st.integers(1, 4),
+    st.integers(0, 6),
+    st.integers(0, 10_000),
+)
+def test_pbt_replaces_the_trials_that_ray_tune_replaces(population, quantile, interval, burn_in, seed):
+    common = {"perturbation_interval": interval, "burn_in_period": burn_in, "quantile_fraction": quantile}
+    mine = PbtScheduler(
+        time_attr="training_iteration", population_size=population, seed=seed, optimize_mode="maximize", **common
+    )
+    mine.set_search_space({"x": {"_type": "uniform", "_value": [0, 1]}})
+    rays = RaysPbt(
+        time_attr="training_iteration", metric="value", mode="max", hyperparam_mutations={"x": [0.1, 0.9]}, **common
+    )
+    rng, theirs = random.Random(seed), [RayTrial(number) for number in range(population)]
+    for number, trial in enumerate(theirs):
+        mine.on_trial_add(number, trial.config)
+        rays.on_trial_add(CONTROLLER, trial)
+    step, compared, replaced = [0] * population, [0] * population, 0
+    for _ in range(40 * population):
+        number = rng.randrange(population)
+        step[number] += 1
+        reported = {"value": rng.random(), "training_iteration": step[number]}
+        verdict = mine.on_trial_result(number, TrialReport(reported["value"], step[number]))
+        donors = rays.is_to_exploit(theirs[number], reported)
+        assert isinstance(verdict, PauseVerdict) == (donors is not None), (number, step[number], verdict, donors)
+        if rays._trial_state[theirs[number]].last_perturbation_time == step[number]:
+            compared[number] = step[number]
+        if donors is not None:
+            choice = mine.choose_trial_to_run(0, False)
+            assert isinstance(choice, CloneChoice)
+            assert choice.trial == number
+            assert choice.donor in donors
+            mine.on_trial_clone(number, choice.donor, choice.parameters)
+            rays._trial_state[theirs[number]].last_perturbation_time = compared[choice.donor]
+            step[number] = compared[number] = compared[choice.donor]
+            replaced += 1
+    assert replaced
