@@ -51,15 +51,16 @@ def three_reports(form: TrialJobForm) -> Iterable[Step]:
     yield Final(1.0, form.sequence_id)
 
 
-def saved(form: TrialJobForm, step: int, **record: Any) -> Raw:
-    """Save a checkpoint: a folder named after its step, with a file `step`. A trial's script yields what this returns.
+def saved(form: TrialJobForm, number: int, **record: Any) -> Raw:
+    """Save checkpoint `number`: a folder of this name, with the number in a file `step`. A trial's script yields what
+    this returns.
 
     :param record: what else the trial's journal says of it.
     """
-    path = f"output/checkpoints/{step}"
+    path = f"output/checkpoints/{number}"
     folder = Path(form.directory, path)
     folder.mkdir(parents=True)
-    (folder / "step").write_text(str(step))
+    (folder / "step").write_text(str(number))
     return Raw(0.0, json.dumps({"kind": "checkpoint", "path": path, "time": 1.0, **record}).encode() + b"\n")
 
 
