@@ -128,7 +128,7 @@ class TrialSchedulerContract:
     """Tests that hold for every trial scheduler.
 
     They run short experiments of a few trials whose values are drawn from a seed: some fail, some are removed, some
-    never report, some report what is not a number.
+    never report, some report what is not a number, and some end, fail or run on before they can pause.
     """
 
     search_space: ClassVar[Any] = {"rate": {"_type": "loguniform", "_value": [1e-4, 1.0]}}

@@ -126,9 +126,9 @@ class RealManager:
         return list(self.client.trials(experiment_id, sort="sequence_id"))
 
     def until(self, look: Callable[[], T | None], what: str) -> T:
-        """Look now and after every change that the manager tells of, until there is something.
+        """Look now and after every change that the manager reports, until there is something.
 
-        It is in vain once the manager has told of nothing for a while: what imports PyTorch and more takes long on a
+        It gives up once the manager has reported nothing for a while: what imports PyTorch and more takes long on a
         busy machine, and the tests' own limit ends what never does.
         """
         gives_up = time.monotonic() + PATIENCE_SECONDS

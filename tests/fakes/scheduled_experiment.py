@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from fakes.killed_dispatchers import KilledChannel, KilledDispatchers
-from fakes.small_experiments import SMALL
+from fakes.small_experiments import SMALL, saved
 
 from proctor.manager.engine.manager import Manager
 from proctor.manager.settings import Home
@@ -21,7 +21,7 @@ from proctor.manager.store.errors import DatabaseUnusable
 from proctor.manager.store.tables import dispatcher_inputs, experiments, jobs, metrics, scheduler_tables, trials
 from proctor.manager.store.writer import Writer, WriteRequest
 from proctor.training_services.base import TrainingService, TrialJobForm
-from proctor.training_services.in_memory.scripts import Final, Raw, ScriptedReport, Step
+from proctor.training_services.in_memory.scripts import Final, ScriptedReport, Step
 from proctor.training_services.in_memory.service import InMemoryPlatform, InMemoryTrainingService
 from proctor.training_services.registry import ServiceContext
 
@@ -71,10 +71,7 @@ def training(form: TrialJobForm) -> Iterable[Step]:
     x = json.loads(form.parameter_file)["parameters"]["x"]
     for point in range(begin + 1, POINTS + 1):
         yield ScriptedReport(10.0 + form.sequence_id / 7, 10 * x + point, step=100 * point)
-        folder = Path(form.directory) / "output" / "checkpoints" / str(point)
-        folder.mkdir(parents=True)
-        record = {"kind": "checkpoint", "path": f"output/checkpoints/{point}", "time": 1.0}
-        yield Raw(0.0, json.dumps(record).encode() + b"\n")
+        yield saved(form, point)
     yield Final(1.0 + form.sequence_id / 70, 10 * x + POINTS)
 
 

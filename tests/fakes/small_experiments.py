@@ -1,6 +1,7 @@
 """The smallest experiment, for tests of the engine that run it on scripted jobs under virtual time."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.manager.store.rows import MetricRow, TrialJobRow, TrialRow
 from proctor.manager.store.tables import jobs, metrics, trials
 from proctor.training_services.base import SupportsCheckpoints, TrainingService, TrialJobForm
-from proctor.training_services.in_memory.scripts import Final, Script, ScriptedReport, Step
+from proctor.training_services.in_memory.scripts import Final, Raw, Script, ScriptedReport, Step
 from proctor.training_services.in_memory.service import InMemoryPlatform, InMemoryTrainingService
 from proctor.training_services.registry import ServiceContext
 
@@ -34,9 +35,14 @@ class CheckpointingService(InMemoryTrainingService, SupportsCheckpoints):
 class CheckpointingSimulation(Simulation):
     """Jobs run on a `CheckpointingService`."""
 
+    def __init__(self, *arguments: Any, stop_seconds: float = 0.0, **options: Any) -> None:
+        """:param stop_seconds: how long a job takes to end after it was asked to stop."""
+        super().__init__(*arguments, **options)
+        self._stop_seconds = stop_seconds
+
     def _create_service(self, platform: str, context: ServiceContext) -> TrainingService:
         played = self.platforms.setdefault(context.experiment_id, InMemoryPlatform(self.clock.now))
-        return CheckpointingService(self._script, platform=played, now=self.clock.now)
+        return CheckpointingService(self._script, platform=played, now=self.clock.now, stop_seconds=self._stop_seconds)
 
 
 def three_reports(form: TrialJobForm) -> Iterable[Step]:
@@ -45,8 +51,24 @@ def three_reports(form: TrialJobForm) -> Iterable[Step]:
     yield Final(1.0, form.sequence_id)
 
 
+def saved(form: TrialJobForm, number: int, **record: Any) -> Raw:
+    """Save checkpoint `number`: a folder of this name, with the number in a file `step`. A trial's script yields what
+    this returns.
+
+    :param record: what else the trial's journal says of it.
+    """
+    path = f"output/checkpoints/{number}"
+    folder = Path(form.directory, path)
+    folder.mkdir(parents=True)
+    (folder / "step").write_text(str(number))
+    return Raw(0.0, json.dumps({"kind": "checkpoint", "path": path, "time": 1.0, **record}).encode() + b"\n")
+
+
 def play(
-    tmp_path: Path, *scenarios: Scenario, script: Script = three_reports, kind: type[Simulation] = Simulation
+    tmp_path: Path,
+    *scenarios: Scenario,
+    script: Script = three_reports,
+    kind: Callable[..., Simulation] = Simulation,
 ) -> None:
     """Run scenarios on a fresh home under virtual time, each with a manager of its own: between two of them the manager
     is restarted."""

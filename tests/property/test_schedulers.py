@@ -3,9 +3,9 @@
 import json
 
 import pytest
+from fakes.scheduled_trials import SPACE, Conditions, Simulation
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.fakes.scheduled_trials import SPACE, Conditions, Simulation
 
 from proctor.manager.dispatcher.algorithms.schedulers.asha import AshaScheduler, Ranking
 from proctor.manager.dispatcher.algorithms.schedulers.hyperband import BohbScheduler, HyperBandScheduler

@@ -7,7 +7,7 @@ import { useHealth } from "./api/queries";
 import { snapshot } from "./api/snapshot";
 import { Help, useKeys } from "./components/help";
 import { Waiting } from "./components/parts";
-import { formatTime } from "./format";
+import { formatClock, formatTime } from "./format";
 import { Experiments } from "./pages/experiments";
 import { SAVED } from "./state/root";
 
@@ -137,8 +137,7 @@ function ConnectionSign() {
 }
 
 function clockTime(milliseconds: number): string {
-  const time = new Date(milliseconds);
-  return Number.isNaN(time.getTime()) ? formatTime(null) : time.toLocaleTimeString();
+  return Number.isNaN(milliseconds) ? formatTime(null) : formatClock(milliseconds / 1000);
 }
 
 /** What keeps the manager from starting trials. */

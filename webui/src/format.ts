@@ -65,7 +65,17 @@ export function formatAgo(seconds: number, now: number): string {
   if (ago < 3600) return `${Math.floor(ago / 60)} min ago`;
   if (ago < 86400) return `${Math.floor(ago / 3600)} h ago`;
   if (ago < 7 * 86400) return `${Math.floor(ago / 86400)} d ago`;
+  return formatDay(seconds);
+}
+
+/** The day of a moment, in the reader's own time. */
+export function formatDay(seconds: number): string {
   return new Date(seconds * 1000).toLocaleDateString();
+}
+
+/** Its time of day. */
+export function formatClock(seconds: number): string {
+  return new Date(seconds * 1000).toLocaleTimeString();
 }
 
 /** A moment in the reader's own time. */

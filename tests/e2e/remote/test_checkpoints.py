@@ -150,7 +150,7 @@ def test_a_torn_checkpoint_is_passed_over_when_a_trial_moves(stage: Callable[...
     scene.leave()
 
 
-def test_a_trial_whose_checkpoint_is_out_of_reach_begins_anew_and_says_so(stage: Callable[..., Scene]) -> None:
+def test_a_trial_whose_checkpoint_is_out_of_reach_starts_over_and_says_so(stage: Callable[..., Scene]) -> None:
     scene = stage(2)
     experiment, trial, away = begin(scene, copyCheckpoints=False)
     away.cut()

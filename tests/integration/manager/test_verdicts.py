@@ -65,8 +65,6 @@ def test_no_trial_trains_past_its_rung(manager: RealManager, scheduler: dict[str
     assert len(found) > 9  # some trials were resumed
     assert {job[-1][0] for job in found} <= rungs, found
     waited = sorted(took for job in found for step, took in job if step in rungs and took is not None)
-    others = sorted(took for job in found for step, took in job if step not in rungs and took is not None)
-    print("at rungs", waited, "elsewhere", others)
     assert waited[-1] < VERDICT_SECONDS
 
 

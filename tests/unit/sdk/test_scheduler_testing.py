@@ -206,7 +206,7 @@ def test_decisions_that_cannot_be_carried_out_are_named(choice: Any, verdict: An
     assert any(problem in each for each in found), found
 
 
-class Endless(TrialScheduler):
+class StopsATrialThatIsNotPaused(TrialScheduler):
     def on_trial_result(self, trial: int, result: TrialReport) -> Verdict:
         return PauseVerdict("takes a rest") if result.step == 2 else CONTINUE
 
@@ -218,7 +218,7 @@ class Endless(TrialScheduler):
 
 
 def test_a_trial_that_runs_is_not_ended_by_take_stops() -> None:
-    assert "it ends trial 0, which is not paused" in contract(Endless).run(0).problems
+    assert "it ends trial 0, which is not paused" in contract(StopsATrialThatIsNotPaused).run(0).problems
 
 
 def test_an_experiment_that_never_ends_is_a_problem() -> None:

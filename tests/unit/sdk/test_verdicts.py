@@ -151,7 +151,6 @@ def test_a_final_metric_waits_for_no_verdict(tmp_path: Path, monkeypatch: pytest
 
     trial = Trial(tmp_path)
     trial.control(milestone=1)
-    trial.channel.is_judged = True
     monkeypatch.setattr(sdk._State, "channel", trial.channel)
     monkeypatch.setattr(sdk._State, "opened", True)
     monkeypatch.setattr(sdk._State, "final_reported", False)

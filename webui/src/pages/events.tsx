@@ -7,7 +7,7 @@ import { useEvents } from "../api/queries";
 import type { PastEvent } from "../api/schema";
 import { Empty, Panel, Waiting } from "../components/parts";
 import { useRestOfScreen } from "../components/screen";
-import { countOf } from "../format";
+import { countOf, formatClock, formatDay, toSeconds } from "../format";
 import { actorOf, eventText, KINDS, nodeOf } from "../state/events";
 import { useUrlState } from "../state/url";
 import { ExperimentPage } from "./experiment";
@@ -98,11 +98,12 @@ function Rows({ events, onEnd }: { events: PastEvent[]; onEnd: () => void }) {
 function Row({ event, top }: { event: PastEvent; top: number }) {
   const text = eventText(event);
   const node = nodeOf(event);
+  const seconds = toSeconds(event.time);
   return (
     <li style={{ transform: `translateY(${top}px)` }} title={text}>
       <time dateTime={event.time}>
-        <span className="day">{new Date(event.time).toLocaleDateString()}, </span>
-        {new Date(event.time).toLocaleTimeString()}
+        <span className="day">{formatDay(seconds)}, </span>
+        {formatClock(seconds)}
       </time>
       <span className="soft">{event.kind}</span>
       <span>

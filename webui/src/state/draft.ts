@@ -1,8 +1,8 @@
-// What somebody is writing, before it is applied.
+// Text that is being typed, before it is applied.
 
 import { useCallback, useEffect, useRef, useState } from "react";
 
-/** A value that is applied when its writer pauses, or at once, and that changes when it was changed elsewhere. */
+/** A value that is applied when the user stops typing, or at once, and that follows changes made elsewhere. */
 export function useDraft(value: string, apply: (value: string) => void, milliseconds: number) {
   const [draft, setDraft] = useState(value);
   const applied = useRef(value);

@@ -128,7 +128,7 @@ async def test_an_open_stream_ends_when_its_token_is_revoked(api: Any, by_cookie
     await ends_when_revoked(api, "GET", "/api/v1/events", headers)
 
 
-async def test_what_tells_of_a_collection_ends_when_its_token_is_revoked(
+async def test_a_response_that_reports_a_collection_ends_when_its_token_is_revoked(
     api: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nodes, "PROGRESS_SECONDS", 0.05)

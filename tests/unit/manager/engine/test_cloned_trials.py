@@ -1,7 +1,6 @@
 """Trials that begin with another trial's checkpoint: clones with other parameters, and retries."""
 
 import asyncio
-import json
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 
 import pytest
 from fakes import small_experiments
-from fakes.small_experiments import all_trials, attempts, curve
+from fakes.small_experiments import all_trials, attempts, curve, saved
 
 from proctor.manager.engine.manager import Manager
 from proctor.manager.errors import BadRequest, Conflict
@@ -18,7 +17,7 @@ from proctor.manager.simulation.simulation import Simulation
 from proctor.manager.store.rows import TrialRow
 from proctor.manager.store.tables import dispatcher_inputs
 from proctor.training_services.base import EndReason, TrialJobForm
-from proctor.training_services.in_memory.scripts import Final, Raw, ScriptedExit, ScriptedReport, Step
+from proctor.training_services.in_memory.scripts import Final, ScriptedExit, ScriptedReport, Step
 
 STEPS = 4
 
@@ -30,11 +29,7 @@ def training(form: TrialJobForm) -> Iterable[Step]:
         yield ScriptedReport(60.0, step)
         if form.sequence_id == 1 and form.number == 1:
             yield ScriptedExit(0.0, EndReason.EXITED_ERROR, 1)
-        folder = Path(form.directory) / "output" / "checkpoints" / str(step + 1)
-        folder.mkdir(parents=True)
-        (folder / "step").write_text(str(step + 1))
-        record = {"kind": "checkpoint", "path": f"output/checkpoints/{step + 1}", "step": step, "time": 1.0}
-        yield Raw(0.0, json.dumps(record).encode() + b"\n")
+        yield saved(form, step + 1, step=step)
     yield Final(1.0, form.sequence_id)
 
 
@@ -74,7 +69,7 @@ def test_a_clone_begins_with_the_newest_checkpoint_of_a_running_trial(tmp_path: 
     play(tmp_path, scenario)
 
 
-def test_a_retry_begins_anew_or_with_the_checkpoint(tmp_path: Path) -> None:
+def test_a_retry_starts_over_or_continues_from_the_checkpoint(tmp_path: Path) -> None:
     async def scenario(simulation: Simulation, manager: Manager) -> None:
         experiment_id = await create(manager, tmp_path)
         await asyncio.sleep(3600.0)

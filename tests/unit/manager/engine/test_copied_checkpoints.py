@@ -1,13 +1,13 @@
 """Checkpoints that are copied to the manager's machine in the background: which ones, and what keeps them from it."""
 
 import asyncio
-import json
 import shutil
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.small_experiments import saved
 
 from proctor.manager.engine.loop import copies
 from proctor.manager.engine.manager import Manager
@@ -18,7 +18,7 @@ from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.manager.store.tables import events, metrics, trials
 from proctor.training_services.base import SupportsCheckpointCopies, TrainingService, TrialJobForm
 from proctor.training_services.errors import ServiceUnavailable, TrainingServiceError
-from proctor.training_services.in_memory.scripts import Final, Raw, ScriptedReport, Step
+from proctor.training_services.in_memory.scripts import Final, ScriptedReport, Step
 from proctor.training_services.in_memory.service import InMemoryPlatform, InMemoryTrainingService
 from proctor.training_services.registry import ServiceContext
 
@@ -87,10 +87,7 @@ def play(
     def training(form: TrialJobForm) -> Iterable[Step]:
         for step in range(1, STEPS + 1):
             yield ScriptedReport(60.0, float(step))
-            path = f"output/checkpoints/{step}"
-            Path(form.directory, path).mkdir(parents=True, exist_ok=True)
-            record = {"kind": "checkpoint", "path": path, "bytes": size, "time": 1.0}
-            yield Raw(0.0, json.dumps(record).encode() + b"\n")
+            yield saved(form, step, bytes=size)
         yield Final(1.0, form.sequence_id)
 
     async def main(loop: VirtualTimeLoop) -> list[str]:

@@ -3,11 +3,12 @@
 import asyncio
 import json
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.small_experiments import CheckpointingSimulation, all_trials, create, play
+from fakes.small_experiments import CheckpointingSimulation, all_trials, create, play, saved
 
 from proctor.manager.dispatcher import protocol
 from proctor.manager.engine.loop.messages import Inbox, JobsChanged
@@ -15,9 +16,8 @@ from proctor.manager.engine.manager import Manager
 from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.simulation.simulation import Simulation
 from proctor.manager.store.tables import dispatcher_inputs
-from proctor.training_services.base import TrainingService, TrialJobForm
-from proctor.training_services.in_memory.scripts import Final, Raw, ScriptedReport, Step
-from proctor.training_services.registry import ServiceContext
+from proctor.training_services.base import TrialJobForm
+from proctor.training_services.in_memory.scripts import Final, ScriptedReport, Step
 
 ASHA = {"name": "ASHA", "classArgs": {"type": "promotion", "max_t": 9, "reduction_factor": 3}}
 
@@ -28,10 +28,7 @@ def in_step(form: TrialJobForm) -> Iterable[Step]:
     x = json.loads(form.parameter_file)["parameters"]["x"]
     for step in range(begin + 1, 10):
         yield ScriptedReport(1.0, x, step=step)
-        folder = Path(form.directory) / "output" / "checkpoints" / str(step)
-        folder.mkdir(parents=True)
-        record = {"kind": "checkpoint", "path": f"output/checkpoints/{step}", "time": 1.0}
-        yield Raw(0.0, json.dumps(record).encode() + b"\n")
+        yield saved(form, step)
     yield Final(1.0, x)
 
 
@@ -65,13 +62,6 @@ class HeldDecisions:
             self._post(inbox, message)
 
 
-class SlowlyPausing(CheckpointingSimulation):
-    def _create_service(self, platform: str, context: ServiceContext) -> TrainingService:
-        service = super()._create_service(platform, context)
-        service._stop_seconds = 0.2  # type: ignore[attr-defined]
-        return service
-
-
 @pytest.mark.parametrize("places", [2, 5, 9])
 def test_every_promotion_is_carried_out(places: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     held = HeldDecisions(monkeypatch)
@@ -101,4 +91,4 @@ def test_every_promotion_is_carried_out(places: int, tmp_path: Path, monkeypatch
         assert TrialStatus.SUCCEEDED in statuses
         assert held.joined
 
-    play(tmp_path, scenario, script=in_step, kind=SlowlyPausing)
+    play(tmp_path, scenario, script=in_step, kind=partial(CheckpointingSimulation, stop_seconds=0.2))

@@ -14,6 +14,7 @@ from fakes.small_experiments import (
     attempts,
     curve,
     play,
+    saved,
     three_reports,
 )
 
@@ -404,9 +405,7 @@ def test_a_retried_trial_continues_from_its_newest_registered_checkpoint(tmp_pat
         yield ScriptedReport(1.0, 0.1)
         yield ScriptedReport(1.0, 0.2)
         if form.number == 1:
-            (Path(form.directory) / "output" / "checkpoints" / "1").mkdir(parents=True)
-            record = {"kind": "checkpoint", "path": "output/checkpoints/1", "step": 2, "time": 1.0}
-            yield Raw(0.0, json.dumps(record).encode() + b"\n")
+            yield saved(form, 1, step=2)
             yield ScriptedReport(1.0, 0.9)  # after the checkpoint: it is not part of the curve that continues
             yield ScriptedExit(1.0, EndReason.NODE_LOST, code=None)
         yield Final(1.0, 0.5)
@@ -434,7 +433,7 @@ def test_a_retried_trial_continues_from_its_newest_registered_checkpoint(tmp_pat
     play(tmp_path, scenario, script=script)
 
 
-def test_a_service_that_cannot_read_the_checkpoint_says_so_and_the_curve_begins_anew(tmp_path: Path) -> None:
+def test_a_service_that_cannot_read_the_checkpoint_says_so_and_the_curve_starts_over(tmp_path: Path) -> None:
     forms: list[TrialJobForm] = []
 
     def script(form: TrialJobForm) -> Iterable[Step]:

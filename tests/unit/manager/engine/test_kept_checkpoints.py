@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from fakes.forgetful_service import ForgetfulSimulation
+from fakes.small_experiments import saved
 
 from proctor.manager.engine.manager import Manager
 from proctor.manager.errors import Conflict
@@ -68,11 +69,7 @@ def training(form: TrialJobForm) -> Iterable[Step]:
     begin = 0 if form.resume_checkpoint is None else int(Path(form.resume_checkpoint, "step").read_text())
     for step in range(begin, STEPS):
         yield ScriptedReport(60.0, VALUES[step])
-        folder = Path(form.directory) / "output" / "checkpoints" / str(step + 1)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "step").write_text(str(step + 1))
-        record = {"kind": "checkpoint", "path": f"output/checkpoints/{step + 1}", "bytes": 4_000_000, "time": 1.0}
-        yield Raw(0.0, json.dumps(record).encode() + b"\n")
+        yield saved(form, step + 1, bytes=4_000_000)
     yield Final(1.0, form.sequence_id)
 
 

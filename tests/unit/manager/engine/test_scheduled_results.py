@@ -40,7 +40,7 @@ def test_trials_that_wait_for_one_that_the_user_has_paused_are_kept(tmp_path: Pa
             trialScheduler={"name": "PBT", "classArgs": arguments},
             seconds=15.0,
         )
-        first, *others = await all_trials(manager, made)
+        first, _, _ = await all_trials(manager, made)
         await manager.trials.pause(first.id)
         await asyncio.sleep(200.0)
         assert {trial.status for trial in await all_trials(manager, made)} == {TrialStatus.PAUSED}
@@ -48,7 +48,6 @@ def test_trials_that_wait_for_one_that_the_user_has_paused_are_kept(tmp_path: Pa
         ended = await simulation.ended(manager, made)
         assert ended.status is ExperimentStatus.DONE
         assert {trial.status for trial in await all_trials(manager, made)} == {TrialStatus.SUCCEEDED}
-        assert len(others) == 2
 
     play(tmp_path, scenario, script=ten_points)
 

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.small_experiments import CheckpointingSimulation, all_trials, attempts, create, play
+from fakes.small_experiments import CheckpointingSimulation, all_trials, attempts, create, play, saved
 
 from proctor.manager.engine.manager import Manager
 from proctor.manager.simulation.simulation import Simulation
 from proctor.training_services.base import TrialJobForm
-from proctor.training_services.in_memory.scripts import Final, Raw, ScriptedReport, Step
+from proctor.training_services.in_memory.scripts import Final, ScriptedReport, Step
 
 BOOKS: dict[str, dict[str, Any]] = {
     "Hyperband": {"name": "Hyperband", "classArgs": {"R": 4, "eta": 2}},
@@ -25,9 +25,7 @@ def saving(form: TrialJobForm) -> Iterable[Step]:
     """A report and a checkpoint, then the end."""
     parameters = json.loads(form.parameter_file)["parameters"]
     yield ScriptedReport(1.0 + form.sequence_id / 100, parameters["x"])
-    folder = Path(form.directory) / "output" / "checkpoints" / "1"
-    folder.mkdir(parents=True)
-    yield Raw(0.0, json.dumps({"kind": "checkpoint", "path": "output/checkpoints/1", "time": 1.0}).encode() + b"\n")
+    yield saved(form, 1)
     yield Final(0.5, parameters["x"])
 
 

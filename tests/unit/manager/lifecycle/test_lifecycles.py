@@ -242,12 +242,12 @@ def test_suggestions_never_pass_a_limit_or_the_concurrency(progress: ExperimentP
 def test_trials_that_a_scheduler_has_paused_never_wait_for_nothing(
     progress: ExperimentProgress, concurrency: int
 ) -> None:
-    can_go_on = progress.status in {
+    can_continue = progress.status in {
         ExperimentStatus.RUNNING,
         ExperimentStatus.NO_MORE_TRIAL,
         ExperimentStatus.TUNER_NO_MORE_TRIAL,
     }
-    if progress.has_scheduler and progress.paused and can_go_on and not (progress.live or progress.requested):
+    if progress.has_scheduler and progress.paused and can_continue and not (progress.live or progress.requested):
         assert wanted_trials(progress, concurrency).count or has_forgotten_trials(progress)
     else:
         assert not has_forgotten_trials(progress)

@@ -168,7 +168,7 @@ def test_superseded_copies_do_not_fill_the_disk(ours: Any, tmp_path: Path, monke
     assert [steps(Path(path)) for path in list_checkpoints(str(tmp_path / "job"))] == [[15], [17]]
 
 
-def test_a_run_that_begins_anew_in_a_folder_keeps_its_own_newest(ours: Any, tmp_path: Path) -> None:
+def test_a_run_that_starts_over_in_a_folder_keeps_its_own_newest(ours: Any, tmp_path: Path) -> None:
     fit(ours, tmp_path)
     with pytest.raises(Killed):
         fit(ours, tmp_path, kill=4, anew=True)

@@ -142,7 +142,7 @@ def test_the_phase_after_the_last_one_is_the_last_one() -> None:
     assert [batch[0] // 100 for batch in model.batches] == [0] + [1] * 8
 
 
-def test_a_run_that_shall_not_resume_begins_anew(tmp_path: Path) -> None:
+def test_a_run_that_must_not_resume_starts_over(tmp_path: Path) -> None:
     run(tmp_path, OPTIONS["epochs"], stop_after=7)
     model, outcome = run(tmp_path, {**OPTIONS["epochs"], "resume": False})
     assert len(model.batches) == 20

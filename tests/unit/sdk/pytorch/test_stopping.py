@@ -237,7 +237,7 @@ def test_T2_an_endless_run_in_a_trial_goes_on_until_the_manager_stops_it_and_is_
     make_trainer(tmp_path / "whole", train_unit=unit).fit(whole, RangeData(3, shuffle=True))
     seen: list[list[int]] = []
 
-    class Endless(Model):
+    class WritesAStopRequest(Model):
         """Has no rule of its own; the manager wants it to stop at a batch."""
 
         def __init__(self, job: Path, last: int) -> None:
@@ -253,7 +253,7 @@ def test_T2_an_endless_run_in_a_trial_goes_on_until_the_manager_stops_it_and_is_
         job = tmp_path / f"job-{attempt}"
         begin_attempt(monkeypatch, job, resume=resume)
         trainer = Trainer("run", use_cpu=True, total_steps=float("inf"), train_unit=unit)
-        outcome = trainer.fit(Endless(job, last), RangeData(3, shuffle=True))
+        outcome = trainer.fit(WritesAStopRequest(job, last), RangeData(3, shuffle=True))
         assert outcome.reason is StopReason.REQUESTED
         assert outcome.state.global_iteration == last
         resume = list_checkpoints(str(job))[-1]

@@ -180,7 +180,7 @@ async def test_a_copy_that_was_cut_off_goes_on_where_it_was(stage: Stage) -> Non
     assert stage.contents() == {"model": data}
 
 
-async def test_a_copy_of_a_file_that_has_changed_since_begins_anew(stage: Stage) -> None:
+async def test_a_copy_of_a_file_that_has_changed_since_starts_over(stage: Stage) -> None:
     stage.write("model", b"1" * 2 * MEBIBYTE)
     stage.hub.breaks_after = 1
     with pytest.raises(ServiceUnavailable):

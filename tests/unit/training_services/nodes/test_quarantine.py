@@ -63,7 +63,7 @@ def test_zero_means_never() -> None:
     assert Stage(after=0).play(*[("a", str(n), BAD) for n in range(9)], ("b", "x", OK)) == []
 
 
-def test_after_a_hold_the_count_begins_anew() -> None:
+def test_after_a_hold_the_count_starts_over() -> None:
     stage = Stage()
     stage.play(("a", "1", BAD), ("a", "2", BAD), ("a", "3", BAD), ("b", "4", OK))
     stage.held.clear()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fakes.remote_nodes import FakeKeeper, FakeProvider
+from fakes.remote_nodes import FakeKeeper, FakeProvider
 
 from proctor.sdk.checkpoints.manifest import verify_checkpoint
 from proctor.sdk.checkpoints.saving import save_checkpoint

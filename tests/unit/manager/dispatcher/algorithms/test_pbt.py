@@ -102,7 +102,7 @@ def test_members_without_a_value_are_replaced_too():
     assert [suggestion.parent for suggestion in generation(algorithm, 5, 5).values()] == [3, 3, 2, 3, 4]
 
 
-def test_a_population_without_any_value_begins_anew():
+def test_a_population_without_any_value_starts_over():
     algorithm = make(population_size=3)
     finish(algorithm, generation(algorithm, 0, 3), lambda each: None)
     second = generation(algorithm, 3, 3)

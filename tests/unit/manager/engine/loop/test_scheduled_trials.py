@@ -79,11 +79,27 @@ def saving_often(monkeypatch: pytest.MonkeyPatch) -> None:
 BUILT_IN = [name for name in SCHEDULERS if name != "pausing"]
 
 
-@pytest.mark.parametrize("scheduler", BUILT_IN)
-def test_every_trial_of_every_scheduler_comes_to_an_end(run: ScheduledRun, scheduler: str) -> None:
+@pytest.mark.parametrize(
+    ("scheduler", "succeeded", "stopped"),
+    [
+        ("ASHA, stopping", 3, 6),
+        ("ASHA, promotion", 1, 8),
+        ("HyperBand", 7, 2),
+        ("BOHB", 1, 8),
+        ("MedianStopping", 4, 5),
+        ("MedianStopping, pausing", 9, 0),
+        ("PBT", 4, 0),
+        ("PBT, synchronous", 4, 0),
+    ],
+)
+def test_every_trial_of_every_scheduler_comes_to_an_end(
+    run: ScheduledRun, scheduler: str, succeeded: int, stopped: int
+) -> None:
     found = run("TPE", scheduler).found
-    assert {status for status, *_ in found["trials"]} <= {TrialStatus.SUCCEEDED, TrialStatus.EARLY_STOPPED}
-    assert found["trials"][0]
+    ends = [status for status, *_ in found["trials"]]
+    assert len(ends) == succeeded + stopped
+    assert ends.count(TrialStatus.SUCCEEDED) == succeeded
+    assert ends.count(TrialStatus.EARLY_STOPPED) == stopped
     for points in found["curves"]:
         assert [sequence for sequence, _ in points] == list(range(len(points)))
 

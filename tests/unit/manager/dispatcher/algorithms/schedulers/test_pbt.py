@@ -54,7 +54,7 @@ def test_whatever_comes_out_is_in_the_search_space():
     assert explored({"activation": "elu"}, axes={"activation": ["elu", "sine"]}, seed=1)["activation"] == "elu"
 
 
-def test_a_parameter_is_drawn_anew_with_some_probability_or_if_it_has_no_place_in_the_axis():
+def test_a_parameter_is_resampled_with_some_probability_or_if_its_value_is_not_on_the_axis():
     drawn = {explored(resample=1.0, seed=seed)["layers"] for seed in range(40)}
     assert drawn == set(range(1, 9))
     assert explored({"lr": 77.0})["lr"] != 1.0
