@@ -231,8 +231,8 @@ class HostSession:
             scheduler = self._create_builtin(TRIAL_SCHEDULER, spec, message)
         else:
             scheduler = self._load(spec, message, ("on_trial_result", "choose_trial_to_run", "take_stops"))
+            scheduler.seed = message.seed  # which its constructor, as the user wrote it, does not take
         assert isinstance(scheduler, TrialScheduler), "checked when it was made"
-        scheduler.seed = message.seed
         return scheduler
 
     @staticmethod
