@@ -416,7 +416,8 @@ def test_nothing_half_written_stays_when_it_is_interrupted(
     """It has gigabytes before it when it is ended."""
     with (project / "data").open("wb") as file:
         file.truncate(20 * LARGE_BYTES)
-    command = [sys.executable, "-m", "proctor.manager.cli.main", "--home", str(home)]
+    # Where the tests run in the background of a shell, they ignore SIGINT, and so would what they start.
+    command = ["env", "--default-signal", sys.executable, "-m", "proctor.manager.cli.main", "--home", str(home)]
     with subprocess.Popen([*command, "experiment", "save", "e", "-sy", "-p", str(tmp_path)]) as process:
         while not (drafts := list(tmp_path.glob(".e.zip.*"))) or drafts[0].stat().st_size < 1000:
             assert process.poll() is None
