@@ -15,6 +15,7 @@ bracket; it is paused again at its next result.
 
 import copy
 import math
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,6 +31,7 @@ from proctor.manager.dispatcher.algorithms.schedulers.base import (
 from proctor.sdk.metrics import from_json_word, to_json_word
 from proctor.sdk.scheduler import (
     CONTINUE,
+    MOST_ROWS,
     START,
     TRAINING_ITERATION,
     NextTrial,
@@ -76,6 +78,8 @@ class _Bracket:
     """The training that all its rounds take."""
     used: float = 0.0
     """The training of all its trials so far."""
+    best: float = math.inf
+    """The lowest loss that any of its trials has reported."""
     members: dict[int, _Member] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -190,6 +194,8 @@ class HyperBandScheduler(MetricScheduler):
         self._brackets: dict[int, _Bracket] = {}
         """Those with living trials, and the one that is being filled."""
         self._opened = 0
+        self._done: deque[tuple[int, int, float]] = deque(maxlen=MOST_ROWS)
+        """Of the brackets that were finished last: number, how many trials there were, and the lowest loss."""
         self._bracket_of: dict[int, int] = {}
         self._stopped: dict[int, StopVerdict] = {}
         """Trials that are to end, until they have."""
@@ -219,13 +225,14 @@ class HyperBandScheduler(MetricScheduler):
         bracket = self._brackets[self._bracket_of[trial]]
         member = bracket.members[trial]
         bracket.used += max(time - member.time, 0.0)
-        member.time = time
+        member.time, loss = time, self._loss(result)
+        bracket.best = min(bracket.best, loss)
         if self._stops_last and time >= bracket.milestones[-1]:
             member.paused = False
             self._end(bracket, [(trial, bracket.members.pop(trial), bracket.end)])
             self._end(bracket, bracket.cut())
         elif not member.arrived and not member.paused:
-            member.loss = self._loss(result)
+            member.loss = loss
             member.arrived = time >= bracket.milestone and not bracket.is_last_round
             if member.arrived:
                 self._end(bracket, bracket.cut())
@@ -297,10 +304,13 @@ class HyperBandScheduler(MetricScheduler):
 
     def _order(self, bracket: _Bracket) -> tuple[int, float, int]:
         """Of brackets that have trials to resume, the lowest is served first: by band, then by how much is done."""
-        return self._band(bracket), bracket.used / bracket.work, bracket.number
+        return self._band(bracket.number), bracket.used / bracket.work, bracket.number
 
-    def _band(self, bracket: _Bracket) -> int:
-        return bracket.number // len(self._plan)
+    def _band(self, number: int) -> int:
+        return number // len(self._plan)
+
+    def _milestones(self, number: int) -> tuple[float, ...]:
+        return self._plan[number % len(self._plan)][1]
 
     def _closed(self, bracket: _Bracket) -> _Bracket:
         """Return what a bracket would be if it counted as full."""
@@ -318,8 +328,8 @@ class HyperBandScheduler(MetricScheduler):
             self._stopped[trial] = verdict
             if member.paused:
                 self._due.append(trial)
-        if bracket.is_full and not bracket.members:
-            self._brackets.pop(bracket.number, None)
+        if bracket.is_full and not bracket.members and self._brackets.pop(bracket.number, None) is not None:
+            self._done.append((bracket.number, bracket.added, bracket.best))
 
     def _leave(self, trial: int) -> None:
         self._stopped.pop(trial, None)
@@ -345,6 +355,7 @@ class HyperBandScheduler(MetricScheduler):
                     bracket.is_full,
                     bracket.work,
                     bracket.used,
+                    to_json_word(bracket.best),
                     [
                         [trial, to_json_word(m.loss), m.time, m.arrived, m.paused, m.place, m.of]
                         for trial, m in sorted(bracket.members.items())
@@ -354,15 +365,25 @@ class HyperBandScheduler(MetricScheduler):
             ],
             "stopped": [[trial, stop.reason, stop.is_full] for trial, stop in sorted(self._stopped.items())],
             "due": list(self._due),
+            "done": [[number, added, to_json_word(best)] for number, added, best in self._done],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over another one's brackets."""
         self._opened = state["opened"]
-        for number, size, round_number, added, is_full, work, used, members in state["brackets"]:
-            milestones = self._plan[number % len(self._plan)][1]
+        for number, size, round_number, added, is_full, work, used, best, members in state["brackets"]:
             bracket = _Bracket(
-                number, size, milestones, self._stops_last, self._factor, round_number, added, is_full, work, used
+                number,
+                size,
+                self._milestones(number),
+                self._stops_last,
+                self._factor,
+                round_number,
+                added,
+                is_full,
+                work,
+                used,
+                from_json_word(best),
             )
             for trial, loss, *rest in members:
                 bracket.members[trial] = _Member(from_json_word(loss), *rest)
@@ -370,19 +391,20 @@ class HyperBandScheduler(MetricScheduler):
             self._brackets[number] = bracket
         self._stopped = {trial: StopVerdict(reason, is_full) for trial, reason, is_full in state["stopped"]}
         self._due = list(state["due"])
+        self._done.extend((number, added, from_json_word(best)) for number, added, best in state["done"])
 
     def describe(self) -> list[dict[str, Any]]:
-        """Return the brackets with living trials, and how many there were before."""
-        rows = []
+        """Return the brackets with living trials, then those that are done, the last one first."""
+        rows: list[tuple[Any, ...]] = []
         for bracket in self._brackets.values():
-            members = bracket.members.values()
-            best = min((member.loss for member in members), default=None)
-            waiting = sum(member.paused and member.arrived for member in members)
-            milestone = plain(bracket.milestone)
-            rows.append((bracket.number, self._band(bracket), bracket.size, milestone, len(members), waiting, best))
+            waiting = sum(member.paused and member.arrived for member in bracket.members.values())
+            counts = (len(bracket.members), waiting)
+            rows.append((bracket.number, bracket.size, plain(bracket.milestone), *counts, self._value(bracket.best)))
+        for number, added, best in reversed(self._done):
+            rows.append((number, added, plain(self._milestones(number)[-1]), 0, 0, self._value(best)))
         columns = ("bracket", "band", "size", "milestone", "trials", "waiting", "best value")
-        title = f"Brackets ({self._opened - len(self._brackets)} more are done)"
-        return [table(title, columns, ((*row[:-1], self._value(row[-1])) for row in rows))]
+        title = f"Brackets ({self._opened - len(self._brackets)} of {self._opened} are done)"
+        return [table(title, columns, ((number, self._band(number), *rest) for number, *rest in rows))]
 
 
 class BohbScheduler(HyperBandScheduler):

@@ -257,6 +257,9 @@ class PbtScheduler(MetricScheduler):
         self._size = population_size
         self._mutations = self._mutations_in(SearchSpace({}))
         self._trials: dict[int, _Trial] = {}
+        """The population."""
+        self._former: dict[int, _Trial] = {}
+        """What was known of trials when they left it, for people to see."""
         self._added = 0
         self._is_complete = False
         """Whether all of the population have been added, or are taken to be."""
@@ -272,7 +275,7 @@ class PbtScheduler(MetricScheduler):
         """Let a trial join the population."""
         self._trials[trial] = _Trial(parameters)
         self._added += 1
-        self._is_complete = self._is_complete or self._added >= self._size
+        self._is_complete = self._added >= self._size or (self._synch and self._is_complete)
 
     def on_trial_result(self, trial: int, result: TrialReport) -> Verdict:
         """Compare a trial that has trained for an interval since the last time."""
@@ -300,6 +303,9 @@ class PbtScheduler(MetricScheduler):
 
     def on_trial_complete(self, trial: int, result: TrialReport | None) -> None:
         """Continue with the rest of the population."""
+        state = self._trials.get(trial)
+        if state is not None and result is not None and not math.isnan(time := result.time(self._time_attr)):
+            state.time, state.loss = time, self._loss(result)
         self._leave(trial)
 
     def on_trial_error(self, trial: int) -> None:
@@ -398,12 +404,8 @@ class PbtScheduler(MetricScheduler):
         """Return the worst and the best of the population; the best only as far as they have a number."""
         ranked = self._ranked()
         count = min(math.ceil(len(ranked) * self._quantile), len(ranked) // 2)
-        best = [trial for trial in ranked[:count] if math.isfinite(self._loss_of(trial))]
+        best = [trial for trial in ranked[:count] if math.isfinite(_loss_of(self._trials[trial]))]
         return (ranked[-count:] if count else []), best
-
-    def _loss_of(self, trial: int) -> float:
-        loss = self._trials[trial].loss
-        return math.inf if loss is None else loss
 
     def _donors(self, trial: int) -> list[int]:
         """Return those of the best that are better than a trial, by number."""
@@ -411,7 +413,7 @@ class PbtScheduler(MetricScheduler):
         return sorted(self._better(upper, trial))
 
     def _better(self, others: list[int], trial: int) -> list[int]:
-        return [each for each in others if self._loss_of(each) < self._loss_of(trial)]
+        return [each for each in others if _loss_of(self._trials[each]) < _loss_of(self._trials[trial])]
 
     def _compare_at_once(self, trial: int, state: _Trial, time: float, loss: float) -> Verdict:
         """Let a trial wait that has come to the next comparison; if it is the last one, compare."""
@@ -449,7 +451,10 @@ class PbtScheduler(MetricScheduler):
         return self._continuation(trial, trial in self._exploiting())
 
     def _complete_for(self, trial: int, state: _Trial) -> None:
-        """Count the population as complete and compare it, if that is why the trial was chosen."""
+        """Count the population as complete, if that is why the trial was chosen: a new one would have come first.
+        Where all are compared at once, compare them now."""
+        if not self._synch:
+            self._is_complete = True
         if not state.waits or self._is_complete or not self._all_wait():
             return
         choice = self._first_if_complete_now()
@@ -458,7 +463,9 @@ class PbtScheduler(MetricScheduler):
             self._compare_all()
 
     def _leave(self, trial: int) -> None:
-        self._trials.pop(trial, None)
+        state = self._trials.pop(trial, None)
+        if state is not None:
+            self._former[trial] = state
         if self._synch and self._is_complete and self._all_wait():
             self._compare_all()
 
@@ -475,8 +482,8 @@ class PbtScheduler(MetricScheduler):
             "is_complete": self._is_complete,
             "next_sync": self._next_sync,
             "trials": [
-                {**vars(state), "trial": trial, "loss": to_json_word(state.loss)}
-                for trial, state in sorted(self._trials.items())
+                {**vars(state), "trial": trial, "loss": to_json_word(state.loss), "has_left": trial in self._former}
+                for trial, state in sorted({**self._trials, **self._former}.items())
             ],
         }
 
@@ -487,16 +494,21 @@ class PbtScheduler(MetricScheduler):
         for saved in state["trials"]:
             fields = dict(saved)
             trial, loss = fields.pop("trial"), from_json_word(fields.pop("loss"))
-            self._trials[trial] = _Trial(**fields, loss=loss)
+            population = self._former if fields.pop("has_left") else self._trials
+            population[trial] = _Trial(**fields, loss=loss)
 
     def describe(self) -> list[dict[str, Any]]:
-        """Return the living population, best first."""
-        ranked = self._ranked()
-        rest = [trial for trial in self._trials if self._trials[trial].loss is None]
+        """Return the population, best first, then the trials that have left it."""
         rows = []
-        for trial in (*ranked, *sorted(rest)):
-            state = self._trials[trial]
-            status = "waiting" if state.waits else "paused" if state.paused else "running"
-            rows.append((trial, self._value(state.loss), plain(state.time), state.generation, state.parent, status))
+        for trials, has_left in ((self._trials, False), (self._former, True)):
+            for trial in sorted(trials, key=lambda each: (_loss_of(trials[each]), each)):
+                state = trials[trial]
+                where = "ended" if has_left else "waiting" if state.waits else "paused" if state.paused else "running"
+                rows.append((trial, self._value(state.loss), plain(state.time), state.generation, state.parent, where))
         columns = ("trial", "value", "trained to", "generation", "clone of", "state")
         return [table(f"Population ({self._added} of {self._size} added)", columns, rows, trial_columns=[0, 4])]
+
+
+def _loss_of(state: _Trial) -> float:
+    """At its last comparison; infinite before the first."""
+    return math.inf if state.loss is None else state.loss

@@ -39,14 +39,20 @@ def test_the_bracket_of_which_the_least_is_done_continues_first():
     assert choice.trial == 8
 
 
-def test_only_brackets_with_living_trials_are_remembered():
+def test_of_brackets_without_living_trials_only_a_row_is_remembered():
     scheduler = HyperBandScheduler(max_t=9)
     for trial in range(170):
         scheduler.on_trial_add(trial, {})
+        scheduler.on_trial_result(trial, TrialReport(trial / 1000, 0.5))
         scheduler.on_trial_remove(trial)
     assert len(scheduler.state_dict()["brackets"]) == 0
     (table,) = scheduler.describe()
-    assert table["title"] == "Brackets (30 more are done)"
+    assert table["title"] == "Brackets (30 of 30 are done)"
+    assert table["rows"][0] == [29, 9, 9, 9, 0, 0, 0.169]
+    assert len(table["rows"]) == 30
+    successor = HyperBandScheduler(max_t=9)
+    successor.load_state_dict(scheduler.state_dict())
+    assert successor.describe() == [table]
 
 
 @pytest.mark.parametrize("arguments", [{"max_t": 0}, {"reduction_factor": 1}])

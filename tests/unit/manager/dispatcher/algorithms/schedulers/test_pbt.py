@@ -1,9 +1,10 @@
 import random
+from unittest.mock import ANY
 
 import pytest
 
 from proctor.manager.dispatcher.algorithms.schedulers.pbt import Mutations, PbtScheduler, read_mutations
-from proctor.sdk.scheduler import CloneChoice, TrialReport
+from proctor.sdk.scheduler import CONTINUE, CloneChoice, PauseVerdict, ResumeChoice, TrialReport
 from proctor.sdk.space import SearchSpaceError, parse_search_space
 
 SPACE = parse_search_space(
@@ -102,6 +103,33 @@ def test_its_table_shows_the_population_best_first():
     assert table["columns"] == ["trial", "value", "trained to", "generation", "clone of", "state"]
     assert table["rows"][0] == [0, 0.9, 1, 0, None, "running"]
     assert sorted(row[0] for row in table["rows"]) == [0, 1, 2, 3]
+
+
+def test_its_table_keeps_the_trials_that_have_ended_with_their_last_values():
+    scheduler = population(quantile_fraction=0.5)
+    clone = scheduler.choose_trial_to_run(1, False)
+    scheduler.on_trial_clone(clone.trial, clone.donor, clone.parameters)
+    scheduler.on_trial_complete(clone.trial, TrialReport(0.95, 7))
+    others = [trial for trial in range(4) if trial != clone.trial]
+    for trial in others:
+        scheduler.on_trial_error(trial)
+    (table,) = scheduler.describe()
+    assert table["rows"][0] == [clone.trial, 0.95, 7, 1, clone.donor, "ended"]
+    assert sorted(row[0] for row in table["rows"][1:]) == others
+    successor = PbtScheduler(population_size=4)
+    successor.load_state_dict(scheduler.state_dict())
+    assert successor.describe() == [table]
+
+
+def test_a_trial_makes_no_room_once_no_more_trials_can_join():
+    scheduler = PbtScheduler(time_attr="training_iteration", perturbation_interval=1, population_size=10)
+    scheduler.on_trial_add(0, {"lr": 0.1})
+    assert isinstance(scheduler.on_trial_result(0, TrialReport(0.5, 1)), PauseVerdict)
+    assert scheduler.choose_trial_to_run(1, False) == ResumeChoice(0, ANY)
+    scheduler.on_trial_resume(0)
+    assert scheduler.on_trial_result(0, TrialReport(0.5, 2)) is CONTINUE
+    scheduler.on_trial_add(1, {"lr": 0.2})  # the user has allowed more trials
+    assert isinstance(scheduler.on_trial_result(0, TrialReport(0.5, 3)), PauseVerdict)
 
 
 @pytest.mark.parametrize(
