@@ -13,6 +13,7 @@ import pytest
 from fakes.killed_dispatchers import KilledChannel, KilledDispatchers
 from fakes.small_experiments import SMALL, saved
 
+from proctor.manager.dispatcher.host import saving
 from proctor.manager.engine.manager import Manager
 from proctor.manager.settings import Home
 from proctor.manager.simulation.simulation import Simulation
@@ -157,6 +158,12 @@ class ScheduledOutcome:
     channels: list[KilledChannel]
     tables: Any
     """What people see of the scheduler at the end."""
+
+
+def save_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have dispatchers save their state after every few inputs."""
+    monkeypatch.setattr(saving, "LEAST_INPUTS", 5)
+    monkeypatch.setattr(saving, "BYTES_AN_INPUT", 1e9)
 
 
 class ScheduledRun:

@@ -4,10 +4,9 @@ interruption. `tests/chaos/test_every_interruption.py` tries every moment."""
 from pathlib import Path
 
 import pytest
-from fakes.scheduled_experiment import SCHEDULERS, ScheduledRun
+from fakes.scheduled_experiment import SCHEDULERS, ScheduledRun, save_often
 
 from proctor.manager.dispatcher.algorithms.schedulers.hyperband import HyperBandScheduler
-from proctor.manager.dispatcher.host import saving
 from proctor.manager.lifecycle.states import TrialStatus
 from proctor.sdk.protocol import ENV_JUDGED_RANK, NO_MILESTONE
 from proctor.training_services.base import TrialJobDetail, TrialJobForm
@@ -71,9 +70,7 @@ def test_a_dispatcher_that_is_killed_at_an_input_changes_nothing(run: ScheduledR
 
 @pytest.fixture
 def saving_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Dispatchers save their state after every few inputs."""
-    monkeypatch.setattr(saving, "LEAST_INPUTS", 5)
-    monkeypatch.setattr(saving, "BYTES_AN_INPUT", 1e9)
+    save_often(monkeypatch)
 
 
 BUILT_IN = [name for name in SCHEDULERS if name != "pausing"]
