@@ -21,14 +21,15 @@ setup: $(VENV)/ready  ## make the virtual environment
 # modules anew without bytecode files.
 WORKERS ?= 6
 export PYTHONDONTWRITEBYTECODE =
+IN_MEMORY := tests/in-memory
 test: setup  ## set up and run the test suite
-	$(BIN)/pytest -q -n $(WORKERS) --dist worksteal $(ARGS)
+	$(IN_MEMORY) $(BIN)/pytest -q -n $(WORKERS) --dist worksteal $(ARGS)
 
 test-fast: setup  ## unit, property and contract tests, without those marked as slow; property tests try fewer examples
-	$(BIN)/pytest -q -n 3 --dist worksteal -m 'not slow and not long' --hypothesis-profile few tests/unit tests/property tests/contract $(ARGS)
+	$(IN_MEMORY) $(BIN)/pytest -q -n 3 --dist worksteal -m 'not slow and not long' --hypothesis-profile few tests/unit tests/property tests/contract $(ARGS)
 
 test-long: setup  ## the tests that make test leaves out because they take longest; CI runs them too
-	$(BIN)/pytest -q -n $(WORKERS) --dist worksteal -m long $(ARGS)
+	$(IN_MEMORY) $(BIN)/pytest -q -n $(WORKERS) --dist worksteal -m long $(ARGS)
 
 test-servers:  ## install what some tests need (an SSH server, a browser, a Kubernetes control plane, …), as root on Debian; else they are skipped
 	deploy/test-servers
