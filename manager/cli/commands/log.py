@@ -52,7 +52,7 @@ def manager(session: CliSession, follow: bool, tail: int | None, head: int | Non
 @length_options
 @with_session
 def dispatcher(session: CliSession, experiment: str | None, follow: bool, tail: int | None, head: int | None) -> None:
-    """Print the output of an experiment's tuner, assessor and trial scheduler."""
+    """Print the output of an experiment's algorithms."""
     found = find_experiment(session.client, experiment, ended_too=True)
     _print(_dispatcher_log(session, found), follow, tail, head)
 

@@ -2838,7 +2838,7 @@ export interface components {
             metric: string;
             /**
              * Direction
-             * @description Which values are better: for tuner and assessor, `best`, the curve of the best and the page.
+             * @description Which values are better: for the algorithms, `best`, the curve of the best and the page.
              * @example maximize
              * @enum {string}
              */
