@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from statistics import median
 from typing import Any
@@ -23,8 +24,8 @@ SECONDS = 60.0
 """The loop is watched once a second."""
 TARGET_LAG_SECONDS = 0.025
 TARGET_RATIO = 0.9
-PAUSE_SECONDS = 0.5
-"""Between two rounds of a page's requests: the least of a page (`webui/src/api/live.ts`)."""
+LEAST_PAUSE_SECONDS, MOST_PAUSE_SECONDS, LARGEST_SHARE = 0.5, 5.0, 1 / 5
+"""Between two rounds of a page's requests, and the share of the time that they take: as `webui/src/api/live.ts`."""
 ROUNDS = 3
 SHARE = 0.99
 _OF_OVERVIEW = ("trials?status=RUNNING&status=UNKNOWN&sort=-sequence_id&limit=100", "failures?limit=6", "/nodes")
@@ -39,6 +40,7 @@ class Page:
         )
         self._is_table = is_table
         self._revisions: dict[str, int] = {}
+        self._requests = ThreadPoolExecutor()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._follow, daemon=True)
         self._thread.start()
@@ -48,6 +50,7 @@ class Page:
         self._closing.set()
         self._client.close()
         self._thread.join(20)
+        self._requests.shutdown()
 
     def _follow(self) -> None:
         not_before = 0.0
@@ -56,8 +59,11 @@ class Page:
                 if self._closing.is_set():
                     return
                 if line.startswith("event:") and time.monotonic() >= not_before:
+                    begin = time.monotonic()
                     self._refresh()
-                    not_before = time.monotonic() + PAUSE_SECONDS
+                    end = time.monotonic()
+                    pause = max(LEAST_PAUSE_SECONDS, (end - begin) / LARGEST_SHARE)
+                    not_before = end + min(pause, MOST_PAUSE_SECONDS)
 
     def _refresh(self) -> None:
         columns = "*,time" if self._is_table else "no,status,value,ended"
@@ -65,10 +71,11 @@ class Page:
             place = f"experiments/{experiment['id']}"
             if place not in self._revisions:
                 self._revisions[place] = self._ask(f"{place}/table?columns={columns}&limit=100000")["revision"]
-            changes = self._ask(f"{place}/changes?columns={columns}&after={self._revisions[place]}")
-            self._revisions[place] = changes["revision"]
+            paths = [f"{place}/changes?columns={columns}&after={self._revisions[place]}"]
             for path in () if self._is_table else _OF_OVERVIEW:
-                self._ask(path.removeprefix("/") if path.startswith("/") else f"{place}/{path}")
+                paths.append(path.removeprefix("/") if path.startswith("/") else f"{place}/{path}")
+            changes, *_ = self._requests.map(self._ask, paths)  # at once, as a page does
+            self._revisions[place] = changes["revision"]
 
     def _ask(self, path: str) -> Any:
         return self._client.get(path).raise_for_status().json()
