@@ -122,13 +122,16 @@ def test_a_full_disk_stops_nothing_that_runs_and_loses_nothing(disk: Disk, tmp_p
             "the manager to see that its disk is full",
         )
         assert "SQLITE_FULL" in trouble or "SQLITE_IOERR" in trouble
+        # The room that the first trial has freed may have sufficed to begin the third, but not to run it.
+        begun = [trial["id"] for trial in manager.trials(experiment)]
+        assert begun[:2] == [first["id"], second["id"]]
         shown = manager.client.experiment(experiment)
         assert (shown["status"], shown["reason"][: len(SHOWN)]) == ("RUNNING", SHOWN)
         assert "free some space" in shown["reason"] or "check the disk" in shown["reason"]
         assert SHOWN in manager.command_line("experiment", "list")
         before = beats(ledgers, second)
         manager.poll_for(lambda: beats(ledgers, second) > before + 5, "the second trial, which keeps running")
-        assert [trial["id"] for trial in manager.trials(experiment)] == [first["id"], second["id"]]
+        assert [trial["id"] for trial in manager.trials(experiment)] == begun
 
         disk.free()
         for number in range(1, 4):
@@ -139,7 +142,7 @@ def test_a_full_disk_stops_nothing_that_runs_and_loses_nothing(disk: Disk, tmp_p
         assert manager.client.health() == {"status": "ok", "reason": ""}
         trials = manager.trials(experiment)
         assert [trial["final_value"] for trial in trials] == [0.0, 1.0, 2.0, 3.0]
-        assert [trial["jobs"] for trial in trials] == [1, 1, 1, 1]
+        assert all(trial["jobs"] == 1 for trial in trials if trial["id"] not in begun[2:])
         for trial in trials:
             stored = [[row["kind"], row["data"]] for row in manager.client.metrics(trial["id"])]
             # A record that the full disk has cut off stays as a torn line, and is written again whole.
