@@ -121,8 +121,12 @@ SELECT DISTINCT substr(donor_job, 1, instr(donor_job, '.') - 1) FROM decisions
 WHERE trial_id IN (SELECT value FROM json_each(:ids)) AND donor_job IS NOT NULL;
 
 -- name: trials.paused
-SELECT * FROM trials WHERE experiment_id = :experiment_id AND status = 'PAUSED'
-  AND (:ids IS NULL OR id IN (SELECT value FROM json_each(:ids))) ORDER BY sequence_id;
+SELECT * FROM trials WHERE experiment_id = :experiment_id AND status = 'PAUSED' ORDER BY sequence_id;
+
+-- name: trials.paused_of
+-- CROSS: by their ids; there may be many thousands of paused ones.
+SELECT trials.* FROM json_each(:ids) CROSS JOIN trials ON trials.id = json_each.value
+WHERE experiment_id = :experiment_id AND status = 'PAUSED' ORDER BY sequence_id;
 
 -- name: trials.counts
 SELECT status, trials FROM trial_counts WHERE experiment_id = :experiment_id;

@@ -124,8 +124,9 @@ def paused(
     connection: sqlite3.Connection, experiment_id: str, trial_ids: Collection[str] | None = None
 ) -> list[TrialRow]:
     """The trials that are PAUSED, of these or of all, by sequence id."""
-    ids = None if trial_ids is None else json.dumps(list(trial_ids))
-    return _select(connection, "trials.paused", experiment_id=experiment_id, ids=ids)
+    if trial_ids is None:
+        return _select(connection, "trials.paused", experiment_id=experiment_id)
+    return _select(connection, "trials.paused_of", experiment_id=experiment_id, ids=json.dumps(list(trial_ids)))
 
 
 def origins(connection: sqlite3.Connection, trial_ids: Collection[str]) -> set[tuple[str, str]]:

@@ -76,3 +76,10 @@ def test_a_page_is_read_in_the_order_of_its_index_without_sorting(
 ) -> None:
     plan = _plan(metrics_database if name.startswith(_METRICS) else control, name)
     assert not any("TEMP B-TREE" in step for step in plan)
+
+
+@pytest.mark.parametrize("name", ["trials.paused_of", "trials.numbers", "jobs.parameter_ids", "decisions.pending"])
+def test_what_is_named_by_its_id_is_found_by_it(name: str, control: sqlite3.Connection) -> None:
+    """Not among all of a status, of which there may be many thousands."""
+    (search,) = [step for step in _plan(control, name) if step.startswith("SEARCH")]
+    assert re.search(r"\((trial_)?id=\?", search)
