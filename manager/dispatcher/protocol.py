@@ -311,8 +311,8 @@ class Milestone:
 
 @dataclass(frozen=True)
 class StateSaved:
-    """All that later decisions depend on, once the input at `position` is handled. Requests up to that
-    position that have no answer will not be answered."""
+    """All that later decisions depend on, once the input at `position` is handled. Requests up to that position that
+    have no answer will not be answered."""
 
     position: int
     state: JsonObject
