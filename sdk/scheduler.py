@@ -19,6 +19,7 @@ import math
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final
 
 __all__ = [
@@ -47,7 +48,10 @@ TRAINING_ITERATION, TIME_TOTAL = "training_iteration", "time_total_s"
 _MOST_TIME = 1e300
 
 
-@dataclass(frozen=True)
+_NO_METRICS: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
 class TrialReport:
     """One intermediate metric of a trial, or its final one."""
 
@@ -58,7 +62,7 @@ class TrialReport:
     """The step that the trial has reached: the one that it reported, else the number of its metrics so far, from 1."""
     seconds: float | None = None
     """How long the trial has run, by its machine's clock; None where that is unknown."""
-    metrics: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, Any] = field(default_factory=lambda: _NO_METRICS)
     """All that it reported, where it reported a mapping."""
 
     def time(self, attribute: str) -> float:

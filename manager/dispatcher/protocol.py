@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from proctor.sdk.json_input import clean_value
 from proctor.sdk.metrics import encode_value, from_json_word
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 MAX_LINE_BYTES = 64 * 1024 * 1024
 """Of a line from a dispatcher; the manager reads no longer ones."""
 
@@ -56,8 +56,8 @@ class Initialize:
     default. A user's class gets its `class_args` and nothing else."""
     scheduler: AlgorithmSpec | None = None
     """Of trials; never beside an assessor."""
-    saved: JsonObject | None = None
-    """The newest state that an earlier dispatcher of the experiment has saved (`StateSaved`)."""
+    saved: str | None = None
+    """The newest state that an earlier dispatcher of the experiment has saved (`StateSaved.state`)."""
     saved_position: int = 0
     """Inputs up to here are part of it."""
     version: int = PROTOCOL_VERSION
@@ -315,7 +315,8 @@ class StateSaved:
     have no answer will not be answered."""
 
     position: int
-    state: JsonObject
+    state: str
+    """JSON, which only a dispatcher reads: for the manager it is a text, however large."""
 
 
 @dataclass(frozen=True)

@@ -320,12 +320,13 @@ FROM trials LEFT JOIN trial_jobs ON trial_jobs.trial_id = trials.id AND trial_jo
 WHERE trials.experiment_id = :experiment_id AND position = :position ORDER BY 1;
 
 -- name: inputs.answered
-SELECT parameter_id FROM trials WHERE experiment_id = :experiment_id
+-- by what was decided on requests behind a position
+SELECT parameter_id FROM trials WHERE experiment_id = :experiment_id AND position > :position
 UNION ALL
-SELECT parameter_id FROM decisions WHERE experiment_id = :experiment_id
+SELECT parameter_id FROM decisions WHERE experiment_id = :experiment_id AND position > :position
 UNION ALL  -- what cloned trials began with
-SELECT trial_jobs.parameter_id FROM decisions JOIN trial_jobs ON trial_jobs.trial_id = decisions.trial_id
-WHERE decisions.experiment_id = :experiment_id AND decisions.kind = 'clone' AND trial_jobs.number = 1;
+SELECT trial_jobs.parameter_id FROM trials JOIN trial_jobs ON trial_jobs.trial_id = trials.id
+WHERE trials.experiment_id = :experiment_id AND position > :position AND trial_jobs.number = 1;
 
 -- name: inputs.last_news
 SELECT position FROM dispatcher_inputs WHERE experiment_id = :experiment_id AND kind <> 'RequestTrialJobs'

@@ -12,7 +12,6 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, replace
-from typing import Any
 
 from proctor.manager.dispatcher import protocol
 from proctor.manager.dispatcher.client.liveness import Liveness, LivenessMonitor, Patience, ProcessStats
@@ -83,7 +82,7 @@ class InputSource(ABC):
     async def read(self, after: int, limit: int) -> Sequence[ToDispatcher]:
         """The next inputs behind a position, requests with the answers that are already stored."""
 
-    async def read_state(self) -> tuple[int, dict[str, Any] | None]:
+    async def read_state(self) -> tuple[int, str | None]:
         """The position of the last input that is part of the newest state that a dispatcher has saved, and the state; 0
         and None where there is none."""
         return 0, None

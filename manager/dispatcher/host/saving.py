@@ -36,10 +36,12 @@ class StateSaver:
 
     def read(self, initialize: protocol.Initialize) -> protocol.JsonObject | None:
         """Return the state that an earlier dispatcher has saved, if it is one of the same algorithms."""
-        saved = initialize.saved
-        if saved is None or saved.get("version") != VERSION or saved.get("made_of") != self._made_of:
+        if initialize.saved is None:
             return None
-        self._wait_for(saved)
+        saved: protocol.JsonObject = json.loads(initialize.saved)
+        if saved.get("version") != VERSION or saved.get("made_of") != self._made_of:
+            return None
+        self._wait_for(initialize.saved)
         return saved
 
     def after(self, message: ToDispatcher | FromDispatcher, state_dict: StateDict) -> protocol.StateSaved | None:
@@ -55,13 +57,14 @@ class StateSaver:
         if found is None:
             self._is_possible = False
             return None
-        state = {"version": VERSION, "made_of": self._made_of, **found}
+        content = {"version": VERSION, "made_of": self._made_of, **found}
+        state = json.dumps(content, separators=(",", ":"), allow_nan=False)
         self._inputs = 0
         self._wait_for(state)
         return protocol.StateSaved(position, state)
 
-    def _wait_for(self, state: protocol.JsonObject) -> None:
-        self._interval = max(LEAST_INPUTS, len(json.dumps(state)) / BYTES_AN_INPUT)
+    def _wait_for(self, state: str) -> None:
+        self._interval = max(LEAST_INPUTS, len(state) / BYTES_AN_INPUT)
 
 
 def try_to_load(what: str, load_state_dict: Callable[[], Any]) -> bool:

@@ -12,7 +12,7 @@ during a replay: what was true of a trial in between must not reach it.
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from proctor.manager.dispatcher import protocol
@@ -59,7 +59,7 @@ class _Trial:
     """What it is to become by its next job."""
     holds_back: bool = False
     """It was to pause or to stop, and no job has begun since."""
-    held_back: list[ReportedMetric] = field(default_factory=list)
+    held_back: tuple[ReportedMetric, ...] = ()
     milestone: int | None = None
     """As the manager knows it."""
 
@@ -264,10 +264,10 @@ class HostedScheduler:
         if trial is None:
             return
         trial.job, trial.parameter_id, trial.holds_back = message.job_number, message.parameter_id, False
-        held_back, trial.held_back = trial.held_back, []
+        held_back, trial.held_back = trial.held_back, ()
         begins_clone = trial.clone is not None and self._begin_clone(trial, trial.clone, message)
         if begins_clone:
-            held_back.clear()  # of the curve that it leaves
+            held_back = ()  # those of the curve that it leaves
         if trial.is_paused:  # it had failed before it could be paused, or the user has resumed it
             self._resume(trial, chosen=False)
         else:
@@ -275,7 +275,7 @@ class HostedScheduler:
         self._announce(trial)
         known = [row._replace(job_number=trial.job) for row in held_back if row.sequence < message.from_sequence]
         self._take(message.position, known)
-        trial.held_back += [row for row in held_back if row.sequence >= message.from_sequence]
+        trial.held_back += tuple(row for row in held_back if row.sequence >= message.from_sequence)
         self._end_paused(message.position)
 
     def _begin_clone(self, trial: _Trial, clone: _Clone, message: protocol.TrialRestarted) -> bool:
@@ -318,10 +318,10 @@ class HostedScheduler:
             if trial is None or row.job_number < trial.job:
                 continue  # its trial has ended, or the next job of it continues without this point
             if trial.holds_back:
-                trial.held_back.append(row)
+                trial.held_back += (row,)
                 continue
             trial.job = row.job_number
-            trial.held_back.clear()  # the new job reports them again
+            trial.held_back = ()  # the new job reports them again
             if row.sequence >= trial.told:
                 self._judge(position, trial, row)
 
@@ -421,7 +421,9 @@ def _trial_from_json(saved: list[Any]) -> _Trial:
     last = None
     if report is not None:
         value, step, seconds, metrics = report
-        last = TrialReport(from_json_word(value), step, seconds, from_wire(metrics or {}))
+        last = TrialReport(from_json_word(value), step, seconds)
+        if metrics is not None:
+            last = replace(last, metrics=from_wire(metrics))
     return _Trial(
         number,
         parameter_id,
@@ -433,7 +435,7 @@ def _trial_from_json(saved: list[Any]) -> _Trial:
         is_paused,
         None if clone is None else _Clone(*clone),
         holds_back,
-        [ReportedMetric(*row) for row in held_back],
+        tuple(ReportedMetric(*row) for row in held_back),
         milestone,
     )
 
@@ -445,9 +447,8 @@ def _has_value(row: ReportedMetric) -> bool:
 
 def _result(row: ReportedMetric) -> TrialReport:
     value = from_wire(row.value)
-    metrics = value if isinstance(value, Mapping) else {}
-    step = row.sequence + 1 if row.step is None else row.step
-    return TrialReport(read_value(value), step, row.seconds, metrics)
+    report = TrialReport(read_value(value), row.sequence + 1 if row.step is None else row.step, row.seconds)
+    return replace(report, metrics=value) if isinstance(value, Mapping) else report
 
 
 def _final_result(message: protocol.TrialEnd, last: TrialReport | None) -> TrialReport | None:

@@ -73,6 +73,7 @@ class JobFormBuilder:
     def __init__(self, config: ExperimentConfig, directory: Path) -> None:
         self._config = config
         self._directory = directory
+        self._trials_directory = str(directory / "trials")
         environment_file = directory / ENVIRONMENT_FILE
         self._environment_file = str(environment_file) if environment_file.exists() else None
 
@@ -88,13 +89,13 @@ class JobFormBuilder:
             return self._directory / SNAPSHOT_FOLDER
         return Path(self._config.trial_code_directory)
 
-    def job_directory(self, trial: TrialRow, number: int) -> Path:
+    def job_directory(self, trial: TrialRow, number: int) -> str:
         """Where the files of a trial's job are."""
-        return self._directory / "trials" / f"{trial.sequence_id}-{trial.id}" / "jobs" / str(number)
+        return f"{self._trials_directory}/{trial.sequence_id}-{trial.id}/jobs/{number}"
 
     def checkpoint_place(self, trial: TrialRow, number: int, path: str) -> str:
         """Where a registered checkpoint of a trial's job is: an absolute path, or a URL."""
-        return checkpoint_place(str(self.job_directory(trial, number)), path)
+        return checkpoint_place(self.job_directory(trial, number), path)
 
     def is_checkpoint_path(self, trial: TrialRow, number: int, path: str) -> bool:
         """Whether what a trial's job has registered is a checkpoint that the SDK has stored, and not any path."""
@@ -126,7 +127,7 @@ class JobFormBuilder:
             parameter_file=parameter_file(trial, job),
             command=self._config.trial_command,
             code_directory=str(self.code_directory),
-            directory=str(self.job_directory(trial, job.number)),
+            directory=self.job_directory(trial, job.number),
             environment_file=self._environment_file,
             environment=environment,
             gpu_number=self._config.trial_gpu_number,

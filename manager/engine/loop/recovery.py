@@ -145,7 +145,7 @@ class InputLog(InputSource):
         self._report_from = experiment.report_from
         self._parameter_ids: dict[str, int] = {}  # by job id
 
-    async def read_state(self) -> tuple[int, dict[str, Any] | None]:
+    async def read_state(self) -> tuple[int, str | None]:
         """The newest state that a dispatcher has saved, and the position of the last input that is part of it."""
         return await self._control.read(
             lambda c: dispatcher_inputs.read_state(c, self._experiment_id), time_limit_seconds=60.0

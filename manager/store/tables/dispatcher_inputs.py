@@ -53,16 +53,16 @@ def suggestions(connection: sqlite3.Connection, experiment_id: str, position: in
 # ---- states of dispatchers -----------------------------------------------------------------------------------------
 
 
-def save_state(connection: sqlite3.Connection, experiment_id: str, position: int, state: dict[str, Any]) -> None:
+def save_state(connection: sqlite3.Connection, experiment_id: str, position: int, state: str) -> None:
     """Keep the state of the experiment's algorithms after the input at `position`, instead of an earlier one."""
-    values = {"experiment_id": experiment_id, "position": position, "state": encode(state)}
+    values = {"experiment_id": experiment_id, "position": position, "state": state}
     connection.execute(query("states.save"), values)
 
 
-def read_state(connection: sqlite3.Connection, experiment_id: str) -> tuple[int, dict[str, Any] | None]:
+def read_state(connection: sqlite3.Connection, experiment_id: str) -> tuple[int, str | None]:
     """The position of the newest state, and the state; 0 and None where there is none."""
     row = connection.execute(query("states.get"), {"experiment_id": experiment_id}).fetchone()
-    return (0, None) if row is None else (row[0], decode(row[1]))
+    return (0, None) if row is None else (row[0], row[1])
 
 
 # ---- decisions on trials that exist --------------------------------------------------------------------------------

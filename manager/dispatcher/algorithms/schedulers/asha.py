@@ -15,11 +15,14 @@ rarely, count as passed: its value there is not known, and that of a later step 
 
 import heapq
 import math
+import sys
 from array import array
+from base64 import b64decode, b64encode
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from proctor.manager.dispatcher.algorithms.schedulers.base import (
@@ -90,9 +93,20 @@ class Ranking:
             position -= len(block)
         raise IndexError(position)
 
-    def losses(self) -> list[float]:
-        """Return all of them, best first."""
-        return [loss for block in self._blocks for loss in block]
+    def packed(self) -> str:
+        """Return all of them, best first, as 8 bytes each in base64: a tenth of the time that decimals take."""
+        ordered = array("d", chain.from_iterable(self._blocks))
+        if sys.byteorder == "big":
+            ordered.byteswap()
+        return b64encode(ordered).decode()
+
+    @classmethod
+    def unpack(cls, packed: str) -> "Ranking":
+        """Return the ranking whose `packed` was this."""
+        ordered = array("d", b64decode(packed))
+        if sys.byteorder == "big":
+            ordered.byteswap()
+        return cls(ordered)
 
 
 @dataclass
@@ -125,6 +139,8 @@ class _Trial:
 
 class AshaScheduler(MetricScheduler):
     """Li et al., "A System for Massively Parallel Hyperparameter Tuning" (MLSys 2020), with Ray Tune's arguments."""
+
+    version = 2
 
     def __init__(
         self,
@@ -339,8 +355,7 @@ class AshaScheduler(MetricScheduler):
         """Return what rungs have seen, and where each living trial is."""
         return {
             "brackets": [
-                [[[to_json_word(loss) for loss in rung.losses.losses()], rung.promoted, rung.stopped] for rung in rungs]
-                for rungs in self._brackets
+                [[rung.losses.packed(), rung.promoted, rung.stopped] for rung in rungs] for rungs in self._brackets
             ],
             "trials": [
                 [trial, state.bracket, state.rung, to_json_word(state.loss), state.due, state.paused]
@@ -352,7 +367,7 @@ class AshaScheduler(MetricScheduler):
         """Take over another one's rungs and trials."""
         for rungs, saved_rungs in zip(self._brackets, state["brackets"], strict=True):
             for rung, (losses, promoted, stopped) in zip(rungs, saved_rungs, strict=True):
-                rung.losses, rung.promoted, rung.stopped = Ranking(map(from_json_word, losses)), promoted, stopped
+                rung.losses, rung.promoted, rung.stopped = Ranking.unpack(losses), promoted, stopped
         for trial, bracket, rung_index, loss, due, paused in state["trials"]:
             found = self._trials[trial] = _Trial(bracket, rung_index, from_json_word(loss), due, paused)
             self._paused += paused

@@ -83,3 +83,10 @@ def test_what_is_named_by_its_id_is_found_by_it(name: str, control: sqlite3.Conn
     """Not among all of a status, of which there may be many thousands."""
     (search,) = [step for step in _plan(control, name) if step.startswith("SEARCH")]
     assert re.search(r"\((trial_)?id=\?", search)
+
+
+@pytest.mark.parametrize("name", ["inputs.requested", "inputs.answered"])
+def test_a_restart_reads_only_what_is_behind_the_saved_state(name: str, control: sqlite3.Connection) -> None:
+    searches = [step for step in _plan(control, name) if step.startswith("SEARCH") and "(trial_id=?" not in step]
+    assert searches
+    assert all("position>?" in step for step in searches)

@@ -29,6 +29,24 @@ def test_answers_are_those_of_one_request(
     assert dispatcher_inputs.unanswered(control, E) == {11, 12, 13}
 
 
+def test_requests_that_are_part_of_a_saved_state_are_answered(
+    control: sqlite3.Connection, make_trial: MakeTrial, make_job: MakeJob
+) -> None:
+    """What had no answer by then has been declined. The trials that those behind it began may have been cloned since."""
+    first, second = (make_trial(number, position=7 + number, parameter_id=20 + number) for number in range(2))
+    for row in (first, second):
+        trials.insert(control, row)
+    jobs.insert(control, make_job(second, parameter_id=21))
+    dispatcher_inputs.append(control, E, 7, "RequestTrialJobs", {"parameter_ids": [20, 30]})
+    dispatcher_inputs.append(control, E, 8, "RequestTrialJobs", {"parameter_ids": [21, 31]})
+    dispatcher_inputs.append(control, E, 9, "RequestTrialJobs", {"parameter_ids": [22]})
+    dispatcher_inputs.record(control, replace(_decision(22, second), position=9))
+    trials.update(control, second.id, parameter_id=22)
+    assert dispatcher_inputs.unanswered(control, E) == {30, 31}
+    dispatcher_inputs.save_state(control, E, 7, "{}")
+    assert dispatcher_inputs.unanswered(control, E) == {31}
+
+
 def _decision(parameter_id: int, trial: TrialRow, **columns: Any) -> DecisionRow:
     return DecisionRow(E, parameter_id, 7, DecisionKind.CLONE, trial.id, 5.0, {"x": 9}, **columns)
 
