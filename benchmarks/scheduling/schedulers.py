@@ -64,7 +64,7 @@ class CurveScript:
     def __init__(self, trials: int) -> None:
         self.marks: list[Mark] = []
         self._slice = max(trials // TENTH, 1)
-        self._begun: set[str] = set()
+        self._begun = 0
         self._reports = 0
 
     def mark(self) -> None:
@@ -73,9 +73,9 @@ class CurveScript:
 
     def script(self, form: TrialJobForm) -> Iterator[Step]:
         """From its checkpoint to the end."""
-        if form.trial_id not in self._begun:
-            self._begun.add(form.trial_id)
-            if len(self._begun) % self._slice == 0:
+        if form.number == 1:
+            self._begun += 1
+            if self._begun % self._slice == 0:
                 self.mark()
         begin = 0 if form.resume_checkpoint is None else int(Path(form.resume_checkpoint).name)
         goodness = json.loads(form.parameter_file)["parameters"]["x0"]

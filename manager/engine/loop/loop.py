@@ -153,10 +153,11 @@ class ExperimentLoop:
         await save_columns(self.state, turn, self.context.control)
         last = await self.context.metrics.read(metric_store.last_id)
         first = self.state.row.metrics_told + 1
-        if last >= first:
+        rows = (await self._log.metrics_between(0, first, last)).rows
+        if rows:  # and not only final metrics
             turn.add_event("metrics", {"first": first, "last": last})
             if self._sends_metrics:
-                message = await self._log.metrics_between(self.state.take_position(), first, last)
+                message = protocol.ReportMetrics(self.state.take_position(), rows)
                 turn.send_input(message, {"first": first, "last": last})
             self.state.row = replace(self.state.row, metrics_told=last)
             self.state.replayed_to = last
