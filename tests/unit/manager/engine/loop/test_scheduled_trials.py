@@ -119,6 +119,14 @@ def test_no_kill_changes_what_a_scheduler_decides(run: ScheduledRun, scheduler: 
     assert outcome.found == undisturbed.found, f"the dispatcher was killed at input {moment}"
 
 
+def test_a_final_metric_that_was_stored_before_a_kill_is_no_report(run: ScheduledRun) -> None:
+    """The last trials end while others wait that may run again: what is no news does not make them asked for again."""
+    undisturbed = run("Random", "PBT")
+    for moment in range(undisturbed.commits - 20, undisturbed.commits):
+        outcome = run("Random", "PBT", manager_killed_at=moment)
+        assert outcome.found == undisturbed.found, f"the manager was killed at commit {moment}"
+
+
 @pytest.mark.usefixtures("saving_often")
 @pytest.mark.parametrize("scheduler", BUILT_IN)
 def test_a_saved_state_and_the_inputs_after_it_are_as_good_as_all_inputs(run: ScheduledRun, scheduler: str) -> None:
