@@ -32,7 +32,7 @@ def test_answers_are_those_of_one_request(
 def test_requests_that_are_part_of_a_saved_state_are_answered(
     control: sqlite3.Connection, make_trial: MakeTrial, make_job: MakeJob
 ) -> None:
-    """What had no answer by then has been declined. The trials that those behind it began may have been cloned since."""
+    """What had no answer by then was declined. The trials that those behind it began may have been cloned since."""
     first, second = (make_trial(number, position=7 + number, parameter_id=20 + number) for number in range(2))
     for row in (first, second):
         trials.insert(control, row)

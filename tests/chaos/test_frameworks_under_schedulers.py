@@ -1,0 +1,19 @@
+"""Trials of every framework are stopped, paused, resumed and cloned by every trial scheduler. Some of these pairs are
+tried by `tests/integration/sdk/pytorch/test_scheduled_runs.py`."""
+
+from pathlib import Path
+
+import pytest
+from fakes.scheduled_training import SCHEDULERS, SCRIPTS, check, scheduled_training
+
+pytestmark = pytest.mark.chaos
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@pytest.mark.parametrize("framework", SCRIPTS)
+def test_a_job_continues_where_its_checkpoint_was_saved(framework: str, scheduler: str, tmp_path: Path) -> None:
+    with scheduled_training(tmp_path) as run:
+        trained = run(framework, scheduler)
+    check(trained)
+    assert {row["status"] for row in trained.trials} <= {"SUCCEEDED", "EARLY_STOPPED"}
+    assert any(row["final_value"] is not None for row in trained.trials)
