@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
@@ -242,9 +242,14 @@ class Providers:
 
     def get(self, kind: str) -> Provider:
         """The provider of a platform. Raises UnknownPlatform where there is none, ImportError with the package
-        to install."""
+        to install, or with what is wrong with the one that brings it."""
         if kind not in self._made:
-            provider = self._factory(kind)(self._context)
+            try:
+                provider = self._factory(kind)(self._context)
+            except (UnknownPlatform, ImportError):
+                raise
+            except Exception as error:
+                raise ImportError(f"its provider could not be made: {error!r}") from error
             self._made[kind] = provider
             if self._group is not None:
                 self._tasks.append(self._start(self._group, kind, provider))
@@ -280,7 +285,7 @@ class Providers:
     def _factory(self, kind: str) -> ProviderFactory:
         if kind in self._factories:
             return self._factories[kind]
-        plug_ins = {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
+        plug_ins = _plug_ins()
         if kind not in BUILT_IN and kind in plug_ins:
             return plug_ins[kind].load()  # type: ignore[no-any-return]
         if kind not in BUILT_IN:
@@ -291,7 +296,7 @@ class Providers:
 
     def _recover_providers(self) -> None:
         """Make the providers that have nodes on record: some may still have to be cleaned."""
-        for kind in _kinds_on_record(self._context.nodes_directory) & BUILT_IN.keys():
+        for kind in _kinds_on_record(self._context.nodes_directory) & {*BUILT_IN, *self._factories, *_plug_ins()}:
             try:
                 self.get(kind)
             except ImportError as error:
@@ -301,6 +306,10 @@ class Providers:
 
     def _start(self, group: asyncio.TaskGroup, kind: str, provider: Provider) -> asyncio.Task[None]:
         return group.create_task(provider.run(), name=f"provider of platform {kind}")
+
+
+def _plug_ins() -> dict[str, EntryPoint]:
+    return {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
 
 
 def _kinds_on_record(nodes_directory: Path) -> set[str]:

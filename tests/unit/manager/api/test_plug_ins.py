@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 
-from proctor.training_services import registry
+from proctor.training_services import providers, registry
 
 pytestmark = pytest.mark.anyio
 
 MODULE = """\
+import asyncio
+
 from proctor.training_services.in_memory.service import InMemoryTrainingService
+from proctor.training_services.providers import CheckStep, CheckVerdict, Provider
 
 asked = []
 
@@ -26,6 +29,20 @@ class Cluster(InMemoryTrainingService):
 
 def broken(context):
     raise ValueError("no queue is named")
+
+
+class ClusterProvider(Provider):
+    def __init__(self, context):
+        pass
+
+    async def run(self):
+        await asyncio.Event().wait()
+
+    async def inspect(self, settings, secrets, *, trial_gpu_number=None):
+        return [CheckStep(settings["queue_name"], "queue", CheckVerdict.OK, f"{trial_gpu_number} GPUs")]
+
+    async def clean(self, settings, secrets):
+        return [CheckStep(settings["queue_name"], "queue", CheckVerdict.FAIL, "in use", "stop it")]
 """
 
 
@@ -38,7 +55,10 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (folder / "small_cluster.py").write_text(MODULE)
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: small-cluster\nVersion: 1.0\n")
     entries = "cluster = small_cluster:Cluster\nbroken = small_cluster:broken\nmissing = small_cluster:nothing\n"
-    (information / "entry_points.txt").write_text(f"[{registry.ENTRY_POINT_GROUP}]\n{entries}")
+    made_by = "cluster = small_cluster:ClusterProvider\nmissing = small_cluster:nothing\n"
+    (information / "entry_points.txt").write_text(
+        f"[{registry.ENTRY_POINT_GROUP}]\n{entries}\n[{providers.ENTRY_POINT_GROUP}]\n{made_by}"
+    )
     monkeypatch.syspath_prepend(str(folder))
     yield folder
     sys.modules.pop("small_cluster", None)
@@ -82,3 +102,31 @@ async def test_a_platform_that_nobody_brings_is_refused_with_those_that_are_know
     answer = await real.client.post("/api/v1/experiments", json=body)
     assert answer.status_code == 422
     assert "local or remote or kubernetes or broken or cluster or missing" in answer.json()["detail"]
+
+
+async def _ask(real: Any, what: str, platform: str) -> Any:
+    section = {"platform": platform, "queueName": "long"}
+    config = {**real.config, "trial_gpu_number": 2, "training_service": section}
+    return await real.client.post(
+        f"/api/v1/platforms/{what}", json={"config": config, "directory": str(real.directory)}
+    )
+
+
+async def test_the_provider_of_a_package_checks_and_cleans_its_platform(real: Any) -> None:
+    checked, cleaned = [await _ask(real, what, "cluster") for what in ("check", "clean")]
+    found = [(step["machine"], step["verdict"], step["found"]) for step in checked.json()["items"]]
+    assert found == [("long", "ok", "2 GPUs")]
+    assert [(step["verdict"], step["advice"]) for step in cleaned.json()["items"]] == [("fail", "stop it")]
+
+
+async def test_a_platform_without_a_provider_names_those_that_have_one(real: Any) -> None:
+    answer = await _ask(real, "check", "broken")
+    assert answer.status_code == 422
+    assert "those that have: remote, kubernetes" in answer.json()["detail"]
+    assert "cluster" in answer.json()["detail"]
+
+
+async def test_a_provider_that_cannot_be_loaded_is_named(real: Any) -> None:
+    answer = await _ask(real, "check", "missing")
+    assert answer.status_code == 503
+    assert "platform missing cannot be used" in answer.json()["detail"]
