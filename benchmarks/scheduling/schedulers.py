@@ -58,11 +58,12 @@ def _resident_bytes() -> int:
 
 
 class CurveScript:
-    """Trial jobs that report after every step, at times of their own, and save at each rung; it takes a mark after each
-    tenth of the trials."""
+    """Trial jobs that report after every step and save at each rung; it takes a mark after each tenth of the trials."""
 
-    def __init__(self, trials: int) -> None:
+    def __init__(self, trials: int, *, at_once: bool = False) -> None:
+        """:param at_once: steps take a second each, so that many trials report at one time; else at their own times."""
         self.marks: list[Mark] = []
+        self._spread = 0.0 if at_once else 1 / 3
         self._slice = max(trials // TENTH, 1)
         self._begun = 0
         self._reports = 0
@@ -82,7 +83,7 @@ class CurveScript:
         rng = random.Random(form.job_id)
         for step in range(begin + 1, MAX_T + 1):
             self._reports += 1
-            yield ScriptedReport(1.0 + rng.random() / 3, goodness + step / 1000, step=step)
+            yield ScriptedReport(1.0 + rng.random() * self._spread, goodness + step / 1000, step=step)
             if step in RUNGS:
                 record = {"kind": "checkpoint", "path": f"output/checkpoints/{step}", "time": 1.0}
                 yield Raw(0.0, json.dumps(record).encode() + b"\n")
@@ -104,12 +105,12 @@ def _config(trials: int, kind: str, workers: int) -> dict[str, Any]:
     }
 
 
-def run_asha(trials: int) -> list[Mark]:
+def run_asha(trials: int, at_once: bool = False) -> list[Mark]:
     """ASHA with promotion to its end: a mark at the beginning, and after each tenth of the trials."""
 
     async def main(loop: VirtualTimeLoop) -> list[Mark]:
         with harness.temporary_folder() as folder:
-            curves = CurveScript(trials)
+            curves = CurveScript(trials, at_once=at_once)
             simulation = Simulation(Home(folder / "home"), loop, script=curves.script)
             async with simulation.manager() as manager:
                 curves.mark()
@@ -175,21 +176,25 @@ def time_suggestions(known: int, count: int) -> tuple[float, float]:
     return median(times["ours"]) * 1000, median(times["optuna"]) * 1000
 
 
+def _milliseconds_a_report(marks: Sequence[Mark]) -> float:
+    return (marks[-1].cpu_seconds - marks[0].cpu_seconds) / marks[-1].reports * 1000
+
+
 def _in_its_own_process(function: Any, *arguments: Any) -> Any:
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(function, arguments)
 
 
 def measure(quick: bool) -> list[Row]:
-    """Three rows of ASHA, one of a restart, one of suggestions."""
+    """Four rows of ASHA, one of a restart, one of suggestions."""
     trials = 300 if quick else TRIALS
     marks: Sequence[Mark] = _in_its_own_process(run_asha, trials)
     (first, first_reports), (last, last_reports) = (
-        (end.cpu_seconds - begin.cpu_seconds, end.reports - begin.reports)
-        for begin, end in ((marks[1], marks[2]), (marks[-2], marks[-1]))
+        (end.cpu_seconds - begin.cpu_seconds, end.reports - begin.reports) for begin, end in (marks[:2], marks[-2:])
     )
     ratio = (last / last_reports) / (first / first_reports)
-    whole = (marks[-1].cpu_seconds - marks[0].cpu_seconds) / marks[-1].reports * 1000
+    whole = _milliseconds_a_report(marks)
+    at_once = _milliseconds_a_report(_in_its_own_process(run_asha, trials // 5, True))
     memory = [mark.resident_bytes / 2**20 for mark in marks]
     few, many = (100, 300) if quick else (1_000, TRIALS)
     short, long = (_in_its_own_process(time_restart, number) for number in (few, many))
@@ -198,7 +203,7 @@ def measure(quick: bool) -> list[Row]:
     return [
         Row(
             f"ASHA, promotion, η 3, {trials:,} trials, {WORKERS:,} workers: CPU of a report, last tenth",
-            f"second tenth: {first / first_reports * 1000:.2f} ms",
+            f"first tenth: {first / first_reports * 1000:.2f} ms",
             f"{last / last_reports * 1000:.2f} ms",
             f"{ratio:.2f}",
             f"≤ {TARGET_TIME} ×",
@@ -211,6 +216,14 @@ def measure(quick: bool) -> list[Row]:
             "–",
             f"≤ {TARGET_MILLISECONDS:g} ms",
             whole <= TARGET_MILLISECONDS,
+        ),
+        Row(
+            f"… {trials // 5:,} trials, many of which report at one time",
+            "–",
+            f"{at_once:.2f} ms",
+            "–",
+            f"≤ {TARGET_MILLISECONDS:g} ms",
+            at_once <= TARGET_MILLISECONDS,
         ),
         Row(
             "… resident memory at the end",
