@@ -297,6 +297,7 @@ def _kubernetes() -> Iterator[Key]:
         "pendingTimeout": "2h",
         "nodeTimeout": "20m",
         "terminationGracePeriod": "2m",
+        "lingerSeconds": "30m",
         "collectLimitMb": 10,
         "checkpointLimitMb": 50_000,
     }

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, field_validator, model_validator
 from pydantic_core import InitErrorDetails
 
 from proctor.manager.config.fields import (
@@ -30,6 +30,8 @@ from proctor.training_services.kubernetes.pod_template import find_conflicts
 
 SECRET = {"writeOnly": True}
 """Marks a field whose value is kept apart from the configuration (see `secrets.py`)."""
+LEAST_LINGER_SECONDS = 15.0
+"""Three heartbeats of a keeper."""
 
 
 class Section(BaseModel):
@@ -227,10 +229,20 @@ class KubernetesConfig(Section):
     """A node that is away for longer loses its trials, which then run elsewhere: seconds, or 10m, 1.5h."""
     termination_grace_seconds: Annotated[Seconds, Field(alias="terminationGracePeriod")] = 60.0
     """How long a trial has to save and to end when the cluster takes its pod away."""
+    linger_seconds: Seconds = 600.0
+    """A pod whose trial has ended waits for a manager for this long, at least 15 s, and then leaves what is not
+    delivered in its log and termination message: seconds, or 10m, 1.5h."""
     collect_limit_mb: Count = 100
     """Files of a trial up to this size are copied to the manager when it has ended; larger ones go with the pod."""
     checkpoint_limit_mb: Count = 10_000
     """Checkpoints up to this size are copied to the manager; larger ones go with the pod."""
+
+    @field_validator("linger_seconds")
+    @classmethod
+    def _outlasts_heartbeats(cls, value: float) -> float:
+        if value < LEAST_LINGER_SECONDS:  # a manager that is there may be silent between two heartbeats
+            raise unexpected(f"a duration of at least {LEAST_LINGER_SECONDS:g} s, such as 60 or 10m")
+        return value
 
     @model_validator(mode="after")
     def _leaves_the_keeper_alone(self) -> Self:

@@ -236,6 +236,7 @@ class ExperimentManifests:
             "secret-file": f"{SECRET_FOLDER}/{SECRET_KEY}",
             "instance": f"$({POD_UID})",
             "grace-seconds": f"{self.settings.termination_grace_seconds:g}",
+            "linger-seconds": f"{self.settings.linger_seconds:g}",
         }
         words = [word for name, value in options.items() for word in (f"--{name}", value)]
         return [*_keeper_words(self.settings.python), "pod", *words]

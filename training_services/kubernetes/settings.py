@@ -47,6 +47,7 @@ class KubernetesSettings:
     pending_timeout_seconds: float | None = None
     node_timeout_seconds: float = 300.0
     termination_grace_seconds: float = 60.0
+    linger_seconds: float = 600.0
     collect_limit_mb: int = 100
     checkpoint_limit_mb: int = 10_000
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from fakes.kubernetes.cluster import Cluster
-from fakes.kubernetes_manager import EXPERIMENT, KubernetesHarness, Scene
+from fakes.kubernetes_manager import EXPERIMENT, KubernetesHarness, Scene, opened
 
 from proctor.training_services.errors import ServiceUnavailable
 from proctor.training_services.job_keeper_service import PlatformJob, PlatformStatus
@@ -20,7 +20,7 @@ from proctor.training_services.kubernetes.probing import PATIENCE_SECONDS, needs
 from proctor.training_services.kubernetes.service import TORN_READS
 from proctor.training_services.kubernetes.settings import KubernetesSettings
 from proctor.training_services.providers import CheckStep
-from proctor.training_services.testing import serving
+from proctor.training_services.testing import COMMANDS, FINAL_VALUE, VALUES, Behavior, serving
 from proctor.trial_keeper.pod_output import (
     FinalMetric,
     TerminationMessage,
@@ -268,6 +268,50 @@ async def test_where_a_log_is_gone_the_termination_message_has_the_end_and_the_r
     assert left is not None
     assert (left.header.chunks, left.body) == ([Chunk("T.1", "t", "0", 500, 3)], b"[]\n")
     assert (left.header.ends[0].exit.reason, left.is_cut) == (EndReason.EXITED_OK, True)
+
+
+RECORD = """echo '{"kind":"%s","value":%s,"time":1.0}' >> "$PROCTOR_JOB_DIR/journal"; """
+BEGIN = RECORD % ("intermediate", "0.0") + "until [ -e /shared/go ]; do sleep 0.05; done; "
+"""What trials report and do until the manager is away."""
+ENDINGS = {
+    "whole": COMMANDS[Behavior.REPORT],
+    "rotated": RECORD % ("final", FINAL_VALUE) + "exit 3",
+}
+"""How they go on, by what becomes of the log of their pod."""
+
+
+async def test_what_ended_while_the_manager_was_away_is_read_from_log_and_termination_message(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    node, go = cluster.add_node("node"), cluster.add_claim("shared") / "go"
+    mounts = [{"path": "/shared", "claim": "shared"}]
+    first, final = ("intermediate", 0.0), ("final", FINAL_VALUE)
+    async with opened(KubernetesHarness(cluster, tmp_path, linger_seconds=3.0, mounts=mounts)) as harness:
+        scene = Scene(harness)
+        records = scene.recorder.records
+        forms = [harness.form_of(BEGIN + ending, name) for name, ending in ENDINGS.items()]
+        whole, rotated = forms
+        async with serving(harness.service):
+            for form in forms:
+                await scene.submit(form)
+            await scene.recorder.until(lambda: all(records(form.job_id) == [first] for form in forms))
+            pod = await harness.pod(rotated)
+        await harness.close()
+        await asyncio.to_thread(go.touch)
+        await harness.until(lambda: {each["status"]["phase"] for each in cluster.list("pods")} == {"Succeeded"})
+        node.container(pod).log.unlink()
+        await harness.open()
+        scene.recorder.listen(harness.service)
+        for form in forms:
+            harness.hub.expect(form.job_id, form.token, EXPERIMENT, started=True)
+        await harness.service.reattach(forms, [])
+        await harness.reattached()
+        async with serving(harness.service):
+            assert await scene.ends(whole) == (EndReason.EXITED_OK, "")
+            lost = "exit code 3; reports may be lost: the log of its pod was cut or is gone"
+            assert await scene.ends(rotated) == (EndReason.EXITED_ERROR, lost)
+    assert records(whole.job_id) == [first, *(("intermediate", value) for value in VALUES), final]
+    assert records(rotated.job_id) == [first, final]
 
 
 @pytest.mark.parametrize(("status", "is_gone"), [(429, False), (500, False), (404, True), (400, True)])

@@ -40,3 +40,11 @@ def test_every_line_of_a_template_that_is_not_the_users_is_reported_where_it_sta
         "trainingService.podTemplate.spec.restartPolicy": "restartPolicy: Always",
         "trainingService.podTemplate.spec.containers[0].image": "- image: other",
     }
+
+
+def test_a_pod_waits_for_a_manager_for_several_heartbeats(
+    problems: Callable[[str], dict[str, ConfigProblem]], small: str
+) -> None:
+    keys = "trainingService:\n  platform: kubernetes\n  image: i\n  lingerSeconds: 5\n"
+    found = problems(small[: small.index("trainingService")] + keys)
+    assert found["trainingService.lingerSeconds"].expected == "a duration of at least 15 s, such as 60 or 10m"
