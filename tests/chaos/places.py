@@ -62,6 +62,7 @@ ELSEWHERE = {
         "and real ones at random in test_kills_of_scheduled_trials.py",
     ),
     "trainer.": "the trainer's own tests kill there: test_trainer_kills.py, tests/integration/sdk/pytorch",
+    "manager.anchor.": "it takes a cluster: tests/e2e/kubernetes/test_experiments.py",
     "manager.collect.": "it takes machines: tests/e2e/remote/test_collecting.py",
 }
 """Prefixes of places that these tests leave out, and why."""

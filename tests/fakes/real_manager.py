@@ -77,6 +77,12 @@ class RealManager:
         self._process.kill()
         self._process.wait()
 
+    def until_killed(self) -> None:
+        """Wait until it has died at a fail point; what it has started keeps running."""
+        assert self._process is not None
+        assert self._process.wait(PATIENCE_SECONDS) == -signal.SIGKILL, self.said()
+        self.client.close()
+
     def signal(self, number: int) -> None:
         """Send the manager's process a signal."""
         assert self._process is not None

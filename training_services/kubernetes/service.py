@@ -10,6 +10,7 @@ from dataclasses import replace
 from importlib.metadata import version
 from typing import Any, cast
 
+from proctor.sdk.failpoints import failpoint
 from proctor.training_services.base import TrialJobForm
 from proctor.training_services.capacity import GpuRules
 from proctor.training_services.errors import BrokenPlatform, ServiceUnavailable, SubmissionRefused
@@ -195,7 +196,10 @@ class KubernetesTrainingService(JobKeeperService):
 
     async def clean_up(self) -> None:
         await super().clean_up()
-        await (await self._objects()).delete()
+        objects = await self._objects()
+        failpoint("manager.anchor.delete.before")
+        await objects.delete()
+        failpoint("manager.anchor.delete.after")
         await self._provider.forget(self._experiment_id)
 
     def begin_serving(self) -> None:

@@ -41,10 +41,15 @@ def free_port() -> int:
 @pytest.fixture
 def manager(cluster: Cluster, tmp_path: Path) -> Iterator[RealManager]:
     """A manager that pods reach."""
+    with real_manager(tmp_path, environment=reachable(cluster)) as made:
+        yield made
+
+
+def reachable(cluster: Cluster) -> dict[str, str]:
+    """The environment of a manager that pods reach."""
     port = free_port()
     listen = {"PROCTOR_KEEPER_LISTEN": f"127.0.0.1:{port}", "PROCTOR_KEEPER_URL": f"https://127.0.0.1:{port}"}
-    with real_manager(tmp_path, environment={**listen, "KUBECONFIG": str(cluster.kubeconfig)}) as made:
-        yield made
+    return {**listen, "KUBECONFIG": str(cluster.kubeconfig)}
 
 
 def service(**keys: Any) -> dict[str, Any]:
@@ -116,3 +121,21 @@ def test_an_experiment_that_is_deleted_after_a_kill_leaves_nothing(cluster: Clus
     manager.until_status(experiment_id, "STOPPED")
     manager.client.delete_experiment(experiment_id)
     manager.poll_for(lambda: not objects(cluster), "an empty namespace")
+
+
+@pytest.mark.parametrize("side", ["before", pytest.param("after", marks=pytest.mark.long)])
+def test_a_manager_that_dies_between_the_deletion_of_jobs_and_of_their_anchor_leaves_nothing_in_the_end(
+    cluster: Cluster, tmp_path: Path, side: str
+) -> None:
+    cluster.add_node("node")
+    place = {"PROCTOR_FAILPOINT": f"manager.anchor.delete.{side}", "PROCTOR_FAILPOINT_COUNTER": str(tmp_path / "count")}
+    with real_manager(tmp_path, environment={**reachable(cluster), **place}) as manager:
+        experiment_id = manager.create(TRIAL, 60, trainingService=service(), trialConcurrency=2, maxTrialNumber=2)
+        manager.until(lambda: count(manager, [experiment_id])["RUNNING"] == 2, "two trials")
+        manager.client.stop_experiment(experiment_id)
+        manager.until_killed()
+        manager.poll_for(lambda: not cluster.list("jobs"), "the end of the Jobs")
+        assert side == "after" or objects(cluster), "the anchor is still to be deleted"
+        manager.start()
+        manager.until_status(experiment_id, "STOPPED")
+        manager.poll_for(lambda: not objects(cluster), "an empty namespace")
