@@ -1,6 +1,8 @@
 """Experiments of a real manager in one namespace of a real control plane: GPUs, kills of the manager, what is left."""
 
+import json
 import socket
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -139,3 +141,57 @@ def test_a_manager_that_dies_between_the_deletion_of_jobs_and_of_their_anchor_le
         manager.start()
         manager.until_status(experiment_id, "STOPPED")
         manager.poll_for(lambda: not objects(cluster), "an empty namespace")
+
+
+def test_doctor_and_platform_clean_look_at_the_cluster_of_a_configuration(
+    cluster: Cluster, manager: RealManager
+) -> None:
+    node = cluster.add_node("node")
+    (manager.code / "trial.py").write_text(TRIAL)
+    config = manager.code / "experiment.yml"
+    config.write_text(
+        json.dumps(  # JSON is YAML
+            {
+                "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}},
+                "trialCommand": f"{sys.executable} -S trial.py 60",
+                "trialConcurrency": 1,
+                "maxTrialNumber": 1,
+                "tuner": {"name": "Random"},
+                "trainingService": service(),
+            }
+        )
+    )
+    rows = json.loads(manager.command_line("doctor", "--config", config, "-o", "json"))
+    found = {row["name"]: row for row in rows if row["machine"]}
+    assert {name: row["verdict"] for name, row in found.items()} == dict.fromkeys(
+        ("cluster", "rights", "manager", "pod"), "ok"
+    )
+    assert found["pod"]["found"].startswith(f"a pod on node {node.name} has connected after ")
+    manager.poll_for(lambda: not objects(cluster), "an empty namespace")
+
+    experiment_id = manager.command_line("create", "--config", config).strip()
+    manager.until(lambda: count(manager, [experiment_id])["RUNNING"] == 1, "a trial")
+    leave_anchor(cluster, "gone")
+    refused = manager.attempt("platform", "clean", config, "-o", "json")
+    assert refused.returncode == 1, refused.stderr
+    assert [(row["verdict"], row["found"]) for row in json.loads(refused.stdout)] == [
+        ("fail", f"experiment {experiment_id} uses it"),
+        ("ok", "removed what experiments gone had there"),
+    ]
+    assert count(manager, [experiment_id])["RUNNING"] == 1
+    manager.client.stop_experiment(experiment_id)
+    manager.until_status(experiment_id, "STOPPED")
+    manager.poll_for(lambda: not objects(cluster), "an empty namespace")
+    assert "nothing was left there" in manager.command_line("platform", "clean", config)
+
+
+def leave_anchor(cluster: Cluster, experiment_id: str) -> None:
+    """As another experiment of the same manager whose objects were not removed."""
+    (anchor,) = (
+        each
+        for each in cluster.list("configmaps", labelSelector="app.kubernetes.io/component=experiment")
+        if "ownerReferences" not in each["metadata"]
+    )
+    metadata = {"name": "proctor-left", "labels": anchor["metadata"]["labels"]}
+    metadata["annotations"] = {"proctor/experiment-id": experiment_id}
+    cluster.create(cluster.path("configmaps"), {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})
