@@ -42,7 +42,12 @@ class PlatformJob:
 
 @dataclass
 class JobKeeper:
-    """The keeper of one job, and its known state."""
+    """The keeper of one job, and its known state.
+
+    At most one of `is_resumed` and `is_taken` is set; neither: it is yet to be started. One that `is_taken` may also be
+    either `is_pending` or `is_connected`. `is_lost` and `is_over` come on top of any of these; nothing but the end of
+    the job follows `is_over`. `is_removed` implies `is_over`; a start that takes effect after it clears it.
+    """
 
     form: TrialJobForm
     secret: str
@@ -53,7 +58,7 @@ class JobKeeper:
     is_over: bool = False  # it has ended, or is being removed; the end of its job follows
     is_lost: bool = False  # the platform has started a replacement, or has lost its machine
     is_removed: bool = False  # nothing of it is left on the platform
-    instance: str = ""
+    instance: str = ""  # the one that registered first, also with an earlier manager; no other one is admitted
     node: str = ""
     obstacle: str = ""  # the last reported reason why the job does not run yet
     silence: str = ""  # why there are no reports, as a clause

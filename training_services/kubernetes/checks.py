@@ -10,6 +10,7 @@ from proctor.training_services.kubernetes.manifests import EXPERIMENT_ANNOTATION
 from proctor.training_services.providers import CheckStep, CheckVerdict
 
 __all__ = [
+    "PROBE_PREFIX",
     "RIGHTS",
     "RIGHTS_FOR_EXEC",
     "ClusterChecks",

@@ -17,9 +17,12 @@ from proctor.training_services.kubernetes.pod_template import KEEPER_ROOT, POD_U
 from proctor.training_services.kubernetes.settings import KubernetesSettings, Mount
 
 __all__ = [
+    "ENDPOINT_KEY",
     "EXPERIMENT_ANNOTATION",
     "JOB_ANNOTATION",
+    "JOB_LABEL",
     "MANAGER_LABEL",
+    "SOCKET",
     "TOKEN_ANNOTATION",
     "ExperimentManifests",
     "Names",

@@ -8,7 +8,6 @@ kind is listed again only if the server no longer has that version (410).
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -56,7 +55,7 @@ class NamespaceView:
         self._names: dict[str, str] = {}  # of Jobs, by their uids and those of their pods
         self._pods: dict[str, dict[str, ClusterPod]] = {}  # by Job name, then by uid; in order of creation
         self._warnings: dict[str, str] = {}  # by the uid of the object; the oldest first
-        self._deleted: deque[str] = deque(maxlen=_MOST_DELETED)  # uids of Jobs
+        self._deleted: dict[str, None] = {}  # the uids of Jobs; the oldest first
         self._listeners: set[Changes] = set()
         labels = {"labelSelector": selector}
         self._kinds = (
@@ -205,7 +204,9 @@ class NamespaceView:
             self._notify(job.name)
 
     def _remove_job(self, uid: str) -> None:
-        self._deleted.append(uid)
+        self._deleted[uid] = None
+        if len(self._deleted) > _MOST_DELETED:
+            del self._deleted[next(iter(self._deleted))]
         self._warnings.pop(uid, None)
         job = self._jobs.get(self._names.pop(uid, ""))
         if job is None or job.uid != uid:

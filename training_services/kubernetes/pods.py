@@ -23,18 +23,21 @@ __all__ = ["ClusterJob", "ClusterPod", "created_at", "describe", "read_job", "re
 
 _TAKEN_AWAY = frozenset(
     {
-        *("Evicted", "Preempting", "Preempted", "NodeAffinity", "NodeShutdown", "Terminated", "Shutdown"),
-        *(
-            "DeletionByTaintManager",
-            "UnexpectedAdmissionError",
-            "TopologyAffinityError",
-            "OutOfcpu",
-            "OutOfmemory",
-            "OutOfpods",
-        ),
+        "DeletionByTaintManager",
+        "Evicted",
+        "NodeAffinity",
+        "NodeShutdown",
+        "Preempted",
+        "Preempting",
+        "Shutdown",
+        "Terminated",
+        "TopologyAffinityError",
+        "UnexpectedAdmissionError",
     }
 )
 """Reasons for which a kubelet ends or rejects a pod through no fault of the trial."""
+_TAKEN_AWAY_PREFIXES = ("OutOf", "EvictionBy", "PreemptionBy", "TerminationBy")
+"""The beginnings of more such reasons, as of OutOfcpu and EvictionByEvictionAPI."""
 _LOST = frozenset({"NodeLost", "ContainerStatusUnknown", "DeletionByPodGC"})
 """Reasons of a pod whose node is gone."""
 _NODE_AWAY = "NodeNotReady"
@@ -152,10 +155,12 @@ def describe(job: ClusterJob, pods: Sequence[ClusterPod], warning: str) -> Platf
         return _seen(job, PlatformStatus.RUNNING, first, instances, detail=detail, reason=EndReason.NODE_LOST)
     if first.phase == "Pending":
         return _seen(job, PlatformStatus.PENDING, first, instances, detail=first.waiting or warning)
-    detail = (
-        warning if warning.startswith(_NODE_AWAY) else ""
-    )  # other warnings are about what it was waiting for earlier
-    return _seen(job, PlatformStatus.RUNNING, first, instances, detail=_leaving(first) if first.is_going else detail)
+    detail = ""
+    if first.is_going:
+        detail = _leaving(first)
+    elif warning.startswith(_NODE_AWAY):  # other warnings are about what it was waiting for earlier
+        detail = warning
+    return _seen(job, PlatformStatus.RUNNING, first, instances, detail=detail)
 
 
 def _seen(
@@ -189,7 +194,7 @@ def _how_it_ended(pod: ClusterPod) -> tuple[EndReason | None, str]:
         return EndReason.OUT_OF_MEMORY, f"the pod{where} used more memory than its limit (OOMKilled)"
     if pod.reason in _LOST:
         return EndReason.NODE_LOST, f"the pod{where} is lost: {said}"
-    if pod.reason in _TAKEN_AWAY or pod.reason.startswith(("OutOf", "EvictionBy", "PreemptionBy", "TerminationBy")):
+    if pod.reason in _TAKEN_AWAY or pod.reason.startswith(_TAKEN_AWAY_PREFIXES):
         return EndReason.PREEMPTED, f"the pod{where} was ended by the cluster: {said}"
     if pod.is_going:
         return EndReason.PREEMPTED, f"the pod{where} was deleted"

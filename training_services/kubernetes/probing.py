@@ -21,7 +21,7 @@ from proctor.training_services.kubernetes.relay import PodRelay
 from proctor.trial_keeper.linux.tasks import TaskGroup
 from proctor.trial_keeper.protocol import Registration, ReportHeader
 
-__all__ = ["DEADLINE_SECONDS", "PATIENCE_SECONDS", "PodProbe", "ProbeOutcome", "needs_change"]
+__all__ = ["DEADLINE_SECONDS", "PATIENCE_SECONDS", "PodProbe", "ProbeOutcome", "make_form", "needs_change"]
 
 PATIENCE_SECONDS = 90.0
 """How long the pod may take to start and to connect."""

@@ -38,7 +38,7 @@ class KubernetesProvider(Provider):
         self._archives = ArchiveBuilder(context.nodes_directory / ".pod-keeper", is_compiled=True)
         self._clusters: dict[tuple[str | None, str | None], Cluster] = {}
         self._watched: dict[tuple[str | None, str | None, str], _Watched] = {}
-        self._opening = asyncio.Lock()
+        self._opening: dict[tuple[str | None, str | None], asyncio.Lock] = {}
         self._users: set[str] = set()  # experiments
         self._group: asyncio.TaskGroup | None = None
 
@@ -58,19 +58,23 @@ class KubernetesProvider(Provider):
     async def view(self, settings: KubernetesSettings, experiment_id: str) -> NamespaceView:
         """The view of an experiment's namespace, which is watched until all experiments there have been forgotten.
         Raises ServiceUnavailable if the kubeconfig file cannot be used."""
-        async with self._opening:
-            where = (settings.kubeconfig, settings.context)
+        where = (settings.kubeconfig, settings.context)
+        cluster = self._clusters.get(where) or await self._open(where)
+        namespace = settings.namespace or cluster.namespace
+        if (*where, namespace) not in self._watched:
+            watched = _Watched(NamespaceView(cluster, namespace, manager_selector(self.names)))
+            self._watched[*where, namespace] = watched
+            self._watch(watched)
+        watched = self._watched[*where, namespace]
+        watched.experiments.add(experiment_id)
+        return watched.view
+
+    async def _open(self, where: tuple[str | None, str | None]) -> Cluster:
+        """Open a cluster, once for all that wait for it. A login that hangs delays no other cluster."""
+        async with self._opening.setdefault(where, asyncio.Lock()):
             if where not in self._clusters:
                 self._clusters[where] = await open_cluster(*where)
-            cluster = self._clusters[where]
-            namespace = settings.namespace or cluster.namespace
-            if (*where, namespace) not in self._watched:
-                watched = _Watched(NamespaceView(cluster, namespace, manager_selector(self.names)))
-                self._watched[*where, namespace] = watched
-                self._watch(watched)
-            watched = self._watched[*where, namespace]
-            watched.experiments.add(experiment_id)
-            return watched.view
+            return self._clusters[where]
 
     async def archive(self) -> KeeperArchive:
         """The keeper's single file. Raises ArchiveNotBuilt."""

@@ -30,10 +30,10 @@ from proctor.training_services.kubernetes.relay import PodRelay
 from proctor.training_services.kubernetes.settings import KubernetesSettings
 from proctor.training_services.registry import ServiceContext
 from proctor.trial_keeper.linux.backoff import BackOff
-from proctor.trial_keeper.pod_output import add_finals, read_log, read_termination
+from proctor.trial_keeper.pod_output import PodLog, TerminationMessage, add_finals, read_log, read_termination
 from proctor.trial_keeper.protocol import End, JobReport, Launch
 
-__all__ = ["KubernetesTrainingService"]
+__all__ = ["TORN_READS", "KubernetesTrainingService"]
 
 log = logging.getLogger(__name__)
 
@@ -156,28 +156,29 @@ class KubernetesTrainingService(JobKeeperService):
         if pod is None:
             return None
         message = read_termination(pod.termination, job_id=job.job_id)
+        left, is_cut = await self._read_left(view, pod, job, has_ended=message is not None, is_last=is_last)
+        return _complete(left, message, job, is_cut=is_cut)
+
+    async def _read_left(
+        self, view: NamespaceView, pod: ClusterPod, job: PlatformJob, *, has_ended: bool, is_last: bool
+    ) -> tuple[PodLog, bool]:
+        """What the log of a pod holds of its job, and whether something of it is lost. Raises ServiceUnavailable while
+        a log that seems to be cut may still become complete.
+
+        :param has_ended: its keeper has reported the end of the job, so that the log cannot be empty.
+        """
         text = await self._read_log(view, pod, is_last=is_last)
         left = await asyncio.to_thread(read_log, (text or b"").splitlines(), job_id=job.job_id, token=job.token)
         has_records = bool(left.header.starts or left.header.chunks or left.header.ends)
-        is_cut = not left.is_whole and (has_records or message is not None)
-        if is_cut and text is not None:
-            self._torn[job.job_id] += 1
-            if self._torn[job.job_id] <= TORN_READS and not is_last:
-                raise ServiceUnavailable(f"the log of pod {pod.name} is cut; it will be read again")
+        is_cut = not left.is_whole and (has_records or has_ended)
         if is_cut:
+            if text is not None and not is_last and self._torn[job.job_id] < TORN_READS:
+                self._torn[job.job_id] += 1
+                raise ServiceUnavailable(f"the log of pod {pod.name} is cut; it will be read again")
             lost = "the log of pod %s was cut or is gone: reports of job %s that no manager had taken may be lost"
             log.error(lost, pod.name, job.job_id, extra={"action": "job.read_report", "job_id": job.job_id})
         self._torn.pop(job.job_id, None)
-        if message is not None and is_cut:
-            left = add_finals(left, message, token=job.token)
-        if message is not None and not left.header.ends:
-            left.header.ends.append(End(job.job_id, job.token, message.exit))
-        if is_cut:
-            clause = "reports may be lost: the log of its pod was cut or is gone"
-            ends = [_with_detail(end, clause) for end in left.header.ends]
-            left = replace(left, header=replace(left.header, ends=ends))
-        is_empty = not left.header.chunks and not left.header.ends
-        return None if is_empty else LeftReport(left.header, left.body, is_cut)
+        return left, is_cut
 
     async def _read_log(self, view: NamespaceView, pod: ClusterPod, *, is_last: bool) -> bytes | None:
         """The log of a pod's keeper; None if the pod or its log is gone, or the keeper was never started."""
@@ -300,6 +301,20 @@ class KubernetesTrainingService(JobKeeperService):
         except ServiceUnavailable as error:
             output = f"(its log cannot be read: {error})".encode()
         return replace(seen, output=output.decode(errors="replace"))
+
+
+def _complete(left: PodLog, message: TerminationMessage | None, job: PlatformJob, *, is_cut: bool) -> LeftReport | None:
+    """The report in a log, with what only the termination message has: final metrics that were cut off, and the end."""
+    if is_cut and message is not None:
+        left = add_finals(left, message, token=job.token)
+    ends = left.header.ends
+    if message is not None and not ends:
+        ends = [End(job.job_id, job.token, message.exit)]
+    if is_cut:
+        ends = [_with_detail(end, "reports may be lost: the log of its pod was cut or is gone") for end in ends]
+    if not left.header.chunks and not ends:
+        return None
+    return LeftReport(replace(left.header, ends=ends), left.body, is_cut)
 
 
 def _with_detail(end: End, clause: str) -> End:
