@@ -193,24 +193,37 @@ class Cluster:
         options = [("container", container), *(("command", word) for word in command)]
         options += [(name, "true") for name in ("stdin", "stdout", "stderr")]
         path = f"/api/v1/namespaces/{namespace}/pods/{pod}/exec?{urlencode(options)}"
-        headers = {"sec-websocket-protocol": "v4.channel.k8s.io"}
         try:
+            async with await self._open_socket(path) as socket:
+                yield ExecStream(socket)
+        except aiohttp.WSServerHandshakeError as error:
+            needs = "its user needs the rights to create and get pods/exec" if error.status == 403 else error.message
+            _raise(error.status, {"message": f"no command can be run in pod {pod}: {needs}"})
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise ApiUnreachable(f"the stream to pod {pod} broke: {error or type(error).__name__}") from error
+
+    async def _open_socket(self, path: str) -> aiohttp.ClientWebSocketResponse:
+        """Open a stream; once more with new credentials if they have expired (401)."""
+        headers, may_log_in = {"sec-websocket-protocol": "v4.channel.k8s.io"}, self._log_in is not None
+        while True:
+            logins = self._logins
+            if self._client.rest_client.pool_manager is None:  # the library makes it at the first request
+                await self.get("/version")
             serialized = await self._client.param_serialize(
                 "GET", path, header_params=headers, auth_settings=["BearerToken"]
             )
-            if self._client.rest_client.pool_manager is None:  # the library makes it at the first request
-                await self.get("/version")
             connections = self._client.rest_client
-            # The library's own WsApiClient leaves the kubeconfig file's proxy out.
-            async with connections.pool_manager.ws_connect(
-                serialized[1], headers=serialized[2], heartbeat=_HEARTBEAT_SECONDS, proxy=connections.proxy
-            ) as socket:
-                yield ExecStream(socket)
-        except aiohttp.WSServerHandshakeError as error:
-            needs = ": its user needs the right to get pods/exec" if error.status == 403 else f": {error.message}"
-            _raise(error.status, {"message": f"no command can be run in pod {pod}{needs}"})
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise ApiUnreachable(f"the stream to pod {pod} broke: {error or type(error).__name__}") from error
+            try:  # the library's own WsApiClient leaves the kubeconfig file's proxy out
+                socket: aiohttp.ClientWebSocketResponse = await connections.pool_manager.ws_connect(
+                    serialized[1], headers=serialized[2], heartbeat=_HEARTBEAT_SECONDS, proxy=connections.proxy
+                )
+            except aiohttp.WSServerHandshakeError as error:
+                if error.status != 401 or not may_log_in:
+                    raise
+                may_log_in = False
+                await self._renew_login(logins)
+            else:
+                return socket
 
     async def _request(
         self,

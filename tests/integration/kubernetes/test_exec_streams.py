@@ -86,6 +86,7 @@ async def test_a_cluster_that_does_not_allow_exec_is_named(cluster: Cluster, tmp
     try:
         async with serving(harness.service):
             form = await scene.submit(harness.form(Behavior.REPORT))
-            await scene.waits(form, "cannot be reached through the API server", "needs the right to get pods/exec")
+            needed = "needs the rights to create and get pods/exec"
+            await scene.waits(form, "cannot be reached through the API server", needed)
     finally:
         await harness.close()

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -23,6 +24,7 @@ from proctor.manager.settings import Home
 from proctor.training_services.base import EndReason
 from proctor.training_services.errors import ServiceUnavailable
 from proctor.training_services.keepers.archive import KeeperArchive
+from proctor.training_services.keepers.hub import KeeperHub
 from proctor.training_services.kubernetes.client import (
     ApiRefused,
     ApiUnreachable,
@@ -34,7 +36,10 @@ from proctor.training_services.kubernetes.client import (
 from proctor.training_services.kubernetes.manifests import ExperimentManifests, Names
 from proctor.training_services.kubernetes.namespaces import NamespaceView
 from proctor.training_services.kubernetes.objects import ExperimentObjects
+from proctor.training_services.kubernetes.provider import KubernetesProvider
 from proctor.training_services.kubernetes.settings import KubernetesSettings
+from proctor.training_services.nodes.pool import NodePool
+from proctor.training_services.providers import ProviderContext
 
 pytestmark = pytest.mark.anyio
 
@@ -128,6 +133,45 @@ async def test_a_server_that_stays_busy_refuses_in_the_end(tmp_path: Path) -> No
             await cluster.get(JOBS)
 
 
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The seconds for which the client wanted to wait; it does not."""
+    taken: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        taken.append(seconds)
+
+    without_waiting = SimpleNamespace(**{**vars(asyncio), "sleep": pause})
+    monkeypatch.setattr("proctor.training_services.kubernetes.client.asyncio", without_waiting)
+    return taken
+
+
+@pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
+async def test_a_server_is_asked_again_after_the_time_that_it_names(
+    tmp_path: Path, pauses: list[float], status: int
+) -> None:
+    script = Script()
+    script.answer(JOBS, *(refusal(status, "busy", **{"Retry-After": after}) for after in ("7", "2")), {})
+    async with serving(script, tmp_path) as cluster:
+        assert await cluster.get(JOBS) == {}
+    assert pauses == [7.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [({}, 1.0), ({"Retry-After": "Tue, 24 Nov 2026 00:00:00 GMT"}, 1.0), ({"Retry-After": "3600"}, 20.0)],
+)
+async def test_a_busy_server_is_asked_again_soon_and_a_few_times(
+    tmp_path: Path, pauses: list[float], headers: dict[str, str], seconds: float
+) -> None:
+    script = Script()
+    script.answer(JOBS, refusal(503, "starting", **headers))
+    async with serving(script, tmp_path) as cluster:
+        with pytest.raises(ApiRefused, match="starting"):
+            await cluster.get(JOBS)
+    assert pauses == [seconds] * 5
+
+
 @pytest.mark.parametrize("status", [400, 403, 409, 500])
 async def test_other_refusals_are_passed_on_at_once_in_the_servers_words(tmp_path: Path, status: int) -> None:
     script = Script()
@@ -183,6 +227,32 @@ async def test_requests_that_are_turned_away_together_log_in_once(tmp_path: Path
         token.write_text("new")
         assert await asyncio.gather(*(cluster.get(JOBS) for _ in range(8))) == [{}] * 8
     assert logins.read_text() == "login\n" * 2
+
+
+async def test_a_stream_that_is_turned_away_is_opened_with_new_credentials_once(tmp_path: Path) -> None:
+    script, path, sent = Script(), f"{PODS}/pod/exec", []
+
+    def check(request: Any) -> Any:
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        sent.append(headers["authorization"])
+        return refusal(403 if sent[-1] == "Bearer new" else 401, "refused")
+
+    script.answer(path, check)
+    script.answer("/version", {})
+
+    async def run(cluster: Cluster) -> None:
+        async with cluster.exec("ml", "pod", "trial", ["true"]):
+            pass
+
+    async with serving(script, tmp_path, token="old") as cluster:
+        with pytest.raises(ApiRefused, match="no command can be run in pod pod") as caught:
+            await run(cluster)
+        assert (caught.value.status, sent) == (401, ["Bearer old"] * 2)
+        config = (tmp_path / "kubeconfig").read_text()
+        (tmp_path / "kubeconfig").write_text(config.replace('"old"', '"new"'))
+        with pytest.raises(ApiRefused, match="needs the rights to create and get pods/exec"):
+            await run(cluster)
+    assert sent[2:] == ["Bearer old", "Bearer new"]
 
 
 def write_client_certificate(path: Path) -> None:
@@ -297,6 +367,7 @@ async def test_a_collection_is_listed_page_by_page(tmp_path: Path) -> None:
         ]
     assert found == [("a", "10"), ("b", "11")]
     assert [query.get("continue") for query in script.asked(JOBS)] == [None, "next"]
+    assert [query["limit"] for query in script.asked(JOBS)] == ["500"] * 2
 
 
 @pytest.mark.parametrize("answer", [{}, [], {"items": []}, {"items": None, "metadata": {}}, "log in first"])
@@ -330,6 +401,20 @@ async def test_how_a_watch_breaks(tmp_path: Path, answer: Callable[[Any], Any], 
 
 
 # ---- what a namespace has, across watches that break
+
+
+@pytest.mark.parametrize(("given", "expected"), [({}, "ml"), ({"namespace": "vision"}, "vision")])
+async def test_trials_are_in_the_namespace_of_the_section_or_else_of_the_context(
+    tmp_path: Path, given: dict[str, str], expected: str
+) -> None:
+    write_kubeconfig(tmp_path, {"server": "http://127.0.0.1:9"}, {"token": "secret"})
+    chosen = KubernetesSettings.read({"image": "i", "kubeconfig": str(tmp_path / "kubeconfig"), **given})
+    pool = NodePool()
+    provider = KubernetesProvider(ProviderContext("m", tmp_path, tmp_path / "socket", pool, KeeperHub(pool)))
+    view = await provider.view(chosen, "E")
+    assert view.jobs_path == f"/apis/batch/v1/namespaces/{expected}/jobs"
+    assert view.pods_path == f"/api/v1/namespaces/{expected}/pods"
+    await view.cluster.close()
 
 
 async def until_names(view: NamespaceView, names: Sequence[str]) -> None:
@@ -380,6 +465,7 @@ async def test_a_watch_that_ends_continues_from_its_last_change_without_a_new_li
     asked = script.asked(JOBS)
     assert [query.get("resourceVersion") for query in asked] == [None, "10", "15", "17"]
     assert ["watch" in query for query in asked] == [False, True, True, True]
+    assert [query.get("allowWatchBookmarks") for query in asked] == [None, "true", "true", "true"]
 
 
 async def test_after_410_a_namespace_is_listed_again_and_what_is_missing_is_gone(tmp_path: Path) -> None:
@@ -393,6 +479,22 @@ async def test_after_410_a_namespace_is_listed_again_and_what_is_missing_is_gone
     )
     async with watching(script, tmp_path) as view:
         await until_names(view, "bc")
+
+
+async def test_a_list_whose_next_page_has_expired_begins_anew(tmp_path: Path) -> None:
+    script = Script()
+    script.answer(
+        JOBS,
+        page(job("a"), version="10", more="next"),
+        refusal(410, "the continue token is too old"),
+        page(job("b"), version="20", more="other"),
+        page(job("c"), version="20"),
+        lambda _: held(),
+    )
+    async with watching(script, tmp_path) as view:
+        await until_names(view, "bc")
+    asked = [query.get("continue") for query in script.asked(JOBS) if "watch" not in query]
+    assert asked == [None, "next", None, "other"]
 
 
 async def test_objects_that_are_none_are_reported_and_listed_again(
