@@ -11,7 +11,7 @@ from ruamel.yaml import YAML
 
 from proctor.manager.config.errors import ConfigError, ConfigProblem
 from proctor.manager.config.loading import LoadedExperiment, convert_file, load_experiment_mapping
-from proctor.manager.config.operators import COUNTS, OPERATOR_PATHS, ROLE_KEYS, SECTION_KEYS, OperatorKey
+from proctor.manager.config.operators import COUNTS, OPERATOR_PATHS, ROLE_KEYS, SECTION_KEYS, TASK_ROLES, OperatorKey
 from proctor.manager.config.services import KubernetesConfig
 
 BEGIN = """\
@@ -155,12 +155,22 @@ def test_a_key_does_what_its_row_says(
 @pytest.mark.parametrize("path", OPERATOR_PATHS)
 def test_a_key_without_a_value_is_not_given(small_mapping: dict[str, Any], directory: Path, path: str) -> None:
     _, *parents, name = path.split(".")
-    if parents not in ([], ["worker"]) or name in ("dockerImage", "command"):
-        return
-    service = section()
-    (service["worker"] if parents else service)[name] = None
-    with_null, without = read(small_mapping, directory, service), read(small_mapping, directory, section())
-    assert (with_null.config, with_null.notices) == (without.config, without.notices)
+    outcomes = []
+    for more in ({name: None}, {}):
+        role = {key: value for key, value in section()["worker"].items() if key != name}
+        if not parents:
+            service = section(**more)
+        elif parents == [TASK_ROLES]:
+            service = {"platform": "frameworkcontroller", TASK_ROLES: [{**role, **more}]}
+        else:
+            service = {"platform": "kubeflow", parents[0]: {**role, **more}}
+        try:
+            loaded = read(small_mapping, directory, service)
+            outcomes.append((loaded.config, loaded.notices))
+        except ConfigError as refused:  # without an image or a command
+            assert name in ("dockerImage", "command")
+            outcomes.append(refused.problems)
+    assert outcomes[0] == outcomes[1]
 
 
 def test_keys_of_platform_kubernetes_may_stand_beside_a_role(small_mapping: dict[str, Any], directory: Path) -> None:

@@ -1,6 +1,9 @@
 """The objects that are created for an experiment and for a trial job."""
 
+import base64
+import json
 import re
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -22,10 +25,12 @@ def form(job_id: str = "_Ab.1", gpus: int | None = None) -> TrialJobForm:
         sequence_id=0,
         number=1,
         parameter_id=0,
-        parameter_file='{"lr": 0.1}',
-        command="python secret.py",
-        code_directory="/code",
-        directory="/job",
+        parameter_file='{"hidden": "hidden"}',
+        command="python hidden.py",
+        code_directory="/hidden/code",
+        directory="/hidden/job",
+        environment_file="/hidden/environment.json",
+        environment={"HIDDEN": "hidden"},
         gpu_number=gpus,
     )
 
@@ -39,6 +44,25 @@ def make_job(settings: dict[str, Any] | None = None, *, gpus: int | None = None)
 def pod_of(job: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = job["spec"]["template"]["spec"]
     return found
+
+
+def command_of(job: dict[str, Any]) -> list[str]:
+    found: list[str] = pod_of(job)["containers"][0]["command"]
+    return found
+
+
+def make_objects(settings: dict[str, Any] | None = None) -> dict[str, dict[str, Any]]:
+    """All objects of an experiment with one job, and the pod of the job."""
+    chosen = KubernetesSettings.read({"image": "digits:3", **(settings or {})})
+    manifests = ExperimentManifests(NAMES, "_E", chosen, "1.0")
+    job = make_job(settings)
+    return {
+        "anchor": manifests.anchor("endpoint"),
+        "keeper": manifests.keeper("f" * 64, b"archive", OWNER),
+        "secret": manifests.secret(form(), "secret", OWNER),
+        "job": job,
+        "pod": job["spec"]["template"],
+    }
 
 
 def test_names_and_label_values_are_valid_and_tell_ids_apart_that_differ_by_case() -> None:
@@ -55,18 +79,146 @@ def test_the_label_of_a_local_version_is_valid() -> None:
     assert manifests.anchor("endpoint")["metadata"]["labels"]["app.kubernetes.io/version"] == "0.3.0_lab.1"
 
 
+def test_every_object_has_the_labels_by_which_people_and_the_manager_find_it() -> None:
+    for name, made in make_objects({"labels": {"team": "vision", "app.kubernetes.io/name": "other"}}).items():
+        is_of_a_trial = name not in ("anchor", "keeper")
+        of_a_trial = {"team": "vision", "proctor/job": NAMES.job("_Ab.1")} if is_of_a_trial else {}
+        assert made["metadata"]["labels"] == {
+            "app.kubernetes.io/name": "proctor",
+            "app.kubernetes.io/instance": NAMES.anchor("_E"),
+            "app.kubernetes.io/component": "trial" if is_of_a_trial else "experiment",
+            "app.kubernetes.io/part-of": "proctor",
+            "app.kubernetes.io/version": "1.0",
+            "app.kubernetes.io/managed-by": "proctor",
+            "proctor/manager": NAMES.manager,
+            "proctor/experiment": NAMES.experiment("_E"),
+            **of_a_trial,
+        }, name
+
+
+def test_the_keepers_file_and_the_secret_are_immutable_and_the_anchor_is_not() -> None:
+    objects = make_objects()
+    assert {name for name, made in objects.items() if made.get("immutable")} == {"keeper", "secret"}
+    assert objects["anchor"]["data"] == {"endpoint": "endpoint"}
+    assert base64.b64decode(objects["keeper"]["binaryData"]["keeper.pyz"]) == b"archive"
+    assert base64.b64decode(objects["secret"]["data"]["secret"]) == b"secret"
+
+
 def test_nothing_of_the_trial_is_in_its_job() -> None:
-    assert "secret.py" not in str(make_job())
-    assert "0.1}" not in str(make_job())
+    for name, made in make_objects().items():
+        assert "hidden" not in json.dumps(made).lower(), name
 
 
 def test_a_job_has_one_pod_and_is_owned_by_the_anchor() -> None:
     job = make_job()
-    assert job["metadata"]["ownerReferences"][0]["uid"] == "anchor-uid"
-    assert (job["spec"]["backoffLimit"], pod_of(job)["restartPolicy"]) == (0, "Never")
-    assert job["spec"]["podReplacementPolicy"] == "Failed"
-    assert "activeDeadlineSeconds" not in job["spec"]
-    assert job["spec"]["ttlSecondsAfterFinished"] == 7 * 86400
+    assert job["metadata"]["ownerReferences"] == [
+        {"apiVersion": "v1", "kind": "ConfigMap", "name": "anchor", "uid": "anchor-uid"}
+    ]
+    del job["spec"]["template"]
+    assert job["spec"] == {
+        "backoffLimit": 0,
+        "podReplacementPolicy": "Failed",
+        "completions": 1,
+        "parallelism": 1,
+        "ttlSecondsAfterFinished": 7 * 86400,
+    }
+
+
+def test_a_pod_has_no_more_than_the_keeper_needs_unless_the_section_says_so() -> None:
+    pod = pod_of(make_job())
+    [container] = pod.pop("containers")
+    volumes, mounts = pod.pop("volumes"), container.pop("volumeMounts")
+    away = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
+    assert pod == {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 60,
+        "enableServiceLinks": False,
+        "automountServiceAccountToken": False,
+        "tolerations": [{"key": f"node.kubernetes.io/{taint}", **away} for taint in ("not-ready", "unreachable")],
+    }
+    assert container == {
+        "name": "trial",
+        "image": "digits:3",
+        "command": [
+            *("python3", "-I", "-S", "-X", "utf8", "/proctor/keeper/keeper.pyz", "pod"),
+            *("--directory", "/proctor/work", "--node-id", "job-_Ab.1", "--pointer", "/proctor/manager/endpoint"),
+            *("--secret-file", "/proctor/secret/secret", "--instance", "$(POD_UID)", "--grace-seconds", "60"),
+        ],
+        "env": [{"name": "POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}],
+        "resources": {"requests": {}, "limits": {}},
+    }
+    assert volumes == [
+        {"name": "proctor-keeper", "configMap": {"name": NAMES.keeper("_E", "f" * 64)}},
+        {"name": "proctor-manager", "configMap": {"name": NAMES.anchor("_E")}},
+        {"name": "proctor-secret", "secret": {"secretName": NAMES.job("_Ab.1"), "defaultMode": 0o444}},
+        {"name": "proctor-work", "emptyDir": {}},
+    ]
+    assert mounts == [
+        {"name": "proctor-keeper", "mountPath": "/proctor/keeper", "readOnly": True},
+        {"name": "proctor-manager", "mountPath": "/proctor/manager", "readOnly": True},
+        {"name": "proctor-secret", "mountPath": "/proctor/secret", "readOnly": True},
+        {"name": "proctor-work", "mountPath": "/proctor/work"},
+    ]
+
+
+TOLERATION = {"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}
+RENDERED: list[tuple[str, Any, tuple[str | int, ...], Any]] = [
+    ("image", "digits:4", ("spec", "containers", 0, "image"), "digits:4"),
+    ("cpu_number", 0.5, ("spec", "containers", 0, "resources", "requests", "cpu"), "0.5"),
+    ("memory_size", "16Gi", ("spec", "containers", 0, "resources", "limits", "memory"), "16Gi"),
+    ("gpu_resource", "amd.com/gpu", ("spec", "containers", 0, "resources", "limits", "amd.com/gpu"), "2"),
+    ("node_selector", {"disk": "ssd"}, ("spec", "nodeSelector"), {"disk": "ssd"}),
+    ("tolerations", [TOLERATION], ("spec", "tolerations", 0), TOLERATION),
+    ("service_account", "trials", ("spec", "serviceAccountName"), "trials"),
+    ("image_pull_secrets", ["lab", "hub"], ("spec", "imagePullSecrets"), [{"name": "lab"}, {"name": "hub"}]),
+    ("image_pull_policy", "Always", ("spec", "containers", 0, "imagePullPolicy"), "Always"),
+    ("priority_class", "low", ("spec", "priorityClassName"), "low"),
+    ("scheduler_name", "volcano", ("spec", "schedulerName"), "volcano"),
+    ("labels", {"team": "vision"}, ("metadata", "labels", "team"), "vision"),
+    ("annotations", {"team": "vision"}, ("metadata", "annotations", "team"), "vision"),
+    (
+        "mounts",
+        [{"path": "/data", "claim": "data"}],
+        ("spec", "volumes", -1),
+        {"name": "mount-0", "persistentVolumeClaim": {"claimName": "data", "readOnly": False}},
+    ),
+    (
+        "environment_secrets",
+        ["wandb", "s3"],
+        ("spec", "containers", 0, "envFrom"),
+        [{"secretRef": {"name": "wandb"}}, {"secretRef": {"name": "s3"}}],
+    ),
+    ("python", "/opt/python", ("spec", "containers", 0, "command", 0), "/opt/python"),
+    ("pod_template", {"spec": {"hostNetwork": True}}, ("spec", "hostNetwork"), True),
+    ("node_timeout_seconds", 600.0, ("spec", "tolerations", -1, "tolerationSeconds"), 600),
+    ("termination_grace_seconds", 90.0, ("spec", "terminationGracePeriodSeconds"), 90),
+]
+"""Each key of the section with a value, the part of the pod's template that it becomes, and what stands there."""
+OF_THE_MANAGER = {
+    *("namespace", "context", "kubeconfig", "manager_url"),
+    *("pending_timeout_seconds", "collect_limit_mb", "checkpoint_limit_mb"),
+}
+"""The keys by which only the manager is guided."""
+
+
+@pytest.mark.parametrize(("key", "value", "place", "expected"), RENDERED, ids=[row[0] for row in RENDERED])
+def test_a_key_of_the_section_is_in_the_pod(key: str, value: Any, place: tuple[str | int, ...], expected: Any) -> None:
+    found: Any = make_job({key: value}, gpus=2)["spec"]["template"]
+    for step in place:
+        found = found[step]
+    assert found == expected
+
+
+def test_no_key_of_the_section_is_forgotten() -> None:
+    assert {row[0] for row in RENDERED} | OF_THE_MANAGER == {item.name for item in fields(KubernetesSettings)}
+
+
+@pytest.mark.parametrize("seconds", [5.0, 60.0, 600.0])
+def test_the_keeper_has_as_long_to_end_as_its_pod(seconds: float) -> None:
+    job = make_job({"termination_grace_seconds": seconds})
+    words = command_of(job)
+    assert float(words[words.index("--grace-seconds") + 1]) == seconds
+    assert pod_of(job)["terminationGracePeriodSeconds"] == seconds
 
 
 def test_the_managers_selector_finds_it() -> None:
