@@ -143,6 +143,7 @@ def test_a_pod_has_no_more_than_the_keeper_needs_unless_the_section_says_so() ->
             *("python3", "-I", "-S", "-X", "utf8", "/proctor/keeper/keeper.pyz", "pod"),
             *("--directory", "/proctor/work", "--node-id", "job-_Ab.1", "--pointer", "/proctor/manager/endpoint"),
             *("--secret-file", "/proctor/secret/secret", "--instance", "$(POD_UID)", "--grace-seconds", "60"),
+            *("--linger-seconds", "600"),
         ],
         "env": [{"name": "POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}],
         "resources": {"requests": {}, "limits": {}},
@@ -192,6 +193,7 @@ RENDERED: list[tuple[str, Any, tuple[str | int, ...], Any]] = [
     ("pod_template", {"spec": {"hostNetwork": True}}, ("spec", "hostNetwork"), True),
     ("node_timeout_seconds", 600.0, ("spec", "tolerations", -1, "tolerationSeconds"), 600),
     ("termination_grace_seconds", 90.0, ("spec", "terminationGracePeriodSeconds"), 90),
+    ("linger_seconds", 1800.0, ("spec", "containers", 0, "command", -1), "1800"),
 ]
 """Each key of the section with a value, the part of the pod's template that it becomes, and what stands there."""
 OF_THE_MANAGER = {
