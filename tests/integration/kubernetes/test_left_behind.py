@@ -277,7 +277,7 @@ ENDINGS = {
     "whole": COMMANDS[Behavior.REPORT],
     "rotated": RECORD % ("final", FINAL_VALUE) + "exit 3",
 }
-"""How they go on, by what becomes of the log of their pod."""
+"""How they continue, by what becomes of the log of their pod."""
 
 
 async def test_what_ended_while_the_manager_was_away_is_read_from_log_and_termination_message(
