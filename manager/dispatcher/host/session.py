@@ -99,6 +99,8 @@ class HostSession:
         for hosted in (self._tuner, self._assessor):
             if hosted is not None and not self._failed:
                 hosted.close(mode)
+        with self._sending:  # what another thread is sending is sent whole
+            pass
 
     def send(self, message: FromDispatcher) -> None:
         """Send one message, with a fail point on either side."""
