@@ -328,7 +328,7 @@ def test_what_a_job_was_offered_is_kept_until_it_has_started(
         rows = await database.read(lambda c: metrics.checkpoints(c, trial.id, limit=10))
         row = await manager.experiment(experiment_id)
         forms = JobFormBuilder(ExperimentConfig.from_canonical(row.config), tmp_path)
-        offers = [{"path": str(forms.job_directory(trial, 1) / f"output/checkpoints/{number}")} for number in (3, 2)]
+        offers = [{"path": f"{forms.job_directory(trial, 1)}/output/checkpoints/{number}"} for number in (3, 2)]
         job = replace(first, started_at=started_at, checkpoints=offers, resume_checkpoint=offers[1]["path"])
         facts = gather_facts(trial, rows, forms, job=job, origins=())
         found = [Path(row.path).name for row, fact in zip(rows, facts, strict=True) if fact.is_given]
