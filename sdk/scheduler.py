@@ -27,6 +27,7 @@ __all__ = [
     "MOST_COLUMNS",
     "MOST_ROWS",
     "MOST_TABLES",
+    "NO_METRICS",
     "START",
     "TIME_TOTAL",
     "TRAINING_ITERATION",
@@ -45,10 +46,9 @@ MOST_TABLES, MOST_COLUMNS, MOST_ROWS = 20, 20, 300
 """Of what `TrialScheduler.describe` returns; people see no more."""
 TRAINING_ITERATION, TIME_TOTAL = "training_iteration", "time_total_s"
 """Ray Tune's names for the resources that each trial uses up: its steps, and the seconds that it runs."""
+NO_METRICS: Mapping[str, Any] = MappingProxyType({})
+"""Of a report of a number alone: one for all of them."""
 _MOST_TIME = 1e300
-
-
-_NO_METRICS: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class TrialReport:
     """The step that the trial has reached: the one that it reported, else the number of its metrics so far, from 1."""
     seconds: float | None = None
     """How long the trial has run, by its machine's clock; None where that is unknown."""
-    metrics: Mapping[str, Any] = field(default_factory=lambda: _NO_METRICS)
+    metrics: Mapping[str, Any] = field(default_factory=lambda: NO_METRICS)
     """All that it reported, where it reported a mapping."""
 
     def time(self, attribute: str) -> float:

@@ -24,6 +24,7 @@ from proctor.sdk.scheduler import (
     MOST_COLUMNS,
     MOST_ROWS,
     MOST_TABLES,
+    NO_METRICS,
     CloneChoice,
     PauseVerdict,
     ResumeChoice,
@@ -421,9 +422,7 @@ def _trial_from_json(saved: list[Any]) -> _Trial:
     last = None
     if report is not None:
         value, step, seconds, metrics = report
-        last = TrialReport(from_json_word(value), step, seconds)
-        if metrics is not None:
-            last = replace(last, metrics=from_wire(metrics))
+        last = TrialReport(from_json_word(value), step, seconds, NO_METRICS if metrics is None else from_wire(metrics))
     return _Trial(
         number,
         parameter_id,
@@ -447,8 +446,9 @@ def _has_value(row: ReportedMetric) -> bool:
 
 def _result(row: ReportedMetric) -> TrialReport:
     value = from_wire(row.value)
-    report = TrialReport(read_value(value), row.sequence + 1 if row.step is None else row.step, row.seconds)
-    return replace(report, metrics=value) if isinstance(value, Mapping) else report
+    metrics = value if isinstance(value, Mapping) else NO_METRICS
+    step = row.sequence + 1 if row.step is None else row.step
+    return TrialReport(read_value(value), step, row.seconds, metrics)
 
 
 def _final_result(message: protocol.TrialEnd, last: TrialReport | None) -> TrialReport | None:
@@ -456,7 +456,7 @@ def _final_result(message: protocol.TrialEnd, last: TrialReport | None) -> Trial
     if not message.has_value:
         return last
     value = from_wire(message.value)
-    metrics = value if isinstance(value, Mapping) else {}
+    metrics = value if isinstance(value, Mapping) else NO_METRICS
     if last is None:
         return TrialReport(read_value(value), 0, None, metrics)
     return TrialReport(read_value(value), last.step, last.seconds, {**last.metrics, **metrics})

@@ -99,7 +99,7 @@ class HostSession:
         for hosted in (self._tuner, self._assessor):
             if hosted is not None and not self._failed:
                 hosted.close(mode)
-        with self._sending:  # what another thread is sending is sent whole
+        with self._sending:  # the process ends next: not while another thread sends
             pass
 
     def send(self, message: FromDispatcher) -> None:

@@ -153,7 +153,7 @@ class ExperimentLoop:
         await save_columns(self.state, turn, self.context.control)
         last = await self.context.metrics.read(metric_store.last_id)
         first = self.state.row.metrics_told + 1
-        rows = (await self._log.metrics_between(0, first, last)).rows
+        rows = await self._log.metrics_between(first, last) if last >= first else []
         if rows:  # and not only final metrics
             turn.add_event("metrics", {"first": first, "last": last})
             if self._sends_metrics:

@@ -175,15 +175,16 @@ class InputLog(InputSource):
     async def _message(self, row: InputRow, answers: list[protocol.Answer]) -> ToDispatcher:
         if row.kind == "ReportMetrics":
             first, last = row.payload["first"], row.payload["last"]
-            return await self.metrics_between(row.position, first, last, without=row.payload.get("ended", ()))
+            rows = await self.metrics_between(first, last, without=row.payload.get("ended", ()))
+            return protocol.ReportMetrics(row.position, rows)
         body: dict[str, Any] = {"type": row.kind, "position": row.position, **row.payload}
         if row.kind == "RequestTrialJobs":
             body["answers"] = [vars(answer) for answer in answers]
         return protocol.decode(json.dumps(body).encode())  # type: ignore[return-value]
 
     async def metrics_between(
-        self, position: int, first: int, last: int, *, without: Collection[str] = ()
-    ) -> protocol.ReportMetrics:
+        self, first: int, last: int, *, without: Collection[str] = ()
+    ) -> list[protocol.ReportedMetric]:
         """Intermediate metrics by their ids, as the dispatcher gets them.
 
         :param without: jobs whose metrics it did not get.
@@ -195,11 +196,10 @@ class InputLog(InputSource):
         job_ids = [f"{row.trial_id}.{row.job}" for row, _ in found]
         if unknown := set(job_ids) - self._parameter_ids.keys():
             self._parameter_ids |= await self._control.read(lambda c: jobs.parameter_ids(c, unknown))
-        reported = [
+        return [
             protocol.ReportedMetric(
                 self._parameter_ids[job_id], row.trial_id, row.job, row.sequence, row.reported, row.step, seconds
             )
             for job_id, (row, seconds) in zip(job_ids, found, strict=True)
             if job_id in self._parameter_ids and job_id not in without
         ]
-        return protocol.ReportMetrics(position, reported)

@@ -1,6 +1,7 @@
 """A manager that comes back makes the providers that still have to do with nodes, and no others."""
 
 import json
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -59,3 +60,25 @@ async def test_a_provider_whose_libraries_are_gone_keeps_no_manager_from_startin
     record(tmp_path, "gpu-1", {"kind": "other"})
     async with make(tmp_path, made).serve():
         assert "other nodes are on record and cannot be cleaned" in caplog.text
+
+
+async def test_nodes_of_a_packages_provider_are_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = EntryPoint("slurm", "fakes.node_provider:FakeProvider", providers.ENTRY_POINT_GROUP)
+    monkeypatch.setattr(providers, "entry_points", lambda group: [found] if group == found.group else [])
+    record(tmp_path, "gpu-1", {"kind": "slurm"})
+    pool = NodePool()
+    context = ProviderContext("m1", tmp_path / "nodes", tmp_path / "socket", pool, KeeperHub(pool))
+    async with Providers(context).serve() as served:
+        assert [type(provider) for provider in served._made.values()] == [FakeProvider]
+
+
+async def test_a_packages_provider_that_cannot_be_made_keeps_no_manager_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = EntryPoint("slurm", "fakes.node_provider:Nothing", providers.ENTRY_POINT_GROUP)
+    monkeypatch.setattr(providers, "entry_points", lambda group: [found])
+    record(tmp_path, "gpu-1", {"kind": "slurm"})
+    pool = NodePool()
+    context = ProviderContext("m1", tmp_path / "nodes", tmp_path / "socket", pool, KeeperHub(pool))
+    async with Providers(context).serve():
+        assert "slurm nodes are on record and cannot be cleaned: its provider could not be made" in caplog.text

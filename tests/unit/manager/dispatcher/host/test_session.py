@@ -1,6 +1,7 @@
 """A session with built-in algorithms: messages in, messages out, all in the caller's thread."""
 
 import json
+import threading
 
 import pytest
 
@@ -198,3 +199,26 @@ def test_another_protocol_version_is_refused():
 def test_suggestions_survive_json():
     (suggestion,) = Conversation(tuner="CmaEs").ask(1, 0)
     assert json.loads(json.dumps(suggestion.state)) == suggestion.state
+
+
+def test_a_session_is_closed_once_what_another_thread_sends_is_sent():
+    sending, may_end, sent = threading.Event(), threading.Event(), []
+
+    def send(message):
+        sending.set()
+        assert may_end.wait(30)
+        sent.append(message)
+
+    session = HostSession(send)
+    sender = threading.Thread(target=session.send, args=(protocol.Pong(1),))
+    closer = threading.Thread(target=session.close)
+    sender.start()
+    assert sending.wait(30)
+    closer.start()
+    closer.join(0.2)  # as long as it is sending
+    assert closer.is_alive()
+    may_end.set()
+    closer.join(30)
+    sender.join(30)
+    assert sent == [protocol.Pong(1)]
+    assert not closer.is_alive()
