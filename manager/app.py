@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from importlib import import_module
 from socket import socket
 
 from proctor.manager.api.context import ApiContext
@@ -224,7 +225,9 @@ async def _serving(
     network_listener: KeeperListener | None,
 ) -> AsyncIterator[None]:
     """People and programs on TCP, keepers on the Unix socket and over TLS, all on this loop."""
-    # The web framework takes a good part of the start: it is loaded while the keeper comes up beside us.
+    # The web framework takes a good part of the start: a thread loads it, while the keeper comes up beside us and
+    # experiments are found again.
+    await asyncio.to_thread(import_module, "proctor.manager.api.application")
     from proctor.manager.api.application import create_application
     from proctor.manager.api.guard import Guard
     from proctor.manager.api.keepers import keeper_application
