@@ -8,6 +8,7 @@ import {
   drawingOrder,
   fromFilter,
   logarithmicNames,
+  logTicks,
   matchesOf,
   metricsOf,
   moved,
@@ -160,4 +161,12 @@ test("the order of the axes and which are flipped are in the address", () => {
   );
   expect(shownAxes(AXES, axesText(changed))).toEqual(changed);
   expect(shownAxes(AXES, "nothing,-value")).toEqual([{ axis: named("value"), flipped: true }]);
+});
+
+test("ticks of a logarithmic axis are 1 to 9 times each power of ten, or round steps in a small part of one", () => {
+  expect(logTicks(0.096, 0.35)).toEqual([0.1, 0.2, 0.3]);
+  expect(logTicks(7.5, 31)).toEqual([8, 9, 10, 20, 30]);
+  expect(logTicks(1.21, 1.79)).toEqual([1.4, 1.6]);
+  expect(logTicks(0, 1)).toEqual([]);
+  expect(logTicks(1, Number.POSITIVE_INFINITY)).toEqual([]);
 });

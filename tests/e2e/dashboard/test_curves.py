@@ -138,6 +138,14 @@ def test_a_part_is_enlarged_and_moved_and_axes_are_logarithmic_by_keys(visitor: 
         page.get_by_role("checkbox", name=f"log {axis}", checked=True).wait_for()
 
 
+@pytest.mark.parametrize("low", [0.096, 0.1, 1.2])
+def test_a_logarithmic_axis_may_begin_anywhere(visitor: Visitor, low: float) -> None:
+    page = visitor.goto(f"/experiments/over/curves?log=xy&view={low},9,{low},9")
+    page.get_by_role("img", name="8 curves").wait_for()
+    page.get_by_role("button", name="Show all").click()
+    page.get_by_role("button", name="Show all").wait_for(state="detached")
+
+
 def test_new_points_of_a_running_trial_arrive_without_reading_its_curve_again(
     visitor: Visitor, manager: RealManager, tmp_path: Path
 ) -> None:

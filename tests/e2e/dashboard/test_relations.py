@@ -131,8 +131,13 @@ def test_importance_puts_a_parameter_first_and_a_point_opens_its_trial(visitor: 
     page.wait_for_url(re.compile("x=parameter.lr"))
     page.locator("canvas[data-drawn]").nth(1).wait_for()
     best = manager.client.experiment("many")["best"]
-    box = page.get_by_role("img", name="value against lr").bounding_box()
-    page.mouse.move(box["x"] + box["width"] - 15, box["y"] + 11)  # the greatest value is that of the greatest lr
-    page.get_by_text(f"trial {best['sequence_id']}: value").wait_for()
-    page.mouse.click(box["x"] + box["width"] - 15, box["y"] + 11)
+    plot = page.get_by_role("img", name="value against lr")
+    note = page.get_by_text(f"trial {best['sequence_id']}: value")
+
+    def points_at_the_best() -> dict[str, float] | None:
+        corner = {"x": plot.bounding_box()["width"] - 15, "y": 11}  # the greatest value is that of the greatest lr
+        plot.hover(position=corner)
+        return corner if note.is_visible() else None
+
+    plot.click(position=manager.poll_for(points_at_the_best, "the note of the best trial"))
     page.wait_for_url(re.compile(f"/trials/{best['trial_id']}$"))

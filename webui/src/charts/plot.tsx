@@ -4,6 +4,7 @@ import { useEffect, useRef } from "react";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import { formatNumber } from "../format";
+import { logTicks } from "../state/relations";
 import { color, useDark } from "./colors";
 
 export type PlotData = uPlot.AlignedData;
@@ -62,6 +63,10 @@ function withDefaults(options: PlotOptions, width: number, height: number): uPlo
   const axis = { stroke: color("--soft"), font: "11px system-ui, sans-serif", grid, ticks: { show: false } };
   const { xLabel, xText, xSteps, ...rest } = options;
   const xValues = xText && ((_: uPlot, found: (number | null)[]) => found.map((x) => (x === null ? "" : xText(x))));
+  const splitsOf = (scale: "x" | "y") =>
+    rest.scales?.[scale]?.distr === 3
+      ? (_: uPlot, _axis: number, low: number, high: number) => logTicks(low, high)
+      : undefined;
   return {
     width: Math.max(width, 80),
     height,
@@ -78,9 +83,10 @@ function withDefaults(options: PlotOptions, width: number, height: number): uPlo
         size: 22,
         gap: 3,
         values: xValues,
+        splits: splitsOf("x"),
         incrs: xSteps,
       },
-      { ...axis, size: sizeOfNumbers, gap: 4, values: (_, found) => found.map(tickText) },
+      { ...axis, size: sizeOfNumbers, gap: 4, splits: splitsOf("y"), values: (_, found) => found.map(tickText) },
     ],
   };
 }

@@ -138,6 +138,22 @@ function powersOf(low: number, high: number): number[] {
   return Array.from({ length: Math.floor((last - first) / step) + 1 }, (_, i) => Number(`1e${first + i * step}`));
 }
 
+/**
+ * Ticks of a logarithmic axis for uPlot, which leaves out those without room: 1 to 9 times each power of ten or, in a small
+ * part of one, round steps. Its own ticks start at the end of the range, and never end where that is 0.095 to 0.1.
+ */
+export function logTicks(low: number, high: number): number[] {
+  if (!(low > 0 && high < Number.POSITIVE_INFINITY)) return [];
+  const found: number[] = [];
+  for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power++) {
+    for (let digit = 1; digit < 10; digit++) {
+      const tick = Number(`${digit}e${power}`);
+      if (tick >= low && tick <= high) found.push(tick);
+    }
+  }
+  return found.length > 2 ? found : stepsOf(low, high);
+}
+
 function stepsOf(low: number, high: number): number[] {
   const rough = (high - low) / 5;
   const power = 10 ** Math.floor(Math.log10(rough));

@@ -1,1 +1,0 @@
-function e(e,n){let[r,i]=t(e),[a,o]=[Math.min(r,...n),Math.max(i,...n)],s=(o-a)*.03;return[a<r?a-s:r,o>i?o+s:i]}function t(e){let t=t=>e[Math.round(t*(e.length-1))]??0,[n,r]=[t(0),t(1)];if(e.length>=8){let e=3*(t(.75)-t(.25))||r-n;n=Math.max(n,t(.25)-e),r=Math.min(r,t(.75)+e)}let i=(r-n)*.06||Math.abs(r)*.05||.5;return[n-i,r+i]}export{e as n,t};
