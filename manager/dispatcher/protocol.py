@@ -138,7 +138,10 @@ class TrialRestarted:
 @dataclass(frozen=True)
 class TrialEnd:
     """A trial has ended for good. `status` is a trial status; `value` is its result, if it has one: its final metric,
-    or what the manager counts as one."""
+    or what the manager counts as one.
+
+    With `more_follow`, others end with it, whose ends are the next inputs: nothing is requested in between.
+    """
 
     position: int
     parameter_id: int
@@ -148,6 +151,7 @@ class TrialEnd:
     has_value: bool = False
     value: Any = None
     customized: bool = False
+    more_follow: bool = False
 
 
 @dataclass(frozen=True)

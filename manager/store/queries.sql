@@ -123,6 +123,17 @@ WHERE trial_id IN (SELECT value FROM json_each(:ids)) AND donor_job IS NOT NULL;
 -- name: trials.paused
 SELECT * FROM trials WHERE experiment_id = :experiment_id AND status = 'PAUSED' ORDER BY sequence_id;
 
+-- name: trials.paused_by_algorithm
+SELECT trials.* FROM trials JOIN trial_jobs ON trial_jobs.trial_id = trials.id AND trial_jobs.number = trials.jobs
+WHERE trials.experiment_id = :experiment_id AND trials.status = 'PAUSED' AND trial_jobs.stop_position IS NOT NULL
+ORDER BY trials.sequence_id LIMIT :limit;
+
+-- name: trials.paused_otherwise
+SELECT EXISTS (
+    SELECT 1 FROM trials LEFT JOIN trial_jobs ON trial_jobs.trial_id = trials.id AND trial_jobs.number = trials.jobs
+    WHERE trials.experiment_id = :experiment_id AND trials.status = 'PAUSED' AND trial_jobs.stop_position IS NULL
+);
+
 -- name: trials.paused_of
 -- CROSS: by their ids; there may be many thousands of paused ones.
 SELECT trials.* FROM json_each(:ids) CROSS JOIN trials ON trials.id = json_each.value
@@ -211,9 +222,6 @@ SELECT * FROM trial_jobs WHERE id = :id;
 
 -- name: jobs.parameter_ids
 SELECT id, parameter_id FROM trial_jobs WHERE id IN (SELECT value FROM json_each(:ids));
-
--- name: jobs.stopped_by_algorithm
-SELECT id FROM trial_jobs WHERE id IN (SELECT value FROM json_each(:ids)) AND stop_position IS NOT NULL;
 
 -- name: jobs.of_trial
 SELECT * FROM trial_jobs WHERE trial_id = :trial_id ORDER BY number;
@@ -329,7 +337,7 @@ SELECT trial_jobs.parameter_id FROM trials JOIN trial_jobs ON trial_jobs.trial_i
 WHERE trials.experiment_id = :experiment_id AND position > :position AND trial_jobs.number = 1;
 
 -- name: inputs.last_news
-SELECT position FROM dispatcher_inputs WHERE experiment_id = :experiment_id AND kind <> 'RequestTrialJobs'
+SELECT * FROM dispatcher_inputs WHERE experiment_id = :experiment_id AND kind <> 'RequestTrialJobs'
 ORDER BY position DESC LIMIT 1;
 
 -- name: inputs.after

@@ -30,7 +30,7 @@ from proctor.manager.engine.loop.effects import Effects
 from proctor.manager.engine.loop.listeners import ServiceListener
 from proctor.manager.engine.loop.messages import Envelope, Inbox
 from proctor.manager.engine.loop.placing import find_start, offer_preemptible, place_waiting
-from proctor.manager.engine.loop.recovery import InputLog, bring_back, read_state, save_columns
+from proctor.manager.engine.loop.recovery import InputLog, bring_back, bring_back_forgotten, read_state, save_columns
 from proctor.manager.engine.loop.retention import CheckpointRetention
 from proctor.manager.engine.loop.state import ExperimentState, LiveTrial, Snapshot, Turn
 from proctor.manager.engine.transient_errors import error_clause, is_transient
@@ -45,6 +45,8 @@ from proctor.training_services.base import CheckpointOffer, SupportsEvents
 log = logging.getLogger(__name__)
 
 _SHORTEST_WAIT_SECONDS = 0.001  # timers may fire a moment early: what they are for is not due then
+FORGOTTEN_AT_ONCE = 250
+"""How many of the trials that will not run again end in one turn."""
 _LONGEST_ERROR = 100_000
 """Of an error that put the experiment into ERROR, in characters."""
 
@@ -377,19 +379,24 @@ class ExperimentLoop:
             tuning.move_experiment(state, turn, ExperimentEvent.FINISH_STOP, state.row.reason)
 
     async def _end_paused(self, turn: Turn) -> None:
-        """Nothing else is left: end the trials that the trial scheduler has paused and will not have run again."""
+        """Nothing else is left: end the trials that the trial scheduler has paused and will not have run again. There
+        may be a hundred thousand: each turn ends some, so that other experiments have their turns, too."""
         state = self.state
-        found = await bring_back(state, turn, self.context.control, self.context.metrics, None, only_by_algorithm=True)
+        control, metrics = self.context.control, self.context.metrics
+        found = await bring_back_forgotten(state, turn, control, metrics, FORGOTTEN_AT_ONCE)
         if not found:
             return
+        more_follow = state.paused > 0
         limit = spent_limit(state.progress(turn.monotonic))
         why = limit or "no other trial is left whose results could change that"
         turn.actor = TRIAL_SCHEDULER
         for trial in found:
             reason = f"its trial scheduler does not have it run again: {why}"
-            transitions.end_trial(state, turn, trial, TrialStatus.EARLY_STOPPED, reason)
+            transitions.end_trial(state, turn, trial, TrialStatus.EARLY_STOPPED, reason, more_follow=more_follow)
         turn.actor = MANAGER
         tuning.advance(state, turn)
+        if more_follow:
+            self.inbox.post(m.Wake())
 
     async def _commit(self, turn: Turn) -> None:
         experiment_id = self.state.row.id

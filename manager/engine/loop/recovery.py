@@ -3,8 +3,8 @@
 import asyncio
 import json
 import sqlite3
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from proctor.manager.dispatcher import protocol
@@ -17,7 +17,7 @@ from proctor.manager.engine.transient_errors import error_clause
 from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.store.database import Database
 from proctor.manager.store.errors import ValueRefused
-from proctor.manager.store.rows import CheckpointRow, ExperimentRow, InputRow, MetricRow
+from proctor.manager.store.rows import CheckpointRow, ExperimentRow, InputRow, MetricRow, TrialRow
 from proctor.manager.store.tables import checkpoints, dispatcher_inputs, experiments, jobs, trials
 from proctor.manager.store.tables import metrics as metric_store
 from proctor.manager.store.tables.journals import metric_number
@@ -26,41 +26,48 @@ from proctor.manager.store.tables.journals import metric_number
 async def load_state(control: Database, metrics: Database, experiment_id: str) -> ExperimentState:
     """The experiment as the stores have it. What the metrics database knows better is taken from there."""
     state = await control.read(lambda c: read_state(c, experiment_id), time_limit_seconds=60.0)
-    for trial in state.trials.values():
-        columns = await _refresh(metrics, trial, state.row.report_from)
-        if columns:
-            state.unsaved_columns[trial.row.id] = columns
+    state.unsaved_columns |= await _refresh(metrics, state.trials.values(), state.row.report_from)
     return state
 
 
 async def bring_back(
+    state: ExperimentState, turn: Turn, control: Database, metrics: Database, trial_ids: Collection[str] | None
+) -> list[LiveTrial]:
+    """Bring PAUSED trials back into the state, with what the metrics database knows better; None: all of them."""
+    return await _bring_back(state, turn, control, metrics, lambda c: trials.paused(c, state.row.id, trial_ids))
+
+
+async def bring_back_forgotten(
+    state: ExperimentState, turn: Turn, control: Database, metrics: Database, limit: int
+) -> list[LiveTrial]:
+    """At most `limit` of the trials that an algorithm has had paused; none while there are others, which the user may
+    resume."""
+
+    def find(connection: sqlite3.Connection) -> list[TrialRow]:
+        if not state.is_ending_paused and trials.is_paused_otherwise(connection, state.row.id):
+            return []
+        return trials.paused_by_algorithm(connection, state.row.id, limit)
+
+    return await _bring_back(state, turn, control, metrics, find)
+
+
+async def _bring_back(
     state: ExperimentState,
     turn: Turn,
     control: Database,
     metrics: Database,
-    trial_ids: Collection[str] | None,
-    *,
-    only_by_algorithm: bool = False,
+    find: Callable[[sqlite3.Connection], list[TrialRow]],
 ) -> list[LiveTrial]:
-    """Bring PAUSED trials back into the state, with what the metrics database knows better; None: all of them.
-
-    :param only_by_algorithm: those that an algorithm has paused; none of them while there are others, which the user
-        may resume.
-    """
-
     def read(connection: sqlite3.Connection) -> list[LiveTrial]:
-        rows = trials.paused(connection, state.row.id, trial_ids)
-        if only_by_algorithm:
-            chosen = jobs.stopped_by_algorithm(connection, [f"{row.id}.{row.jobs}" for row in rows])
-            rows = rows if len(chosen) == len(rows) else []
+        rows = find(connection)
         decisions = dispatcher_inputs.pending(connection, [row.id for row in rows])
         return [LiveTrial(row, decision=decisions.get(row.id)) for row in rows]
 
     found = await control.read(read)
     for trial in found:
         state.bring_back(trial)
-        if columns := await _refresh(metrics, trial, state.row.report_from):
-            turn.write(lambda c, key=trial.row.id, new=columns: trials.update(c, key, **new))  # type: ignore[misc]
+    for trial_id, columns in (await _refresh(metrics, found, state.row.report_from)).items():
+        turn.write(lambda c, key=trial_id, new=columns: trials.update(c, key, **new))  # type: ignore[misc]
     return found
 
 
@@ -79,31 +86,52 @@ def read_state(connection: sqlite3.Connection, experiment_id: str) -> Experiment
     for trial_id, decision in dispatcher_inputs.pending(connection, state.trials).items():
         state.trials[trial_id].decision = decision
     state.requested = dispatcher_inputs.unanswered(connection, experiment_id)
-    state.news_at = dispatcher_inputs.last_news(connection, experiment_id)
+    if (news := dispatcher_inputs.last_news(connection, experiment_id)) is not None:
+        state.news_at = news.position
+        if news.kind == protocol.TrialEnd.__name__ and news.payload.get("more_follow"):
+            state.more_follow_at = news.position
     return state
 
 
-async def _refresh(metrics: Database, trial: LiveTrial, report_from: int) -> dict[str, Any]:
-    """Metrics may have been stored that the trial's row does not show yet; returns what the row must be given."""
-    trial_id = trial.row.id
+@dataclass
+class _Newest:
+    """What the metrics database knows of a trial."""
 
-    def newest(
-        connection: sqlite3.Connection,
-    ) -> tuple[list[MetricRow], MetricRow | None, bool, list[CheckpointRow]]:
-        latest = metric_store.latest_intermediate(connection, trial_id, member=report_from)
-        has_progress = trial.job is not None and metric_store.has_progress(connection, trial_id, trial.job.number)
-        kept = checkpoints.kept(connection, trial_id)
-        return metric_store.finals(connection, trial_id), latest, has_progress, kept
+    finals: list[MetricRow]
+    latest: MetricRow | None
+    has_progress: bool
+    checkpoints: list[CheckpointRow]
 
-    finals, latest, trial.has_progress, kept = await metrics.read(newest)
-    trial.has_checkpoints = bool(kept)
-    trial.saved_at = max((row.time for row in kept), default=None)
-    final = next((row for row in finals if row.member == report_from), None)
-    trial.other_final = next((row.member for row in finals if row.member != report_from), None)
+
+async def _refresh(metrics: Database, found: Collection[LiveTrial], report_from: int) -> dict[str, dict[str, Any]]:
+    """Metrics may have been stored that the trials' rows do not show yet; returns by trial id what the rows must be
+    given."""
+
+    def newest(connection: sqlite3.Connection, trial: LiveTrial) -> _Newest:
+        trial_id, job = trial.row.id, trial.job
+        return _Newest(
+            metric_store.finals(connection, trial_id),
+            metric_store.latest_intermediate(connection, trial_id, member=report_from),
+            job is not None and metric_store.has_progress(connection, trial_id, job.number),
+            checkpoints.kept(connection, trial_id),
+        )
+
+    read = await metrics.read(lambda c: [newest(c, trial) for trial in found], time_limit_seconds=60.0)
+    columns = {trial.row.id: _show(trial, known, report_from) for trial, known in zip(found, read, strict=True)}
+    return {trial_id: changed for trial_id, changed in columns.items() if changed}
+
+
+def _show(trial: LiveTrial, newest: _Newest, report_from: int) -> dict[str, Any]:
+    """Have a trial show what the metrics database knows; returns the columns of its row that change."""
+    trial.has_progress = newest.has_progress
+    trial.has_checkpoints = bool(newest.checkpoints)
+    trial.saved_at = max((row.time for row in newest.checkpoints), default=None)
+    final = next((row for row in newest.finals if row.member == report_from), None)
+    trial.other_final = next((row.member for row in newest.finals if row.member != report_from), None)
     columns: dict[str, Any] = {}
     if final is not None and not trial.has_final:
         columns |= {"final_data": final.reported, "final_value": metric_number(final.reported)}
-    if latest is not None:
+    if (latest := newest.latest) is not None:
         trial.latest, trial.has_latest = latest.reported, True
         if metric_number(latest.reported) is not None:
             trial.latest_with_number = latest.reported

@@ -150,6 +150,7 @@ class ExperimentState:
     exhausted: bool = False
     idle_at: int = 0  # position of the last request that the trial scheduler could not answer for now
     news_at: int = 0  # position of the last input that was no request
+    more_follow_at: int = -1  # position of the newest end of a trial with which others end that have not ended yet
     code_fingerprint: str | None = None  # of the code that the newest job runs; None before the first
     unsaved_columns: dict[str, dict[str, Any]] = field(
         default_factory=dict
@@ -180,7 +181,7 @@ class ExperimentState:
     def snapshot(self) -> "Snapshot":
         """What `roll_back` needs besides the stored trials and jobs."""
         kept = (self.row, self.created, self.exhausted, self.active_since, self.replayed_to, self.code_fingerprint)
-        waits = (self.idle_at, self.news_at)
+        waits = (self.idle_at, self.news_at, self.more_follow_at)
         return Snapshot(*kept, self.paused, frozenset(self.requested), frozenset(self.declined), *waits)
 
     def roll_back(self, before: "Snapshot", stored: "ExperimentState") -> None:
@@ -193,7 +194,7 @@ class ExperimentState:
         self.active_since, self.replayed_to = before.active_since, before.replayed_to
         self.code_fingerprint, self.paused = before.code_fingerprint, before.paused
         self.requested, self.declined = set(before.requested), set(before.declined)
-        self.idle_at, self.news_at = before.idle_at, before.news_at
+        self.idle_at, self.news_at, self.more_follow_at = before.idle_at, before.news_at, before.more_follow_at
         for trial_id, trial in stored.trials.items():
             if (known := self.trials.get(trial_id)) is not None:
                 trial.latest, trial.has_latest = known.latest, known.has_latest
@@ -307,8 +308,14 @@ class ExperimentState:
             gpu_hours=self.gpu_time.seconds(monotonic) / 3600,
             max_gpu_hours=self.row.max_gpu_hours,
             has_scheduler=self.has_scheduler,
-            idle=self.idle_at > self.news_at,
+            idle=self.idle_at > self.news_at or self.is_ending_paused,
         )
+
+    @property
+    def is_ending_paused(self) -> bool:
+        """Whether some of the trials have ended that the trial scheduler has paused and will not have run again; the
+        others follow before it is asked for anything."""
+        return self.more_follow_at == self.news_at
 
     def count_end(self, status: TrialStatus, cause: str, *, has_final: bool) -> None:
         """One more trial has ended. `cause`: why it has failed, if that counts; else ""."""
@@ -344,6 +351,7 @@ class Snapshot:
     declined: frozenset[int]
     idle_at: int
     news_at: int
+    more_follow_at: int
 
 
 @dataclass

@@ -183,11 +183,19 @@ def set_reason(turn: Turn, trial: LiveTrial, reason: str) -> None:
 
 
 def end_trial(
-    state: ExperimentState, turn: Turn, trial: LiveTrial, status: TrialStatus, reason: str, *, cause: str = ""
+    state: ExperimentState,
+    turn: Turn,
+    trial: LiveTrial,
+    status: TrialStatus,
+    reason: str,
+    *,
+    cause: str = "",
+    more_follow: bool = False,
 ) -> None:
     """The trial is over: its result goes to the tuner.
 
     :param cause: why it has failed, if that counts as a failure of the experiment's trials (`cause_of_failure`).
+    :param more_follow: others end with it, in later turns.
     """
     _move(turn, trial, ENDS[status], reason, ended_at=turn.now)
     state.remove(trial)
@@ -210,7 +218,10 @@ def end_trial(
         has_value,
         value,
         customized=trial.row.source != "algorithm",
+        more_follow=more_follow,
     )
+    if more_follow:
+        state.more_follow_at = message.position
     turn.send_input(message, message_payload(message))
 
 

@@ -37,10 +37,10 @@ def unanswered(connection: sqlite3.Connection, experiment_id: str) -> set[int]:
     return requested.difference(row[0] for row in connection.execute(query("inputs.answered"), values))
 
 
-def last_news(connection: sqlite3.Connection, experiment_id: str) -> int:
-    """The position of the last input that is no request; 0 where there is none."""
+def last_news(connection: sqlite3.Connection, experiment_id: str) -> InputRow | None:
+    """The last input that is no request, if there is one."""
     row = connection.execute(query("inputs.last_news"), {"experiment_id": experiment_id}).fetchone()
-    return 0 if row is None else int(row[0])
+    return None if row is None else InputRow.from_row(row)
 
 
 def suggestions(connection: sqlite3.Connection, experiment_id: str, position: int) -> list[tuple[int, Any, Any]]:

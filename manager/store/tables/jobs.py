@@ -54,13 +54,6 @@ def parameter_ids(connection: sqlite3.Connection, job_ids: Collection[str]) -> d
     return dict(rows.fetchall())
 
 
-def stopped_by_algorithm(connection: sqlite3.Connection, job_ids: Collection[str]) -> set[str]:
-    """Those of these jobs that an algorithm has had paused or stopped."""
-    return {
-        row[0] for row in connection.execute(query("jobs.stopped_by_algorithm"), {"ids": json.dumps(list(job_ids))})
-    }
-
-
 def of_trial(connection: sqlite3.Connection, trial_id: str) -> list[TrialJobRow]:
     """A trial's jobs, by number."""
     rows = connection.execute(query("jobs.of_trial"), {"trial_id": trial_id})

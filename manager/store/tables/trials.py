@@ -129,6 +129,17 @@ def paused(
     return _select(connection, "trials.paused_of", experiment_id=experiment_id, ids=json.dumps(list(trial_ids)))
 
 
+def paused_by_algorithm(connection: sqlite3.Connection, experiment_id: str, limit: int) -> list[TrialRow]:
+    """At most so many of the trials that an algorithm has had paused, by sequence id."""
+    return _select(connection, "trials.paused_by_algorithm", experiment_id=experiment_id, limit=limit)
+
+
+def is_paused_otherwise(connection: sqlite3.Connection, experiment_id: str) -> bool:
+    """Whether any trial is PAUSED, but not by an algorithm."""
+    row = connection.execute(query("trials.paused_otherwise"), {"experiment_id": experiment_id}).fetchone()
+    return bool(row[0])
+
+
 def origins(connection: sqlite3.Connection, trial_ids: Collection[str]) -> set[tuple[str, str]]:
     """(trial id, absolute path) of the checkpoints of these trials from which trials continue that have not ended."""
     ids = json.dumps(list(trial_ids))

@@ -7,6 +7,7 @@ import pytest
 from fakes.scheduled_experiment import SCHEDULERS, ScheduledRun, save_often
 
 from proctor.manager.dispatcher.algorithms.schedulers.hyperband import HyperBandScheduler
+from proctor.manager.engine.loop import loop
 from proctor.manager.lifecycle.states import TrialStatus
 from proctor.sdk.protocol import ENV_JUDGED_RANK, NO_MILESTONE
 from proctor.training_services.base import TrialJobDetail, TrialJobForm
@@ -125,6 +126,27 @@ def test_a_final_metric_that_was_stored_before_a_kill_is_no_report(run: Schedule
     for moment in range(undisturbed.commits - 20, undisturbed.commits):
         outcome = run("Random", "PBT", manager_killed_at=moment)
         assert outcome.found == undisturbed.found, f"the manager was killed at commit {moment}"
+
+
+@pytest.mark.usefixtures("saving_often")
+def test_trials_that_do_not_run_again_end_in_several_turns_as_in_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is killed meanwhile: the scheduler is not asked in between, when it might have others of them run."""
+    one, several = tmp_path / "one", tmp_path / "several"
+    one.mkdir()
+    several.mkdir()
+    in_one_turn = ScheduledRun(monkeypatch, one)("Random", "ASHA, promotion")
+    monkeypatch.setattr(loop, "FORGOTTEN_AT_ONCE", 1)
+    run = ScheduledRun(monkeypatch, several)
+    undisturbed = run("Random", "ASHA, promotion")
+    assert undisturbed.found == in_one_turn.found
+    for moment in range(in_one_turn.commits - 3, undisturbed.commits):
+        outcome = run("Random", "ASHA, promotion", manager_killed_at=moment)
+        assert outcome.found == undisturbed.found, f"the manager was killed at commit {moment}"
+    for moment in range(undisturbed.inputs - 8, undisturbed.inputs):
+        outcome = run("Random", "ASHA, promotion", dispatcher_killed_at=moment)
+        assert outcome.found == undisturbed.found, f"the dispatcher was killed at input {moment}"
 
 
 @pytest.mark.usefixtures("saving_often")
