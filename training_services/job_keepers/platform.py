@@ -19,7 +19,7 @@ class PlatformStatus(StrEnum):
     GONE = "GONE"  # the platform no longer has it; only as a change, never in a list
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class PlatformJob:
     """A trial job as its platform sees it: the keeper that was started for it."""
 
