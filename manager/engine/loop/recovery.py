@@ -116,6 +116,8 @@ async def _refresh(metrics: Database, found: Collection[LiveTrial], report_from:
             checkpoints.kept(connection, trial_id),
         )
 
+    if not found:
+        return {}
     read = await metrics.read(lambda c: [newest(c, trial) for trial in found], time_limit_seconds=60.0)
     columns = {trial.row.id: _show(trial, known, report_from) for trial, known in zip(found, read, strict=True)}
     return {trial_id: changed for trial_id, changed in columns.items() if changed}
