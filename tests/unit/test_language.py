@@ -4,6 +4,7 @@ The list is short on purpose: each entry was frequent once, and has a plain word
 CHANGELOG.md is left as it is.
 """
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,8 +70,10 @@ BANNED = {
 def texts() -> Iterator[Path]:
     """The files that people wrote."""
     yield from (path for path in ROOT.iterdir() if path.suffix in SUFFIXES and path.is_file())
-    for folder in FOLDERS:
-        yield from (path for path in (ROOT / folder).rglob("*") if path.suffix in SUFFIXES and path.is_file())
+    for top in FOLDERS:
+        for folder, folders, names in os.walk(ROOT / top):
+            folders[:] = [name for name in folders if name not in IGNORED]
+            yield from (path for name in names if (path := Path(folder, name)).suffix in SUFFIXES)
 
 
 def found_in(text: str) -> Iterator[tuple[int, str]]:
@@ -84,7 +87,7 @@ def test_no_text_has_a_banned_phrase() -> None:
     looked_at, found = 0, []
     for path in texts():
         place = path.relative_to(ROOT)
-        if path.name in NOT_OURS or path.name.startswith(".") or IGNORED & set(place.parts):
+        if path.name in NOT_OURS or path.name.startswith("."):
             continue
         looked_at += 1
         for line, phrase in found_in(path.read_text(encoding="utf-8", errors="replace")):

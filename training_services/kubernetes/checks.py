@@ -107,8 +107,8 @@ async def find_missing_rights(cluster: Cluster, namespace: str, rights: Sequence
 async def list_anchors(cluster: Cluster, namespace: str, names: Names) -> list[KubernetesObject]:
     """The anchors of all experiments of a manager. Raises ServiceUnavailable."""
     query = {"labelSelector": f"{manager_selector(names)},app.kubernetes.io/component=experiment"}
-    pages = [page async for page, _ in cluster.list(f"/api/v1/namespaces/{namespace}/configmaps", query)]
-    return [anchor for page in pages for anchor in page if "ownerReferences" not in anchor["metadata"]]
+    pages = cluster.list(f"/api/v1/namespaces/{namespace}/configmaps", query)
+    return [anchor async for page, _ in pages for anchor in page if "ownerReferences" not in anchor["metadata"]]
 
 
 def experiment_of(anchor: KubernetesObject) -> str:

@@ -25,7 +25,7 @@ __all__ = ["ApiRefused", "ApiUnreachable", "Cluster", "ExecStream", "KubernetesO
 
 KubernetesObject = dict[str, Any]
 
-PAGE_SIZE = 500
+PAGE_SIZE = 300
 REQUEST_SECONDS = 30.0
 WATCH_SECONDS = 240
 """A watch is renewed after this time, so that a connection that has died silently is noticed."""
@@ -144,8 +144,8 @@ class Cluster:
         self, path: str, query: Mapping[str, str]
     ) -> AsyncIterator[tuple[builtins.list[KubernetesObject], str]]:
         """The objects of a collection that match the selectors in `query`, page by page, each page with the resource
-        version to watch from. Raises ApiRefused, ApiUnreachable; WatchExpired if the server no longer has the next
-        page."""
+        version to watch from; it is emptied before the next one is read. Raises ApiRefused, ApiUnreachable;
+        WatchExpired if the server no longer has the next page."""
         token = ""
         while True:
             page = await self._request("GET", path, {**query, "limit": str(PAGE_SIZE), "continue": token})
@@ -155,6 +155,7 @@ class Cluster:
             except (LookupError, TypeError, AttributeError) as error:
                 raise self._not_understood(path, "a list", page) from error
             yield items, version
+            items.clear()  # they would take room beside the next ones, several times that of their text
             if not token:
                 return
 

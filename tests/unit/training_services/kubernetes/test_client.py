@@ -362,12 +362,14 @@ async def test_a_collection_is_listed_page_by_page(tmp_path: Path) -> None:
     script = Script()
     script.answer(JOBS, page(job("a"), more="next"), page(job("b"), version="11"))
     async with serving(script, tmp_path) as cluster:
-        found = [
-            (item["metadata"]["name"], version) async for items, version in cluster.list(JOBS, {}) for item in items
-        ]
+        pages, found = [], []
+        async for items, version in cluster.list(JOBS, {}):
+            pages.append(items)
+            found += [(item["metadata"]["name"], version) for item in items]
     assert found == [("a", "10"), ("b", "11")]
+    assert pages[0] == []  # its memory is free for the next one
     assert [query.get("continue") for query in script.asked(JOBS)] == [None, "next"]
-    assert [query["limit"] for query in script.asked(JOBS)] == ["500"] * 2
+    assert [query["limit"] for query in script.asked(JOBS)] == ["300"] * 2
 
 
 @pytest.mark.parametrize("answer", [{}, [], {"items": []}, {"items": None, "metadata": {}}, "log in first"])
