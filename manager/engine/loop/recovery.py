@@ -106,6 +106,8 @@ class _Newest:
 async def _refresh(metrics: Database, found: Collection[LiveTrial], report_from: int) -> dict[str, dict[str, Any]]:
     """Metrics may have been stored that the trials' rows do not show yet; returns by trial id what the rows must be
     given."""
+    if not found:
+        return {}
 
     def newest(connection: sqlite3.Connection, trial: LiveTrial) -> _Newest:
         trial_id, job = trial.row.id, trial.job
@@ -116,8 +118,6 @@ async def _refresh(metrics: Database, found: Collection[LiveTrial], report_from:
             checkpoints.kept(connection, trial_id),
         )
 
-    if not found:
-        return {}
     read = await metrics.read(lambda c: [newest(c, trial) for trial in found], time_limit_seconds=60.0)
     columns = {trial.row.id: _show(trial, known, report_from) for trial, known in zip(found, read, strict=True)}
     return {trial_id: changed for trial_id, changed in columns.items() if changed}
