@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 
 WEBUI := webui/node_modules/ready
 
-.PHONY: help setup demo demo-stop test test-fast test-long test-servers check check-webui webui docs pictures chaos bench bench-peers release record-release
+.PHONY: help setup demo demo-stop test test-all test-fast test-servers check check-webui webui docs pictures chaos bench bench-peers release record-release
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
@@ -21,15 +21,15 @@ setup: $(VENV)/ready  ## make the virtual environment
 # modules anew without bytecode files.
 WORKERS ?= 6
 export PYTHONDONTWRITEBYTECODE =
-IN_MEMORY := tests/in-memory
-test: setup  ## set up and run the test suite
-	$(IN_MEMORY) $(BIN)/pytest -q -n $(WORKERS) --dist worksteal $(ARGS)
+PYTEST := tests/run $(BIN)/pytest -q --dist worksteal
+test: setup  ## set up and run the tests: each feature, on each platform
+	$(PYTEST) -n $(WORKERS) -m 'not thorough' $(ARGS)
+
+test-all:  ## all tests: also many more kills, faults and variants (half an hour); CI runs these
+	@$(MAKE) --no-print-directory test ARGS="-m '' $(ARGS)"
 
 test-fast: setup  ## unit, property and contract tests, without those marked as slow; property tests try fewer examples
-	$(IN_MEMORY) $(BIN)/pytest -q -n 3 --dist worksteal -m 'not slow and not long' --hypothesis-profile few tests/unit tests/property tests/contract $(ARGS)
-
-test-long: setup  ## the tests that make test leaves out because they take longest; CI runs them too
-	$(IN_MEMORY) $(BIN)/pytest -q -n $(WORKERS) --dist worksteal -m long $(ARGS)
+	$(PYTEST) -n 3 -m 'not slow and not thorough' --hypothesis-profile few tests/unit tests/property tests/contract $(ARGS)
 
 test-servers:  ## install what some tests need (an SSH server, a browser, a Kubernetes control plane, …), as root on Debian; else they are skipped
 	deploy/test-servers
@@ -105,7 +105,7 @@ bench-peers: $(PEERS)/ready  ## measure the PyTorch trainer against a loop by ha
 	$(PEERS)/bin/python -m benchmarks.scheduling.peers $(ARGS)
 
 chaos: setup  ## kill at every passage of every fail point, 20 times in a long experiment, 20 times in each cell of the trainer's matrix, 200 launchers (two hours or more)
-	$(IN_MEMORY) $(BIN)/pytest -q tests/chaos --chaos -m chaos --timeout=0 $(ARGS)
+	tests/run $(BIN)/pytest -q tests/chaos --chaos -m chaos --timeout=0 $(ARGS)
 
 release: setup  ## cut a release: make release VERSION=0.2.0 (docs/releasing.md)
 	$(BIN)/python deploy/release.py $(VERSION)

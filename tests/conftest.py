@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from fakes.kubernetes.cluster import Cluster
     from fakes.kubernetes.control_plane import Access
 
+pytest_plugins = ["costs"]
+
 settings.register_profile("all", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("all")
 settings.register_profile("few", settings(), max_examples=settings().max_examples // 4)

@@ -65,7 +65,7 @@ def objects(cluster: Cluster) -> list[str]:
     return [name for name in names if "/proctor-" in name]
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_sixty_trials_of_three_experiments_on_twelve_gpus_outlive_two_kills_of_the_manager(
     cluster: Cluster, manager: RealManager
 ) -> None:
@@ -125,7 +125,7 @@ def test_an_experiment_that_is_deleted_after_a_kill_leaves_nothing(cluster: Clus
     manager.poll_for(lambda: not objects(cluster), "an empty namespace")
 
 
-@pytest.mark.parametrize("side", ["before", pytest.param("after", marks=pytest.mark.long)])
+@pytest.mark.parametrize("side", ["before", pytest.param("after", marks=pytest.mark.thorough)])
 def test_a_manager_that_dies_between_the_deletion_of_jobs_and_of_their_anchor_leaves_nothing_in_the_end(
     cluster: Cluster, tmp_path: Path, side: str
 ) -> None:

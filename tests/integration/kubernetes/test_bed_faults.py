@@ -184,7 +184,7 @@ with ControlPlane(Path(sys.argv[1]), node_grace_seconds=120).running() as plane,
 """
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_pods_survive_the_api_server_and_nothing_survives_the_test(tmp_path: Path, control_plane: object) -> None:
     environment = {**os.environ, "PYTHONPATH": f"{TESTS}:{TESTS.parent / 'src'}", "TMPDIR": str(tmp_path)}
     words = [sys.executable, "-c", SCRIPT, str(tmp_path / "plane")]
@@ -225,7 +225,7 @@ def test_tests_fail_at_once_whose_control_plane_does_not_answer(
         pass
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_a_control_plane_whose_keeper_was_killed_is_started_again(
     tmp_path: Path, control_plane: Access, monkeypatch: pytest.MonkeyPatch
 ) -> None:

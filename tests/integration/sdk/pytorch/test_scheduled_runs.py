@@ -31,14 +31,14 @@ def test_the_trainer_is_stopped_by_asha(run: Any) -> None:
     [
         ("trainer", "ASHA, promotion"),
         ("trainer", "HyperBand"),
-        *(pytest.param(name, "ASHA, promotion", marks=pytest.mark.long) for name in ("lightning", "transformers")),
+        *(pytest.param(name, "ASHA, promotion", marks=pytest.mark.thorough) for name in ("lightning", "transformers")),
     ],
 )
 def test_a_paused_run_continues_from_its_checkpoint(run: Any, framework: str, scheduler: str) -> None:
     assert check(run(framework, scheduler)) == {"resume"}
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 @pytest.mark.parametrize("framework", SCRIPTS)
 def test_a_clone_takes_over_the_weights_and_trains_with_its_own_rate(run: Any, framework: str) -> None:
     trained = run(framework, "PBT, synchronous")

@@ -49,7 +49,7 @@ def test_reports_say_job_step_and_how_long_the_trial_has_run(run: ScheduledRun) 
 
 
 @pytest.mark.parametrize(
-    ("tuner", "stride"), [("Random", 40), ("TPE", 60), pytest.param("Random", 13, marks=pytest.mark.long)]
+    ("tuner", "stride"), [("Random", 40), ("TPE", 60), pytest.param("Random", 13, marks=pytest.mark.thorough)]
 )
 def test_a_manager_that_is_killed_at_a_commit_changes_nothing(run: ScheduledRun, tuner: str, stride: int) -> None:
     undisturbed = run(tuner)
@@ -58,7 +58,7 @@ def test_a_manager_that_is_killed_at_a_commit_changes_nothing(run: ScheduledRun,
 
 
 @pytest.mark.parametrize(
-    ("tuner", "stride"), [("Random", 20), ("TPE", 30), pytest.param("Random", 9, marks=pytest.mark.long)]
+    ("tuner", "stride"), [("Random", 20), ("TPE", 30), pytest.param("Random", 9, marks=pytest.mark.thorough)]
 )
 def test_a_dispatcher_that_is_killed_at_an_input_changes_nothing(run: ScheduledRun, tuner: str, stride: int) -> None:
     undisturbed = run(tuner)
