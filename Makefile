@@ -34,12 +34,13 @@ test-fast: setup  ## unit, property and contract tests, without those marked as 
 test-servers:  ## install what some tests need (an SSH server, a browser, a Kubernetes control plane, …), as root on Debian; else they are skipped
 	deploy/test-servers
 
-check: setup check-webui  ## linters, types and import contracts
+check: setup check-webui  ## linters, types, import contracts, and checks of documentation, layout and words
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	test -L src/proctor/manager && test -L src/proctor/sdk
 	$(BIN)/mypy
 	PYTHONPATH=src $(BIN)/lint-imports
+	$(BIN)/pytest -q tests/checks
 
 $(WEBUI): webui/package.json webui/package-lock.json webui/.npmrc
 	cd webui && npm ci --no-audit --no-fund

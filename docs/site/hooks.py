@@ -266,15 +266,21 @@ def by_words(text: str) -> str:
 def modules(place: Path) -> Iterator[ast.Module]:
     """A module, or all below a folder."""
     for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
-        yield ast.parse(path.read_text(encoding="utf-8"))
+        yield parse(path)
+
+
+def parse(path: Path) -> ast.Module:
+    """One module."""
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def clauses_in(place: Path) -> Iterator[str]:
     """The texts of at least four words that are neither documentation nor a line of a log."""
     for module in modules(place):
-        parts = {id(part) for node in ast.walk(module) if isinstance(node, ast.JoinedStr) for part in node.values}
-        documentation = {id(node.value) for node in ast.walk(module) if isinstance(node, ast.Expr)}
-        for node in ast.walk(module):
+        nodes = list(ast.walk(module))
+        parts = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+        documentation = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+        for node in nodes:
             if isinstance(node, ast.Constant | ast.JoinedStr) and id(node) not in parts | documentation:
                 text = cell(words_of(node))
                 if text.replace("…", "").count(" ") >= 3 and not NO_CLAUSE.search(text):

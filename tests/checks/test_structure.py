@@ -4,17 +4,15 @@ decision 0027)."""
 import ast
 import re
 import tomllib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 
-import pytest
+from checks.sources import Source, fail_for, source_of, sources
+from fakes.documentation import ROOT
 
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 
-ROOT = Path(__file__).parents[2]
-FOLDERS = ("sdk", "trial_keeper", "training_services", "manager")
 MOST_MODULES = 18
 MOST_LINES = 600
 MOST_LINES_OF_A_FUNCTION = 60
@@ -89,28 +87,20 @@ OTHER_PLACES = {
 }
 
 
-def modules() -> Iterator[Path]:
-    for folder in FOLDERS:
-        yield from sorted((ROOT / folder).rglob("*.py"))
+@cache
+def packages() -> list[str]:
+    return sorted({source.place.rpartition("/")[0] for source in sources()})
 
 
 @cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
-
-
-def packages() -> list[str]:
-    return sorted({str(path.parent.relative_to(ROOT)) for path in modules()})
-
-
 def members(package: str) -> list[str]:
     """The names of a package's modules and of the packages in it."""
     found = [path for path in (ROOT / package).iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()]
     return sorted(path.stem for path in found if path.name != "__init__.py")
 
 
-def init_of(package: str) -> ast.Module:
-    return tree_of(ROOT / package / "__init__.py")
+def init_of(package: str) -> Source:
+    return source_of(f"{package}/__init__.py")
 
 
 def missing_from(text: str, package: str) -> list[str]:
@@ -122,17 +112,14 @@ def missing_from(text: str, package: str) -> list[str]:
     return [name for name in members(package) if name not in words]
 
 
-def names_defined_in(path: Path) -> set[str]:
+def names_defined_in(source: Source) -> set[str]:
     """What a module or an `__init__` defines or offers at its top, as text too where it is loaded later."""
-    found: set[str] = set()
-    for node in tree_of(path).body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            found.add(node.name)
-        elif isinstance(node, ast.Assign | ast.AnnAssign):
+    found = {name for name in source.code if "." not in name}
+    for node in source.tree.body:
+        if isinstance(node, ast.Assign | ast.AnnAssign):
             found |= {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
-            found |= {
-                part.value for part in ast.walk(node) if isinstance(part, ast.Constant) and path.stem == "__init__"
-            }
+            if source.place.endswith("/__init__.py"):
+                found |= {part.value for part in ast.walk(node) if isinstance(part, ast.Constant)}
         elif isinstance(node, ast.ImportFrom):
             found |= {alias.asname or alias.name for alias in node.names}
     return found
@@ -147,11 +134,12 @@ def is_there(entry: str, package: str) -> bool:
         return any((above / entry).is_file() for above in (folder, *folder.parents) if above.is_relative_to(ROOT))
     module, _, name = entry.partition(".")
     if module in members(package):
-        path = folder / module / "__init__.py" if (folder / module).is_dir() else folder / f"{module}.py"
-        return not name or name in names_defined_in(path)
+        is_package = (folder / module).is_dir()
+        source = source_of(f"{package}/{module}/__init__.py" if is_package else f"{package}/{module}.py")
+        return not name or name in names_defined_in(source)
     if package in EQUAL_MODULES:
-        return all(entry in names_defined_in(folder / f"{member}.py") for member in members(package))
-    return entry in names_defined_in(folder / "__init__.py")
+        return all(entry in names_defined_in(source_of(f"{package}/{member}.py")) for member in members(package))
+    return entry in names_defined_in(init_of(package))
 
 
 def is_import(node: ast.stmt) -> bool:
@@ -174,10 +162,6 @@ def layered() -> set[str]:
     }
 
 
-def place_of(path: Path) -> str:
-    return str(path.relative_to(ROOT))
-
-
 def top_level(tree: ast.Module) -> Iterator[ast.stmt]:
     """The statements of a module, those under `if TYPE_CHECKING` included."""
     for node in tree.body:
@@ -195,21 +179,11 @@ def type_aliases(tree: ast.Module) -> dict[str, str]:
     return found
 
 
-def module_named(name: str) -> Path | None:
+@cache
+def module_named(name: str) -> Source | None:
     """The file of `proctor.x.y`; None for a package and for what is not ours."""
-    path = ROOT.joinpath(*name.split(".")[1:]).with_suffix(".py")
-    return path if name.startswith("proctor.") and path.is_file() else None
-
-
-def imported_modules(tree: ast.Module) -> set[Path]:
-    """The modules of ours that a module imports, also inside of its functions."""
-    names: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return {path for name in names if (path := module_named(name)) is not None}
+    place = f"{name.removeprefix('proctor.').replace('.', '/')}.py"
+    return source_of(place) if name.startswith("proctor.") and (ROOT / place).is_file() else None
 
 
 def words_of(text: str) -> set[str]:
@@ -217,42 +191,43 @@ def words_of(text: str) -> set[str]:
 
 
 @cache
-def defined_callables(path: Path) -> set[str]:
+def defined_callables(source: Source) -> set[str]:
     """`Callable`, and the aliases of it that a module defines."""
     names = {"Callable"}
-    for name, text in type_aliases(tree_of(path)).items():
+    for name, text in type_aliases(source.tree).items():
         if words_of(text) & names:
             names.add(name)
     return names
 
 
 @cache
-def callable_names(path: Path) -> set[str]:
+def callable_names(source: Source) -> set[str]:
     """`Callable`, and the aliases of it that a module defines or imports: `Alias`, and `module.Alias` or `m.Alias`."""
-    names = set(defined_callables(path))
-    for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            source = module_named(node.module)
-            for alias in node.names:
-                known = alias.asname or alias.name
-                if source is not None and alias.name in defined_callables(source):
-                    names.add(known)
-                elif (module := module_named(f"{node.module}.{alias.name}")) is not None:
-                    names |= {f"{known}.{name}" for name in defined_callables(module)}
-        elif isinstance(node, ast.Import):
-            for alias in node.names:
-                if (module := module_named(alias.name)) is not None:
-                    names |= {f"{alias.asname or alias.name}.{name}" for name in defined_callables(module)}
+    names = set(defined_callables(source))
+    for node in source.nodes(ast.ImportFrom):
+        origin = module_named(node.module or "")
+        for alias in node.names:
+            known = alias.asname or alias.name
+            if origin is not None and alias.name in defined_callables(origin):
+                names.add(known)
+            elif (module := module_named(f"{node.module}.{alias.name}")) is not None:
+                names |= {f"{known}.{name}" for name in defined_callables(module)}
+    for imported in source.nodes(ast.Import):
+        for alias in imported.names:
+            if (module := module_named(alias.name)) is not None:
+                names |= {f"{alias.asname or alias.name}.{name}" for name in defined_callables(module)}
     return names
 
 
-def is_callable(annotation: str, path: Path) -> bool:
-    """Whether an annotation names a callable."""
-    words = set(re.findall(r"[\w.]+", annotation))
-    return bool((words | {word.removeprefix("collections.abc.") for word in words}) & callable_names(path))
+def count_callables(annotations: list[ast.expr | None], source: Source) -> int:
+    """How many of these annotations name a callable."""
+    names = callable_names(source)
+    texts = (ast.unparse(annotation) for annotation in annotations if annotation is not None)
+    words = (re.findall(r"[\w.]+", text) for text in texts)
+    return sum(bool({*found, *(word.removeprefix("collections.abc.") for word in found)} & names) for found in words)
 
 
-def callables_given_to(cls: ast.ClassDef, path: Path) -> int:
+def callables_given_to(cls: ast.ClassDef, source: Source) -> int:
     """How many callables a class is made of: parameters of its constructor, or fields of a dataclass. `*args` and
     `**kwargs` of callables are too many."""
     found: list[ast.expr | None] = []
@@ -263,11 +238,7 @@ def callables_given_to(cls: ast.ClassDef, path: Path) -> int:
             many += [each.annotation for each in (node.args.vararg, node.args.kwarg) if each is not None]
     if any("dataclass" in ast.unparse(decorator) for decorator in cls.decorator_list):
         found += [node.annotation for node in cls.body if isinstance(node, ast.AnnAssign)]
-    counts = [
-        sum(is_callable(ast.unparse(annotation), path) for annotation in each if annotation is not None)
-        for each in (found, many)
-    ]
-    return counts[0] + (MOST_CALLABLES + 1) * counts[1]
+    return count_callables(found, source) + (MOST_CALLABLES + 1) * count_callables(many, source)
 
 
 @cache
@@ -324,25 +295,26 @@ def what_has_one_place(node: ast.AST) -> str | None:
     return None
 
 
-def is_joined_by_the_rule(path: Path, importers: set[Path]) -> bool:
+def is_joined_by_the_rule(source: Source, importers: set[str]) -> bool:
     """Whether a module is so small, and so little used, that it should lie in another one."""
-    lines = len(path.read_text(encoding="utf-8").splitlines())
-    is_shared = len({importer.parent for importer in importers}) > 1
+    lines = source.text.count("\n")
+    is_shared = len({importer.rpartition("/")[0] for importer in importers}) > 1
     return (lines < SMALL_LINES and not is_shared) or (lines < SMALL_LINES_OF_ONE_IMPORTER and len(importers) == 1)
 
 
 def small_modules() -> set[str]:
     """The modules that need a reason."""
-    importers: dict[Path, set[Path]] = defaultdict(set)
-    for path in modules():
-        for imported in imported_modules(tree_of(path)) if path.name != "__init__.py" else ():
-            importers[imported].add(path)
+    importers: dict[str, set[str]] = defaultdict(set)
+    for source in sources():
+        for name in source.imports if not source.place.endswith("__init__.py") else ():
+            if (imported := module_named(name)) is not None:
+                importers[imported.place].add(source.place)
     return {
-        place_of(path)
-        for path in modules()
-        if path.name not in ("__init__.py", "__main__.py")
-        and place_of(path.parent) not in EQUAL_MODULES
-        and is_joined_by_the_rule(path, importers[path])
+        source.place
+        for source in sources()
+        if source.path.name not in ("__init__.py", "__main__.py")
+        and source.place.rpartition("/")[0] not in EQUAL_MODULES
+        and is_joined_by_the_rule(source, importers[source.place])
     }
 
 
@@ -352,165 +324,181 @@ def modules_with_a_reason() -> list[str]:
     return [name for row in rows for name in re.findall(r"`([^`]+)`", row)]
 
 
+@cache
 def public_classes() -> dict[str, list[str]]:
     found: dict[str, list[str]] = defaultdict(list)
-    for path in modules():
-        for node in tree_of(path).body:
+    for source in sources():
+        for node in source.tree.body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                found[node.name].append(str(path.relative_to(ROOT)))
+                found[node.name].append(source.at(node))
     return found
 
 
+def compare(found: set[str], known: set[str], rule: str) -> None:
+    """Fail for what breaks a rule without being known, and for what is known and is there no more."""
+    assert not (unknown := found - known), f"{rule}: {sorted(unknown)}"
+    assert not (gone := known - found), f"these are gone or differ; take off: {sorted(gone)}"
+
+
+# ---- names -----------------------------------------------------------------------------------------------------------
+
+
 def test_a_public_class_name_means_one_thing() -> None:
-    twins = {name: places for name, places in public_classes().items() if len(places) > 1}
-    unknown = {name: places for name, places in twins.items() if name not in MIRRORS | PUBLIC_TWINS}
-    assert not unknown, f"give each thing its own name: {unknown}"
-    assert not (gone := (MIRRORS | PUBLIC_TWINS) - set(twins)), f"these are not used twice any more: {sorted(gone)}"
+    twins = {name for name, places in public_classes().items() if len(places) > 1}
+    places = {name: public_classes()[name] for name in twins - MIRRORS - PUBLIC_TWINS}
+    compare(twins, MIRRORS | PUBLIC_TWINS, f"give each thing its own name; {places}")
 
 
 def test_an_alias_of_a_type_means_one_thing() -> None:
     meanings: dict[str, set[str]] = defaultdict(set)
-    for path in modules():
-        for name, text in type_aliases(tree_of(path)).items():
+    for source in sources():
+        for name, text in type_aliases(source.tree).items():
             meanings[name].add(text)
     assert len(meanings) > 50
-    classes = public_classes()
-    shared = {name for name, texts in meanings.items() if len(texts) > 1 or name in classes}
-    assert not (unknown := shared - SHARED_ALIASES), f"give each thing its own name: {sorted(unknown)}"
-    assert not (gone := SHARED_ALIASES - shared), f"these mean one thing now; take off: {sorted(gone)}"
+    shared = {name for name, texts in meanings.items() if len(texts) > 1 or name in public_classes()}
+    compare(shared, SHARED_ALIASES, "give each thing its own name")
 
 
 def test_every_protocol_has_a_reason() -> None:
     found = {
-        f"{place_of(path)} {node.name}"
-        for path in modules()
-        for node in ast.walk(tree_of(path))
-        if isinstance(node, ast.ClassDef)
-        and any(re.match(r"(typing\.)?Protocol\b", ast.unparse(base)) for base in node.bases)
+        f"{source.place} {node.name}"
+        for source in sources()
+        for node in source.nodes(ast.ClassDef)
+        if any(re.match(r"(typing\.)?Protocol\b", ast.unparse(base)) for base in node.bases)
     }
-    assert not (unknown := found - set(PROTOCOLS)), f"a Protocol needs a reason (CONTRIBUTING.md): {sorted(unknown)}"
-    assert not (gone := set(PROTOCOLS) - found), f"these are gone; take off: {sorted(gone)}"
+    compare(found, set(PROTOCOLS), "a Protocol needs a reason (CONTRIBUTING.md)")
 
 
 def test_a_constructor_takes_two_callables_at_most() -> None:
-    found = {
-        node.name
-        for path in modules()
-        for node in ast.walk(tree_of(path))
-        if isinstance(node, ast.ClassDef) and callables_given_to(node, path) > MOST_CALLABLES
-    }
-    assert not found, f"pass an object instead: {sorted(found)}"
+    fail_for(
+        (
+            f"{source.at(node)}: {node.name}"
+            for source in sources()
+            for node in source.nodes(ast.ClassDef)
+            if callables_given_to(node, source) > MOST_CALLABLES
+        ),
+        "pass an object instead:",
+    )
 
 
 def test_no_callback_is_set_on_an_object_from_outside() -> None:
     """It is an argument of the constructor, or of the method that calls it."""
-    found = [
-        f"{place_of(path)}:{node.lineno}"
-        for path in modules()
-        for node in ast.walk(tree_of(path))
-        if isinstance(node, ast.Assign)
-        for target in node.targets
-        if isinstance(target, ast.Attribute)
-        and target.attr.startswith("on_")
-        and ast.unparse(target.value) not in ("self", "cls")
-    ]
-    assert not found, f"pass it as an argument: {found}"
+    fail_for(
+        (
+            source.at(node)
+            for source in sources()
+            for node in source.nodes(ast.Assign)
+            for target in node.targets
+            if isinstance(target, ast.Attribute)
+            and target.attr.startswith("on_")
+            and ast.unparse(target.value) not in ("self", "cls")
+        ),
+        "pass it as an argument:",
+    )
 
 
 def test_what_has_one_place_has_no_second_one() -> None:
     found: dict[str, set[str]] = defaultdict(set)
-    for path in modules():
-        for node in ast.walk(tree_of(path)):
+    for source in sources():
+        for node in source.nodes(ast.Constant, ast.Set, ast.List, ast.Tuple, ast.Call, ast.Subscript):
             if (what := what_has_one_place(node)) is not None:
-                found[what].add(place_of(path))
+                found[what].add(source.place)
     assert set(found) == set(OTHER_PLACES)
     for what, places in OTHER_PLACES.items():
-        assert not (unknown := found[what] - set(places)), f"{what}: use {next(iter(places))} in {sorted(unknown)}"
-        assert not (gone := set(places) - found[what]), f"{what}: these are gone or differ; take off: {sorted(gone)}"
+        compare(found[what], set(places), f"{what}: use {next(iter(places))} in")
 
 
 def test_a_small_module_has_a_reason() -> None:
     """Importers in two packages are one; the table of decision 0027 gives all others."""
-    small = set(small_modules())
-    named = list(modules_with_a_reason())
-    assert len(named) == len(set(named)), "a module is named twice in the table"
-    assert not (unknown := small - set(named)), f"join these with others, or say why not in {DECISION}: {unknown}"
-    assert not (gone := set(named) - small), f"these are gone or not small any more; take them off the table: {gone}"
+    named = Counter(modules_with_a_reason())
+    assert max(named.values()) == 1, "a module is named twice in the table"
+    compare(small_modules(), set(named), f"join these with others, or say why not in {DECISION}")
 
 
-@pytest.mark.parametrize("package", packages())
-def test_a_package_says_what_belongs_there_its_entry_and_all_its_modules(package: str) -> None:
-    text = ast.get_docstring(init_of(package))
-    assert text, f"{package}/__init__.py has no docstring"
-    entry = re.search(r"\bEntry: `([^`]+)`", text)
-    assert entry, f'{package}/__init__.py does not say where to enter ("Entry: `...`")'
-    assert is_there(entry[1], package), f"{package}/__init__.py: there is no {entry[1]}"
-    unnamed = missing_from(text, package)
-    if package in EQUAL_MODULES:
-        assert "one module for each" in text, f"{package} does not say what its modules are"
-        assert unnamed, f"{package} names all its modules: take it off EQUAL_MODULES"
-    else:
-        assert not unnamed, f"{package}/__init__.py does not name {unnamed} in its reading order or in backticks"
-        few = len(members(package)) <= MODULES_IN_ANY_ORDER
-        assert few or "Reading order: " in text, f"{package}/__init__.py does not give the reading order"
+# ---- packages --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("package", packages())
-def test_a_package_holds_no_code(package: str) -> None:
-    body = init_of(package).body[1:]
-    code = [ast.unparse(node) for node in body if not (is_import(node) or is_list_of_names(node))]
-    assert (package in WITH_CODE) == bool(code), f"WITH_CODE is wrong about {package}: {code}"
-    if package not in WITH_CODE:
-        assert (package in WITH_NAMES) == bool(body), f"WITH_NAMES is wrong about {package}"
-
-
-@pytest.mark.parametrize("package", packages())
-def test_the_layers_of_a_package_are_a_contract(package: str) -> None:
-    """import-linter reads them; `exhaustive` makes it ask for the layer of a new module."""
-    assert package in layered() or len(members(package)) < 2, (
-        f"pyproject.toml has no exhaustive contract of layers for {package}"
+def test_a_package_says_what_belongs_there_its_entry_and_all_its_modules() -> None:
+    fail_for(
+        f"{package}/__init__.py: {problem}" for package in packages() for problem in problems_of_docstring(package)
     )
 
 
-def test_no_exempt_package_is_gone() -> None:
-    assert not (gone := (WITH_CODE | WITH_NAMES | EQUAL_MODULES) - set(packages())), f"take off: {sorted(gone)}"
+def problems_of_docstring(package: str) -> Iterator[str]:
+    text = ast.get_docstring(init_of(package).tree) or ""
+    entry = re.search(r"\bEntry: `([^`]+)`", text)
+    if entry is None:
+        yield 'does not say what belongs there and where to enter ("Entry: `...`")'
+    elif not is_there(entry[1], package):
+        yield f"there is no {entry[1]}"
+    unnamed = missing_from(text, package)
+    if package in EQUAL_MODULES:
+        if "one module for each" not in text:
+            yield "does not say what its modules are"
+        if not unnamed:
+            yield "names all its modules: take it off EQUAL_MODULES"
+        return
+    if unnamed:
+        yield f"does not name {unnamed} in its reading order or in backticks"
+    if len(members(package)) > MODULES_IN_ANY_ORDER and "Reading order: " not in text:
+        yield "does not give the reading order"
 
 
-@pytest.mark.parametrize("package", packages())
-def test_no_package_is_a_corridor(package: str) -> None:
-    found = [path.name for path in (ROOT / package).glob("*.py") if path.name != "__init__.py"]
-    assert len(found) <= MOST_MODULES, f"{package} has {len(found)} modules: look for rooms"
+def test_a_package_holds_no_code() -> None:
+    bodies = {package: init_of(package).tree.body[1:] for package in packages()}
+    with_code = {
+        package
+        for package, body in bodies.items()
+        if not all(is_import(node) or is_list_of_names(node) for node in body)
+    }
+    compare(with_code, WITH_CODE, "move the code to a module")
+    compare(
+        {package for package, body in bodies.items() if body} - WITH_CODE, WITH_NAMES, "name modules, do not import"
+    )
+    assert not (gone := EQUAL_MODULES - set(packages())), f"take off: {sorted(gone)}"
+
+
+def test_the_layers_of_a_package_are_a_contract() -> None:
+    """import-linter reads them; `exhaustive` makes it ask for the layer of a new module."""
+    known = layered()
+    fail_for(
+        (package for package in packages() if package not in known and len(members(package)) > 1),
+        "pyproject.toml has no exhaustive contract of layers for:",
+    )
+
+
+def test_no_package_is_a_corridor() -> None:
+    counts = Counter(source.place.rpartition("/")[0] for source in sources() if source.path.name != "__init__.py")
+    fail_for((f"{place}: {count}" for place, count in counts.items() if count > MOST_MODULES), "look for rooms:")
+
+
+# ---- modules and functions -------------------------------------------------------------------------------------------
 
 
 def test_no_module_is_longer_than_its_story() -> None:
-    long = {
-        str(path.relative_to(ROOT)): count
-        for path in modules()
-        if (count := len(path.read_text().splitlines())) > MOST_LINES
-    }
-    assert not long, f"over {MOST_LINES} lines: {long}"
+    counts = {source.place: source.text.count("\n") for source in sources()}
+    fail_for(f"{place}: {count} lines, at most {MOST_LINES}" for place, count in counts.items() if count > MOST_LINES)
 
 
 def test_no_function_is_longer_than_a_screen() -> None:
-    long = {
-        f"{place_of(path)}:{node.lineno} {node.name}": count
-        for path in modules()
-        for node in ast.walk(tree_of(path))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and (count := (node.end_lineno or node.lineno) - node.lineno + 1) > MOST_LINES_OF_A_FUNCTION
-    }
-    assert not long, f"over {MOST_LINES_OF_A_FUNCTION} lines: {long}"
+    fail_for(
+        f"{source.at(node)}: {node.name} has {count} lines, at most {MOST_LINES_OF_A_FUNCTION}"
+        for source in sources()
+        for node in source.nodes(ast.FunctionDef, ast.AsyncFunctionDef)
+        if (count := (node.end_lineno or node.lineno) - node.lineno + 1) > MOST_LINES_OF_A_FUNCTION
+    )
 
 
 def test_pathlib_renames_nothing() -> None:
     """The linter refuses `os.rename` and `os.link` outside of `sdk/files.py`; it does not see methods of paths."""
-    found = [
-        f"{path.relative_to(ROOT)}:{node.lineno}"
-        for path in modules()
-        for node in ast.walk(tree_of(path))
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr in ("rename", "replace", "hardlink_to")
-        and ((len(node.args) == 1 and not node.keywords) or any(word.arg == "target" for word in node.keywords))
-    ]
-    assert not found, f"call proctor.sdk.files: {found}"
+    fail_for(
+        (
+            source.at(node)
+            for source in sources()
+            for node in source.nodes(ast.Call)
+            if isinstance(node.func, ast.Attribute)
+            and node.func.attr in ("rename", "replace", "hardlink_to")
+            and ((len(node.args) == 1 and not node.keywords) or any(word.arg == "target" for word in node.keywords))
+        ),
+        "call proctor.sdk.files:",
+    )
