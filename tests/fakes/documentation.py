@@ -48,7 +48,7 @@ def linked_pages() -> list[str]:
     """The pages whose links are checked: those, and what stands beside the code."""
     others = [
         *ROOT.glob("*.md"),
-        *(path for top in ("examples", "deploy", "benchmarks") for path in (ROOT / top).rglob("*.md")),
+        *(path for top in ("examples", "deploy", "benchmarks", "tests") for path in (ROOT / top).rglob("*.md")),
     ]
     return sorted({*pages(), *(str(path.relative_to(ROOT)) for path in others)})
 
