@@ -29,6 +29,8 @@ SPACE = {
     "width": {"_type": "quniform", "_value": [8, 64, 8]},
     "activation": {"_type": "choice", "_value": ["relu", "tanh", "gelu"]},
 }
+LOOKED_AT = 7
+"""Of so many choices, one is looked at for whether it changes the state: to write the state takes most of the time."""
 
 
 @dataclass(frozen=True)
@@ -141,12 +143,12 @@ class Simulation:
             trial.verdict = StopVerdict(reason)
 
     def _choose(self, can_start: bool) -> Any:
-        before = json.dumps(self.scheduler.state_dict())
         self._requests += 1
+        before = json.dumps(self.scheduler.state_dict()) if self._requests % LOOKED_AT == 0 else ""
         choice = self._call("choose_trial_to_run", self._requests, can_start)
         if self.scheduler.choose_trial_to_run(self._requests, can_start) != choice:
             self.problems.append("chose otherwise when asked again")
-        if json.dumps(self.scheduler.state_dict()) != before:
+        if before and json.dumps(self.scheduler.state_dict()) != before:
             self.problems.append("a choice changed the state")
         return choice
 

@@ -95,9 +95,9 @@ class ManyTrials:
 @pytest.mark.parametrize("kind", ["stopping", "promotion"])
 def test_a_decision_takes_no_longer_when_there_are_many_trials(kind):
     """Both are timed by turns, so that a busy machine slows both down. The ratio is about 1.1, and with a hundred
-    thousand trials still below 1.2; a scan of all trials would make it ten and more."""
+    thousand trials still below 1.2; a scan of all trials would make it four and more."""
     many, few = ManyTrials(kind), ManyTrials(kind)
-    many.seconds_until(30_000)
+    many.seconds_until(12_000)
     few.seconds_until(2_000)
-    turns = [(many.seconds_until(30_000 + 250 * n), few.seconds_until(2_000 + 250 * n)) for n in range(1, 13)]
+    turns = [(many.seconds_until(12_000 + 150 * n), few.seconds_until(2_000 + 150 * n)) for n in range(1, 11)]
     assert sum(turn[0] for turn in turns) < 1.6 * sum(turn[1] for turn in turns)
