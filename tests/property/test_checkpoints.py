@@ -48,45 +48,23 @@ def order(item: CheckpointFacts) -> tuple[int, int]:
 
 
 @given(trials(), rules, st.booleans())
-def test_what_is_needed_is_never_deleted_and_never_expendable(
+def test_what_is_needed_and_the_newest_of_every_rank_stays_with_its_whole_folder(
     found: list[CheckpointFacts], rule: KeepRule, has_ended: bool
 ) -> None:
     outcome = retain(found, rule, has_ended=has_ended)
-    for item in found:
-        if item.is_given or item.is_donor or item.is_foreign:
-            assert outcome.reasons[item.id]
-            assert outcome.expendable[item.id] is Expendability.NEVER
-
-
-@given(trials(), rules, st.booleans())
-def test_the_newest_of_every_rank_stays(found: list[CheckpointFacts], rule: KeepRule, has_ended: bool) -> None:
-    outcome = retain(found, rule, has_ended=has_ended)
-    for member in {item.member for item in found}:
-        newest = max((item for item in found if item.member == member), key=order)
-        assert outcome.reasons[newest.id]
-        if not has_ended:
-            assert outcome.expendable[newest.id] is Expendability.NEVER
-
-
-@given(trials(), rules, st.booleans())
-def test_it_keeps_what_it_has_kept(found: list[CheckpointFacts], rule: KeepRule, has_ended: bool) -> None:
-    deleted = set(retain(found, rule, has_ended=has_ended).deleted)
-    kept = [item for item in found if item.id not in deleted]
-    assert retain(kept, rule, has_ended=has_ended).deleted == []
-
-
-@given(trials(), rules, st.booleans())
-def test_no_folder_is_deleted_of_which_another_record_is_kept(
-    found: list[CheckpointFacts], rule: KeepRule, has_ended: bool
-) -> None:
-    outcome = retain(found, rule, has_ended=has_ended)
+    needed = [item for item in found if item.is_given or item.is_donor or item.is_foreign]
+    newest = {item.member: item for item in sorted(found, key=order)}.values()
+    for item in (*needed, *newest):
+        assert outcome.reasons[item.id]
+    for item in (*needed, *(() if has_ended else newest)):
+        assert outcome.expendable[item.id] is Expendability.NEVER
     deleted = set(outcome.deleted)
-    assert not {item.place for item in found if item.id in deleted} & {
-        item.place for item in found if item.id not in deleted
-    }
+    kept = [item for item in found if item.id not in deleted]
+    assert not {item.place for item in found if item.id in deleted} & {item.place for item in kept}
     for place in {item.place for item in found if item.id in outcome.expendable}:
         ranks = {outcome.expendable[item.id] for item in found if item.place == place}
         assert Expendability.NEVER not in ranks or len(ranks) == 1
+    assert retain(kept, rule, has_ended=has_ended).deleted == [], "it keeps what it has kept"
 
 
 @given(trials(), rules)

@@ -65,7 +65,7 @@ class Ask:
         return place(self.request, self.candidates(pool))
 
 
-thorough = settings(max_examples=2 * settings().max_examples)
+often = settings(max_examples=2 * settings().max_examples)
 sizes = st.lists(st.integers(0, 4), min_size=1, max_size=3)
 all_rules = st.builds(
     GpuRules,
@@ -129,17 +129,11 @@ def check_gpu(node_id: str, gpu: GpuCapacity, held: dict[str, Ask]) -> None:
         assert all(len(slots) <= holding.policy.max_trials_per_gpu for holding in gpu.holdings)
 
 
-@thorough
+@often
 @given(sizes, foreign_leases, actions)
-def test_no_gpu_is_ever_over_committed_and_every_job_gets_what_it_asked_for(
+def test_no_gpu_is_ever_over_committed_and_what_is_released_can_be_had_again(
     node_sizes: list[int], leases: Leases, steps: list[Ask | int]
 ) -> None:
-    play(make_pool(node_sizes, leases), steps)
-
-
-@thorough
-@given(sizes, foreign_leases, actions)
-def test_what_is_released_can_be_had_again(node_sizes: list[int], leases: Leases, steps: list[Ask | int]) -> None:
     pool = make_pool(node_sizes, leases)
     ids = [node.id for node in pool.nodes()]
     fresh = pool.capacity(ids)
@@ -148,101 +142,64 @@ def test_what_is_released_can_be_had_again(node_sizes: list[int], leases: Leases
     assert pool.capacity(ids) == fresh
 
 
-@thorough
-@given(sizes, st.sampled_from(Strategy))
-def test_all_gpus_of_a_node_can_be_asked_for(node_sizes: list[int], strategy: Strategy) -> None:
-    pool = make_pool(node_sizes)
-    largest = max(node_sizes)
-    decision = Ask(PlacementRequest(largest, strategy), (GpuRules(),)).place(pool)
-    assert isinstance(decision, Placed)
-    assert len(decision.placement.gpus or ()) == largest
-
-
-@thorough
+@often
 @given(sizes, st.integers(1, 4), st.sampled_from(Strategy))
 def test_every_gpu_is_used_before_a_job_has_to_wait(node_sizes: list[int], wanted: int, strategy: Strategy) -> None:
-    pool = make_pool(node_sizes)
-    ask = Ask(PlacementRequest(wanted, strategy), (GpuRules(),))
-    held = play(pool, [ask] * 20)
+    largest = max(node_sizes)
+    decision = Ask(PlacementRequest(largest, strategy), (GpuRules(),)).place(make_pool(node_sizes))
+    assert isinstance(decision, Placed)
+    assert len(decision.placement.gpus or ()) == largest
+    held = play(make_pool(node_sizes), [Ask(PlacementRequest(wanted, strategy), (GpuRules(),))] * 20)
     assert len(held) == sum(size // wanted for size in node_sizes)
 
 
-@thorough
-@given(sizes, foreign_leases, actions, asks)
-def test_impossible_is_said_exactly_when_an_empty_cluster_could_not_run_it(
-    node_sizes: list[int], leases: Leases, steps: list[Ask | int], ask: Ask
+@often
+@given(sizes, foreign_leases, actions, asks, st.text(min_size=1, max_size=5))
+def test_a_busy_cluster_places_what_has_room_and_says_what_waits_and_what_is_impossible(
+    node_sizes: list[int], leases: Leases, steps: list[Ask | int], ask: Ask, reason: str
 ) -> None:
     pool = make_pool(node_sizes, leases)
+    play(pool, steps)
+    decision = ask.place(pool)
+    assert ask.place(pool) == decision, "the same capacity gives the same place"
     empty = ask.place(make_pool(node_sizes))
-    play(pool, steps)
-    busy = ask.place(pool)
     assert not isinstance(empty, Waiting)
-    assert isinstance(empty, Impossible) == isinstance(busy, Impossible)
-    if not isinstance(busy, Placed):
-        assert busy.reason
-
-
-@thorough
-@given(sizes, foreign_leases, actions, asks)
-def test_a_job_waits_only_while_every_node_that_could_run_it_is_too_full(
-    node_sizes: list[int], leases: Leases, steps: list[Ask | int], ask: Ask
-) -> None:
-    pool = make_pool(node_sizes, leases)
-    play(pool, steps)
-    if isinstance(ask.place(pool), Waiting):
-        for candidate in ask.candidates(pool):
-            rules = candidate.rules
-            if set(rules.gpu_indices or ()) - {gpu.index for gpu in candidate.node.gpus or ()}:
-                continue  # an index that the node does not have: it could never run the job
-            roomy = [
-                gpu
-                for gpu in candidate.node.gpus or ()
-                if (rules.gpu_indices is None or gpu.index in rules.gpu_indices)
-                and (
-                    not gpu.holdings
-                    or len(gpu.holdings)
-                    < min(rules.max_trials_per_gpu, *(held.policy.max_trials_per_gpu for held in gpu.holdings))
-                )
-            ]
-            assert len(roomy) < (ask.request.gpu_number or 0)
-
-
-@thorough
-@given(sizes, actions, asks, st.text(min_size=1, max_size=5))
-def test_a_held_node_gets_nothing_and_is_waited_for(
-    node_sizes: list[int], steps: list[Ask | int], ask: Ask, reason: str
-) -> None:
-    pool = make_pool(node_sizes)
-    play(pool, steps)
-    before = ask.place(pool)
+    assert isinstance(empty, Impossible) == isinstance(decision, Impossible)
+    if not isinstance(decision, Placed):
+        assert decision.reason
+    if isinstance(decision, Waiting):
+        assert_full(pool, ask)
+    if ask.request.gpu_number:
+        assert_spread_or_packed(pool, ask)
     for node in pool.nodes():
         pool.hold(node.id, reason)
-    during = ask.place(pool)
-    assert isinstance(during, Impossible if isinstance(before, Impossible) else Waiting)
+    assert isinstance(ask.place(pool), Impossible if isinstance(decision, Impossible) else Waiting)
     for node in pool.nodes():
         pool.unhold(node.id)
-    assert ask.place(pool) == before
+    assert ask.place(pool) == decision
 
 
-@thorough
-@given(sizes, foreign_leases, actions, asks)
-def test_the_same_capacity_gives_the_same_place(
-    node_sizes: list[int], leases: Leases, steps: list[Ask | int], ask: Ask
-) -> None:
-    pool = make_pool(node_sizes, leases)
-    play(pool, steps)
-    assert ask.place(pool) == ask.place(pool)
+def assert_full(pool: NodePool, ask: Ask) -> None:
+    """Every node that could run it is too full."""
+    for candidate in ask.candidates(pool):
+        rules, gpus = candidate.rules, candidate.node.gpus or ()
+        if set(rules.gpu_indices or ()) - {gpu.index for gpu in gpus}:
+            continue  # an index that the node does not have: it could never run the job
+        roomy = [
+            gpu
+            for gpu in gpus
+            if (rules.gpu_indices is None or gpu.index in rules.gpu_indices)
+            and (
+                not gpu.holdings
+                or len(gpu.holdings)
+                < min(rules.max_trials_per_gpu, *(held.policy.max_trials_per_gpu for held in gpu.holdings))
+            )
+        ]
+        assert len(roomy) < (ask.request.gpu_number or 0)
 
 
-@thorough
-@given(sizes, foreign_leases, actions, asks)
-def test_spreading_takes_the_emptiest_node_and_packing_the_fullest(
-    node_sizes: list[int], leases: Leases, steps: list[Ask | int], ask: Ask
-) -> None:
-    pool = make_pool(node_sizes, leases)
-    play(pool, steps)
-    if not ask.request.gpu_number:
-        return
+def assert_spread_or_packed(pool: NodePool, ask: Ask) -> None:
+    """Spreading takes the emptiest node, and packing the fullest."""
     places = {}
     for strategy in Strategy:
         decision = replace(ask, request=replace(ask.request, strategy=strategy)).place(pool)
@@ -256,7 +213,7 @@ def test_spreading_takes_the_emptiest_node_and_packing_the_fullest(
         assert places[Strategy.SPREAD] <= places[Strategy.PACK]
 
 
-@thorough
+@often
 @given(st.integers(1, 4), st.sets(st.integers(0, 3)), st.booleans(), st.integers(1, 4))
 def test_gpus_of_others_are_left_alone_unless_active_ones_are_asked_for(
     size: int, busy: set[int], use_active_gpu: bool, wanted: int
@@ -275,7 +232,7 @@ def test_gpus_of_others_are_left_alone_unless_active_ones_are_asked_for(
         assert isinstance(decision, Placed)
 
 
-@thorough
+@often
 @given(st.integers(1, 6), st.integers(0, 30), st.sampled_from([None, 0, 1]), st.data())
 def test_jobs_that_are_spread_do_not_all_follow_the_first_machine(
     count: int, jobs: int, gpu_number: int | None, data: st.DataObject
@@ -349,7 +306,7 @@ gpu_requests = st.builds(PlacementRequest, gpu_number=st.integers(1, 4), strateg
 gpu_asks = st.builds(Ask, gpu_requests, st.lists(all_rules, min_size=1, max_size=3).map(tuple))
 
 
-@thorough
+@often
 @given(
     st.lists(st.integers(1, 4), min_size=1, max_size=3),
     st.lists(gpu_asks, max_size=12),
@@ -393,7 +350,7 @@ def test_what_is_held_does_not_move_to_another_node_that_lacks_as_little() -> No
     assert list(hold(pool, [replace(demand, node_id="gone")])) == ["node-0"]
 
 
-@thorough
+@often
 @given(sizes, foreign_leases, actions, st.lists(st.tuples(gpu_asks, st.integers(0, 200)), min_size=1, max_size=4))
 def test_what_is_held_is_what_each_trial_needs_and_the_oldest_chooses_first(
     node_sizes: list[int], leases: Leases, steps: list[Ask | int], waiting: list[tuple[Ask, int]]
@@ -419,30 +376,29 @@ def test_what_is_held_is_what_each_trial_needs_and_the_oldest_chooses_first(
     assert {uuid for gpus in alone.values() for uuid in gpus} == {uuid for _, uuid in by_name.get(oldest.holder, [])}
 
 
-@thorough
-@given(sizes, foreign_leases, actions, asks, st.lists(gpu_asks, max_size=3), st.integers(1, 59))
-def test_nothing_is_held_for_trials_that_have_not_waited_long(
-    node_sizes: list[int], leases: Leases, steps: list[Ask | int], ask: Ask, waiting: list[Ask], seconds: int
+@often
+@given(
+    sizes, foreign_leases, actions, asks, st.sampled_from([None, 0]), st.lists(gpu_asks, max_size=3), st.integers(1, 59)
+)
+def test_trials_that_have_not_waited_long_and_trials_without_gpus_are_not_in_each_others_way(
+    node_sizes: list[int],
+    leases: Leases,
+    steps: list[Ask | int],
+    ask: Ask,
+    gpu_number: int | None,
+    waiting: list[Ask],
+    seconds: int,
 ) -> None:
     pool = make_pool(node_sizes, leases)
     play(pool, steps)
-    demands = [demand_of(pool, each, f"trial {n}", NOW - seconds) for n, each in enumerate(waiting)]
-    assert hold(pool, demands) == {}
-    assert place_beside(pool, ask, demands) == ask.place(pool)
+    recent = [demand_of(pool, each, f"trial {n}", NOW - seconds) for n, each in enumerate(waiting)]
+    assert hold(pool, recent) == {}
+    assert place_beside(pool, ask, recent) == ask.place(pool)
+    old = [replace(demand, since=LONG_AGO) for demand in recent]
+    assert isinstance(place_beside(pool, Ask(PlacementRequest(gpu_number), (GpuRules(),)), old), Placed)
 
 
-@thorough
-@given(sizes, actions, st.sampled_from([None, 0]), st.lists(gpu_asks, max_size=3))
-def test_trials_without_gpus_are_not_held_up(
-    node_sizes: list[int], steps: list[Ask | int], gpu_number: int | None, waiting: list[Ask]
-) -> None:
-    pool = make_pool(node_sizes)
-    play(pool, steps)
-    demands = [demand_of(pool, each, f"trial {n}", LONG_AGO) for n, each in enumerate(waiting)]
-    assert isinstance(place_beside(pool, Ask(PlacementRequest(gpu_number), (GpuRules(),)), demands), Placed)
-
-
-@thorough
+@often
 @given(st.integers(2, 4), st.integers(1, 4))
 def test_nothing_is_held_beside_a_gpu_that_others_use(size: int, wanted: int) -> None:
     pool = make_pool([size])
