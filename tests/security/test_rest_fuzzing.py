@@ -31,6 +31,8 @@ OPERATIONS = {
 CHECKS = (not_a_server_error, content_type_conformance, response_schema_conformance, status_code_conformance)
 REQUESTS = 15
 """Per operation and kind of request."""
+ONE = {"x": {"_type": "choice", "_value": [0.5]}}
+"""A space of one point: however the requests raise its limits, the experiment starts no thousands of trials."""
 TRIAL = "import proctor; proctor.report_intermediate_result(1); proctor.report_final_result(2)"
 
 
@@ -38,7 +40,7 @@ TRIAL = "import proctor; proctor.report_intermediate_result(1); proctor.report_f
 def manager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RealManager, dict[str, str]]]:
     """A real manager with an experiment that is DONE, and the ids to ask for."""
     with real_manager(tmp_path_factory.mktemp("fuzzed")) as made:
-        experiment = made.create(TRIAL, maxTrialNumber=1)
+        experiment = made.create(TRIAL, maxTrialNumber=1, searchSpace=ONE, tuner={"name": "GridSearch"})
         made.until_status(experiment, "DONE")
         yield made, {"experiment_id": experiment, "trial_id": made.trials(experiment)[0]["id"], "node_id": "local"}
 
