@@ -81,7 +81,7 @@ def test_every_trial_ends_within_its_budget_and_as_if_no_state_had_been_restored
     if "pbt" in name:
         space = parse_search_space(SPACE)
         assert all(space.contains(trial.parameters) for trial in simulation.trials.values())
-    other = Simulation(SCHEDULERS[name], conditions, seed=seed, replaced=0.2).run()
+    other = Simulation(SCHEDULERS[name], conditions, seed=seed, replaced=0.1).run()
     assert repr(other.trace) == repr(simulation.trace)  # a text, for NaN equals NaN in it
     assert json.dumps(other.scheduler.state_dict()) == json.dumps(simulation.scheduler.state_dict())
 

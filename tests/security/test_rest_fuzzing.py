@@ -45,7 +45,13 @@ def manager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RealMana
         yield made, {"experiment_id": experiment, "trial_id": made.trials(experiment)[0]["id"], "node_id": "local"}
 
 
-@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["valid", "invalid"])
+MODES = [
+    pytest.param(GenerationMode.POSITIVE, id="valid"),
+    pytest.param(GenerationMode.NEGATIVE, id="invalid", marks=pytest.mark.thorough),
+]
+
+
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("label", OPERATIONS)
 def test_no_request_fails_inside(manager: tuple[RealManager, dict[str, str]], label: str, mode: GenerationMode) -> None:
     running, ids = manager
