@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from contract.test_job_keeper_service import EXPERIMENT, JobKeeperHarness
+from contract.test_job_keeper_service import JobKeeperHarness
 from fakes.process_platform import ProcessService
 
 from proctor.sdk.protocol import ENV_CHECKPOINT_STORAGE
@@ -51,9 +51,8 @@ class FilesHarness(JobKeeperHarness):
     checkpoint_limit = 10 * LARGE
 
     def make_service(self) -> ProcessService:
-        context = ServiceContext(EXPERIMENT, self.experiment_directory, self.pool, self.hub, self.settings)
         return ProcessService(
-            context,
+            self.context(),
             self.platform,
             collect_limit_bytes=LIMIT,
             checkpoint_limit_bytes=self.checkpoint_limit,
@@ -70,22 +69,15 @@ class FilesHarness(JobKeeperHarness):
         offers: Sequence[CheckpointOffer] = (),
     ) -> TrialJobForm:
         """A job of a trial that saves checkpoints of this size, and waits for the gate."""
-        (self.directory / "code" / "trial.py").write_text(TRIAL)
+        (self.code_directory / "trial.py").write_text(TRIAL)
         command = f"{sys.executable} trial.py {saves} {size} {gate or '-'}"
-        form = self.form_of(command, name)
-        directory = str(Path(form.directory).with_name(str(number)))
-        return replace(
-            form,
-            job_id=f"{name}.{number}",
-            trial_id=name,
-            number=number,
-            directory=directory,
-            checkpoints=tuple(offers),
-        )
+        directory = str(self.trials_directory / f"0-{name}" / "jobs" / str(number))
+        job = {"job_id": f"{name}.{number}", "number": number, "directory": directory}
+        return self.form_of(command, name, checkpoints=tuple(offers), **job)
 
     def pod_path(self, form: TrialJobForm, path: str = "") -> Path:
         """Where something of a job is in its pod."""
-        folder = f"experiments/{EXPERIMENT}/trials/0-{form.trial_id}/jobs/{form.number}"
+        folder = f"experiments/{self.experiment_id}/trials/0-{form.trial_id}/jobs/{form.number}"
         return self.platform.folder_of(form.job_id) / "keeper" / folder / path
 
 
@@ -104,11 +96,8 @@ def registered(recorder: Recorder, form: TrialJobForm) -> int:
 
 @pytest.fixture
 async def harness(tmp_path: Path, anyio_backend: str) -> AsyncIterator[FilesHarness]:
-    harness = FilesHarness(tmp_path)
-    await harness.open()
-    await harness.reattached()
-    yield harness
-    await harness.close()
+    async with FilesHarness(tmp_path).opened() as harness:
+        yield harness
     harness.platform.close()
 
 
@@ -177,7 +166,7 @@ async def test_checkpoints_of_a_job_that_is_over_are_here_and_the_next_job_conti
         assert await read(harness, second, "stdout") == b"begins at 2\n"
         changed = [change.status for change in recorder.of(second.job_id) if change.start is not None]
         assert changed[0] is TrialJobStatus.SUBMITTED  # before the first metric
-    assert list((harness.experiment_directory / "checkpoint-archives").iterdir()) == []
+    assert list((harness.trials_directory.parent / "checkpoint-archives").iterdir()) == []
 
 
 async def test_a_checkpoint_that_is_damaged_or_lost_is_passed_over(harness: FilesHarness) -> None:
@@ -370,14 +359,14 @@ async def test_another_experiment_leaves_pods_alone_whose_files_are_not_collecte
         await harness.service.submit_trial_job(form)
         await recorder.waiting_of(form.job_id)
     await harness.restart()
-    harness.hub.hold(EXPERIMENT)  # it is not loaded, or still to be cleaned up after
+    harness.hub.hold(harness.experiment_id)  # it is not loaded, or still to be cleaned up after
     context = ServiceContext("another1", harness.directory / "other", harness.pool, harness.hub, {})
     other = ProcessService(context, harness.platform)
     await harness.reattached()
     async with serving(other):
         await other._departures.are_known.wait()
         assert [seen.job_id for seen in harness.platform.look()] == [form.job_id]
-    harness.hub.release(EXPERIMENT)
+    harness.hub.release(harness.experiment_id)
     async with serving(other):
         assert await harness.leftovers() == []
 
@@ -412,7 +401,7 @@ async def test_checkpoints_in_a_mounted_folder_are_verified_there_and_not_copied
     mounted, recorder = harness.directory / "claim", Recorder()
     recorder.listen(harness.service)
     first = harness.job(size=LARGE)
-    storage = mounted / "checkpoints" / EXPERIMENT / "first"
+    storage = mounted / "checkpoints" / harness.experiment_id / "first"
     first = replace(first, environment={ENV_CHECKPOINT_STORAGE: f"{storage}/1"})
     async with serving(harness.service):
         await harness.service.submit_trial_job(first)

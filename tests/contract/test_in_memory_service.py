@@ -1,6 +1,7 @@
 """The in-memory training service keeps the contract."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -27,20 +28,20 @@ from proctor.training_services.testing import (
 class MemoryHarness(ServiceHarness):
     metadata = ("retry_seconds", 0.002)
     runs_commands = False
+    code_directory = directory = Path("/")
 
     def __init__(self) -> None:
         self.platform = InMemoryPlatform()
         self.is_blocked = False
-        self.service: TrainingService = self._make()
+
+    async def open(self) -> None:
+        self.service = InMemoryTrainingService(self._play, platform=self.platform, retry_seconds=0.001)
 
     def form(self, behavior: Behavior, name: str = "first") -> TrialJobForm:
-        return make_form(behavior, name)
+        return self.form_of(behavior, name)
 
     def impossible_form(self) -> TrialJobForm:
-        return make_form("fly to the moon", "first")
-
-    async def restart(self) -> TrainingService:
-        return self._make()
+        return self.form_of("fly to the moon")
 
     async def block(self) -> TrainingService:
         self.is_blocked = True
@@ -49,14 +50,11 @@ class MemoryHarness(ServiceHarness):
     async def unblock(self) -> None:
         self.is_blocked = False
 
-    async def processes(self) -> list[str]:
+    def find_processes(self) -> list[str]:
         return [job.id for job in self.platform.jobs.values() if not job.is_over]
 
-    async def leftovers(self) -> list[str]:
+    def find_leftovers(self) -> list[str]:
         return [*self.platform.jobs, *self.platform.waiting]
-
-    def _make(self) -> TrainingService:
-        return InMemoryTrainingService(self._play, platform=self.platform, retry_seconds=0.001)
 
     def _play(self, form: TrialJobForm) -> Iterator[Step]:
         if form.command not in {Behavior.REPORT, Behavior.FAIL, Behavior.HANG}:
@@ -75,23 +73,8 @@ class MemoryHarness(ServiceHarness):
                 yield Hang()
 
 
-def make_form(command: str, name: str) -> TrialJobForm:
-    return TrialJobForm(
-        job_id=f"{name}.1",
-        token=f"token of {name}",
-        experiment_id="Ab3dE5f7",
-        trial_id=name,
-        sequence_id=0,
-        number=1,
-        parameter_id=0,
-        parameter_file='{"parameters":{}}',
-        command=command,
-        code_directory="/",
-        directory="/",
-    )
-
-
 class TestInMemoryTrainingService(TrainingServiceContract):
     @pytest.fixture
-    def harness(self) -> ServiceHarness:
-        return MemoryHarness()
+    async def harness(self, anyio_backend: str) -> AsyncIterator[MemoryHarness]:
+        async with MemoryHarness().opened() as harness:
+            yield harness

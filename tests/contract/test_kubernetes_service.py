@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from fakes.kubernetes.cluster import Cluster
-from fakes.kubernetes_manager import KubernetesHarness, opened
+from integration.kubernetes.harness import KubernetesHarness
 
 from proctor.training_services.testing import TrainingServiceContract
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 async def harness(cluster: Cluster, tmp_path: Path, anyio_backend: str) -> AsyncIterator[KubernetesHarness]:
     cluster.add_node("node")
-    async with opened(KubernetesHarness(cluster, tmp_path)) as made:
+    async with KubernetesHarness(cluster, tmp_path).opened() as made:
         yield made
 
 

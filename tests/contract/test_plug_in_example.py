@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 from fakes.real_manager import RealManager, real_manager
 
-from proctor.training_services.base import TrainingService, TrialJobForm
+from proctor.training_services.base import TrainingService
 from proctor.training_services.errors import SubmissionRefused
 from proctor.training_services.keepers.hub import KeeperHub
 from proctor.training_services.nodes.pool import NodePool
 from proctor.training_services.registry import ServiceContext, create, known_platforms
 from proctor.training_services.testing import (
-    COMMANDS,
     Behavior,
     Recorder,
     ServiceHarness,
@@ -24,7 +23,6 @@ from proctor.training_services.testing import (
 from proctor.training_services.trial_processes import living_trials
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "plug-in-subprocess"
-EXPERIMENT = "Ab3dE5f7"
 
 pytestmark = pytest.mark.slow
 
@@ -44,18 +42,13 @@ class SubprocessHarness(ServiceHarness):
     metadata = ("max_jobs", 4)
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.service = self._make()
+        self.directory = self.code_directory = directory
 
-    def form(self, behavior: Behavior, name: str = "first") -> TrialJobForm:
-        return self._form(COMMANDS[behavior], name, self.directory)
-
-    def impossible_form(self) -> TrialJobForm:
-        return self._form("true", "first", self.directory / "missing")
-
-    async def restart(self) -> TrainingService:
-        self.service = self._make()
-        return self.service
+    async def open(self) -> None:
+        pool = NodePool()
+        settings = {"platform": "subprocess", "max_jobs": 2, "grace_seconds": 0.5}
+        context = ServiceContext(self.experiment_id, self.directory, pool, KeeperHub(pool), settings)
+        self.service = create("subprocess", context)
 
     async def block(self) -> TrainingService:
         await self.service.set_cluster_metadata("max_jobs", 0)
@@ -64,38 +57,12 @@ class SubprocessHarness(ServiceHarness):
     async def unblock(self) -> None:
         await self.service.set_cluster_metadata("max_jobs", 2)
 
-    async def processes(self) -> list[str]:
-        return [job_id for job_id, _ in living_trials(str(self.directory))]
-
-    async def leftovers(self) -> list[str]:
-        return await self.processes()
-
-    def _make(self) -> TrainingService:
-        pool = NodePool()
-        settings = {"platform": "subprocess", "max_jobs": 2, "grace_seconds": 0.5}
-        return create("subprocess", ServiceContext(EXPERIMENT, self.directory, pool, KeeperHub(pool), settings))
-
-    def _form(self, command: str, name: str, code_directory: Path) -> TrialJobForm:
-        return TrialJobForm(
-            job_id=f"{name}.1",
-            token=f"token of {name}",
-            experiment_id=EXPERIMENT,
-            trial_id=name,
-            sequence_id=0,
-            number=1,
-            parameter_id=0,
-            parameter_file='{"parameter_id":0,"parameters":{}}',
-            command=command,
-            code_directory=str(code_directory),
-            directory=str(self.directory / "trials" / name / "jobs" / "1"),
-        )
-
 
 @pytest.fixture
 async def harness(installed: Path, tmp_path: Path, anyio_backend: str) -> AsyncIterator[SubprocessHarness]:
-    harness = SubprocessHarness(tmp_path)
-    yield harness
-    await harness.service.clean_up()
+    async with SubprocessHarness(tmp_path).opened() as harness:
+        yield harness
+        await harness.service.clean_up()
 
 
 class TestSubprocessTrainingService(TrainingServiceContract):
@@ -111,7 +78,7 @@ async def test_the_jobs_of_a_killed_manager_are_ended_by_the_next_service(harnes
         await recorder.until(lambda: bool(recorder.journals.get(form.job_id)))
         next_service = await harness.restart()
         await next_service.cancel_trial_job("another.1")
-        assert await harness.processes() == [form.job_id]
+        assert harness.find_processes() == [f"a process of job {form.job_id}"]
         await next_service.cancel_trial_job(form.job_id)
         assert await harness.processes() == []
 
@@ -119,7 +86,7 @@ async def test_the_jobs_of_a_killed_manager_are_ended_by_the_next_service(harnes
 def test_the_example_refuses_what_it_cannot_run(installed: Path, tmp_path: Path) -> None:
     assert "subprocess" in known_platforms()
     pool = NodePool()
-    context = ServiceContext(EXPERIMENT, tmp_path, pool, KeeperHub(pool), {"max_jobs": "many"})
+    context = ServiceContext(ServiceHarness.experiment_id, tmp_path, pool, KeeperHub(pool), {"max_jobs": "many"})
     with pytest.raises(SubmissionRefused, match="maxJobs: expected an integer from 1, found 'many'"):
         create("subprocess", context)
 

@@ -5,9 +5,10 @@ that only the last one leaves them.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fakes.hub_manager import HubManager, open_hub_manager, remote_settings
@@ -28,20 +29,8 @@ from proctor.training_services.testing import (
 
 pytestmark = [needs_loopback, pytest.mark.slow]
 
-EXPERIMENT = "Ab3dE5f7"
 ANCHOR = "Anchor01"
 """The experiment that keeps the machines claimed."""
-
-
-async def _until_none(find: Callable[[], list[str]]) -> list[str]:
-    """What is found, which is given a while to go away."""
-    try:
-        async with asyncio.timeout(60):
-            while found := await asyncio.to_thread(find):  # noqa: ASYNC110 - other processes
-                await asyncio.sleep(0.05)
-    except TimeoutError:
-        pass
-    return found
 
 
 class RemoteHarness(ServiceHarness):
@@ -50,48 +39,44 @@ class RemoteHarness(ServiceHarness):
 
     def __init__(self, home: Path, work: Path, group: Group) -> None:
         self.home = home
-        self.work = work
+        self.directory = work
+        self.code_directory = work / "code"
+        self.trial_prefix = work.name  # the keepers serve many tests and start no job twice
         self.group = group
         self.settings = remote_settings(group.machine_list())
         self.manager: HubManager
-        self.service: TrainingService
         self.node_ids: tuple[str, ...] = ()
         self._open = AsyncExitStack()
-        (work / "code").mkdir()
-        (work / "code" / "trial.py").write_text("print('a trial')\n")
+        self.code_directory.mkdir()
+        (self.code_directory / "trial.py").write_text("print('a trial')\n")
+
+    @property
+    def trials_directory(self) -> Path:
+        return self.home / "experiments" / self.experiment_id / "trials"
 
     async def open(self) -> None:
         """A manager that has not taken up its experiments yet."""
         self.manager = await self._open.enter_async_context(open_hub_manager(self.home, ready=False))
         self.node_ids = self.manager.provider.claim(ANCHOR, self.settings, {})
-        directory = self.home / "experiments" / EXPERIMENT
-        context = ServiceContext(EXPERIMENT, directory, self.manager.pool, self.manager.hub, self.settings)
+        directory = self.trials_directory.parent
+        context = ServiceContext(self.experiment_id, directory, self.manager.pool, self.manager.hub, self.settings)
         self.service = RemoteTrainingService(context, provider=self.manager.provider)
 
     async def close(self) -> None:
-        """The manager is gone."""
         await self._open.aclose()
 
     def form(self, behavior: Behavior, name: str = "first") -> TrialJobForm:
         return self.form_of(f"test -f trial.py && {{ {COMMANDS[behavior]}; }}", name)
 
-    def form_of(self, command: str, name: str = "first") -> TrialJobForm:
-        """A job that runs this command."""
-        return self._form(command, name, self.work / "code")
+    def form_of(self, command: str, name: str = "first", **changes: Any) -> TrialJobForm:
+        placement = NodePlacement(self.node_ids[0 if name == "first" else 1])
+        return super().form_of(command, name, placement=placement, **changes)
 
     def folder_of(self, form: TrialJobForm) -> Path:
         """A job's directory on its machine, seen from here."""
-        pattern = f"*/.proctor/nodes/*/experiments/{EXPERIMENT}/trials/0-{form.trial_id}/jobs/1"
+        pattern = f"*/.proctor/nodes/*/experiments/{self.experiment_id}/trials/0-{form.trial_id}/jobs/1"
         [found] = [path for machine in self.group.machines for path in machine.path("/run/home").glob(pattern)]
         return found
-
-    def impossible_form(self) -> TrialJobForm:
-        return self._form("true", "first", self.work / "missing")
-
-    async def restart(self) -> TrainingService:
-        await self.close()
-        await self.open()
-        return self.service
 
     async def reattached(self) -> None:
         await self.manager.hub.mark_reattached()
@@ -105,49 +90,25 @@ class RemoteHarness(ServiceHarness):
     async def unblock(self) -> None:
         await self.reattached()
 
-    async def processes(self) -> list[str]:
-        return await _until_none(self.find_processes)
-
-    async def leftovers(self) -> list[str]:
-        """A keeper forgets a job when it has read our answer, which no event tells us."""
-        return await _until_none(self.find)
-
-    def find(self) -> list[str]:
-        """Processes of our jobs, the keepers' records of them, and their folders."""
+    def find_leftovers(self) -> list[str]:
+        """Processes of our jobs, the keepers' records of them, and their folders. A keeper forgets a job when it has
+        read our answer, which no event tells us."""
         found = self.find_processes()
         for machine in self.group.machines:
             for nodes in machine.path("/run/home").glob("*/.proctor/nodes/*"):
                 found += [str(path) for path in (nodes / "jobs").glob("*")]
-                found += [str(path) for path in nodes.glob(f"experiments/{EXPERIMENT}")]
+                found += [str(path) for path in nodes.glob(f"experiments/{self.experiment_id}")]
         return found
 
     def find_processes(self) -> list[str]:
-        """Processes of our jobs."""
         processes = [process for machine in self.group.machines for process in machine.processes()]
         return [process.command for process in processes if _is_ours(process.pid)]
 
-    def _form(self, command: str, name: str, code: Path) -> TrialJobForm:
-        trial_id = f"{self.work.name}{name}"  # the keepers serve many tests and start no job twice
-        directory = self.home / "experiments" / EXPERIMENT / "trials" / f"0-{trial_id}" / "jobs" / "1"
-        return TrialJobForm(
-            job_id=f"{trial_id}.1",
-            token=f"token of {name}",
-            experiment_id=EXPERIMENT,
-            trial_id=trial_id,
-            sequence_id=0,
-            number=1,
-            parameter_id=0,
-            parameter_file='{"parameter_id":0,"parameters":{}}',
-            command=command,
-            code_directory=str(code),
-            directory=str(directory),
-            placement=NodePlacement(self.node_ids[0 if name == "first" else 1]),
-        )
-
 
 def _is_ours(pid: int) -> bool:
+    tag = f"PROCTOR_EXPERIMENT_ID={RemoteHarness.experiment_id}".encode()
     try:
-        return f"PROCTOR_EXPERIMENT_ID={EXPERIMENT}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        return tag in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
         return False  # just gone
 
@@ -178,12 +139,9 @@ async def _leave(home: Path, group: Group) -> None:
 async def harness(
     home: Path, group: Group, tmp_path_factory: pytest.TempPathFactory, anyio_backend: str
 ) -> AsyncIterator[RemoteHarness]:
-    harness = RemoteHarness(home, tmp_path_factory.mktemp("job"), group)
-    await harness.open()
-    await harness.reattached()
-    yield harness
-    await harness.service.clean_up()
-    await harness.close()
+    async with RemoteHarness(home, tmp_path_factory.mktemp("job"), group).opened() as harness:
+        yield harness
+        await harness.service.clean_up()
 
 
 class TestRemoteTrainingService(TrainingServiceContract):
@@ -207,7 +165,7 @@ async def test_files_are_read_while_a_job_runs_and_after_it_was_collected(harnes
         assert await service.read_job_file(form, "stdout", 0, 100) == b"begun\n"
         with pytest.raises(FileNotFoundError):
             await service.read_job_file(form, "../../../../../config.json", 0, 10)
-        assert any("sleep" in found for found in harness.find())
+        assert any("sleep" in found for found in harness.find_leftovers())
         (harness.folder_of(form) / "go").touch()
         await recorder.end_of(form.job_id)
     await service.clean_up()

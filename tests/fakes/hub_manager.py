@@ -2,14 +2,13 @@
 
 import asyncio
 import json
-import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from proctor.manager.api.keepers import keeper_application
-from proctor.manager.process.server import HttpServer
+from fakes.keeper_listeners import listening
+
 from proctor.training_services.base import JournalChunk, StatusChange, TrialJobStatus
 from proctor.training_services.keepers.hub import KeeperHub
 from proctor.training_services.keepers.reports import HubClient
@@ -105,25 +104,16 @@ async def open_hub_manager(
     (home / "run").mkdir(exist_ok=True)
     manager = HubManager(home, manager_id=manager_id, heartbeat_seconds=heartbeat_seconds)
     path = home / "run" / "m.sock"
-    path.unlink(missing_ok=True)
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(path))
-        listener.listen(128)
-        listener.setblocking(False)
+    async with listening(manager.hub, path):
         manager.pointer.write_text(str(path))
-        server = HttpServer(keeper_application(manager.hub))
         if ready:
             await manager.hub.mark_reattached()
         async with asyncio.TaskGroup() as group:
-            group.create_task(server.serve_on(listener), name="keepers")
-            await server.serving.wait()
             provider = group.create_task(manager.provider.run(), name="provider")
             try:
                 yield manager
             finally:
                 provider.cancel()
-                manager.hub.close()
-                server.leave()
 
 
 def remote_settings(machines: Sequence[Mapping[str, Any]], **more: Any) -> dict[str, Any]:

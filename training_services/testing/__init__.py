@@ -27,6 +27,7 @@ from proctor.training_services.testing.harness import (
     Recorder,
     ServiceHarness,
     serving,
+    until_none,
 )
 from proctor.training_services.testing.suite import TrainingServiceContract
 
@@ -53,4 +54,5 @@ __all__ = [
     "Vanish",
     "Wait",
     "serving",
+    "until_none",
 ]

@@ -4,8 +4,10 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from enum import StrEnum
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 from proctor.sdk.quick_json import loads
 from proctor.training_services.base import (
@@ -16,6 +18,7 @@ from proctor.training_services.base import (
     TrialJobForm,
     TrialJobStatus,
 )
+from proctor.training_services.trial_processes import living_trials
 
 PATIENCE_SECONDS = 60.0
 VALUES = (0.25, 0.5, 0.75)
@@ -67,9 +70,14 @@ COMMANDS: Mapping[Behavior, str] = {
 
 
 class ServiceHarness(ABC):
-    """A platform under test, with one service on it."""
+    """A platform under test, with one service on it.
+
+    The methods that are not abstract suit a platform that runs the commands of jobs as processes of this machine. They
+    need `directory` and `code_directory`; a harness of another platform overrides those that do not suit it.
+    """
 
     service: TrainingService
+    """Made by the constructor, or anew by each `open`."""
     metadata: tuple[str, Any]
     """A key that `set_cluster_metadata` takes, and a value for it that is not the one it has."""
     runs_commands: bool = True
@@ -79,22 +87,81 @@ class ServiceHarness(ABC):
     shows_milestones: bool = False
     """Whether its jobs find the milestone of their forms in control.json, and what an update makes of it."""
 
-    @abstractmethod
-    def form(self, behavior: Behavior, name: str = "first") -> TrialJobForm:
-        """A form for a job with this behavior, with the command that `COMMANDS` has for it. The same name gives the
-        same job id and token; a job's directory is its own."""
+    experiment_id: str = "Ab3dE5f7"
+    trial_prefix: str = ""
+    """Put before the names of jobs to make ids of trials: set it where a platform outlives the test."""
+    directory: Path
+    """A directory that no other test uses. The directories of jobs are below it; their processes are found by that."""
+    code_directory: Path
+    """The code of all jobs, a directory that is there."""
 
-    @abstractmethod
-    def impossible_form(self) -> TrialJobForm:
-        """A form that can never run."""
+    @property
+    def trials_directory(self) -> Path:
+        """The folder of the experiment's trials: a job's directory is `0-<trial id>/jobs/1` in it."""
+        return self.directory / "trials"
 
-    @abstractmethod
+    # The manager's end
+
+    async def open(self) -> None:  # noqa: B027 - a service that needs no manager's end is made by the constructor
+        """Open what a manager has, which knows nothing of jobs, and make `service`. Called again after `close`: by
+        another manager."""
+
+    async def close(self) -> None:  # noqa: B027
+        """Close what `open` has opened, as a manager that is killed: jobs keep running."""
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[Self]:
+        """Open the manager's end, with nothing to reattach; close it on leaving."""
+        await self.open()
+        try:
+            await self.reattached()
+            yield self
+        finally:
+            await self.close()
+
     async def restart(self) -> TrainingService:
         """The manager was restarted: another service on the same platform, whose jobs went on. Asked only of services
         that are `SupportsReattach`, when the first one no longer runs."""
+        await self.close()
+        await self.open()
+        return self.service
 
     async def reattached(self) -> None:  # noqa: B027 - most platforms have nothing to do
         """Called after `restart`, when the new service has received all its jobs by `reattach`."""
+
+    # Forms of jobs
+
+    def form(self, behavior: Behavior, name: str = "first") -> TrialJobForm:
+        """A form for a job with this behavior, with the command that `COMMANDS` has for it. The same name gives the
+        same job id and token; a job's directory is its own."""
+        return self.form_of(COMMANDS[behavior], name)
+
+    def form_of(self, command: str, name: str = "first", **changes: Any) -> TrialJobForm:
+        """A form for a job that runs this command.
+
+        :param changes: fields of the form with other values.
+        """
+        trial_id = self.trial_prefix + name
+        form = TrialJobForm(
+            job_id=f"{trial_id}.1",
+            token=f"token of {name}",
+            experiment_id=self.experiment_id,
+            trial_id=trial_id,
+            sequence_id=0,
+            number=1,
+            parameter_id=0,
+            parameter_file='{"parameter_id":0,"parameters":{}}',
+            command=command,
+            code_directory=str(self.code_directory),
+            directory=str(self.trials_directory / f"0-{trial_id}" / "jobs" / "1"),
+        )
+        return replace(form, **changes)
+
+    def impossible_form(self) -> TrialJobForm:
+        """A form that can never run; here because its code is missing."""
+        return self.form_of("true", code_directory=str(self.code_directory / "missing"))
+
+    # States of the platform
 
     @abstractmethod
     async def block(self) -> TrainingService:
@@ -105,15 +172,36 @@ class ServiceHarness(ABC):
     async def unblock(self) -> None:
         """End that state. Called while the service runs."""
 
-    @abstractmethod
+    # What is there
+
     async def processes(self) -> list[str]:
         """The processes of jobs that are alive, each described for people: found by `PROCTOR_JOB_ID` in their
         environment, so that those in a session of their own count. Called when none is expected; processes that are
         just ending are waited for. A simulation answers with its running jobs."""
+        return await until_none(self.find_processes)
 
-    @abstractmethod
     async def leftovers(self) -> list[str]:
-        """What is left of jobs: processes, locks, temporary files. Called after `clean_up`."""
+        """What is left of jobs: processes, locks, temporary files. Called after `clean_up`; what is just being removed
+        is waited for."""
+        return await until_none(self.find_leftovers)
+
+    def find_processes(self) -> list[str]:
+        """The same as `processes`, without waiting. May block for moments: it is called in a thread."""
+        return sorted(f"a process of job {job_id}" for job_id, _ in living_trials(str(self.directory)))
+
+    def find_leftovers(self) -> list[str]:
+        """The same as `leftovers`, without waiting: here the processes. It is called in a thread."""
+        return self.find_processes()
+
+
+async def until_none(find: Callable[[], list[str]], *, patience_seconds: float = PATIENCE_SECONDS) -> list[str]:
+    """Look in a thread until `find` finds nothing: for what ends in other processes, of which no event tells. Returns
+    what it still finds when its patience ends."""
+    loop = asyncio.get_running_loop()
+    gives_up = loop.time() + patience_seconds
+    while (found := await asyncio.to_thread(find)) and loop.time() < gives_up:  # noqa: ASYNC110
+        await asyncio.sleep(0.02)
+    return found
 
 
 class Recorder:

@@ -5,7 +5,7 @@ Subclass `TrainingServiceContract` in a test module of yours and give it one fix
     class TestMyService(TrainingServiceContract):
         @pytest.fixture
         async def harness(self, anyio_backend: str, tmp_path: Path) -> AsyncIterator[ServiceHarness]:
-            async with open_my_platform(tmp_path) as harness:
+            async with MyHarness(tmp_path).opened() as harness:
                 yield harness
 
 The suite asserts no time; what does not happen within `PATIENCE_SECONDS` fails. It needs anyio's pytest plugin with the

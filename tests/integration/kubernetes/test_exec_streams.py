@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from fakes.kubernetes.cluster import Cluster, Node
-from fakes.kubernetes_manager import KubernetesHarness, Scene, opened
+from integration.kubernetes.harness import KubernetesHarness, Scene
 
 from proctor.training_services.base import EndReason
 from proctor.training_services.testing import COMMANDS, FINAL_VALUE, VALUES, Behavior, Recorder, serving
@@ -19,7 +19,7 @@ REPORTED = [*(("intermediate", value) for value in VALUES), ("final", FINAL_VALU
 async def harness(cluster: Cluster, tmp_path: Path, anyio_backend: str) -> AsyncIterator[KubernetesHarness]:
     node = cluster.add_node("node")
     node.agent.without_network.append("proctor-")
-    async with opened(KubernetesHarness(cluster, tmp_path, is_direct=False)) as made:
+    async with KubernetesHarness(cluster, tmp_path, is_direct=False).opened() as made:
         yield made
 
 
@@ -42,7 +42,7 @@ async def test_a_trial_outlives_its_manager_and_the_api_server(cluster: Cluster,
     node.agent.without_network.append("proctor-")
     shared = cluster.add_claim("data")
     mounts = [{"claim": "data", "path": "/data"}]
-    async with opened(KubernetesHarness(cluster, tmp_path, is_direct=False, mounts=mounts)) as harness:
+    async with KubernetesHarness(cluster, tmp_path, is_direct=False, mounts=mounts).opened() as harness:
         await outlive(harness, node, shared / "go")
 
 
@@ -80,13 +80,8 @@ async def test_a_cluster_that_does_not_allow_exec_is_named(cluster: Cluster, tmp
     resources = ["jobs", "pods", "pods/log", "configmaps", "secrets", "events"]
     cluster.grant("person", [{"apiGroups": ["", "batch"], "resources": resources, "verbs": ["*"]}])
     harness = KubernetesHarness(cluster, tmp_path, is_direct=False, context="person")
-    await harness.open()
-    await harness.reattached()
-    scene = Scene(harness)
-    try:
-        async with serving(harness.service):
-            form = await scene.submit(harness.form(Behavior.REPORT))
-            needed = "needs the rights to create and get pods/exec"
-            await scene.waits(form, "cannot be reached through the API server", needed)
-    finally:
-        await harness.close()
+    async with harness.opened(), serving(harness.service):
+        scene = Scene(harness)
+        form = await scene.submit(harness.form(Behavior.REPORT))
+        needed = "needs the rights to create and get pods/exec"
+        await scene.waits(form, "cannot be reached through the API server", needed)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from fakes.kubernetes.cluster import Cluster
-from fakes.kubernetes_manager import EXPERIMENT, KubernetesHarness, Scene, opened
+from integration.kubernetes.harness import KubernetesHarness, Scene
 
 from proctor.training_services.errors import ServiceUnavailable
 from proctor.training_services.job_keeper_service import PlatformJob, PlatformStatus
@@ -62,12 +62,12 @@ async def test_what_deleted_experiments_have_left_is_removed_and_what_no_databas
     async def explained(unknown: Sequence[JobReport]) -> set[str]:
         return {each.job_id for each in unknown if each.experiment_id == "deleted"}
 
-    for experiment_id in ("deleted", "stranger", "doctor.0123abcd", EXPERIMENT):
+    for experiment_id in ("deleted", "stranger", "doctor.0123abcd", harness.experiment_id):
         leave(harness, experiment_id)
     async with serving(harness.service):
         await harness.hub.mark_reattached(explained)
         async with asyncio.timeout(30):
-            while await anchors(harness) != {"stranger", EXPERIMENT}:  # noqa: ASYNC110 - the cluster is asked
+            while await anchors(harness) != {"stranger", harness.experiment_id}:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
     assert [job.experiment_id for _, job in harness.hub.unknown_jobs()] == ["stranger"]
 
@@ -81,10 +81,10 @@ async def test_cleaning_leaves_experiments_that_run(harness: KubernetesHarness) 
         leave(harness, "other")
         steps = await harness.provider.clean(harness.settings, {})
         assert [(step.verdict.value, step.found) for step in steps] == [
-            ("fail", f"experiment {EXPERIMENT} uses it"),
+            ("fail", f"experiment {harness.experiment_id} uses it"),
             ("ok", "removed what experiments other had there"),
         ]
-        assert await anchors(harness) == {EXPERIMENT}
+        assert await anchors(harness) == {harness.experiment_id}
     await harness.service.clean_up()
     assert [step.found for step in await harness.provider.clean(harness.settings, {})] == ["nothing was left there"]
 
@@ -98,18 +98,13 @@ async def test_a_check_sends_a_pod_that_connects_and_leaves_nothing(
     cluster: Cluster, tmp_path: Path, is_direct: bool
 ) -> None:
     node = cluster.add_node("node")
-    harness = KubernetesHarness(cluster, tmp_path, is_direct=is_direct)
-    await harness.open()
-    await harness.reattached()
-    try:
+    async with KubernetesHarness(cluster, tmp_path, is_direct=is_direct).opened() as harness:
         steps = found(await harness.provider.inspect(harness.settings, {}, trial_gpu_number=0))
         assert {name: verdict for name, (verdict, _) in steps.items()} == dict.fromkeys(
             ("cluster", "rights", "manager", "pod"), "ok"
         ), steps
         assert steps["pod"][1].startswith(f"a pod on node {node.name} has connected after ")
         assert await harness.leftovers() == []
-    finally:
-        await harness.close()
 
 
 async def test_a_check_names_what_keeps_the_pod_from_running(
@@ -235,7 +230,7 @@ async def test_what_is_missing_in_a_log_that_stays_cut_is_lost_and_the_end_with_
 
     monkeypatch.setattr(NamespaceView, "first_pod", lambda *_: pod)
     monkeypatch.setattr(ApiServer, "read_log", read)
-    seen = PlatformJob("T.1", "t", EXPERIMENT, PlatformStatus.ENDED, 0.0)
+    seen = PlatformJob("T.1", "t", harness.experiment_id, PlatformStatus.ENDED, 0.0)
     with pytest.raises(ServiceUnavailable):
         await harness.service.read_left_report(seen, is_last=False)
     harness.service.leave_keeper("T.1")  # it is removed: how often its log was read is forgotten
@@ -263,7 +258,7 @@ async def test_where_a_log_is_gone_the_termination_message_has_the_end_and_the_r
     monkeypatch.setattr(NamespaceView, "first_pod", lambda *_: pod)
     monkeypatch.setattr(ApiServer, "read_log", refuse)
     left = await harness.service.read_left_report(
-        PlatformJob("T.1", "t", EXPERIMENT, PlatformStatus.ENDED, 0.0), is_last=False
+        PlatformJob("T.1", "t", harness.experiment_id, PlatformStatus.ENDED, 0.0), is_last=False
     )
     assert left is not None
     assert (left.header.chunks, left.body) == ([Chunk("T.1", "t", "0", 500, 3)], b"[]\n")
@@ -286,7 +281,7 @@ async def test_what_ended_while_the_manager_was_away_is_read_from_log_and_termin
     node, go = cluster.add_node("node"), cluster.add_claim("shared") / "go"
     mounts = [{"path": "/shared", "claim": "shared"}]
     first, final = ("intermediate", 0.0), ("final", FINAL_VALUE)
-    async with opened(KubernetesHarness(cluster, tmp_path, linger_seconds=3.0, mounts=mounts)) as harness:
+    async with KubernetesHarness(cluster, tmp_path, linger_seconds=3.0, mounts=mounts).opened() as harness:
         scene = Scene(harness)
         records = scene.recorder.records
         forms = [harness.form_of(BEGIN + ending, name) for name, ending in ENDINGS.items()]
@@ -303,7 +298,7 @@ async def test_what_ended_while_the_manager_was_away_is_read_from_log_and_termin
         await harness.open()
         scene.recorder.listen(harness.service)
         for form in forms:
-            harness.hub.expect(form.job_id, form.token, EXPERIMENT, started=True)
+            harness.hub.expect(form.job_id, form.token, harness.experiment_id, started=True)
         await harness.service.reattach(forms, [])
         await harness.reattached()
         async with serving(harness.service):
@@ -325,7 +320,7 @@ async def test_reports_in_a_log_that_cannot_be_read_now_are_not_given_up(
 
     monkeypatch.setattr(NamespaceView, "first_pod", lambda *_: read_pod({"metadata": metadata, "spec": {}}))
     monkeypatch.setattr(ApiServer, "read_log", refuse)
-    seen = PlatformJob("T.1", "t", EXPERIMENT, PlatformStatus.ENDED, 0.0)
+    seen = PlatformJob("T.1", "t", harness.experiment_id, PlatformStatus.ENDED, 0.0)
     if is_gone:
         assert await harness.service.read_left_report(seen, is_last=False) is None
     else:
@@ -336,12 +331,14 @@ async def test_reports_in_a_log_that_cannot_be_read_now_are_not_given_up(
 
 async def test_what_changes_between_a_list_and_its_watch_is_not_missed(harness: KubernetesHarness) -> None:
     assert await harness.service.list_keepers() == []
-    manifests = ExperimentManifests(harness.provider.names, EXPERIMENT, KubernetesSettings.read({"image": "i"}), "1")
+    manifests = ExperimentManifests(
+        harness.provider.names, harness.experiment_id, KubernetesSettings.read({"image": "i"}), "1"
+    )
     anchor = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "anchor", "uid": "1"}}
     form = harness.form_of("true")
     job = manifests.job(form, keeper_id="k", keeper_sha256="0" * 64, owner=anchor)
     job["metadata"] |= {"uid": "2", "creationTimestamp": "2026-11-24T00:00:00Z"}
-    (await harness.provider.view(KubernetesSettings.read(harness.settings), EXPERIMENT)).note_created(job)
+    (await harness.provider.view(KubernetesSettings.read(harness.settings), harness.experiment_id)).note_created(job)
     async for seen in harness.service.watch_keepers():
         assert (seen.job_id, seen.status) == (form.job_id, PlatformStatus.PENDING)
         break
@@ -351,8 +348,10 @@ async def test_what_changes_between_a_list_and_its_watch_is_not_missed(harness: 
 async def test_a_service_that_is_canceled_while_a_job_changes_ends_at_once(
     harness: KubernetesHarness, turns: int
 ) -> None:
-    view = await harness.provider.view(KubernetesSettings.read(harness.settings), EXPERIMENT)
-    manifests = ExperimentManifests(harness.provider.names, EXPERIMENT, KubernetesSettings.read({"image": "i"}), "1")
+    view = await harness.provider.view(KubernetesSettings.read(harness.settings), harness.experiment_id)
+    manifests = ExperimentManifests(
+        harness.provider.names, harness.experiment_id, KubernetesSettings.read({"image": "i"}), "1"
+    )
     anchor = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "anchor", "uid": "1"}}
     job = manifests.job(harness.form_of("true"), keeper_id="k", keeper_sha256="0" * 64, owner=anchor)
     job["metadata"] |= {"uid": "2", "creationTimestamp": "2026-11-24T00:00:00Z"}
@@ -406,7 +405,9 @@ async def test_a_cluster_that_cannot_be_closed_does_not_leave_others_open(
         raise OSError("no")
 
     for context in ("admin", "person"):
-        await harness.provider.view(KubernetesSettings.read({**harness.settings, "context": context}), EXPERIMENT)
+        await harness.provider.view(
+            KubernetesSettings.read({**harness.settings, "context": context}), harness.experiment_id
+        )
     monkeypatch.setattr(ApiServer, "close", fail)
     with pytest.raises(ExceptionGroup):
         await harness.close()

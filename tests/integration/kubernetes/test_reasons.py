@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from fakes.kubernetes.cluster import Cluster
-from fakes.kubernetes_manager import EXPERIMENT, KubernetesHarness, Scene, opened
+from integration.kubernetes.harness import KubernetesHarness, Scene
 
 from proctor.training_services.base import EndReason, TrialJobStatus
 from proctor.training_services.testing import COMMANDS, VALUES, Behavior, serving
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 async def harness(cluster: Cluster, tmp_path: Path, anyio_backend: str) -> AsyncIterator[KubernetesHarness]:
-    async with opened(KubernetesHarness(cluster, tmp_path)) as made:
+    async with KubernetesHarness(cluster, tmp_path).opened() as made:
         yield made
 
 
@@ -70,17 +70,12 @@ async def test_a_trial_waits_for_a_claim_that_is_missing_and_then_sees_what_is_i
 ) -> None:
     cluster.add_node("node")
     harness = KubernetesHarness(cluster, tmp_path, mounts=[{"path": "/data", "claim": "datasets"}])
-    await harness.open()
-    await harness.reattached()
-    scene = Scene(harness)
-    try:
-        async with serving(harness.service):
-            form = await scene.submit(harness.form_of("grep -q cats /data/list"))
-            await scene.waits(form, 'persistentvolumeclaim "datasets" not found')
-            (await in_thread(cluster.add_claim, "datasets") / "list").write_text("cats\n")
-            assert (await scene.ends(form))[0] is EndReason.EXITED_OK
-    finally:
-        await harness.close()
+    async with harness.opened(), serving(harness.service):
+        scene = Scene(harness)
+        form = await scene.submit(harness.form_of("grep -q cats /data/list"))
+        await scene.waits(form, 'persistentvolumeclaim "datasets" not found')
+        (await in_thread(cluster.add_claim, "datasets") / "list").write_text("cats\n")
+        assert (await scene.ends(form))[0] is EndReason.EXITED_OK
 
 
 async def test_a_trial_waits_at_most_for_the_pending_timeout(harness: KubernetesHarness) -> None:
@@ -114,18 +109,13 @@ async def test_a_keeper_that_never_comes_up_ends_its_trial_with_the_end_of_its_l
 ) -> None:
     cluster.add_node("node")
     harness = KubernetesHarness(cluster, tmp_path, python="/bin/ls")
-    await harness.open()
-    await harness.reattached()
-    scene = Scene(harness)
-    try:
-        async with serving(harness.service):
-            form = await scene.submit(harness.form(Behavior.REPORT))
-            reason, detail = await scene.ends(form)
-        assert reason is EndReason.LAUNCH_FAILED
-        assert "its keeper ended before it had connected" in detail
-        assert "it printed last: /bin/ls: " in detail
-    finally:
-        await harness.close()
+    async with harness.opened(), serving(harness.service):
+        scene = Scene(harness)
+        form = await scene.submit(harness.form(Behavior.REPORT))
+        reason, detail = await scene.ends(form)
+    assert reason is EndReason.LAUNCH_FAILED
+    assert "its keeper ended before it had connected" in detail
+    assert "it printed last: /bin/ls: " in detail
 
 
 async def test_a_trial_that_the_kernel_kills_for_memory_is_out_of_memory(harness: KubernetesHarness) -> None:
@@ -166,20 +156,15 @@ async def test_a_node_that_is_gone_is_lost(cluster: Cluster, tmp_path: Path) -> 
     cluster.add_node("node")
     cluster.add_node("other")
     harness = KubernetesHarness(cluster, tmp_path, node_timeout_seconds=1.0)
-    await harness.open()
-    await harness.reattached()
-    scene = Scene(harness)
-    try:
-        async with serving(harness.service):
-            form = await scene.run()
-            node = await in_thread(cluster.node_of, await harness.pod(form))
-            await in_thread(node.power_off)
-            reason, detail = await scene.ends(form)
-            assert reason is EndReason.NODE_LOST, detail
-            again = await scene.submit(harness.form(Behavior.REPORT, "again"))
-            assert (await scene.ends(again))[0] is EndReason.EXITED_OK
-    finally:
-        await harness.close()
+    async with harness.opened(), serving(harness.service):
+        scene = Scene(harness)
+        form = await scene.run()
+        node = await in_thread(cluster.node_of, await harness.pod(form))
+        await in_thread(node.power_off)
+        reason, detail = await scene.ends(form)
+        assert reason is EndReason.NODE_LOST, detail
+        again = await scene.submit(harness.form(Behavior.REPORT, "again"))
+        assert (await scene.ends(again))[0] is EndReason.EXITED_OK
 
 
 async def test_a_second_pod_never_runs_the_job(harness: KubernetesHarness) -> None:
@@ -203,7 +188,7 @@ async def test_after_a_restart_a_second_pod_does_not_run_the_job_of_a_first_one_
     cluster.add_node("other")
     runs = await in_thread(cluster.add_claim, "runs") / "runs"
     harness = KubernetesHarness(cluster, tmp_path, mounts=[{"path": "/runs", "claim": "runs"}])
-    async with opened(harness):
+    async with harness.opened():
         async with serving(harness.service):
             form = await Scene(harness).submit(harness.form_of("echo run >> /runs/runs; sleep 600"))
             await harness.until(runs.exists)
@@ -217,7 +202,8 @@ async def test_after_a_restart_a_second_pod_does_not_run_the_job_of_a_first_one_
         assert await harness.pod(form) != pod
         await harness.open()
         scene = Scene(harness)
-        harness.hub.expect(form.job_id, form.token, EXPERIMENT, started=start_was_stored)  # as the manager announces it
+        # as the manager announces it
+        harness.hub.expect(form.job_id, form.token, form.experiment_id, started=start_was_stored)
         await harness.service.reattach([form], [])
         await harness.reattached()
         async with serving(harness.service):
@@ -248,7 +234,7 @@ async def test_rights_that_are_taken_away_are_named_and_nothing_is_lost(cluster:
     everything = [{"apiGroups": ["", "batch"], "resources": ["*"], "verbs": ["*"]}]
     await in_thread(cluster.grant, "person", everything)
     harness = KubernetesHarness(cluster, tmp_path, context="person", mounts=[{"claim": "data", "path": "/data"}])
-    async with opened(harness), serving(harness.service):
+    async with harness.opened(), serving(harness.service):
         scene, report = Scene(harness), COMMANDS[Behavior.REPORT]
         form = await scene.submit(harness.form_of(f"{report}; until [ -e /data/go ]; do sleep 0.05; done; {report}"))
         await scene.recorder.until(lambda: len(scene.recorder.records(form.job_id)) == len(VALUES) + 1)

@@ -2,9 +2,8 @@
 provider and the service."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import replace
+import uuid
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,8 @@ from proctor.training_services.kubernetes.service import KubernetesTrainingServi
 from proctor.training_services.nodes.pool import NodePool
 from proctor.training_services.providers import ProviderContext, Providers
 from proctor.training_services.registry import ServiceContext
-from proctor.training_services.testing import COMMANDS, Behavior, Recorder, ServiceHarness
+from proctor.training_services.testing import Behavior, Recorder, ServiceHarness
 
-EXPERIMENT = "_b3dE5f7"
 KEY = b"k" * 32
 HOST = "127.0.0.1"
 
@@ -38,13 +36,18 @@ class KubernetesHarness(ServiceHarness):
         self.is_direct = is_direct
         self.settings = {"platform": "kubernetes", "image": "example/trial:1", "termination_grace_seconds": 4.0}
         self.settings |= {"kubeconfig": str(cluster.kubeconfig), **settings}
-        self.code = directory / "code"
-        self.code.mkdir()
+        self.experiment_id = f"_{uuid.uuid4().hex[:7]}"  # its own: processes in pods are found by it
+        self.code_directory = directory / "code"
+        self.code_directory.mkdir()
         self.home = Home(directory / "home")
         self.home.prepare()
         self._port = 0
         self._sockets = 0
         self._open = AsyncExitStack()
+
+    @property
+    def trials_directory(self) -> Path:
+        return self.home.experiment_directory(self.experiment_id) / "trials"
 
     async def open(self) -> None:
         """Open a manager's end that knows nothing of what is on the cluster; keepers find it where the last one was."""
@@ -68,8 +71,8 @@ class KubernetesHarness(ServiceHarness):
         providers = await self._open.enter_async_context(Providers(around).serve())
         self.provider = providers.get("kubernetes")
         assert isinstance(self.provider, KubernetesProvider)
-        experiment = self.home.experiment_directory(EXPERIMENT)
-        context = ServiceContext(EXPERIMENT, experiment, self.pool, self.hub, self.settings, providers)
+        folder = self.trials_directory.parent
+        context = ServiceContext(self.experiment_id, folder, self.pool, self.hub, self.settings, providers)
         self.service: KubernetesTrainingService = KubernetesTrainingService(context)
 
     async def close(self) -> None:
@@ -80,28 +83,8 @@ class KubernetesHarness(ServiceHarness):
         except TimeoutError:
             raise AssertionError("the manager's end has not closed within 60 s") from None
 
-    def form(self, behavior: Behavior, name: str = "first") -> TrialJobForm:
-        return self.form_of(COMMANDS[behavior], name)
-
     def impossible_form(self) -> TrialJobForm:
-        return replace(self.form_of("true"), command=" ")
-
-    def form_of(self, command: str, name: str = "first", *, gpus: int | None = None) -> TrialJobForm:
-        """A form for a job that runs this command."""
-        return TrialJobForm(
-            job_id=f"{name}.1",
-            token=f"token of {name}",
-            experiment_id=EXPERIMENT,
-            trial_id=name,
-            sequence_id=0,
-            number=1,
-            parameter_id=0,
-            parameter_file='{"parameter_id":0,"parameters":{"x":1}}',
-            command=command,
-            code_directory=str(self.code),
-            directory=str(self.home.experiment_directory(EXPERIMENT) / "trials" / name / "jobs" / "1"),
-            gpu_number=gpus,
-        )
+        return self.form_of(" ")
 
     def job_name(self, form: TrialJobForm) -> str:
         """The name of its Job."""
@@ -122,11 +105,6 @@ class KubernetesHarness(ServiceHarness):
                 await asyncio.sleep(0.05)
         return found
 
-    async def restart(self) -> KubernetesTrainingService:
-        await self.close()
-        await self.open()
-        return self.service
-
     async def reattached(self) -> None:
         await self.hub.mark_reattached()
 
@@ -139,35 +117,22 @@ class KubernetesHarness(ServiceHarness):
         for node in self.cluster.nodes.values():
             await asyncio.to_thread(node.cordon, is_unschedulable=False)
 
-    async def processes(self) -> list[str]:
-        return await self._until_none(self._processes)
-
-    async def leftovers(self) -> list[str]:
-        return await self._until_none(lambda: self._processes() + self._objects())
-
-    def _objects(self) -> list[str]:
-        """What the cluster has of ours."""
-        found = []
+    def find_leftovers(self) -> list[str]:
+        """Processes, and what the cluster has of ours."""
+        found = self.find_processes()
         for plural in ("jobs", "pods", "secrets", "configmaps"):
-            objects = self.cluster.list(plural)
-            found += [f"{plural}/{each['metadata']['name']}" for each in objects]
+            found += [f"{plural}/{each['metadata']['name']}" for each in self.cluster.list(plural)]
         return [name for name in found if "/proctor-" in name]
 
-    def _processes(self) -> list[str]:
+    def find_processes(self) -> list[str]:
         """Every process that carries the tag of a job in its environment."""
         found = []
         for entry in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
                 environment = (entry / "environ").read_bytes()
-                if b"PROCTOR_JOB_ID=" in environment and f"PROCTOR_EXPERIMENT_ID={EXPERIMENT}".encode() in environment:
-                    found.append(entry.name)
+                if f"PROCTOR_EXPERIMENT_ID={self.experiment_id}".encode() in environment:
+                    found.append(f"/proctor-process {entry.name}")
         return found
-
-    async def _until_none(self, look: Any) -> list[str]:
-        """What is found, which is given a while to go away."""
-        with suppress(TimeoutError):
-            await self.until(lambda: not look(), seconds=30.0)
-        return list(look())
 
 
 class Scene:
@@ -210,14 +175,3 @@ class Scene:
         end: StatusChange = await self.recorder.end_of(form.job_id)
         assert end.exit is not None
         return end.exit.reason, end.detail
-
-
-@asynccontextmanager
-async def opened(harness: KubernetesHarness) -> AsyncIterator[KubernetesHarness]:
-    """A manager's end that serves, and has nothing to reattach."""
-    await harness.open()
-    await harness.reattached()
-    try:
-        yield harness
-    finally:
-        await harness.close()
