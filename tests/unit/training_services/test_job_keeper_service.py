@@ -163,6 +163,28 @@ class Stage:
                 await asyncio.sleep(0.005)
         return found[0]
 
+    async def submit(self, form: TrialJobForm | None = None) -> TrialJobForm:
+        """Submit a job, and wait until its platform was asked for its keeper."""
+        form = form or self.form()
+        await self.service.submit_trial_job(form)
+        async with asyncio.timeout(20):
+            while ("start", form.job_id) not in self.service.calls:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        return form
+
+    async def connect(self, job_id: str = "a.1") -> TrialJobForm:
+        """A job whose keeper has registered and has received the launch."""
+        form = await self.submit(self.form(job_id))
+        await self.register(job_id)
+        await self.orders(job_id)
+        return form
+
+    async def run(self, job_id: str = "a.1") -> TrialJobForm:
+        """A job that runs."""
+        form = await self.connect(job_id)
+        await self.begin(job_id)
+        return form
+
     async def begin(self, job_id: str = "a.1") -> None:
         """The keeper says that its trial runs."""
         header = ReportHeader(self.sessions[job_id], starts=[Start(job_id, "t", 7, 1.0)])
@@ -251,8 +273,7 @@ async def test_a_job_whose_keeper_cannot_be_started_is_over(
 async def test_a_job_that_is_canceled_while_its_keeper_is_asked_for_is_removed_after_that(stage: Stage) -> None:
     stage.service.may_start.clear()
     async with serving(stage.service):
-        await stage.service.submit_trial_job(stage.form())
-        await stage.until(("start", "a.1"))
+        await stage.submit()
         await stage.service.cancel_trial_job("a.1")
         assert how(await stage.recorder.end_of("a.1")) == (EndReason.CANCELED, "stopped before it was started")
         await asyncio.sleep(0.1)  # enough for a removal that does not wait for the request
@@ -265,8 +286,7 @@ async def test_a_job_that_is_canceled_while_its_keeper_is_asked_for_is_removed_a
 async def test_a_removal_is_tried_again_until_the_platform_takes_it(stage: Stage) -> None:
     stage.service.answers["stop"] = [ServiceUnavailable("no right to delete jobs"), RuntimeError("a bug")]
     async with serving(stage.service):
-        await stage.service.submit_trial_job(stage.form())
-        await stage.until(("start", "a.1"))
+        await stage.submit()
         await stage.service.cancel_trial_job("a.1")
         await stage.recorder.end_of("a.1")
         await stage.until(("start", "a.1"), *[("stop", "a.1")] * 3)
@@ -274,8 +294,7 @@ async def test_a_removal_is_tried_again_until_the_platform_takes_it(stage: Stage
 
 async def test_what_was_missed_while_nothing_was_watched_is_found_in_the_next_list(stage: Stage) -> None:
     async with serving(stage.service):
-        await stage.service.submit_trial_job(stage.form())
-        await stage.until(("start", "a.1"))
+        await stage.submit()
         stage.service.changes.put_nowait(seen("a.1", detail="0/3 nodes are available"))
         await stage.recorder.waiting_of("a.1")
         del stage.service.there["a.1"]
@@ -295,8 +314,7 @@ async def test_a_list_that_was_asked_for_before_a_keeper_was_started_says_nothin
     stage.service.list_keepers = list_late  # type: ignore[method-assign]
     async with serving(stage.service):
         await asked.wait()
-        await stage.service.submit_trial_job(stage.form())
-        await stage.until(("start", "a.1"))
+        await stage.submit()
         await stage.register()
         may_answer.set()
         await stage.begin()
@@ -347,8 +365,7 @@ async def test_a_keeper_that_has_connected_is_no_longer_pending(anyio_backend: s
 
 async def test_a_job_whose_second_keeper_registers_ends_as_the_platform_says_of_the_first(stage: Stage) -> None:
     async with serving(stage.service):
-        await stage.service.submit_trial_job(stage.form())
-        await stage.until(("start", "a.1"))
+        await stage.submit()
         await stage.register(instance="uid-1")
         await stage.register(instance="uid-1")  # the same one, connected again
         evicted = seen("a.1", instances=("uid-1", "uid-2"), reason=EndReason.PREEMPTED, detail="Evicted")
@@ -361,8 +378,7 @@ async def test_a_job_whose_second_keeper_registers_ends_as_the_platform_says_of_
 
 async def test_a_second_keeper_is_refused_before_it_gets_the_launch(stage: Stage) -> None:
     async with serving(stage.service):
-        await stage.service.submit_trial_job(stage.form())
-        await stage.until(("start", "a.1"))
+        await stage.submit()
         await stage.register(instance="uid-1")
         with pytest.raises(KeeperReplaced, match=r"the keeper of trial job a\.1 is instance uid-1, not uid-2"):
             await stage.register(instance="uid-2")
@@ -370,10 +386,108 @@ async def test_a_second_keeper_is_refused_before_it_gets_the_launch(stage: Stage
     assert list((stage.directory / "keeper-instances").iterdir()) == []  # what was recorded has gone with the job
 
 
+async def test_how_a_job_ended_that_its_keeper_could_not_report_is_what_the_platform_says(stage: Stage) -> None:
+    ends: dict[str, tuple[EndReason | None, str]] = {
+        "a.1": (EndReason.OUT_OF_MEMORY, "OOMKilled, exit code 137"),
+        "b.1": (EndReason.PREEMPTED, "Evicted: the node was low on resource: ephemeral-storage"),
+        "c.1": (EndReason.NODE_LOST, "node worker-1 does not answer"),
+        "d.1": (None, "exit code 137"),
+    }
+    async with serving(stage.service):
+        for job_id, (reason, detail) in ends.items():
+            await stage.run(job_id)
+            stage.service.changes.put_nowait(seen(job_id, PlatformStatus.ENDED, reason=reason, detail=detail))
+        found = {job_id: how(await stage.recorder.end_of(job_id)) for job_id in ends}
+    unreported = "its keeper ended and has not reported how the job did; exit code 137"
+    assert found == {**ends, "d.1": (EndReason.EXIT_UNKNOWN, unreported)}
+
+
+async def test_a_keeper_that_never_comes_up_ends_its_job_with_what_it_printed(stage: Stage) -> None:
+    said = "libffi.so.8: cannot open shared object file"
+    async with serving(stage.service):
+        await stage.submit()
+        stage.service.changes.put_nowait(seen("a.1", PlatformStatus.ENDED, detail="exit code 127", output=said))
+        end = how(await stage.recorder.end_of("a.1"))
+        await stage.until(("start", "a.1"), ("read", "a.1"), ("stop", "a.1"))
+    detail = f"its keeper ended before it had connected; exit code 127; it printed last: {said}"
+    assert end == (EndReason.LAUNCH_FAILED, detail)
+
+
+async def test_a_keeper_that_leaves_because_it_never_had_a_manager_costs_its_trial_nothing(stage: Stage) -> None:
+    stage.service.there["a.1"] = seen("a.1", PlatformStatus.ENDED, exit_code=0, detail="exit code 0")
+    await stage.service.reattach([stage.form()], [])
+    async with serving(stage.service):
+        end = how(await stage.recorder.end_of("a.1"))
+    assert end == (EndReason.PREEMPTED, "its keeper left, because no manager answered it; exit code 0")
+
+
+async def test_after_a_restart_a_job_that_its_platform_lost_is_over_and_one_that_waits_can_be_stopped(
+    stage: Stage,
+) -> None:
+    stage.service.there["waiting.1"] = seen("waiting.1", detail="0/3 nodes are available")
+    stage.hub.expect("lost.1", "t", "e1", started=True)  # as the manager announces it
+    await stage.service.reattach([stage.form("lost.1"), stage.form("waiting.1")], [])
+    await stage.service.cancel_trial_job("waiting.1")
+    async with serving(stage.service):
+        lost = how(await stage.recorder.end_of("lost.1"))
+        assert lost == (EndReason.EXIT_UNKNOWN, "its platform no longer has it")
+        assert how(await stage.recorder.end_of("waiting.1"))[0] is EndReason.CANCELED
+        async with asyncio.timeout(20):
+            while stage.service.there:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+
+
+async def test_what_is_left_on_the_platform_is_removed_if_the_database_explains_it_and_reported_if_not(
+    anyio_backend: str,
+) -> None:
+    stage, asked = Stage(), []
+    stage.service.there = {job_id: seen(job_id) for job_id in ("deleted.1", "lost.1", "live.1")}
+    stage.hub.expect("live.1", "t", "another")  # of an experiment that is not loaded
+
+    async def may_be_stopped(unknown: Sequence[JobReport]) -> set[str]:
+        asked.append({(job.job_id, job.experiment_id) for job in unknown})
+        return {"deleted.1"}
+
+    await stage.service.reattach([], [])
+    await stage.hub.mark_reattached(may_be_stopped)
+    async with serving(stage.service):
+        await stage.until(("stop", "deleted.1"))
+    stage.hub.close()
+    assert asked[0] == {("deleted.1", "e1"), ("lost.1", "e1")}
+    assert [(where, job.job_id) for where, job in stage.hub.unknown_jobs()] == [("platform scripted", "lost.1")]
+
+
+async def test_each_job_has_a_secret_that_the_next_manager_knows_too(stage: Stage) -> None:
+    jobs = (("a.1", "t"), ("a.1", "t"), ("a.1", "u"))
+    first, again, other = (stage.hub.add_job_keeper(*job, stage.service) for job in jobs)
+    assert first == again != other
+    assert KeeperHub(NodePool(), key=KEY).add_job_keeper(*jobs[0], stage.service) == first
+    assert KeeperHub(NodePool()).add_job_keeper(*jobs[0], stage.service) != first
+    assert stage.hub.authenticate("job:a.1", other)  # of the newest token
+    assert not stage.hub.authenticate("job:b.1", first)
+
+
+async def test_the_keeper_of_a_job_that_is_over_is_turned_away(stage: Stage) -> None:
+    stage.hub.add_job_keeper("a.1", "t", stage.service)
+    with pytest.raises(KeeperReplaced, match=r"trial job a\.1 is over and needs no keeper"):
+        await stage.register()
+
+
+async def test_the_keeper_of_a_job_cannot_report_on_another_job(stage: Stage) -> None:
+    for job_id, node_id in {"other.1": "gpu-3", "announced.1": None}.items():
+        stage.hub.expect(job_id, "t", "e1", node_id=node_id)
+    exit = Exit(EndReason.EXITED_OK, 0, None, 1.0, 2.0)
+    ends = [End(job_id, "t", exit) for job_id in ("other.1", "announced.1")]
+    async with serving(stage.service):
+        await stage.connect()
+        answer = await stage.hub.report("job:a.1", ReportHeader(stage.sessions["a.1"], ends=ends), b"")
+        assert answer.ended == []
+        assert {change.job_id for change in stage.recorder.changes} <= {"a.1"}
+
+
 async def test_a_keeper_whose_machine_the_platform_has_lost_is_given_up(stage: Stage) -> None:
     async with serving(stage.service):
-        await stage.service.submit_trial_job(stage.form())
-        await stage.until(("start", "a.1"))
+        await stage.submit()
         await stage.register()
         stage.service.silent("job:a.1", "no report from its keeper for 15 s")
         lost = seen("a.1", PlatformStatus.RUNNING, instances=("uid-1",), reason=EndReason.NODE_LOST, detail="overdue")
@@ -384,11 +498,7 @@ async def test_a_keeper_whose_machine_the_platform_has_lost_is_given_up(stage: S
 
 async def test_a_first_keeper_that_is_replaced_while_it_saves_reports_the_end_itself(stage: Stage) -> None:
     async with serving(stage.service):
-        await stage.service.submit_trial_job(stage.form())
-        await stage.until(("start", "a.1"))
-        await stage.register()
-        await stage.orders()
-        await stage.begin()
+        await stage.run()
         stage.service.answers["stop"] = [ServiceUnavailable("away")] * 1000
         stage.service.changes.put_nowait(seen("a.1", instances=("uid-1", "uid-2")))
         preempted = Exit(EndReason.PREEMPTED, None, 15, 1.0, 2.0, "the platform has ended its pod")
@@ -400,10 +510,7 @@ async def test_a_first_keeper_that_is_replaced_while_it_saves_reports_the_end_it
 
 async def test_a_stop_reaches_the_keeper_with_the_time_to_save(stage: Stage) -> None:
     async with serving(stage.service):
-        await stage.service.submit_trial_job(stage.form())
-        await stage.register()
-        await stage.orders()  # the launch
-        await stage.begin()
+        await stage.run()
         await stage.service.cancel_softly("a.1", SoftStop("paused by the user", 30.0, only_if_able=True))
         cancel = (await stage.orders())[-1]
         assert (cancel.type, cancel.order["save_seconds"], cancel.order["reason"]) == (
@@ -422,11 +529,7 @@ async def test_a_keeper_that_answers_and_does_not_end_its_job_says_why_until_its
     suspended = "its end cannot be noticed: its reaper (pid 7) is stopped (SIGSTOP); resume it with: kill -CONT 7"
     plain = "its keeper answers and has not ended it yet"
     async with serving(stage.service):
-        await stage.service.submit_trial_job(stage.form())
-        await stage.until(("start", "a.1"))
-        await stage.register()
-        await stage.orders()
-        await stage.begin()
+        await stage.run()
         await stage.service.cancel_trial_job("a.1")
         await stage.recorder.until(lambda: stage.details()[-1] == plain)
         await stage.hub.report("job:a.1", ReportHeader(stage.sessions["a.1"], stopped={"a.1": suspended}), b"")
@@ -451,11 +554,7 @@ async def test_a_job_whose_end_is_reported_and_cannot_be_stored_keeps_its_keeper
 
     stage.service.add_status_listener(refuse)
     async with serving(stage.service):
-        await stage.service.submit_trial_job(stage.form())
-        await stage.until(("start", "a.1"))
-        await stage.register()
-        await stage.orders()
-        await stage.begin()
+        await stage.run()
         end = End("a.1", "t", Exit(EndReason.CANCELED, None, 15, 1.0, 2.0))
         await stage.hub.report("job:a.1", ReportHeader(stage.sessions["a.1"], ends=[end]), b"")
         await stage.service.cancel_trial_job("a.1")
@@ -473,11 +572,7 @@ async def test_of_several_requests_to_stop_a_job_the_earliest_deadline_counts(
 ) -> None:
     monkeypatch.setattr(lifecycle, "STOP_SECONDS", 0.05)
     async with serving(stage.service):
-        await stage.service.submit_trial_job(stage.form())
-        await stage.until(("start", "a.1"))
-        await stage.register()
-        await stage.orders()
-        await stage.begin()
+        await stage.run()
         stage.service.silent("job:a.1", "no report from its keeper for 15 s")
         await stage.service.cancel_softly("a.1", SoftStop("paused by the user", 1000.0, only_if_able=False))
         await stage.service.cancel_softly("a.1", SoftStop("paused by the user", 2000.0, only_if_able=False))
@@ -497,8 +592,7 @@ async def test_why_a_job_cannot_be_removed_is_logged_when_that_changes(
 ) -> None:
     stage.service.answers["stop"] = [ServiceUnavailable(why) for why in ("away", "away", "away", "forbidden")]
     async with serving(stage.service):
-        await stage.service.submit_trial_job(stage.form())
-        await stage.until(("start", "a.1"))
+        await stage.submit()
         stage.hub.end("a.1", EndReason.NODE_LOST, "gone")
         await stage.until(("start", "a.1"), *[("stop", "a.1")] * 5)
     logged = [record.getMessage() for record in caplog.records if "cannot be removed" in record.getMessage()]
@@ -509,10 +603,7 @@ async def test_the_keeper_of_a_job_that_is_over_is_asked_for_its_files_before_it
     stage: Stage,
 ) -> None:
     async with serving(stage.service):
-        await stage.service.submit_trial_job(stage.form())
-        await stage.until(("start", "a.1"))
-        await stage.register()
-        await stage.orders()
+        await stage.connect()
         stage.service.answers["stop"] = [ServiceUnavailable("away")] * 1000
         stage.hub.end("a.1", EndReason.NODE_LOST, "gone")
         await stage.recorder.end_of("a.1")
@@ -526,10 +617,7 @@ async def test_the_keeper_of_a_job_that_is_over_is_asked_for_its_files_before_it
 
 async def test_a_deleted_experiment_does_not_wait_for_files_that_are_being_collected(stage: Stage) -> None:
     async with serving(stage.service):
-        await stage.service.submit_trial_job(stage.form())
-        await stage.until(("start", "a.1"))
-        await stage.register()
-        await stage.orders()
+        await stage.connect()
         stage.hub.end("a.1", EndReason.NODE_LOST, "gone")
         await stage.recorder.end_of("a.1")
         await stage.order_of("ListFiles")  # and it is not answered
@@ -549,8 +637,7 @@ async def test_a_checkpoint_in_a_mounted_folder_is_deleted_by_any_job_that_runs(
     async with serving(stage.service):
         with pytest.raises(NoJobRuns, match="none runs; they are deleted once one does"):
             await stage.service.delete_checkpoint(stage.form("ended.1"), path)
-        await stage.service.submit_trial_job(stage.form())
-        await stage.until(("start", "a.1"))
+        await stage.submit()
         with pytest.raises(NoJobRuns):
             await stage.service.delete_checkpoint(stage.form("ended.1"), path)
         await stage.register()
@@ -564,10 +651,7 @@ async def test_a_checkpoint_in_a_mounted_folder_is_deleted_by_any_job_that_runs(
 async def test_the_silence_of_a_keeper_is_shown_with_its_job_and_loses_nothing(stage: Stage) -> None:
     clause = "no report from its keeper for 15 s"
     async with serving(stage.service):
-        await stage.service.submit_trial_job(stage.form())
-        await stage.register()
-        await stage.orders()
-        await stage.begin()
+        await stage.run()
         stage.service.silent("job:a.1", clause)
         await stage.recorder.until(lambda: stage.details()[-1] == clause)
         await stage.hub.report("job:a.1", ReportHeader(stage.sessions["a.1"]), b"")
@@ -656,8 +740,7 @@ async def test_a_job_whose_keeper_does_not_come_back_to_a_new_manager_says_so(
 
 async def test_a_platform_that_goes_away_is_listed_again(stage: Stage) -> None:
     async with serving(stage.service):
-        await stage.service.submit_trial_job(stage.form())
-        await stage.until(("start", "a.1"))
+        await stage.submit()
         stage.service.answers["list"] = [ServiceUnavailable("connection refused")] * 2
         stage.service.changes.put_nowait(ServiceUnavailable("connection reset"))
         async with asyncio.timeout(20):
@@ -731,8 +814,7 @@ async def test_after_a_restart_a_job_that_was_not_launched_yet_is_sent_what_it_n
 
 async def test_a_keeper_that_ends_before_its_job_is_launched_costs_the_trial_nothing(stage: Stage) -> None:
     async with serving(stage.service):
-        await stage.service.submit_trial_job(stage.form_with_code())
-        await stage.until(("start", "a.1"))
+        await stage.submit(stage.form_with_code())
         await stage.register()
         await stage.order_of("FetchArchive")
         stage.service.changes.put_nowait(seen("a.1", PlatformStatus.ENDED, exit_code=0, detail="exit code 0"))
@@ -742,8 +824,7 @@ async def test_a_keeper_that_ends_before_its_job_is_launched_costs_the_trial_not
 
 async def test_a_job_that_is_stopped_while_its_code_is_sent_is_over_at_once(stage: Stage) -> None:
     async with serving(stage.service):
-        await stage.service.submit_trial_job(stage.form_with_code())
-        await stage.until(("start", "a.1"))
+        await stage.submit(stage.form_with_code())
         await stage.register()
         await stage.order_of("FetchArchive")
         await stage.service.cancel_trial_job("a.1")
