@@ -1,8 +1,7 @@
 """Silence and loss of nodes, in virtual time."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable
 
 from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.training_services.keepers.heartbeats import HeartbeatMonitor
@@ -56,217 +55,184 @@ class Stage:
                 self.watch.record(node_id, ReportHeader("s"))
 
 
-def played(scene: Callable[[Stage], Awaitable[None]]) -> None:
+def played(scene: Callable[[Stage], Awaitable[None]]) -> Callable[[], None]:
+    """A test that plays a scene in a loop whose time jumps."""
+
     async def play(loop: VirtualTimeLoop) -> None:
         stage = Stage(loop)
         await scene(stage)
         stage.watch.close()
 
-    main: Callable[[VirtualTimeLoop], Coroutine[Any, Any, None]] = play
-    run_virtual(main)
+    return lambda: run_virtual(play)
 
 
-def test_a_silent_node_is_called_silent_and_after_its_limit_lost_once() -> None:
-    async def scene(stage: Stage) -> None:
-        stage.connect("a", "b")
-        await stage.speak("b", for_seconds=(SILENT_AFTER + 2) * HEARTBEAT)
-        assert stage.status("a") is NodeStatus.SILENT
-        assert "no report from its keeper for 15 s; its trials keep running" in stage.pool.node("a").reason
-        await stage.speak("b", for_seconds=2 * LIMIT)
-        assert stage.lost == ["a"]
-        assert stage.status("a") is NodeStatus.LOST
-        assert "its trials were abandoned" in stage.pool.node("a").reason
-        assert stage.status("b") is NodeStatus.CONNECTED
-
-    played(scene)
+@played
+async def test_a_silent_node_is_called_silent_and_after_its_limit_lost_once(stage: Stage) -> None:
+    stage.connect("a", "b")
+    await stage.speak("b", for_seconds=(SILENT_AFTER + 2) * HEARTBEAT)
+    assert stage.status("a") is NodeStatus.SILENT
+    assert "no report from its keeper for 15 s; its trials keep running" in stage.pool.node("a").reason
+    await stage.speak("b", for_seconds=2 * LIMIT)
+    assert stage.lost == ["a"]
+    assert stage.status("a") is NodeStatus.LOST
+    assert "its trials were abandoned" in stage.pool.node("a").reason
+    assert stage.status("b") is NodeStatus.CONNECTED
 
 
-def test_a_word_in_time_begins_a_fresh_window() -> None:
-    async def scene(stage: Stage) -> None:
-        stage.connect("a", "b")
-        for _ in range(3):
-            await stage.speak("b", for_seconds=LIMIT - 3 * HEARTBEAT)
-            stage.watch.record("a", ReportHeader("s"))
-            assert stage.status("a") is NodeStatus.CONNECTED
-        assert stage.lost == []
-
-    played(scene)
-
-
-def test_a_machine_that_was_reached_in_the_last_moment_gives_its_keeper_time_to_register() -> None:
-    async def scene(stage: Stage) -> None:
-        stage.connect("a", "b")
-        await stage.speak("b", for_seconds=LIMIT)
-        stage.watch.reach("a")
-        await stage.speak("b", for_seconds=1.5 * HEARTBEAT)
-        assert stage.lost == []
-        stage.connect("a")
-        assert stage.status("a") is NodeStatus.CONNECTED
-
-    played(scene)
-
-
-def test_a_machine_that_is_reached_again_and_again_without_its_keeper_is_lost() -> None:
-    async def scene(stage: Stage) -> None:
-        stage.connect("a", "b")
-        for _ in range(int(LIMIT / HEARTBEAT) + 4):
-            await stage.speak("b", for_seconds=HEARTBEAT)
-            stage.watch.reach("a")
-            stage.watch.reach("unknown")
-        assert stage.lost == ["a"]
-
-    played(scene)
-
-
-def test_reaching_a_machine_early_does_not_bring_its_loss_nearer() -> None:
-    async def scene(stage: Stage) -> None:
-        stage.connect("a", "b")
-        await stage.speak("b", for_seconds=2 * HEARTBEAT)
-        stage.watch.reach("a")
-        await stage.speak("b", for_seconds=LIMIT - 4 * HEARTBEAT)
-        assert stage.lost == []
-        await stage.speak("b", for_seconds=3 * HEARTBEAT)
-        assert stage.lost == ["a"]
-
-    played(scene)
-
-
-def test_nodes_that_are_all_gone_are_silent_but_never_lost() -> None:
-    async def scene(stage: Stage) -> None:
-        stage.connect("a", "b")
-        await stage.speak(for_seconds=10 * LIMIT)
-        assert stage.lost == []
-        assert stage.status("a") is stage.status("b") is NodeStatus.SILENT
-
-    played(scene)
-
-
-def test_a_single_missed_heartbeat_never_loses_a_node_however_short_its_limit() -> None:
-    async def scene(stage: Stage) -> None:
-        stage.connect("a", "b")
-        stage.watch.limit("a", HEARTBEAT / 2)
-        for _ in range(5):
-            await stage.speak("b", for_seconds=1.5 * HEARTBEAT)
-            stage.watch.record("a", ReportHeader("s"))
-        assert stage.lost == []
-        await stage.speak("b", for_seconds=3 * HEARTBEAT)
-        assert stage.lost == ["a"]
-
-    played(scene)
-
-
-def test_what_is_to_stop_on_nodes_that_are_all_gone_is_given_up_after_their_limit() -> None:
-    async def scene(stage: Stage) -> None:
-        stage.connect("a", "b")
-        await stage.speak(for_seconds=LIMIT - 2 * HEARTBEAT)
-        assert stage.absent == []
-        stage.loop.jump(10 * LIMIT)  # SIGSTOP
-        await stage.speak(for_seconds=LIMIT - 2 * HEARTBEAT)
-        assert stage.absent == []
-        await stage.speak(for_seconds=4 * HEARTBEAT)
-        assert {"a", "b"} == set(stage.absent)
-        assert stage.lost == []
-        reported = len(stage.absent)
-        await stage.speak("a", "b", for_seconds=LIMIT)
-        assert len(stage.absent) == reported
-
-    played(scene)
-
-
-def test_the_managers_own_machine_does_not_prove_that_the_network_is_up() -> None:
-    async def scene(stage: Stage) -> None:
-        stage.pool.add("local", "local")
-        stage.watch.limit("local", None)
-        stage.connect("a", "local")
-        await stage.speak("local", for_seconds=10 * LIMIT)
-        assert stage.lost == []
-
-    played(scene)
-
-
-def test_time_in_which_the_manager_was_stopped_is_not_held_against_a_node() -> None:
-    async def scene(stage: Stage) -> None:
-        stage.connect("a", "b")
-        await stage.speak("b", for_seconds=LIMIT / 2)
-        stage.loop.jump(10 * LIMIT)  # SIGSTOP: both clocks advance, no report arrives
-        await stage.speak("b", for_seconds=LIMIT - 2 * HEARTBEAT)
-        assert stage.lost == []
-        await stage.speak("b", for_seconds=4 * HEARTBEAT)
-        assert stage.lost == ["a"]
-
-    played(scene)
-
-
-def test_time_in_which_the_machine_slept_is_not_held_against_a_node() -> None:
-    async def scene(stage: Stage) -> None:
-        stage.connect("a", "b")
-        await stage.speak("b", for_seconds=LIMIT / 2)
-        stage.suspended = 10 * LIMIT  # a laptop's lid: the monotonic clock stood still
-        await stage.speak("b", for_seconds=LIMIT - 2 * HEARTBEAT)
-        assert stage.lost == []
-        await stage.speak("b", for_seconds=4 * HEARTBEAT)
-        assert stage.lost == ["a"]
-
-    played(scene)
-
-
-def test_a_node_that_never_came_back_after_a_restart_of_the_manager_is_lost_too() -> None:
-    async def scene(stage: Stage) -> None:
-        stage.connect("b")
-        await stage.speak("b", for_seconds=LIMIT + 2 * HEARTBEAT)
-        assert stage.lost == ["a"]
-
-    played(scene)
-
-
-def test_a_node_with_nothing_to_lose_is_not_called_lost() -> None:
-    async def scene(stage: Stage) -> None:
-        stage.empty = {"a"}
-        stage.connect("a", "b")
-        await stage.speak("b", for_seconds=2 * LIMIT)
-        assert stage.status("a") is NodeStatus.SILENT
-
-    played(scene)
-
-
-def test_a_better_reason_is_not_replaced_by_silence() -> None:
-    async def scene(stage: Stage) -> None:
-        stage.connect("a", "b")
-        stage.pool.set_status("a", NodeStatus.FAILED, "its SSH server does not answer")
-        await stage.speak("b", for_seconds=LIMIT / 2)
-        assert stage.pool.node("a").reason == "its SSH server does not answer"
-
-    played(scene)
-
-
-def test_a_lost_node_that_comes_back_can_be_lost_again() -> None:
-    async def scene(stage: Stage) -> None:
-        stage.connect("a", "b")
-        await stage.speak("b", for_seconds=2 * LIMIT)
-        stage.connect("a")
-        assert stage.status("a") is NodeStatus.CONNECTED
-        await stage.speak("b", for_seconds=2 * LIMIT)
-        assert stage.lost == ["a", "a"]
-
-    played(scene)
-
-
-def test_a_node_that_is_watched_no_more_is_never_lost() -> None:
-    async def scene(stage: Stage) -> None:
-        stage.connect("a", "b")
-        stage.watch.stop("a")
-        await stage.speak("b", for_seconds=2 * LIMIT)
-        assert stage.lost == []
-
-    played(scene)
-
-
-def test_what_a_keeper_says_of_its_node_is_forgotten_when_it_says_it_no_more() -> None:
-    async def scene(stage: Stage) -> None:
-        stage.connect("a")
-        stage.watch.record("a", ReportHeader("s", notes=["only 3 MiB are free"]))
-        assert stage.pool.node("a").notes == ("only 3 MiB are free",)
+@played
+async def test_a_word_in_time_begins_a_fresh_window(stage: Stage) -> None:
+    stage.connect("a", "b")
+    for _ in range(3):
+        await stage.speak("b", for_seconds=LIMIT - 3 * HEARTBEAT)
         stage.watch.record("a", ReportHeader("s"))
-        assert stage.pool.node("a").notes == ()
+        assert stage.status("a") is NodeStatus.CONNECTED
+    assert stage.lost == []
 
-    played(scene)
+
+@played
+async def test_a_machine_that_was_reached_in_the_last_moment_gives_its_keeper_time_to_register(stage: Stage) -> None:
+    stage.connect("a", "b")
+    await stage.speak("b", for_seconds=LIMIT)
+    stage.watch.reach("a")
+    await stage.speak("b", for_seconds=1.5 * HEARTBEAT)
+    assert stage.lost == []
+    stage.connect("a")
+    assert stage.status("a") is NodeStatus.CONNECTED
+
+
+@played
+async def test_a_machine_that_is_reached_again_and_again_without_its_keeper_is_lost(stage: Stage) -> None:
+    stage.connect("a", "b")
+    for _ in range(int(LIMIT / HEARTBEAT) + 4):
+        await stage.speak("b", for_seconds=HEARTBEAT)
+        stage.watch.reach("a")
+        stage.watch.reach("unknown")
+    assert stage.lost == ["a"]
+
+
+@played
+async def test_reaching_a_machine_early_does_not_bring_its_loss_nearer(stage: Stage) -> None:
+    stage.connect("a", "b")
+    await stage.speak("b", for_seconds=2 * HEARTBEAT)
+    stage.watch.reach("a")
+    await stage.speak("b", for_seconds=LIMIT - 4 * HEARTBEAT)
+    assert stage.lost == []
+    await stage.speak("b", for_seconds=3 * HEARTBEAT)
+    assert stage.lost == ["a"]
+
+
+@played
+async def test_nodes_that_are_all_gone_are_silent_but_never_lost(stage: Stage) -> None:
+    stage.connect("a", "b")
+    await stage.speak(for_seconds=10 * LIMIT)
+    assert stage.lost == []
+    assert stage.status("a") is stage.status("b") is NodeStatus.SILENT
+
+
+@played
+async def test_a_single_missed_heartbeat_never_loses_a_node_however_short_its_limit(stage: Stage) -> None:
+    stage.connect("a", "b")
+    stage.watch.limit("a", HEARTBEAT / 2)
+    for _ in range(5):
+        await stage.speak("b", for_seconds=1.5 * HEARTBEAT)
+        stage.watch.record("a", ReportHeader("s"))
+    assert stage.lost == []
+    await stage.speak("b", for_seconds=3 * HEARTBEAT)
+    assert stage.lost == ["a"]
+
+
+@played
+async def test_what_is_to_stop_on_nodes_that_are_all_gone_is_given_up_after_their_limit(stage: Stage) -> None:
+    stage.connect("a", "b")
+    await stage.speak(for_seconds=LIMIT - 2 * HEARTBEAT)
+    assert stage.absent == []
+    stage.loop.jump(10 * LIMIT)  # SIGSTOP
+    await stage.speak(for_seconds=LIMIT - 2 * HEARTBEAT)
+    assert stage.absent == []
+    await stage.speak(for_seconds=4 * HEARTBEAT)
+    assert {"a", "b"} == set(stage.absent)
+    assert stage.lost == []
+    reported = len(stage.absent)
+    await stage.speak("a", "b", for_seconds=LIMIT)
+    assert len(stage.absent) == reported
+
+
+@played
+async def test_the_managers_own_machine_does_not_prove_that_the_network_is_up(stage: Stage) -> None:
+    stage.pool.add("local", "local")
+    stage.watch.limit("local", None)
+    stage.connect("a", "local")
+    await stage.speak("local", for_seconds=10 * LIMIT)
+    assert stage.lost == []
+
+
+@played
+async def test_time_in_which_the_manager_was_stopped_is_not_held_against_a_node(stage: Stage) -> None:
+    stage.connect("a", "b")
+    await stage.speak("b", for_seconds=LIMIT / 2)
+    stage.loop.jump(10 * LIMIT)  # SIGSTOP: both clocks advance, no report arrives
+    await stage.speak("b", for_seconds=LIMIT - 2 * HEARTBEAT)
+    assert stage.lost == []
+    await stage.speak("b", for_seconds=4 * HEARTBEAT)
+    assert stage.lost == ["a"]
+
+
+@played
+async def test_time_in_which_the_machine_slept_is_not_held_against_a_node(stage: Stage) -> None:
+    stage.connect("a", "b")
+    await stage.speak("b", for_seconds=LIMIT / 2)
+    stage.suspended = 10 * LIMIT  # a laptop's lid: the monotonic clock stood still
+    await stage.speak("b", for_seconds=LIMIT - 2 * HEARTBEAT)
+    assert stage.lost == []
+    await stage.speak("b", for_seconds=4 * HEARTBEAT)
+    assert stage.lost == ["a"]
+
+
+@played
+async def test_a_node_that_never_came_back_after_a_restart_of_the_manager_is_lost_too(stage: Stage) -> None:
+    stage.connect("b")
+    await stage.speak("b", for_seconds=LIMIT + 2 * HEARTBEAT)
+    assert stage.lost == ["a"]
+
+
+@played
+async def test_a_node_with_nothing_to_lose_is_not_called_lost(stage: Stage) -> None:
+    stage.empty = {"a"}
+    stage.connect("a", "b")
+    await stage.speak("b", for_seconds=2 * LIMIT)
+    assert stage.status("a") is NodeStatus.SILENT
+
+
+@played
+async def test_a_better_reason_is_not_replaced_by_silence(stage: Stage) -> None:
+    stage.connect("a", "b")
+    stage.pool.set_status("a", NodeStatus.FAILED, "its SSH server does not answer")
+    await stage.speak("b", for_seconds=LIMIT / 2)
+    assert stage.pool.node("a").reason == "its SSH server does not answer"
+
+
+@played
+async def test_a_lost_node_that_comes_back_can_be_lost_again(stage: Stage) -> None:
+    stage.connect("a", "b")
+    await stage.speak("b", for_seconds=2 * LIMIT)
+    stage.connect("a")
+    assert stage.status("a") is NodeStatus.CONNECTED
+    await stage.speak("b", for_seconds=2 * LIMIT)
+    assert stage.lost == ["a", "a"]
+
+
+@played
+async def test_a_node_that_is_watched_no_more_is_never_lost(stage: Stage) -> None:
+    stage.connect("a", "b")
+    stage.watch.stop("a")
+    await stage.speak("b", for_seconds=2 * LIMIT)
+    assert stage.lost == []
+
+
+@played
+async def test_what_a_keeper_says_of_its_node_is_forgotten_when_it_says_it_no_more(stage: Stage) -> None:
+    stage.connect("a")
+    stage.watch.record("a", ReportHeader("s", notes=["only 3 MiB are free"]))
+    assert stage.pool.node("a").notes == ("only 3 MiB are free",)
+    stage.watch.record("a", ReportHeader("s"))
+    assert stage.pool.node("a").notes == ()

@@ -163,6 +163,13 @@ async def stage(anyio_backend: str) -> AsyncIterator[Stage]:
     stage.hub.close()
 
 
+@pytest.fixture
+async def connected(stage: Stage) -> Stage:
+    """Its keeper has registered."""
+    await stage.keeper.register()
+    return stage
+
+
 async def test_a_keeper_is_known_by_its_secret_and_knows_the_manager_by_it(stage: Stage) -> None:
     assert stage.hub.hello(NODE, "00ff") == manager_proof(SECRET, "00ff")
     assert stage.hub.authenticate(NODE, SECRET)
@@ -179,32 +186,29 @@ async def test_registering_connects_the_node(stage: Stage) -> None:
     assert stage.pool.node(NODE).hostname == "host"
 
 
-async def test_a_launch_wakes_the_poll_that_waits_for_it(stage: Stage) -> None:
-    await stage.keeper.register()
+async def test_a_launch_wakes_the_poll_that_waits_for_it(connected: Stage) -> None:
     async with asyncio.timeout(20), asyncio.TaskGroup() as group:
-        polling = group.create_task(stage.keeper.take(wait_seconds=60.0))
+        polling = group.create_task(connected.keeper.take(wait_seconds=60.0))
         await asyncio.sleep(0)
-        stage.submit("a.1")
+        connected.submit("a.1")
     assert [command.type for command in polling.result()] == ["Launch"]
 
 
-async def test_commands_are_repeated_until_the_cursor_passes_them(stage: Stage) -> None:
-    await stage.keeper.register()
-    stage.submit("a.1", "b.1")
-    first = await stage.keeper.take()
-    stage.keeper.cursor = first[0].number
-    assert await stage.keeper.take() == first[1:]
-    assert await stage.keeper.take() == []
+async def test_commands_are_repeated_until_the_cursor_passes_them(connected: Stage) -> None:
+    connected.submit("a.1", "b.1")
+    first = await connected.keeper.take()
+    connected.keeper.cursor = first[0].number
+    assert await connected.keeper.take() == first[1:]
+    assert await connected.keeper.take() == []
 
 
-async def test_a_session_that_is_not_the_newest_must_register_again(stage: Stage) -> None:
-    await stage.keeper.register()
-    old = FakeKeeper(stage.hub)
-    old.session = stage.keeper.session
+async def test_a_session_that_is_not_the_newest_must_register_again(connected: Stage) -> None:
+    old = FakeKeeper(connected.hub)
+    old.session = connected.keeper.session
     async with asyncio.timeout(20), asyncio.TaskGroup() as group:
         polling = group.create_task(_expect_unknown_session(old))
         await asyncio.sleep(0)
-        await stage.keeper.register()
+        await connected.keeper.register()
     assert polling.result()
     with pytest.raises(UnknownSession):
         await old.say()
@@ -216,16 +220,15 @@ async def _expect_unknown_session(keeper: FakeKeeper) -> bool:
     return True
 
 
-async def test_a_report_goes_to_its_experiment_and_is_acknowledged_when_taken(stage: Stage) -> None:
-    await stage.keeper.register()
-    stage.submit("a.1")
-    await stage.keeper.take()
-    answer = await stage.keeper.say(chunks=[("a.1", 0, LINE)], starts=["a.1"], ends=["a.1"])
+async def test_a_report_goes_to_its_experiment_and_is_acknowledged_when_taken(connected: Stage) -> None:
+    connected.submit("a.1")
+    await connected.keeper.take()
+    answer = await connected.keeper.say(chunks=[("a.1", 0, LINE)], starts=["a.1"], ends=["a.1"])
     assert [(item.job_id, item.member, item.offset) for item in answer.acknowledged] == [("a.1", "0", len(LINE))]
     assert answer.ended == ["a.1"]
     assert answer.fenced == []
-    assert stage.client.statuses() == [("a.1", TrialJobStatus.RUNNING), ("a.1", TrialJobStatus.ENDED)]
-    assert stage.client.journals == {"a.1": LINE}
+    assert connected.client.statuses() == [("a.1", TrialJobStatus.RUNNING), ("a.1", TrialJobStatus.ENDED)]
+    assert connected.client.journals == {"a.1": LINE}
 
 
 async def test_what_an_experiment_does_not_take_is_not_acknowledged_and_does_not_hold_up_another(
@@ -247,99 +250,90 @@ async def test_what_an_experiment_does_not_take_is_not_acknowledged_and_does_not
     assert stage.client.journals == {"a.1": LINE}
 
 
-async def test_an_end_is_told_only_when_all_metrics_before_it_are_stored(stage: Stage) -> None:
-    await stage.keeper.register()
-    stage.submit("a.1", "b.1")
-    stage.client.journals["a.1"] = LINE[:10]
+async def test_an_end_is_told_only_when_all_metrics_before_it_are_stored(connected: Stage) -> None:
+    connected.submit("a.1", "b.1")
+    connected.client.journals["a.1"] = LINE[:10]
 
     async def store_half(chunks: Sequence[JournalChunk]) -> Mapping[tuple[str, int], int]:
         return {(chunk.job_id, chunk.member): chunk.end - 1 for chunk in chunks}
 
-    stage.client.store_chunks = store_half  # type: ignore[method-assign]
-    answer = await stage.keeper.say(chunks=[("a.1", 0, LINE)], ends=["a.1", "b.1"])
+    connected.client.store_chunks = store_half  # type: ignore[method-assign]
+    answer = await connected.keeper.say(chunks=[("a.1", 0, LINE)], ends=["a.1", "b.1"])
     assert answer.ended == ["b.1"]
-    assert stage.client.statuses() == [("b.1", TrialJobStatus.ENDED)]
+    assert connected.client.statuses() == [("b.1", TrialJobStatus.ENDED)]
 
 
-async def test_a_start_that_was_not_taken_is_noted_because_keepers_say_it_once(stage: Stage) -> None:
-    await stage.keeper.register()
-    stage.submit("a.1")
-    stage.client.refuse_status = True
-    await stage.keeper.say(starts=["a.1"])
-    assert [(note.job_id, note.status) for note in stage.client.notes] == [("a.1", TrialJobStatus.RUNNING)]
+async def test_a_start_that_was_not_taken_is_noted_because_keepers_say_it_once(connected: Stage) -> None:
+    connected.submit("a.1")
+    connected.client.refuse_status = True
+    await connected.keeper.say(starts=["a.1"])
+    assert [(note.job_id, note.status) for note in connected.client.notes] == [("a.1", TrialJobStatus.RUNNING)]
 
 
 async def test_experiments_hear_once_that_a_job_is_held_up_by_a_suspended_process_and_that_it_goes_on(
-    stage: Stage,
+    connected: Stage,
 ) -> None:
-    await stage.keeper.register()
-    stage.submit("a.1", "b.1")
-    stage.submit("c.1", experiment_id="not attached")
-    await stage.keeper.say(starts=["a.1"])
+    connected.submit("a.1", "b.1")
+    connected.submit("c.1", experiment_id="not attached")
+    await connected.keeper.say(starts=["a.1"])
     stopped = {"": "no trial can be started: …", "a.1": "its reaper …", "b.1": "it cannot be started: …", "c.1": "…"}
     for printed in (stopped, stopped, {}, {}):
-        await stage.keeper.say(stopped=printed)
-    assert [(note.job_id, note.status, note.detail) for note in stage.client.notes if note.job_id == "a.1"] == [
+        await connected.keeper.say(stopped=printed)
+    assert [(note.job_id, note.status, note.detail) for note in connected.client.notes if note.job_id == "a.1"] == [
         ("a.1", TrialJobStatus.RUNNING, "its reaper …"),
         ("a.1", TrialJobStatus.RUNNING, ""),
     ]
-    assert [(note.job_id, note.status, note.detail) for note in stage.client.notes if note.job_id == "b.1"] == [
+    assert [(note.job_id, note.status, note.detail) for note in connected.client.notes if note.job_id == "b.1"] == [
         ("b.1", TrialJobStatus.SUBMITTED, "waiting: it cannot be started: …"),
         ("b.1", TrialJobStatus.SUBMITTED, f"waiting: it is being started on node {NODE}"),
     ]
 
 
-async def test_a_node_that_cannot_start_trials_takes_no_new_ones_until_it_can(stage: Stage) -> None:
-    await stage.keeper.register()
-    await stage.keeper.say(stopped={"": "no trial can be started: …", "a.1": "its reaper …"})
-    assert stage.pool.obstacle(NODE) == f"node {NODE} takes no new jobs: no trial can be started: …"
-    assert stage.pool.stop_of(NODE, "a.1") == "its reaper …"
-    await stage.keeper.say(stopped={"a.1": "its reaper …"})
-    assert stage.pool.obstacle(NODE) == "", "a suspended reaper holds up its own trial only"
-    await stage.keeper.register()
-    assert stage.pool.stop_of(NODE, "a.1") == ""
+async def test_a_node_that_cannot_start_trials_takes_no_new_ones_until_it_can(connected: Stage) -> None:
+    await connected.keeper.say(stopped={"": "no trial can be started: …", "a.1": "its reaper …"})
+    assert connected.pool.obstacle(NODE) == f"node {NODE} takes no new jobs: no trial can be started: …"
+    assert connected.pool.stop_of(NODE, "a.1") == "its reaper …"
+    await connected.keeper.say(stopped={"a.1": "its reaper …"})
+    assert connected.pool.obstacle(NODE) == "", "a suspended reaper holds up its own trial only"
+    await connected.keeper.register()
+    assert connected.pool.stop_of(NODE, "a.1") == ""
 
 
-async def test_an_experiment_that_comes_back_hears_of_jobs_that_are_held_up(stage: Stage) -> None:
-    await stage.keeper.register()
-    stage.submit("c.1", experiment_id="e2")
-    await stage.keeper.say(starts=["c.1"])
-    await stage.keeper.say(stopped={"c.1": "its reaper …"})
+async def test_an_experiment_that_comes_back_hears_of_jobs_that_are_held_up(connected: Stage) -> None:
+    connected.submit("c.1", experiment_id="e2")
+    await connected.keeper.say(starts=["c.1"])
+    await connected.keeper.say(stopped={"c.1": "its reaper …"})
     late = FakeClient()
-    stage.hub.attach("e2", late)
-    await stage.keeper.say(stopped={"c.1": "its reaper …"})
+    connected.hub.attach("e2", late)
+    await connected.keeper.say(stopped={"c.1": "its reaper …"})
     assert [note.detail for note in late.notes][-1:] == ["its reaper …"]
 
 
-async def test_a_job_nobody_knows_is_fenced(stage: Stage) -> None:
-    await stage.keeper.register()
-    answer = await stage.keeper.say(chunks=[("x.1", 0, LINE)], starts=["y.1"], ends=["z.1"])
+async def test_a_job_nobody_knows_is_fenced(connected: Stage) -> None:
+    answer = await connected.keeper.say(chunks=[("x.1", 0, LINE)], starts=["y.1"], ends=["z.1"])
     assert answer.fenced == ["x.1", "y.1", "z.1"]
     assert answer.acknowledged == []
 
 
-async def test_a_stale_token_is_fenced(stage: Stage) -> None:
-    await stage.keeper.register()
-    stage.hub.expect("a.1", "a newer token", "e1")
-    answer = await stage.keeper.say(ends=["a.1"])
+async def test_a_stale_token_is_fenced(connected: Stage) -> None:
+    connected.hub.expect("a.1", "a newer token", "e1")
+    answer = await connected.keeper.say(ends=["a.1"])
     assert answer.fenced == ["a.1"]
 
 
-async def test_a_job_whose_metrics_are_refused_is_fenced_and_forgotten(stage: Stage) -> None:
-    await stage.keeper.register()
-    stage.submit("a.1")
-    stage.client.strangers.add("a.1")
-    answer = await stage.keeper.say(chunks=[("a.1", 0, LINE)], ends=["a.1"])
+async def test_a_job_whose_metrics_are_refused_is_fenced_and_forgotten(connected: Stage) -> None:
+    connected.submit("a.1")
+    connected.client.strangers.add("a.1")
+    answer = await connected.keeper.say(chunks=[("a.1", 0, LINE)], ends=["a.1"])
     assert answer.fenced == ["a.1"]
     assert answer.ended == []
-    assert await stage.keeper.register(found("a.1")) == ["a.1"]
+    assert await connected.keeper.register(found("a.1")) == ["a.1"]
 
 
-async def test_a_job_of_an_experiment_that_is_not_attached_is_kept_by_the_keeper(stage: Stage) -> None:
-    await stage.keeper.register()
-    stage.submit("a.1")
-    stage.hub.detach("e1", stage.client)
-    answer = await stage.keeper.say(chunks=[("a.1", 0, LINE)], ends=["a.1"])
+async def test_a_job_of_an_experiment_that_is_not_attached_is_kept_by_the_keeper(connected: Stage) -> None:
+    connected.submit("a.1")
+    connected.hub.detach("e1", connected.client)
+    answer = await connected.keeper.say(chunks=[("a.1", 0, LINE)], ends=["a.1"])
     assert (answer.acknowledged, answer.ended, answer.fenced) == ([], [], [])
 
 
@@ -353,26 +347,24 @@ async def test_detaching_a_client_that_was_replaced_does_nothing(stage: Stage) -
     assert newer.statuses() == [("a.1", TrialJobStatus.ENDED)]
 
 
-async def test_a_report_whose_lengths_are_wrong_is_malformed(stage: Stage) -> None:
-    await stage.keeper.register()
-    header = ReportHeader(stage.keeper.session, chunks=[Chunk("a.1", "t", "0", 0, 10)])
+async def test_a_report_whose_lengths_are_wrong_is_malformed(connected: Stage) -> None:
+    header = ReportHeader(connected.keeper.session, chunks=[Chunk("a.1", "t", "0", 0, 10)])
     with pytest.raises(MalformedReport, match=r"a\.1"):
-        await stage.hub.report(NODE, header, b"short")
+        await connected.hub.report(NODE, header, b"short")
     with pytest.raises(MalformedReport, match="10 bytes"):
-        await stage.hub.report(NODE, header, b"much too long")
+        await connected.hub.report(NODE, header, b"much too long")
     with pytest.raises(MalformedReport, match="member"):
-        await stage.hub.report(NODE, ReportHeader(stage.keeper.session, [Chunk("a.1", "t", "x", 0, 0)]), b"")
+        await connected.hub.report(NODE, ReportHeader(connected.keeper.session, [Chunk("a.1", "t", "x", 0, 0)]), b"")
 
 
 # ---- keepers that come back
 
 
-async def test_a_keeper_that_comes_back_is_ordered_again_what_it_does_not_have(stage: Stage) -> None:
-    await stage.keeper.register()
-    stage.submit("a.1", "b.1")
-    await stage.keeper.take()
-    assert await stage.keeper.register(found("b.1")) == []
-    assert await stage.keeper.commands() == [("Launch", "a.1")]
+async def test_a_keeper_that_comes_back_is_ordered_again_what_it_does_not_have(connected: Stage) -> None:
+    connected.submit("a.1", "b.1")
+    await connected.keeper.take()
+    assert await connected.keeper.register(found("b.1")) == []
+    assert await connected.keeper.commands() == [("Launch", "a.1")]
 
 
 async def test_what_was_ordered_while_there_was_no_keeper_reaches_the_next_one(stage: Stage) -> None:
@@ -381,39 +373,36 @@ async def test_what_was_ordered_while_there_was_no_keeper_reaches_the_next_one(s
     assert await stage.keeper.commands() == [("Launch", "a.1")]
 
 
-async def test_a_stop_is_repeated_to_a_keeper_that_comes_back_unless_the_job_has_ended(stage: Stage) -> None:
-    await stage.keeper.register()
-    stage.submit("a.1", "b.1")
-    await stage.keeper.take()
+async def test_a_stop_is_repeated_to_a_keeper_that_comes_back_unless_the_job_has_ended(connected: Stage) -> None:
+    connected.submit("a.1", "b.1")
+    await connected.keeper.take()
     for job_id in ("a.1", "b.1"):
-        stage.hub.send(NODE, Cancel(job_id, token(job_id)))
-    await stage.keeper.register(found("a.1"), found("b.1", ended=True))
-    assert await stage.keeper.commands() == [("Cancel", "a.1")]
+        connected.hub.send(NODE, Cancel(job_id, token(job_id)))
+    await connected.keeper.register(found("a.1"), found("b.1", ended=True))
+    assert await connected.keeper.commands() == [("Cancel", "a.1")]
 
 
-async def test_a_changed_limit_is_in_the_launch_that_is_repeated(stage: Stage) -> None:
-    await stage.keeper.register()
-    stage.submit("a.1", "b.1")
-    await stage.keeper.take()
+async def test_a_changed_limit_is_in_the_launch_that_is_repeated(connected: Stage) -> None:
+    connected.submit("a.1", "b.1")
+    await connected.keeper.take()
     for job_id in ("a.1", "b.1"):
-        stage.hub.send(NODE, Update(job_id, token(job_id), 30.0))
-    await stage.keeper.register(found("b.1"))
-    commands = await stage.keeper.take()
+        connected.hub.send(NODE, Update(job_id, token(job_id), 30.0))
+    await connected.keeper.register(found("b.1"))
+    commands = await connected.keeper.take()
     assert [(command.type, command.order["max_duration_seconds"]) for command in commands] == [
         ("Launch", 30.0),
         ("Update", 30.0),
     ]
 
 
-async def test_a_milestone_is_repeated_and_an_update_that_knows_none_takes_nothing_away(stage: Stage) -> None:
-    await stage.keeper.register()
-    stage.submit("a.1", "b.1")
-    await stage.keeper.take()
+async def test_a_milestone_is_repeated_and_an_update_that_knows_none_takes_nothing_away(connected: Stage) -> None:
+    connected.submit("a.1", "b.1")
+    await connected.keeper.take()
     for job_id in ("a.1", "b.1"):
-        stage.hub.send(NODE, Update(job_id, token(job_id), None, milestone=9))
-        stage.hub.send(NODE, Update(job_id, token(job_id), 30.0))
-    await stage.keeper.register(found("b.1"))
-    commands = await stage.keeper.take()
+        connected.hub.send(NODE, Update(job_id, token(job_id), None, milestone=9))
+        connected.hub.send(NODE, Update(job_id, token(job_id), 30.0))
+    await connected.keeper.register(found("b.1"))
+    commands = await connected.keeper.take()
     assert [
         (command.type, command.order["max_duration_seconds"], command.order["milestone"]) for command in commands
     ] == [
@@ -422,42 +411,38 @@ async def test_a_milestone_is_repeated_and_an_update_that_knows_none_takes_nothi
     ]
 
 
-async def test_a_job_stopped_before_its_launch_was_handed_over_is_never_launched(stage: Stage) -> None:
-    await stage.keeper.register()
-    stage.submit("a.1")
-    stage.hub.send(NODE, Cancel("a.1", token("a.1")))
-    assert await stage.keeper.take() == []
-    [note] = stage.client.notes
+async def test_a_job_stopped_before_its_launch_was_handed_over_is_never_launched(connected: Stage) -> None:
+    connected.submit("a.1")
+    connected.hub.send(NODE, Cancel("a.1", token("a.1")))
+    assert await connected.keeper.take() == []
+    [note] = connected.client.notes
     assert note.exit is not None
     assert note.exit.reason is EndReason.CANCELED
 
 
-async def test_a_stopped_job_that_a_keeper_never_got_ends_when_it_comes_back(stage: Stage) -> None:
-    await stage.keeper.register()
-    stage.submit("a.1")
-    await stage.keeper.take()  # handed over, and lost on the way
-    stage.hub.send(NODE, Cancel("a.1", token("a.1")))
-    await stage.keeper.register()
-    assert await stage.keeper.take() == []
-    assert [note.exit and note.exit.reason for note in stage.client.notes] == [EndReason.CANCELED]
+async def test_a_stopped_job_that_a_keeper_never_got_ends_when_it_comes_back(connected: Stage) -> None:
+    connected.submit("a.1")
+    await connected.keeper.take()  # handed over, and lost on the way
+    connected.hub.send(NODE, Cancel("a.1", token("a.1")))
+    await connected.keeper.register()
+    assert await connected.keeper.take() == []
+    assert [note.exit and note.exit.reason for note in connected.client.notes] == [EndReason.CANCELED]
 
 
-async def test_a_job_that_ran_and_is_gone_ends_as_unknown(stage: Stage) -> None:
-    await stage.keeper.register()
-    stage.submit("a.1")
-    await stage.keeper.take()
-    await stage.keeper.say(starts=["a.1"])
-    await stage.keeper.register()
-    assert [note.exit and note.exit.reason for note in stage.client.notes] == [EndReason.EXIT_UNKNOWN]
-    assert await stage.keeper.take() == []
+async def test_a_job_that_ran_and_is_gone_ends_as_unknown(connected: Stage) -> None:
+    connected.submit("a.1")
+    await connected.keeper.take()
+    await connected.keeper.say(starts=["a.1"])
+    await connected.keeper.register()
+    assert [note.exit and note.exit.reason for note in connected.client.notes] == [EndReason.EXIT_UNKNOWN]
+    assert await connected.keeper.take() == []
 
 
-async def test_stored_offsets_are_told_to_a_keeper_that_comes_back(stage: Stage) -> None:
-    await stage.keeper.register()
-    stage.submit("a.1")
-    await stage.keeper.say(chunks=[("a.1", 0, LINE)])
-    await stage.keeper.register(found("a.1"))
-    assert stage.keeper.offsets == {"a.1": {"0": len(LINE)}}
+async def test_stored_offsets_are_told_to_a_keeper_that_comes_back(connected: Stage) -> None:
+    connected.submit("a.1")
+    await connected.keeper.say(chunks=[("a.1", 0, LINE)])
+    await connected.keeper.register(found("a.1"))
+    assert connected.keeper.offsets == {"a.1": {"0": len(LINE)}}
 
 
 # ---- managers that come back
@@ -640,15 +625,14 @@ async def test_a_stop_without_an_experiment_reaches_a_keeper_that_comes_back(una
     assert unattached.hub.is_over(NODE, "a.1")
 
 
-async def test_a_job_that_was_launched_in_this_session_is_known_to_run(stage: Stage) -> None:
-    await stage.keeper.register()
-    stage.submit("a.1")
-    await stage.keeper.take()
-    await stage.keeper.say(starts=["a.1"])
-    stage.hub.detach("e1")
-    assert not stage.hub.is_over(NODE, "a.1")
-    stage.hub.cancel_unattached(NODE, "a.1")
-    assert await stage.keeper.commands() == [("Cancel", "a.1")]
+async def test_a_job_that_was_launched_in_this_session_is_known_to_run(connected: Stage) -> None:
+    connected.submit("a.1")
+    await connected.keeper.take()
+    await connected.keeper.say(starts=["a.1"])
+    connected.hub.detach("e1")
+    assert not connected.hub.is_over(NODE, "a.1")
+    connected.hub.cancel_unattached(NODE, "a.1")
+    assert await connected.keeper.commands() == [("Cancel", "a.1")]
 
 
 async def test_a_job_of_an_experiment_that_is_not_attached_is_not_given_up_with_its_node(unattached: Stage) -> None:
@@ -679,26 +663,24 @@ async def test_a_job_that_is_still_being_prepared_is_lost_with_its_node(stage: S
     assert note.exit.reason is EndReason.NODE_LOST
 
 
-async def test_an_abandoned_experiment_has_no_jobs_any_more(stage: Stage) -> None:
-    await stage.keeper.register()
-    stage.submit("a.1")
-    stage.submit("b.1", experiment_id="e2")
-    assert stage.hub.abandon("e1") == ["a.1"]
-    assert await stage.keeper.register(found("a.1"), found("b.1")) == ["a.1"]
+async def test_an_abandoned_experiment_has_no_jobs_any_more(connected: Stage) -> None:
+    connected.submit("a.1")
+    connected.submit("b.1", experiment_id="e2")
+    assert connected.hub.abandon("e1") == ["a.1"]
+    assert await connected.keeper.register(found("a.1"), found("b.1")) == ["a.1"]
 
 
 # ---- silence
 
 
 async def test_a_node_without_a_word_falls_silent_with_a_reason_and_is_connected_by_the_next_word(
-    stage: Stage,
+    connected: Stage,
 ) -> None:
-    await stage.keeper.register()
-    await _until(stage.pool, NodeStatus.SILENT)
-    assert "no report from its keeper" in stage.pool.node(NODE).reason
-    await stage.keeper.say()
-    assert stage.pool.node(NODE).status is NodeStatus.CONNECTED
-    assert stage.client.notes == []
+    await _until(connected.pool, NodeStatus.SILENT)
+    assert "no report from its keeper" in connected.pool.node(NODE).reason
+    await connected.keeper.say()
+    assert connected.pool.node(NODE).status is NodeStatus.CONNECTED
+    assert connected.client.notes == []
 
 
 async def test_a_node_that_is_silent_for_too_long_is_lost_with_its_jobs(stage: Stage) -> None:
@@ -735,15 +717,14 @@ async def test_what_is_to_stop_on_the_only_node_is_given_up_when_that_is_silent_
     assert await stage.keeper.register(found("a.1"), found("b.1")) == ["a.1"]
 
 
-async def test_a_hub_that_is_closed_turns_keepers_away(stage: Stage) -> None:
-    await stage.keeper.register()
+async def test_a_hub_that_is_closed_turns_keepers_away(connected: Stage) -> None:
     async with asyncio.timeout(20), asyncio.TaskGroup() as group:
-        polling = group.create_task(_expect_leaving(stage.keeper))
+        polling = group.create_task(_expect_leaving(connected.keeper))
         await asyncio.sleep(0)
-        stage.hub.close()
+        connected.hub.close()
     assert polling.result()
     with pytest.raises(ManagerLeaving):
-        await stage.keeper.register()
+        await connected.keeper.register()
 
 
 async def _expect_leaving(keeper: FakeKeeper) -> bool:
@@ -762,14 +743,13 @@ async def _until(pool: NodePool, status: NodeStatus) -> None:
     stop()
 
 
-async def test_the_more_nodes_there_are_the_longer_what_is_not_urgent_may_wait_for_company(stage: Stage) -> None:
-    await stage.keeper.register()
-    assert (await stage.keeper.say()).pause_seconds == 0.0
+async def test_the_more_nodes_there_are_the_longer_what_is_not_urgent_may_wait_for_company(connected: Stage) -> None:
+    assert (await connected.keeper.say()).pause_seconds == 0.0
     for number in range(100):
-        stage.pool.add(f"node {number}", "remote")
-        stage.hub.add_node(f"node {number}", SECRET)
-        await stage.hub.register(f"node {number}", Registration("k", 1, "boot", "host", "0", "3.11", [], []))
-    assert (await stage.keeper.say()).pause_seconds == pytest.approx(0.2)
+        connected.pool.add(f"node {number}", "remote")
+        connected.hub.add_node(f"node {number}", SECRET)
+        await connected.hub.register(f"node {number}", Registration("k", 1, "boot", "host", "0", "3.11", [], []))
+    assert (await connected.keeper.say()).pause_seconds == pytest.approx(0.2)
 
 
 async def test_a_node_can_neither_report_nor_end_nor_hold_up_another_nodes_job(

@@ -116,21 +116,29 @@ async def serving(
             await cluster.close()
 
 
-async def test_a_busy_server_is_asked_again_when_it_says_so(tmp_path: Path) -> None:
-    script = Script()
+@pytest.fixture
+def script() -> Script:
+    return Script()
+
+
+@pytest.fixture
+async def cluster(script: Script, tmp_path: Path, anyio_backend: str) -> AsyncIterator[Cluster]:
+    """A cluster whose server answers as the script says."""
+    async with serving(script, tmp_path) as opened:
+        yield opened
+
+
+async def test_a_busy_server_is_asked_again_when_it_says_so(script: Script, cluster: Cluster) -> None:
     busy = refusal(429, "too many requests", **{"Retry-After": "0"})
     script.answer(JOBS, busy, refusal(503, "starting", **{"Retry-After": "0"}), {"kind": "Job"})
-    async with serving(script, tmp_path) as cluster:
-        assert await cluster.create(JOBS, {"kind": "Job"}) == {"kind": "Job"}
+    assert await cluster.create(JOBS, {"kind": "Job"}) == {"kind": "Job"}
     assert [request.method.value.upper() for request in script.requests] == ["POST"] * 3
 
 
-async def test_a_server_that_stays_busy_refuses_in_the_end(tmp_path: Path) -> None:
-    script = Script()
+async def test_a_server_that_stays_busy_refuses_in_the_end(script: Script, cluster: Cluster) -> None:
     script.answer(JOBS, refusal(429, "too many requests", **{"Retry-After": "0"}))
-    async with serving(script, tmp_path) as cluster:
-        with pytest.raises(ApiRefused, match="too many requests"):
-            await cluster.get(JOBS)
+    with pytest.raises(ApiRefused, match="too many requests"):
+        await cluster.get(JOBS)
 
 
 @pytest.fixture
@@ -148,12 +156,10 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 @pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
 async def test_a_server_is_asked_again_after_the_time_that_it_names(
-    tmp_path: Path, pauses: list[float], status: int
+    script: Script, cluster: Cluster, pauses: list[float], status: int
 ) -> None:
-    script = Script()
     script.answer(JOBS, *(refusal(status, "busy", **{"Retry-After": after}) for after in ("7", "2")), {})
-    async with serving(script, tmp_path) as cluster:
-        assert await cluster.get(JOBS) == {}
+    assert await cluster.get(JOBS) == {}
     assert pauses == [7.0, 2.0]
 
 
@@ -162,38 +168,32 @@ async def test_a_server_is_asked_again_after_the_time_that_it_names(
     [({}, 1.0), ({"Retry-After": "Tue, 24 Nov 2026 00:00:00 GMT"}, 1.0), ({"Retry-After": "3600"}, 20.0)],
 )
 async def test_a_busy_server_is_asked_again_soon_and_a_few_times(
-    tmp_path: Path, pauses: list[float], headers: dict[str, str], seconds: float
+    script: Script, cluster: Cluster, pauses: list[float], headers: dict[str, str], seconds: float
 ) -> None:
-    script = Script()
     script.answer(JOBS, refusal(503, "starting", **headers))
-    async with serving(script, tmp_path) as cluster:
-        with pytest.raises(ApiRefused, match="starting"):
-            await cluster.get(JOBS)
+    with pytest.raises(ApiRefused, match="starting"):
+        await cluster.get(JOBS)
     assert pauses == [seconds] * 5
 
 
 @pytest.mark.parametrize("status", [400, 403, 409, 500])
-async def test_other_refusals_are_passed_on_at_once_in_the_servers_words(tmp_path: Path, status: int) -> None:
-    script = Script()
+async def test_other_refusals_are_passed_on_at_once_in_the_servers_words(
+    script: Script, cluster: Cluster, status: int
+) -> None:
     script.answer(JOBS, refusal(status, 'cannot create resource "jobs"'))
-    async with serving(script, tmp_path) as cluster:
-        with pytest.raises(ApiRefused, match='cannot create resource "jobs"') as caught:
-            await cluster.create(JOBS, {})
+    with pytest.raises(ApiRefused, match='cannot create resource "jobs"') as caught:
+        await cluster.create(JOBS, {})
     assert caught.value.status == status
     assert len(script.requests) == 1
 
 
-async def test_a_proxy_that_answers_something_else_is_named(tmp_path: Path) -> None:
-    script = Script()
+async def test_a_proxy_that_answers_something_else_is_named(script: Script, cluster: Cluster) -> None:
     script.answer(JOBS, b"<html>log in first</html>")
-    async with serving(script, tmp_path) as cluster:
-        with pytest.raises(ApiUnreachable, match="with JSON, found '<html>log in first"):
-            await cluster.get(JOBS)
+    with pytest.raises(ApiUnreachable, match="with JSON, found '<html>log in first"):
+        await cluster.get(JOBS)
 
 
-async def test_expired_credentials_are_read_again_once(tmp_path: Path) -> None:
-    script = Script()
-
+async def test_expired_credentials_are_read_again_once(script: Script, tmp_path: Path) -> None:
     def check(request: Any) -> Any:
         sent = {name.lower(): value for name, value in request.headers.items()}
         return {} if sent["authorization"] == "Bearer new" else refusal(401, "Unauthorized")
@@ -358,14 +358,12 @@ async def test_a_kubeconfig_file_that_cannot_be_used_is_named(tmp_path: Path, te
         await open_cluster(str(tmp_path / "missing"), None)
 
 
-async def test_a_collection_is_listed_page_by_page(tmp_path: Path) -> None:
-    script = Script()
+async def test_a_collection_is_listed_page_by_page(script: Script, cluster: Cluster) -> None:
     script.answer(JOBS, page(job("a"), more="next"), page(job("b"), version="11"))
-    async with serving(script, tmp_path) as cluster:
-        pages, found = [], []
-        async for items, version in cluster.list(JOBS, {}):
-            pages.append(items)
-            found += [(item["metadata"]["name"], version) for item in items]
+    pages, found = [], []
+    async for items, version in cluster.list(JOBS, {}):
+        pages.append(items)
+        found += [(item["metadata"]["name"], version) for item in items]
     assert found == [("a", "10"), ("b", "11")]
     assert pages[0] == []  # its memory is free for the next one
     assert [query.get("continue") for query in script.asked(JOBS)] == [None, "next"]
@@ -373,13 +371,11 @@ async def test_a_collection_is_listed_page_by_page(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("answer", [{}, [], {"items": []}, {"items": None, "metadata": {}}, "log in first"])
-async def test_a_list_that_is_none_is_named(tmp_path: Path, answer: Any) -> None:
-    script = Script()
+async def test_a_list_that_is_none_is_named(script: Script, cluster: Cluster, answer: Any) -> None:
     script.answer(JOBS, json.dumps(answer).encode())
-    async with serving(script, tmp_path) as cluster:
-        with pytest.raises(ApiUnreachable, match="with a list, found"):
-            async for _ in cluster.list(JOBS, {}):
-                pass
+    with pytest.raises(ApiUnreachable, match="with a list, found"):
+        async for _ in cluster.list(JOBS, {}):
+            pass
 
 
 @pytest.mark.parametrize(
@@ -393,13 +389,13 @@ async def test_a_list_that_is_none_is_named(tmp_path: Path, answer: Any) -> None
         (lambda _: lines(torn=b'{"type": "ADDED", "obj'), ApiUnreachable),
     ],
 )
-async def test_how_a_watch_breaks(tmp_path: Path, answer: Callable[[Any], Any], error: type[Exception]) -> None:
-    script = Script()
+async def test_how_a_watch_breaks(
+    script: Script, cluster: Cluster, answer: Callable[[Any], Any], error: type[Exception]
+) -> None:
     script.answer(JOBS, answer)
-    async with serving(script, tmp_path) as cluster:
-        with pytest.raises(error):
-            async for _ in cluster.watch(JOBS, {}, "10"):
-                pass
+    with pytest.raises(error):
+        async for _ in cluster.watch(JOBS, {}, "10"):
+            pass
 
 
 # ---- what a namespace has, across watches that break
@@ -451,8 +447,9 @@ def held() -> kmock.Response:
     return kmock.Response(status=200, payload=wait())
 
 
-async def test_a_watch_that_ends_continues_from_its_last_change_without_a_new_list(tmp_path: Path) -> None:
-    script = Script()
+async def test_a_watch_that_ends_continues_from_its_last_change_without_a_new_list(
+    script: Script, tmp_path: Path
+) -> None:
     script.answer(
         JOBS,
         page(job("a"), version="10"),
@@ -470,8 +467,9 @@ async def test_a_watch_that_ends_continues_from_its_last_change_without_a_new_li
     assert [query.get("allowWatchBookmarks") for query in asked] == [None, "true", "true", "true"]
 
 
-async def test_after_410_a_namespace_is_listed_again_and_what_is_missing_is_gone(tmp_path: Path) -> None:
-    script = Script()
+async def test_after_410_a_namespace_is_listed_again_and_what_is_missing_is_gone(
+    script: Script, tmp_path: Path
+) -> None:
     script.answer(
         JOBS,
         page(job("a"), job("b"), version="10"),
@@ -483,8 +481,7 @@ async def test_after_410_a_namespace_is_listed_again_and_what_is_missing_is_gone
         await until_names(view, "bc")
 
 
-async def test_a_list_whose_next_page_has_expired_begins_anew(tmp_path: Path) -> None:
-    script = Script()
+async def test_a_list_whose_next_page_has_expired_begins_anew(script: Script, tmp_path: Path) -> None:
     script.answer(
         JOBS,
         page(job("a"), version="10", more="next"),
@@ -500,9 +497,8 @@ async def test_a_list_whose_next_page_has_expired_begins_anew(tmp_path: Path) ->
 
 
 async def test_objects_that_are_none_are_reported_and_listed_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    script: Script, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    script = Script()
     script.answer(
         JOBS,
         page(job("a"), version="10"),
@@ -516,8 +512,7 @@ async def test_objects_that_are_none_are_reported_and_listed_again(
     assert "an object is malformed: KeyError('metadata')" in caplog.text
 
 
-async def test_a_refused_watch_continues_where_it_was_without_a_new_list(tmp_path: Path) -> None:
-    script = Script()
+async def test_a_refused_watch_continues_where_it_was_without_a_new_list(script: Script, tmp_path: Path) -> None:
     busy = refusal(500, "etcd is busy")
     script.answer(JOBS, page(job("a"), version="10"), busy, lines(("ADDED", job("b", "12"))), lambda _: held())
     async with watching(script, tmp_path) as view:
@@ -525,8 +520,9 @@ async def test_a_refused_watch_continues_where_it_was_without_a_new_list(tmp_pat
     assert ["watch" in query for query in script.asked(JOBS)][:3] == [False, True, True]
 
 
-async def test_a_pod_that_does_not_end_in_time_is_overdue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = Script()
+async def test_a_pod_that_does_not_end_in_time_is_overdue(
+    script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     script.answer(JOBS, page(job("a"), version="10"), lambda _: held())
     metadata = {"name": "a-1", "uid": "pod", "labels": {"proctor/job": "a"}, "resourceVersion": "11"}
     metadata |= {"creationTimestamp": "2026-11-24T00:00:00Z", "deletionTimestamp": "2026-11-24T00:01:00Z"}
@@ -539,8 +535,9 @@ async def test_a_pod_that_does_not_end_in_time_is_overdue(tmp_path: Path, monkey
                 await asyncio.sleep(0.01)
 
 
-async def test_what_was_just_created_or_deleted_is_known_before_its_watch_says_so(tmp_path: Path) -> None:
-    script = Script()
+async def test_what_was_just_created_or_deleted_is_known_before_its_watch_says_so(
+    script: Script, tmp_path: Path
+) -> None:
     script.answer(JOBS, page(job("a"), version="10"), lambda _: held())
     async with watching(script, tmp_path) as view:
         await until_names(view, "a")
@@ -551,12 +548,10 @@ async def test_what_was_just_created_or_deleted_is_known_before_its_watch_says_s
         assert [seen.job_id for seen in await view.list()] == ["a"]
 
 
-async def test_of_the_log_of_one_container_the_end_is_read_up_to_a_limit(tmp_path: Path) -> None:
-    script = Script()
+async def test_of_the_log_of_one_container_the_end_is_read_up_to_a_limit(script: Script, cluster: Cluster) -> None:
     script.answer(f"{PODS}/pod/log", kmock.Response(status=200, payload=b"the end\n"))
-    async with serving(script, tmp_path) as cluster:
-        assert await cluster.read_log("ml", "pod", "trial", tail_lines=20) == b"the end\n"
-        await cluster.read_log("ml", "pod", "trial", tail_lines=20_000, limit_bytes=1 << 24)
+    assert await cluster.read_log("ml", "pod", "trial", tail_lines=20) == b"the end\n"
+    await cluster.read_log("ml", "pod", "trial", tail_lines=20_000, limit_bytes=1 << 24)
     assert script.asked(f"{PODS}/pod/log") == [
         {"container": "trial", "tailLines": "20", "limitBytes": "65536"},
         {"container": "trial", "tailLines": "20000", "limitBytes": "16777216"},
