@@ -22,7 +22,7 @@ HANGING = "echo begun >> {begun}; sleep 3600"
 
 PLACES = listed(places.OF_A_JOB_KEEPER)
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 
 def in_chaos(place: str, *, unless: str = "") -> Any:

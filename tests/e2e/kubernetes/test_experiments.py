@@ -113,6 +113,7 @@ def test_a_trial_whose_pod_is_evicted_continues_from_its_checkpoint(cluster: Clu
     assert first["end_reason"] == "PREEMPTED"
 
 
+@pytest.mark.thorough
 def test_an_experiment_that_is_deleted_after_a_kill_leaves_nothing(cluster: Cluster, manager: RealManager) -> None:
     cluster.add_node("node")
     experiment_id = manager.create(TRIAL, 60, trainingService=service(), trialConcurrency=3, maxTrialNumber=3)
@@ -125,7 +126,8 @@ def test_an_experiment_that_is_deleted_after_a_kill_leaves_nothing(cluster: Clus
     manager.poll_for(lambda: not objects(cluster), "an empty namespace")
 
 
-@pytest.mark.parametrize("side", ["before", pytest.param("after", marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("side", ["before", "after"])
 def test_a_manager_that_dies_between_the_deletion_of_jobs_and_of_their_anchor_leaves_nothing_in_the_end(
     cluster: Cluster, tmp_path: Path, side: str
 ) -> None:
@@ -143,6 +145,7 @@ def test_a_manager_that_dies_between_the_deletion_of_jobs_and_of_their_anchor_le
         manager.poll_for(lambda: not objects(cluster), "an empty namespace")
 
 
+@pytest.mark.thorough
 def test_doctor_and_platform_clean_look_at_the_cluster_of_a_configuration(
     cluster: Cluster, manager: RealManager
 ) -> None:

@@ -1,31 +1,21 @@
-"""The cluster of the tests behaves as a real one does."""
+"""The cluster of the tests behaves as a real one does, in what the tests of platform kubernetes do not show."""
 
 from pathlib import Path
 
 import pytest
-from fakes.kubernetes.api import ApiError, Object
 from fakes.kubernetes.cluster import Cluster
-from fakes.kubernetes.jobs import IMAGE, SLEEP, start_job, start_running, state_of, wait_for_end, wait_for_pod
-from fakes.kubernetes.node_agent import GPU
+from fakes.kubernetes.jobs import IMAGE, start_job, state_of, wait_for_end, wait_for_pod
 from fakes.machines.processes import in_namespace_of
 
-
-def read_log(cluster: Cluster, pod: str) -> str:
-    """What a pod has written, nothing if it has not started."""
-    try:
-        return cluster.log(pod)
-    except ApiError as error:
-        return "" if "is waiting to start: ContainerCreating" in error.message else error.message
+pytestmark = pytest.mark.thorough
 
 
-def limits(**amounts: str) -> Object:
-    return {"limits": {name.replace("gpu", GPU): amount for name, amount in amounts.items()}}
-
-
-def test_a_job_runs_as_pid_1_on_files_that_reach_nothing_of_this_machine(cluster: Cluster) -> None:
+def test_a_job_runs_as_pid_1_on_files_that_reach_nothing_of_this_machine_and_says_how_it_ends(cluster: Cluster) -> None:
     cluster.add_node("node")
     script = "echo $$$$; hostname; pwd; touch /proctor-was-here; echo done > /dev/termination-log; kill $$$$; exit 0"
     start_job(cluster, "job", script, workingDir="/of/its/own")
+    start_job(cluster, "failing", "echo why; exit 3", terminationMessagePolicy="FallbackToLogsOnError")
+    start_job(cluster, "killed", "kill -9 1; sh -c 'kill -9 $$$$'")
     assert wait_for_end(cluster, "job") == "Complete"
     (pod,) = cluster.pods_of("job")
     name = pod["metadata"]["name"]
@@ -35,16 +25,9 @@ def test_a_job_runs_as_pid_1_on_files_that_reach_nothing_of_this_machine(cluster
     assert (ended["exitCode"], ended["reason"], ended["message"]) == (0, "Completed", "done\n")
     assert not Path("/proctor-was-here").exists()
     assert not Path("/of/its/own").exists()
-
-
-def test_a_job_that_fails_has_its_exit_code_and_the_end_of_its_log(cluster: Cluster) -> None:
-    cluster.add_node("node")
-    start_job(cluster, "job", "echo why; exit 3", terminationMessagePolicy="FallbackToLogsOnError")
-    start_job(cluster, "killed", "kill -9 1; sh -c 'kill -9 $$$$'")
-    assert wait_for_end(cluster, "job") == "Failed"
-    ended = state_of(cluster.pods_of("job")[0])["terminated"]
+    assert [wait_for_end(cluster, job) for job in ("failing", "killed")] == ["Failed", "Failed"]
+    ended = state_of(cluster.pods_of("failing")[0])["terminated"]
     assert (ended["exitCode"], ended["reason"], ended["message"]) == (3, "Error", "why\n")
-    assert wait_for_end(cluster, "killed") == "Failed"
     assert state_of(cluster.pods_of("killed")[0])["terminated"]["exitCode"] == 137
 
 
@@ -93,46 +76,3 @@ def test_a_pod_that_is_deleted_has_its_grace(cluster: Cluster) -> None:
         cluster.delete(cluster.path("jobs", job), {"propagationPolicy": "Foreground"})
     cluster.until(lambda: not cluster.list("jobs") and not cluster.list("pods"))
     assert not [process for processes in inside for process in processes if Path(f"/proc/{process.pid}").exists()]
-
-
-def test_a_node_has_as_many_gpus_as_it_says(cluster: Cluster) -> None:
-    node = cluster.add_node("node", gpus=4)
-    for name in "abc":
-        start_job(cluster, name, "echo $NVIDIA_VISIBLE_DEVICES; " + SLEEP, resources=limits(gpu="2"))
-    pods = cluster.until(lambda: len(node.agent.runners) == 2 and list(node.agent.runners.values()))
-    logs = [cluster.until(lambda pod=pod: read_log(cluster, pod.name)) for pod in pods]
-    assert len({uuid for line in logs for uuid in line.strip().split(",")}) == 4
-    waiting = cluster.until(lambda: cluster.list("pods", fieldSelector="spec.nodeName="))
-    said = [each["message"] for each in waiting[0]["status"]["conditions"] if each["type"] == "PodScheduled"]
-    assert "Insufficient nvidia.com/gpu" in said[0]
-
-
-def test_a_command_can_be_run_in_a_container(cluster: Cluster) -> None:
-    cluster.add_node("node")
-    pod = start_running(cluster, "job", "echo of the pod > /file; exec sleep 600", env=[{"name": "A", "value": "b"}])
-    assert (
-        cluster.kubectl("exec", "-i", pod, "--", "sh", "-c", "cat /file -; echo $A", text="in\n")
-        == "of the pod\nin\nb\n"
-    )
-    with pytest.raises(AssertionError, match="exit code 3"):
-        cluster.kubectl("exec", pod, "--", "sh", "-c", "exit 3")
-
-
-def test_a_user_has_the_rights_that_the_test_gives(cluster: Cluster) -> None:
-    with pytest.raises(AssertionError, match="Forbidden"):
-        cluster.kubectl("get", "pods", user="person")
-    cluster.grant("person", [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}])
-    assert cluster.kubectl("get", "pods", user="person") == ""
-    cluster.grant("person", [])
-    cluster.until(lambda: not cluster.is_allowed("person", "list", "pods"))
-
-
-def test_a_pod_has_the_account_of_its_namespace(cluster: Cluster) -> None:
-    cluster.add_node("node")
-    folder = "/var/run/secrets/kubernetes.io/serviceaccount"
-    url = "https://$KUBERNETES_SERVICE_HOST:$KUBERNETES_SERVICE_PORT/api/v1/namespaces"
-    asked = f'curl -s --cacert {folder}/ca.crt -H "Authorization: Bearer $(cat {folder}/token)" {url}'
-    start_job(cluster, "job", f"{asked} | grep -o 'system:serviceaccount:[a-z0-9:-]*'")
-    assert wait_for_end(cluster, "job") == "Complete"
-    (pod,) = cluster.pods_of("job")
-    assert f"system:serviceaccount:{cluster.namespace}:default" in cluster.log(pod["metadata"]["name"])

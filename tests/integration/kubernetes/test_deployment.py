@@ -9,8 +9,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
-import httpx
 import pytest
 from fakes.documentation import ROOT
 from fakes.kubernetes.api import Object
@@ -40,6 +41,8 @@ CONFIG = {
     "tuner": {"name": "Random"},
 }
 POD = "manager"
+
+pytestmark = pytest.mark.thorough
 
 
 def free_port() -> int:
@@ -125,7 +128,11 @@ class DeployedManager:
     def ask(self, path: str, host: str, token: str = "") -> int:
         """The status with which a request without the client is answered that names a host."""
         headers = {"Host": host} | ({"Authorization": f"Bearer {token}"} if token else {})
-        return httpx.get(f"http://127.0.0.1:{self._ports[0]}{path}", headers=headers).status_code
+        try:
+            with urlopen(Request(f"http://127.0.0.1:{self._ports[0]}{path}", headers=headers)) as answer:
+                return int(answer.status)
+        except HTTPError as error:
+            return int(error.code)
 
     def until_done(self, experiment_id: str) -> list[Object]:
         """Its trials, once it is over."""
@@ -165,23 +172,9 @@ def deployed(cluster: Cluster, tmp_path: Path) -> Iterator[DeployedManager]:
         yield manager
 
 
-def test_a_manager_in_the_cluster_runs_trials_with_the_rights_of_its_role(deployed: DeployedManager) -> None:
-    experiment = deployed.create()
-    assert [row["status"] for row in deployed.until_done(experiment)] == ["SUCCEEDED", "SUCCEEDED"]
-    with Client(deployed.url, TOKENS["readonly-token"]) as reader:
-        assert len(list(reader.trials(experiment))) == 2
-        with pytest.raises(ClientError, match="read-only"):
-            reader.stop_experiment(experiment)
-    assert (deployed.home / "token").read_text().strip() == TOKENS["token"]
-    pod, reader_token = "10.32.0.7:8080", TOKENS["readonly-token"]  # probes and Prometheus know no name of it
-    assert [deployed.ask(path, pod) for path in ("/api/v1/health", "/proctor/api/v1/health")] == [200, 200]
-    assert [deployed.ask("/metrics", pod, token) for token in (reader_token, "")] == [200, 401]
-    assert deployed.ask("/api/v1/health", f"proctor-manager.{deployed.cluster.namespace}.svc:8080") == 200
-    assert deployed.ask("/api/v1/health", "attacker.example.org") == 403
-    deployed.cluster.until(lambda: not deployed.cluster.list("jobs"))
-
-
-def test_trials_keep_running_while_the_managers_pod_is_replaced(deployed: DeployedManager) -> None:
+def test_a_manager_in_the_cluster_runs_trials_with_the_rights_of_its_role_and_they_outlive_its_pod(
+    deployed: DeployedManager,
+) -> None:
     shared = deployed.cluster.add_claim("data")
     experiment = deployed.create("/data/go", mounts=[{"claim": "data", "path": "/data"}])
 
@@ -197,3 +190,14 @@ def test_trials_keep_running_while_the_managers_pod_is_replaced(deployed: Deploy
     rows = deployed.until_done(experiment)
     assert [row["status"] for row in rows] == ["SUCCEEDED", "SUCCEEDED"]
     assert [len(list(deployed.client.jobs(row["id"]))) for row in rows] == [1, 1]
+    with Client(deployed.url, TOKENS["readonly-token"]) as reader:
+        assert len(list(reader.trials(experiment))) == 2
+        with pytest.raises(ClientError, match="read-only"):
+            reader.stop_experiment(experiment)
+    assert (deployed.home / "token").read_text().strip() == TOKENS["token"]
+    pod, reader_token = "10.32.0.7:8080", TOKENS["readonly-token"]  # probes and Prometheus know no name of it
+    assert [deployed.ask(path, pod) for path in ("/api/v1/health", "/proctor/api/v1/health")] == [200, 200]
+    assert [deployed.ask("/metrics", pod, token) for token in (reader_token, "")] == [200, 401]
+    assert deployed.ask("/api/v1/health", f"proctor-manager.{deployed.cluster.namespace}.svc:8080") == 200
+    assert deployed.ask("/api/v1/health", "attacker.example.org") == 403
+    deployed.cluster.until(lambda: not deployed.cluster.list("jobs"))

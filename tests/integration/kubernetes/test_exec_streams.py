@@ -11,7 +11,7 @@ from integration.kubernetes.harness import KubernetesHarness, Scene
 from proctor.training_services.base import EndReason
 from proctor.training_services.testing import COMMANDS, FINAL_VALUE, VALUES, Behavior, Recorder, serving
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 REPORTED = [*(("intermediate", value) for value in VALUES), ("final", FINAL_VALUE)]
 
 

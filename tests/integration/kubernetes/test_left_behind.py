@@ -30,7 +30,7 @@ from proctor.trial_keeper.pod_output import (
 )
 from proctor.trial_keeper.protocol import Chunk, End, EndReason, Exit, JobReport, ReportHeader
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 
 
 @pytest.fixture
@@ -94,11 +94,12 @@ def found(steps: Sequence[CheckStep]) -> dict[str, tuple[str, str]]:
 
 
 @pytest.mark.parametrize("is_direct", [True, False])
-async def test_a_check_sends_a_pod_that_connects_and_leaves_nothing(
+async def test_a_check_sends_a_pod_that_connects_and_leaves_nothing_of_an_earlier_check_either(
     cluster: Cluster, tmp_path: Path, is_direct: bool
 ) -> None:
     node = cluster.add_node("node")
     async with KubernetesHarness(cluster, tmp_path, is_direct=is_direct).opened() as harness:
+        leave(harness, "doctor.0123abcd")
         steps = found(await harness.provider.inspect(harness.settings, {}, trial_gpu_number=0))
         assert {name: verdict for name, (verdict, _) in steps.items()} == dict.fromkeys(
             ("cluster", "rights", "manager", "pod"), "ok"
@@ -111,8 +112,13 @@ async def test_a_check_names_what_keeps_the_pod_from_running(
     harness: KubernetesHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await harness.reattached()
-    monkeypatch.setattr("proctor.training_services.kubernetes.probing.PATIENCE_SECONDS", 3.0)
     harness.cluster.add_node("node", gpus=1)
+    harness.cluster.lose_image("example/trial:1", "repository does not exist")
+    steps = found(await harness.provider.inspect(harness.settings, {}, trial_gpu_number=0))  # it does not wait
+    assert steps["pod"][0] == "fail", steps
+    assert steps["pod"][1].startswith("it cannot run: ImagePullBackOff: ")
+    harness.cluster.find_image("example/trial:1")
+    monkeypatch.setattr("proctor.training_services.kubernetes.probing.PATIENCE_SECONDS", 3.0)
     steps = found(await harness.provider.inspect(harness.settings, {}, trial_gpu_number=2))
     assert steps["pod"][0] == "note", steps
     assert "Insufficient nvidia.com/gpu" in steps["pod"][1]
@@ -128,15 +134,6 @@ async def test_a_check_names_what_keeps_the_pod_from_running(
     assert steps["pod"][0] == "note", steps
     assert "exceeded quota" in steps["pod"][1]
     assert await harness.leftovers() == []
-
-
-async def test_a_check_does_not_wait_for_an_image_that_cannot_be_pulled(harness: KubernetesHarness) -> None:
-    await harness.reattached()
-    harness.cluster.add_node("node")
-    harness.cluster.lose_image("example/trial:1", "repository does not exist")
-    steps = found(await harness.provider.inspect(harness.settings, {}, trial_gpu_number=0))
-    assert steps["pod"][0] == "fail", steps
-    assert steps["pod"][1].startswith("it cannot run: ImagePullBackOff: ")
 
 
 @pytest.mark.parametrize(
@@ -157,15 +154,7 @@ def test_what_a_pod_waits_for_comes_by_itself_or_needs_a_change(detail: str, is_
     assert needs_change(detail) is is_needed
 
 
-async def test_a_check_removes_what_an_earlier_one_has_left(harness: KubernetesHarness) -> None:
-    await harness.reattached()
-    harness.cluster.add_node("node")
-    leave(harness, "doctor.0123abcd")
-    assert found(await harness.provider.inspect(harness.settings, {}, trial_gpu_number=0))["pod"][0] == "ok"
-    assert await harness.leftovers() == []
-
-
-async def test_a_check_is_left_alone_while_it_runs_and_removes_its_objects_when_it_is_canceled(
+async def test_a_check_is_left_alone_while_it_runs_and_removes_its_objects_when_it_is_canceled_if_it_can(
     harness: KubernetesHarness,
 ) -> None:
     await harness.reattached()
@@ -178,15 +167,11 @@ async def test_a_check_is_left_alone_while_it_runs_and_removes_its_objects_when_
         assert len(await anchors(harness)) == 1
         check.cancel()
     assert await harness.leftovers() == []
-
-
-async def test_a_canceled_check_ends_also_while_the_api_server_is_away(harness: KubernetesHarness) -> None:
-    await harness.reattached()
     async with asyncio.TaskGroup() as group:
         check = group.create_task(harness.provider.inspect(harness.settings, {}, trial_gpu_number=0), name="check")
         await harness.until(lambda: harness.cluster.list("jobs"))
         check.cancel()
-        harness.cluster.gate.close()
+        harness.cluster.gate.close()  # it ends all the same
     harness.cluster.gate.open()
     assert check.cancelled()
 
@@ -309,24 +294,24 @@ async def test_what_ended_while_the_manager_was_away_is_read_from_log_and_termin
     assert records(rotated.job_id) == [first, final]
 
 
-@pytest.mark.parametrize(("status", "is_gone"), [(429, False), (500, False), (404, True), (400, True)])
 async def test_reports_in_a_log_that_cannot_be_read_now_are_not_given_up(
-    harness: KubernetesHarness, monkeypatch: pytest.MonkeyPatch, status: int, is_gone: bool
+    harness: KubernetesHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     metadata = {"name": "pod", "uid": "1", "creationTimestamp": "2026-11-24T00:00:00Z"}
+    refusals = [429, 500, 404, 400]
 
     async def refuse(*_: object, **__: object) -> bytes:
-        raise ApiRefused(status, "", "not now")
+        raise ApiRefused(refusals.pop(0), "", "not now")
 
     monkeypatch.setattr(NamespaceView, "first_pod", lambda *_: read_pod({"metadata": metadata, "spec": {}}))
     monkeypatch.setattr(ApiServer, "read_log", refuse)
     seen = PlatformJob("T.1", "t", harness.experiment_id, PlatformStatus.ENDED, 0.0)
-    if is_gone:
-        assert await harness.service.read_left_report(seen, is_last=False) is None
-    else:
-        with pytest.raises(ApiRefused):
+    for _ in (429, 500):
+        with pytest.raises(ServiceUnavailable):
             await harness.service.read_left_report(seen, is_last=False)
-        assert await harness.service.read_left_report(seen, is_last=True) is None
+    for _ in (404, 400):  # it is gone
+        assert await harness.service.read_left_report(seen, is_last=False) is None
+    assert not refusals
 
 
 async def test_what_changes_between_a_list_and_its_watch_is_not_missed(harness: KubernetesHarness) -> None:
@@ -344,33 +329,32 @@ async def test_what_changes_between_a_list_and_its_watch_is_not_missed(harness: 
         break
 
 
-@pytest.mark.parametrize("turns", range(4))
-async def test_a_service_that_is_canceled_while_a_job_changes_ends_at_once(
-    harness: KubernetesHarness, turns: int
-) -> None:
+async def test_a_service_that_is_canceled_while_a_job_changes_ends_at_once(harness: KubernetesHarness) -> None:
     view = await harness.provider.view(KubernetesSettings.read(harness.settings), harness.experiment_id)
     manifests = ExperimentManifests(
         harness.provider.names, harness.experiment_id, KubernetesSettings.read({"image": "i"}), "1"
     )
     anchor = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "anchor", "uid": "1"}}
-    job = manifests.job(harness.form_of("true"), keeper_id="k", keeper_sha256="0" * 64, owner=anchor)
-    job["metadata"] |= {"uid": "2", "creationTimestamp": "2026-11-24T00:00:00Z"}
     assert await harness.service.list_keepers() == []
 
     async def follow() -> None:
         async for _ in harness.service.watch_keepers():
             pass
 
-    async with asyncio.TaskGroup() as group:
-        following = group.create_task(follow(), name="changes on the platform")
-        await asyncio.sleep(0.05)
-        view.note_created(job)
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        following.cancel()
-        _, pending = await asyncio.wait({following}, timeout=10)
-        following.cancel()
-    assert not pending
+    for turns in range(4):
+        form = harness.form_of("true", f"job{turns}")
+        job = manifests.job(form, keeper_id="k", keeper_sha256="0" * 64, owner=anchor)
+        job["metadata"] |= {"uid": f"{turns}", "creationTimestamp": "2026-11-24T00:00:00Z"}
+        async with asyncio.TaskGroup() as group:
+            following = group.create_task(follow(), name="changes on the platform")
+            await asyncio.sleep(0.05)
+            view.note_created(job)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            following.cancel()
+            _, pending = await asyncio.wait({following}, timeout=10)
+            following.cancel()
+        assert not pending
 
 
 def watches() -> list[str]:

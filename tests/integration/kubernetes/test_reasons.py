@@ -14,7 +14,7 @@ from integration.kubernetes.harness import KubernetesHarness, Scene
 from proctor.training_services.base import EndReason, TrialJobStatus
 from proctor.training_services.testing import COMMANDS, VALUES, Behavior, serving
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 
 
 @pytest.fixture
@@ -27,42 +27,40 @@ async def in_thread(call: Any, *arguments: Any, **options: Any) -> Any:
     return await asyncio.to_thread(call, *arguments, **options)
 
 
-async def test_a_trial_waits_for_gpus_in_the_words_of_the_scheduler_and_another_one_runs(
+async def test_a_trial_waits_in_the_words_of_the_cluster_and_at_most_for_the_pending_timeout(
     harness: KubernetesHarness,
 ) -> None:
-    harness.cluster.add_node("gpu", gpus=1)
+    cluster, service = harness.cluster, harness.service
+    cluster.add_node("gpu", gpus=1)
     scene = Scene(harness)
-    async with serving(harness.service):
-        big = await scene.submit(harness.form_of("true", "big", gpus=2))
-        small = await scene.submit(harness.form_of('echo "$NVIDIA_VISIBLE_DEVICES" | grep -q GPU-', "small", gpus=1))
+    async with serving(service):
+        big = await scene.submit(harness.form_of("true", "big", gpu_number=2))
+        small = await scene.submit(
+            harness.form_of('echo "$NVIDIA_VISIBLE_DEVICES" | grep -q GPU-', "small", gpu_number=1)
+        )
         await scene.waits(big, "Insufficient nvidia.com/gpu")
-        assert (await scene.ends(small))[0] is EndReason.EXITED_OK
-        await harness.service.cancel_trial_job(big.job_id)
+        assert (await scene.ends(small))[0] is EndReason.EXITED_OK  # another one that fits runs
+        await service.cancel_trial_job(big.job_id)
         assert await scene.ends(big) == (EndReason.CANCELED, "stopped before it was started")
 
+        cluster.lose_image("example/trial:1", "repository does not exist")
+        pulling = await scene.submit(harness.form(Behavior.REPORT, "pulling"))
+        await scene.waits(pulling, "ErrImagePull", "repository does not exist")
+        cluster.find_image("example/trial:1")
+        assert (await scene.ends(pulling))[0] is EndReason.EXITED_OK
 
-async def test_a_trial_waits_for_an_image_that_cannot_be_pulled_and_runs_once_it_can(
-    harness: KubernetesHarness,
-) -> None:
-    harness.cluster.add_node("node")
-    harness.cluster.lose_image("example/trial:1", "repository does not exist")
-    scene = Scene(harness)
-    async with serving(harness.service):
-        form = await scene.submit(harness.form(Behavior.REPORT))
-        await scene.waits(form, "ErrImagePull", "repository does not exist")
-        harness.cluster.find_image("example/trial:1")
-        assert (await scene.ends(form))[0] is EndReason.EXITED_OK
-
-
-async def test_a_trial_waits_for_a_quota(harness: KubernetesHarness) -> None:
-    harness.cluster.add_node("node")
-    await in_thread(harness.cluster.set_quota, pods="0")
-    scene = Scene(harness)
-    async with serving(harness.service):
-        form = await scene.submit(harness.form(Behavior.REPORT))
-        await scene.waits(form, "exceeded quota")
-        await harness.service.cancel_trial_job(form.job_id)
-        await scene.ends(form)
+        await in_thread(cluster.set_quota, pods="0")
+        refused = await scene.submit(harness.form(Behavior.REPORT, "refused"))
+        await scene.waits(refused, "exceeded quota")
+        await service.cancel_trial_job(refused.job_id)
+        await scene.ends(refused)
+        await service.set_cluster_metadata("pending_timeout_seconds", 1.0)
+        late = await scene.submit(harness.form(Behavior.REPORT, "late"))
+        reason, detail = await scene.ends(late)
+    assert reason is EndReason.UNPLACEABLE
+    assert detail.startswith("it waited for 1 s, which is pendingTimeout: ")
+    await service.clean_up()
+    assert await harness.leftovers() == []
 
 
 async def test_a_trial_waits_for_a_claim_that_is_missing_and_then_sees_what_is_in_it(
@@ -76,18 +74,6 @@ async def test_a_trial_waits_for_a_claim_that_is_missing_and_then_sees_what_is_i
         await scene.waits(form, 'persistentvolumeclaim "datasets" not found')
         (await in_thread(cluster.add_claim, "datasets") / "list").write_text("cats\n")
         assert (await scene.ends(form))[0] is EndReason.EXITED_OK
-
-
-async def test_a_trial_waits_at_most_for_the_pending_timeout(harness: KubernetesHarness) -> None:
-    await harness.service.set_cluster_metadata("pending_timeout_seconds", 1.0)
-    scene = Scene(harness)
-    async with serving(harness.service):
-        form = await scene.submit(harness.form(Behavior.REPORT))
-        reason, detail = await scene.ends(form)
-    assert reason is EndReason.UNPLACEABLE
-    assert detail.startswith("it waited for 1 s, which is pendingTimeout: ")
-    await harness.service.clean_up()
-    assert await harness.leftovers() == []
 
 
 async def test_a_pod_that_does_not_reach_the_manager_says_so(harness: KubernetesHarness) -> None:
@@ -118,37 +104,30 @@ async def test_a_keeper_that_never_comes_up_ends_its_trial_with_the_end_of_its_l
     assert "it printed last: /bin/ls: " in detail
 
 
-async def test_a_trial_that_the_kernel_kills_for_memory_is_out_of_memory(harness: KubernetesHarness) -> None:
-    node = harness.cluster.add_node("node")
+async def test_a_pod_that_is_taken_away_costs_its_trial_nothing_and_one_that_takes_too_much_memory_does(
+    harness: KubernetesHarness,
+) -> None:
+    cluster = harness.cluster
+    node, drained = cluster.add_node("node"), cluster.add_node("drained")
+    await in_thread(drained.cordon)
     scene = Scene(harness)
     async with serving(harness.service):
-        form = await scene.run()
-        node.oom_kill(await harness.pod(form))
-        assert await scene.ends(form) == (
-            EndReason.OUT_OF_MEMORY,
-            f"the pod on node {node.name} used more memory than its limit (OOMKilled)",
-        )
-
-
-@pytest.mark.parametrize("how", ["evict", "run_out", "drain", "delete"])
-async def test_a_pod_that_is_taken_away_costs_its_trial_nothing(harness: KubernetesHarness, how: str) -> None:
-    node = harness.cluster.add_node("node")
-    scene = Scene(harness)
-    async with serving(harness.service):
-        form = await scene.run()
-        pod = await harness.pod(form)
-        match how:
-            case "evict":
-                await in_thread(harness.cluster.evict, pod)
-            case "run_out":
-                node.run_out(pod)
-            case "drain":
-                await in_thread(node.drain)
-            case "delete":
-                await in_thread(harness.cluster.delete, harness.cluster.path("pods", pod))
-        reason, detail = await scene.ends(form)
-        assert reason is EndReason.PREEMPTED, detail
-        assert detail
+        names = ("evicted", "run_out", "deleted", "killed", "drained")
+        forms = {name: await scene.run(name=name) for name in names[:-1]}
+        await in_thread(node.cordon)
+        await in_thread(drained.cordon, is_unschedulable=False)
+        forms["drained"] = await scene.run(name="drained")
+        pods = {name: await harness.pod(form) for name, form in forms.items()}
+        await in_thread(cluster.evict, pods["evicted"])
+        node.run_out(pods["run_out"])
+        await in_thread(cluster.delete, cluster.path("pods", pods["deleted"]))
+        node.oom_kill(pods["killed"])
+        await in_thread(drained.drain)
+        ends = {name: await scene.ends(form) for name, form in forms.items()}
+        out_of_memory = f"the pod on node {node.name} used more memory than its limit (OOMKilled)"
+        assert ends.pop("killed") == (EndReason.OUT_OF_MEMORY, out_of_memory)
+        assert {reason for reason, _ in ends.values()} == {EndReason.PREEMPTED}, ends
+        assert all(detail for _, detail in ends.values()), ends
         assert not await harness.processes()
 
 
@@ -180,37 +159,45 @@ async def test_a_second_pod_never_runs_the_job(harness: KubernetesHarness) -> No
     assert scene.recorder.statuses(form.job_id).count(TrialJobStatus.RUNNING) == 1
 
 
-@pytest.mark.parametrize(("is_reachable", "start_was_stored"), [(True, True), (False, True), (False, False)])
+RESTARTS = {"reachable": True, "silent": True, "not-stored": False}
+"""Jobs, and whether the manager has stored their start. All but the first one's keepers are silent."""
+
+
 async def test_after_a_restart_a_second_pod_does_not_run_the_job_of_a_first_one_that_the_cluster_has_forgotten(
-    cluster: Cluster, tmp_path: Path, is_reachable: bool, start_was_stored: bool
+    cluster: Cluster, tmp_path: Path
 ) -> None:
-    cluster.add_node("node")
-    cluster.add_node("other")
-    runs = await in_thread(cluster.add_claim, "runs") / "runs"
+    runs = await in_thread(cluster.add_claim, "runs")
     harness = KubernetesHarness(cluster, tmp_path, mounts=[{"path": "/runs", "claim": "runs"}])
+    forms = {name: harness.form_of(f"echo run >> /runs/{name}; sleep 600", name) for name in RESTARTS}
     async with harness.opened():
+        pods = {}
         async with serving(harness.service):
-            form = await Scene(harness).submit(harness.form_of("echo run >> /runs/runs; sleep 600"))
-            await harness.until(runs.exists)
-            pod = await harness.pod(form)
+            for name, form in forms.items():  # each on a node of its own, which is cut off later
+                node = cluster.add_node(name)
+                await Scene(harness).submit(form)
+                await harness.until((runs / name).exists)
+                pods[name] = await harness.pod(form)
+                await in_thread(node.cordon)
         await harness.close()
-        node = await in_thread(cluster.node_of, pod)
-        if not is_reachable:
-            os.kill(node.container(pod).pid, signal.SIGSTOP)
-        await in_thread(cluster.add_second_pod, harness.job_name(form))
-        await in_thread(cluster.delete, cluster.path("pods", pod), {"gracePeriodSeconds": 0})
-        assert await harness.pod(form) != pod
+        cluster.add_node("other")
+        for name, form in forms.items():
+            if name != "reachable":
+                os.kill(cluster.nodes[name].container(pods[name]).pid, signal.SIGSTOP)
+            await in_thread(cluster.add_second_pod, harness.job_name(form))
+            await in_thread(cluster.delete, cluster.path("pods", pods[name]), {"gracePeriodSeconds": 0})
+        for name, form in forms.items():
+            assert await harness.pod(form) != pods[name]
         await harness.open()
         scene = Scene(harness)
-        # as the manager announces it
-        harness.hub.expect(form.job_id, form.token, form.experiment_id, started=start_was_stored)
-        await harness.service.reattach([form], [])
+        for name, form in forms.items():  # as the manager announces it
+            harness.hub.expect(form.job_id, form.token, form.experiment_id, started=RESTARTS[name])
+        await harness.service.reattach(list(forms.values()), [])
         await harness.reattached()
         async with serving(harness.service):
-            reason, detail = await scene.ends(form)
+            ends = {name: await scene.ends(form) for name, form in forms.items()}
             await harness.until(lambda: not cluster.list("jobs"))
-    assert reason in {EndReason.NODE_LOST, EndReason.PREEMPTED}, detail
-    assert runs.read_text() == "run\n"
+    assert {reason for reason, _ in ends.values()} <= {EndReason.NODE_LOST, EndReason.PREEMPTED}, ends
+    assert [(runs / name).read_text() for name in RESTARTS] == ["run\n"] * len(RESTARTS)
 
 
 async def test_trials_are_unaffected_while_the_api_server_is_away(harness: KubernetesHarness) -> None:
