@@ -101,6 +101,14 @@ async def harness(tmp_path: Path, anyio_backend: str) -> AsyncIterator[FilesHarn
     harness.platform.close()
 
 
+@pytest.fixture
+def recorder(harness: FilesHarness) -> Recorder:
+    """It listens to the service."""
+    made = Recorder()
+    made.listen(harness.service)
+    return made
+
+
 async def run_job(harness: FilesHarness, recorder: Recorder, form: TrialJobForm) -> JobStart | None:
     """Run a job to its end and until its pod is removed; where it began."""
     await harness.service.submit_trial_job(form)
@@ -115,13 +123,14 @@ async def read(harness: FilesHarness, form: TrialJobForm, path: str) -> bytes:
     return await harness.service.read_job_file(form, path, 0, 1000)
 
 
-async def test_the_code_is_sent_and_logs_are_read_while_the_job_runs_and_afterwards(harness: FilesHarness) -> None:
+async def test_the_code_is_sent_and_logs_are_read_while_the_job_runs_and_afterwards(
+    harness: FilesHarness, recorder: Recorder
+) -> None:
     (harness.directory / "code" / "data").mkdir()
     (harness.directory / "code" / "data" / "names").write_text("a, b")
     (harness.directory / "code" / ".proctorignore").write_text("weights\n")
     (harness.directory / "code" / "weights").write_text("too large to travel")
-    gate, recorder = harness.directory / "gate", Recorder()
-    recorder.listen(harness.service)
+    gate = harness.directory / "gate"
     command = f"cat data/names; pwd >&2; ls > $PROCTOR_OUTPUT_DIR/ls; while [ ! -e {gate} ]; do sleep 0.02; done"
     form = harness.form_of(command)
     async with serving(harness.service):
@@ -151,9 +160,8 @@ async def test_code_that_cannot_be_sent_is_refused(harness: FilesHarness) -> Non
 
 async def test_checkpoints_of_a_job_that_is_over_are_here_and_the_next_job_continues_from_one(
     harness: FilesHarness,
+    recorder: Recorder,
 ) -> None:
-    recorder = Recorder()
-    recorder.listen(harness.service)
     first = harness.job(saves=2, size=LARGE)
     async with serving(harness.service):
         await run_job(harness, recorder, first)
@@ -169,9 +177,7 @@ async def test_checkpoints_of_a_job_that_is_over_are_here_and_the_next_job_conti
     assert list((harness.trials_directory.parent / "checkpoint-archives").iterdir()) == []
 
 
-async def test_a_checkpoint_that_is_damaged_or_lost_is_passed_over(harness: FilesHarness) -> None:
-    recorder = Recorder()
-    recorder.listen(harness.service)
+async def test_a_checkpoint_that_is_damaged_or_lost_is_passed_over(harness: FilesHarness, recorder: Recorder) -> None:
     first = harness.job(saves=3)
     async with serving(harness.service):
         await run_job(harness, recorder, first)
@@ -190,9 +196,10 @@ async def test_a_checkpoint_that_is_damaged_or_lost_is_passed_over(harness: File
     )
 
 
-async def test_a_checkpoint_of_a_running_job_is_copied_once_and_deleted_everywhere(harness: FilesHarness) -> None:
-    gate, recorder = harness.directory / "gate", Recorder()
-    recorder.listen(harness.service)
+async def test_a_checkpoint_of_a_running_job_is_copied_once_and_deleted_everywhere(
+    harness: FilesHarness, recorder: Recorder
+) -> None:
+    gate = harness.directory / "gate"
     form = harness.job(saves=2, size=LARGE, gate=gate)
     async with serving(harness.service):
         await harness.service.submit_trial_job(form)
@@ -215,9 +222,10 @@ async def test_a_checkpoint_of_a_running_job_is_copied_once_and_deleted_everywhe
             await harness.service.copy_checkpoint(form, "output/checkpoints/2")
 
 
-async def test_a_clone_continues_from_the_checkpoint_of_a_job_that_runs(harness: FilesHarness) -> None:
-    gate, recorder = harness.directory / "gate", Recorder()
-    recorder.listen(harness.service)
+async def test_a_clone_continues_from_the_checkpoint_of_a_job_that_runs(
+    harness: FilesHarness, recorder: Recorder
+) -> None:
+    gate = harness.directory / "gate"
     donor = harness.job("donor", saves=2, size=LARGE, gate=gate)
     async with serving(harness.service):
         await harness.service.submit_trial_job(donor)
@@ -255,11 +263,11 @@ async def test_what_is_larger_than_the_limits_is_said_and_lost(harness: FilesHar
 
 
 async def test_a_pod_that_does_not_answer_is_removed_all_the_same(
-    harness: FilesHarness, monkeypatch: pytest.MonkeyPatch
+    harness: FilesHarness, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for limit in ("COLLECT_SECONDS", "LIST_SECONDS"):
         monkeypatch.setattr(departures, limit, 0.5)
-    recorder, stopped = Recorder(), []
+    stopped = []
 
     async def stop_keeper_process(job_id: str) -> None:
         pid = harness.platform.keeper_pid(job_id)
@@ -267,7 +275,6 @@ async def test_a_pod_that_does_not_answer_is_removed_all_the_same(
         os.kill(pid, signal.SIGSTOP)
         stopped.append(pid)
 
-    recorder.listen(harness.service)
     collect = harness.service._departures.collect
 
     async def collect_from_silence(job_id: str) -> None:
@@ -285,7 +292,7 @@ async def test_a_pod_that_does_not_answer_is_removed_all_the_same(
 
 
 async def test_a_checkpoint_is_fetched_although_small_files_and_a_newer_one_cannot_be(
-    harness: FilesHarness, monkeypatch: pytest.MonkeyPatch
+    harness: FilesHarness, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     collector = harness.service._departures._collector
     copy = collector.copy
@@ -300,8 +307,7 @@ async def test_a_checkpoint_is_fetched_although_small_files_and_a_newer_one_cann
 
     monkeypatch.setattr(collector, "collect", refuse)
     monkeypatch.setattr(collector, "copy", copy_but_the_second)
-    recorder, form = Recorder(), harness.job(saves=2, size=LARGE)
-    recorder.listen(harness.service)
+    form = harness.job(saves=2, size=LARGE)
     async with serving(harness.service):
         await harness.service.submit_trial_job(form)
         await recorder.end_of(form.job_id)
@@ -338,9 +344,8 @@ async def test_a_manager_that_finds_a_pod_of_a_job_that_is_over_collects_its_fil
         assert await read(harness, second, "stdout") == b"begins at 2\n"
 
 
-async def test_a_clean_up_collects_the_files_of_what_it_stops(harness: FilesHarness) -> None:
-    gate, recorder = harness.directory / "gate", Recorder()
-    recorder.listen(harness.service)
+async def test_a_clean_up_collects_the_files_of_what_it_stops(harness: FilesHarness, recorder: Recorder) -> None:
+    gate = harness.directory / "gate"
     form = harness.job(size=LARGE, gate=gate)
     async with serving(harness.service):
         await harness.service.submit_trial_job(form)
@@ -371,9 +376,9 @@ async def test_another_experiment_leaves_pods_alone_whose_files_are_not_collecte
         assert await harness.leftovers() == []
 
 
-async def test_what_a_trial_saves_when_its_pod_is_evicted_is_fetched_before_the_pod_ends(harness: FilesHarness) -> None:
-    recorder = Recorder()
-    recorder.listen(harness.service)
+async def test_what_a_trial_saves_when_its_pod_is_evicted_is_fetched_before_the_pod_ends(
+    harness: FilesHarness, recorder: Recorder
+) -> None:
     gate = harness.directory / "gate"
     form = harness.job(saves=1, size=LARGE, gate=gate)
     script = harness.directory / "code" / "trial.py"
@@ -397,9 +402,10 @@ async def test_what_a_trial_saves_when_its_pod_is_evicted_is_fetched_before_the_
         assert await read(harness, second, "stdout") == b"begins at 7\n"
 
 
-async def test_checkpoints_in_a_mounted_folder_are_verified_there_and_not_copied(harness: FilesHarness) -> None:
-    mounted, recorder = harness.directory / "claim", Recorder()
-    recorder.listen(harness.service)
+async def test_checkpoints_in_a_mounted_folder_are_verified_there_and_not_copied(
+    harness: FilesHarness, recorder: Recorder
+) -> None:
+    mounted = harness.directory / "claim"
     first = harness.job(size=LARGE)
     storage = mounted / "checkpoints" / harness.experiment_id / "first"
     first = replace(first, environment={ENV_CHECKPOINT_STORAGE: f"{storage}/1"})
@@ -436,13 +442,12 @@ async def test_checkpoints_in_a_mounted_folder_are_verified_there_and_not_copied
 
 
 async def test_a_job_to_whose_machine_nothing_can_be_brought_waits_and_is_given_back(
-    harness: FilesHarness, monkeypatch: pytest.MonkeyPatch
+    harness: FilesHarness, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(staging, "FIRST_PAUSE_SECONDS", 0.01)
     monkeypatch.setattr(staging, "LONGEST_PAUSE_SECONDS", 0.01)
     monkeypatch.setattr("proctor.training_services.files.code.hash_file", lambda path: "0" * 64)
-    form, recorder = harness.form_of("true"), Recorder()
-    recorder.listen(harness.service)
+    form = harness.form_of("true")
     async with serving(harness.service):
         await harness.service.submit_trial_job(form)
         end = await recorder.end_of(form.job_id)

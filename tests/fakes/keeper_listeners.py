@@ -34,7 +34,8 @@ async def listening_over_tls(hub: KeeperHub, listener: KeeperListener) -> AsyncI
 
 @asynccontextmanager
 async def serving(server: HttpServer, hub: KeeperHub, listener: socket.socket) -> AsyncIterator[None]:
-    """Serve keepers until the block ends."""
+    """Serve keepers until the block ends; then as a manager that is killed: what is open is cut off, however slowly the
+    other side would have closed it."""
     async with asyncio.TaskGroup() as group:
         group.create_task(server.serve_on(listener), name="keepers")
         await server.serving.wait()
@@ -42,4 +43,14 @@ async def serving(server: HttpServer, hub: KeeperHub, listener: socket.socket) -
             yield
         finally:
             hub.close()
+            cut_off(server)
             server.leave()
+    while server.server_state.connections:
+        cut_off(server)  # what was just being accepted
+        await asyncio.sleep(0)
+
+
+def cut_off(server: HttpServer) -> None:
+    """End all connections at once."""
+    for connection in tuple(server.server_state.connections):
+        connection.transport.abort()

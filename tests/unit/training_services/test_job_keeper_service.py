@@ -217,6 +217,13 @@ async def stage(anyio_backend: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
     stage.hub.close()
 
 
+@pytest.fixture
+async def served(stage: Stage) -> AsyncIterator[Stage]:
+    """Its service runs."""
+    async with serving(stage.service):
+        yield stage
+
+
 def how(end: StatusChange) -> tuple[EndReason, str]:
     assert end.exit is not None
     return end.exit.reason, end.detail
@@ -230,12 +237,11 @@ async def test_submitting_only_queues(stage: Stage) -> None:
         await stage.until(("start", "a.1"))
 
 
-async def test_a_keeper_that_registers_is_sent_its_launch(stage: Stage) -> None:
-    async with serving(stage.service):
-        await stage.service.submit_trial_job(stage.form())
-        await stage.register()
-        (launch,) = await stage.orders()
-        assert (launch.type, launch.order["job_id"], launch.order["command"]) == ("Launch", "a.1", "python trial.py")
+async def test_a_keeper_that_registers_is_sent_its_launch(served: Stage) -> None:
+    await served.service.submit_trial_job(served.form())
+    await served.register()
+    (launch,) = await served.orders()
+    assert (launch.type, launch.order["job_id"], launch.order["command"]) == ("Launch", "a.1", "python trial.py")
 
 
 async def test_a_platform_that_is_away_is_asked_again_and_says_why_once(stage: Stage) -> None:
@@ -292,14 +298,13 @@ async def test_a_removal_is_tried_again_until_the_platform_takes_it(stage: Stage
         await stage.until(("start", "a.1"), *[("stop", "a.1")] * 3)
 
 
-async def test_what_was_missed_while_nothing_was_watched_is_found_in_the_next_list(stage: Stage) -> None:
-    async with serving(stage.service):
-        await stage.submit()
-        stage.service.changes.put_nowait(seen("a.1", detail="0/3 nodes are available"))
-        await stage.recorder.waiting_of("a.1")
-        del stage.service.there["a.1"]
-        stage.service.changes.put_nowait(None)  # the watch has expired
-        found = how(await stage.recorder.end_of("a.1"))
+async def test_what_was_missed_while_nothing_was_watched_is_found_in_the_next_list(served: Stage) -> None:
+    await served.submit()
+    served.service.changes.put_nowait(seen("a.1", detail="0/3 nodes are available"))
+    await served.recorder.waiting_of("a.1")
+    del served.service.there["a.1"]
+    served.service.changes.put_nowait(None)  # the watch has expired
+    found = how(await served.recorder.end_of("a.1"))
     assert found == (EndReason.PREEMPTED, "its platform no longer has it")  # free: its trial gets another job
 
 
@@ -363,27 +368,25 @@ async def test_a_keeper_that_has_connected_is_no_longer_pending(anyio_backend: s
         assert [job.id for job in await stage.service.list_trial_jobs()] == ["a.1"]
 
 
-async def test_a_job_whose_second_keeper_registers_ends_as_the_platform_says_of_the_first(stage: Stage) -> None:
-    async with serving(stage.service):
-        await stage.submit()
-        await stage.register(instance="uid-1")
-        await stage.register(instance="uid-1")  # the same one, connected again
-        evicted = seen("a.1", instances=("uid-1", "uid-2"), reason=EndReason.PREEMPTED, detail="Evicted")
-        stage.service.changes.put_nowait(evicted)
-        reason, detail = how(await stage.recorder.end_of("a.1"))
-        assert reason is EndReason.PREEMPTED
-        assert detail == "its platform has started another keeper for it, so the first one is lost; Evicted"
-        await stage.until(("start", "a.1"), ("stop", "a.1"))
+async def test_a_job_whose_second_keeper_registers_ends_as_the_platform_says_of_the_first(served: Stage) -> None:
+    await served.submit()
+    await served.register(instance="uid-1")
+    await served.register(instance="uid-1")  # the same one, connected again
+    evicted = seen("a.1", instances=("uid-1", "uid-2"), reason=EndReason.PREEMPTED, detail="Evicted")
+    served.service.changes.put_nowait(evicted)
+    reason, detail = how(await served.recorder.end_of("a.1"))
+    assert reason is EndReason.PREEMPTED
+    assert detail == "its platform has started another keeper for it, so the first one is lost; Evicted"
+    await served.until(("start", "a.1"), ("stop", "a.1"))
 
 
-async def test_a_second_keeper_is_refused_before_it_gets_the_launch(stage: Stage) -> None:
-    async with serving(stage.service):
-        await stage.submit()
-        await stage.register(instance="uid-1")
-        with pytest.raises(KeeperReplaced, match=r"the keeper of trial job a\.1 is instance uid-1, not uid-2"):
-            await stage.register(instance="uid-2")
-        assert how(await stage.recorder.end_of("a.1"))[0] is EndReason.NODE_LOST
-    assert list((stage.directory / "keeper-instances").iterdir()) == []  # what was recorded has gone with the job
+async def test_a_second_keeper_is_refused_before_it_gets_the_launch(served: Stage) -> None:
+    await served.submit()
+    await served.register(instance="uid-1")
+    with pytest.raises(KeeperReplaced, match=r"the keeper of trial job a\.1 is instance uid-1, not uid-2"):
+        await served.register(instance="uid-2")
+    assert how(await served.recorder.end_of("a.1"))[0] is EndReason.NODE_LOST
+    assert list((served.directory / "keeper-instances").iterdir()) == []  # what was recorded has gone with the job
 
 
 async def test_how_a_job_ended_that_its_keeper_could_not_report_is_what_the_platform_says(stage: Stage) -> None:
@@ -485,41 +488,38 @@ async def test_the_keeper_of_a_job_cannot_report_on_another_job(stage: Stage) ->
         assert {change.job_id for change in stage.recorder.changes} <= {"a.1"}
 
 
-async def test_a_keeper_whose_machine_the_platform_has_lost_is_given_up(stage: Stage) -> None:
-    async with serving(stage.service):
-        await stage.submit()
-        await stage.register()
-        stage.service.silent("job:a.1", "no report from its keeper for 15 s")
-        lost = seen("a.1", PlatformStatus.RUNNING, instances=("uid-1",), reason=EndReason.NODE_LOST, detail="overdue")
-        stage.service.changes.put_nowait(lost)
-        assert how(await stage.recorder.end_of("a.1")) == (EndReason.NODE_LOST, "overdue")
-        await stage.until(("start", "a.1"), ("stop", "a.1"))
+async def test_a_keeper_whose_machine_the_platform_has_lost_is_given_up(served: Stage) -> None:
+    await served.submit()
+    await served.register()
+    served.service.silent("job:a.1", "no report from its keeper for 15 s")
+    lost = seen("a.1", PlatformStatus.RUNNING, instances=("uid-1",), reason=EndReason.NODE_LOST, detail="overdue")
+    served.service.changes.put_nowait(lost)
+    assert how(await served.recorder.end_of("a.1")) == (EndReason.NODE_LOST, "overdue")
+    await served.until(("start", "a.1"), ("stop", "a.1"))
 
 
-async def test_a_first_keeper_that_is_replaced_while_it_saves_reports_the_end_itself(stage: Stage) -> None:
-    async with serving(stage.service):
-        await stage.run()
-        stage.service.answers["stop"] = [ServiceUnavailable("away")] * 1000
-        stage.service.changes.put_nowait(seen("a.1", instances=("uid-1", "uid-2")))
-        preempted = Exit(EndReason.PREEMPTED, None, 15, 1.0, 2.0, "the platform has ended its pod")
-        header = ReportHeader(stage.sessions["a.1"], ends=[End("a.1", "t", preempted)])
-        await stage.hub.report("job:a.1", header, b"")
-        found = how(await stage.recorder.end_of("a.1"))
+async def test_a_first_keeper_that_is_replaced_while_it_saves_reports_the_end_itself(served: Stage) -> None:
+    await served.run()
+    served.service.answers["stop"] = [ServiceUnavailable("away")] * 1000
+    served.service.changes.put_nowait(seen("a.1", instances=("uid-1", "uid-2")))
+    preempted = Exit(EndReason.PREEMPTED, None, 15, 1.0, 2.0, "the platform has ended its pod")
+    header = ReportHeader(served.sessions["a.1"], ends=[End("a.1", "t", preempted)])
+    await served.hub.report("job:a.1", header, b"")
+    found = how(await served.recorder.end_of("a.1"))
     assert found == (EndReason.PREEMPTED, "the platform has ended its pod")
 
 
-async def test_a_stop_reaches_the_keeper_with_the_time_to_save(stage: Stage) -> None:
-    async with serving(stage.service):
-        await stage.run()
-        await stage.service.cancel_softly("a.1", SoftStop("paused by the user", 30.0, only_if_able=True))
-        cancel = (await stage.orders())[-1]
-        assert (cancel.type, cancel.order["save_seconds"], cancel.order["reason"]) == (
-            "Cancel",
-            30.0,
-            "paused by the user",
-        )
-        stage.service.changes.put_nowait(seen("a.1", PlatformStatus.ENDED, detail="exit code 0"))
-        assert how(await stage.recorder.end_of("a.1"))[0] is EndReason.CANCELED
+async def test_a_stop_reaches_the_keeper_with_the_time_to_save(served: Stage) -> None:
+    await served.run()
+    await served.service.cancel_softly("a.1", SoftStop("paused by the user", 30.0, only_if_able=True))
+    cancel = (await served.orders())[-1]
+    assert (cancel.type, cancel.order["save_seconds"], cancel.order["reason"]) == (
+        "Cancel",
+        30.0,
+        "paused by the user",
+    )
+    served.service.changes.put_nowait(seen("a.1", PlatformStatus.ENDED, detail="exit code 0"))
+    assert how(await served.recorder.end_of("a.1"))[0] is EndReason.CANCELED
 
 
 async def test_a_keeper_that_answers_and_does_not_end_its_job_says_why_until_its_platform_ends_it(
@@ -600,29 +600,27 @@ async def test_why_a_job_cannot_be_removed_is_logged_when_that_changes(
 
 
 async def test_the_keeper_of_a_job_that_is_over_is_asked_for_its_files_before_it_is_ordered_to_exit(
-    stage: Stage,
+    served: Stage,
 ) -> None:
-    async with serving(stage.service):
-        await stage.connect()
-        stage.service.answers["stop"] = [ServiceUnavailable("away")] * 1000
-        stage.hub.end("a.1", EndReason.NODE_LOST, "gone")
-        await stage.recorder.end_of("a.1")
-        asked = await stage.order_of("ListFiles")
-        assert asked.order["folder"] == "experiments/e1/trials/17-a.1/jobs/1"
-        assert ("stop", "a.1") not in stage.service.calls
-        answer = FileAnswer(stage.sessions["a.1"], asked.order["request"], missing=True)
-        stage.hub.answer("job:a.1", answer, b"")
-        await stage.order_of("Shutdown")
+    await served.connect()
+    served.service.answers["stop"] = [ServiceUnavailable("away")] * 1000
+    served.hub.end("a.1", EndReason.NODE_LOST, "gone")
+    await served.recorder.end_of("a.1")
+    asked = await served.order_of("ListFiles")
+    assert asked.order["folder"] == "experiments/e1/trials/17-a.1/jobs/1"
+    assert ("stop", "a.1") not in served.service.calls
+    answer = FileAnswer(served.sessions["a.1"], asked.order["request"], missing=True)
+    served.hub.answer("job:a.1", answer, b"")
+    await served.order_of("Shutdown")
 
 
-async def test_a_deleted_experiment_does_not_wait_for_files_that_are_being_collected(stage: Stage) -> None:
-    async with serving(stage.service):
-        await stage.connect()
-        stage.hub.end("a.1", EndReason.NODE_LOST, "gone")
-        await stage.recorder.end_of("a.1")
-        await stage.order_of("ListFiles")  # and it is not answered
-        stage.service.end_collection()
-        await stage.until(("start", "a.1"), ("stop", "a.1"))
+async def test_a_deleted_experiment_does_not_wait_for_files_that_are_being_collected(served: Stage) -> None:
+    await served.connect()
+    served.hub.end("a.1", EndReason.NODE_LOST, "gone")
+    await served.recorder.end_of("a.1")
+    await served.order_of("ListFiles")  # and it is not answered
+    served.service.end_collection()
+    await served.until(("start", "a.1"), ("stop", "a.1"))
 
 
 async def test_the_clean_up_of_a_deleted_experiment_collects_nothing(stage: Stage) -> None:
@@ -738,18 +736,15 @@ async def test_a_job_whose_keeper_does_not_come_back_to_a_new_manager_says_so(
     assert stage.recorder.statuses("a.1") == [TrialJobStatus.RUNNING]
 
 
-async def test_a_platform_that_goes_away_is_listed_again(stage: Stage) -> None:
-    async with serving(stage.service):
-        await stage.submit()
-        stage.service.answers["list"] = [ServiceUnavailable("connection refused")] * 2
-        stage.service.changes.put_nowait(ServiceUnavailable("connection reset"))
-        async with asyncio.timeout(20):
-            while stage.service.calls.count(("list", "")) < 4:  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
-        stage.service.changes.put_nowait(
-            seen("a.1", PlatformStatus.ENDED, reason=EndReason.PREEMPTED, detail="drained")
-        )
-        assert how(await stage.recorder.end_of("a.1")) == (EndReason.PREEMPTED, "drained")
+async def test_a_platform_that_goes_away_is_listed_again(served: Stage) -> None:
+    await served.submit()
+    served.service.answers["list"] = [ServiceUnavailable("connection refused")] * 2
+    served.service.changes.put_nowait(ServiceUnavailable("connection reset"))
+    async with asyncio.timeout(20):
+        while served.service.calls.count(("list", "")) < 4:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+    served.service.changes.put_nowait(seen("a.1", PlatformStatus.ENDED, reason=EndReason.PREEMPTED, detail="drained"))
+    assert how(await served.recorder.end_of("a.1")) == (EndReason.PREEMPTED, "drained")
 
 
 async def test_cleaning_up_removes_what_the_platform_has_of_this_experiment_alone(stage: Stage) -> None:
@@ -772,19 +767,18 @@ async def test_what_no_service_has_sent_to_a_keeper_is_not_expected_for_ever(sta
     assert stage.hub.abandon("e1") == ["a.1"]
 
 
-async def test_a_job_is_launched_once_its_code_has_arrived_however_often_its_keeper_connects(stage: Stage) -> None:
-    async with serving(stage.service):
-        await stage.service.submit_trial_job(stage.form_with_code())
-        await stage.register()
-        await stage.order_of("FetchArchive")
-        await stage.register()  # its link was broken
-        asked = await stage.order_of("FetchArchive")
-        assert asked.order["folder"].startswith("code/")
-        assert [order.type for order in await stage.orders()] == ["FetchArchive"]
-        await stage.fetched(asked)
-        launch = (await stage.order_of("Launch")).order
-        await stage.register()  # before it has taken the launch
-        orders = await stage.orders()
+async def test_a_job_is_launched_once_its_code_has_arrived_however_often_its_keeper_connects(served: Stage) -> None:
+    await served.service.submit_trial_job(served.form_with_code())
+    await served.register()
+    await served.order_of("FetchArchive")
+    await served.register()  # its link was broken
+    asked = await served.order_of("FetchArchive")
+    assert asked.order["folder"].startswith("code/")
+    assert [order.type for order in await served.orders()] == ["FetchArchive"]
+    await served.fetched(asked)
+    launch = (await served.order_of("Launch")).order
+    await served.register()  # before it has taken the launch
+    orders = await served.orders()
     assert [order.type for order in orders] == ["Launch"]
     assert (launch["code_directory"], launch["directory"]) == (
         asked.order["folder"],
@@ -812,27 +806,25 @@ async def test_after_a_restart_a_job_that_was_not_launched_yet_is_sent_what_it_n
         await stage.order_of("Launch")
 
 
-async def test_a_keeper_that_ends_before_its_job_is_launched_costs_the_trial_nothing(stage: Stage) -> None:
-    async with serving(stage.service):
-        await stage.submit(stage.form_with_code())
-        await stage.register()
-        await stage.order_of("FetchArchive")
-        stage.service.changes.put_nowait(seen("a.1", PlatformStatus.ENDED, exit_code=0, detail="exit code 0"))
-        end = how(await stage.recorder.end_of("a.1"))
+async def test_a_keeper_that_ends_before_its_job_is_launched_costs_the_trial_nothing(served: Stage) -> None:
+    await served.submit(served.form_with_code())
+    await served.register()
+    await served.order_of("FetchArchive")
+    served.service.changes.put_nowait(seen("a.1", PlatformStatus.ENDED, exit_code=0, detail="exit code 0"))
+    end = how(await served.recorder.end_of("a.1"))
     assert end == (EndReason.PREEMPTED, "its keeper ended before the job was launched; exit code 0")
 
 
-async def test_a_job_that_is_stopped_while_its_code_is_sent_is_over_at_once(stage: Stage) -> None:
-    async with serving(stage.service):
-        await stage.submit(stage.form_with_code())
-        await stage.register()
-        await stage.order_of("FetchArchive")
-        await stage.service.cancel_trial_job("a.1")
-        assert how(await stage.recorder.end_of("a.1")) == (EndReason.CANCELED, "stopped before it was started")
-        asked = await stage.order_of("ListFiles")
-        assert "Launch" not in {order.type for order in await stage.orders()}
-        stage.hub.answer("job:a.1", FileAnswer(stage.sessions["a.1"], asked.order["request"], missing=True), b"")
-        await stage.until(("start", "a.1"), ("stop", "a.1"))
+async def test_a_job_that_is_stopped_while_its_code_is_sent_is_over_at_once(served: Stage) -> None:
+    await served.submit(served.form_with_code())
+    await served.register()
+    await served.order_of("FetchArchive")
+    await served.service.cancel_trial_job("a.1")
+    assert how(await served.recorder.end_of("a.1")) == (EndReason.CANCELED, "stopped before it was started")
+    asked = await served.order_of("ListFiles")
+    assert "Launch" not in {order.type for order in await served.orders()}
+    served.hub.answer("job:a.1", FileAnswer(served.sessions["a.1"], asked.order["request"], missing=True), b"")
+    await served.until(("start", "a.1"), ("stop", "a.1"))
 
 
 async def test_a_keeper_that_arrives_after_its_job_was_removed_is_removed_again(stage: Stage) -> None:
