@@ -4,18 +4,15 @@ PROCTOR_RENEW_SCREENS=1 writes the files anew instead of comparing them; look at
 written as `[green]SUCCEEDED[/]`.
 """
 
-import fcntl
+import codecs
 import os
 import pty
 import re
 import select
-import struct
 import subprocess
 import sys
 import tempfile
-import termios
-from collections.abc import Iterator, Mapping
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +22,11 @@ from fakes.rest import FakeRest
 
 IS_RENEWED = bool(os.environ.get("PROCTOR_RENEW_SCREENS"))
 WIDTHS = (60, 80, 120)
+PLAIN_WIDTH = 80  # at which each screen is shown without colors, too
 ROWS = 80
 PATIENCE_SECONDS = 60.0
 HOME = "/home/ada/.local/state/proctor"
+Screens = Mapping[tuple[int, bool, str], str]
 COMMANDS = {
     "experiment_list": "experiment list",
     "experiment_show": "experiment show digits01",
@@ -59,8 +58,13 @@ KEYS = {
 }
 """Of screens that stay until a key is pressed: the last thing they show, and the key."""
 CHILD = """
+import fcntl
+import os
+import struct
 import sys
+import termios
 from datetime import UTC, datetime
+import rich
 from proctor.manager.cli import checks, columns
 from proctor.manager.cli.checks import Check, CheckResult
 from proctor.manager.cli.commands import doctor
@@ -76,12 +80,18 @@ doctor.CHECKS = [
 checks.proctor.sdk.compat.__path__ = ["/home/ada/.venv/lib/python3.13/site-packages/proctor/sdk/compat"]
 checks.find_spec = lambda name: None
 
-for name, line in COMMANDS.items():
-    print(f"\\x1e{name}\\x1e", end="", flush=True)
-    try:
-        cli.main(["--home", sys.argv[1], *line.split()], prog_name="proctor")
-    except SystemExit:
-        sys.stdout.flush()
+for width in WIDTHS:
+    fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, width, 0, 0))
+    for is_plain in (False, True) if width == PLAIN_WIDTH else (False,):
+        os.environ.pop("NO_COLOR", None)
+        os.environ.update({"NO_COLOR": "1"} if is_plain else {})
+        rich.reconfigure()  # its console reads the environment once
+        for name, line in COMMANDS.items():
+            print(f"\\x1e{width} {is_plain} {name}", flush=True)
+            try:
+                cli.main(["--home", sys.argv[1], *line.split()], prog_name="proctor")
+            except SystemExit:
+                sys.stdout.flush()
 """
 
 
@@ -279,28 +289,34 @@ def draw(width: int, data: str, *, has_colors: bool = False) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-@pytest.fixture
-def rest() -> Iterator[FakeRest]:
-    """A manager whose home is in a folder of its own, with a configuration; its path, which is shown, is as long as
-    anywhere else."""
-    with tempfile.TemporaryDirectory(prefix="proctor-", dir="/tmp") as name, FakeRest(Path(name) / "home") as made:
+@pytest.fixture(scope="module")
+def screens() -> Screens:
+    """Run all commands once, one after the other. The manager's home is in a folder of its own, with a configuration;
+    its path, which is shown, is as long as anywhere else."""
+    with tempfile.TemporaryDirectory(prefix="proctor-", dir="/tmp") as name, FakeRest(Path(name) / "home") as rest:
         (Path(name) / "experiment.yml").write_text(CONFIG)
         (Path(name) / "trial.py").write_text("")
-        fill(made)
-        yield made
+        fill(rest)
+        return read_screens(rest)
 
 
-def read_screens(rest: FakeRest, width: int, environment: dict[str, str]) -> dict[str, str]:
-    """By name, what each command writes to a terminal of this width."""
-    rest.on_ask["POST", "/experiments/digits03/resume"] = partial(rest.set_status, "digits03", "DONE")
-    script = f"COMMANDS = {COMMANDS!r}\nHOME = {HOME!r}\n{CHILD}"
+def read_screens(rest: FakeRest) -> Screens:
+    """By width, whether without colors, and name: what each command writes to a terminal."""
+    resumed = "POST", "/experiments/digits03/resume"
+
+    def end() -> None:
+        rest.on_ask[resumed] = end  # what is called is forgotten
+        rest.set_status("digits03", "DONE")
+
+    rest.on_ask[resumed] = end
+    given = {"COMMANDS": COMMANDS, "HOME": HOME, "ROWS": ROWS, "PLAIN_WIDTH": PLAIN_WIDTH, "WIDTHS": WIDTHS}
+    script = "".join(f"{name} = {value!r}\n" for name, value in given.items()) + CHILD
     ours, its = pty.openpty()
-    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, width, 0, 0))
     removed = ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "PROCTOR_URL", "PROCTOR_TOKEN")
     kept = {name: value for name, value in os.environ.items() if name not in removed}
     process = subprocess.Popen(
         ["setsid", "--ctty", sys.executable, "-c", script, str(rest.home)],
-        env={**kept, "TERM": "xterm-256color", "TZ": "UTC", **environment},
+        env={**kept, "TERM": "xterm-256color", "TZ": "UTC"},
         cwd=rest.home.parent,
         stdin=its,
         stdout=its,
@@ -317,31 +333,38 @@ def read_screens(rest: FakeRest, width: int, environment: dict[str, str]) -> dic
     return found
 
 
-def _read_and_type(fd: int) -> dict[str, str]:
+def _read_and_type(fd: int) -> Screens:
     """Of a screen that stays, what was written when it was complete."""
     found: dict[str, str] = {}
-    data = b""
+    text, decoder = "", codecs.getincrementaldecoder("utf-8")()
     while select.select([fd], [], [], PATIENCE_SECONDS)[0]:
         try:
-            data += os.read(fd, 65536)
+            text += decoder.decode(os.read(fd, 65536))
         except OSError:  # EIO: the other side is closed
             break
-        *_, name, shown = ["", *data.decode(errors="ignore").split("\x1e")]
-        last, key = KEYS.get(name, ("", ""))
-        if key and name not in found and last in shown:
-            found[name] = shown.partition(last)[0] + last  # what follows may be half of the next picture
+        *ended, text = text.split("\x1e")
+        for title, _, shown in (piece.partition("\r\n") for piece in ended):
+            found.setdefault(title, shown)
+        title, _, shown = text.partition("\r\n")
+        last, key = KEYS.get(title.rpartition(" ")[2], ("", ""))
+        if key and title not in found and last in shown:
+            found[title] = shown.partition(last)[0] + last  # what follows may be half of the next picture
             os.write(fd, key.encode())
     else:
-        raise AssertionError(f"the last screen has not ended; shown was {data[-2000:]!r}")
-    pieces = data.decode().split("\x1e")[1:]
-    return dict(zip(pieces[::2], pieces[1::2], strict=True)) | found
+        raise AssertionError(f"the last screen has not ended; shown was {text[-2000:]!r}")
+    title, _, shown = text.partition("\r\n")
+    found.setdefault(title, shown)
+    return {
+        (int(width), is_plain == "True", name): shown
+        for (width, is_plain, name), shown in ((title.split(), shown) for title, shown in found.items() if title)
+    }
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_the_screens_are_as_they_were_seen_colored_and_not(rest: FakeRest, width: int) -> None:
-    colored, plain = read_screens(rest, width, {}), read_screens(rest, width, {"NO_COLOR": "1"})
+def test_the_screens_are_as_they_were_seen(screens: Screens, width: int) -> None:
     shown = "\n".join(
-        f"──── proctor {line}\n{draw(width, colored[name], has_colors=True)}" for name, line in COMMANDS.items()
+        f"──── proctor {line}\n{draw(width, screens[width, False, name], has_colors=True)}"
+        for name, line in COMMANDS.items()
     )
     shown = re.sub(r"127\.0\.0\.1:\d{5}", "127.0.0.1:-PORT", shown)
     shown = re.sub(r"/tmp/proctor-\w{8}", "/tmp/proctor-changing", shown)
@@ -349,8 +372,12 @@ def test_the_screens_are_as_they_were_seen_colored_and_not(rest: FakeRest, width
     if IS_RENEWED:
         file.write_text(shown, encoding="utf-8")
     assert shown == file.read_text(encoding="utf-8")
+
+
+def test_without_colors_the_screens_are_the_same(screens: Screens) -> None:
     bars = str.maketrans("━╸╺", "   ")  # what remains of a bar differs in color only
     for name in COMMANDS:
-        texts = [draw(width, sent[name]).translate(bars) for sent in (colored, plain)]
+        colored, plain = screens[PLAIN_WIDTH, False, name], screens[PLAIN_WIDTH, True, name]
+        texts = [draw(PLAIN_WIDTH, sent).translate(bars) for sent in (colored, plain)]
         assert texts[0] == texts[1]
-        assert not re.search(r"\x1b\[[0-9;]*3\d", plain[name])
+        assert not re.search(r"\x1b\[[0-9;]*3\d", plain)
