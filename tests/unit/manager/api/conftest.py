@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 from fakes.node_provider import FakeProvider
+from fastapi import FastAPI
 
 from proctor.manager.api.application import create_application
 from proctor.manager.api.context import ApiContext
@@ -114,8 +115,14 @@ def service_class() -> type[InMemoryTrainingService]:
     return InMemoryTrainingService
 
 
+@pytest.fixture(scope="session")
+def application() -> FastAPI:
+    """The application, which is built once: that takes longer than most tests. Each test gives it a context."""
+    return create_application(None)
+
+
 @pytest.fixture
-async def api(tmp_path: Path, service_class: type[InMemoryTrainingService]) -> AsyncIterator[Api]:
+async def api(tmp_path: Path, service_class: type[InMemoryTrainingService], application: FastAPI) -> AsyncIterator[Api]:
     """A client with the full token, and one without any."""
     home = Home(tmp_path / "home")
     shutdowns: list[None] = []
@@ -130,7 +137,8 @@ async def api(tmp_path: Path, service_class: type[InMemoryTrainingService]) -> A
             request_shutdown=lambda: shutdowns.append(None),
         )
         tokens, hosts = Tokens(FULL, READ), HostGuard(bound="127.0.0.1")
-        app = Guard(create_application(context), tokens=tokens, named_tokens=named_tokens, hosts=hosts)
+        application.state.context = context
+        app = Guard(application, tokens=tokens, named_tokens=named_tokens, hosts=hosts)
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         base = "http://127.0.0.1:8080"
         bearer = {"Authorization": f"Bearer {FULL}"}

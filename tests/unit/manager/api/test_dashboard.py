@@ -2,6 +2,7 @@
 
 import gzip
 import re
+from itertools import product
 from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin
@@ -19,41 +20,38 @@ LINKS = re.compile(r'(?:src|href|data-root)="([^"]*)"')
 ROUTES = ["/", *re.findall(r'^  "(/[^"]+)": page', (ROOT / "webui/src/app.tsx").read_text(), re.MULTILINE)]
 
 
-@pytest.mark.parametrize("route", ROUTES)
-@pytest.mark.parametrize("prefix", ["", "/tools/proctor"])
-async def test_every_link_of_the_index_leads_to_the_root_from_any_depth(api: Any, route: str, prefix: str) -> None:
+async def test_every_link_of_the_index_leads_to_the_root_from_any_depth(api: Any) -> None:
     """The prefix is a proxy's, which the manager need not know."""
-    path = route.replace(":id", "Ab3dE5f7")
-    answer = await api.client.get(path)
-    assert answer.status_code == 200
-    assert answer.headers["content-type"].startswith("text/html")
-    root, *assets = LINKS.findall(answer.text)
-    assert urljoin(f"http://host{prefix}{path}", root) == f"http://host{prefix}/"
-    assert len(assets) >= 3
-    for asset in assets:
-        there = urljoin(f"http://host{prefix}{path}", asset)
-        assert there.startswith(f"http://host{prefix}/assets/")
-        assert (await api.client.get(there.removeprefix(f"http://host{prefix}"))).status_code == 200
+    for prefix, route in product(["", "/tools/proctor"], ROUTES):
+        path = route.replace(":id", "Ab3dE5f7")
+        answer = await api.client.get(path)
+        assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8"), path
+        root, *assets = LINKS.findall(answer.text)
+        assert urljoin(f"http://host{prefix}{path}", root) == f"http://host{prefix}/"
+        assert len(assets) >= 3
+        for asset in assets:
+            there = urljoin(f"http://host{prefix}{path}", asset)
+            assert there.startswith(f"http://host{prefix}/assets/")
+            assert (await api.client.get(there.removeprefix(f"http://host{prefix}"))).status_code == 200
 
 
 def test_the_pages_are_found() -> None:
     assert {"/", "/experiments/:id", "/experiments/:id/trials", "/trials/:id", "/nodes", "/log"} <= {*ROUTES}
 
 
-@pytest.mark.parametrize("path", ["/index.html", "/favicon.ico", "/experiments", "/a/b/c/d", "/apis", "/app/nodes"])
-async def test_an_unknown_address_shows_the_page_that_says_so(api: Any, path: str) -> None:
-    answer = await api.client.get(path)
-    assert answer.status_code == 404
-    root, *_ = LINKS.findall(answer.text)
-    assert urljoin(f"http://host{path}", root) == "http://host/"
+async def test_an_unknown_address_shows_the_page_that_says_so(api: Any) -> None:
+    for path in ("/index.html", "/favicon.ico", "/experiments", "/a/b/c/d", "/apis", "/app/nodes"):
+        answer = await api.client.get(path)
+        assert answer.status_code == 404, path
+        root, *_ = LINKS.findall(answer.text)
+        assert urljoin(f"http://host{path}", root) == "http://host/"
 
 
-@pytest.mark.parametrize("path", ["/api", "/api/", "/api/v1/nowhere", "/api/v2/nodes", "/assets/", "/assets/a/b"])
-async def test_an_unknown_address_of_the_api_is_a_problem_document(api: Any, path: str) -> None:
-    for method in ("GET", "POST"):
+async def test_an_unknown_address_of_the_api_is_a_problem_document(api: Any) -> None:
+    paths = ("/api", "/api/", "/api/v1/nowhere", "/api/v2/nodes", "/assets/", "/assets/a/b")
+    for method, path in product(("GET", "POST"), paths):
         answer = await api.client.request(method, path)
-        assert answer.status_code == 404
-        assert answer.json()["status"] == 404
+        assert (answer.status_code, answer.json()["status"]) == (404, 404), path
 
 
 async def test_a_page_takes_no_changes(api: Any) -> None:
@@ -99,9 +97,9 @@ async def test_an_asset_is_compressed_for_who_takes_it_and_kept_forever(api: Any
     assert gzip.decompress(sent) == built
 
 
-@pytest.mark.parametrize("name", ["gone-12345678.js", "..%2F..%2Findex.html", "../index.html", "%2e%2e/index.html"])
-async def test_only_built_assets_are_served(api: Any, name: str) -> None:
-    assert (await api.anonymous.get(f"/assets/{name}")).status_code in (401, 404)
+async def test_only_built_assets_are_served(api: Any) -> None:
+    for name in ("gone-12345678.js", "..%2F..%2Findex.html", "../index.html", "%2e%2e/index.html"):
+        assert (await api.anonymous.get(f"/assets/{name}")).status_code in (401, 404), name
 
 
 async def test_a_page_that_is_not_built_says_how_to_build_it(
