@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -40,6 +41,7 @@ def skip_or_fail(reason: str) -> NoReturn:
     pytest.skip(reason)
 
 
+@cache
 def node_tools() -> dict[str, str]:
     """The environment in which npm's programs run in `webui/`, whose packages are installed if they were not."""
     if find_program("npm") is None:

@@ -10,7 +10,7 @@ from fakes.real_manager import RealManager
 SCREENS = [Screen(theme, width) for theme in ("light", "dark") for width in (1440, 400)]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
     """A browser."""
     with browsing() as opened:
