@@ -12,6 +12,7 @@ from proctor.manager.settings import (
     SettingsError,
     read_dispatcher_settings,
     read_environment,
+    read_heartbeat,
     read_keeper_listen,
     read_port,
     read_prefix,
@@ -83,6 +84,7 @@ def _settings(options: argparse.Namespace) -> ManagerSettings:
         web,
         log,
         dispatchers,
+        heartbeat_seconds=read_heartbeat(),
         keeper_listen=read_keeper_listen(options.keeper_listen),
         accept_database=options.accept_database,
     )

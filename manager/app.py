@@ -154,7 +154,7 @@ async def open_manager(
     opened = await open_control(home, clock, accept=settings.accept_database)
     async with opened.database as control, ReadProcesses.open() as read_processes:
         pool = NodePool()
-        hub = KeeperHub(pool, key=home.keeper_key(), now=clock.now)
+        hub = KeeperHub(pool, key=home.keeper_key(), heartbeat_seconds=settings.heartbeat_seconds, now=clock.now)
         keeper = ensure_local_keeper(home.path, hub, pool)
         manager_id, folder = home.manager_id(), home.nodes_directory
         has_url = settings.keeper_listen is not None and bool(settings.keeper_listen.url)

@@ -29,6 +29,7 @@ ENV_READONLY_TOKEN_FILE = "PROCTOR_READONLY_TOKEN_FILE"
 ENV_LOG_FORMAT = "PROCTOR_LOG_FORMAT"
 ENV_LOG_LEVEL = "PROCTOR_LOG_LEVEL"
 ENV_DISPATCHER_PATIENCE = "PROCTOR_DISPATCHER_PATIENCE_SECONDS"
+ENV_KEEPER_HEARTBEAT = "PROCTOR_KEEPER_HEARTBEAT_SECONDS"
 
 DEFAULT_HOST = "127.0.0.1"
 _KEY_BYTES = 32
@@ -36,6 +37,9 @@ DEFAULT_PORT = 8080
 _SWITCHES = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False, "": False}
 LEAST_PATIENCE_SECONDS = 3.0
 """Twelve looks at a dispatcher, none more often than four times a second."""
+HEARTBEAT_SECONDS = 5.0
+"""The default and the maximum: a configuration may rely on three heartbeats of this length."""
+LEAST_HEARTBEAT_SECONDS = 0.1
 
 CONFIG_FILE = "config.json"
 """In the folder of an experiment, as are the next ones: its configuration."""
@@ -264,6 +268,8 @@ class ManagerSettings:
     web: WebSettings = field(default_factory=WebSettings)
     log: LogSettings = field(default_factory=LogSettings)
     dispatchers: DispatcherSettings = field(default_factory=DispatcherSettings)
+    heartbeat_seconds: float = HEARTBEAT_SECONDS
+    """How often a keeper reports when it has nothing to report. After three missed reports its node is SILENT."""
     keeper_listen: ListenAddress | None = None
     """Where to listen for keepers over TLS; None: only those on this machine, and over SSH, can connect."""
     accept_database: bool = False
@@ -316,14 +322,29 @@ def read_dispatcher_settings(environment: Mapping[str, str] = os.environ) -> Dis
     text = environment.get(ENV_DISPATCHER_PATIENCE, "")
     if not text:
         return DispatcherSettings()
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
+    seconds = _read_number(text)
     if not LEAST_PATIENCE_SECONDS <= seconds < math.inf:
         wanted = f"a number of seconds, at least {LEAST_PATIENCE_SECONDS:g}"
         raise SettingsError(f"{ENV_DISPATCHER_PATIENCE}: expected {wanted}, found {text!r}")
     return DispatcherSettings(patience_seconds=seconds)
+
+
+def read_heartbeat(environment: Mapping[str, str] = os.environ) -> float:
+    """What the environment says of the heartbeats of keepers, in seconds. Raises SettingsError."""
+    text = environment.get(ENV_KEEPER_HEARTBEAT, "")
+    seconds = _read_number(text) if text else HEARTBEAT_SECONDS
+    if not LEAST_HEARTBEAT_SECONDS <= seconds <= HEARTBEAT_SECONDS:
+        wanted = f"a number of seconds from {LEAST_HEARTBEAT_SECONDS:g} to {HEARTBEAT_SECONDS:g}"
+        raise SettingsError(f"{ENV_KEEPER_HEARTBEAT}: expected {wanted}, found {text!r}")
+    return seconds
+
+
+def _read_number(text: str) -> float:
+    """NaN where it is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def read_keeper_listen(option: str | None = None, environment: Mapping[str, str] = os.environ) -> ListenAddress | None:

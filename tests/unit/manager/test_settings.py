@@ -14,6 +14,7 @@ from proctor.manager.settings import (
     SettingsError,
     read_dispatcher_settings,
     read_environment,
+    read_heartbeat,
     read_keeper_listen,
     read_port,
     read_prefix,
@@ -138,3 +139,14 @@ def test_the_patience_with_dispatchers_can_be_set() -> None:
     for value in ("2", "-1", "inf", "nan", "a minute"):
         with pytest.raises(SettingsError, match=rf"{name}: expected a number of seconds, at least 3, found '{value}'"):
             read_dispatcher_settings({name: value})
+
+
+def test_the_heartbeats_of_keepers_can_be_set() -> None:
+    name = "PROCTOR_KEEPER_HEARTBEAT_SECONDS"
+    assert read_heartbeat({}) == 5.0
+    assert read_heartbeat({name: "0.5"}) == 0.5
+    for value in ("0.09", "5.1", "-1", "inf", "nan", "a minute"):
+        with pytest.raises(
+            SettingsError, match=rf"{name}: expected a number of seconds from 0.1 to 5, found '{value}'"
+        ):
+            read_heartbeat({name: value})
