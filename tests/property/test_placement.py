@@ -169,14 +169,19 @@ def test_a_busy_cluster_places_what_has_room_and_says_what_waits_and_what_is_imp
         assert decision.reason
     if isinstance(decision, Waiting):
         assert_full(pool, ask)
-    if ask.request.gpu_number:
-        assert_spread_or_packed(pool, ask)
+    for each in (ask, SMALL_ASK):
+        if each.request.gpu_number:
+            assert_spread_or_packed(pool, each)
     for node in pool.nodes():
         pool.hold(node.id, reason)
     assert isinstance(ask.place(pool), Impossible if isinstance(decision, Impossible) else Waiting)
     for node in pool.nodes():
         pool.unhold(node.id)
     assert ask.place(pool) == decision
+
+
+SMALL_ASK = Ask(PlacementRequest(1), (GpuRules(max_trials_per_gpu=3, use_active_gpu=True),))
+"""What most nodes have room for."""
 
 
 def assert_full(pool: NodePool, ask: Ask) -> None:
