@@ -31,9 +31,10 @@ FRAGMENTS = [
     *(".inf", "=", "~"),
 ]
 BOMB = "a0: &a0 [x,x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 30))
+# The parser gives up 500 levels down; until then its time grows with the square of what is open.
 HARD = [
     *(b"", b"\xff\xfe", b"\x00" * 100, b"&a [*a]", BOMB.encode()),
-    *(b"[" * 20_000, b"{" * 20_000, b"a: " * 20_000, b'{"a":' * 20_000, b"- " * 20_000),
+    *(b"[" * 1_000, b"{" * 1_000, b"a: " * 20_000, b'{"a":' * 20_000, b"- " * 20_000),
     *(b'{"maxTrialNumber": 1e999}', b'{"a": "\\ud800"}', b'{"seed": ' + b"9" * 10_000 + b"}"),
 ]
 QUIET = settings(derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck))
