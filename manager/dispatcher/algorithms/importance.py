@@ -28,12 +28,8 @@ from optuna.importance import PedAnovaImportanceEvaluator
 from optuna.trial import TrialState, create_trial
 
 from proctor.manager.dispatcher.algorithms.catalog import ADDED_PARAMETERS
-from proctor.manager.dispatcher.algorithms.tuners.optuna_tuner import (
-    FlatAxis,
-    FlatSpace,
-    OptunaDistribution,
-    distribution_of,
-)
+from proctor.manager.dispatcher.algorithms.tuners.flat_space import FlatAxis, FlatSpace, OptunaDistribution
+from proctor.manager.dispatcher.algorithms.tuners.optuna_study import distribution_of
 from proctor.sdk.client.flattening import flatten
 from proctor.sdk.space import NestedChoice, Parameter, SearchSpaceError, parse_search_space
 

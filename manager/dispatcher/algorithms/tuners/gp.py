@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from optuna.samplers import GPSampler
 
-from proctor.manager.dispatcher.algorithms.tuners.optuna_tuner import OptunaDistribution, OptunaSampler, OptunaTuner
+from proctor.manager.dispatcher.algorithms.tuners.flat_space import OptunaDistribution, OptunaSampler
+from proctor.manager.dispatcher.algorithms.tuners.optuna_tuner import OptunaTuner
 
 COLD_START = 10
 

@@ -1,22 +1,12 @@
-"""A tuner around one of Optuna's samplers. The only module that imports Optuna.
+"""A tuner around one of Optuna's samplers.
 
-The study lives in memory. Every suggestion gets a fresh sampler with a seed of its own, so nothing but the trials that
-are in the study decides what comes next; running trials are in it as running ones.
-
-Optuna sees a search space as flat, bounded axes (`FlatSpace`). Every parameter, those inside nested choices included,
-is one axis with a name; a choice is the number of its option, a normal axis its quantile, a stepped axis the number
-before it is rounded. Axes of branches that were not chosen are absent.
+What the tuner knows is here; the study that the sampler sees is made of it when the sampler is asked for the first
+time (`optuna_study`), with the same trials in the same order.
 """
 
-import math
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
-
-import optuna
-from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-from optuna.trial import TrialState, create_trial
+from typing import TYPE_CHECKING, Any
 
 from proctor.manager.dispatcher.algorithms.base import (
     DistinctParameters,
@@ -27,127 +17,81 @@ from proctor.manager.dispatcher.algorithms.base import (
     suggestion_rng,
     suggestion_seed,
 )
+from proctor.manager.dispatcher.algorithms.tuners.flat_space import (
+    AskAxis,
+    FlatAxis,
+    FlatParameters,
+    FlatSpace,
+    OptunaDistribution,
+    OptunaSampler,
+)
 from proctor.sdk.metrics import from_json_word, to_json_word
-from proctor.sdk.space import Choice, NestedChoice, Normal, Parameter, RandInt, SearchSpace, Uniform
+from proctor.sdk.space import SearchSpace
 
-optuna.logging.set_verbosity(optuna.logging.ERROR)
+if TYPE_CHECKING:
+    from proctor.manager.dispatcher.algorithms.tuners.optuna_study import OptunaStudy
 
-OptunaSampler = Any
-OptunaDistribution = Any
-FlatParameters = dict[str, Any]
-"""Values by the names of axes; plain numbers."""
-
-_LOWEST_QUANTILE = 1e-6
-_WIDEST_WHOLE = 100_000
-"""A longer randint is a real axis that is rounded: Optuna's process lists every value of a whole one."""
+RUNNING, COMPLETE, FAIL, PRUNED = "RUNNING", "COMPLETE", "FAIL", "PRUNED"
+"""States of the study's trials, as Optuna names them."""
+_RESULTS = frozenset({COMPLETE, PRUNED})
 
 
-@dataclass(frozen=True)
-class FlatAxis:
-    """One axis: `size` options, or numbers from `low` to `high` (whole ones, or on a logarithmic scale)."""
-
-    name: str
-    size: int = 0
-    low: float = 0.0
-    high: float = 1.0
-    log: bool = False
-    whole: bool = False
+@dataclass
+class _StudyTrial:
+    flat: FlatParameters
+    state: str
+    value: float | None = None
+    steps: dict[int, float] | None = None
 
 
-AskAxis = Callable[[FlatAxis], Any]
-"""Decides the value of an axis: the number of an option, or a number of the range."""
+class _StudyTrials:
+    """The trials of the study, which is made when it is opened; until then they are only kept."""
 
+    def __init__(self, space: FlatSpace) -> None:
+        self._space = space
+        self._kept: list[_StudyTrial] = []
+        self._study: OptunaStudy | None = None
+        self._count = 0
+        self.results = 0
+        """How many are completed or pruned: what a model is made of."""
 
-def flat_axis(name: str, parameter: Parameter) -> FlatAxis:
-    """Return the axis of one parameter."""
-    if isinstance(parameter, Choice):
-        return FlatAxis(name, size=len(parameter.options))
-    if isinstance(parameter, NestedChoice):
-        return FlatAxis(name, size=len(parameter.branches))
-    if isinstance(parameter, RandInt):
-        return FlatAxis(name, low=parameter.low, high=parameter.high - 1, whole=parameter.size <= _WIDEST_WHOLE)
-    if isinstance(parameter, Uniform):
-        return FlatAxis(name, low=parameter.low, high=parameter.high, log=parameter.log)
-    return FlatAxis(name, low=_LOWEST_QUANTILE, high=1.0 - _LOWEST_QUANTILE)
-
-
-class FlatSpace:
-    """Translates between parameters and flat values."""
-
-    def __init__(self, space: SearchSpace) -> None:
-        self.space = space
-        self.common_axes = [flat_axis(name, parameter) for name, parameter in space.parameters.items()]
-        """The axes that every parameter set has."""
-
-    def compose(self, ask: AskAxis) -> Parameters:
-        """Return the parameters made of the answers of `ask`, which is called once for every axis that exists."""
-        return _compose("", self.space.parameters, ask)
-
-    def flatten(self, parameters: Parameters) -> FlatParameters:
-        """Return the flat values of parameters that belong to the space. Raises ValueError for others."""
-        flat: FlatParameters = {}
-        _flatten("", self.space.parameters, parameters, flat)
-        return flat
-
-    def axes_of(self, flat: Mapping[str, Any]) -> list[FlatAxis]:
-        """Return the axes that a set of flat values has, in order."""
-        axes: list[FlatAxis] = []
-
-        def ask(axis: FlatAxis) -> Any:
-            axes.append(axis)
-            return flat[axis.name]
-
-        self.compose(ask)
-        return axes
-
-
-def _compose(prefix: str, parameters: Mapping[str, Parameter], ask: AskAxis) -> Parameters:
-    values: Parameters = {}
-    for name, parameter in parameters.items():
-        full_name = prefix + name
-        answer = ask(flat_axis(full_name, parameter))
-        if isinstance(parameter, NestedChoice):
-            branch = parameter.branches[answer]
-            inside = _compose(f"{full_name}/{answer}/", branch.parameters, ask)
-            values[name] = {"_name": branch.name, **inside}
+    def add(
+        self, flat: FlatParameters, state: str, *, value: float | None = None, steps: dict[int, float] | None = None
+    ) -> int:
+        """Add a trial; return its number."""
+        if self._study is None:
+            self._kept.append(_StudyTrial(flat, state, value, steps))
         else:
-            values[name] = _value(parameter, answer)
-    return values
+            self._study.add(flat, state, value=value, steps=steps)
+        self.results += state in _RESULTS
+        self._count += 1
+        return self._count - 1
 
-
-def _value(parameter: Parameter, answer: Any) -> Any:
-    if isinstance(parameter, Choice):
-        return parameter.options[answer]
-    if isinstance(parameter, RandInt):
-        return min(max(round(answer), parameter.low), parameter.high - 1)
-    if isinstance(parameter, Uniform):
-        return parameter.nearest(answer)
-    return parameter.from_unit(answer)
-
-
-def _flatten(prefix: str, parameters: Mapping[str, Parameter], values: Mapping[str, Any], flat: FlatParameters) -> None:
-    if values.keys() - {"_name"} != parameters.keys():
-        raise ValueError(f"expected the parameters {sorted(parameters)}, found {sorted(values)}")
-    for name, parameter in parameters.items():
-        full_name, value = prefix + name, values[name]
-        if isinstance(parameter, NestedChoice):
-            index = parameter.index_of(value)
-            flat[full_name] = index
-            _flatten(f"{full_name}/{index}/", parameter.branches[index].parameters, value, flat)
+    def end(self, number: int, value: float | None) -> None:
+        """Complete a running trial; without a value it has failed."""
+        if self._study is None:
+            trial = self._kept[number]
+            trial.state, trial.value = FAIL if value is None else COMPLETE, value
         else:
-            flat[full_name] = _flat_value(parameter, value)
+            self._study.end(number, value)
+        self.results += value is not None
 
+    def open(self) -> "OptunaStudy":
+        """The study. Imports Optuna."""
+        if self._study is None:
+            from proctor.manager.dispatcher.algorithms.tuners.optuna_study import OptunaStudy
 
-def _flat_value(parameter: Parameter, value: Any) -> Any:
-    if isinstance(parameter, Choice):
-        return parameter.index_of(value)
-    if isinstance(parameter, Normal):
-        return min(max(parameter.to_unit(value), _LOWEST_QUANTILE), 1.0 - _LOWEST_QUANTILE)
-    if not parameter.contains(value):
-        raise ValueError(f"{value!r} is not a value of {parameter.to_json()}")
-    if isinstance(parameter, Uniform):
-        return min(max(float(value), parameter.low), parameter.high)
-    return int(value)
+            self._study = OptunaStudy(self._space)
+            for trial in self._kept:
+                self._study.add(trial.flat, trial.state, value=trial.value, steps=trial.steps)
+            self._kept.clear()
+        return self._study
+
+    def ask(self, sampler: OptunaSampler) -> tuple[int, Parameters, FlatParameters]:
+        """Add a running trial that the sampler chooses: its number, its parameters, and these as flat values."""
+        parameters, flat = self.open().ask(sampler)
+        self._count += 1
+        return self._count - 1, parameters, flat
 
 
 @dataclass
@@ -181,15 +125,18 @@ class OptunaTuner(TunerAlgorithm):
     def make_sampler(self, seed: int, distributions: dict[str, OptunaDistribution]) -> OptunaSampler:
         """Return a new sampler. `distributions` are those of the axes that every parameter set has."""
 
+    def draw_at_random(self, seed: int, results: int) -> AskAxis | None:
+        """Return what decides the axes exactly as the sampler of this seed would; None if that takes a model.
+
+        :param results: how many trials of the study have one.
+        """
+        return None
+
     def update_search_space(self, space: SearchSpace) -> None:
         """Begin a new study with what is known and belongs to `space`."""
         self._flat_space = FlatSpace(space)
         self._distinct = DistinctParameters(space)
-        self._distributions: dict[str, OptunaDistribution] = {
-            axis.name: distribution_of(axis) for axis in self._flat_space.common_axes
-        }
-        self._study = optuna.create_study(direction="minimize")
-        self._numbers = 0
+        self._trials = _StudyTrials(self._flat_space)
         for known in self._known:
             known.flat = self._flattened(known.parameters)
             self._enter(known)
@@ -203,7 +150,7 @@ class OptunaTuner(TunerAlgorithm):
         space = self._flat_space.space
         parameters = self._distinct.draw(rng, lambda: next(proposals, None) or space.sample(rng))
         if parameters is not known.parameters:
-            self._study.tell(known.number, state=TrialState.FAIL)
+            self._trials.end(known.number, None)
             known = _Known(parameters, self._flat_space.flatten(parameters))
             self._enter(known)
         self._remember(parameter_id, known)
@@ -281,13 +228,13 @@ class OptunaTuner(TunerAlgorithm):
             if index < 0:
                 assert known.pruned_at is not None, "this is the pruned one"
                 steps = {known.pruned_at: known.study_value or 0.0}
-                known.pruned_number = self._add(known.flat, TrialState.PRUNED, steps=steps)
+                known.pruned_number = self._trials.add(known.flat, PRUNED, steps=steps)
             elif known.failed or known.pruned_at is not None:
-                known.number = self._add(known.flat, TrialState.FAIL)
+                known.number = self._trials.add(known.flat, FAIL)
             elif known.loss is None:
-                known.number = self._add(known.flat, TrialState.RUNNING)
+                known.number = self._trials.add(known.flat, RUNNING)
             else:
-                known.number = self._add(known.flat, TrialState.COMPLETE, value=known.study_value)
+                known.number = self._trials.add(known.flat, COMPLETE, value=known.study_value)
 
     def _remember(self, parameter_id: int, known: _Known) -> None:
         self._distinct.add(known.parameters)
@@ -295,16 +242,20 @@ class OptunaTuner(TunerAlgorithm):
         self._pending[parameter_id] = known
 
     def _asked(self, parameter_id: int) -> _Known:
-        self._study.sampler = self.make_sampler(suggestion_seed(self._seed, parameter_id), self._distributions)
-        trial = self._study.ask()
-        self._numbers += 1
-        flat: FlatParameters = {}
+        seed = suggestion_seed(self._seed, parameter_id)
+        draw = self.draw_at_random(seed, self._trials.results)
+        if draw is None:
+            sampler = self.make_sampler(seed, self._trials.open().common_distributions)
+            number, parameters, flat = self._trials.ask(sampler)
+            return _Known(parameters, flat, number)
+        flat = {}
 
         def ask(axis: FlatAxis) -> Any:
-            flat[axis.name] = _ask_optuna(trial, axis)
+            flat[axis.name] = draw(axis)
             return flat[axis.name]
 
-        return _Known(self._flat_space.compose(ask), flat, number=trial.number)
+        parameters = self._flat_space.compose(ask)
+        return _Known(parameters, flat, self._trials.add(flat, RUNNING))
 
     def _flattened(self, parameters: Parameters) -> FlatParameters | None:
         try:
@@ -318,36 +269,19 @@ class OptunaTuner(TunerAlgorithm):
         known.number = known.pruned_number = None
         if known.flat is None:
             return
-        known.number = self._add(known.flat, TrialState.RUNNING)
+        known.number = self._trials.add(known.flat, RUNNING)
         if known.loss is not None or known.failed:
             self._finish(known)
-
-    def _add(
-        self,
-        flat: FlatParameters,
-        state: TrialState,
-        *,
-        value: float | None = None,
-        steps: dict[int, float] | None = None,
-    ) -> int:
-        """Add a trial to the study; return its number."""
-        distributions = {axis.name: distribution_of(axis) for axis in self._flat_space.axes_of(flat)}
-        trial = create_trial(
-            state=state, value=value, params=flat, distributions=distributions, intermediate_values=steps
-        )
-        self._study.add_trial(trial)
-        self._numbers += 1
-        return self._numbers - 1
 
     def _finish(self, known: _Known) -> None:
         """Complete the study's trial, if it is there."""
         if known.number is None:
             return
         if known.failed or known.loss is None or known.pruned_at is not None:
-            self._study.tell(known.number, state=TrialState.FAIL)
+            self._trials.end(known.number, None)
         else:
             known.study_value = self.study_loss(known.loss)
-            self._study.tell(known.number, known.study_value)
+            self._trials.end(known.number, known.study_value)
         if known.pruned_at is not None:
             self._enter_pruned(known, known.pruned_at)
 
@@ -357,26 +291,8 @@ class OptunaTuner(TunerAlgorithm):
         assert known.flat is not None, "only what is in the study is finished there"
         assert known.loss is not None, "what was pruned had a value"
         known.study_value = self.study_loss(known.loss)
-        known.pruned_number = self._add(known.flat, TrialState.PRUNED, steps={step: known.study_value})
+        known.pruned_number = self._trials.add(known.flat, PRUNED, steps={step: known.study_value})
 
     def study_loss(self, loss: float) -> float:
         """The loss for the study; infinity stands for results that are no numbers."""
         return loss
-
-
-def distribution_of(axis: FlatAxis) -> OptunaDistribution:
-    """An axis as Optuna describes it."""
-    if axis.size:
-        return CategoricalDistribution(range(axis.size))
-    if axis.whole:
-        return IntDistribution(int(axis.low), int(axis.high))
-    return FloatDistribution(float(axis.low), float(axis.high), log=axis.log and axis.low > 0)
-
-
-def _ask_optuna(trial: Any, axis: FlatAxis) -> Any:
-    if axis.size:
-        return trial.suggest_categorical(axis.name, range(axis.size))
-    if axis.whole:
-        return trial.suggest_int(axis.name, int(axis.low), int(axis.high))
-    value = trial.suggest_float(axis.name, float(axis.low), float(axis.high), log=axis.log)
-    return min(max(value, axis.low), axis.high) if math.isfinite(value) else axis.low

@@ -1,13 +1,16 @@
 """The tree-structured Parzen estimator, by Optuna."""
 
+import math
+import random
 from typing import Any
 
-from optuna.samplers import TPESampler
-
-from proctor.manager.dispatcher.algorithms.tuners.optuna_tuner import OptunaDistribution, OptunaSampler, OptunaTuner
+from proctor.manager.dispatcher.algorithms.tuners.flat_space import AskAxis, FlatAxis, OptunaDistribution, OptunaSampler
+from proctor.manager.dispatcher.algorithms.tuners.optuna_tuner import OptunaTuner
 
 STARTUP_JOBS = 20
 CANDIDATES = 24
+_WORDS = 624
+"""Of the state of a Mersenne Twister."""
 
 
 class TpeTuner(OptunaTuner):
@@ -22,7 +25,9 @@ class TpeTuner(OptunaTuner):
 
     def make_sampler(self, seed: int, distributions: dict[str, OptunaDistribution]) -> OptunaSampler:
         """Return an estimator that models the common axes together and those of branches one by one."""
-        return _KnownSpaceSampler(
+        from proctor.manager.dispatcher.algorithms.tuners.optuna_study import KnownSpaceTpe
+
+        return KnownSpaceTpe(
             distributions,
             seed=seed,
             n_startup_trials=self._startup_jobs,
@@ -31,13 +36,61 @@ class TpeTuner(OptunaTuner):
             multivariate=True,
         )
 
+    def draw_at_random(self, seed: int, results: int) -> AskAxis | None:
+        """Return the draws of Optuna's random sampler, which chooses until there are results for a model."""
+        return random_draws(seed) if results < self._startup_jobs else None
 
-class _KnownSpaceSampler(TPESampler):  # type: ignore[misc]
-    """Gets the axes that all trials share instead of searching all trials for them each time."""
 
-    def __init__(self, distributions: dict[str, OptunaDistribution], **options: Any) -> None:
-        super().__init__(**options)
-        self._common = {name: known for name, known in distributions.items() if not known.single()}
+def random_draws(seed: int) -> AskAxis:
+    """Return what decides axis after axis as Optuna's RandomSampler with this seed does, to the last bit, without
+    Optuna and numpy: importing them takes longer than all the rest of a dispatcher's start."""
+    generator = _numpy_generator(seed)
 
-    def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, OptunaDistribution]:
-        return self._common
+    def draw(axis: FlatAxis) -> Any:
+        if axis.size:
+            return _random_option(axis.size, generator)
+        if axis.low == axis.high:
+            return int(axis.low) if axis.whole else float(axis.low)
+        return _random_whole(axis, generator) if axis.whole else _random_number(axis, generator)
+
+    return draw
+
+
+def _numpy_generator(seed: int) -> random.Random:
+    """The generator of `numpy.random.RandomState(seed)`: the same Mersenne Twister as Python's, seeded otherwise."""
+    words = [seed]
+    for number in range(1, _WORDS):
+        words.append((1812433253 * (words[-1] ^ (words[-1] >> 30)) + number) & 0xFFFFFFFF)
+    generator = random.Random()
+    generator.setstate((3, (*words, _WORDS), None))
+    return generator
+
+
+def _random_option(size: int, generator: random.Random) -> int:
+    """Each option gets a number, and the first of the greatest wins."""
+    if size == 1:
+        return 0
+    numbers = [generator.random() for _ in range(size)]
+    return numbers.index(max(numbers))
+
+
+def _random_whole(axis: FlatAxis, generator: random.Random) -> int:
+    low, high = int(axis.low), int(axis.high)
+    found = math.floor(_between(low - 0.5, high + 0.5, generator) - low + 0.5) + low
+    return min(max(found, low), high)
+
+
+def _random_number(axis: FlatAxis, generator: random.Random) -> float:
+    """At most the number below the upper end."""
+    low, high = float(axis.low), float(axis.high)
+    if axis.log:
+        found = max(math.exp(_between(math.log(low), math.log(high), generator)), low)
+    else:
+        found = _between(low, high, generator)
+    return min(found, math.nextafter(high, high - 1))
+
+
+def _between(low: float, high: float, generator: random.Random) -> float:
+    if not math.isfinite(high - low):
+        raise OverflowError("Range exceeds valid bounds")
+    return low + (high - low) * generator.random()
