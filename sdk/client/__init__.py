@@ -1,11 +1,11 @@
-"""The control side of the SDK: what starts, watches and reads experiments. Needs httpx; loaded on first use.
+"""The control side of the SDK: what starts, watches and reads experiments; loaded on first use.
 
     from proctor.sdk.client import Client, Experiment
 
 Entry: `experiment.Experiment`. Reading order: experiment, config, credentials, results, client (REST as Python calls),
-with its parts `result_calls` and `trial_calls`, transport, events (the stream of changes), logs, home (where a manager
-keeps its things), code_files, flattening (what nested values are called in tables), errors. Trials never import this
-package.
+with its parts `result_calls` and `trial_calls`, transport, connections (HTTP), events (the stream of changes), logs,
+home (where a manager keeps its things), code_files, flattening (what nested values are called in tables), errors.
+Trials never import this package.
 """
 
 from typing import TYPE_CHECKING, Any

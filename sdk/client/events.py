@@ -5,7 +5,6 @@ The stream is resumed where it broke off. To wait with a deadline, a thread read
 
 import json
 import queue
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,8 +12,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-import httpx
-
+from proctor.sdk.client.connections import Answer
 from proctor.sdk.client.errors import ClientError, ManagerUnreachable
 from proctor.sdk.client.transport import Transport
 
@@ -74,16 +72,14 @@ class EventStream:
         self._patience = patience_seconds
         self._delays = reconnect_seconds
         self._closed = threading.Event()
-        self._socket: socket.socket | None = None
+        self._answer: Answer | None = None
 
     def close(self) -> None:
         """End the stream, also while another thread waits for its next change."""
         self._closed.set()
-        if self._socket is not None:
-            try:
-                self._socket.shutdown(socket.SHUT_RDWR)
-            except OSError:  # the other side was faster
-                self._socket = None
+        answer = self._answer
+        if answer is not None:
+            answer.interrupt()
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return self.read(lambda: None)
@@ -98,7 +94,7 @@ class EventStream:
                     yield event
                     silent_since = time.monotonic()
                 failures, silent_since = min(failures, 1), time.monotonic()
-            except (ManagerUnreachable, httpx.TransportError) as error:
+            except ManagerUnreachable as error:
                 if self._closed.is_set():
                     return
                 if self._patience is not None and time.monotonic() - silent_since >= self._patience:
@@ -112,18 +108,18 @@ class EventStream:
         headers = {"Accept": "text/event-stream"}
         if self._last_id is not None:
             headers["Last-Event-ID"] = self._last_id
-        with self._transport.stream("/events", query=self._query, headers=headers) as response:
-            self._socket = response.extensions["network_stream"].get_extra_info("socket")
+        with self._transport.stream("/events", query=self._query, headers=headers) as answer:
+            self._answer = answer
             if self._closed.is_set():  # closed while it was opened
                 return
             try:
-                for message in parse_messages(_announced(response.iter_lines(), on_open)):
+                for message in parse_messages(_announced(answer.lines(), on_open)):
                     if self._closed.is_set():
                         return
                     self._last_id = message.id if message.id is not None else self._last_id
                     yield {"kind": message.event, **json.loads(message.data)}
             finally:
-                self._socket = None
+                self._answer = None
 
 
 def _announced(lines: Iterator[str], on_open: Callable[[], None]) -> Iterator[str]:

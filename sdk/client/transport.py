@@ -5,18 +5,18 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode
 
-import httpx
-
+from proctor.sdk.client.connections import Answer, Connections
 from proctor.sdk.client.errors import BadInput, ManagerUnreachable, problem_error
 from proctor.sdk.client.logs import LogPiece
 
 API = "/api/v1"
-LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 AGENT = "proctor-sdk"
 """The manager's events say that a change was made in Python."""
 TIMEOUT_SECONDS = 30.0
+CONNECT_SECONDS = 5.0
+"""Opening a connection takes no longer than this, or than the limit for an answer if that is shorter."""
 STREAM_SILENCE_SECONDS = 45.0
 """A stream that has been silent for this long is dead: the manager sends a sign of life every 15 s."""
 
@@ -24,6 +24,8 @@ JsonObject = dict[str, Any]
 Query = Mapping[str, str | int | list[str] | None]
 
 PAGE_SIZE = 500
+LEAST_ERROR = 400
+"""Statuses from here on are refusals and failures."""
 
 
 class Transport:
@@ -37,13 +39,9 @@ class Transport:
         :param agent: the name under which its requests are sent.
         """
         self.url = url.rstrip("/")
-        self._timeout = httpx.Timeout(timeout_seconds, connect=min(timeout_seconds, 5.0))
-        self._client = httpx.Client(
-            base_url=self.url + API,
-            headers={"User-Agent": agent, **({"Authorization": f"Bearer {token}"} if token else {})},
-            timeout=self._timeout,
-            trust_env=urlsplit(self.url).hostname not in LOOPBACK,
-        )
+        self._timeout_seconds = timeout_seconds
+        headers = {"User-Agent": agent, **({"Authorization": f"Bearer {token}"} if token else {})}
+        self._connections = Connections(self.url, API, headers, connect_seconds=min(timeout_seconds, CONNECT_SECONDS))
 
     def __enter__(self) -> Self:
         return self
@@ -55,7 +53,7 @@ class Transport:
 
     def close(self) -> None:
         """Give the connections back; twice does no harm."""
-        self._client.close()
+        self._connections.close()
 
     def request(
         self,
@@ -70,20 +68,12 @@ class Transport:
 
         :param timeout_seconds: for answers that take their time; the transport's own if not given.
         """
-        response = self._send(method, path, query, body, timeout_seconds=timeout_seconds)
-        if not response.content:
-            return None
-        try:
-            return response.json()
-        except ValueError as error:
-            raise ManagerUnreachable(
-                f"{self.url} does not respond like a Proctor manager: {method} {path} is not JSON"
-            ) from error
+        content, _ = self._send(method, path, query, body, timeout_seconds=timeout_seconds)
+        return self._parsed(content, f"{method} {path}") if content else None
 
-    def fetch(self, path: str, *, query: Query | None = None) -> tuple[bytes, httpx.Headers]:
-        """Get raw bytes and the headers that came with them."""
-        response = self._send("GET", path, query, None)
-        return response.content, response.headers
+    def fetch(self, path: str, *, query: Query | None = None) -> tuple[bytes, Mapping[str, str]]:
+        """Get raw bytes and the headers that came with them, by their names in lower case."""
+        return self._send("GET", path, query, None)
 
     def pages(self, path: str, *, query: Query | None = None) -> Iterator[dict[str, Any]]:
         """Every item of a list, page after page."""
@@ -106,72 +96,70 @@ class Transport:
         method: str = "GET",
         query: Query | None = None,
         headers: Mapping[str, str] | None = None,
-    ) -> Iterator[httpx.Response]:
-        """An answer whose body is still coming. Reading it may raise httpx.TransportError."""
-        timeout = httpx.Timeout(self._timeout.read, connect=self._timeout.connect, read=STREAM_SILENCE_SECONDS)
-        with self._translated(f"{method} {path}"):
-            request = self._client.build_request(
-                method, path.lstrip("/"), params=_without_none(query), headers=headers, timeout=timeout
-            )
-            response = self._client.send(request, stream=True)
-            if response.is_error:
-                response.read()
-                response.close()
-                raise problem_error(response.status_code, _document(response), f"{method} {path}")
+    ) -> Iterator[Answer]:
+        """An answer whose body is still coming. Reading it may raise ManagerUnreachable."""
+        answer = self._connections.send(
+            method, _target(path, query), body=None, headers=headers or {}, seconds=STREAM_SILENCE_SECONDS
+        )
         try:
-            yield response
+            if answer.status >= LEAST_ERROR:
+                raise problem_error(answer.status, _document(answer.read()), f"{method} {path}")
+            yield answer
         finally:
-            response.close()
+            answer.close()
 
     @contextmanager
     def body(self, path: str) -> Iterator[Iterator[bytes]]:
         """The bytes of an answer, as they come. One that ends too early raises ManagerUnreachable."""
-        with self._translated(f"GET {path}"), self.stream(path) as response:
-            yield response.iter_bytes()
+        with self.stream(path) as answer:
+            yield answer.pieces()
 
     def json_lines(self, method: str, path: str, *, query: Query | None = None) -> Iterator[Any]:
         """The JSON documents of an answer, a line each, as they come."""
-        with self._translated(f"{method} {path}"), self.stream(path, method=method, query=query) as response:
-            for line in response.iter_lines():
-                yield json.loads(line)
+        with self.stream(path, method=method, query=query) as answer:
+            for line in answer.lines():
+                yield self._parsed(line, f"{method} {path}")
 
     def _send(
         self, method: str, path: str, query: Query | None, body: Any, *, timeout_seconds: float | None = None
-    ) -> httpx.Response:
-        patience = self._timeout
-        if timeout_seconds is not None:
-            patience = httpx.Timeout(timeout_seconds, connect=self._timeout.connect)
-        with self._translated(f"{method} {path}"):
-            response = self._client.request(
-                method, path.lstrip("/"), params=_without_none(query), json=body, timeout=patience
-            )
-        if response.is_error:
-            raise problem_error(response.status_code, _document(response), f"{method} {path}")
-        return response
+    ) -> tuple[bytes, Mapping[str, str]]:
+        asked, headers, data = f"{method} {path}", {"Accept-Encoding": "gzip"}, None
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+            data = _json(body, asked)
+        seconds = self._timeout_seconds if timeout_seconds is None else timeout_seconds
+        answer = self._connections.send(method, _target(path, query), body=data, headers=headers, seconds=seconds)
+        content = answer.read()
+        if answer.status >= LEAST_ERROR:
+            raise problem_error(answer.status, _document(content), asked)
+        return content, {name.lower(): value for name, value in answer.headers.items()}
 
-    @contextmanager
-    def _translated(self, asked: str) -> Iterator[None]:
+    def _parsed(self, content: bytes | str, asked: str) -> Any:
         try:
-            yield
-        except httpx.TimeoutException as error:
-            raise ManagerUnreachable(f"the manager at {self.url} did not answer {asked} in time") from error
-        except (httpx.TransportError, httpx.InvalidURL) as error:
+            return json.loads(content)
+        except ValueError as error:
             raise ManagerUnreachable(
-                f"no manager answers at {self.url} ({error}); see `proctor manager status`"
+                f"{self.url} does not respond like a Proctor manager: {asked} is not JSON"
             ) from error
-        except (ValueError, TypeError) as error:
-            raise BadInput(f"{asked} cannot be sent as JSON: {error}", status_code=422) from error
 
 
-def _without_none(query: Query | None) -> dict[str, str | int | list[str]]:
-    return {key: value for key, value in (query or {}).items() if value is not None}
+def _target(path: str, query: Query | None) -> str:
+    named = {key: value for key, value in (query or {}).items() if value is not None}
+    return path + (f"?{urlencode(named, doseq=True)}" if named else "")
 
 
-def _document(response: httpx.Response) -> Any:
+def _json(body: Any, asked: str) -> bytes:
     try:
-        return response.json()
+        return json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    except (ValueError, TypeError) as error:
+        raise BadInput(f"{asked} cannot be sent as JSON: {error}", status_code=422) from error
+
+
+def _document(content: bytes) -> Any:
+    try:
+        return json.loads(content)
     except ValueError:
-        return response.text
+        return content.decode("utf-8", "replace")
 
 
 class Calls:
@@ -189,7 +177,7 @@ class Calls:
 
     def _log(self, path: str, query: Query) -> LogPiece:
         data, headers = self._transport.fetch(path, query=query)
-        return LogPiece(data, int(headers["X-Next-Offset"]))
+        return LogPiece(data, int(headers["x-next-offset"]))
 
 
 def path_of(*parts: str) -> str:

@@ -71,8 +71,8 @@ def test_a_checkpoint_is_downloaded_whole(manager: RealManager, trial: dict[str,
 
 def test_the_tar_has_one_folder_and_the_announced_size(manager: RealManager, trial: dict[str, Any]) -> None:
     *_, last = manager.client.checkpoints(trial["id"])
-    client = manager.client._transport._client
-    answer: httpx.Response = client.get(f"trials/{trial['id']}/checkpoints/{last['id']}/tar")
+    path = f"/api/v1/trials/{trial['id']}/checkpoints/{last['id']}/tar"
+    answer = httpx.get(manager.client.url + path, headers={"Authorization": f"Bearer {manager.client.token}"})
     assert answer.headers["content-type"] == "application/x-tar"
     assert int(answer.headers["content-length"]) == len(answer.content)
     with tarfile.open(fileobj=io.BytesIO(answer.content)) as archive:

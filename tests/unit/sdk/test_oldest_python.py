@@ -20,7 +20,7 @@ ALLOWED["proctor/sdk/pytorch/callbacks/tensorboard.py"] = {"tensorboard", "torch
 ALLOWED["proctor/sdk/pytorch/lightning.py"] = {"lightning", "pytorch_lightning"}
 ALLOWED["proctor/sdk/pytorch/huggingface.py"] = {"transformers"}
 ALLOWED["proctor/sdk/checkpoints/storage.py"] = {"fsspec"}
-KEEPER_ALLOWED = {"httpx", "pynvml"}
+KEEPER_ALLOWED = {"pynvml"}
 
 
 def python_files() -> dict[str, tuple[bytes, set[str]]]:
@@ -78,7 +78,7 @@ def check_types(folder: Path) -> "subprocess.CompletedProcess[str]":
     settings = folder / "mypy.ini"
     settings.write_text(
         "[mypy]\npython_version = 3.10\nincremental = False\n"
-        "[mypy-httpx.*,pynvml.*,schema.*,nni.runtime.*,proctor.sdk.client.*]\nignore_missing_imports = True\n"
+        "[mypy-pynvml.*,schema.*,nni.runtime.*,proctor.sdk.client.*]\nignore_missing_imports = True\n"
         "[mypy-torch.*,tensorboard.*,numpy.*,tqdm.*,rich.*,lightning.*,pytorch_lightning.*,transformers.*]\n"
         "ignore_missing_imports = True\nfollow_imports = skip\n"
     )
