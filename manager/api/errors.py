@@ -10,13 +10,14 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import compile_path
 
 from proctor.manager.errors import ManagerError
+from proctor.manager.field_docs import DescribedFields
 from proctor.manager.store.errors import (
     BadCursor,
     DatabaseUnusable,
@@ -48,10 +49,8 @@ FOREIGN_ERRORS: dict[type[Exception], tuple[int, str]] = {
 """Errors of the layers below that reach the API as they are: class → status and title."""
 
 
-class ProblemItem(BaseModel):
+class ProblemItem(DescribedFields, BaseModel):
     """One of several problems with the request."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     key: str = Field(examples=["tuner.classArgs.optimize_mode"])
     """The key path as it was written; empty for the whole document."""
@@ -70,10 +69,8 @@ class ProblemItem(BaseModel):
     """The known key or name that is most similar to the one found."""
 
 
-class Problem(BaseModel):
+class Problem(DescribedFields, BaseModel):
     """An RFC 9457 problem document."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     type: str = Field(default="about:blank", examples=["about:blank"])
     title: str = Field(examples=["Not found"])

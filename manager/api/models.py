@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from proctor.manager.api.json_types import PARAMETERS_EXAMPLE, Json, JsonObject, Number, Time
 from proctor.manager.config.objective import Direction
+from proctor.manager.field_docs import DescribedFields
 from proctor.manager.lifecycle.checkpoints import KeepReason
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.lifecycle.trial import DecisionKind
@@ -16,10 +17,10 @@ from proctor.training_services.providers import CheckVerdict
 T = TypeVar("T")
 
 
-class Resource(BaseModel):
+class Resource(DescribedFields, BaseModel):
     """What every resource has in common."""
 
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     @model_validator(mode="before")
     @classmethod

@@ -11,6 +11,7 @@ from proctor.manager.config.fields import (
     MOST_HOURS,
     MOST_PRIORITY,
 )
+from proctor.manager.field_docs import DescribedFields
 from proctor.sdk.json_input import clean_value
 
 MOST_TRIALS = 999_999_999
@@ -23,7 +24,7 @@ Tags = Annotated[list[Tag], Field(max_length=50), AfterValidator(lambda tags: li
 Duration = Annotated[float, Field(gt=0, le=LONGEST_SECONDS, allow_inf_nan=False)]
 
 
-class _Cleaned(BaseModel):
+class _Cleaned(DescribedFields, BaseModel):
     """A body, or a part of one, whose texts and numbers can be stored and sent on."""
 
     @model_validator(mode="before")
@@ -35,7 +36,7 @@ class _Cleaned(BaseModel):
 class RequestBody(_Cleaned):
     """What every request has in common."""
 
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid")
 
 
 class CreateExperiment(RequestBody):
@@ -167,7 +168,7 @@ class TrialClone(RequestBody):
 class ImportRow(_Cleaned):
     """An imported result. Rows written by `export` are accepted as they are."""
 
-    model_config = ConfigDict(extra="ignore", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="ignore")
 
     parameter: Any = Field(examples=[{"lr": 0.003, "hidden": 128}])
     """An object; for a tuner of the user's any JSON value."""

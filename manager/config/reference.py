@@ -8,8 +8,6 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import Any
 
-from pydantic.fields import FieldInfo
-
 from proctor.manager.config.experiment import ExperimentConfig
 from proctor.manager.config.keys import ADDITIONS, ANY, EXPERIMENT, KEYS, OTHER_PLATFORMS, Key, Treatment
 from proctor.manager.config.matching import section_models
@@ -18,6 +16,7 @@ from proctor.manager.config.platforms import PLATFORMS
 from proctor.manager.config.sections import INHERITED
 from proctor.manager.config.services import KubernetesConfig, LocalConfig, RemoteConfig, Section
 from proctor.manager.config.version1 import MULTI_PHASE, OLD_CLASS_FILE, OLD_KEYS, OLD_MACHINE_KEYS
+from proctor.manager.field_docs import field_description
 
 _SERVICES: dict[str | None, type[Section]] = {
     "local": LocalConfig,
@@ -95,7 +94,7 @@ def _key_table(rows: list[Key]) -> Iterable[str]:
     yield "| key | default | example | meaning |"
     yield "|---|---|---|---|"
     for row in rows:
-        yield f"| `{row.path}` | {default_words(row)} | `{_example(row)}` | {_cell(field_description(row))} |"
+        yield f"| `{row.path}` | {default_words(row)} | `{_example(row)}` | {_cell(key_description(row))} |"
 
 
 def _other_table(rows: list[Key]) -> Iterable[str]:
@@ -103,9 +102,9 @@ def _other_table(rows: list[Key]) -> Iterable[str]:
     yield "| key | example | treatment | what happens |"
     yield "|---|---|---|---|"
     for row in rows:
-        sentence = row.effective_sentence or field_description(row)
+        sentence = row.effective_sentence or key_description(row)
         if row.effective is Treatment.REFUSED and row.treatment is Treatment.HONORED:
-            sentence = f"{field_description(row)} ({row.effective_sentence})"
+            sentence = f"{key_description(row)} ({row.effective_sentence})"
         yield f"| `{row.path}` | `{_example(row)}` | {_TREATMENT_NAMES[row.effective]} | {_cell(sentence)} |"
 
 
@@ -117,9 +116,11 @@ def default_words(row: Key) -> str:
     """What holds where a key is not given, or that it is required."""
     if row.path in _DEFAULTS:
         return _DEFAULTS[row.path]
-    field = _field_of(row)
-    if field is None:
+    found = _field_of(row)
+    if found is None:
         return "that of the experiment"
+    model, name = found
+    field = model.model_fields[name]
     if field.is_required():
         return REQUIRED
     value = field.get_default(call_default_factory=True)
@@ -174,28 +175,30 @@ def _old_table() -> Iterable[str]:
         yield f"| `machineList[].{name}` | `trainingService.machineList[].{new}` |"
 
 
-def field_description(row: Key) -> str:
+def key_description(row: Key) -> str:
     """What the model says of an honored key; empty for keys without a field."""
-    field = _field_of(row)
-    if field is not None:
-        return field.description or ""
+    found = _field_of(row)
+    if found is not None:
+        return field_description(*found)
     name = row.path.rpartition(".")[2]
     known = any(field.alias == name for field in ExperimentConfig.model_fields.values())
     return f"As `{name}` of the experiment; takes precedence over it." if known else ""
 
 
-def _field_of(row: Key) -> FieldInfo | None:
-    """The field of the models that a key fills; None for keys without one."""
+def _field_of(row: Key) -> tuple[type[Section], str] | None:
+    """The model and the name of the field that a key fills; None for keys without one."""
     models: list[type[Section]] = [ExperimentConfig]
-    field: FieldInfo | None = None
+    found: tuple[type[Section], str] | None = None
     for part in row.path.replace("[]", "").split("."):
-        field = next((f for m in models for f in m.model_fields.values() if f.alias == part), None)
-        if field is None:
+        named = ((model, name) for model in models for name, field in model.model_fields.items() if field.alias == part)
+        found = next(named, None)
+        if found is None:
             return None
-        models = section_models(field.annotation)
+        model, name = found
+        models = section_models(model.model_fields[name].annotation)
         if part == "trainingService":
             models = [_SERVICES[row.platform]] if row.platform in _SERVICES else models
-    return field
+    return found
 
 
 def _cell(text: str) -> str:

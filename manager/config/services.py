@@ -26,6 +26,7 @@ from proctor.manager.config.fields import (
 )
 from proctor.manager.config.key_names import camel_case
 from proctor.manager.config.platforms import PLATFORMS
+from proctor.manager.field_docs import DescribedFields
 from proctor.training_services.kubernetes.pod_template import find_conflicts
 
 SECRET = {"writeOnly": True}
@@ -34,7 +35,7 @@ LEAST_LINGER_SECONDS = 15.0
 """Three heartbeats of a keeper."""
 
 
-class Section(BaseModel):
+class Section(DescribedFields, BaseModel):
     """A part of the configuration: snake_case in Python and in the database, camelCase in YAML."""
 
     model_config = ConfigDict(
@@ -42,7 +43,6 @@ class Section(BaseModel):
         frozen=True,
         alias_generator=camel_case,
         populate_by_name=True,
-        use_attribute_docstrings=True,
         allow_inf_nan=True,
     )
 

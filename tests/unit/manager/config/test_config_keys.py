@@ -11,7 +11,7 @@ from proctor.manager.config.keys import KEYS, Key, Treatment
 from proctor.manager.config.loading import LoadedExperiment, load_experiment, load_experiment_mapping
 from proctor.manager.config.matching import section_models
 from proctor.manager.config.platforms import PLATFORMS, Availability
-from proctor.manager.config.reference import REQUIRED, default_words, field_description, render_key_tables
+from proctor.manager.config.reference import REQUIRED, default_words, key_description, render_key_tables
 from proctor.manager.config.services import Section
 
 DOCUMENTATION = Path(__file__).parents[4] / "docs" / "configuration.md"
@@ -243,7 +243,7 @@ def test_every_field_of_the_models_has_a_row() -> None:
 
 def test_every_honored_key_has_a_field_that_describes_it() -> None:
     rows = [row for row in KEYS if row.treatment is Treatment.HONORED]
-    assert [row.path for row in rows if not field_description(row)] == []
+    assert [row.path for row in rows if not key_description(row)] == []
 
 
 def test_the_documentation_shows_the_table_as_it_is() -> None:
