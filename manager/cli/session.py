@@ -82,6 +82,7 @@ def ensure_running(
             url_prefix=url_prefix,
             keeper_listen=keeper_listen,
             accept_database=accept_database,
+            report=CliSession.report,
         ).url
     except StartError as error:
         raise CommandError(f"the manager could not be started: {error}", ExitCode.UNREACHABLE) from error

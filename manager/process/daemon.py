@@ -5,17 +5,28 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from proctor.manager.process.instance import EXIT_CONFLICT, ManagerAddress, StartError, read_address
+from proctor.manager.process.instance import (
+    EXIT_CONFLICT,
+    LockHolder,
+    ManagerAddress,
+    StartError,
+    read_address,
+    read_holder,
+)
 from proctor.manager.settings import Home
 from proctor.sdk.disk_errors import explain
 from proctor.sdk.files import last_lines
 
-START_SECONDS = 30.0
 STOP_SECONDS = 20.0
-POLL_INTERVAL_SECONDS = 0.02
+POLL_INTERVAL_SECONDS = 0.01
+QUIET_SECONDS = 3.0
+"""A start that takes longer is commented on."""
+REPEAT_SECONDS = 30.0
+"""How often that is repeated while nothing changes."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +55,11 @@ def manager_status(home: Home) -> ManagerAddress | None:
     return read_address(home)
 
 
+def print_to_stderr(text: str) -> None:
+    """Show a person what is going on."""
+    print(text, file=sys.stderr, flush=True)
+
+
 def ensure_manager(
     home: Home,
     *,
@@ -51,73 +67,127 @@ def ensure_manager(
     url_prefix: str | None = None,
     keeper_listen: str | None = None,
     accept_database: bool = False,
-    timeout_seconds: float = START_SECONDS,
+    report: Callable[[str], None] = print_to_stderr,
 ) -> RunningManager:
-    """The home's manager; started in the background if none runs. Returns when it serves.
+    """The home's manager; started in the background if none runs. Returns when it serves, however long that takes, as
+    long as its process lives.
 
     :param port: for a manager that must be started; None: 8080 or the next free one.
     :param url_prefix: for a manager that must be started; None: what the environment says.
     :param keeper_listen: for a manager that must be started: HOST:PORT; None: what the environment says.
     :param accept_database: for a manager that must be started: see `Settings.accept_database`.
+    :param report: receives sentences about a start that takes long.
     :raises ManagerNotStarted: with what the manager printed.
     """
     options = [] if port is None else ["--port", str(port)]
     options += [] if url_prefix is None else ["--url-prefix", url_prefix]
     options += [] if keeper_listen is None else ["--keeper-listen", keeper_listen]
     options += ["--accept-database"] if accept_database else []
-    address = read_address(home) or _start(home, options, timeout_seconds)
+    address = read_address(home) or _start(home, options, report)
     return RunningManager(address, home.token_file.read_text(encoding="utf-8").strip())
 
 
-def _start(home: Home, options: list[str], timeout_seconds: float) -> ManagerAddress:
-    try:
-        home.prepare()
-        log_file = os.open(home.manager_output, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        why = explain(error, error.filename or str(home.path))
-        raise ManagerNotStarted(
-            f"cannot write the home {home.path}: {why}; make it writable, or name another one with PROCTOR_HOME"
-        ) from error
-    offset = os.fstat(log_file).st_size
+def _start(home: Home, options: list[str], report: Callable[[str], None]) -> ManagerAddress:
     # -P: the folder of the caller must not shadow what the manager imports.
     command = [sys.executable, "-P", "-m", "proctor.manager", "--home", str(home.path), *options]
-    try:
-        pid = _spawn(command, log_file)
-    finally:
-        os.close(log_file)
-    return _wait_until_up(home, pid, offset, timeout_seconds)
-
-
-def _spawn(command: list[str], log_file: int) -> int:
-    """Start a process in a session of its own; it is not waited for once it is up, so no `Popen` is used."""
-    actions = [
-        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-        (os.POSIX_SPAWN_DUP2, log_file, 1),
-        (os.POSIX_SPAWN_DUP2, log_file, 2),
-    ]
-    return os.posix_spawn(command[0], command, os.environ, file_actions=actions, setsid=True)
-
-
-def _wait_until_up(home: Home, pid: int, offset: int, timeout_seconds: float) -> ManagerAddress:
-    """Until a manager of the home serves: ours, or one that was started at the same time and was faster."""
-    gives_up = time.monotonic() + timeout_seconds
-    code: int | None = None
-    while time.monotonic() < gives_up:
-        address = read_address(home)
-        if address is not None:
+    waiting = _Waiting(home, report)
+    refused_by: LockHolder | None = None
+    while True:
+        starting = _StartingProcess.spawn(home, command)
+        if address := waiting.until_up(starting.is_alive, starting.pid):
             return address
-        if code is None:
-            ended, status = os.waitpid(pid, os.WNOHANG)
-            code = None if ended == 0 else os.waitstatus_to_exitcode(status)
-        if code not in (None, EXIT_CONFLICT):
-            break
-        time.sleep(POLL_INTERVAL_SECONDS)
-    if code is None:
-        os.kill(pid, signal.SIGTERM)
-        raise ManagerNotStarted(f"it did not respond within {timeout_seconds:g} s; its log is {home.manager_log}")
-    with open(home.manager_output, "rb") as file:
-        output = "\n".join(last_lines(file.fileno(), 10, begin=offset)).removeprefix("proctor manager: ")
-    raise ManagerNotStarted(output or f"it ended with exit code {code}; its log is {home.manager_log}")
+        holder = read_holder(home)
+        if starting.exit_code != EXIT_CONFLICT or holder is None or (refused_by and holder.is_same(refused_by)):
+            raise ManagerNotStarted(starting.output() or f"it ended with exit code {starting.exit_code}")
+        if address := waiting.until_up(holder.is_alive, holder.pid):  # it was started at the same time, and was faster
+            return address
+        refused_by = holder  # it has ended: once more
+
+
+class _StartingProcess:
+    """A manager of ours that comes up in a session of its own. It is not waited for once it is up, so no `Popen`."""
+
+    def __init__(self, home: Home, pid: int, offset: int) -> None:
+        """:param offset: where what it prints begins in the file."""
+        self.pid = pid
+        self.exit_code: int | None = None
+        self._home = home
+        self._offset = offset
+
+    @classmethod
+    def spawn(cls, home: Home, command: list[str]) -> "_StartingProcess":
+        """Start it. Raises ManagerNotStarted where the home cannot be written."""
+        try:
+            home.prepare()
+            log_file = os.open(home.manager_output, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            why = explain(error, error.filename or str(home.path))
+            raise ManagerNotStarted(
+                f"cannot write the home {home.path}: {why}; make it writable, or name another one with PROCTOR_HOME"
+            ) from error
+        offset = os.fstat(log_file).st_size
+        actions = [
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_DUP2, log_file, 1),
+            (os.POSIX_SPAWN_DUP2, log_file, 2),
+        ]
+        try:
+            pid = os.posix_spawn(command[0], command, os.environ, file_actions=actions, setsid=True)
+        finally:
+            os.close(log_file)
+        return cls(home, pid, offset)
+
+    def is_alive(self) -> bool:
+        """Whether it runs; once it does not, there is an exit code."""
+        if self.exit_code is None:
+            ended, status = os.waitpid(self.pid, os.WNOHANG)
+            self.exit_code = None if ended == 0 else os.waitstatus_to_exitcode(status)
+        return self.exit_code is None
+
+    def output(self) -> str:
+        """The end of what it printed."""
+        with open(self._home.manager_output, "rb") as file:
+            printed = last_lines(file.fileno(), 10, begin=self._offset)
+        return "\n".join(printed).removeprefix("proctor manager: ")
+
+
+class _Waiting:
+    """The wait for a manager that comes up: it lasts as long as that lives, and says what is going on."""
+
+    def __init__(self, home: Home, report: Callable[[str], None]) -> None:
+        self._home = home
+        self._report = report
+        self._began = time.monotonic()
+        self._next_report = self._began + QUIET_SECONDS
+        self._reported = ""
+
+    def until_up(self, is_alive: Callable[[], bool], pid: int) -> ManagerAddress | None:
+        """The address of the home's manager once it serves; None when the process has ended before."""
+        try:
+            while True:
+                could_come_up = is_alive()
+                if (address := read_address(self._home)) is not None or not could_come_up:
+                    return address
+                self._report_progress(pid)
+                time.sleep(POLL_INTERVAL_SECONDS)
+        except KeyboardInterrupt:
+            self._report(
+                f"The manager (pid {pid}) is not stopped by this: it continues to start in the background. "
+                f"`proctor manager status` shows when it is up; `kill {pid}` ends it."
+            )
+            raise
+
+    def _report_progress(self, pid: int) -> None:
+        now = time.monotonic()
+        if now < self._began + QUIET_SECONDS:
+            return
+        holder = read_holder(self._home)
+        stage = holder.stage if holder is not None and holder.pid == pid else "loading its program"
+        if stage != self._reported or now >= self._next_report:
+            self._reported = stage
+            self._next_report = now + REPEAT_SECONDS
+            seconds = f"{now - self._began:.0f} s"
+            self._report(f"Waiting for the manager (pid {pid}, {seconds}): {stage}. Its log: {self._home.manager_log}")
 
 
 def stop_manager(home: Home, *, timeout_seconds: float = STOP_SECONDS) -> bool:

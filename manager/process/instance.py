@@ -1,16 +1,17 @@
 """One manager for one home: the lock that says so, and manager.json, which says where it is reached.
 
-The lock is the kernel's (flock), so it is gone with its process however that ends. manager.json is only an address:
-it is believed when the process it names is alive (same pid, start time and boot).
+The lock is the kernel's (flock), so it is gone with its process however that ends. The locked file says which process
+that is, and what it does while it comes up. manager.json is only an address: it is believed when the process it names
+is alive (same pid, start time and boot).
 """
 
 import json
 import os
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from types import TracebackType
 from typing import Self
 
+import proctor
 from proctor.manager.settings import Home
 from proctor.sdk.files import open_locked, replace_file
 from proctor.trial_keeper.linux.identity import boot_id, open_pidfd, start_time
@@ -52,7 +53,7 @@ class ManagerAddress:
     def of_this_process(cls, *, host: str, port: int, url: str, keeper_url: str = "") -> "ManagerAddress":
         """The address of this very process."""
         pid = os.getpid()
-        return cls(pid, start_time(pid) or 0, boot_id(), host, port, url, version("proctor"), keeper_url)
+        return cls(pid, start_time(pid) or 0, boot_id(), host, port, url, proctor.__version__, keeper_url)
 
     def open_pidfd(self) -> int | None:
         """A pidfd of the manager, or None when it is gone."""
@@ -86,6 +87,35 @@ def remove_address(home: Home) -> None:
     home.manager_file.unlink(missing_ok=True)
 
 
+@dataclass(frozen=True)
+class LockHolder:
+    """The process that holds the lock of a home, or was the last to hold it."""
+
+    pid: int
+    start_time: int
+    """In clock ticks since boot."""
+    stage: str
+    """What it does, as a participle clause."""
+
+    def is_same(self, other: "LockHolder") -> bool:
+        """Whether both are one process."""
+        return (self.pid, self.start_time) == (other.pid, other.start_time)
+
+    def is_alive(self) -> bool:
+        """Whether it still runs, on this machine."""
+        return start_time(self.pid) == self.start_time
+
+
+def read_holder(home: Home) -> LockHolder | None:
+    """Who holds the lock of a home; None where the file does not say."""
+    try:
+        numbers, _, stage = home.lock_file.read_text(encoding="utf-8", errors="replace").partition("\n")
+        pid, *started = map(int, numbers.split())
+    except (OSError, ValueError):
+        return None
+    return LockHolder(pid, started[0] if started else start_time(pid) or 0, stage.strip() or "just starting")
+
+
 class InstanceLock:
     """Held by the one manager of a home, as a context manager. Raises AlreadyRunning, or OSError."""
 
@@ -97,13 +127,19 @@ class InstanceLock:
         """Take the lock, or say who has it."""
         descriptor = open_locked(self._home.lock_file)
         if descriptor is None:
-            holder = self._home.lock_file.read_bytes()[:32].decode(errors="replace").strip()
-            raise AlreadyRunning(self._refusal(holder))
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+            raise AlreadyRunning(self._refusal(read_holder(self._home)))
         self._descriptor = descriptor
+        self.report("starting")
         remove_address(self._home)  # of one that was killed
         return self
+
+    def report(self, stage: str) -> None:
+        """Say what the manager does, for those who wait for it."""
+        if self._descriptor is not None:
+            pid = os.getpid()
+            text = f"{pid} {start_time(pid) or 0}\n{stage}\n".encode()
+            os.pwrite(self._descriptor, text, 0)
+            os.ftruncate(self._descriptor, len(text))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -113,9 +149,11 @@ class InstanceLock:
             os.close(self._descriptor)
             self._descriptor = None
 
-    def _refusal(self, holder: str) -> str:
-        address = read_address(self._home)
-        who = f"pid {address.pid} at {address.url}" if address else f"pid {holder or 'unknown'}, just starting"
+    def _refusal(self, holder: LockHolder | None) -> str:
+        if address := read_address(self._home):
+            who = f"pid {address.pid} at {address.url}"
+        else:
+            who = f"pid {holder.pid}, {holder.stage}" if holder else "it is just starting"
         return (
             f"a manager runs on the home {self._home.path} already: {who}. "
             "Use that one, stop it with `proctor manager stop`, or choose another home with --home"

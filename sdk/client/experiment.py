@@ -25,7 +25,8 @@ from proctor.sdk.client.home import ENV_HOME, ENV_URL, find_home
 from proctor.sdk.client.results import Results, TrialJob, TrialMetricData, TrialResult, metric_data, numbers
 from proctor.sdk.client.transport import JsonObject
 
-START_TIMEOUT_SECONDS = 60.0
+_PROGRESS = "Waiting for the manager "
+"""How `proctor manager start` begins what it says of a start that takes long."""
 FINISHED = frozenset({"DONE", "ERROR", "STOPPED", "VIEWED"})
 """Statuses in which an experiment is no longer active."""
 RECHECK_SECONDS = 10.0
@@ -458,22 +459,25 @@ def connect_or_start(home: Path, *, port: int | None = None) -> Client:
 
 
 def start_manager(home: Path, *, port: int | None = None) -> None:
-    """Run `proctor manager start` with this interpreter and wait until the manager answers."""
+    """Run `proctor manager start` with this interpreter and wait until the manager serves, as long as it lives; what is
+    said about a start that takes long goes to stderr. Raises ManagerNotStarted."""
     command = [*COMMAND_LINE, "manager", "start"]
     command += [] if port is None else ["--port", str(port)]
-    try:
-        done = subprocess.run(
-            command,
-            env={**os.environ, ENV_HOME: str(home)},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=START_TIMEOUT_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise ManagerNotStarted(
-            f"the manager did not come up within {START_TIMEOUT_SECONDS:.0f} s; its log is in {home / 'log'}"
-        ) from error
-    if done.returncode:
-        raise ManagerNotStarted(done.stderr.strip().removeprefix("Error: ") or f"exit code {done.returncode}")
+    said = []
+    with subprocess.Popen(
+        command,
+        env={**os.environ, ENV_HOME: str(home)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as starting:
+        assert starting.stderr is not None
+        for line in starting.stderr:
+            if line.startswith(_PROGRESS):
+                sys.stderr.write(line)
+            else:
+                said.append(line)
+    if starting.returncode:
+        problem = "".join(said).strip().removeprefix("Error: ")
+        raise ManagerNotStarted(problem or f"exit code {starting.returncode}")
