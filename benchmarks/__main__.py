@@ -30,6 +30,7 @@ ROOMS = {
     "digits_asha": "scheduling",
     "pbt_toy": "scheduling",
     "start_up": "local",
+    "starts": "local",
 }
 """The package of each benchmark, in the order in which all of them run."""
 

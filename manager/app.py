@@ -7,10 +7,12 @@ import signal
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from importlib import import_module
 from socket import socket
 
+from proctor.manager.api.application import Application
 from proctor.manager.api.context import ApiContext
+from proctor.manager.api.guard import Guard
+from proctor.manager.api.keepers import keeper_application
 from proctor.manager.clock import SystemClock
 from proctor.manager.dispatcher.client.liveness import Patience
 from proctor.manager.engine.curve_packing import pack_curves_forever
@@ -21,6 +23,7 @@ from proctor.manager.named_tokens import NamedTokens
 from proctor.manager.process.control_database import PageCheck, open_control
 from proctor.manager.process.instance import InstanceLock, ManagerAddress, StartError, remove_address, write_address
 from proctor.manager.process.log import start_logging, stop_logging
+from proctor.manager.process.server import HttpServer, TlsHttpServer
 from proctor.manager.process.sockets import (
     KeeperListener,
     KeeperSocket,
@@ -55,7 +58,7 @@ def run(settings: ManagerSettings, create_service: ServiceFactory = create) -> N
     """
     home = settings.home
     prepare(home)
-    with InstanceLock(home):
+    with InstanceLock(home) as lock:
         replace_tokens(settings)
         os.chdir(home.path)  # hold no folder of the caller that has started us
         start_logging(home.manager_log, format=settings.log.format, level=settings.log.level)
@@ -63,7 +66,7 @@ def run(settings: ManagerSettings, create_service: ServiceFactory = create) -> N
             log.warning("%s; end that by: %s", *danger, extra={"action": "home.check"})
         try:
             with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-                runner.run(serve(settings, create_service))
+                runner.run(serve(settings, create_service, lock.report))
         except* StartError as group:
             raise _first(group) from None
         finally:
@@ -107,8 +110,11 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def serve(settings: ManagerSettings, create_service: ServiceFactory) -> None:
-    """Open everything, say where it is reached, and close everything when asked to."""
+async def serve(settings: ManagerSettings, create_service: ServiceFactory, report: Callable[[str], None]) -> None:
+    """Open everything, say where it is reached, and close everything when asked to.
+
+    :param report: receives what is being done, as a participle clause.
+    """
     home, stop = settings.home, asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -120,17 +126,21 @@ async def serve(settings: ManagerSettings, create_service: ServiceFactory) -> No
         network_listener = _listen_for_keepers(settings, stack)
         host, port = settings.web.host, listener.getsockname()[1]
         url = web_url(host, port, settings.web.url_prefix)
-        context = await stack.enter_async_context(open_manager(settings, url, stop.set, create_service))
+        opened = open_manager(settings, url, stop.set, create_service, report)
+        context = await stack.enter_async_context(opened)
+        report("opening its ports")
         await stack.enter_async_context(_serving(settings, context, listener, keeper_listener, network_listener))
         replace_file(str(home.port_file), str(port).encode(), durable=False)
         keeper_url = str(network_listener.endpoint) if network_listener else ""
         write_address(home, ManagerAddress.of_this_process(host=host, port=port, url=url, keeper_url=keeper_url))
         stack.callback(remove_address, home)
+        report("serving")
         failpoint("manager.ready.after")
         log.info("the manager of %s is at %s", home.path, url, extra={"action": "manager.start"})
         if keeper_url:
             log.info("keepers reach it at %s", keeper_url, extra={"action": "manager.start"})
         await stop.wait()
+        report("ending")
         log.info("the manager ends; trials keep running under their keepers", extra={"action": "manager.stop"})
 
 
@@ -146,11 +156,16 @@ def _listen_for_keepers(settings: ManagerSettings, stack: AsyncExitStack) -> Kee
 
 @asynccontextmanager
 async def open_manager(
-    settings: ManagerSettings, url: str, stop: Callable[[], None], create_service: ServiceFactory = create
+    settings: ManagerSettings,
+    url: str,
+    stop: Callable[[], None],
+    create_service: ServiceFactory,
+    report: Callable[[str], None],
 ) -> AsyncIterator[ApiContext]:
     """Store, nodes, engine: everything behind the API. Trials keep running after it is left."""
     home, clock = settings.home, SystemClock()
     patience = Patience(settings.dispatchers.patience_seconds)
+    report("opening and checking the control database")
     opened = await open_control(home, clock, accept=settings.accept_database)
     async with opened.database as control, ReadProcesses.open() as read_processes:
         pool = NodePool()
@@ -180,6 +195,7 @@ async def open_manager(
             started_at=clock.now(),
             request_shutdown=stop,
         )
+        report("finding its experiments again")
         async with _background(context, keeper, opened.pages), providers.serve(), manager.serve():
             yield context
         hub.close()
@@ -225,16 +241,9 @@ async def _serving(
     network_listener: KeeperListener | None,
 ) -> AsyncIterator[None]:
     """People and programs on TCP, keepers on the Unix socket and over TLS, all on this loop."""
-    # The web framework takes a good part of the start: a thread loads it, while the keeper comes up beside us and
-    # experiments are found again.
-    await asyncio.to_thread(import_module, "proctor.manager.api.application")
-    from proctor.manager.api.application import create_application
-    from proctor.manager.api.guard import Guard
-    from proctor.manager.api.keepers import keeper_application
-    from proctor.manager.process.server import HttpServer, TlsHttpServer
-
+    application = Application(context)
     guard = Guard(
-        create_application(context),
+        application,
         tokens=Tokens.of(settings.home),
         named_tokens=context.named_tokens,
         hosts=HostGuard(bound=settings.web.host, allowed=settings.web.allowed_hosts),
@@ -250,8 +259,10 @@ async def _serving(
         try:
             for server in servers.values():
                 await server.serving.wait()
+            loading = group.create_task(application.load_rest(), name="loading of the API")
             yield
         finally:
+            loading.cancel()
             began = time.monotonic()
             context.closing.set()
             context.manager.hub.close()

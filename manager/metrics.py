@@ -6,9 +6,9 @@ import time
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+import proctor
 from proctor.manager.store.database import Database
 from proctor.manager.store.errors import RowNotFound
 from proctor.manager.store.tables import events, jobs
@@ -186,4 +186,4 @@ def _families(measurements: Measurements, snapshot: ExperimentFigures) -> Iterat
     )
     yield GaugeMetricFamily("proctor_store_healthy", "1: the store can be written.", value=float(snapshot.healthy))
     yield CounterMetricFamily("proctor_store_commits", "Commits of the control database.", value=snapshot.commits)
-    yield InfoMetricFamily("proctor_build", "Who answers.", value={"version": version("proctor")})
+    yield InfoMetricFamily("proctor_build", "Who answers.", value={"version": proctor.__version__})

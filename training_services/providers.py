@@ -16,13 +16,15 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from proctor.training_services.errors import UnknownNode, UnknownPlatform
 from proctor.training_services.keepers.hub import KeeperHub
 from proctor.training_services.nodes.pool import NodePool
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 __all__ = [
     "CheckStep",
@@ -296,7 +298,8 @@ class Providers:
 
     def _recover_providers(self) -> None:
         """Make the providers that have nodes on record: some may still have to be cleaned."""
-        for kind in _kinds_on_record(self._context.nodes_directory) & {*BUILT_IN, *self._factories, *_plug_ins()}:
+        kinds = _kinds_on_record(self._context.nodes_directory)
+        for kind in kinds and kinds & {*BUILT_IN, *self._factories, *_plug_ins()}:  # looking for plug-ins takes time
             try:
                 self.get(kind)
             except ImportError as error:
@@ -308,7 +311,9 @@ class Providers:
         return group.create_task(provider.run(), name=f"provider of platform {kind}")
 
 
-def _plug_ins() -> dict[str, EntryPoint]:
+def _plug_ins() -> "dict[str, EntryPoint]":
+    from importlib.metadata import entry_points  # here, because it costs every start
+
     return {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
 
 

@@ -8,15 +8,17 @@ The built-in ones are in `BUILT_IN`; others come from installed packages by entr
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from proctor.training_services.base import SupportsEvents, TrainingService
 from proctor.training_services.errors import BrokenPlatform, TrainingServiceError, UnknownPlatform
 from proctor.training_services.keepers.hub import KeeperHub
 from proctor.training_services.nodes.pool import NodePool
 from proctor.training_services.providers import Providers
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 __all__ = ["ENTRY_POINT_GROUP", "ServiceContext", "create", "known_platforms"]
 
@@ -98,7 +100,7 @@ def _find(platform: str) -> Callable[[ServiceContext], object]:
     return found  # type: ignore[no-any-return]
 
 
-def _plug_in(platform: str) -> EntryPoint:
+def _plug_in(platform: str) -> "EntryPoint":
     plug_ins = _plug_ins()
     if platform not in plug_ins:
         raise UnknownPlatform(
@@ -108,8 +110,10 @@ def _plug_in(platform: str) -> EntryPoint:
     return plug_ins[platform]
 
 
-def _plug_ins() -> dict[str, EntryPoint]:
+def _plug_ins() -> "dict[str, EntryPoint]":
     """Entry points by name; two packages that claim one name are an error rather than a matter of luck."""
+    from importlib.metadata import entry_points  # here, because it costs every start
+
     found: dict[str, EntryPoint] = {}
     for entry in entry_points(group=ENTRY_POINT_GROUP):
         other = found.setdefault(entry.name, entry)

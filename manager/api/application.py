@@ -1,95 +1,109 @@
-"""The FastAPI application behind the TCP port."""
+"""The application behind the TCP port: health and the page at once, a group of the API's routes once it is asked for.
 
-from typing import Any
-
-from fastapi import APIRouter, FastAPI
-
-from proctor.manager.api.context import ApiContext
-from proctor.manager.api.errors import MEDIA_TYPE, Problem, install_error_handlers
-from proctor.manager.api.guard import OPEN_PATHS
-from proctor.manager.api.routes import (
-    changes,
-    curves,
-    dashboard,
-    events,
-    experiments,
-    failures,
-    importance,
-    log_search,
-    nodes,
-    occupancy,
-    results,
-    saved_views,
-    schedulers,
-    system,
-    tokens,
-    trials,
-)
-
-API_PREFIX = "/api/v1"
-
-_DESCRIPTION = """\
-Experiments, trials and nodes of one Proctor manager.
-
-* Authorization: `Authorization: Bearer <token>`; a read-only token allows `GET` only.
-* Every failure is a problem document (RFC 9457).
-* Lists are `{items, next_cursor}`; ask again with `cursor` until `next_cursor` is null.
-* Times are RFC 3339 in UTC. NaN and infinities are the words "NaN", "Infinity" and "-Infinity".
+The web framework and the models of all routes take longer to load than all else of a manager's start, and a manager
+that runs a few trials needs few of them. A group is built in a thread, so that the loop goes on, and only one at a
+time; who asks for it waits.
 """
 
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
 
-class _Application(FastAPI):
-    """Describes how requests are authorized; `Guard` checks it before any route is reached."""
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-    def openapi(self) -> dict[str, Any]:
-        """The OpenAPI document."""
-        if self.openapi_schema is None:
-            document = super().openapi()
-            document["components"]["securitySchemes"] = {
-                "token": {"type": "http", "scheme": "bearer", "description": "A token of the home, or a named one."}
-            }
-            document["security"] = [{"token": []}]
-            for path in OPEN_PATHS & document["paths"].keys():
-                for operation in document["paths"][path].values():
-                    operation["security"] = []
-        return super().openapi()
+from proctor.manager.api.context import ApiContext, health_of
+from proctor.manager.api.errors import install_error_handlers, internal_error
+from proctor.manager.api.groups import GROUPS, HEALTH_PATH, RouteGroup, group_of
+from proctor.manager.api.routes.dashboard import PAGE_ROUTES, is_page
+
+log = logging.getLogger(__name__)
+
+MOST_USED = ("experiments:routes", "system:routes")
+"""What nearly every client asks for, and the page before all else."""
+MOST_USED_SECONDS = 1.0
+"""So long after the start they are loaded: before a person has the page open, and after the first command, which may
+be the only one."""
+REST_SECONDS = 3.0
+"""So long after the start all else is loaded that was not asked for."""
+LATER_MODULES = ("proctor.manager.config.loading", "proctor.manager.engine.archive.importing")
+"""What the engine imports when it needs it."""
+
+BuildGroup = Callable[[RouteGroup, ApiContext], ASGIApp]
 
 
-def create_application(context: ApiContext | None) -> FastAPI:
-    """The application; without a context it can only describe itself."""
-    app = _Application(
-        title="Proctor",
-        version="1",
-        description=_DESCRIPTION,
-        openapi_url=f"{API_PREFIX}/openapi.json",
-        docs_url=None,  # both pages load scripts from elsewhere
-        redoc_url=None,
-        responses={"default": {"description": "A problem", "content": {MEDIA_TYPE: {}}, "model": Problem}},
-        generate_unique_id_function=lambda route: route.name,
-    )
-    app.state.context = context
+def build_group(group: RouteGroup, context: ApiContext) -> ASGIApp:
+    """Import the web framework and a group of routes, and build its application. Blocks."""
+    from proctor.manager.api import description
+
+    return description.build_group(group, context)
+
+
+class Application:
+    """Answers requests that `Guard` has let through."""
+
+    def __init__(self, context: ApiContext, build: BuildGroup = build_group) -> None:
+        """:param build: what builds a group, in a thread."""
+        self._context = context
+        self._build = build
+        self._groups: dict[RouteGroup, ASGIApp] = {}
+        self._building = asyncio.Lock()
+        self._page_is_open = asyncio.Event()
+        self._light = _light_application(context)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        group = None
+        if scope["type"] == "http" and (path := scope["path"]) != HEALTH_PATH:
+            if is_page(path):
+                self._page_is_open.set()
+            else:
+                group = group_of(path, scope["method"])
+        app = self._light if group is None else self._groups.get(group) or await self._built_or_refusal(group, scope)
+        await app(scope, receive, send)
+
+    async def _built_or_refusal(self, group: RouteGroup, scope: Scope) -> ASGIApp:
+        try:
+            return await self._built(group)
+        except Exception as error:  # no descriptors to read its files, or a package that is broken
+            return await internal_error(Request(scope), error)
+
+    async def _built(self, group: RouteGroup) -> ASGIApp:
+        async with self._building:
+            if group not in self._groups:
+                self._groups[group] = await asyncio.to_thread(self._build, group, self._context)
+            return self._groups[group]
+
+    async def load_rest(self) -> None:
+        """Load what was not asked for, once the page is opened, or some seconds have passed: a request that comes later
+        does not wait for it, and a package that is replaced under a manager that runs does not mix with the old one."""
+        first = [group for location in MOST_USED for group in GROUPS if group.location == location]
+        try:
+            for seconds, groups in ((MOST_USED_SECONDS, first), (REST_SECONDS - MOST_USED_SECONDS, GROUPS)):
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(seconds):
+                        await self._page_is_open.wait()
+                for group in groups:
+                    await self._built(group)
+            for module in LATER_MODULES:
+                await asyncio.to_thread(import_module, module)
+        except Exception:  # a request that needs what is missing tries again, and is told
+            log.exception("not all parts of the API can be loaded", extra={"action": "api.load"})
+
+
+def _light_application(context: ApiContext) -> Starlette:
+    """What needs no web framework: health, the page, and the answer that there is nothing at an address."""
+
+    async def get_health(request: Request) -> JSONResponse:
+        return JSONResponse(health_of(context))
+
+    health = Route(HEALTH_PATH, get_health)
+    health.methods = {"GET"}  # HEAD is refused, as by the other routes
+    app = Starlette(routes=[health, *PAGE_ROUTES])
     install_error_handlers(app)
-    api = APIRouter(prefix=API_PREFIX)
-    for router in (
-        system.router,
-        tokens.router,
-        dashboard.api_router,
-        nodes.router,
-        occupancy.router,
-        events.router,
-        results.router,
-        changes.router,
-        curves.router,
-        failures.router,
-        importance.router,
-        log_search.router,
-        saved_views.router,
-        schedulers.router,
-        trials.router,
-        experiments.router,
-    ):
-        api.include_router(router)
-    app.include_router(api)
-    app.include_router(system.root_router)
-    app.include_router(dashboard.router)  # last: it answers all that is left
     return app

@@ -1,23 +1,21 @@
 """How the REST API fails: from exceptions to RFC 9457 problem documents, always `application/problem+json`.
 
-Nothing else in the API knows how a failure looks to the client.
+Nothing else in the API knows how a failure looks to the client. The models of the documents are in `description`, as
+are refusals of what does not fit the API's models: the guard, the page and the keepers' routes need neither.
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
-from fastapi import FastAPI
-from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, Field
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import compile_path
 
+from proctor.manager.api.groups import allowed_methods
 from proctor.manager.errors import ManagerError
-from proctor.manager.field_docs import DescribedFields
 from proctor.manager.store.errors import (
     BadCursor,
     DatabaseUnusable,
@@ -31,6 +29,8 @@ from proctor.training_services.errors import NodeInUse, ServiceUnavailable, Unkn
 logger = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
+ProblemFields = Mapping[str, str | int]
+"""One of several problems with a request: what `description.ProblemItem` describes, without fields that are null."""
 FOREIGN_ERRORS: dict[type[Exception], tuple[int, str]] = {
     BadCursor: (422, "Bad request"),
     QueryRefused: (422, "Bad request"),
@@ -49,87 +49,53 @@ FOREIGN_ERRORS: dict[type[Exception], tuple[int, str]] = {
 """Errors of the layers below that reach the API as they are: class → status and title."""
 
 
-class ProblemItem(DescribedFields, BaseModel):
-    """One of several problems with the request."""
-
-    key: str = Field(examples=["tuner.classArgs.optimize_mode"])
-    """The key path as it was written; empty for the whole document."""
-    message: str = Field(examples=["expected maximize or minimize, found 'max'"])
-    """A sentence: what was expected, what was found, what to do."""
-    file: str | None = None
-    line: int | None = None
-    """Counted from 1."""
-    column: int | None = None
-    """Counted from 1."""
-    position: int | None = None
-    """The character of a query parameter (`filter`, `sort`, `columns`) at which the problem is, counted from 0."""
-    expected: str | None = None
-    found: str | None = None
-    nearest: str | None = None
-    """The known key or name that is most similar to the one found."""
-
-
-class Problem(DescribedFields, BaseModel):
-    """An RFC 9457 problem document."""
-
-    type: str = Field(default="about:blank", examples=["about:blank"])
-    title: str = Field(examples=["Not found"])
-    """The kind of problem; the same for every problem of this kind."""
-    status: int = Field(examples=[404])
-    detail: str = Field(examples=["There is no experiment Ab3dE5f7; `proctor experiment list` shows all"])
-    """What happened this time, and what to do."""
-    instance: str | None = Field(default=None, examples=["/api/v1/experiments/Ab3dE5f7"])
-    problems: list[ProblemItem] | None = None
-    """Every problem with the request."""
-
-
 def problem_response(
     status: int,
     title: str,
     detail: str,
     *,
     instance: str | None = None,
-    problems: list[ProblemItem] | None = None,
+    problems: Sequence[ProblemFields] | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """A problem document."""
-    document = Problem(title=title, status=status, detail=detail, instance=instance, problems=problems)
-    body = document.model_dump(mode="json", exclude_none=True)
+    """A problem document; `description.Problem` describes it."""
+    fields = {"instance": instance, "problems": problems}
+    given = {name: value for name, value in fields.items() if value is not None}
+    body = {"type": "about:blank", "title": title, "status": status, "detail": detail, **given}
     return JSONResponse(body, status_code=status, media_type=MEDIA_TYPE, headers=dict(headers or {}))
 
 
-def install_error_handlers(app: FastAPI) -> None:
+def install_error_handlers(app: Starlette) -> None:
     """Every error of this app becomes a problem document."""
     app.add_exception_handler(ManagerError, _manager_error)
-    app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(HTTPException, _http_error)
     for kind in FOREIGN_ERRORS:
         app.add_exception_handler(kind, _foreign_error)
-    app.add_exception_handler(Exception, _internal_error)
+    app.add_exception_handler(Exception, internal_error)
 
 
-def describe_items(problems: Iterable[Any]) -> list[ProblemItem]:
+def describe_items(problems: Iterable[Any]) -> list[ProblemFields]:
     """The problems of a configuration or search space, or plain sentences, as they travel."""
     return [_describe_item(problem) for problem in problems]
 
 
-def _describe_item(problem: Any) -> ProblemItem:
+def _describe_item(problem: Any) -> ProblemFields:
     if isinstance(problem, str):
-        return ProblemItem(key="", message=problem)
+        return {"key": "", "message": problem}
     key = getattr(problem, "key", None)
     if key is None:
         key = ".".join(str(step) for step in getattr(problem, "path", ()))
-    return ProblemItem(
-        key=key,
-        message=_sentence(problem),
-        file=getattr(problem, "file", None),
-        line=getattr(problem, "line", None),
-        column=getattr(problem, "column", None),
-        position=getattr(problem, "position", None),
-        expected=getattr(problem, "expected", None) or None,
-        found=getattr(problem, "found", None) or None,
-        nearest=getattr(problem, "nearest", None),
-    )
+    fields = {
+        "file": getattr(problem, "file", None),
+        "line": getattr(problem, "line", None),
+        "column": getattr(problem, "column", None),
+        "position": getattr(problem, "position", None),
+        "expected": getattr(problem, "expected", None) or None,
+        "found": getattr(problem, "found", None) or None,
+        "nearest": getattr(problem, "nearest", None),
+    }
+    known = {name: value for name, value in fields.items() if value is not None}
+    return {"key": key, "message": _sentence(problem), **known}
 
 
 def _sentence(problem: Any) -> str:
@@ -159,26 +125,6 @@ async def _foreign_error(request: Request, error: Exception) -> Response:
     return problem_response(status, title, str(error) or title, instance=request.url.path, problems=problems)
 
 
-async def _validation_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    problems = [_validation_item(item) for item in error.errors()]
-    detail = "; ".join(f"{item.key}: {item.message}" if item.key else item.message for item in problems)
-    return problem_response(422, "Bad request", detail, instance=request.url.path, problems=problems)
-
-
-def _validation_item(item: Mapping[str, Any]) -> ProblemItem:
-    place, *path = item["loc"]
-    if item["type"] == "json_invalid":
-        reason = item.get("ctx", {}).get("error", "")
-        return ProblemItem(key="", message=f"the body is not valid JSON: {reason} at character {path[0]}")
-    key = ".".join(str(step) for step in path)
-    if place in ("query", "path", "header"):
-        key = f"{place} {key}"
-    given = item.get("input")
-    found = repr(given) if isinstance(given, (str, int, float, bool)) else None
-    return ProblemItem(key=key, message=item["msg"] + (f", found {found}" if found else ""), found=found)
-
-
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     title = HTTPStatus(error.status_code).phrase
@@ -186,22 +132,15 @@ async def _http_error(request: Request, error: Exception) -> Response:
     if error.status_code == 404 and detail == title:
         detail = f"There is nothing at {request.url.path}; the API is at /api/v1, documented in /api/v1/openapi.json"
     if error.status_code == 405:
-        allowed = _allowed_methods(request, (error.headers or {}).get("Allow", ""))
+        # Several operations may share the path; Starlette names those of the first route only.
+        allowed = ", ".join(allowed_methods(request.url.path)) or (error.headers or {}).get("Allow", "")
         detail = f"{request.url.path} does not answer {request.method}; it answers {allowed}"
         return problem_response(405, title, detail, instance=request.url.path, headers={"Allow": allowed})
     return problem_response(error.status_code, title, detail, instance=request.url.path, headers=error.headers)
 
 
-def _allowed_methods(request: Request, first: str) -> str:
-    """What the path answers. Several operations may share it; Starlette names those of the first route only."""
-    paths = request.app.openapi()["paths"]
-    found = {
-        method.upper() for path in paths if compile_path(path)[0].match(request.url.path) for method in paths[path]
-    }
-    return ", ".join(sorted(found)) or first
-
-
-async def _internal_error(request: Request, error: Exception) -> Response:
+async def internal_error(request: Request, error: Exception) -> Response:
+    """A fault of ours, as a problem document; the log has its traceback."""
     logger.error("%s %s failed", request.method, request.url.path, exc_info=error, extra={"action": "request.fail"})
     detail = f"{type(error).__name__}: {error}; the traceback is in the manager's log (`proctor log manager`)"
     return problem_response(500, "Internal error", detail, instance=request.url.path)

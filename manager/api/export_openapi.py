@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from proctor.manager.api.application import create_application
+from proctor.manager.api import description
 from proctor.trial_keeper import protocol
 
 KEEPER_MESSAGES: tuple[type[Any], ...] = (
@@ -25,7 +25,7 @@ KEEPER_MESSAGES: tuple[type[Any], ...] = (
 
 def openapi_document() -> str:
     """The OpenAPI document of the REST API."""
-    return _text(create_application(None).openapi())
+    return _text(description.openapi_document())
 
 
 def keeper_protocol_document() -> str:

@@ -1,11 +1,13 @@
 """What all experiments of a manager share. Its own module: the supervisor and what it delegates to both need it."""
 
 import asyncio
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from proctor.manager.clock import Clock
-from proctor.manager.config.experiment import ExperimentConfig
 from proctor.manager.dispatcher.client.client import Opener
 from proctor.manager.events import ChangeFeed
 from proctor.manager.settings import Home
@@ -17,8 +19,12 @@ from proctor.training_services.nodes.pool import NodePool
 from proctor.training_services.providers import Providers
 from proctor.training_services.registry import ServiceContext
 
-DispatcherFactory = Callable[[ExperimentRow, ExperimentConfig], Opener]
+if TYPE_CHECKING:
+    from proctor.manager.config.experiment import ExperimentConfig
+
+DispatcherFactory = Callable[[ExperimentRow, "ExperimentConfig"], Opener]
 ServiceFactory = Callable[[str, ServiceContext], TrainingService]
+_CONFIG_MODELS = "proctor.manager.config.experiment"
 
 
 def already() -> asyncio.Event:
@@ -26,6 +32,20 @@ def already() -> asyncio.Event:
     event = asyncio.Event()
     event.set()
     return event
+
+
+async def load_config_models() -> None:
+    """Load the models of configurations, which are large, in a thread: a manager without experiments needs none."""
+    if _CONFIG_MODELS not in sys.modules:
+        await asyncio.to_thread(import_module, _CONFIG_MODELS)
+
+
+async def read_config(experiment: ExperimentRow) -> "ExperimentConfig":
+    """The configuration of an experiment; nothing is awaited once the models are loaded."""
+    await load_config_models()
+    from proctor.manager.config.experiment import ExperimentConfig
+
+    return ExperimentConfig.from_canonical(experiment.config)
 
 
 @dataclass(frozen=True)

@@ -16,16 +16,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from proctor.manager.actors import Actor
-from proctor.manager.config.errors import ConfigError, describe_problems
-from proctor.manager.config.experiment import ExperimentConfig
-from proctor.manager.config.loading import LoadedExperiment, load_experiment_mapping
 from proctor.manager.dispatcher.algorithms.registered import RegistrationError, registered_algorithms
 from proctor.manager.dispatcher.class_args import Caller, refusal
 from proctor.manager.engine import code
-from proctor.manager.engine.context import EngineContext
+from proctor.manager.engine.context import EngineContext, read_config
 from proctor.manager.engine.loop.context import CheckpointStorage
 from proctor.manager.engine.loop.transitions import new_id
 from proctor.manager.errors import BadRequest, Unavailable
@@ -43,6 +40,10 @@ from proctor.training_services.errors import ServiceUnavailable
 from proctor.training_services.providers import SECRETS_FILE, read_secrets
 from proctor.training_services.registry import ServiceContext
 from proctor.training_services.stored_checkpoints import delete_stored, probe_storage
+
+if TYPE_CHECKING:
+    from proctor.manager.config.experiment import ExperimentConfig
+    from proctor.manager.config.loading import LoadedExperiment
 
 log = logging.getLogger(__name__)
 
@@ -63,13 +64,17 @@ class CreationRequest:
     secrets: Mapping[str, str]
 
 
-def check(config: Mapping[str, Any], directory: str, home: Path, *, caller: Caller | None = None) -> LoadedExperiment:
+def check(config: Mapping[str, Any], directory: str, home: Path, *, caller: Caller | None = None) -> "LoadedExperiment":
     """Validate a configuration as it was written; it may name the algorithms that are registered in the home.
 
     :param caller: where their validators are run; None: they are not asked.
 
-    Raises BadRequest with every problem, Unavailable when the registered algorithms cannot be read.
+    Raises BadRequest with every problem, Unavailable when the registered algorithms cannot be read. Blocks; the first
+    call loads the models of configurations.
     """
+    from proctor.manager.config.errors import ConfigError, describe_problems
+    from proctor.manager.config.loading import load_experiment_mapping
+
     try:
         refuses = None if caller is None else partial(refusal, caller=caller)
         return load_experiment_mapping(config, directory, registered=registered_algorithms(home), refusal=refuses)
@@ -80,7 +85,7 @@ def check(config: Mapping[str, Any], directory: str, home: Path, *, caller: Call
         raise Unavailable(str(error)) from error
 
 
-def check_command(config: ExperimentConfig, environment: Mapping[str, str] | None) -> None:
+def check_command(config: "ExperimentConfig", environment: Mapping[str, str] | None) -> None:
     """Raise BadRequest where trials on this machine could never run the command.
 
     :param environment: that of the caller, which trials will have; None: it is not known, and nothing is checked.
@@ -91,7 +96,7 @@ def check_command(config: ExperimentConfig, environment: Mapping[str, str] | Non
         raise BadRequest(f"the configuration is not valid: trialCommand: {problem}", [f"trialCommand: {problem}"])
 
 
-async def check_storage(config: ExperimentConfig, secrets: Mapping[str, str]) -> None:
+async def check_storage(config: "ExperimentConfig", secrets: Mapping[str, str]) -> None:
     """Raise BadRequest where checkpoints cannot be stored where the experiment wants them, as far as this machine can
     tell: a folder is tried where trials run here; a URL always, unless what it needs was not handed over."""
     if config.checkpoint_storage is None:
@@ -125,7 +130,7 @@ def _folder_problem(folder: str) -> str:
 async def delete_storage(row: ExperimentRow) -> None:
     """Delete what an experiment has in its checkpointStorage. A folder that this machine does not have is left. Raises
     Unavailable with what to do."""
-    storage = CheckpointStorage.of(ExperimentConfig.from_canonical(row.config), Path(row.directory))
+    storage = CheckpointStorage.of(await read_config(row), Path(row.directory))
     if storage is None:
         return
     place = storage.of_experiment(row.id)
@@ -184,7 +189,7 @@ def take_handover(home: Home, name: str | None) -> CreationRequest:
     return handover
 
 
-def check_secrets(config: ExperimentConfig, secrets: Mapping[str, str]) -> None:
+def check_secrets(config: "ExperimentConfig", secrets: Mapping[str, str]) -> None:
     """Whether what the configuration names (`passwordEnv`, `passwordPrompt` …) was handed over. Raises BadRequest."""
     missing = [wanted for wanted in wanted_secrets(config.canonical()) if not secrets.get(wanted.path)]
     if missing:
@@ -195,7 +200,7 @@ def check_secrets(config: ExperimentConfig, secrets: Mapping[str, str]) -> None:
         )
 
 
-def write_folder(directory: Path, loaded: LoadedExperiment, handover: CreationRequest) -> None:
+def write_folder(directory: Path, loaded: "LoadedExperiment", handover: CreationRequest) -> None:
     """Everything about the experiment that is not in the store, durably: the store relies on it. What shows that the
     folder is ours comes first."""
     make_folder(directory, loaded.config)
@@ -206,7 +211,7 @@ def write_folder(directory: Path, loaded: LoadedExperiment, handover: CreationRe
     files.sync_folder(str(directory))
 
 
-def make_folder(directory: Path, config: ExperimentConfig) -> None:
+def make_folder(directory: Path, config: "ExperimentConfig") -> None:
     """A new folder, marked as unfinished, with what shows that it is ours. Raises FileExistsError."""
     files.make_folder(str(directory.parent))
     directory.mkdir(mode=0o700)
@@ -258,13 +263,13 @@ def _write(path: Path, body: Mapping[str, Any]) -> None:
     files.replace_file(str(path), json.dumps(dict(body), indent=1).encode(), durable=True)
 
 
-def experiment_directory(home: Home, loaded: LoadedExperiment, experiment_id: str) -> Path:
+def experiment_directory(home: Home, loaded: "LoadedExperiment", experiment_id: str) -> Path:
     """`experimentWorkingDirectory`/<id>, or the experiment's folder in the home."""
     chosen = loaded.config.experiment_working_directory
     return home.experiment_directory(experiment_id) if chosen is None else Path(chosen) / experiment_id
 
 
-def new_row(loaded: LoadedExperiment, experiment_id: str, directory: Path, now: float) -> ExperimentRow:
+def new_row(loaded: "LoadedExperiment", experiment_id: str, directory: Path, now: float) -> ExperimentRow:
     """The experiment's first row."""
     config = loaded.config
     return ExperimentRow(
@@ -287,12 +292,12 @@ def new_row(loaded: LoadedExperiment, experiment_id: str, directory: Path, now: 
     )
 
 
-def new_seed(config: ExperimentConfig) -> int:
+def new_seed(config: "ExperimentConfig") -> int:
     """The configuration's seed, or a random one."""
     return config.seed if config.seed is not None else int.from_bytes(os.urandom(4))
 
 
-def insert(connection: sqlite3.Connection, row: ExperimentRow, loaded: LoadedExperiment, actor: Actor) -> None:
+def insert(connection: sqlite3.Connection, row: ExperimentRow, loaded: "LoadedExperiment", actor: Actor) -> None:
     """Store the experiment, and the notices about its configuration."""
     experiments.insert(connection, row, actor=actor)
     for notice in loaded.notices:

@@ -10,16 +10,18 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import proctor
-from proctor.manager.config.experiment import ExperimentConfig
 from proctor.manager.dispatcher.client.client import Opener
 from proctor.manager.dispatcher.client.liveness import Patience
 from proctor.manager.dispatcher.client.process import open_process
 from proctor.manager.settings import ENVIRONMENT_FILE, Home
 from proctor.manager.store.rows import ExperimentRow
 from proctor.sdk.process_limits import users_open_files, users_umask
+
+if TYPE_CHECKING:
+    from proctor.manager.config.experiment import ExperimentConfig
 
 PATH_FOLDER = "dispatcher-path"
 """In the home: a folder with nothing but links to `proctor` and `nni`, to be put on a dispatcher's path."""
@@ -32,7 +34,7 @@ class ProcessDispatchers:
         self._patience = patience
         self._path_folder = home.path / PATH_FOLDER
 
-    def __call__(self, row: ExperimentRow, config: ExperimentConfig) -> Opener:
+    def __call__(self, row: ExperimentRow, config: "ExperimentConfig") -> Opener:
         directory = Path(row.directory)
         custom = config.has_own_algorithm
         captured = _captured(directory)
@@ -51,7 +53,7 @@ class ProcessDispatchers:
 
         return opener
 
-    def _environment(self, captured: Mapping[str, Any], config: ExperimentConfig) -> dict[str, str]:
+    def _environment(self, captured: Mapping[str, Any], config: "ExperimentConfig") -> dict[str, str]:
         environment = dict(captured.get("environment") or os.environ)
         ours = {name: value for name, value in os.environ.items() if name.startswith("PROCTOR_FAILPOINT")}
         before = environment.get("PYTHONPATH")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from proctor.manager.config.experiment import ExperimentConfig
+from proctor.manager.engine.context import read_config
 from proctor.manager.engine.loop.context import JobFormBuilder
 from proctor.manager.engine.supervisor import ExperimentSupervisor
 from proctor.manager.errors import Conflict, NotFound, Unavailable
@@ -159,5 +159,5 @@ class TrialFiles:
             raise Unavailable(str(error)) from error
         if not isinstance(service, SupportsLogs):
             raise Conflict(f"platform {experiment.config['training_service']['platform']} cannot show files")
-        config = ExperimentConfig.from_canonical(experiment.config)
+        config = await read_config(experiment)
         return service, JobFormBuilder(config, Path(experiment.directory)).form(experiment, trial, job)

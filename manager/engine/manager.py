@@ -5,17 +5,15 @@ import logging
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from proctor.manager.actors import MANAGER, USER, Actor
 from proctor.manager.clock import Clock
-from proctor.manager.config.loading import LoadedExperiment
 from proctor.manager.dispatcher.algorithms.registry import check_algorithm, read_search_space
 from proctor.manager.dispatcher.class_args import Caller
 from proctor.manager.engine import creation
-from proctor.manager.engine.archive.format import ExperimentArchive
-from proctor.manager.engine.archive.importing import Loading
 from proctor.manager.engine.context import DispatcherFactory, EngineContext, ServiceFactory, already
 from proctor.manager.engine.creation import remove_leftovers
 from proctor.manager.engine.feasibility import Outlook
@@ -48,6 +46,9 @@ from proctor.training_services.keepers.hub import KeeperHub
 from proctor.training_services.nodes.pool import NodePool
 from proctor.training_services.providers import Providers
 from proctor.training_services.registry import create as create_service
+
+if TYPE_CHECKING:
+    from proctor.manager.config.loading import LoadedExperiment
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -212,7 +213,7 @@ class Manager:
         if outlook is not None and outlook.never:
             raise BadRequest(outlook.clause)
 
-    async def _write_folder(self, folder: Path, loaded: LoadedExperiment, handed: creation.CreationRequest) -> None:
+    async def _write_folder(self, folder: Path, loaded: "LoadedExperiment", handed: creation.CreationRequest) -> None:
         """Everything of a new experiment but its row. What is left when this raises Conflict or Unavailable, because
         it cannot be removed, is unfinished."""
         try:
@@ -238,6 +239,10 @@ class Manager:
 
         Raises BadRequest for an archive that is not sound, Conflict for ids that are in use; nothing of it is left.
         """
+        await asyncio.to_thread(import_module, "proctor.manager.engine.archive.importing")
+        from proctor.manager.engine.archive.format import ExperimentArchive
+        from proctor.manager.engine.archive.importing import Loading
+
         saved = ExperimentArchive(creation.handover_path(self.home, archive))
         found = await asyncio.to_thread(saved.experiment)
         experiment_id = creation.make_id(experiment_id or found.id)

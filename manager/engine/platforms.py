@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from proctor.manager.config.services import RemoteConfig
 from proctor.manager.engine import creation
 from proctor.manager.engine.supervisor import ExperimentSupervisor
 from proctor.manager.errors import BadRequest, Unavailable
@@ -77,6 +76,8 @@ class Platforms:
         asked = _Asked(provider, settings, secrets, loaded.config.trial_gpu_number)
         if machine is None:
             return asked
+        from proctor.manager.config.services import RemoteConfig  # loaded when it was checked
+
         if not isinstance(section, RemoteConfig):
             raise BadRequest(f"platform {section.platform} has no machines to choose from; leave out `machine`")
         if not 0 <= machine < len(section.machine_list):

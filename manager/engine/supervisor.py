@@ -7,14 +7,13 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from proctor.manager import file_descriptors
 from proctor.manager.actors import USER, Actor
-from proctor.manager.config.experiment import ExperimentConfig
 from proctor.manager.engine.cleanup import PATIENCE_SECONDS, CleanUps
 from proctor.manager.engine.code import CodeWatch
-from proctor.manager.engine.context import EngineContext
+from proctor.manager.engine.context import EngineContext, load_config_models, read_config
 from proctor.manager.engine.creation import make_service
 from proctor.manager.engine.feasibility import Outlook
 from proctor.manager.engine.loop import messages as m
@@ -37,6 +36,9 @@ from proctor.manager.store.tables import experiments, jobs
 from proctor.training_services.base import SupportsCollection, SupportsNodes, TrainingService
 from proctor.training_services.nodes.pool import LOCAL_KIND, NodeStatus
 from proctor.trial_keeper.protocol import JobReport
+
+if TYPE_CHECKING:
+    from proctor.manager.config.experiment import ExperimentConfig
 
 log = logging.getLogger(__name__)
 
@@ -152,9 +154,10 @@ class ExperimentSupervisor:
     async def load(self, experiment_id: str) -> ReadExperiment:
         """Read an experiment back and make all that its loop needs. Changes nothing. Raises NotFound, and whatever is
         in the way."""
+        await load_config_models()
         metrics = await self.metrics(experiment_id)
         state = await load_state(self._context.control, metrics, experiment_id)
-        config = ExperimentConfig.from_canonical(state.row.config)
+        config = await read_config(state.row)
         directory = Path(state.row.directory)
         service = make_service(self._context, state.row)
         forms = JobFormBuilder(config, directory)
@@ -296,7 +299,7 @@ class ExperimentSupervisor:
         running = self._running.get(experiment.id)
         return make_service(self._context, experiment) if running is None else running.service
 
-    def _placer(self, service: TrainingService, config: ExperimentConfig) -> Placer:
+    def _placer(self, service: TrainingService, config: "ExperimentConfig") -> Placer:
         if not isinstance(service, SupportsNodes):
             return FreePlacer(config.trial_gpu_number)
         gpus, preemptible = config.trial_gpu_number, config.preemptible
@@ -365,6 +368,8 @@ class ExperimentSupervisor:
     def could_run(self, experiment: ExperimentRow) -> Outlook | None:
         """The same of an experiment that is not created yet, as far as its machines are known already. Raises
         TrainingServiceError where it cannot run on its platform."""
+        from proctor.manager.config.experiment import ExperimentConfig  # loaded when it was checked
+
         config = ExperimentConfig.from_canonical(experiment.config)
         return self._placer(make_service(self._context, experiment), config).outlook()
 

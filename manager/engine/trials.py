@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from proctor.manager.actors import USER, Actor
-from proctor.manager.config.experiment import ExperimentConfig
+from proctor.manager.engine.context import read_config
 from proctor.manager.engine.imported_data import read_parameters
 from proctor.manager.engine.loop import messages as m
 from proctor.manager.engine.loop.context import JobFormBuilder
@@ -123,7 +123,7 @@ class Trials:
     async def reasons_to_keep(self, trial: TrialRow) -> Mapping[int, Sequence[KeepReason]]:
         """Why each checkpoint of a trial that was not deleted is kept; one without a reason is about to be deleted."""
         experiment = await self._supervisor.experiment(trial.experiment_id)
-        config = ExperimentConfig.from_canonical(experiment.config)
+        config = await read_config(experiment)
         forms = JobFormBuilder(config, Path(experiment.directory))
         database = await self._supervisor.metrics(trial.experiment_id)
         rows = await database.read(lambda c: checkpoints.kept(c, trial.id))

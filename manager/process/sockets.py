@@ -75,7 +75,8 @@ def _listen(host: str, port: int, *, option: str = "") -> socket.socket:
     """
     host_option = option or "--host"
     try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        name = host.encode() if host.isascii() else host  # as text it would load Python's tables for other alphabets
+        family, _, _, _, address = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except (OSError, UnicodeError) as error:
         raise StartError(f"{host_option} {host}: expected an address or a name of this machine; {error}") from error
     listener = socket.socket(family, socket.SOCK_STREAM)

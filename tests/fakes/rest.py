@@ -16,7 +16,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from fakes.rest_nodes import NOW, USAGE, Answer, NodesOfRest, Row
 
 from proctor.manager.api import models
-from proctor.manager.api.errors import Problem, ProblemItem
+from proctor.manager.api.description import Problem, ProblemItem
 from proctor.manager.api.json_types import rfc3339
 from proctor.manager.api.routes.failures import Failures
 from proctor.manager.api.routes.importance import Importance

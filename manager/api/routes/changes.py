@@ -5,17 +5,18 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import Field
 from starlette.responses import Response
 
 from proctor.manager.api import columnar, models
 from proctor.manager.api.dependencies import LARGEST_ID, Context, TableColumns, TrialFilter
+from proctor.manager.api.groups import Routes
 from proctor.manager.api.resources import experiment_resource, read_curve_values, reasons_of_running
 from proctor.manager.store.tables import experiments
 from proctor.manager.store.trial_table import changes, table
 
-router = APIRouter(prefix="/experiments/{experiment_id}", tags=["results"])
+routes = Routes(prefix="/experiments/{experiment_id}", tags=["results"])
 
 
 class CurveStretch(models.Resource):
@@ -47,7 +48,7 @@ class ExperimentChanges(models.Resource):
     """In the order in which they are to be applied."""
 
 
-@router.get("/changes", summary="What has changed since an event", response_model=ExperimentChanges)
+@routes.get("/changes", summary="What has changed since an event", response_model=ExperimentChanges)
 async def get_changes(
     context: Context,
     experiment_id: str,

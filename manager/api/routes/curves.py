@@ -5,21 +5,21 @@ import sqlite3
 import time
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
 from proctor.manager.api import charts, models
-from proctor.manager.api.context import ApiContext
-from proctor.manager.api.densities import Density
+from proctor.manager.api.context import ApiContext, Density
 from proctor.manager.api.dependencies import Context, answer_while_connected
+from proctor.manager.api.groups import Routes
 from proctor.manager.store.errors import QueryRefused
 from proctor.manager.store.rows import ExperimentRow
 from proctor.manager.store.tables import events, metrics, trials
 from proctor.manager.store.tables.trials import TrialStarts
 
-router = APIRouter(prefix="/experiments/{experiment_id}", tags=["results"])
+routes = Routes(prefix="/experiments/{experiment_id}", tags=["results"])
 
 MAX_TRIALS = 200
 MAX_CELLS = 2_000
@@ -40,7 +40,7 @@ XOfCurves = Annotated[
 ]
 
 
-@router.get(
+@routes.get(
     "/curves",
     summary="The visible curves of trials",
     response_class=Response,
@@ -91,7 +91,7 @@ class CurveKeys(models.Resource):
     """Keys of what was reported, nested ones with dots, by name; without `default`, which is the number itself."""
 
 
-@router.get("/curves/keys", summary="The keys under which trials have reported numbers")
+@routes.get("/curves/keys", summary="The keys under which trials have reported numbers")
 async def get_curve_keys(context: Context, experiment_id: str) -> CurveKeys:
     """Of all trials whose curves are packed, which is done when they end or when all curves are read; of up to 200
     others, their first 20 reports are looked at."""
@@ -103,7 +103,7 @@ async def get_curve_keys(context: Context, experiment_id: str) -> CurveKeys:
     return CurveKeys(items=await read)
 
 
-@router.get(
+@routes.get(
     "/curves/density",
     summary="How many curves pass through each cell of a chart",
     response_class=Response,

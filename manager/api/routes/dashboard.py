@@ -1,4 +1,5 @@
-"""The dashboard: one page for every address that is not the API's, and the files that `webui/` was built into.
+"""The dashboard: one page for every address that is not the API's, and the files that `webui/` was built into. Plain
+Starlette: it is there before the API is built.
 
 The page finds everything by relative links, so that any prefix works. Those of the built index begin at its own folder;
 here the way from the requested address to the manager's root is put in front of them, because the security policy
@@ -11,14 +12,15 @@ import re
 from functools import cache
 from pathlib import Path
 
-from fastapi import APIRouter, Request
-from fastapi.responses import HTMLResponse, Response
 from starlette.convertors import Convertor, register_url_convertor
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
 
+from proctor.manager.api.groups import Routes
 from proctor.manager.errors import NotFound, Unavailable
 
-router = APIRouter(include_in_schema=False)
-api_router = APIRouter(tags=["system"])
+saved_page = Routes(tags=["system"])
 
 STATIC = Path(__file__).parents[2] / "static"
 ASSETS = "assets"
@@ -28,10 +30,14 @@ _PAGES = re.compile("|nodes|log|compare|trials/[^/]+|experiments/[^/]+(?:/[^/]+)
 """The addresses of the page (the routes in `webui/src/app.tsx`); at any other it says that there is none."""
 
 
+_NOT_THE_API = f"(?!(?:api|{ASSETS}|metrics)(?:/|$)).*"
+_PAGE_PATH = re.compile(f"/{_NOT_THE_API}")
+
+
 class _PagePath(Convertor[str]):
     """What is no address of the API: there an unknown one is answered with a problem document."""
 
-    regex = f"(?!(?:api|{ASSETS}|metrics)(?:/|$)).*"
+    regex = _NOT_THE_API
 
     def convert(self, value: str) -> str:
         return value
@@ -43,9 +49,9 @@ class _PagePath(Convertor[str]):
 register_url_convertor("page", _PagePath())
 
 
-@router.api_route("/" + ASSETS + "/{name}", methods=["GET", "HEAD"])
-async def get_dashboard_asset(request: Request, name: str) -> Response:
+async def get_dashboard_asset(request: Request) -> Response:
     """A built file. The guard lets it through without a token: it holds nothing of the user's."""
+    name = request.path_params["name"]
     found = _assets().get(name)
     if found is None:
         raise NotFound(f"there is no asset {name}; the page was built anew: reload it")
@@ -58,17 +64,28 @@ async def get_dashboard_asset(request: Request, name: str) -> Response:
     return Response(compressed, media_type=media_type, headers={**headers, "Content-Encoding": "gzip"})
 
 
-@router.api_route("/{path:page}", methods=["GET", "HEAD"])
-async def get_dashboard(path: str) -> HTMLResponse:
+async def get_dashboard(request: Request) -> HTMLResponse:
     """The page, for whatever address in it."""
+    path = request.path_params["path"]
     is_known = _PAGES.fullmatch(path.removesuffix("/")) is not None
     return HTMLResponse(index_for(path), status_code=200 if is_known else 404, headers={"Cache-Control": "no-store"})
 
 
-@api_router.get("/saved-page", summary="The dashboard as one file, without data", response_class=HTMLResponse)
+@saved_page.get("/saved-page", summary="The dashboard as one file, without data", response_class=HTMLResponse)
 async def get_saved_page() -> HTMLResponse:
     """It asks no manager and loads nothing. A client puts the data of an experiment into its element `snapshot`."""
     return HTMLResponse(_read_built("saved.html"))
+
+
+def is_page(path: str) -> bool:
+    """Whether the page is what answers at a path."""
+    return _PAGE_PATH.match(path) is not None
+
+
+PAGE_ROUTES = (
+    Route(f"/{ASSETS}/{{name}}", get_dashboard_asset, methods=["GET"]),
+    Route("/{path:page}", get_dashboard, methods=["GET"]),
+)
 
 
 def index_for(path: str) -> str:

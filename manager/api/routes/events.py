@@ -3,17 +3,18 @@
 import sqlite3
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import Field
 
 from proctor.manager.actors import Actor, Way
 from proctor.manager.api import models
 from proctor.manager.api.dependencies import LARGEST_ID, Context, Cursor, Limit, read_row_id
+from proctor.manager.api.groups import Routes
 from proctor.manager.api.json_types import Json, Time, json_to_wire, utc
 from proctor.manager.store.rows import EventRow
 from proctor.manager.store.tables import events
 
-router = APIRouter(prefix="/experiments/{experiment_id}", tags=["experiments"])
+routes = Routes(prefix="/experiments/{experiment_id}", tags=["experiments"])
 
 MOST_KINDS = 20
 
@@ -43,7 +44,7 @@ class PastEvent(models.Resource):
     """Null for events of managers that did not write down who caused them."""
 
 
-@router.get("/events", summary="What has happened in an experiment")
+@routes.get("/events", summary="What has happened in an experiment")
 async def list_events(
     context: Context,
     experiment_id: str,

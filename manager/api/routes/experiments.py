@@ -3,11 +3,12 @@
 import sqlite3
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query, Response
+from fastapi import Query, Response
 
 from proctor.manager.api import models
 from proctor.manager.api.context import ApiContext
 from proctor.manager.api.dependencies import Context, Cursor, Limit, RequestSender
+from proctor.manager.api.groups import Routes
 from proctor.manager.api.requests import CreateExperiment, LoadExperiment, UpdateExperiment
 from proctor.manager.api.resources import experiment_resource
 from proctor.manager.config.document import parse
@@ -20,7 +21,7 @@ from proctor.manager.store.rows import ExperimentRow
 from proctor.manager.store.tables import experiments
 from proctor.sdk.json_input import RefusedValue, clean_value
 
-router = APIRouter(prefix="/experiments", tags=["experiments"])
+routes = Routes(prefix="/experiments", tags=["experiments"])
 
 _LIMITS = {
     "trial_concurrency": "trial_concurrency",
@@ -35,7 +36,7 @@ _LABELS = {"tags", "archived"}
 _ARCHIVED = {"false": False, "true": True, "all": None}
 
 
-@router.get("", summary="List experiments, newest first")
+@routes.get("", summary="List experiments, newest first")
 async def list_experiments(
     context: Context,
     status: Annotated[list[ExperimentStatus] | None, Query(description="Filter by status; may be repeated.")] = None,
@@ -74,7 +75,7 @@ async def list_experiments(
     return await context.manager.control.read(read)
 
 
-@router.post(
+@routes.post(
     "",
     status_code=201,
     summary="Create an experiment",
@@ -98,7 +99,7 @@ async def create_experiment(context: Context, sender: RequestSender, body: Creat
     return await _resource(context, row)
 
 
-@router.post("/load", status_code=201, summary="Import a saved experiment")
+@routes.post("/load", status_code=201, summary="Import a saved experiment")
 async def load_experiment(context: Context, body: LoadExperiment, response: Response) -> models.Experiment:
     """It is STOPPED, with its trials, metrics and files; resuming it tells its tuner the results."""
     row = await context.manager.load_experiment(
@@ -111,13 +112,13 @@ async def load_experiment(context: Context, body: LoadExperiment, response: Resp
     return await _resource(context, row)
 
 
-@router.get("/{experiment_id}", summary="Read an experiment")
+@routes.get("/{experiment_id}", summary="Read an experiment")
 async def get_experiment(context: Context, experiment_id: str) -> models.Experiment:
     """One experiment."""
     return await _resource(context, await context.manager.experiment(experiment_id))
 
 
-@router.patch("/{experiment_id}", summary="Change limits, the search space, tags, or whether it is archived")
+@routes.patch("/{experiment_id}", summary="Change limits, the search space, tags, or whether it is archived")
 async def update_experiment(
     context: Context, sender: RequestSender, experiment_id: str, body: UpdateExperiment
 ) -> models.Experiment:
@@ -139,7 +140,7 @@ async def update_experiment(
     return await _resource(context, await context.manager.experiment(experiment_id))
 
 
-@router.delete("/{experiment_id}", status_code=204, summary="Delete a stopped experiment")
+@routes.delete("/{experiment_id}", status_code=204, summary="Delete a stopped experiment")
 async def delete_experiment(
     context: Context,
     sender: RequestSender,
@@ -150,7 +151,7 @@ async def delete_experiment(
     await context.manager.delete_experiment(experiment_id, keep_checkpoints=keep_checkpoints, actor=sender.actor)
 
 
-@router.post("/{experiment_id}/stop", status_code=202, summary="Stop an experiment")
+@routes.post("/{experiment_id}/stop", status_code=202, summary="Stop an experiment")
 async def stop_experiment(context: Context, sender: RequestSender, experiment_id: str) -> models.Experiment:
     """The request is committed when this answers; the status says how far it is, the reason what it waits for. Trials
     that can save may do so first (`saveSeconds`); a second request while it is STOPPING ends them at once."""
@@ -158,7 +159,7 @@ async def stop_experiment(context: Context, sender: RequestSender, experiment_id
     return await _resource(context, await context.manager.experiment(experiment_id))
 
 
-@router.post("/{experiment_id}/resume", status_code=202, summary="Resume a stopped, failed or paused experiment")
+@routes.post("/{experiment_id}/resume", status_code=202, summary="Resume a stopped, failed or paused experiment")
 async def resume_experiment(
     context: Context,
     sender: RequestSender,
@@ -170,7 +171,7 @@ async def resume_experiment(
     return await _resource(context, await context.manager.experiment(experiment_id))
 
 
-@router.post("/{experiment_id}/pause", status_code=202, summary="Stop starting new trials of an experiment")
+@routes.post("/{experiment_id}/pause", status_code=202, summary="Stop starting new trials of an experiment")
 async def pause_experiment(
     context: Context,
     sender: RequestSender,
@@ -182,7 +183,7 @@ async def pause_experiment(
     return await _resource(context, await context.manager.experiment(experiment_id))
 
 
-@router.post("/{experiment_id}/view", status_code=202, summary="Open a stopped experiment for reading only")
+@routes.post("/{experiment_id}/view", status_code=202, summary="Open a stopped experiment for reading only")
 async def view_experiment(context: Context, sender: RequestSender, experiment_id: str) -> models.Experiment:
     """It is not started."""
     await context.manager.view_experiment(experiment_id, actor=sender.actor)

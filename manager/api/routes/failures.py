@@ -3,16 +3,17 @@
 import sqlite3
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import Field
 
 from proctor.manager.api import models
 from proctor.manager.api.dependencies import Context
+from proctor.manager.api.groups import Routes
 from proctor.manager.lifecycle.experiment_failures import FailureCause, first_line, group_by_cause
 from proctor.manager.store.tables import trials
 from proctor.training_services.base import EndReason
 
-router = APIRouter(prefix="/experiments/{experiment_id}", tags=["results"])
+routes = Routes(prefix="/experiments/{experiment_id}", tags=["results"])
 
 MOST_TRIALS = 10_000
 """Of the newest failed trials. The cost does not grow beyond them."""
@@ -61,7 +62,7 @@ class Failures(models.Resource):
     """The most frequent first."""
 
 
-@router.get("/failures", summary="Causes of failed trials, by node")
+@routes.get("/failures", summary="Causes of failed trials, by node")
 async def get_failures(
     context: Context,
     experiment_id: str,

@@ -2,16 +2,17 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import Field
 
 from proctor.manager.api import models
 from proctor.manager.api.dependencies import Context
+from proctor.manager.api.groups import Routes
 from proctor.manager.api.resources import is_maximized
 from proctor.manager.config.objective import Direction
 from proctor.manager.engine.importance import ImportanceAnswer, ImportanceQuestion, ImportanceState
 
-router = APIRouter(prefix="/experiments/{experiment_id}", tags=["results"])
+routes = Routes(prefix="/experiments/{experiment_id}", tags=["results"])
 
 
 class ParameterImportance(models.Resource):
@@ -48,7 +49,7 @@ class Importance(models.Resource):
     """Why there are none, or why they could not be computed anew."""
 
 
-@router.get("/importance", summary="How much each parameter matters")
+@routes.get("/importance", summary="How much each parameter matters")
 async def get_importance(
     context: Context,
     experiment_id: str,

@@ -3,15 +3,16 @@
 import asyncio
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import Field
 
 from proctor.manager.api import models
 from proctor.manager.api.dependencies import Context, Cursor
+from proctor.manager.api.groups import Routes
 from proctor.manager.engine.log_search import JobFolder, LogSearch, SearchCursor, SearchResult, find_jobs
 from proctor.manager.errors import BadRequest
 
-router = APIRouter(tags=["trials"])
+routes = Routes(tags=["trials"])
 
 SearchText = Annotated[str, Query(min_length=1, max_length=1000, description="Literal text on one line.")]
 IgnoreCase = Annotated[bool, Query(description="Upper and lower case are alike (of ASCII).")]
@@ -60,7 +61,7 @@ class LogSearchResult(models.Resource):
     """Where to continue; null: all was searched."""
 
 
-@router.get("/experiments/{experiment_id}/logs/search", summary="Search the output of all trials")
+@routes.get("/experiments/{experiment_id}/logs/search", summary="Search the output of all trials")
 async def search_logs(
     context: Context,
     experiment_id: str,
@@ -74,7 +75,7 @@ async def search_logs(
     return await _search(context, experiment_id, None, q, ignore_case, cursor, limit)
 
 
-@router.get("/trials/{trial_id}/logs/search", summary="Search the output of a trial")
+@routes.get("/trials/{trial_id}/logs/search", summary="Search the output of a trial")
 async def search_trial_logs(
     context: Context,
     trial_id: str,

@@ -6,12 +6,13 @@ Also those of a configuration, without an experiment: every hop to them tried, o
 from collections.abc import AsyncIterator, Sequence
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from starlette.responses import StreamingResponse
 
 from proctor.manager.api import models
 from proctor.manager.api.context import ApiContext
 from proctor.manager.api.dependencies import Context, RequestSender
+from proctor.manager.api.groups import Routes
 from proctor.manager.api.guard import Sender
 from proctor.manager.api.requests import DrainNode, PlatformRequest
 from proctor.manager.api.resources import check_resource, collection_resource, node_resources
@@ -21,8 +22,8 @@ from proctor.training_services.providers import FileCollection
 JSON_LINES = "application/x-ndjson"
 PROGRESS_SECONDS = 5.0
 
-nodes = APIRouter(tags=["nodes"])
-platforms = APIRouter(tags=["platforms"])
+nodes = Routes(tags=["nodes"])
+platforms = Routes(tags=["platforms"])
 
 
 @nodes.get("/nodes", summary="The machines on which trials run")
@@ -121,8 +122,3 @@ async def clean_platform(context: Context, body: PlatformRequest) -> models.Page
         body.config, body.directory, handover=body.handover, machine=body.machine
     )
     return models.Page(items=[check_resource(step) for step in steps])
-
-
-router = APIRouter()
-router.include_router(nodes)
-router.include_router(platforms)

@@ -3,11 +3,12 @@
 from datetime import datetime
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import Field
 
 from proctor.manager.api import models
 from proctor.manager.api.dependencies import Context
+from proctor.manager.api.groups import Routes
 from proctor.manager.api.json_types import Time, utc, utc_or_none
 from proctor.manager.engine.nodes.history import PastHolding, thin_out
 from proctor.manager.errors import BadRequest
@@ -15,7 +16,7 @@ from proctor.manager.store.tables.nodes import NodeSample
 from proctor.training_services.errors import UnknownNode
 from proctor.training_services.nodes.pool import Node
 
-router = APIRouter(tags=["nodes"])
+routes = Routes(tags=["nodes"])
 
 DEFAULT_SECONDS = 3600.0
 MOST_JOBS = 2000
@@ -73,7 +74,7 @@ class NodeOccupancy(models.Resource):
     gpus: list[GpuHistory]
 
 
-@router.get("/nodes/{node_id}/occupancy", summary="Who held which GPU when, and how busy a machine was")
+@routes.get("/nodes/{node_id}/occupancy", summary="Who held which GPU when, and how busy a machine was")
 async def get_occupancy(
     context: Context,
     node_id: str,

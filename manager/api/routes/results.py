@@ -7,7 +7,7 @@ import sqlite3
 from pathlib import Path
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -25,6 +25,7 @@ from proctor.manager.api.dependencies import (
     TrialFilter,
     answer_while_connected,
 )
+from proctor.manager.api.groups import Routes
 from proctor.manager.api.json_types import utc_or_none
 from proctor.manager.api.requests import ImportRow
 from proctor.manager.api.resources import (
@@ -42,10 +43,10 @@ from proctor.manager.store.rows import MetricRow, TrialRow
 from proctor.manager.store.tables import metrics, trials
 from proctor.manager.store.trial_table import table
 
-router = APIRouter(prefix="/experiments/{experiment_id}", tags=["results"])
+routes = Routes(prefix="/experiments/{experiment_id}", tags=["results"])
 
 
-@router.get("/best", summary="The best trial so far")
+@routes.get("/best", summary="The best trial so far")
 async def get_best(context: Context, experiment_id: str) -> models.Best:
     """The best of the trials that succeeded or were stopped early; 404 while none of them has a finite final metric."""
     row = await context.manager.experiment(experiment_id)
@@ -61,7 +62,7 @@ async def get_best(context: Context, experiment_id: str) -> models.Best:
     return best_resource(found)
 
 
-@router.get(
+@routes.get(
     "/curve",
     summary="The best value over the trials that have ended",
     response_model=models.Page[models.CurvePoint],
@@ -78,7 +79,7 @@ async def get_curve(context: Context, request: Request, experiment_id: str) -> R
     return await answer_while_connected(request, context.manager.control.read(read))
 
 
-@router.get(
+@routes.get(
     "/table",
     summary="The trials as a table",
     response_model=columnar.Table,
@@ -148,7 +149,7 @@ async def get_table(
     )
 
 
-@router.get(
+@routes.get(
     "/export",
     summary="Parameters and outcomes of the trials that have ended",
     response_model=models.Page[models.ExportRow],
@@ -183,7 +184,7 @@ async def export_results(
     return await answer_while_connected(request, database.read(read))
 
 
-@router.post("/import", summary="Import results from another experiment into the tuner")
+@routes.post("/import", summary="Import results from another experiment into the tuner")
 async def import_results(
     context: Context,
     sender: RequestSender,
@@ -200,7 +201,7 @@ async def import_results(
     return models.Imported(imported=len(found.rows), skipped=found.skipped, outside=found.outside)
 
 
-@router.get("/logs", summary="Part of a log of the experiment", response_class=Response)
+@routes.get("/logs", summary="Part of a log of the experiment", response_class=Response)
 async def get_experiment_logs(
     context: Context,
     experiment_id: str,

@@ -2,11 +2,12 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path
+from fastapi import Path
 from pydantic import Field
 
 from proctor.manager.api import models
 from proctor.manager.api.dependencies import Context, RequestSender
+from proctor.manager.api.groups import Routes
 from proctor.manager.api.json_types import Time, utc
 from proctor.manager.api.requests import RequestBody
 from proctor.manager.engine import saved_views as engine
@@ -14,7 +15,7 @@ from proctor.manager.engine.saved_views import ViewName, ViewPage, ViewQuery
 from proctor.manager.store.rows import SavedViewRow
 from proctor.manager.store.tables import saved_views
 
-router = APIRouter(prefix="/experiments/{experiment_id}/views", tags=["results"])
+routes = Routes(prefix="/experiments/{experiment_id}/views", tags=["results"])
 
 
 class SavedView(models.Resource):
@@ -40,7 +41,7 @@ class SaveView(RequestBody):
 Name = Annotated[ViewName, Path(description="The view's name, percent-encoded; unique in its experiment.")]
 
 
-@router.get("", summary="List the saved views of an experiment")
+@routes.get("", summary="List the saved views of an experiment")
 async def list_views(context: Context, experiment_id: str) -> models.Page[SavedView]:
     """By name; all on one page."""
     await context.manager.experiment(experiment_id)
@@ -48,7 +49,7 @@ async def list_views(context: Context, experiment_id: str) -> models.Page[SavedV
     return models.Page(items=[_resource(row) for row in rows])
 
 
-@router.put("/{name:path}", summary="Save a view, or replace the one of this name")
+@routes.put("/{name:path}", summary="Save a view, or replace the one of this name")
 async def save_view(
     context: Context, sender: RequestSender, experiment_id: str, name: Name, body: SaveView
 ) -> SavedView:
@@ -61,7 +62,7 @@ async def save_view(
     return _resource(row)
 
 
-@router.delete("/{name:path}", status_code=204, summary="Delete a saved view")
+@routes.delete("/{name:path}", status_code=204, summary="Delete a saved view")
 async def delete_view(context: Context, sender: RequestSender, experiment_id: str, name: Name) -> None:
     """The page that it shows stays."""
     manager, actor = context.manager, sender.actor

@@ -2,15 +2,15 @@
 
 import sqlite3
 
-from fastapi import APIRouter
 from pydantic import Field
 
 from proctor.manager.api import models
 from proctor.manager.api.dependencies import Context
+from proctor.manager.api.groups import Routes
 from proctor.manager.api.json_types import Json, Time, utc
 from proctor.manager.store.tables import scheduler_tables
 
-router = APIRouter(prefix="/experiments/{experiment_id}", tags=["results"])
+routes = Routes(prefix="/experiments/{experiment_id}", tags=["results"])
 
 
 class SchedulerTable(models.Resource):
@@ -36,7 +36,7 @@ class SchedulerState(models.Resource):
     updated_at: Time | None = None
 
 
-@router.get("/scheduler", summary="Rungs, brackets or population of the trial scheduler")
+@routes.get("/scheduler", summary="Rungs, brackets or population of the trial scheduler")
 async def get_scheduler(context: Context, experiment_id: str) -> SchedulerState:
     """What it shows depends on the scheduler. It may be some seconds old; how it was last is kept."""
     row = await context.manager.experiment(experiment_id)

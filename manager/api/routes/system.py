@@ -8,12 +8,12 @@ from importlib.metadata import version
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from fastapi import APIRouter, Header, Query
+from fastapi import Header, Query
 from pydantic import Field
 from starlette.responses import Response, StreamingResponse
 
 from proctor.manager.api import models, table_files
-from proctor.manager.api.context import ApiContext
+from proctor.manager.api.context import ApiContext, health_of
 from proctor.manager.api.dependencies import (
     DEFAULT_BYTES,
     LARGEST_ID,
@@ -23,6 +23,7 @@ from proctor.manager.api.dependencies import (
     RequestSender,
     read_row_id,
 )
+from proctor.manager.api.groups import Routes
 from proctor.manager.api.guard import MAX_BODY_BYTES
 from proctor.manager.api.json_types import utc
 from proctor.manager.api.stream import MAX_READERS, server_sent_events
@@ -34,18 +35,18 @@ from proctor.manager.store.tables import experiments, jobs, trials
 from proctor.manager.store.trial_table.filters import MAX_LENGTH
 from proctor.manager.store.trial_table.table import MAX_ROWS
 
-router = APIRouter(tags=["system"])
-root_router = APIRouter(tags=["system"])
+routes = Routes(tags=["system"])
+root_routes = Routes(tags=["system"])
 
 
-@router.get("/health", summary="Whether the manager is healthy (no token needed)")
+@routes.get("/health", summary="Whether the manager is healthy (no token needed)")
 async def get_health(context: Context) -> models.Health:
     """`degraded`: it answers, but something cannot be written or loaded, or trials of this machine cannot be started
     or are not reported on; the reason says what."""
-    return models.Health(status="degraded" if context.manager.problem else "ok", reason=context.manager.problem)
+    return models.Health.model_validate(health_of(context))  # described here, answered by `application`
 
 
-@router.get("/version", summary="The manager that answers")
+@routes.get("/version", summary="The manager that answers")
 async def get_version(context: Context) -> models.Version:
     """Versions and process of the manager."""
     return models.Version(
@@ -81,7 +82,7 @@ class ClientSession(models.Resource):
     """What `table?format=` can write; parquet where the manager has pyarrow."""
 
 
-@router.get("/session", summary="What the token of this request allows")
+@routes.get("/session", summary="What the token of this request allows")
 async def get_session(context: Context, sender: RequestSender) -> ClientSession:
     """For a page: what to show, and what to hide from the read-only token."""
     return ClientSession(
@@ -94,7 +95,7 @@ async def get_session(context: Context, sender: RequestSender) -> ClientSession:
     )
 
 
-@router.get(
+@routes.get(
     "/events",
     summary="The stream of changes",
     response_class=StreamingResponse,
@@ -140,26 +141,26 @@ async def _counted(context: ApiContext, stream: AsyncIterator[bytes]) -> AsyncIt
         context.stream_readers -= 1
 
 
-@router.get("/logs/manager", summary="Part of the manager's log", response_class=Response)
+@routes.get("/logs/manager", summary="Part of the manager's log", response_class=Response)
 async def get_manager_log(context: Context, offset: Offset = 0, limit: ByteLimit = DEFAULT_BYTES) -> Response:
     """JSON lines. Header X-Next-Offset: where to continue."""
     return text_part(*read_part(context.home.manager_log, offset, limit))
 
 
-@router.post("/stop-all", status_code=202, summary="Stop every active experiment")
+@routes.post("/stop-all", status_code=202, summary="Stop every active experiment")
 async def stop_all(context: Context, sender: RequestSender) -> models.Page[str]:
     """Returns the ids of those that are being stopped."""
     return models.Page(items=await context.manager.stop_all(actor=sender.actor))
 
 
-@router.post("/shutdown", status_code=202, summary="End the manager")
+@routes.post("/shutdown", status_code=202, summary="End the manager")
 async def shut_down(context: Context) -> models.Accepted:
     """Trials keep running under their keepers."""
     context.request_shutdown()
     return models.Accepted()
 
 
-@root_router.get("/metrics", summary="Metrics for Prometheus", response_class=Response)
+@root_routes.get("/metrics", summary="Metrics for Prometheus", response_class=Response)
 async def get_metrics(context: Context) -> Response:
     """Prometheus' text format."""
 

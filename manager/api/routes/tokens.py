@@ -5,18 +5,19 @@ Those of the home, `owner` and `read-only`, are files of the home, and are not a
 
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Path, Response
+from fastapi import Path, Response
 from pydantic import Field
 
 from proctor.manager.actors import LONGEST_NAME
 from proctor.manager.api import models
 from proctor.manager.api.dependencies import Context, RequestSender
+from proctor.manager.api.groups import Routes
 from proctor.manager.api.json_types import Time, utc, utc_or_none
 from proctor.manager.api.requests import RequestBody
 from proctor.manager.named_tokens import NamedToken
 from proctor.manager.security import Access
 
-router = APIRouter(prefix="/tokens", tags=["tokens"])
+routes = Routes(prefix="/tokens", tags=["tokens"])
 
 AccessLevel = Literal["full", "read-only"]
 _ACCESS: dict[AccessLevel, Access] = {"full": Access.FULL, "read-only": Access.READ}
@@ -52,13 +53,13 @@ class AddToken(RequestBody):
 TokenName = Annotated[str, Path(max_length=200, description="The token's name.")]
 
 
-@router.get("", summary="List the named tokens")
+@routes.get("", summary="List the named tokens")
 async def list_tokens(context: Context) -> models.Page[Token]:
     """By name. Needs full access, as all of this."""
     return models.Page(items=[token_resource(token) for token in context.named_tokens.all()])
 
 
-@router.post("", status_code=201, summary="Make a named token")
+@routes.post("", status_code=201, summary="Make a named token")
 async def add_token(context: Context, sender: RequestSender, body: AddToken, response: Response) -> NewToken:
     """The answer holds the token: it cannot be read again."""
     token, made = await context.named_tokens.add(body.name, _ACCESS[body.access], created_by=sender.actor.name)
@@ -66,7 +67,7 @@ async def add_token(context: Context, sender: RequestSender, body: AddToken, res
     return NewToken(**token_resource(made).model_dump(), token=token)
 
 
-@router.delete("/{name}", status_code=204, summary="Revoke a named token")
+@routes.delete("/{name}", status_code=204, summary="Revoke a named token")
 async def revoke_token(context: Context, name: TokenName) -> None:
     """At once: its requests and the sign-ins of its browsers are refused, and its streams of changes end."""
     await context.named_tokens.revoke(name)

@@ -5,8 +5,8 @@ import sqlite3
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query
 from fastapi import Path as PathValue
+from fastapi import Query
 from starlette.responses import Response, StreamingResponse
 
 from proctor.manager.api import models
@@ -23,6 +23,7 @@ from proctor.manager.api.dependencies import (
     TrialFilter,
     read_row_id,
 )
+from proctor.manager.api.groups import Routes
 from proctor.manager.api.requests import AddTrial, TrialClone
 from proctor.manager.api.resources import (
     checkpoint_resource,
@@ -42,7 +43,7 @@ from proctor.manager.store.rows import MetricRow, TrialRow
 from proctor.manager.store.tables import dispatcher_inputs, experiments, jobs, metrics, trials
 from proctor.manager.store.trial_table import table
 
-router = APIRouter(tags=["trials"])
+routes = Routes(tags=["trials"])
 
 _INDEXED = {"no": "sequence_id", "-no": "-sequence_id", "value": "value", "-value": "-value"}
 """The orders of which a page costs the same however many trials there are."""
@@ -50,7 +51,7 @@ MetricLimit = Annotated[int, Query(ge=1, le=10_000)]
 JobNumber = Annotated[int | None, Query(ge=1, le=LARGEST_ID, description="The job's number; default: the newest.")]
 
 
-@router.get("/experiments/{experiment_id}/trials", summary="List an experiment's trials")
+@routes.get("/experiments/{experiment_id}/trials", summary="List an experiment's trials")
 async def list_trials(
     context: Context,
     experiment_id: str,
@@ -98,7 +99,7 @@ async def list_trials(
     return await context.manager.control.read(read)
 
 
-@router.post("/experiments/{experiment_id}/trials", status_code=201, summary="Add a trial by hand")
+@routes.post("/experiments/{experiment_id}/trials", status_code=201, summary="Add a trial by hand")
 async def add_trial(context: Context, sender: RequestSender, experiment_id: str, body: AddTrial) -> models.Trial:
     """A trial with parameters that no tuner has suggested; the tuner receives its result."""
     return await _read_resource(
@@ -106,7 +107,7 @@ async def add_trial(context: Context, sender: RequestSender, experiment_id: str,
     )
 
 
-@router.get("/trials", summary="Find trials by the beginning of their id")
+@routes.get("/trials", summary="Find trials by the beginning of their id")
 async def find_trials(
     context: Context, id_prefix: Annotated[str, Query(min_length=1, max_length=64)]
 ) -> models.Page[models.Trial]:
@@ -120,7 +121,7 @@ async def find_trials(
     return await context.manager.control.read(read)
 
 
-@router.get("/trials/{trial_id}", summary="Read a trial")
+@routes.get("/trials/{trial_id}", summary="Read a trial")
 async def get_trial(context: Context, trial_id: str) -> models.TrialInFull:
     """One trial, with what its trial scheduler has decided of it."""
     found = await _read_resource(context, await context.manager.trials.get(trial_id))
@@ -128,14 +129,14 @@ async def get_trial(context: Context, trial_id: str) -> models.TrialInFull:
     return models.TrialInFull(**dict(found), decisions=[decision_resource(row, donor) for row, donor in rows])
 
 
-@router.post("/trials/{trial_id}/kill", status_code=202, summary="End a trial")
+@routes.post("/trials/{trial_id}/kill", status_code=202, summary="End a trial")
 async def kill_trial(context: Context, sender: RequestSender, trial_id: str) -> models.Trial:
     """The request is stored when this returns."""
     await context.manager.trials.kill(trial_id, actor=sender.actor)
     return await _read_resource(context, await context.manager.trials.get(trial_id))
 
 
-@router.post("/trials/{trial_id}/pause", status_code=202, summary="Pause a trial")
+@routes.post("/trials/{trial_id}/pause", status_code=202, summary="Pause a trial")
 async def pause_trial(context: Context, sender: RequestSender, trial_id: str) -> models.Trial:
     """It is stopped, may save first (`saveSeconds`), and is kept without a place or GPUs until it is resumed. The
     request is stored when this returns; the trial is PAUSED when its job has ended."""
@@ -143,14 +144,14 @@ async def pause_trial(context: Context, sender: RequestSender, trial_id: str) ->
     return await _read_resource(context, await context.manager.trials.get(trial_id))
 
 
-@router.post("/trials/{trial_id}/resume", status_code=202, summary="Resume a paused trial")
+@routes.post("/trials/{trial_id}/resume", status_code=202, summary="Resume a paused trial")
 async def resume_trial(context: Context, sender: RequestSender, trial_id: str) -> models.Trial:
     """It waits for a place, which may be on another node, and continues from its newest checkpoint."""
     await context.manager.trials.resume(trial_id, actor=sender.actor)
     return await _read_resource(context, await context.manager.trials.get(trial_id))
 
 
-@router.post("/trials/{trial_id}/retry", status_code=201, summary="Run an ended trial's parameters again")
+@routes.post("/trials/{trial_id}/retry", status_code=201, summary="Run an ended trial's parameters again")
 async def retry_trial(
     context: Context,
     sender: RequestSender,
@@ -163,7 +164,7 @@ async def retry_trial(
     )
 
 
-@router.post("/trials/{trial_id}/clone", status_code=201, summary="Continue a trial with other parameters")
+@routes.post("/trials/{trial_id}/clone", status_code=201, summary="Continue a trial with other parameters")
 async def clone_trial(context: Context, sender: RequestSender, trial_id: str, body: TrialClone) -> models.Trial:
     """A new trial that begins with the newest checkpoint of this one, which may be running. Answers with the new
     trial."""
@@ -172,7 +173,7 @@ async def clone_trial(context: Context, sender: RequestSender, trial_id: str, bo
     )
 
 
-@router.get("/trials/{trial_id}/jobs", summary="A trial's jobs")
+@routes.get("/trials/{trial_id}/jobs", summary="A trial's jobs")
 async def list_jobs(context: Context, trial_id: str) -> models.Page[models.Job]:
     """Every attempt to run it, the first one first."""
     await context.manager.trials.get(trial_id)
@@ -180,7 +181,7 @@ async def list_jobs(context: Context, trial_id: str) -> models.Page[models.Job]:
     return models.Page(items=[job_resource(row) for row in rows])
 
 
-@router.get("/trials/{trial_id}/metrics", summary="A trial's reports")
+@routes.get("/trials/{trial_id}/metrics", summary="A trial's reports")
 async def list_metrics(
     context: Context,
     trial_id: str,
@@ -201,7 +202,7 @@ async def list_metrics(
     return _metrics_page(rows, limit, experiment.report_from)
 
 
-@router.get("/trials/{trial_id}/ranks", summary="What each rank of a trial has reported")
+@routes.get("/trials/{trial_id}/ranks", summary="What each rank of a trial has reported")
 async def list_ranks(context: Context, trial_id: str) -> models.Page[models.TrialRank]:
     """The ranks of a distributed trial, by number, in its newest job that has reported; one of any other trial."""
     trial = await context.manager.trials.get(trial_id)
@@ -211,7 +212,7 @@ async def list_ranks(context: Context, trial_id: str) -> models.Page[models.Tria
     return models.Page(items=[rank_resource(row, experiment.report_from) for row in rows])
 
 
-@router.get("/trials/{trial_id}/curve", summary="A trial's visible curve")
+@routes.get("/trials/{trial_id}/curve", summary="A trial's visible curve")
 async def get_trial_curve(
     context: Context,
     trial_id: str,
@@ -233,7 +234,7 @@ async def get_trial_curve(
     return _metrics_page(rows, limit, report_from)
 
 
-@router.get("/trials/{trial_id}/checkpoints", summary="A trial's checkpoints")
+@routes.get("/trials/{trial_id}/checkpoints", summary="A trial's checkpoints")
 async def list_checkpoints(
     context: Context, trial_id: str, cursor: Cursor = None, limit: Limit = 100
 ) -> models.Page[models.RegisteredCheckpoint]:
@@ -255,7 +256,7 @@ async def list_checkpoints(
     return models.Page(items=await asyncio.to_thread(look), next_cursor=following)
 
 
-@router.get(
+@routes.get(
     "/trials/{trial_id}/checkpoints/{checkpoint_id}/tar",
     summary="A checkpoint's files",
     response_class=StreamingResponse,
@@ -273,7 +274,7 @@ async def download_checkpoint(
     return StreamingResponse(archive.body(), media_type="application/x-tar", headers=headers)
 
 
-@router.get("/trials/{trial_id}/logs", summary="Part of a trial's output", response_class=Response)
+@routes.get("/trials/{trial_id}/logs", summary="Part of a trial's output", response_class=Response)
 async def get_trial_logs(
     context: Context,
     trial_id: str,
@@ -286,14 +287,14 @@ async def get_trial_logs(
     return text_part(*await read_job_part(context, trial_id, job, stream, offset, limit))
 
 
-@router.get("/trials/{trial_id}/files", summary="A trial's files")
+@routes.get("/trials/{trial_id}/files", summary="A trial's files")
 async def list_files(context: Context, trial_id: str, job: JobNumber = None) -> models.Page[models.FileEntry]:
     """The files of one of its jobs."""
     found = await context.manager.list_job_files(trial_id, job)
     return models.Page(items=[models.FileEntry(path=path, size_bytes=size) for path, size in sorted(found)])
 
 
-@router.get("/trials/{trial_id}/files/{path:path}", summary="Part of a file", response_class=Response)
+@routes.get("/trials/{trial_id}/files/{path:path}", summary="Part of a file", response_class=Response)
 async def get_file(
     context: Context,
     trial_id: str,

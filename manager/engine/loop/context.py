@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from proctor.manager.clock import Clock
-from proctor.manager.config.experiment import AlgorithmConfig, CheckpointStorageConfig, ExperimentConfig
 from proctor.manager.dispatcher import protocol
 from proctor.manager.dispatcher.client.client import Opener
 from proctor.manager.engine.code import SNAPSHOT_FOLDER, CodeWatch
@@ -35,6 +35,9 @@ from proctor.training_services.base import (
 )
 from proctor.training_services.providers import read_secrets
 
+if TYPE_CHECKING:
+    from proctor.manager.config.experiment import AlgorithmConfig, CheckpointStorageConfig, ExperimentConfig
+
 
 @dataclass(frozen=True)
 class CheckpointStorage:
@@ -45,7 +48,7 @@ class CheckpointStorage:
     environment: Mapping[str, str] = field(repr=False)
 
     @classmethod
-    def of(cls, config: ExperimentConfig, directory: Path) -> "CheckpointStorage | None":
+    def of(cls, config: "ExperimentConfig", directory: Path) -> "CheckpointStorage | None":
         """That of the experiment in this folder, if it has one."""
         found = config.checkpoint_storage
         if found is None:
@@ -53,7 +56,7 @@ class CheckpointStorage:
         return cls.with_secrets(found, read_secrets(directory) if found.environment else {})
 
     @classmethod
-    def with_secrets(cls, config: CheckpointStorageConfig, secrets: Mapping[str, str]) -> "CheckpointStorage":
+    def with_secrets(cls, config: "CheckpointStorageConfig", secrets: Mapping[str, str]) -> "CheckpointStorage":
         """That of an experiment whose secrets were handed over: those that are missing are left out."""
         found = {name: secrets.get(f"{STORAGE_SECRETS}.{name}") for name in config.environment}
         return cls(config.location, {name: value for name, value in found.items() if value is not None})
@@ -70,7 +73,7 @@ class CheckpointStorage:
 class JobFormBuilder:
     """From rows of one experiment to the forms that its training service gets."""
 
-    def __init__(self, config: ExperimentConfig, directory: Path) -> None:
+    def __init__(self, config: "ExperimentConfig", directory: Path) -> None:
         self._config = config
         self._directory = directory
         self._trials_directory = str(directory / "trials")
@@ -169,7 +172,7 @@ def placement_from(body: dict[str, object] | None) -> NodePlacement | None:
 class LoopContext:
     """What a loop works with; opened by the supervisor, which also closes it."""
 
-    config: ExperimentConfig
+    config: "ExperimentConfig"
     control: Database
     metrics: Database
     service: TrainingService
@@ -213,7 +216,7 @@ class LoopContext:
         )
 
 
-def _spec(algorithm: AlgorithmConfig) -> protocol.AlgorithmSpec:
+def _spec(algorithm: "AlgorithmConfig") -> protocol.AlgorithmSpec:
     directory = algorithm.code_directory
     return protocol.AlgorithmSpec(
         name=algorithm.name,

@@ -15,8 +15,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
+from typing import TYPE_CHECKING
 
-from proctor.manager.config.experiment import ALL_CHECKPOINTS, ExperimentConfig, KeepCheckpointsConfig
 from proctor.manager.engine.loop.context import JobFormBuilder, LoopContext
 from proctor.manager.engine.loop.messages import Inbox, NoticePosted, Wake
 from proctor.manager.engine.loop.state import ExperimentState
@@ -38,6 +38,9 @@ from proctor.training_services.errors import NoJobRuns, ServiceUnavailable
 from proctor.training_services.stored_checkpoints import delete_stored
 from proctor.trial_keeper.linux.backoff import growing_pause
 
+if TYPE_CHECKING:
+    from proctor.manager.config.experiment import ExperimentConfig
+
 log = logging.getLogger(__name__)
 
 BYTES_PER_MB = 10**6
@@ -52,7 +55,7 @@ FINISH_SECONDS = 10.0
 _FIRST_TO_GO = (Expendability.OF_ENDED, Expendability.OLDER_OF_LIVE, Expendability.BEST_OF_ENDED)
 
 
-def keep_rule(config: ExperimentConfig) -> KeepRule:
+def keep_rule(config: "ExperimentConfig") -> KeepRule:
     """keepCheckpoints as a rule."""
     kept = config.keep_checkpoints
     newest = None if kept.newest == "all" else kept.newest
@@ -153,6 +156,8 @@ class CheckpointRetention:
             self._undecided |= dict.fromkeys(await self._context.metrics.read(checkpoints.undecided))
 
     def _explain_that_all_are_kept(self) -> None:
+        from proctor.manager.config.experiment import ALL_CHECKPOINTS, KeepCheckpointsConfig
+
         config = self._context.config
         if self._quota is not None or config.keep_checkpoints not in (KeepCheckpointsConfig(), ALL_CHECKPOINTS):
             platform = config.training_service.platform

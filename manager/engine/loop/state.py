@@ -13,7 +13,6 @@ from functools import cached_property
 from typing import Any
 
 from proctor.manager.actors import MANAGER, Actor
-from proctor.manager.config.experiment import TunerConfig
 from proctor.manager.dispatcher.protocol import ToDispatcher
 from proctor.manager.lifecycle.experiment import ExperimentProgress
 from proctor.manager.lifecycle.experiment_failures import count_end
@@ -165,6 +164,8 @@ class ExperimentState:
     @cached_property
     def counts_intermediate_results(self) -> bool:
         """Whether the last intermediate metric of a trial that was stopped early is its result for the tuner."""
+        from proctor.manager.config.experiment import TunerConfig
+
         return TunerConfig.model_validate(self.row.config["tuner"]).counts_intermediate_results
 
     @cached_property

@@ -11,8 +11,10 @@ import pytest
 from fakes.node_provider import FakeProvider
 from fastapi import FastAPI
 
-from proctor.manager.api.application import create_application
+from proctor.manager.api import description
+from proctor.manager.api.application import Application, BuildGroup
 from proctor.manager.api.context import ApiContext
+from proctor.manager.api.groups import RouteGroup
 from proctor.manager.api.guard import Guard
 from proctor.manager.clock import SystemClock
 from proctor.manager.dispatcher.client.in_process import open_in_process
@@ -116,13 +118,23 @@ def service_class() -> type[InMemoryTrainingService]:
 
 
 @pytest.fixture(scope="session")
-def application() -> FastAPI:
-    """The application, which is built once: that takes longer than most tests. Each test gives it a context."""
-    return create_application(None)
+def build_once() -> BuildGroup:
+    """Build each group of routes once: that takes longer than most tests. Each test gives it a context of its own."""
+    built: dict[RouteGroup, FastAPI] = {}
+
+    def build(group: RouteGroup, context: ApiContext) -> FastAPI:
+        if group not in built:
+            built[group] = description.build_group(group, context)
+        built[group].state.context = context
+        return built[group]
+
+    return build
 
 
 @pytest.fixture
-async def api(tmp_path: Path, service_class: type[InMemoryTrainingService], application: FastAPI) -> AsyncIterator[Api]:
+async def api(
+    tmp_path: Path, service_class: type[InMemoryTrainingService], build_once: BuildGroup
+) -> AsyncIterator[Api]:
     """A client with the full token, and one without any."""
     home = Home(tmp_path / "home")
     shutdowns: list[None] = []
@@ -137,8 +149,7 @@ async def api(tmp_path: Path, service_class: type[InMemoryTrainingService], appl
             request_shutdown=lambda: shutdowns.append(None),
         )
         tokens, hosts = Tokens(FULL, READ), HostGuard(bound="127.0.0.1")
-        application.state.context = context
-        app = Guard(application, tokens=tokens, named_tokens=named_tokens, hosts=hosts)
+        app = Guard(Application(context, build_once), tokens=tokens, named_tokens=named_tokens, hosts=hosts)
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         base = "http://127.0.0.1:8080"
         bearer = {"Authorization": f"Bearer {FULL}"}

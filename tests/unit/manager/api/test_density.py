@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proctor.manager.api import charts
-from proctor.manager.api.densities import Densities, Density
+from proctor.manager.api.context import Densities, Density
 from proctor.manager.store.tables import metrics
 
 pytestmark = pytest.mark.anyio

@@ -84,10 +84,10 @@ def test_problems_of_every_kind_become_items() -> None:
             "a plain sentence",
         ]
     )
-    assert [item.key for item in items] == ["tuner.name", "lr._value.0", ""]
-    assert items[0].line == 3
-    assert items[0].message == "expected a tuner, found 'TPF'; did you mean TPE?"
-    assert items[2].message == "a plain sentence"
+    assert [item["key"] for item in items] == ["tuner.name", "lr._value.0", ""]
+    assert items[0]["line"] == 3
+    assert items[0]["message"] == "expected a tuner, found 'TPF'; did you mean TPE?"
+    assert items[2]["message"] == "a plain sentence"
 
 
 async def test_a_fault_in_a_configuration_names_its_key_and_what_was_found(api: Any) -> None:
