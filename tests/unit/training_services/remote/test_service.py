@@ -23,6 +23,7 @@ from proctor.training_services.keepers.hub import KeeperHub
 from proctor.training_services.nodes.pool import NodePool, NodeStatus
 from proctor.training_services.registry import ServiceContext
 from proctor.training_services.remote import staging
+from proctor.training_services.remote.files import collection
 from proctor.training_services.remote.service import RemoteTrainingService
 from proctor.training_services.ssh.errors import NoRoom, RemoteError
 from proctor.training_services.testing import Recorder, serving
@@ -119,7 +120,8 @@ class Stage:
 
 
 @pytest.fixture
-async def stage(tmp_path: Path, anyio_backend: str) -> AsyncIterator[Stage]:
+async def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, anyio_backend: str) -> AsyncIterator[Stage]:
+    monkeypatch.setattr(collection, "ATTEMPT_PAUSE_SECONDS", 0.01)
     stage = Stage(tmp_path)
     await stage.hub.mark_reattached()
     yield stage
@@ -146,7 +148,6 @@ async def test_a_service_that_only_reads_claims_nothing(stage: Stage) -> None:
     assert stage.provider.claims == []
 
 
-@pytest.mark.slow
 async def test_machines_are_claimed_with_the_secrets_of_the_experiment_and_released_at_the_end(stage: Stage) -> None:
     async with playing(stage, stage.alpha):
         await stage.run_job(stage.form(), stage.alpha)
@@ -355,7 +356,6 @@ async def test_the_machines_are_shown_without_their_secrets(stage: Stage) -> Non
 # ---- files
 
 
-@pytest.mark.slow
 async def test_small_files_are_collected_when_a_job_has_ended_and_large_ones_at_the_end(stage: Stage) -> None:
     async with playing(stage, stage.alpha):
         form = stage.form()
@@ -377,7 +377,6 @@ async def test_small_files_are_collected_when_a_job_has_ended_and_large_ones_at_
     assert list(stage.provider.uncollected) == ["beta"]
 
 
-@pytest.mark.slow
 async def test_files_of_a_machine_that_is_away_when_the_experiment_is_let_go_stay_there(stage: Stage) -> None:
     async with playing(stage, stage.alpha):
         folder = await stage.run_job(stage.form(), stage.alpha, output__model="x" * 2_000_000)
