@@ -9,16 +9,33 @@ from fakes.machines.scene import Scene
 pytestmark = pytest.mark.slow
 
 
-def test_machines_without_python_or_room_are_shown_and_used_once_mended(stage: Callable[..., Scene]) -> None:
+def test_machines_that_cannot_be_used_are_named_by_create_and_used_once_mended(stage: Callable[..., Scene]) -> None:
     scene = stage(3, disk_mb=90)
     bare, full, good = scene.machines
     bare.hide_python()
     full.fill_disk()
-    experiment = scene.create(trialConcurrency=3, maxTrialNumber=3)
+    none = scene.write_config(machines=[bare.entry(), full.entry(pythonPath="/opt/gone/bin")], maxTrialNumber=1)
+    refused = scene.manager.attempt("create", "--config", none)
+    assert refused.returncode == 100, refused.stderr
+    assert "No trial can run until one of them is usable" in refused.stderr
+    assert "pythonPath /opt/gone/bin has no Python that can be executed" in refused.stderr
+    [unusable] = scene.manager.client.experiments()
+    scene.remove(unusable["id"])
+
+    done = scene.manager.attempt("create", "--config", scene.write_config(trialConcurrency=3, maxTrialNumber=3))
+    assert done.returncode == 0, done.stderr
+    experiment = done.stdout.strip()
+    assert "2 of 3 machines cannot be used now:" in done.stderr
     scene.until_node(bare, "FAILED", reason="Python")
     scene.until_node(full, "FAILED", reason="full")
     running = scene.until_running(experiment, 3)
     assert {scene.machine_of(trial).name for trial in running} == {good.name}
+
+    def names_them() -> bool:
+        reason = scene.manager.client.experiment(experiment)["reason"]
+        return "2 of its 3 machines cannot be used now (node " in reason and "disk is full" in reason
+
+    scene.manager.poll_for(names_them, "the reason to name both machines")  # they are tried again meanwhile
     bare.show_python()
     full.empty_disk()
     for machine in (bare, full):
@@ -29,33 +46,7 @@ def test_machines_without_python_or_room_are_shown_and_used_once_mended(stage: C
     scene.leave()
 
 
-def test_create_and_the_reason_name_machines_that_cannot_be_used(stage: Callable[..., Scene]) -> None:
-    scene = stage(3)
-    bare, wrong, good = scene.machines
-    bare.hide_python()
-    machines = [bare.entry(), wrong.entry(pythonPath="/opt/gone/bin"), good.entry()]
-    done = scene.manager.attempt("create", "--config", scene.write_config(machines=machines, maxTrialNumber=1))
-    assert done.returncode == 0, done.stderr
-    experiment = done.stdout.strip()
-    assert "2 of 3 machines cannot be used now:" in done.stderr
-    assert "pythonPath /opt/gone/bin has no Python that can be executed" in done.stderr
-    scene.until_running(experiment, 1)
-
-    def names_them() -> bool:
-        reason = scene.manager.client.experiment(experiment)["reason"]
-        return "2 of its 3 machines cannot be used now (node " in reason and "pythonPath /opt/gone/bin" in reason
-
-    scene.manager.poll_for(names_them, "the reason to name both machines")  # they are tried again meanwhile
-    none = scene.write_config(machines=machines[1:2], maxTrialNumber=1)
-    refused = scene.manager.attempt("create", "--config", none)
-    assert refused.returncode == 100, refused.stderr
-    assert "No trial can run until one of them is usable" in refused.stderr
-    bare.show_python()
-    scene.release_trials()
-    assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 1}
-    scene.leave()
-
-
+@pytest.mark.thorough
 def test_a_disk_that_fills_up_while_trials_run_loses_no_trial(stage: Callable[..., Scene]) -> None:
     scene = stage(2, disk_mb=90)
     full, _ = scene.machines
@@ -73,24 +64,20 @@ def test_a_disk_that_fills_up_while_trials_run_loses_no_trial(stage: Callable[..
 
 
 @needs_faketime
-def test_a_machine_with_a_wrong_clock_is_shown_with_it(stage: Callable[..., Scene]) -> None:
+@pytest.mark.thorough
+def test_a_machine_with_a_wrong_clock_is_shown_and_one_that_forbids_forwarding_is_used(
+    stage: Callable[..., Scene],
+) -> None:
     scene = stage(2)
     wrong, good = scene.machines
     wrong.set_clock("+7200")
-    experiment = scene.create(seconds=0.1, maxTrialNumber=2)
+    good.forbid_forwarding()
+    experiment = scene.create(maxTrialNumber=4, trialConcurrency=2)
     scene.until_node(wrong, "FAILED", reason="clock")
-    assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 2}
-    assert {scene.machine_of(trial).name for trial in scene.manager.trials(experiment)} == {good.name}
-    scene.leave()
-
-
-def test_where_forwarding_is_forbidden_reports_come_all_the_same(stage: Callable[..., Scene]) -> None:
-    scene = stage(1)
-    [machine] = scene.machines
-    machine.forbid_forwarding()
-    experiment, _ = scene.spread(2, maxTrialNumber=4)
+    scene.until_running(experiment, 2)
     scene.release_trials()
     assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 4}
+    assert {scene.machine_of(trial).name for trial in scene.manager.trials(experiment)} == {good.name}
     scene.expect_all_reports(experiment)
     scene.leave()
 

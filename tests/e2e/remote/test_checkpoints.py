@@ -3,19 +3,18 @@
 import json
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fakes.machines.machine import Machine
-from fakes.machines.scene import Scene
+from fakes.machines.scene import NODE_TIMEOUT, Scene
 
 from proctor.sdk.client.errors import NotFound
 
 pytestmark = pytest.mark.slow
 
-SERVICE = {"nodeTimeout": 3}
 CONTINUING = """\
 import os, tempfile, time
 
@@ -28,7 +27,7 @@ print("begins at step", step, flush=True)
 while not os.path.exists("/run/machine/records/go"):
     step += 1
 """
-"""How both scripts begin: from their checkpoint, if they have one."""
+"""How all scripts begin: from their checkpoint, if they have one."""
 SAVING = f'''\
 """Save a checkpoint after three steps; continue until asked to end."""
 {CONTINUING}    with tempfile.TemporaryDirectory() as folder:
@@ -40,147 +39,73 @@ proctor.report_final_result(float(step))
 '''
 
 
-def begin(scene: Scene, **config: Any) -> tuple[str, dict[str, Any], Machine]:
-    """An experiment with one trial that has saved its checkpoint, and where it runs."""
-    experiment, [trial] = scene.spread(1, script=SAVING, trainingService=SERVICE, **config)
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """A folder that all machines have."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
+        os.chmod(name, 0o1777)
+        yield Path(name)
+
+
+def begin(scene: Scene, script: str = SAVING, **config: Any) -> tuple[str, dict[str, Any], Machine]:
+    """An experiment with one trial that has saved its checkpoints, and where it runs."""
+    experiment, [trial] = scene.spread(1, script=script, trainingService=NODE_TIMEOUT, **config)
     scene.manager.until(
         lambda: scene.manager.client.trial(trial["id"])["intermediate_count"] > 3 or None, "the checkpoint to be saved"
     )
     return experiment, trial, scene.machine_of(trial)
 
 
-def second_job(scene: Scene, trial: dict[str, Any]) -> dict[str, Any]:
-    """Its second attempt, once that runs and has said where it began."""
-
-    def read_state() -> bool:
-        found = scene.manager.client.trial(trial["id"])
-        return bool(found["status"] == "RUNNING" and found["jobs"] == 2)
-
-    scene.manager.until(lambda: read_state() or None, "the trial to run elsewhere")
-    [_, job] = sorted(scene.manager.client.jobs(trial["id"]), key=lambda job: job["number"])
-    scene.manager.until(lambda: scene.manager.command_line("trial", "log", trial["id"]) or None, "its first line")
-    return dict(job)
+def second_job(scene: Scene, trial: dict[str, Any], begins: int) -> dict[str, Any]:
+    """Its second attempt, once that runs and has said that it begins at this step."""
+    scene.until_attempt(trial["id"], 2)
+    _, job = scene.jobs(trial["id"])
+    log = scene.manager.until(lambda: scene.manager.command_line("trial", "log", trial["id"]), "its first line")
+    assert log == f"begins at step {begins}\n"
+    return job
 
 
-def finish(scene: Scene, experiment: str) -> None:
+def finish(scene: Scene, *experiments: str) -> None:
     scene.release_trials()
-    assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 1}
+    for experiment in experiments:
+        assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 1}
 
 
-def test_a_trial_goes_on_from_its_checkpoint_in_a_home_that_the_machines_share(stage: Callable[..., Scene]) -> None:
-    scene = stage(2, homes="shared")
-    experiment, trial, dead = begin(scene)
+def test_trials_of_a_lost_machine_continue_from_a_copy_or_a_shared_folder_or_start_over(
+    stage: Callable[..., Scene], shared: Path
+) -> None:
+    scene = stage(2)
+    first, second = scene.machines
+    copying, copied, dead = begin(scene)
+    other = second if dead is first else first
+    scene.manager.client.drain_node(scene.node(other)["id"])
+    here_only, lost, _ = begin(scene, copyCheckpoints=False)
+    sharing, stored, _ = begin(scene, checkpointStorage=str(shared))
+    scene.manager.client.resume_node(scene.node(other)["id"])
+    assert scene.machine_of(lost) is scene.machine_of(stored) is dead
+    copy = Path(copied["directory"]) / "jobs" / "1" / "output" / "checkpoints" / "1"
+    scene.manager.until(lambda: (copy.is_dir() and noted(copy)) or None, "the checkpoint to be copied to the manager")
     dead.power_off()
-    job = second_job(scene, trial)
-    assert job["resumed_from_job"] == f"{trial['id']}.1"
-    assert job["start_reason"].endswith(f"of node {trial['node_id']}, whose home this node shares")
-    assert scene.manager.command_line("trial", "log", trial["id"]) == "begins at step 3\n"
-    finish(scene, experiment)
-    values = [
-        metric["value"]
-        for metric in scene.manager.client.metrics(trial["id"], kind="intermediate")
-        if metric["job"] == 2
-    ]
-    assert values[0] == 4.0
-    scene.manager.client.stop_experiment(experiment)
-    scene.manager.until_status(experiment, "STOPPED")
-    dead.power_on()
-    scene.leave()
 
-
-def test_a_checkpoint_travels_from_one_machine_to_the_other(stage: Callable[..., Scene]) -> None:
-    scene = stage(2)
-    experiment, trial, first = begin(scene, maxTrialRetries=1)
-    scene.manager.client.drain_node(trial["node_id"])
-    for process in first.processes():
-        if "trial.py" in process.command:
-            process.kill()
-    job = second_job(scene, trial)
-    assert job["node_id"] != trial["node_id"]
-    assert job["resumed_from_job"] == f"{trial['id']}.1"
-    assert "from checkpoint" in job["start_reason"]
-    assert ("fetched from node" in job["start_reason"]) or ("copied from the manager's machine" in job["start_reason"])
-    assert scene.manager.command_line("trial", "log", trial["id"]) == "begins at step 3\n"
-    finish(scene, experiment)
-    scene.leave()
-
-
-def test_a_trial_goes_on_from_a_folder_that_the_machines_share(stage: Callable[..., Scene]) -> None:
-    scene = stage(2)
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as shared:
-        os.chmod(shared, 0o1777)
-        experiment, trial, dead = begin(scene, checkpointStorage=shared)
-        dead.power_off()
-        job = second_job(scene, trial)
-        assert job["start_reason"] == "from checkpoint 1 of job 1, in the folder that the nodes share"
-        assert scene.manager.command_line("trial", "log", trial["id"]) == "begins at step 3\n"
-        assert [path.name for path in Path(shared, experiment, trial["id"]).iterdir()] == ["1"]
-        finish(scene, experiment)
-        points = [point["value"] for point in scene.manager.client.trial_curve(trial["id"])]
-        assert points == [float(step) for step in range(1, len(points) + 1)]
-        scene.manager.client.stop_experiment(experiment)
-        scene.manager.until_status(experiment, "STOPPED")
-        dead.power_on()
-        scene.leave()
-        assert list(Path(shared).iterdir()) == []
-
-
-def test_a_torn_checkpoint_is_passed_over_when_a_trial_moves(stage: Callable[..., Scene]) -> None:
-    scene = stage(2)
-    script = SAVING.replace("if step == 3 else", "if step <= 3 else")
-    experiment, [trial] = scene.spread(1, script=script, trainingService=SERVICE, maxTrialRetries=1)
-    scene.manager.until(
-        lambda: scene.manager.client.trial(trial["id"])["intermediate_count"] > 3 or None, "the checkpoints to be saved"
-    )
-    machine = scene.machine_of(trial)
-    (newest,) = machine.home().glob("**/jobs/1/output/checkpoints/3/step")
-    newest.write_text("")
-    scene.manager.client.drain_node(trial["node_id"])
-    for process in machine.processes():
-        if "trial.py" in process.command:
-            process.kill()
-    job = second_job(scene, trial)
-    assert job["node_id"] != trial["node_id"]
-    assert (job["resumed_from_job"], job["resumed_from_step"]) == (f"{trial['id']}.1", 2)
-    begun, passed_over = job["start_reason"].split("; ")
-    assert begun.startswith("from checkpoint 2 of job 1, ")
-    assert passed_over == "checkpoint 3 was passed over: step has 0 bytes, 1 expected"
-    assert scene.manager.command_line("trial", "log", trial["id"]) == "begins at step 2\n"
-    finish(scene, experiment)
-    scene.leave()
-
-
-def test_a_trial_whose_checkpoint_is_out_of_reach_starts_over_and_says_so(stage: Callable[..., Scene]) -> None:
-    scene = stage(2)
-    experiment, trial, away = begin(scene, copyCheckpoints=False)
-    away.cut()
-    job = second_job(scene, trial)
+    job = second_job(scene, copied, begins=3)
+    assert job["node_id"] == scene.node(other)["id"]
+    assert job["resumed_from_job"] == f"{copied['id']}.1"
+    assert job["start_reason"].endswith("copied from the manager's machine")
+    job = second_job(scene, stored, begins=3)
+    assert job["start_reason"] == "from checkpoint 1 of job 1, in the folder that the nodes share"
+    assert [path.name for path in (shared / sharing / stored["id"]).iterdir()] == ["1"]
+    job = second_job(scene, lost, begins=0)
     assert job["resumed_from_job"] is None
     assert job["start_reason"].startswith("from the start: checkpoint")
     assert "was saved on a machine that cannot be read" in job["start_reason"]
-    assert scene.manager.command_line("trial", "log", trial["id"]) == "begins at step 0\n"
-    away.heal()
-    scene.until_node(away, "CONNECTED")
-    finish(scene, experiment)
-    scene.leave()
 
-
-def test_a_trial_whose_machine_is_lost_continues_from_the_copy_of_its_checkpoint(stage: Callable[..., Scene]) -> None:
-    scene = stage(2)
-    experiment, trial, dead = begin(scene)
-    copy = Path(trial["directory"]) / "jobs" / "1" / "output" / "checkpoints" / "1"
-    scene.manager.until(lambda: (copy.is_dir() and noted(copy)) or None, "the checkpoint to be copied to the manager")
-    dead.power_off()
-    job = second_job(scene, trial)
-    assert job["node_id"] != trial["node_id"]
-    assert job["resumed_from_job"] == f"{trial['id']}.1"
-    assert job["start_reason"].endswith("copied from the manager's machine")
-    assert scene.manager.command_line("trial", "log", trial["id"]) == "begins at step 3\n"
-    finish(scene, experiment)
-    scene.manager.client.stop_experiment(experiment)
-    scene.manager.until_status(experiment, "STOPPED")
     dead.power_on()
+    scene.reconnect(dead)
+    finish(scene, copying, here_only, sharing)
+    points = [point["value"] for point in scene.manager.client.trial_curve(stored["id"])]
+    assert points == [float(step) for step in range(1, len(points) + 1)]
     scene.leave()
+    assert list(shared.iterdir()) == []
 
 
 def noted(copy: Path) -> bool:
@@ -189,12 +114,50 @@ def noted(copy: Path) -> bool:
     return note.exists() and f"output/checkpoints/{copy.name}" in json.loads(note.read_text())["whole"]
 
 
+@pytest.mark.thorough
+def test_a_trial_goes_on_from_its_checkpoint_in_a_home_that_the_machines_share(stage: Callable[..., Scene]) -> None:
+    scene = stage(2, homes="shared")
+    experiment, trial, dead = begin(scene)
+    dead.power_off()
+    job = second_job(scene, trial, begins=3)
+    assert job["resumed_from_job"] == f"{trial['id']}.1"
+    assert job["start_reason"].endswith(f"of node {trial['node_id']}, whose home this node shares")
+    finish(scene, experiment)
+    metrics = scene.manager.client.metrics(trial["id"], kind="intermediate")
+    assert next(metric["value"] for metric in metrics if metric["job"] == 2) == 4.0
+    dead.power_on()
+    scene.reconnect(dead)
+    scene.leave()
+
+
+@pytest.mark.thorough
+def test_a_trial_that_moves_continues_from_the_last_checkpoint_that_is_whole(stage: Callable[..., Scene]) -> None:
+    scene = stage(2)
+    script = SAVING.replace("if step == 3 else", "if step <= 3 else")
+    experiment, trial, machine = begin(scene, script, maxTrialRetries=1)
+    (newest,) = machine.home().glob("**/jobs/1/output/checkpoints/3/step")
+    newest.write_text("")
+    scene.manager.client.drain_node(trial["node_id"])
+    for process in machine.processes():
+        if "trial.py" in process.command:
+            process.kill()
+    job = second_job(scene, trial, begins=2)
+    assert job["node_id"] != trial["node_id"]
+    assert (job["resumed_from_job"], job["resumed_from_step"]) == (f"{trial['id']}.1", 2)
+    begun, passed_over = job["start_reason"].split("; ")
+    assert begun.startswith("from checkpoint 2 of job 1, ")
+    assert ("fetched from node" in begun) or ("copied from the manager's machine" in begun)
+    assert passed_over == "checkpoint 3 was passed over: step has 0 bytes, 1 expected"
+    finish(scene, experiment)
+    scene.leave()
+
+
+@pytest.mark.thorough
 def test_what_is_not_kept_is_deleted_on_the_machine_and_on_the_managers(
     stage: Callable[..., Scene], tmp_path: Path
 ) -> None:
     scene = stage(1)
-    experiment, [trial] = scene.spread(1, script=ALWAYS_SAVING, trainingService=SERVICE, keepCheckpoints=1)
-    machine = scene.machine_of(trial)
+    experiment, trial, machine = begin(scene, ALWAYS_SAVING, keepCheckpoints=1)
 
     def both() -> list[list[str]]:
         here = Path(trial["directory"]) / "jobs" / "1" / "output" / "checkpoints"
@@ -258,8 +221,7 @@ def test_a_stopped_trial_saves_on_its_machine_and_goes_on_from_there_after_a_res
     assert began == "begins at step 0"
     step = saved.removeprefix("saved step ")
     scene.manager.client.resume_experiment(experiment)
-    job = second_job(scene, trial)
+    job = second_job(scene, trial, begins=int(step))
     assert job["resumed_from_job"] == f"{trial['id']}.1"
-    assert scene.manager.command_line("trial", "log", trial["id"]) == f"begins at step {step}\n"
     finish(scene, experiment)
     scene.leave()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from fakes.machines.machine import Machine
-from fakes.machines.scene import TRIAL, Scene
+from fakes.machines.scene import NODE_TIMEOUT, TRIAL, Scene
 from fakes.real_manager import Row
 
 pytestmark = pytest.mark.slow
@@ -23,8 +23,7 @@ def stop_while_away(scene: Scene) -> tuple[Machine, str, Row]:
     """An experiment with a trial on each machine is stopped while one is away: that machine, the experiment, and the
     trial there."""
     away = scene.machines[0]
-    number = len(scene.machines)
-    experiment, trials = scene.spread(number, script=MAKING, trainingService={"nodeTimeout": 3})
+    experiment, trials = scene.spread(len(scene.machines), script=MAKING, trainingService=NODE_TIMEOUT)
     [trial] = [trial for trial in trials if scene.machine_of(trial) is away]
     away.cut()
     scene.manager.command_line("stop", experiment)
@@ -68,15 +67,25 @@ def test_files_of_a_machine_that_was_away_are_collected_when_it_is_asked_for(
     assert "the others stay there: the machine is unreachable" in refused.stderr
     assert f"experiment {experiment} has files here" in heal(scene, away)["reason"]
     assert "model.bin" not in command("trial", "files", trial["id"]).stdout
+    other = scene.create(maxTrialNumber=1, machines=[away.entry()])
+    scene.until_running(other, 1)
+    refused = command("nodes", "collect", node["id"], "--experiment", other)
+    assert refused.returncode == 5
+    assert "its files are collected when it is stopped" in refused.stderr
     done = command("nodes", "collect")
     assert (done.returncode, done.stdout) == (0, "")
     assert re.search(r": done: \d+ files?, \d+\.\d MB\.", done.stderr)
+    assert len(scene.until_running(other, 1)) == 1
+    scene.manager.command_line("stop", other)
+    scene.manager.until_status(other, "STOPPED")
     expect_collected(scene, trial, tmp_path / "saved")
     assert "collect" not in scene.manager.client.experiment(experiment)["reason"]
     assert "No node has files that were not collected." in command("nodes", "collect").stderr
     assert command("nodes", "collect", node["id"]).returncode == 3  # it was cleaned and forgotten
+    scene.leave()
 
 
+@pytest.mark.thorough
 def test_a_collection_is_repeated_after_the_manager_was_killed_in_it(
     stage: Callable[..., Scene], tmp_path: Path
 ) -> None:
@@ -94,28 +103,4 @@ def test_a_collection_is_repeated_after_the_manager_was_killed_in_it(
     scene.until_node(away, "RELEASED")
     scene.manager.command_line("nodes", "collect", scene.node(away)["id"])
     expect_collected(scene, trial, tmp_path / "saved")
-
-
-def test_files_of_an_experiment_that_is_deleted_are_removed_from_the_machine(stage: Callable[..., Scene]) -> None:
-    scene = stage(1)
-    away, experiment, _ = stop_while_away(scene)
-    heal(scene, away)
-    scene.manager.command_line("experiment", "delete", experiment, "--yes")
-    scene.expect_nothing_left()
-    scene.until_left()
-
-
-def test_another_experiment_on_the_machine_leaves_the_files_alone(stage: Callable[..., Scene], tmp_path: Path) -> None:
-    scene = stage(1)
-    away, experiment, trial = stop_while_away(scene)
-    node = heal(scene, away)
-    other = scene.create(maxTrialNumber=1)
-    scene.until_running(other, 1)
-    scene.manager.command_line("nodes", "collect", node["id"], "--experiment", experiment)
-    refused = scene.manager.attempt("nodes", "collect", node["id"], "--experiment", other)
-    assert refused.returncode == 5
-    assert "its files are collected when it is stopped" in refused.stderr
-    assert len(scene.until_running(other, 1)) == 1
-    scene.manager.command_line("stop", other)
-    scene.manager.until_status(other, "STOPPED")
-    expect_collected(scene, trial, tmp_path / "saved")
+    scene.leave()

@@ -4,27 +4,30 @@ import json
 from collections.abc import Callable
 
 import pytest
-from fakes.machines.scene import Scene
+from fakes.machines.scene import NODE_TIMEOUT, Scene
 from fakes.nvidia import find_compiler
+from fakes.real_manager import Row
 
 pytestmark = pytest.mark.slow
+
+
+def doctor(scene: Scene, **config: object) -> tuple[int, list[Row]]:
+    """What it finds."""
+    done = scene.manager.attempt("doctor", "--config", scene.write_config(maxTrialNumber=1, **config), "-o", "json")
+    rows = json.loads(done.stdout)
+    return done.returncode, rows["items"] if isinstance(rows, dict) else rows
 
 
 def test_doctor_finds_what_is_wrong_with_each_machine_and_leaves_nothing(stage: Callable[..., Scene]) -> None:
     scene = stage(5)
     bare, closed, strange, dead, good = scene.machines
-    if find_compiler():
-        good.set_gpus(4)
     bare.hide_python()
     closed.refuse_logins()
     scene.group.person.forget(strange.name)
     dead.power_off()
     good.forbid_forwarding()
-    config = scene.write_config(maxTrialNumber=1)
-    done = scene.manager.attempt("doctor", "--config", config, "-o", "json")
-    assert done.returncode == 1, done.stderr
-    rows = json.loads(done.stdout)
-    rows = rows["items"] if isinstance(rows, dict) else rows
+    code, rows = doctor(scene)
+    assert code == 1
     failed = {row["machine"]: (row["name"], row["found"] + row["advice"]) for row in rows if row["verdict"] == "fail"}
     address = {machine.name: f"trial@{machine.place.address}:{machine.place.port}" for machine in scene.machines}
     assert set(failed) - {""} == {address[machine.name] for machine in (bare, closed, strange, dead)}
@@ -35,22 +38,21 @@ def test_doctor_finds_what_is_wrong_with_each_machine_and_leaves_nothing(stage: 
     assert failed[address[dead.name]][0] in ("port", "name")
     found = {row["name"]: row for row in rows if row["machine"] == address[good.name]}
     assert {"login", "python", "disk", "sftp"} <= set(found)
-    table = scene.manager.attempt("doctor", "--config", config).stdout
+    table = scene.manager.attempt("doctor", "--config", scene.write_config(maxTrialNumber=1)).stdout
     for machine in scene.machines:
         assert machine.place.address in table
     scene.expect_nothing_left()
 
 
+@pytest.mark.skipif(find_compiler() is None, reason="no C compiler here to build the fake NVML library")
+@pytest.mark.thorough
 def test_doctor_fails_where_no_machine_could_ever_run_a_trial(stage: Callable[..., Scene]) -> None:
-    if not find_compiler():
-        pytest.skip("needs a C compiler for the fake NVML")
     scene = stage(2)
     first, second = scene.machines
     first.set_gpus(2)
 
-    def trials(*machines: dict[str, object]) -> list[tuple[str, str]]:
-        config = scene.write_config(machines=list(machines), trialGpuNumber=1)
-        rows = json.loads(scene.manager.attempt("doctor", "--config", config, "-o", "json").stdout)
+    def trials(*machines: Row) -> list[tuple[str, str]]:
+        _, rows = doctor(scene, machines=list(machines), trialGpuNumber=1)
         return [(row["verdict"], row["found"]) for row in rows if row["name"] == "trials"]
 
     none = "no trial can run there: trialGpuNumber is 1, it has no GPU"
@@ -60,31 +62,27 @@ def test_doctor_fails_where_no_machine_could_ever_run_a_trial(stage: Callable[..
     scene.expect_nothing_left()
 
 
-def test_platform_clean_waits_for_no_experiment_and_removes_what_is_owed(stage: Callable[..., Scene]) -> None:
+def test_machines_are_cleaned_of_experiments_that_were_stopped_and_of_no_others(stage: Callable[..., Scene]) -> None:
     scene = stage(2)
     away, _ = scene.machines
-    config = scene.write_config(maxTrialNumber=2, trainingService={"nodeTimeout": 3})
+    config = scene.write_config(maxTrialNumber=2, trainingService=NODE_TIMEOUT)
     experiment = scene.manager.command_line("create", "--config", config).strip()
     scene.widen(experiment, 2)
     refused = scene.manager.attempt("platform", "clean", "--config", config)
     assert refused.returncode == 1
     assert experiment in refused.stdout + refused.stderr
     assert len(scene.until_running(experiment, 2)) == 2
+    scene.manager.client.stop_experiment(experiment)
+    scene.manager.command_line("platform", "clean", "--config", config)  # right after it was stopped
+    scene.manager.until_status(experiment, "STOPPED")
+    scene.expect_nothing_left()
+
+    scene.manager.client.resume_experiment(experiment)
+    scene.widen(experiment, 2)
     away.cut()
     scene.manager.client.stop_experiment(experiment)
     scene.manager.until_status(experiment, "STOPPED")
     away.heal()
     scene.manager.command_line("platform", "clean", "--config", config)
     scene.expect_nothing_left()
-
-
-def test_machines_are_cleaned_right_after_their_experiment_was_stopped(stage: Callable[..., Scene]) -> None:
-    scene = stage(2)
-    config = scene.write_config(maxTrialNumber=2)
-    experiment = scene.manager.command_line("create", "--config", config).strip()
-    scene.widen(experiment, 2)
-    assert len(scene.until_running(experiment, 2)) == 2
-    scene.manager.client.stop_experiment(experiment)
-    scene.manager.command_line("platform", "clean", "--config", config)
-    scene.manager.until_status(experiment, "STOPPED")
-    scene.expect_nothing_left()
+    scene.leave()

@@ -10,10 +10,11 @@ pytestmark = pytest.mark.slow
 FAILING = TRIAL.replace("parameters =", "if os.uname().nodename == 'm1':\n    sys.exit('broken here')\nparameters =")
 
 
+@pytest.mark.thorough
 def test_a_drained_machine_gets_no_new_trials_until_it_is_resumed(stage: Callable[..., Scene]) -> None:
     scene = stage(2)
     drained, other = scene.machines
-    experiment, _ = scene.spread(2, maxTrialNumber=6)
+    experiment, _ = scene.spread(2, maxTrialNumber=4)
     node = scene.node(drained)["id"]
     scene.manager.command_line("nodes", "drain", node, "--reason", "its disk is replaced")
     assert "its disk is replaced" in scene.node(drained)["hold"]
@@ -22,12 +23,11 @@ def test_a_drained_machine_gets_no_new_trials_until_it_is_resumed(stage: Callabl
     scene.until_node(drained, "CONNECTED")
     assert "its disk is replaced" in scene.node(drained)["hold"]
     scene.release_trials()
-    assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 6}
+    assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 4}
     used = [scene.machine_of(trial).name for trial in scene.manager.trials(experiment)]
     assert used.count(drained.name) == 1
-    assert used.count(other.name) == 5
-    for machine in scene.machines:
-        (machine.records / "go").unlink()
+    assert used.count(other.name) == 3
+    scene.hold_trials()
     scene.manager.command_line("nodes", "resume", node)
     assert scene.node(drained)["hold"] == ""
     scene.leave()
@@ -43,7 +43,7 @@ def test_a_machine_on_which_only_trials_fail_is_quarantined(stage: Callable[...,
     holding, _ = scene.spread(2)  # so that both machines are there when the other experiment begins
     service = {"quarantineAfter": 2}
     experiment = scene.create(
-        script=FAILING, seconds=0.3, trialConcurrency=2, maxTrialNumber=20, trainingService=service
+        script=FAILING, seconds=0.1, trialConcurrency=2, maxTrialNumber=16, trainingService=service
     )
     held = scene.manager.poll_for(lambda: scene.node(bad)["hold"], "the quarantine")
     assert "quarantined" in held

@@ -11,6 +11,7 @@ from fakes.terminal import on_terminal
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.thorough
 def test_machines_open_for_a_password_and_for_keys(stage: Callable[..., Scene]) -> None:
     scene = stage(3)
     first, second, third = scene.machines
@@ -70,63 +71,38 @@ def test_a_password_typed_on_a_terminal_is_asked_for_once_not_shown_and_opens_th
     scene.leave()
 
 
-def test_wrong_keys_and_unknown_host_keys_are_told_with_what_would_help(stage: Callable[..., Scene]) -> None:
-    scene = stage(3)
-    closed, strange, good = scene.machines
+def test_machines_that_refuse_the_login_are_told_with_what_would_help_and_used_once_they_let_us_in(
+    stage: Callable[..., Scene],
+) -> None:
+    scene = stage(5)
+    closed, strange, changed, refusing, good = scene.machines
     person = scene.group.person
     wrong, _ = person.make_key("wrong")
     closed.configure(PasswordAuthentication="no")
     person.forget(strange.name)
-    machines = [closed.entry(sshKeyFile=str(wrong)), strange.entry(), good.entry()]
-    experiment = scene.create(machines=machines, seconds=0.1, trialConcurrency=3, maxTrialNumber=6)
+    person.know(changed.name, f"{changed.place.address} {good.host_key}")
+    refusing.refuse_logins()
+    person.forget(good.name)
+    entries = [machine.entry() for machine in (strange, changed, refusing)]
+    machines = [closed.entry(sshKeyFile=str(wrong)), *entries, good.entry(trustOnFirstUse=True)]
+    experiment = scene.create(machines=machines, seconds=0.1, trialConcurrency=2, maxTrialNumber=2)
+    assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 2}
+    assert {scene.machine_of(trial).name for trial in scene.manager.trials(experiment)} == {good.name}
+    assert f"{good.place.address} " not in person.known_hosts.read_text()  # it is kept in the home of the manager
     refused = scene.until_node(closed, "FAILED", reason="refused")
     assert str(wrong) in refused["reason"] or "~/.ssh/wrong" in refused["reason"]
     unknown = scene.until_node(strange, "FAILED", reason=strange.known_hosts_line)
     assert "known_hosts" in unknown["reason"]
-    assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 6}
-    assert {scene.machine_of(trial).name for trial in scene.manager.trials(experiment)} == {good.name}
+    assert changed.place.address in scene.until_node(changed, "FAILED", reason="CHANGED")["reason"]
+    scene.until_node(refusing, "FAILED", reason="refused")
     printed = scene.manager.command_line("nodes")
     assert strange.place.address in printed
-    scene.leave()
 
-
-def test_a_machine_that_lets_us_in_later_is_used_then(stage: Callable[..., Scene]) -> None:
-    scene = stage(2)
-    strange, closed = scene.machines
-    scene.group.person.forget(strange.name)
-    closed.refuse_logins()
-    experiment = scene.create(trialConcurrency=4, maxTrialNumber=4)
-    for machine in scene.machines:
-        node = scene.until_node(machine, "FAILED", reason="tried again in")
-        assert scene.manager.attempt("nodes", "check", node["id"]).returncode == 1
-    scene.group.person.know(strange.name, strange.known_hosts_line)
-    closed.accept_logins()
-    for machine in scene.machines:
+    for machine in (strange, refusing):
+        assert scene.manager.attempt("nodes", "check", scene.node(machine)["id"]).returncode == 1
+    person.know(strange.name, strange.known_hosts_line)
+    refusing.accept_logins()
+    for machine in (strange, refusing):
         scene.manager.command_line("nodes", "check", scene.node(machine)["id"])
         assert scene.node(machine)["status"] == "CONNECTED"
-    scene.until_running(experiment, 4)
-    scene.release_trials()
-    assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 4}
-    scene.leave()
-
-
-def test_a_changed_host_key_is_refused_loudly(stage: Callable[..., Scene]) -> None:
-    scene = stage(2)
-    changed, good = scene.machines
-    scene.group.person.know(changed.name, f"{changed.place.address} {good.host_key}")
-    experiment = scene.create(seconds=0.1, maxTrialNumber=1)
-    node = scene.until_node(changed, "FAILED", reason="CHANGED")
-    assert changed.place.address in node["reason"]
-    scene.manager.until_status(experiment, "DONE")
-    scene.leave()
-
-
-def test_a_host_key_may_be_trusted_when_it_is_first_seen(stage: Callable[..., Scene]) -> None:
-    scene = stage(1)
-    [machine] = scene.machines
-    person = scene.group.person
-    person.forget(machine.name)
-    experiment = scene.create(machines=[machine.entry(trustOnFirstUse=True)], seconds=0.1, maxTrialNumber=1)
-    assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 1}
-    assert person.known_hosts.read_text() == ""  # kept in the home of the manager
     scene.leave()

@@ -4,86 +4,74 @@ from collections.abc import Callable
 
 import pytest
 from fakes.machines.machine import Machine
-from fakes.machines.scene import Scene, read_records
+from fakes.machines.scene import NODE_TIMEOUT, Scene, read_records
 
 pytestmark = pytest.mark.slow
-
-SERVICE = {"nodeTimeout": 3}
 
 
 def runs_trials(machine: Machine) -> bool:
     return any("trial.py" in process.command for process in machine.processes())
 
 
-def test_the_trials_of_a_machine_that_is_dead_for_good_run_elsewhere(stage: Callable[..., Scene]) -> None:
-    scene = stage(2)
-    dead, _ = scene.machines
-    experiment, running = scene.spread(2, trainingService=SERVICE)
-    [lost] = [trial for trial in running if scene.machine_of(trial) is dead]
-    [kept] = [trial for trial in running if trial is not lost]
+def test_trials_of_lost_machines_run_elsewhere_and_a_machine_that_comes_back_is_fenced(
+    stage: Callable[..., Scene],
+) -> None:
+    scene = stage(3)
+    dead, away, other = scene.machines
+    experiment, running = scene.spread(3, trainingService=NODE_TIMEOUT)
+    trials = {scene.machine_of(trial).name: trial["id"] for trial in running}
+    lost = [trials[dead.name], trials[away.name]]
     dead.power_off()
-
-    def moved() -> bool:
-        trial = scene.manager.client.trial(lost["id"])
-        return trial["status"] == "RUNNING" and trial["jobs"] == 2 and trial["node_id"] == kept["node_id"]
-
-    scene.manager.until(lambda: moved() or None, "the trial to run elsewhere")
-    first, second = sorted(scene.manager.client.jobs(lost["id"]), key=lambda job: job["number"])
-    assert first["end_reason"] == "NODE_LOST"
-    assert scene.node(dead)["id"] in first["detail"]
-    assert "from the start" in second["start_reason"]
-    assert scene.manager.client.trial(kept["id"])["jobs"] == 1
-    scene.release_trials()
-    assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 2}
-    scene.leave()
-
-
-def test_a_machine_that_comes_back_after_its_trials_were_moved_is_fenced(stage: Callable[..., Scene]) -> None:
-    scene = stage(2)
-    away, other = scene.machines
-    experiment, running = scene.spread(2, trainingService=SERVICE)
-    [lost] = [trial for trial in running if scene.machine_of(trial) is away]
     away.cut()
+    for trial in lost:
+        scene.until_attempt(trial, 2)
+        first, second = scene.jobs(trial)
+        assert first["end_reason"] == "NODE_LOST"
+        assert first["node_id"] in first["detail"]
+        assert second["node_id"] == scene.node(other)["id"]
+        assert "from the start" in second["start_reason"]
+    assert scene.manager.client.trial(trials[other.name])["jobs"] == 1
 
-    def moved() -> bool:
-        trial = scene.manager.client.trial(lost["id"])
-        return bool(trial["status"] == "RUNNING" and trial["jobs"] == 2)
-
-    scene.manager.until(lambda: moved() or None, "the trial to run elsewhere")
     before = read_records(away)[0].steps
     scene.manager.poll_for(lambda: read_records(away)[0].steps > before, "the orphaned copy to make progress")
     away.heal()
-    scene.until_node(away, "CONNECTED")
-    scene.manager.poll_for(
-        lambda: not any("trial.py" in process.command for process in away.processes()),
-        "the orphaned copy to be stopped",
-    )
+    scene.reconnect(away)
+    scene.manager.poll_for(lambda: not runs_trials(away), "the orphaned copy to be stopped")
     [orphan] = read_records(away)
     assert orphan.end is None
     scene.release_trials()
-    assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 2}
-    second = next(record for record in read_records(other) if record.job_id == f"{lost['id']}.2")
-    trial = scene.manager.client.trial(lost["id"])
-    assert trial["final_value"] == second.steps
-    reported = list(scene.manager.client.metrics(lost["id"], kind="final"))
-    assert [metric["job"] for metric in reported] == [2]
+    assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 3}
+    for trial in lost:
+        [steps] = [record.steps for record in read_records(other) if record.job_id == f"{trial}.2"]
+        assert scene.manager.client.trial(trial)["final_value"] == steps
+        assert [metric["job"] for metric in scene.manager.client.metrics(trial, kind="final")] == [2]
+    dead.power_on()
+    scene.reconnect(dead)
     scene.leave()
 
 
-def test_a_stop_does_not_wait_for_ever_for_the_only_machine(stage: Callable[..., Scene]) -> None:
+@pytest.mark.thorough
+def test_neither_a_kill_nor_a_stop_waits_for_ever_for_the_only_machine(stage: Callable[..., Scene]) -> None:
     scene = stage(1)
-    [dead] = scene.machines
-    experiment, _ = scene.spread(1, trainingService=SERVICE)
-    dead.power_off()
-    scene.manager.client.stop_experiment(experiment)
-    scene.manager.until_status(experiment, "STOPPED")
-    scene.manager.client.delete_experiment(experiment)
-    node = scene.node(dead)
-    dead.power_on()
-    scene.manager.client.check_node(node["id"])  # a machine that no trial waits for is tried again after a minute only
-    scene.expect_nothing_left()
+    [away] = scene.machines
+    killed, [trial] = scene.spread(1, trainingService=NODE_TIMEOUT)
+    stopped, _ = scene.spread(1, trainingService=NODE_TIMEOUT)
+    away.cut()
+    scene.manager.client.kill_trial(trial["id"])
+    scene.manager.client.stop_experiment(stopped)
+    scene.manager.until(
+        lambda: scene.manager.client.trial(trial["id"])["status"] == "USER_CANCELED" or None, "the trial to be given up"
+    )
+    scene.manager.until_status(killed, "DONE")
+    scene.manager.until_status(stopped, "STOPPED")
+    scene.manager.client.delete_experiment(stopped)
+    away.heal()
+    scene.manager.client.check_node(scene.node(away)["id"])
+    scene.manager.poll_for(lambda: not runs_trials(away), "the orphaned copies to be stopped")
+    scene.leave()
 
 
+@pytest.mark.thorough
 def test_a_keeper_without_a_manager_stops_its_jobs_when_their_lease_is_over(stage: Callable[..., Scene]) -> None:
     scene = stage(1)
     [machine] = scene.machines
@@ -98,21 +86,4 @@ def test_a_keeper_without_a_manager_stops_its_jobs_when_their_lease_is_over(stag
     assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 1}
     [trial] = scene.manager.trials(experiment)
     assert trial["jobs"] == 2
-    scene.leave()
-
-
-def test_a_trial_on_the_only_machine_can_be_killed_while_that_is_away(stage: Callable[..., Scene]) -> None:
-    scene = stage(1)
-    [away] = scene.machines
-    experiment, [trial] = scene.spread(1, trainingService=SERVICE)
-    away.cut()
-    scene.manager.client.kill_trial(trial["id"])
-
-    def read_state() -> bool:
-        return bool(scene.manager.client.trial(trial["id"])["status"] == "USER_CANCELED")
-
-    scene.manager.until(lambda: read_state() or None, "the trial to be given up")
-    scene.manager.until_status(experiment, "DONE")
-    away.heal()
-    scene.manager.poll_for(lambda: not runs_trials(away), "the orphaned copy to be stopped")
     scene.leave()

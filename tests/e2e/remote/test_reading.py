@@ -21,28 +21,40 @@ WRITING = TRIAL.replace(
 MODEL = bytes(range(256)) * 40000
 
 
-def find_model(scene: Scene, trial: str) -> str:
-    """The path under which the trial's model is shown, once it has its full size."""
+def expect_model(scene: Scene, trial: str, folder: Path) -> None:
+    """The trial's model is shown and downloaded, once it has its full size."""
 
-    def read_state() -> str | None:
+    def find() -> str | None:
         files = list(scene.manager.client.files(trial))
         return next(
             (str(file["path"]) for file in files if "model" in file["path"] and file["size_bytes"] == len(MODEL)), None
         )
 
-    return scene.manager.poll_for(read_state, "the model")
+    path = scene.manager.poll_for(find, "the model")
+    assert "model.bin" in scene.manager.command_line("trial", "files", trial)
+    scene.manager.command_line("trial", "download", trial, "--path", path, "-d", folder)
+    assert (folder / path).read_bytes() == MODEL
 
 
-def test_logs_and_files_of_a_running_trial_are_read_where_it_runs(stage: Callable[..., Scene], tmp_path: Path) -> None:
+def test_logs_and_files_are_read_where_a_trial_runs_and_here_when_its_machine_is_gone(
+    stage: Callable[..., Scene], tmp_path: Path
+) -> None:
     scene = stage(1)
+    [machine] = scene.machines
     experiment = scene.create(script=WRITING, maxTrialNumber=1)
     [trial] = scene.until_running(experiment, 1)
-    path = find_model(scene, trial["id"])
-    scene.manager.command_line("trial", "download", trial["id"], "--path", path, "-d", tmp_path / "saved")
-    assert (tmp_path / "saved" / path).read_bytes() == MODEL
-    assert "model.bin" in scene.manager.command_line("trial", "files", trial["id"])
+    expect_model(scene, trial["id"], tmp_path / "running")
     assert scene.manager.command_line("trial", "log", trial["id"]).startswith("trial begins")
     assert "a word of warning" in scene.manager.command_line("trial", "log", trial["id"], "--stderr")
+
+    machine.cut()
+    node = scene.until_node(machine, "SILENT", "FAILED", "CONNECTING", "LOST")
+    printed = scene.manager.attempt("trial", "log", trial["id"])
+    assert printed.returncode != 0
+    assert node["id"] in printed.stderr
+    machine.heal()
+    scene.reconnect(machine)
+
     follower = scene.manager.spawn("trial", "log", "-f", trial["id"], stdout=subprocess.PIPE)
     try:
         assert follower.stdout is not None
@@ -55,47 +67,19 @@ def test_logs_and_files_of_a_running_trial_are_read_where_it_runs(stage: Callabl
         follower.kill()
         follower.wait()
     scene.manager.until_status(experiment, "DONE")
-    scene.leave()
-
-
-def test_what_was_collected_is_read_when_the_machine_is_gone(stage: Callable[..., Scene], tmp_path: Path) -> None:
-    scene = stage(1)
-    [machine] = scene.machines
-    experiment = scene.create(script=WRITING, seconds=0.1, maxTrialNumber=1)
-    scene.manager.until_status(experiment, "DONE")
-    [trial] = scene.manager.trials(experiment)
     kept = Path(trial["directory"])
     scene.manager.poll_for(
         lambda: [path for path in kept.rglob("model.bin") if path.stat().st_size == len(MODEL)], "the collected files"
     )
     machine.power_off()
     scene.until_node(machine, "FAILED", "LOST", "SILENT", "CONNECTING")
-    path = find_model(scene, trial["id"])
-    scene.manager.command_line("trial", "download", trial["id"], "--path", path, "-d", tmp_path / "saved")
-    assert (tmp_path / "saved" / path).read_bytes() == MODEL
-    assert scene.manager.command_line("trial", "log", trial["id"]) == ("trial begins\ntrial ends\na word of warning\n")
+    expect_model(scene, trial["id"], tmp_path / "gone")
+    assert scene.manager.command_line("trial", "log", trial["id"]) == "trial begins\ntrial ends\na word of warning\n"
     machine.power_on()
     scene.leave()
 
 
-def test_the_log_of_a_running_trial_whose_machine_is_away_says_so(stage: Callable[..., Scene]) -> None:
-    scene = stage(1)
-    [machine] = scene.machines
-    experiment = scene.create(maxTrialNumber=1)
-    [trial] = scene.until_running(experiment, 1)
-    machine.cut()
-    node = scene.until_node(machine, "SILENT", "FAILED", "CONNECTING", "LOST")
-    printed = scene.manager.attempt("trial", "log", trial["id"])
-    assert printed.returncode != 0
-    assert node["id"] in printed.stderr
-    machine.heal()
-    scene.until_node(machine, "CONNECTED")
-    assert scene.manager.command_line("trial", "log", trial["id"]) == "trial begins\n"
-    scene.release_trials()
-    scene.manager.until_status(experiment, "DONE")
-    scene.leave()
-
-
+@pytest.mark.thorough
 def test_code_that_lies_on_the_machine_is_run_in_place(stage: Callable[..., Scene]) -> None:
     scene = stage(1)
     [machine] = scene.machines
@@ -110,3 +94,4 @@ def test_code_that_lies_on_the_machine_is_run_in_place(stage: Callable[..., Scen
     scene.remove(experiment)
     scene.manager.poll_for(lambda: not (machine.home() / ".proctor").exists(), "the machine to be left")
     assert (code / "trial.py").read_text() == TRIAL
+    scene.until_left()

@@ -32,9 +32,10 @@ def test_the_example_finds_the_bottom_of_its_bowl_on_two_machines(stage: Callabl
     assert f"({min(trials, key=lambda trial: trial['final_value'])['id']})" in outcome
     scene.manager.command_line("stop", experiment)
     scene.manager.until_status(experiment, "STOPPED")
-    scene.expect_nothing_left()
+    scene.leave()
 
 
+@pytest.mark.thorough
 def test_the_tutorial_runs_on_a_second_machine(stage: Callable[..., Scene], tmp_path: Path) -> None:
     scene = stage(2)
     folder = tmp_path / "tutorial"
@@ -55,3 +56,4 @@ def test_the_tutorial_runs_on_a_second_machine(stage: Callable[..., Scene], tmp_
     assert {trial["status"] for trial in trials} <= {"SUCCEEDED", "EARLY_STOPPED"}
     assert len(trials) == 6
     assert len({trial["node_id"] for trial in trials}) == 2
+    scene.leave()

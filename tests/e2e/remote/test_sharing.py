@@ -4,14 +4,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fakes.machines.scene import Scene, read_records, remote_scene
+from fakes.machines.scene import Scene, another_scene, read_records
 from fakes.nvidia import find_compiler
 
 pytestmark = pytest.mark.slow
 
-needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="no C compiler here to build the fake NVML library")
 
-
+@pytest.mark.thorough
 def test_machines_with_one_home_keep_apart(stage: Callable[..., Scene]) -> None:
     scene = stage(2, homes="shared")
     experiment, running = scene.spread(4)
@@ -29,39 +28,42 @@ def test_machines_with_one_home_keep_apart(stage: Callable[..., Scene]) -> None:
     scene.leave()
 
 
-def test_users_of_one_machine_are_nodes_of_their_own(stage: Callable[..., Scene]) -> None:
-    users = tuple(f"user{number}" for number in range(12))  # more than MaxStartups lets in at once
+@pytest.mark.thorough
+def test_users_of_one_machine_are_nodes_of_their_own_and_many_trials_need_few_logins_and_sessions(
+    stage: Callable[..., Scene],
+) -> None:
+    users = tuple(f"user{number}" for number in range(4))
     scene = stage(1, users=users)
     [machine] = scene.machines
+    machine.configure(MaxStartups="2:100:2", MaxSessions="2")
     machines = [machine.entry(user) for user in users]
-    experiment = scene.create(machines=machines, maxTrialNumber=len(users))
-    scene.widen(experiment, len(users), nodes=len(users))
-    scene.release_trials()
-    assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": len(users)}
-    scene.leave()
-
-
-def test_many_trials_on_one_machine_need_few_sessions(stage: Callable[..., Scene]) -> None:
-    scene = stage(1)
-    experiment = scene.create(trialConcurrency=24, maxTrialNumber=24)  # more than MaxSessions
-    running = scene.until_running(experiment, 24)
+    experiment = scene.create(machines=machines, maxTrialNumber=12)
+    running = scene.widen(experiment, 12, nodes=len(users))
     for trial in running:
         assert scene.manager.client.trial_log(trial["id"]).data == b"trial begins\n"
         assert scene.manager.client.trial_tail(trial["id"], 1) == b"trial begins\n"
     scene.release_trials()
-    assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 24}
+    assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 12}
     scene.expect_all_reports(experiment)
     scene.leave()
 
 
-@needs_compiler
-def test_another_manager_sees_gpus_as_taken_by_whom_and_since_when(stage: Callable[..., Scene], tmp_path: Path) -> None:
+@pytest.mark.skipif(find_compiler() is None, reason="no C compiler here to build the fake NVML library")
+@pytest.mark.thorough
+def test_managers_leave_each_others_keepers_alone_and_see_whose_gpus_are_taken_since_when(
+    stage: Callable[..., Scene], tmp_path: Path
+) -> None:
     scene = stage(1, users=("bob", "eve"))
     [machine] = scene.machines
     uuids = machine.set_gpus(2)
     first = scene.create(trialGpuNumber=1, maxTrialNumber=1)
     scene.until_running(first, 1)
-    with remote_scene(scene.group, tmp_path / "other") as other:
+    with another_scene(scene.group, tmp_path / "other") as other:
+        of_same_user = other.create(seconds=0.1, maxTrialNumber=1)
+        assert other.manager.until_status(of_same_user, "DONE")["trial_counts"] == {"SUCCEEDED": 1}
+        other.remove(of_same_user)
+        other.until_left()
+
         second = other.create(machines=[machine.entry("eve")], trialGpuNumber=1, trialConcurrency=2, maxTrialNumber=2)
         other.until_running(second, 1)
         [mine], [theirs] = (
@@ -77,36 +79,18 @@ def test_another_manager_sees_gpus_as_taken_by_whom_and_since_when(stage: Callab
         reason = other.manager.until(reported, "a trial that says who holds the GPU")
         assert "since" in reason
         assert f"trial 0 of experiment {first}" in reason or f"experiment {first}" in reason
-        [device] = [
-            device
-            for device in other.node(machine, user="eve")["facts"]["devices"]
-            if device["uuid"] == mine.gpus[0]  # type: ignore[index]
-        ]
+        devices = other.node(machine, user="eve")["facts"]["devices"]
+        [device] = [device for device in devices if device["uuid"] == mine.gpus[0]]  # type: ignore[index]
         assert any(first in holder for holder in device["held_by"])
         assert first in other.manager.command_line("nodes")
+        [trial] = scene.manager.trials(first)
+        assert (trial["status"], trial["jobs"]) == ("RUNNING", 1)
         scene.release_trials()
         assert scene.manager.until_status(first, "DONE")["trial_counts"] == {"SUCCEEDED": 1}
+        scene.expect_all_reports(first)
         assert other.manager.until_status(second, "DONE")["trial_counts"] == {"SUCCEEDED": 2}
         other.remove(second)
         other.until_left()
-    scene.leave()
-
-
-@needs_compiler
-def test_two_managers_of_one_user_leave_each_others_keepers_alone(stage: Callable[..., Scene], tmp_path: Path) -> None:
-    scene = stage(1)
-    experiment = scene.create(maxTrialNumber=1)
-    scene.until_running(experiment, 1)
-    with remote_scene(scene.group, tmp_path / "other") as other:
-        second = other.create(seconds=0.1, maxTrialNumber=1)
-        assert other.manager.until_status(second, "DONE")["trial_counts"] == {"SUCCEEDED": 1}
-        other.remove(second)
-        other.until_left()
-    [trial] = scene.manager.trials(experiment)
-    assert (trial["status"], trial["jobs"]) == ("RUNNING", 1)
-    scene.release_trials()
-    scene.manager.until_status(experiment, "DONE")
-    scene.expect_all_reports(experiment)
     scene.leave()
 
 

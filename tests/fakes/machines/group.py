@@ -1,15 +1,15 @@
 """Groups of test machines, and who uses them.
 
-`loopback_group`: machines on addresses 127.x.y.z, reached from anywhere on this machine. `namespace_group`: machines on
-a network of their own with a cable each, to be used inside `group.manager_network`. Several test processes may have
-groups at the same time: nothing of a group has a name or a port that another one could have.
+`loopback_group`: machines on addresses 127.x.y.z, reached from anywhere on this machine. `cabled_group`: machines with
+a cable each to a network of their own, to be used in the place of its manager. Several test processes may have groups
+at the same time: nothing of a group has a name or a port that another one could have.
 """
 
 import os
 import random
 import socket
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,9 @@ _SSH_PORT = 22
 class Group:
     """Machines `m1`, `m2`, … with the same users, whose keys the person has."""
 
-    def __init__(self, folder: Path, *, users: Sequence[str], network: Network | None) -> None:
+    def __init__(self, folder: Path, *, users: Sequence[str], person: Person) -> None:
         self._folder = folder
-        self.network = network
-        self.person = Person(folder / "person")
+        self.person = person
         self.users = make_users(tuple(users), powerful=system_python() is None)
         self.machines: list[Machine] = []
         self.leavings: Leavings
@@ -70,7 +69,7 @@ def loopback_group(
     :param homes: the name of the one home all machines share for each user; None: each has its own.
     :param disk_mb: the homes lie on disks of this size.
     """
-    group = Group(folder, users=users, network=None)
+    group = Group(folder, users=users, person=Person(folder / "person"))
     for _ in range(number):
         group.add(_free_place(), homes=homes, disk_mb=disk_mb)
     with _powered(group):
@@ -78,26 +77,27 @@ def loopback_group(
 
 
 @contextmanager
-def namespace_group(
+def cabled_group(
     folder: Path,
     number: int,
     *,
+    network: Network,
+    person: Person,
     users: Sequence[str] = ("trial",),
     homes: str | None = None,
     disk_mb: int | None = None,
 ) -> Iterator[Group]:
-    """Machines with power on a network of their own, port 22. Needs `requirements.needs_namespaces`. The calling thread
-    is in the manager's place on that network meanwhile; parameters as for `loopback_group`."""
-    network = Network(number)
-    group = Group(folder, users=users, network=network)
-    for index in range(number):
-        place = Place(network.address(index), _SSH_PORT, network, index)
-        group.add(place, homes=homes, disk_mb=disk_mb)
-    with ExitStack() as stack:
-        stack.callback(network.close)
-        stack.enter_context(network.manager.entered())
-        stack.enter_context(_powered(group))
-        yield group
+    """Machines with power on a network, port 22. Needs `requirements.needs_namespaces`.
+
+    :param person: who uses them; may use other machines of the network, too.
+    :param users: these and the rest as for `loopback_group`.
+    """
+    group = Group(folder, users=users, person=person)
+    with network.places(number) as indices:
+        for index in indices:
+            group.add(Place(network.address(index), _SSH_PORT, network, index), homes=homes, disk_mb=disk_mb)
+        with _powered(group):
+            yield group
 
 
 @contextmanager

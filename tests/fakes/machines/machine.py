@@ -1,5 +1,5 @@
 """One test machine: an SSH server with users, homes, processes, locks and GPUs of its own, and everything that may go
-wrong with it. Made by `loopback_group` and `namespace_group`.
+wrong with it. Made by `loopback_group` and `cabled_group`.
 """
 
 import json
@@ -186,7 +186,7 @@ class Machine:
 
     @property
     def _network(self) -> Network:
-        assert self.place.network is not None, "machines on loopback addresses have no cable; use namespace_group"
+        assert self.place.network is not None, "machines on loopback addresses have no cable; use cabled_group"
         return self.place.network
 
     # Its SSH server

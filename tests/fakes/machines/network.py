@@ -1,31 +1,44 @@
 """A switch with cables to the manager and to each machine; all of it in namespaces that no packet can leave."""
 
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from fakes.machines.namespaces import Namespace, lower_interface, raise_interface
 
 _MANAGER = 1
+_LAST = 254
 
 
 class Network:
-    """10.77.0.0/24: the manager is .1, the machines follow. Used by `namespace_group`.
+    """10.77.0.0/24: the manager is .1, the machines follow, each with an address of its own. Made by `open_network`."""
 
-    :param machines: how many there are.
-    """
-
-    def __init__(self, machines: int) -> None:
+    def __init__(self) -> None:
         self._switch = Namespace()
         self.manager = Namespace()
-        self.machines = [Namespace() for _ in range(machines)]
-        lines = ["link add br0 type bridge", "link set br0 up"]
-        for number, end in enumerate([self.manager, *self.machines], _MANAGER):
-            lines.append(f"link add {_cable(number)} type veth peer name eth0 netns {end.path}")
-            lines.append(f"link set {_cable(number)} master br0")
-            lines.append(f"link set {_cable(number)} up")
-        self._run(["ip", "-batch", "-"], "\n".join(lines) + "\n")
-        for number, end in enumerate([self.manager, *self.machines], _MANAGER):
-            end.run(lambda number=number: raise_interface("eth0", _address(number)))  # type: ignore[misc]
+        self.machines: dict[int, Namespace] = {}
+        self._next = 0
         self._lossy: dict[int, int] = {}
+        self._connect({_MANAGER: self.manager}, "link add br0 type bridge", "link set br0 up")
+
+    @property
+    def room(self) -> int:
+        """How many machines can still be added."""
+        return _LAST - _MANAGER - self._next
+
+    @contextmanager
+    def places(self, number: int) -> Iterator[list[int]]:
+        """Places for so many machines; on leaving, their cables are gone."""
+        indices = [*range(self._next, self._next + number)]
+        self._next += number
+        self.machines |= {index: Namespace() for index in indices}
+        try:
+            self._connect({index + _MANAGER + 1: self.machines[index] for index in indices})
+            yield indices
+        finally:
+            for index in indices:
+                self.machines.pop(index).close()
+                self._lossy.pop(index, None)
 
     @property
     def manager_address(self) -> str:
@@ -73,12 +86,33 @@ class Network:
 
     def close(self) -> None:
         """All of it goes with the last process in it."""
-        for namespace in (self._switch, self.manager, *self.machines):
+        for namespace in (self._switch, self.manager, *self.machines.values()):
             namespace.close()
+
+    def _connect(self, ends: dict[int, Namespace], *lines: str) -> None:
+        """A cable from the switch to each of these."""
+        told = list(lines)
+        for number, end in ends.items():
+            told.append(f"link add {_cable(number)} type veth peer name eth0 netns {end.path}")
+            told.append(f"link set {_cable(number)} master br0")
+            told.append(f"link set {_cable(number)} up")
+        self._run(["ip", "-batch", "-"], "\n".join(told) + "\n")
+        for number, end in ends.items():
+            end.run(lambda number=number: raise_interface("eth0", _address(number)))  # type: ignore[misc]
 
     def _run(self, words: list[str], told: str = "") -> None:
         done = self._switch.run(lambda: subprocess.run(words, input=told, capture_output=True, text=True, check=False))
         assert done.returncode == 0, f"{' '.join(words)} of\n{told}ended with {done.returncode}: {done.stderr}"
+
+
+@contextmanager
+def open_network() -> Iterator[Network]:
+    """A network without machines. The calling thread is in the manager's place on it once it enters `manager`."""
+    network = Network()
+    try:
+        yield network
+    finally:
+        network.close()
 
 
 def _cable(number: int) -> str:

@@ -60,7 +60,8 @@ class Person:
         """A new key pair; returns the private file and the text of the public key."""
         key = asyncssh.generate_private_key("ssh-ed25519", comment=name)
         path = self._folder / name
-        path.write_bytes(key.export_private_key(passphrase=passphrase))
+        # each use of a key with the usual 128 rounds costs a processor more than a second
+        path.write_bytes(key.export_private_key(passphrase=passphrase, rounds=1, ignore_few_rounds=True))
         path.chmod(0o600)
         public: str = key.export_public_key().decode().strip()
         path.with_suffix(".pub").write_text(f"{public}\n")
@@ -75,6 +76,12 @@ class Person:
         """As if it had never been seen."""
         self._known.pop(machine)
         self._write()
+
+    def forget_all(self) -> None:
+        """No host key was ever seen, and there is no ~/.ssh/config."""
+        self._known.clear()
+        self._write()
+        self.config.unlink(missing_ok=True)
 
     def _write(self) -> None:
         self.known_hosts.write_text("".join(f"{line}\n" for line in self._known.values()))

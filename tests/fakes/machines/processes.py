@@ -40,7 +40,7 @@ def in_namespace_of(pid: int) -> list[Process]:
 def _find(namespace: str) -> Iterator[Process]:
     for pid in [int(name) for name in os.listdir("/proc") if name.isdigit()]:
         with suppress(OSError):
-            if _namespace(pid) == namespace and not _is_dead(pid):
+            if _namespace(pid) == namespace and read_state(pid) not in (b"Z", b"X"):
                 command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
                 yield Process(pid, command, os.readlink(f"/proc/{pid}/exe"))
 
@@ -49,5 +49,6 @@ def _namespace(pid: int) -> str:
     return os.readlink(f"/proc/{pid}/ns/pid")
 
 
-def _is_dead(pid: int) -> bool:
-    return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] in (b"Z", b"X")
+def read_state(pid: int) -> bytes:
+    """The letter of a process's state, such as T: suspended. Raises OSError when it is gone."""
+    return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]

@@ -1,19 +1,35 @@
 """A scene: a real manager, test machines, and trials on them that write down on their machine what they do.
 
+One manager has many scenes, one after the other: each has machines of its own, and ends when the manager has left them.
+Keepers report every half second, and commands run in the test's own process, so that little is waited for.
+
 The records lie in the machine's own folder `/run/machine/records`, which is neither collected nor removed by anybody,
 so a test can compare what the manager says with what has happened.
 """
 
 import json
+import os
+import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fakes.machines.group import Group
+from click.testing import CliRunner
+from fakes.machines.group import Group, cabled_group
 from fakes.machines.machine import Machine
-from fakes.real_manager import RealManager, Row, real_manager
+from fakes.machines.network import Network, open_network
+from fakes.machines.person import Person
+from fakes.machines.processes import read_state
+from fakes.real_manager import RealManager, Row
+
+from proctor.manager.cli.main import cli
+from proctor.manager.settings import ENV_KEEPER_HEARTBEAT
+
+NODE_TIMEOUT = {"nodeTimeout": 3}
+"""Of a training service whose machines are lost soon."""
+MOST_MACHINES = 40  # of a scene; a manager whose network has no room for so many gets no more scenes
 
 TRIAL = '''\
 """Write down what happens, hold for so many seconds or until the file `go` appears, and report every step."""
@@ -92,12 +108,36 @@ def _read(path: Path) -> Record | None:
     )
 
 
+class SceneManager(RealManager):
+    """A manager whose commands run in this process, with the environment that a process would have."""
+
+    def is_running(self) -> bool:
+        """Whether it has neither ended nor been suspended."""
+        return self._process is not None and read_state(self._process.pid) not in (b"T", b"Z")
+
+    def attempt(self, *words: object) -> "subprocess.CompletedProcess[str]":
+        """Run `proctor …` on this home."""
+        arguments = [str(word) for word in words]
+        environment = dict.fromkeys(os.environ) | self.environment | {"PROCTOR_HOME": str(self.home)}
+        done = CliRunner().invoke(cli, arguments, prog_name="proctor", env=environment)
+        if done.exception is not None and not isinstance(done.exception, SystemExit):
+            raise done.exception
+        return subprocess.CompletedProcess(arguments, done.exit_code, done.stdout, done.stderr)
+
+
 class Scene:
-    """See the module. Made by `remote_scene`."""
+    """See the module. Made by `Site.scene` and `another_scene`."""
 
     def __init__(self, manager: RealManager, group: Group) -> None:
         self.manager, self.group, self.machines = manager, group, group.machines
-        manager.logs.append(self._logs)
+        manager.logs[1:] = [self._logs]
+
+    @property
+    def network(self) -> Network:
+        """On which the machines are."""
+        network = self.machines[0].place.network
+        assert network is not None
+        return network
 
     def config(
         self, *, machines: list[Row] | None = None, seconds: float | None = None, script: str = TRIAL, **config: Any
@@ -113,7 +153,7 @@ class Scene:
         service = {
             "platform": "remote",
             "machineList": self.group.machine_list() if machines is None else machines,
-            "keepAliveInterval": 1,
+            "keepAliveInterval": 0.5,
             **config.pop("trainingService", {}),
         }
         return {
@@ -172,6 +212,11 @@ class Scene:
         for machine in machines or self.machines:
             (machine.records / "go").touch()
 
+    def hold_trials(self) -> None:
+        """Undo `release_trials`, for trials that begin from now on."""
+        for machine in self.machines:
+            (machine.records / "go").unlink()
+
     def node(self, machine: Machine, *, user: str | None = None) -> Row:
         """The manager's node of a machine; its status is "" before there is one."""
         place, name = machine.place, user or machine.users[0].name
@@ -188,6 +233,24 @@ class Scene:
 
         what = f"{machine.name} to be {' or '.join(statuses)} because of {reason!r}"
         return self.manager.poll_for(look, what)
+
+    def reconnect(self, machine: Machine) -> Row:
+        """Have the manager try a machine at once; its node, once it is connected."""
+        self.manager.client.check_node(self.node(machine)["id"])
+        return self.until_node(machine, "CONNECTED")
+
+    def jobs(self, trial_id: str) -> list[Row]:
+        """Its attempts, the first one first."""
+        return sorted(self.manager.client.jobs(trial_id), key=lambda job: int(job["number"]))
+
+    def until_attempt(self, trial_id: str, number: int) -> None:
+        """Wait until the attempt of this number of a trial runs."""
+
+        def look() -> bool:
+            found = self.manager.client.trial(trial_id)
+            return bool(found["status"] == "RUNNING" and found["jobs"] == number)
+
+        self.manager.until(lambda: look() or None, f"attempt {number} of trial {trial_id} to run")
 
     def until_running(self, experiment_id: str, number: int) -> list[Row]:
         """Its running trials, once there are so many of them and each has begun to report."""
@@ -248,10 +311,54 @@ class Scene:
 
 
 @contextmanager
-def remote_scene(
-    group: Group, folder: Path, *, home: Path | None = None, environment: Mapping[str, str] | None = None
-) -> Iterator[Scene]:
-    """A manager of its own that uses a group. On leaving, nothing of the manager runs on this machine."""
-    given = {**group.person.environment, **(environment or {})}
-    with real_manager(folder, home=home, environment=given) as manager:
+def another_scene(group: Group, folder: Path) -> Iterator[Scene]:
+    """One more manager of the same person that uses the same machines."""
+    with _open_manager(folder, group.person) as manager:
         yield Scene(manager, group)
+
+
+class Site:
+    """A network with a manager, who has one scene after the other there. Made by `open_site`."""
+
+    def __init__(self, network: Network, person: Person, manager: SceneManager) -> None:
+        self._network, self._person, self._manager = network, person, manager
+        self._environment = dict(manager.environment)
+
+    @contextmanager
+    def scene(self, folder: Path, number: int, **options: Any) -> Iterator[Scene]:
+        """So many new machines, made with the options of `cabled_group`. The calling thread is in the manager's place
+        meanwhile."""
+        self._person.forget_all()
+        place = {"network": self._network, "person": self._person}
+        with self._network.manager.entered(), cabled_group(folder, number, **place, **options) as group:
+            yield Scene(self._manager, group)
+
+    def is_as_new(self) -> bool:
+        """Whether the manager runs as it was started, with no experiment and no machine, and there is room for more."""
+        if not self._manager.is_running() or self._manager.environment != self._environment:
+            return False
+        with self._network.manager.entered():
+            left = [*self._manager.client.experiments()]
+            left += [node for node in self._manager.client.nodes() if node["kind"] == "remote"]
+        return not left and self._network.room >= MOST_MACHINES
+
+
+@contextmanager
+def open_site(folder: Path) -> Iterator[Site]:
+    """A site without machines. Needs `requirements.needs_namespaces`. On leaving, nothing of the manager runs."""
+    person = Person(folder / "person")
+    with open_network() as network, ExitStack() as stack:
+        with network.manager.entered():
+            manager = stack.enter_context(_open_manager(folder / "manager", person))
+        yield Site(network, person, manager)
+
+
+@contextmanager
+def _open_manager(folder: Path, person: Person) -> Iterator[SceneManager]:
+    environment = {**person.environment, ENV_KEEPER_HEARTBEAT: "0.5"}
+    manager = SceneManager(folder / "home", folder, environment)
+    try:
+        manager.start()
+        yield manager
+    finally:
+        manager.end()
