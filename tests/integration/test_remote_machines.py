@@ -21,6 +21,7 @@ from proctor.training_services.remote.machines import keeper_session
 pytestmark = [pytest.mark.anyio, needs_loopback]
 
 LONG = "exec sleep 1000"
+STOPPABLE = "while [ ! -e stop ]; do sleep 0.1; done"
 
 
 @pytest.fixture
@@ -62,13 +63,16 @@ async def keeper_of(manager: HubManager, machine: Machine) -> Process:
     return find()[0]
 
 
-def stop_trial(machine: Machine) -> None:
-    """Let a trial end that waits for the file `stop` in the keeper's directory."""
+async def stop_trial(manager: HubManager, machine: Machine) -> None:
+    """Let job.1 succeed, which waits for the file `stop` in the keeper's directory."""
     [directory] = (machine.home() / ".proctor" / "nodes").iterdir()
     (directory / "stop").touch()
+    ended = await manager.until_job("job.1", TrialJobStatus.ENDED)
+    assert ended.exit is not None
+    assert ended.exit.code == 0
 
 
-async def test_a_machine_that_is_claimed_gets_a_keeper_and_a_released_one_is_left_without_a_trace(
+async def test_a_machine_is_left_without_a_trace_by_each_experiment_that_has_claimed_it(
     group: Group, manager: HubManager
 ) -> None:
     [machine] = group.machines
@@ -80,82 +84,54 @@ async def test_a_machine_that_is_claimed_gets_a_keeper_and_a_released_one_is_lef
     assert any("sleep 1000" in process.command for process in machine.processes())
 
     await manager.provider.forget(EXPERIMENT)  # its job still runs, and its files are not needed
+    await manager.until(lambda: manager.provider.machine(node_id).is_cleaning, "the cleaning to begin")
+    assert claim(manager, group, "Experim2") == node_id
+    await manager.until_status(node_id, "CONNECTED")
+    await manager.provider.release("Experim2")
     await until_left(manager, group, node_id)
 
 
-async def test_trials_go_on_while_the_ssh_server_is_away_and_the_connection_comes_back(
-    group: Group, manager: HubManager
+async def test_trials_go_on_while_the_ssh_server_is_away_and_while_keepers_die_and_hang(
+    group: Group, manager: HubManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(keeper_session, "REGISTRATION_SECONDS", 2.0)
     [machine] = group.machines
     node_id = claim(manager, group)
     await manager.until_status(node_id, "CONNECTED")
-    keeper = (await keeper_of(manager, machine)).pid
-    manager.launch(node_id, "job.1", "while [ ! -e stop ]; do sleep 0.1; done")
+    keeper = await keeper_of(manager, machine)
+    manager.launch(node_id, "job.1", STOPPABLE)
     await manager.until_job("job.1", TrialJobStatus.RUNNING)
     await asyncio.to_thread(machine.stop_sshd)
     await manager.until_status(node_id, "CONNECTING", reason="its trials keep running")
     await manager.until_status(node_id, "FAILED", reason="does not answer")
-
     await asyncio.to_thread(machine.start_sshd)
     manager.provider.check(node_id)
     await manager.until_status(node_id, "CONNECTED")
-    assert (await keeper_of(manager, machine)).pid == keeper
-    stop_trial(machine)
-    ended = await manager.until_job("job.1", TrialJobStatus.ENDED)
-    assert ended.exit is not None
-    assert ended.exit.code == 0
+    assert (await keeper_of(manager, machine)).pid == keeper.pid
+
+    for number in (signal.SIGKILL, signal.SIGSTOP):
+        keeper.kill(number)
+        await manager.until_status(node_id, "SILENT")
+        await manager.until_status(node_id, "CONNECTED")
+        replaced, keeper = keeper, await keeper_of(manager, machine)
+        assert keeper.pid != replaced.pid
+    await stop_trial(manager, machine)
     await manager.provider.release(EXPERIMENT)
     await until_left(manager, group, node_id)
 
 
-async def test_a_keeper_that_was_killed_is_started_again_and_takes_up_its_jobs(
-    group: Group, manager: HubManager
-) -> None:
+async def test_where_forwarding_is_forbidden_a_relay_takes_its_place(group: Group, manager: HubManager) -> None:
     [machine] = group.machines
-    node_id = claim(manager, group)
-    await manager.until_status(node_id, "CONNECTED")
-    manager.launch(node_id, "job.1", "while [ ! -e stop ]; do sleep 0.1; done")
-    await manager.until_job("job.1", TrialJobStatus.RUNNING)
-    killed = await keeper_of(manager, machine)
-    killed.kill()
-    await manager.until_status(node_id, "SILENT")
-    await manager.until_status(node_id, "CONNECTED")
-    assert (await keeper_of(manager, machine)).pid != killed.pid
-    stop_trial(machine)
-    ended = await manager.until_job("job.1", TrialJobStatus.ENDED)
-    assert ended.exit is not None
-    assert ended.exit.code == 0
-    await manager.provider.release(EXPERIMENT)
-    await until_left(manager, group, node_id)
-
-
-async def test_a_keeper_that_hangs_is_replaced(
-    group: Group, manager: HubManager, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(keeper_session, "REGISTRATION_SECONDS", 5.0)
-    [machine] = group.machines
-    node_id = claim(manager, group)
-    await manager.until_status(node_id, "CONNECTED")
-    hung = await keeper_of(manager, machine)
-    hung.kill(signal.SIGSTOP)
-    await manager.until_status(node_id, "SILENT")
-    await manager.until_status(node_id, "CONNECTED")
-    assert (await keeper_of(manager, machine)).pid != hung.pid
-    await manager.provider.release(EXPERIMENT)
-    await until_left(manager, group, node_id)
-
-
-@pytest.mark.parametrize("most_sessions", ["10", "5"])
-@pytest.mark.parametrize("setting", ["AllowStreamLocalForwarding", "DisableForwarding"])
-async def test_where_forwarding_is_forbidden_a_relay_takes_its_place(
-    group: Group, manager: HubManager, setting: str, most_sessions: str
-) -> None:
-    [machine] = group.machines
-    machine.configure(**{setting: "yes" if setting == "DisableForwarding" else "no", "MaxSessions": most_sessions})
+    machine.configure(DisableForwarding="yes", MaxSessions="5")
 
     def relays() -> int:
         return sum(" relay" in process.command for process in machine.processes())
 
+    steps = await manager.provider.inspect(remote_settings(group.machine_list()), {})
+    [forwarding] = [step for step in steps if step.name == "forwarding"]
+    assert forwarding.verdict is CheckVerdict.NOTE
+    assert CheckVerdict.FAIL not in {step.verdict for step in steps}, steps
+    await asyncio.to_thread(group.leavings.expect_none)
     node_id = claim(manager, group)
     await manager.until_status(node_id, "CONNECTED")
     await manager.until(lambda: relays() == 4, "a session that listens and three for connections")
@@ -172,12 +148,11 @@ async def test_where_forwarding_is_forbidden_a_relay_takes_its_place(
     await until_left(manager, group, node_id)
 
 
-@pytest.mark.parametrize("most_sessions", ["2", "4"])
 async def test_where_forwarding_is_forbidden_and_a_relay_has_no_room_the_setting_is_named(
-    group: Group, manager: HubManager, most_sessions: str
+    group: Group, manager: HubManager
 ) -> None:
     [machine] = group.machines
-    machine.configure(DisableForwarding="yes", MaxSessions=most_sessions)
+    machine.configure(DisableForwarding="yes", MaxSessions="4")
     steps = await manager.provider.inspect(remote_settings(group.machine_list()), {})
     [forwarding] = [step for step in steps if step.name == "forwarding"]
     assert forwarding.verdict is CheckVerdict.FAIL
@@ -193,11 +168,21 @@ async def test_where_forwarding_is_forbidden_and_a_relay_has_no_room_the_setting
     await until_left(manager, group, node_id)
 
 
-async def test_a_machine_without_python_is_shown_with_its_reason_until_it_has_one(
+async def test_a_machine_without_python_is_shown_with_what_to_do_until_it_has_one(
     group: Group, manager: HubManager
 ) -> None:
     [machine] = group.machines
     machine.hide_python()
+    settings = remote_settings(
+        [*group.machine_list(), {"host": "no.such.machine.invalid"}], code={"path_on_node": "/no"}
+    )
+    steps = await manager.provider.inspect(settings, {})
+    [python] = [step for step in steps if step.name == "python" and step.machine != "no.such.machine.invalid"]
+    assert python.verdict is CheckVerdict.FAIL
+    assert "pythonPath" in python.advice
+    [name] = [step for step in steps if step.name == "name" and step.machine == "no.such.machine.invalid"]
+    assert name.verdict is CheckVerdict.FAIL
+    assert {step.verdict for step in steps if step.name == "code"} == {CheckVerdict.SKIPPED}
     node_id = claim(manager, group)
     await manager.until_status(node_id, "FAILED", reason="no Python ≥ 3.10")
     machine.show_python()
@@ -227,54 +212,6 @@ async def test_a_machine_that_cannot_be_left_is_owed_that_over_a_restart_of_the_
         await until_left(manager, group, node_id)
 
 
-async def test_a_manager_that_was_killed_finds_its_keeper_and_its_jobs_again(group: Group, tmp_path: Path) -> None:
-    [machine] = group.machines
-    home = tmp_path / "home"
-    async with open_hub_manager(home) as manager:
-        node_id = claim(manager, group)
-        await manager.until_status(node_id, "CONNECTED")
-        launch = manager.launch(node_id, "job.1", "while [ ! -e stop ]; do sleep 0.1; done")
-        await manager.until_job("job.1", TrialJobStatus.RUNNING)
-        keeper = (await keeper_of(manager, machine)).pid
-    async with open_hub_manager(home, ready=False) as manager:
-        assert claim(manager, group) == node_id
-        manager.hub.expect(launch.job_id, launch.token, EXPERIMENT)
-        manager.hub.resume_launch(node_id, launch)
-        await manager.hub.mark_reattached()
-        await manager.until_status(node_id, "CONNECTED")
-        assert (await keeper_of(manager, machine)).pid == keeper
-        stop_trial(machine)
-        ended = await manager.until_job("job.1", TrialJobStatus.ENDED)
-        assert ended.exit is not None
-        assert ended.exit.code == 0
-        await manager.provider.release(EXPERIMENT)
-        await until_left(manager, group, node_id)
-
-
-async def test_what_no_experiment_claims_after_a_restart_is_left(group: Group, tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    async with open_hub_manager(home) as manager:
-        node_id = claim(manager, group)
-        await manager.until_status(node_id, "CONNECTED")
-    async with open_hub_manager(home, ready=False) as manager:
-        assert not manager.provider.has(node_id)
-        await manager.hub.mark_reattached()
-        await until_left(manager, group, node_id)
-
-
-async def test_a_node_that_is_claimed_while_it_is_being_left_is_connected_anew(
-    group: Group, manager: HubManager
-) -> None:
-    node_id = claim(manager, group)
-    await manager.until_status(node_id, "CONNECTED")
-    await manager.provider.release(EXPERIMENT)
-    await manager.until(lambda: manager.provider.machine(node_id).is_cleaning, "the leaving to begin")
-    assert claim(manager, group, "Experim2") == node_id
-    await manager.until_status(node_id, "CONNECTED")
-    await manager.provider.release("Experim2")
-    await until_left(manager, group, node_id)
-
-
 async def test_a_password_is_read_again_where_the_experiment_keeps_it(group: Group, tmp_path: Path) -> None:
     group.machines[0].authorize()
     home = tmp_path / "home"
@@ -292,6 +229,31 @@ async def test_a_password_is_read_again_where_the_experiment_keeps_it(group: Gro
         await until_left(manager, group, node_id)
 
 
+async def test_a_killed_managers_successor_finds_its_keeper_and_jobs_and_leaves_what_no_experiment_claims(
+    group: Group, tmp_path: Path
+) -> None:
+    [machine] = group.machines
+    home = tmp_path / "home"
+    async with open_hub_manager(home) as manager:
+        node_id = claim(manager, group)
+        await manager.until_status(node_id, "CONNECTED")
+        launch = manager.launch(node_id, "job.1", STOPPABLE)
+        await manager.until_job("job.1", TrialJobStatus.RUNNING)
+        keeper = (await keeper_of(manager, machine)).pid
+    async with open_hub_manager(home, ready=False) as manager:
+        assert claim(manager, group) == node_id
+        manager.hub.expect(launch.job_id, launch.token, EXPERIMENT)
+        manager.hub.resume_launch(node_id, launch)
+        await manager.hub.mark_reattached()
+        await manager.until_status(node_id, "CONNECTED")
+        assert (await keeper_of(manager, machine)).pid == keeper
+        await stop_trial(manager, machine)
+    async with open_hub_manager(home, ready=False) as manager:
+        assert not manager.provider.has(node_id)
+        await manager.hub.mark_reattached()
+        await until_left(manager, group, node_id)
+
+
 async def test_every_hop_is_looked_at_and_nothing_of_that_stays(group: Group, manager: HubManager) -> None:
     [machine] = group.machines
     machine.set_gpus(4)
@@ -305,38 +267,16 @@ async def test_every_hop_is_looked_at_and_nothing_of_that_stays(group: Group, ma
     await asyncio.to_thread(group.leavings.expect_none)
 
 
-async def test_a_hop_that_fails_is_told_with_what_to_do_and_the_rest_is_skipped(
-    group: Group, manager: HubManager
+async def test_a_machine_in_use_is_not_cleaned_and_one_that_a_manager_without_records_has_left_is(
+    group: Group, tmp_path: Path
 ) -> None:
-    [machine] = group.machines
-    machine.hide_python()
-    settings = remote_settings(
-        [*group.machine_list(), {"host": "no.such.machine.invalid"}], code={"path_on_node": "/no"}
-    )
-    steps = await manager.provider.inspect(settings, {})
-    [python] = [step for step in steps if step.name == "python" and step.machine != "no.such.machine.invalid"]
-    assert python.verdict is CheckVerdict.FAIL
-    assert "pythonPath" in python.advice
-    [name] = [step for step in steps if step.name == "name" and step.machine == "no.such.machine.invalid"]
-    assert name.verdict is CheckVerdict.FAIL
-    assert {step.verdict for step in steps if step.name == "code"} == {CheckVerdict.SKIPPED}
-
-
-async def test_a_machine_in_use_is_not_cleaned_and_one_that_is_not_is(group: Group, manager: HubManager) -> None:
-    settings = remote_settings(group.machine_list())
-    node_id = claim(manager, group)
-    await manager.until_status(node_id, "CONNECTED")
-    [step] = await manager.provider.clean(settings, {})
-    assert step.verdict is CheckVerdict.FAIL
-    assert EXPERIMENT in step.found
-    await manager.until_status(node_id, "CONNECTED")
-
-
-async def test_cleaning_takes_away_what_a_manager_without_records_has_left(group: Group, tmp_path: Path) -> None:
     settings = remote_settings(group.machine_list())
     async with open_hub_manager(tmp_path / "home") as manager:
         node_id = claim(manager, group)
         await manager.until_status(node_id, "CONNECTED")
+        [step] = await manager.provider.clean(settings, {})
+        assert step.verdict is CheckVerdict.FAIL
+        assert EXPERIMENT in step.found
         manager.launch(node_id, "job.1", LONG)
         await manager.until_job("job.1", TrialJobStatus.RUNNING)
     async with open_hub_manager(tmp_path / "another") as manager:
@@ -391,12 +331,3 @@ async def test_a_full_disk_is_the_reason_until_there_is_room(tmp_path: Path, mon
             machine.fill_disk()
             await manager.provider.release(EXPERIMENT)
             await until_left(manager, group, node_id)
-
-
-async def test_a_check_of_a_machine_that_forbids_forwarding_tries_the_relay(group: Group, manager: HubManager) -> None:
-    group.machines[0].forbid_forwarding()
-    steps = await manager.provider.inspect(remote_settings(group.machine_list()), {})
-    [forwarding] = [step for step in steps if step.name == "forwarding"]
-    assert forwarding.verdict is CheckVerdict.NOTE
-    assert CheckVerdict.FAIL not in {step.verdict for step in steps}, steps
-    await asyncio.to_thread(group.leavings.expect_none)
