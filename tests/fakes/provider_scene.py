@@ -1,8 +1,10 @@
 """A scene under virtual time: the provider of remote nodes, whose machines are fakes."""
 
 import asyncio
+import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +82,19 @@ def play(
             await act(scene)
 
     run_virtual(main)
+
+
+def played(act: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """A test that is a scene; it gets the scene first, and then what else it asks for."""
+    asked = list(inspect.signature(act).parameters.values())[1:]
+
+    @wraps(act)
+    def test(tmp_path: Path, **given: Any) -> None:
+        play(tmp_path, partial(act, **given))
+
+    parameters = [inspect.Parameter("tmp_path", inspect.Parameter.POSITIONAL_OR_KEYWORD), *asked]
+    test.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return test
 
 
 @asynccontextmanager

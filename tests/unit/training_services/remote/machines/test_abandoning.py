@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from fakes.fake_connection import FakeConnection, FakeMachine
-from fakes.provider_scene import Scene, play
+from fakes.provider_scene import Scene, play, played
 
 from proctor.training_services.errors import NodeInUse, UnknownNode
 from proctor.training_services.providers import CheckVerdict
@@ -45,65 +45,59 @@ async def release_locked(scene: Scene, failure: RemoteError) -> FakeMachine:
     "failure",
     [Unreachable("there is no such host"), LoginRefused("the key is wrong"), HostKeyRefused("its host key is unknown")],
 )
-def test_a_machine_that_never_let_us_in_is_forgotten_when_it_is_released(tmp_path: Path, failure: RemoteError) -> None:
-    async def act(scene: Scene) -> None:
-        machine = scene.machine(NODE)
-        machine.failure = failure
-        scene.claim(NODE)
-        await scene.until_status(NODE, "FAILED")
-        await scene.provider.release("E1")
-        assert scene.provider.uncollected() == []
-        logins = machine.logins
-        await is_forgotten(scene)
-        await asyncio.sleep(600)
-        assert machine.logins == logins
-
-    play(tmp_path, act)
-
-
-def test_a_machine_that_no_trial_could_run_on_is_forgotten_when_it_is_released(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
-        machine = scene.machine(NODE)
-        machine.pythons = {}
-        scene.claim(NODE)
-        await scene.until_status(NODE, "FAILED")
-        await scene.provider.release("E1")
-        await is_forgotten(scene)
-
-    play(tmp_path, act)
+@played
+async def test_a_machine_that_never_let_us_in_is_forgotten_when_it_is_released(
+    scene: Scene, failure: RemoteError
+) -> None:
+    machine = scene.machine(NODE)
+    machine.failure = failure
+    scene.claim(NODE)
+    await scene.until_status(NODE, "FAILED")
+    await scene.provider.release("E1")
+    assert scene.provider.uncollected() == []
+    logins = machine.logins
+    await is_forgotten(scene)
+    await asyncio.sleep(600)
+    assert machine.logins == logins
 
 
-def test_a_machine_is_forgotten_in_the_middle_of_its_first_login(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
-        machine = scene.machine(NODE)
-        machine.hangs = True
-        scene.claim(NODE)
-        await scene.until(lambda: machine.logins)
-        await scene.provider.release("E1")
-        await is_forgotten(scene)
-        machine.hangs = False
-        scene.claim(NODE, by="E2")
-        await scene.until_status(NODE, "CONNECTED")
-
-    play(tmp_path, act)
+@played
+async def test_a_machine_that_no_trial_could_run_on_is_forgotten_when_it_is_released(scene: Scene) -> None:
+    machine = scene.machine(NODE)
+    machine.pythons = {}
+    scene.claim(NODE)
+    await scene.until_status(NODE, "FAILED")
+    await scene.provider.release("E1")
+    await is_forgotten(scene)
 
 
-def test_a_machine_that_is_claimed_again_while_it_is_being_forgotten_is_used(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
-        machine = scene.machine(NODE)
-        machine.hangs = True
-        scene.claim(NODE)
-        await scene.until(lambda: machine.logins)
-        await scene.provider.release("E1")
-        machine.hangs = False
-        scene.claim(NODE, by="E2")
-        await scene.until_status(NODE, "CONNECTED")
-        assert scene.provider.machine(NODE).experiments == ("E2",)
-        [record] = read_records(tmp_path / "nodes")
-        assert [claim.experiment_id for claim in record.claims] == ["E2"]
-        assert record.installed
+@played
+async def test_a_machine_is_forgotten_in_the_middle_of_its_first_login(scene: Scene) -> None:
+    machine = scene.machine(NODE)
+    machine.hangs = True
+    scene.claim(NODE)
+    await scene.until(lambda: machine.logins)
+    await scene.provider.release("E1")
+    await is_forgotten(scene)
+    machine.hangs = False
+    scene.claim(NODE, by="E2")
+    await scene.until_status(NODE, "CONNECTED")
 
-    play(tmp_path, act)
+
+@played
+async def test_a_machine_that_is_claimed_again_while_it_is_being_forgotten_is_used(scene: Scene) -> None:
+    machine = scene.machine(NODE)
+    machine.hangs = True
+    scene.claim(NODE)
+    await scene.until(lambda: machine.logins)
+    await scene.provider.release("E1")
+    machine.hangs = False
+    scene.claim(NODE, by="E2")
+    await scene.until_status(NODE, "CONNECTED")
+    assert scene.provider.machine(NODE).experiments == ("E2",)
+    [record] = read_records(scene.folder / "nodes")
+    assert [claim.experiment_id for claim in record.claims] == ["E2"]
+    assert record.installed
 
 
 def test_that_something_is_brought_is_on_the_disk_before_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,96 +161,82 @@ def test_a_record_that_does_not_say_whether_something_was_brought_is_that_of_a_m
         (Unreachable("it does not answer"), f"if it will not come back, {FORGET} abandons what is there"),
     ],
 )
-def test_the_reason_of_a_machine_that_cannot_be_left_says_what_to_do(
-    tmp_path: Path, failure: RemoteError, advice: str
+@played
+async def test_the_reason_of_a_machine_that_cannot_be_left_says_what_to_do(
+    scene: Scene, failure: RemoteError, advice: str
 ) -> None:
-    async def act(scene: Scene) -> None:
-        await release_locked(scene, failure)
-        await scene.until_status(NODE, "FAILED", f"{failure}; {advice}; tried again in")
-
-    play(tmp_path, act)
+    await release_locked(scene, failure)
+    await scene.until_status(NODE, "FAILED", f"{failure}; {advice}; tried again in")
 
 
-def test_a_machine_that_is_needed_says_nothing_of_giving_it_up(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
-        scene.machine(NODE).failure = LoginRefused("login as bob was refused")
-        scene.claim(NODE)
-        node = await scene.until_status(NODE, "FAILED", "login as bob was refused; tried again in")
-        assert "forget" not in node.reason
-
-    play(tmp_path, act)
+@played
+async def test_a_machine_that_is_needed_says_nothing_of_giving_it_up(scene: Scene) -> None:
+    scene.machine(NODE).failure = LoginRefused("login as bob was refused")
+    scene.claim(NODE)
+    node = await scene.until_status(NODE, "FAILED", "login as bob was refused; tried again in")
+    assert "forget" not in node.reason
 
 
-def test_a_machine_that_was_cleaned_with_a_login_that_works_is_left(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
-        machine = await release_locked(scene, LoginRefused("login as bob was refused"))
-        machine.failure, machine.refused = None, {"E1"}  # the way in of the experiment is gone with it
-        [step] = await scene.provider.clean(SETTINGS, {})
-        assert (step.verdict, step.found) == (CheckVerdict.OK, f"~/.proctor/nodes/m1-{NODE} removed")
-        await is_forgotten(scene)
-        logins = machine.logins
-        await asyncio.sleep(600)
-        assert machine.logins == logins
-
-    play(tmp_path, act)
+@played
+async def test_a_machine_that_was_cleaned_with_a_login_that_works_is_left(scene: Scene) -> None:
+    machine = await release_locked(scene, LoginRefused("login as bob was refused"))
+    machine.failure, machine.refused = None, {"E1"}  # the way in of the experiment is gone with it
+    [step] = await scene.provider.clean(SETTINGS, {})
+    assert (step.verdict, step.found) == (CheckVerdict.OK, f"~/.proctor/nodes/m1-{NODE} removed")
+    await is_forgotten(scene)
+    logins = machine.logins
+    await asyncio.sleep(600)
+    assert machine.logins == logins
 
 
-def test_a_machine_that_could_not_be_cleaned_is_still_to_be_left(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
-        machine = await release_locked(scene, LoginRefused("login as bob was refused"))
-        machine.failure, machine.refused = None, {"E1"}
-        machine.left = ["process 17 does not end"]
-        [step] = await scene.provider.clean(SETTINGS, {})
-        assert step.verdict is CheckVerdict.FAIL
-        assert scene.provider.has(NODE)
-        assert (tmp_path / "nodes" / NODE / "node.json").exists()
-        machine.left, machine.refused = [], set()
-        await scene.until(lambda: not scene.provider.has(NODE))
-
-    play(tmp_path, act)
+@played
+async def test_a_machine_that_could_not_be_cleaned_is_still_to_be_left(scene: Scene) -> None:
+    machine = await release_locked(scene, LoginRefused("login as bob was refused"))
+    machine.failure, machine.refused = None, {"E1"}
+    machine.left = ["process 17 does not end"]
+    [step] = await scene.provider.clean(SETTINGS, {})
+    assert step.verdict is CheckVerdict.FAIL
+    assert scene.provider.has(NODE)
+    assert (scene.folder / "nodes" / NODE / "node.json").exists()
+    machine.left, machine.refused = [], set()
+    await scene.until(lambda: not scene.provider.has(NODE))
 
 
-def test_a_machine_that_is_gone_for_good_is_given_up_by_a_person(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
-        machine = await release_locked(scene, Unreachable("it does not answer"))
+@played
+async def test_a_machine_that_is_gone_for_good_is_given_up_by_a_person(scene: Scene) -> None:
+    machine = await release_locked(scene, Unreachable("it does not answer"))
+    scene.provider.abandon(NODE)
+    logins = machine.logins
+    await is_forgotten(scene)
+    with pytest.raises(UnknownNode):
         scene.provider.abandon(NODE)
-        logins = machine.logins
-        await is_forgotten(scene)
-        with pytest.raises(UnknownNode):
-            scene.provider.abandon(NODE)
-        await asyncio.sleep(600)
-        assert machine.logins == logins
-
-    play(tmp_path, act)
+    await asyncio.sleep(600)
+    assert machine.logins == logins
 
 
-def test_files_that_were_not_collected_are_given_up_with_their_machine(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
-        machine = scene.machine(NODE)
-        scene.claim(NODE)
-        await scene.until_status(NODE, "CONNECTED")
-        machine.failure = Unreachable("it does not answer")
-        machine.cut()
-        await scene.until_status(NODE, "FAILED")
-        await scene.provider.release("E1")
-        assert [left.experiment_id for left in scene.provider.uncollected()] == ["E1"]
+@played
+async def test_files_that_were_not_collected_are_given_up_with_their_machine(scene: Scene) -> None:
+    machine = scene.machine(NODE)
+    scene.claim(NODE)
+    await scene.until_status(NODE, "CONNECTED")
+    machine.failure = Unreachable("it does not answer")
+    machine.cut()
+    await scene.until_status(NODE, "FAILED")
+    await scene.provider.release("E1")
+    assert [left.experiment_id for left in scene.provider.uncollected()] == ["E1"]
+    scene.provider.abandon(NODE)
+    await is_forgotten(scene)
+    await scene.provider.forget("E1")
+    assert scene.provider.uncollected() == []
+
+
+@played
+async def test_a_machine_that_an_experiment_needs_cannot_be_given_up(scene: Scene) -> None:
+    scene.machine(NODE).failure = Unreachable("it does not answer")
+    scene.claim(NODE)
+    with pytest.raises(NodeInUse, match=f"node {NODE} is used by experiment E1; stop it first: proctor stop E1"):
         scene.provider.abandon(NODE)
-        await is_forgotten(scene)
-        await scene.provider.forget("E1")
-        assert scene.provider.uncollected() == []
-
-    play(tmp_path, act)
-
-
-def test_a_machine_that_an_experiment_needs_cannot_be_given_up(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
-        scene.machine(NODE).failure = Unreachable("it does not answer")
-        scene.claim(NODE)
-        with pytest.raises(NodeInUse, match=f"node {NODE} is used by experiment E1; stop it first: proctor stop E1"):
-            scene.provider.abandon(NODE)
-        assert scene.provider.has(NODE)
-
-    play(tmp_path, act)
+    assert scene.provider.has(NODE)
 
 
 @pytest.mark.parametrize("moment", ["in the login", "in the pause", "while its files are removed"])

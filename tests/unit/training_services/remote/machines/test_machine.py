@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from fakes.fake_connection import FakeConnection
-from fakes.provider_scene import Scene, play
+from fakes.provider_scene import Scene, play, played
 
 from proctor.training_services.base import NodePlacement
 from proctor.training_services.errors import ServiceUnavailable
@@ -102,44 +102,38 @@ def test_pauses_are_short_only_where_there_is_something_to_lose(
     assert 0.75 * longest - 0.5 <= max(pauses) <= longest + 0.5
 
 
-def test_a_machine_enters_only_states_that_may_follow_and_none_once_it_is_forgotten(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
-        scene.machine("gpu-1").hangs = True
-        scene.claim("gpu-1")
-        machine = scene.provider.machine("gpu-1")
-        with pytest.raises(AssertionError, match="node gpu-1: CONNECTING cannot become SERVING"):
-            machine._change(MachineState.SERVING)
-        await scene.provider.release("E1")
-        with pytest.raises(ConnectionEnded, match="no experiment uses it"):
-            machine._change(MachineState.PROBING)
-
-    play(tmp_path, act)
+@played
+async def test_a_machine_enters_only_states_that_may_follow_and_none_once_it_is_forgotten(scene: Scene) -> None:
+    scene.machine("gpu-1").hangs = True
+    scene.claim("gpu-1")
+    machine = scene.provider.machine("gpu-1")
+    with pytest.raises(AssertionError, match="node gpu-1: CONNECTING cannot become SERVING"):
+        machine._change(MachineState.SERVING)
+    await scene.provider.release("E1")
+    with pytest.raises(ConnectionEnded, match="no experiment uses it"):
+        machine._change(MachineState.PROBING)
 
 
-def test_a_check_tries_a_machine_at_once(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
-        machine = scene.machine("gpu-1")
-        machine.failure = Unreachable("it does not answer")
-        scene.claim("gpu-1")
-        await scene.until(lambda: machine.logins == 8)
-        await asyncio.sleep(1)
-        began = asyncio.get_running_loop().time()
-        machine.failure = None
-        scene.provider.check("gpu-1")
-        await scene.until_status("gpu-1", "CONNECTED")
-        assert asyncio.get_running_loop().time() - began < 5
-
-    play(tmp_path, act)
+@played
+async def test_a_check_tries_a_machine_at_once(scene: Scene) -> None:
+    machine = scene.machine("gpu-1")
+    machine.failure = Unreachable("it does not answer")
+    scene.claim("gpu-1")
+    await scene.until(lambda: machine.logins == 8)
+    await asyncio.sleep(1)
+    began = asyncio.get_running_loop().time()
+    machine.failure = None
+    scene.provider.check("gpu-1")
+    await scene.until_status("gpu-1", "CONNECTED")
+    assert asyncio.get_running_loop().time() - began < 5
 
 
-def test_one_machine_whose_login_never_ends_keeps_no_other_one_waiting(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
-        scene.machine("bad").hangs = True
-        scene.claim("bad", "good")
-        await scene.until_status("good", "CONNECTED")
-        assert scene.pool.node("bad").status == "CONNECTING"
-
-    play(tmp_path, act)
+@played
+async def test_one_machine_whose_login_never_ends_keeps_no_other_one_waiting(scene: Scene) -> None:
+    scene.machine("bad").hangs = True
+    scene.claim("bad", "good")
+    await scene.until_status("good", "CONNECTED")
+    assert scene.pool.node("bad").status == "CONNECTING"
 
 
 @pytest.mark.parametrize(
@@ -155,16 +149,16 @@ def test_one_machine_whose_login_never_ends_keeps_no_other_one_waiting(tmp_path:
         ({"lacks": ["bash"]}, "lacks what a keeper needs: bash"),
     ],
 )
-def test_what_a_keeper_could_not_work_with_is_the_reason(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
-    async def act(scene: Scene) -> None:
-        machine = scene.machine("gpu-1")
-        for name, value in changes.items():
-            setattr(machine, name, value)
-        scene.claim("gpu-1")
-        await scene.until_status("gpu-1", "FAILED", reason)
-        assert machine.commands == []
-
-    play(tmp_path, act)
+@played
+async def test_what_a_keeper_could_not_work_with_is_the_reason(
+    scene: Scene, changes: dict[str, Any], reason: str
+) -> None:
+    machine = scene.machine("gpu-1")
+    for name, value in changes.items():
+        setattr(machine, name, value)
+    scene.claim("gpu-1")
+    await scene.until_status("gpu-1", "FAILED", reason)
+    assert machine.commands == []
 
 
 def test_a_machine_without_the_python_of_its_python_path_is_refused_and_others_are_used(tmp_path: Path) -> None:
@@ -182,159 +176,139 @@ def test_a_machine_without_the_python_of_its_python_path_is_refused_and_others_a
     play(tmp_path, act)
 
 
-def test_a_machine_whose_python_path_has_gone_is_left_all_the_same(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
-        machine = scene.machine("gpu-1")
-        machine.pythons["/opt/new/bin/python3"] = "3.12.1"
-        scene.claim(machine_list=[{"host": "gpu-1", "python_path": "/opt/new/bin"}])
-        await scene.until_status("gpu-1", "CONNECTED")
-        del machine.pythons["/opt/new/bin/python3"]
-        await scene.provider.release("E1")
-        await scene.until(lambda: not scene.provider.has("gpu-1"))
-        assert not machine.exists
-
-    play(tmp_path, act)
+@played
+async def test_a_machine_whose_python_path_has_gone_is_left_all_the_same(scene: Scene) -> None:
+    machine = scene.machine("gpu-1")
+    machine.pythons["/opt/new/bin/python3"] = "3.12.1"
+    scene.claim(machine_list=[{"host": "gpu-1", "python_path": "/opt/new/bin"}])
+    await scene.until_status("gpu-1", "CONNECTED")
+    del machine.pythons["/opt/new/bin/python3"]
+    await scene.provider.release("E1")
+    await scene.until(lambda: not scene.provider.has("gpu-1"))
+    assert not machine.exists
 
 
-def test_a_newer_python_beside_an_old_one_is_used(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
-        scene.machine("gpu-1").pythons = {"python3": "3.6.8", "/usr/bin/python3.12": "3.12.1"}
-        scene.claim("gpu-1")
-        await scene.until_status("gpu-1", "CONNECTED")
-
-    play(tmp_path, act)
+@played
+async def test_a_newer_python_beside_an_old_one_is_used(scene: Scene) -> None:
+    scene.machine("gpu-1").pythons = {"python3": "3.6.8", "/usr/bin/python3.12": "3.12.1"}
+    scene.claim("gpu-1")
+    await scene.until_status("gpu-1", "CONNECTED")
 
 
-def test_the_keepers_file_is_brought_once_and_again_where_it_arrived_damaged(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
-        machine = scene.machine("gpu-1")
-        machine.damages = 1
-        scene.claim("gpu-1")
-        await scene.until_status("gpu-1", "CONNECTED")
-        assert len(machine.uploads) == 2
-        machine.cut()
-        await scene.until_status("gpu-1", "CONNECTING", "its trials keep running")
-        await scene.until_status("gpu-1", "CONNECTED")
-        assert len(machine.uploads) == 2
-
-    play(tmp_path, act)
+@played
+async def test_the_keepers_file_is_brought_once_and_again_where_it_arrived_damaged(scene: Scene) -> None:
+    machine = scene.machine("gpu-1")
+    machine.damages = 1
+    scene.claim("gpu-1")
+    await scene.until_status("gpu-1", "CONNECTED")
+    assert len(machine.uploads) == 2
+    machine.cut()
+    await scene.until_status("gpu-1", "CONNECTING", "its trials keep running")
+    await scene.until_status("gpu-1", "CONNECTED")
+    assert len(machine.uploads) == 2
 
 
-def test_a_connection_that_breaks_is_made_again(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
-        scene.claim("gpu-1")
-        await scene.until_status("gpu-1", "CONNECTED")
-        machine = scene.machine("gpu-1")
-        assert [connection.forwarded for connection in machine.connections] == ["/run/manager.sock"]
-        machine.cut("it has not answered for 45 s")
-        node = await scene.until_status("gpu-1", "CONNECTING")
-        assert "it has not answered for 45 s" in node.reason
-        await scene.until_status("gpu-1", "CONNECTED")
-        assert machine.commands.count("start") == 2
-
-    play(tmp_path, act)
+@played
+async def test_a_connection_that_breaks_is_made_again(scene: Scene) -> None:
+    scene.claim("gpu-1")
+    await scene.until_status("gpu-1", "CONNECTED")
+    machine = scene.machine("gpu-1")
+    assert [connection.forwarded for connection in machine.connections] == ["/run/manager.sock"]
+    machine.cut("it has not answered for 45 s")
+    node = await scene.until_status("gpu-1", "CONNECTING")
+    assert "it has not answered for 45 s" in node.reason
+    await scene.until_status("gpu-1", "CONNECTED")
+    assert machine.commands.count("start") == 2
 
 
-def test_a_keeper_that_does_not_come_is_started_anew_and_then_told_of(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
-        machine = scene.machine("gpu-1")
-        machine.registers = False
-        scene.claim("gpu-1")
-        await scene.until_status("gpu-1", "FAILED", "does not reach the manager")
-        assert machine.commands == ["prepare", "start", "stop", "start"]
-        machine.registers = True
-        await scene.until_status("gpu-1", "CONNECTED")
-
-    play(tmp_path, act)
+@played
+async def test_a_keeper_that_does_not_come_is_started_anew_and_then_told_of(scene: Scene) -> None:
+    machine = scene.machine("gpu-1")
+    machine.registers = False
+    scene.claim("gpu-1")
+    await scene.until_status("gpu-1", "FAILED", "does not reach the manager")
+    assert machine.commands == ["prepare", "start", "stop", "start"]
+    machine.registers = True
+    await scene.until_status("gpu-1", "CONNECTED")
 
 
-def test_a_keeper_that_falls_silent_is_started_again(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
-        scene.claim("gpu-1")
-        await scene.until_status("gpu-1", "CONNECTED")
-        await asyncio.sleep(1)
-        machine = scene.machine("gpu-1")
-        machine.commands.clear()
-        machine.keeper = False
-        scene.pool.set_status("gpu-1", NodeStatus.SILENT, "no report from its keeper")
-        await scene.until_status("gpu-1", "CONNECTED")
-        assert machine.commands == ["start"]
-
-    play(tmp_path, act)
+@played
+async def test_a_keeper_that_falls_silent_is_started_again(scene: Scene) -> None:
+    scene.claim("gpu-1")
+    await scene.until_status("gpu-1", "CONNECTED")
+    await asyncio.sleep(1)
+    machine = scene.machine("gpu-1")
+    machine.commands.clear()
+    machine.keeper = False
+    scene.pool.set_status("gpu-1", NodeStatus.SILENT, "no report from its keeper")
+    await scene.until_status("gpu-1", "CONNECTED")
+    assert machine.commands == ["start"]
 
 
-def test_when_one_experiments_login_is_refused_that_of_another_one_is_taken(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
-        machine = scene.machine("gpu-1")
-        inner = machine.connect
+@played
+async def test_when_one_experiments_login_is_refused_that_of_another_one_is_taken(scene: Scene) -> None:
+    machine = scene.machine("gpu-1")
+    inner = machine.connect
 
-        def connect(claim: Claim, trace: RouteTrace | None) -> AbstractAsyncContextManager[FakeConnection]:
-            machine.failure = LoginRefused("no") if claim.login.password is None else None
-            return inner(claim, trace)
+    def connect(claim: Claim, trace: RouteTrace | None) -> AbstractAsyncContextManager[FakeConnection]:
+        machine.failure = LoginRefused("no") if claim.login.password is None else None
+        return inner(claim, trace)
 
-        machine.connect = connect  # type: ignore[method-assign]
-        settings = {"machine_list": [{"host": "gpu-1"}]}
-        scene.provider.claim("E1", settings, {"training_service.machine_list.0.password": "x"})
-        scene.provider.claim("E2", settings, {})
-        await scene.until_status("gpu-1", "CONNECTED")
-        assert machine.connections[0].claim.experiment_id == "E1"
-        assert machine.logins == 2
-
-    play(tmp_path, act)
+    machine.connect = connect  # type: ignore[method-assign]
+    settings = {"machine_list": [{"host": "gpu-1"}]}
+    scene.provider.claim("E1", settings, {"training_service.machine_list.0.password": "x"})
+    scene.provider.claim("E2", settings, {})
+    await scene.until_status("gpu-1", "CONNECTED")
+    assert machine.connections[0].claim.experiment_id == "E1"
+    assert machine.logins == 2
 
 
-def test_a_machine_is_left_when_its_last_experiment_lets_go(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
-        machine = scene.machine("gpu-1")
-        scene.claim("gpu-1", by="E1")
-        scene.claim("gpu-1", by="E2")
-        await scene.until_status("gpu-1", "CONNECTED")
-        await scene.provider.release("E1")
-        await scene.provider.release("never claimed anything")
-        await asyncio.sleep(60)
-        assert machine.keeper
-        assert scene.provider.machine("gpu-1").experiments == ("E2",)
-        await scene.provider.release("E2")
-        await scene.until(lambda: not scene.provider.has("gpu-1"))
-        assert not machine.exists
-        assert not machine.keeper
-        assert scene.pool.nodes() == ()
-        assert list((tmp_path / "nodes").glob("gpu-1*")) == []
-
-    play(tmp_path, act)
+@played
+async def test_a_machine_is_left_when_its_last_experiment_lets_go(scene: Scene) -> None:
+    machine = scene.machine("gpu-1")
+    scene.claim("gpu-1", by="E1")
+    scene.claim("gpu-1", by="E2")
+    await scene.until_status("gpu-1", "CONNECTED")
+    await scene.provider.release("E1")
+    await scene.provider.release("never claimed anything")
+    await asyncio.sleep(60)
+    assert machine.keeper
+    assert scene.provider.machine("gpu-1").experiments == ("E2",)
+    await scene.provider.release("E2")
+    await scene.until(lambda: not scene.provider.has("gpu-1"))
+    assert not machine.exists
+    assert not machine.keeper
+    assert scene.pool.nodes() == ()
+    assert list((scene.folder / "nodes").glob("gpu-1*")) == []
 
 
-def test_a_machine_on_which_nothing_of_ours_is_any_more_is_left_without_bringing_anything(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
-        machine = scene.machine("gpu-1")
-        scene.claim("gpu-1")
-        await scene.until_status("gpu-1", "CONNECTED")
-        machine.failure = Unreachable("it does not answer")
-        machine.cut()
-        await scene.until_status("gpu-1", "FAILED")
-        await scene.provider.release("E1")
-        await scene.until_status("gpu-1", "FAILED", "released")
-        machine.clear()
-        machine.uploads.clear()
-        machine.failure = None
-        await scene.until(lambda: not scene.provider.has("gpu-1"))
-        assert machine.uploads == []
-
-    play(tmp_path, act)
+@played
+async def test_a_machine_on_which_nothing_of_ours_is_any_more_is_left_without_bringing_anything(scene: Scene) -> None:
+    machine = scene.machine("gpu-1")
+    scene.claim("gpu-1")
+    await scene.until_status("gpu-1", "CONNECTED")
+    machine.failure = Unreachable("it does not answer")
+    machine.cut()
+    await scene.until_status("gpu-1", "FAILED")
+    await scene.provider.release("E1")
+    await scene.until_status("gpu-1", "FAILED", "released")
+    machine.clear()
+    machine.uploads.clear()
+    machine.failure = None
+    await scene.until(lambda: not scene.provider.has("gpu-1"))
+    assert machine.uploads == []
 
 
-def test_what_could_not_be_removed_is_told_and_tried_again(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
-        machine = scene.machine("gpu-1")
-        scene.claim("gpu-1")
-        await scene.until_status("gpu-1", "CONNECTED")
-        machine.left = ["process 17 does not end"]
-        await scene.provider.release("E1")
-        await scene.until_status("gpu-1", "FAILED", "process 17 does not end")
-        machine.left = []
-        await scene.until(lambda: not scene.provider.has("gpu-1"))
-
-    play(tmp_path, act)
+@played
+async def test_what_could_not_be_removed_is_told_and_tried_again(scene: Scene) -> None:
+    machine = scene.machine("gpu-1")
+    scene.claim("gpu-1")
+    await scene.until_status("gpu-1", "CONNECTED")
+    machine.left = ["process 17 does not end"]
+    await scene.provider.release("E1")
+    await scene.until_status("gpu-1", "FAILED", "process 17 does not end")
+    machine.left = []
+    await scene.until(lambda: not scene.provider.has("gpu-1"))
 
 
 def test_a_machine_that_was_away_when_it_was_released_is_left_by_the_next_manager(tmp_path: Path) -> None:
@@ -361,22 +335,20 @@ def test_a_machine_that_was_away_when_it_was_released_is_left_by_the_next_manage
     play(tmp_path, leave, prepare=prepare)
 
 
-def test_an_owed_machine_that_is_claimed_again_is_simply_used(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
-        machine = scene.machine("gpu-1")
-        scene.claim("gpu-1")
-        await scene.until_status("gpu-1", "CONNECTED")
-        machine.failure = Unreachable("it does not answer")
-        machine.cut()
-        await scene.until_status("gpu-1", "FAILED")
-        await scene.provider.release("E1")
-        await scene.until_status("gpu-1", "FAILED", "released")
-        scene.claim("gpu-1", by="E2")
-        machine.failure = None
-        await scene.until_status("gpu-1", "CONNECTED")
-        assert "remove" not in machine.commands
-
-    play(tmp_path, act)
+@played
+async def test_an_owed_machine_that_is_claimed_again_is_simply_used(scene: Scene) -> None:
+    machine = scene.machine("gpu-1")
+    scene.claim("gpu-1")
+    await scene.until_status("gpu-1", "CONNECTED")
+    machine.failure = Unreachable("it does not answer")
+    machine.cut()
+    await scene.until_status("gpu-1", "FAILED")
+    await scene.provider.release("E1")
+    await scene.until_status("gpu-1", "FAILED", "released")
+    scene.claim("gpu-1", by="E2")
+    machine.failure = None
+    await scene.until_status("gpu-1", "CONNECTED")
+    assert "remove" not in machine.commands
 
 
 def test_after_a_restart_machines_wait_for_their_experiments_and_those_that_nobody_claims_are_left(
@@ -465,18 +437,16 @@ def test_code_is_brought_once_however_many_ask_and_only_while_connected(tmp_path
     play(tmp_path, act)
 
 
-def test_no_login_is_written_into_the_record_of_a_machine(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
-        scene.machine("gpu-1")
-        secrets = {"training_service.machine_list.0.password": "geheim"}
-        scene.provider.claim("E1", {"machine_list": [{"host": "gpu-1"}]}, secrets)
-        folder = NodeDirectory(tmp_path / "nodes", "gpu-1").path
-        texts = [path.read_text() for path in folder.iterdir()]
-        assert len(texts) == 2
-        assert "geheim" not in "".join(texts)
-        assert {path.stat().st_mode & 0o077 for path in folder.iterdir()} == {0}
-
-    play(tmp_path, act)
+@played
+async def test_no_login_is_written_into_the_record_of_a_machine(scene: Scene) -> None:
+    scene.machine("gpu-1")
+    secrets = {"training_service.machine_list.0.password": "geheim"}
+    scene.provider.claim("E1", {"machine_list": [{"host": "gpu-1"}]}, secrets)
+    folder = NodeDirectory(scene.folder / "nodes", "gpu-1").path
+    texts = [path.read_text() for path in folder.iterdir()]
+    assert len(texts) == 2
+    assert "geheim" not in "".join(texts)
+    assert {path.stat().st_mode & 0o077 for path in folder.iterdir()} == {0}
 
 
 def test_a_manager_that_ends_waits_a_moment_for_a_machine_that_is_just_being_left(tmp_path: Path) -> None:
@@ -524,35 +494,29 @@ def test_a_machine_is_left_even_where_the_home_of_the_manager_is_full(
     play(tmp_path, act)
 
 
-def test_an_error_of_this_program_is_the_reason_of_its_machine_only(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
-        machine = scene.machine("bad")
-        machine.pythons = {"python3": "nonsense"}
-        scene.claim("bad", "good")
-        await scene.until_status("good", "CONNECTED")
-        await scene.until_status("bad", "FAILED", "internal error")
-        machine.pythons = {"python3": "3.11.2"}
-        await scene.until_status("bad", "CONNECTED")
-
-    play(tmp_path, act)
+@played
+async def test_an_error_of_this_program_is_the_reason_of_its_machine_only(scene: Scene) -> None:
+    machine = scene.machine("bad")
+    machine.pythons = {"python3": "nonsense"}
+    scene.claim("bad", "good")
+    await scene.until_status("good", "CONNECTED")
+    await scene.until_status("bad", "FAILED", "internal error")
+    machine.pythons = {"python3": "3.11.2"}
+    await scene.until_status("bad", "CONNECTED")
 
 
-def test_a_node_whose_trials_were_given_up_stays_lost_until_its_keeper_is_back(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
-        machine = scene.machine("gpu-1")
-        scene.claim("gpu-1")
-        await scene.until_status("gpu-1", "CONNECTED")
-        machine.failure = Unreachable("it does not answer")
-        machine.cut()
-        await scene.until_status("gpu-1", "FAILED")
-        scene.pool.set_status(
-            "gpu-1", NodeStatus.LOST, "no report from its keeper for 600 s; its trials were abandoned"
-        )
-        await scene.until_status("gpu-1", "LOST", "it does not answer")
-        machine.failure = None
-        await scene.until_status("gpu-1", "CONNECTED")
-
-    play(tmp_path, act)
+@played
+async def test_a_node_whose_trials_were_given_up_stays_lost_until_its_keeper_is_back(scene: Scene) -> None:
+    machine = scene.machine("gpu-1")
+    scene.claim("gpu-1")
+    await scene.until_status("gpu-1", "CONNECTED")
+    machine.failure = Unreachable("it does not answer")
+    machine.cut()
+    await scene.until_status("gpu-1", "FAILED")
+    scene.pool.set_status("gpu-1", NodeStatus.LOST, "no report from its keeper for 600 s; its trials were abandoned")
+    await scene.until_status("gpu-1", "LOST", "it does not answer")
+    machine.failure = None
+    await scene.until_status("gpu-1", "CONNECTED")
 
 
 def test_a_machine_that_is_connected_for_the_first_time_is_waited_for_at_most_15_seconds(tmp_path: Path) -> None:
@@ -578,38 +542,34 @@ def test_a_machine_that_is_connected_for_the_first_time_is_waited_for_at_most_15
     play(tmp_path, act)
 
 
-def test_a_connection_that_ends_before_the_keeper_has_come_ends_the_wait(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
-        machine = scene.machine("gpu-1")
-        machine.registers = False
-        scene.claim("gpu-1")
-        await scene.until(lambda: machine.commands)
-        assert scene.pool.node("gpu-1").arriving
-        machine.cut()
-        await scene.until_status("gpu-1", "CONNECTING", "has ended")
-        assert not scene.pool.node("gpu-1").arriving
-
-    play(tmp_path, act)
+@played
+async def test_a_connection_that_ends_before_the_keeper_has_come_ends_the_wait(scene: Scene) -> None:
+    machine = scene.machine("gpu-1")
+    machine.registers = False
+    scene.claim("gpu-1")
+    await scene.until(lambda: machine.commands)
+    assert scene.pool.node("gpu-1").arriving
+    machine.cut()
+    await scene.until_status("gpu-1", "CONNECTING", "has ended")
+    assert not scene.pool.node("gpu-1").arriving
 
 
-def test_a_machine_that_is_claimed_again_while_it_is_being_left_is_waited_for(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
-        arriving: list[bool] = []
+@played
+async def test_a_machine_that_is_claimed_again_while_it_is_being_left_is_waited_for(scene: Scene) -> None:
+    arriving: list[bool] = []
 
-        def claim_again() -> None:
-            if not arriving and "removing files" in scene.pool.node("gpu-1").reason:
-                arriving.append(scene.pool.node("gpu-1").arriving)
-                scene.claim("gpu-1", by="E2")
-                arriving.append(scene.pool.node("gpu-1").arriving)
+    def claim_again() -> None:
+        if not arriving and "removing files" in scene.pool.node("gpu-1").reason:
+            arriving.append(scene.pool.node("gpu-1").arriving)
+            scene.claim("gpu-1", by="E2")
+            arriving.append(scene.pool.node("gpu-1").arriving)
 
-        scene.claim("gpu-1")
-        await scene.until_status("gpu-1", "CONNECTED")
-        stop = scene.pool.on_change(claim_again)
-        await scene.provider.release("E1")
-        await scene.until(lambda: arriving)
-        stop()
-        assert arriving == [False, True]
-        await scene.until_status("gpu-1", "CONNECTED")
-        assert not scene.pool.node("gpu-1").arriving
-
-    play(tmp_path, act)
+    scene.claim("gpu-1")
+    await scene.until_status("gpu-1", "CONNECTED")
+    stop = scene.pool.on_change(claim_again)
+    await scene.provider.release("E1")
+    await scene.until(lambda: arriving)
+    stop()
+    assert arriving == [False, True]
+    await scene.until_status("gpu-1", "CONNECTED")
+    assert not scene.pool.node("gpu-1").arriving
