@@ -49,12 +49,12 @@ class Ledger:
 
 @dataclass(frozen=True)
 class Ending:
-    """All that is left of the experiment."""
+    """All that is left of an experiment."""
 
     home: Path
-    folder: Path
-    """That of the experiment."""
+    experiment: dict[str, Any]
     experiments: list[dict[str, Any]]
+    """All of the home."""
     trials: dict[str, dict[str, Any]]
     jobs: dict[str, dict[str, Any]]
     events: list[dict[str, Any]]
@@ -65,20 +65,32 @@ class Ending:
     offsets: dict[str, int] = field(default_factory=dict)
     ledgers: dict[str, Ledger] = field(default_factory=dict)
 
-    @classmethod
-    def read(cls, home: Path, ledgers: Path, folder: Path | None = None) -> "Ending":
-        """Read a home that no process uses any more.
+    @property
+    def folder(self) -> Path:
+        """That of the experiment."""
+        return Path(self.experiment["directory"])
 
-        :param folder: that of the experiment, where it is not in the home.
-        """
+    @classmethod
+    def read(cls, home: Path, ledgers: Path, experiment_id: str = EXPERIMENT_ID) -> "Ending":
+        """Read a home that no process uses any more. In it, every ledger is that of a job."""
         control = home / "control.db"
+        experiments = _rows(control, "SELECT * FROM experiments")
+        [experiment] = [row for row in experiments if row["id"] == experiment_id]
+        [every_job] = _rows(control, "SELECT json_group_array(id) AS ids FROM trial_jobs")
+        unknown = set(os.listdir(ledgers)) - set(json.loads(every_job["ids"]))
+        assert not unknown, f"unknown jobs ran: {unknown}"
+
+        def ours(table: str, order: str) -> list[dict[str, Any]]:
+            statement = f"SELECT * FROM {table} WHERE experiment_id = ? ORDER BY {order}"
+            return _rows(control, statement, experiment_id)
+
         ending = cls(
             home,
-            folder or home / "experiments" / EXPERIMENT_ID,
-            experiments=_rows(control, "SELECT * FROM experiments"),
-            trials={row["id"]: row for row in _rows(control, "SELECT * FROM trials ORDER BY sequence_id")},
-            jobs={row["id"]: row for row in _rows(control, "SELECT * FROM trial_jobs ORDER BY trial_id, number")},
-            events=_rows(control, "SELECT * FROM events ORDER BY id"),
+            experiment,
+            experiments,
+            trials={row["id"]: row for row in ours("trials", "sequence_id")},
+            jobs={row["id"]: row for row in ours("trial_jobs", "trial_id, number")},
+            events=ours("events", "id"),
         )
         database = ending.folder / "metrics.db"
         for row in _rows(database, "SELECT * FROM metrics ORDER BY trial_id, job, member, offset, id"):
@@ -88,7 +100,8 @@ class Ending:
         for row in _rows(database, "SELECT * FROM journals"):
             ending.offsets[f"{row['trial_id']}.{row['job']}"] = row["offset"]
         for path in ledgers.iterdir():
-            ending.ledgers[path.name] = Ledger.read(path)
+            if path.name in ending.jobs:
+                ending.ledgers[path.name] = Ledger.read(path)
         return ending
 
     def jobs_of(self, trial_id: str) -> list[dict[str, Any]]:
@@ -99,12 +112,12 @@ class Ending:
         """What two runs of the same experiment must have in common, by parameter id: parameters, status, result, and
         the values of each trial's newest job."""
         found = []
-        for trial in self.trials.values():
+        for trial in sorted(self.trials.values(), key=lambda row: row["parameter_id"]):
             stored = self.metrics.get(f"{trial['id']}.{trial['jobs']}", [])
-            values = [(row["kind"], row["value"]) for row in stored]
             result = (trial["final_value"], trial["final_data"], trial["latest_value"], trial["intermediate_count"])
-            found.append((trial["parameter_id"], trial["parameters"], trial["status"], *result, values))
-        return sorted(found)
+            values = [row["value"] for row in stored]
+            found.append((json.loads(trial["parameters"]), trial["status"], *result, values))
+        return found
 
 
 def check(ending: Ending, *, trials: int, killed: Collection[str] = ()) -> None:
@@ -122,11 +135,11 @@ def check(ending: Ending, *, trials: int, killed: Collection[str] = ()) -> None:
 
 
 def check_list(ending: Ending, trials: int) -> None:
-    """The experiment is there, once, and has as many trials as it should, numbered without a gap."""
-    found = [(row["id"], row["status"]) for row in ending.experiments]
-    assert found in ([(EXPERIMENT_ID, "DONE")], [(EXPERIMENT_ID, "STOPPED")]), found
+    """The experiment is there, is over, and has as many trials as it should, numbered without a gap."""
+    assert ending.experiment["status"] in ("DONE", "STOPPED"), ending.experiment
     inside = ending.home / "experiments"
-    assert os.listdir(inside) == [EXPERIMENT_ID] * ending.folder.is_relative_to(inside)
+    folders = [Path(row["directory"]) for row in ending.experiments]
+    assert sorted(inside.iterdir()) == sorted(path for path in folders if path.is_relative_to(inside))
     assert [row["sequence_id"] for row in ending.trials.values()] == list(range(trials))
     assert len({row["parameter_id"] for row in ending.trials.values()}) == trials
 
@@ -171,7 +184,6 @@ def check_processes(ending: Ending) -> None:
         assert job["pid"] in (ledger.processes[0][0], None), f"{job_id}: {job['pid']} and {ledger.processes}"
         if job["end_reason"] == "EXITED_OK":
             assert ledger.ended == ledger.processes, job_id
-    assert ending.ledgers.keys() <= ending.jobs.keys(), "an unknown trial ran"
 
 
 def check_values(ending: Ending) -> None:
@@ -295,10 +307,10 @@ def _status_events(ending: Ending, kind: str, owner: str) -> Iterator[tuple[str,
     return ((row[owner], json.loads(row["data"])["status"]) for row in ending.events if row["kind"] == kind)
 
 
-def _rows(path: Path, statement: str) -> list[dict[str, Any]]:
+def _rows(path: Path, statement: str, *values: object) -> list[dict[str, Any]]:
     connection = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)
     try:
         connection.row_factory = sqlite3.Row
-        return [dict(row) for row in connection.execute(statement)]
+        return [dict(row) for row in connection.execute(statement, values)]
     finally:
         connection.close()

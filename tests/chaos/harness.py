@@ -8,16 +8,17 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 from chaos.processes import TAG, tagged
+from fakes.armed_places import ArmedPlaces
 
 from proctor.manager.cli.archive import find_contents, write_archive
 from proctor.sdk.client import Client
-from proctor.sdk.client.errors import ClientError, NotFound, ProblemError
+from proctor.sdk.client.errors import ClientError, Conflict, NotFound, ProblemError
 from proctor.trial_keeper.linux.identity import start_time
 
 TRIAL_SCRIPT = Path(__file__).with_name("trial_script.py")
@@ -46,7 +47,8 @@ class House:
         self.deaths: list[int] = []
         """The exit codes of managers that have ended without being asked to."""
         self._output = folder / "manager.out"
-        self._environment = dict(environment or {})
+        self.places = ArmedPlaces(folder / "armed")
+        self._environment = {**(environment or {}), **self.places.environment}
         self.options: list[str] = []
         """Given to each manager that is started."""
         self._process: subprocess.Popen[bytes] | None = None
@@ -127,6 +129,21 @@ class House:
 
         return self.wait_for(answer, "an answer of the manager")
 
+    def give(self, command: Callable[[Client], object]) -> None:
+        """Give a command, as often and to as many managers as it takes. When one has died meanwhile, it may be refused:
+        that manager or the next may have carried it out."""
+        deaths = len(self.deaths)
+
+        def attempt(client: Client) -> bool:
+            command(client)
+            return True
+
+        try:
+            self.ask(attempt)
+        except (Conflict, NotFound):
+            if len(self.deaths) == deaths:
+                raise
+
     def ask_once(self, question: Callable[[Client], T]) -> T:
         """Ask a manager that is up. Raises whatever it answers."""
         self.ask(lambda client: client.health())
@@ -138,9 +155,21 @@ class House:
         gives_up = time.monotonic() + PATIENCE_SECONDS
         while (found := look()) is None:
             if time.monotonic() > gives_up:
-                raise AssertionError(f"waited {PATIENCE_SECONDS:g} s in vain for {what}\n{self.said()}")
+                armed = ", ".join(self.places.left()) or "no place"
+                raise AssertionError(
+                    f"waited {PATIENCE_SECONDS:g} s in vain for {what}; armed is {armed}\n{self.said()}"
+                )
             self.pause(POLL_INTERVAL_SECONDS)
         return found
+
+    def wait_for_deaths(self) -> None:
+        """Until a process has died at each place that is armed; a manager that has is started again."""
+        self.wait_for(lambda: (self.is_up() and not self.places.left()) or None, "deaths at the places that are armed")
+
+    def wait_for_jobs(self, count: int) -> None:
+        """Until so many jobs more than now have begun."""
+        wanted = len(os.listdir(self.ledgers)) + count
+        self.wait_for(lambda: (self.is_up() and len(os.listdir(self.ledgers)) >= wanted) or None, "jobs to begin")
 
     def pause(self, seconds: float) -> None:
         """Wait, but not longer than the manager lives."""
@@ -186,24 +215,29 @@ class House:
         `trial_script.py`."""
         return " ".join(map(str, [sys.executable, "-S", TRIAL_SCRIPT, self.ledgers, steps, *seconds, *options]))
 
-    def status(self) -> str:
+    def status(self, experiment_id: str = EXPERIMENT_ID) -> str:
         """The experiment's."""
-        return str(self.ask(lambda client: client.experiment(EXPERIMENT_ID))["status"])
+        return str(self.ask(lambda client: client.experiment(experiment_id))["status"])
 
-    def wait_until_done(self) -> None:
+    def wait_until_done(self, experiment_id: str = EXPERIMENT_ID) -> None:
         """Until the experiment is DONE. Fails when it is in ERROR."""
 
         def done() -> bool | None:
-            found = self.ask(lambda client: client.experiment(EXPERIMENT_ID))
+            found = self.ask(lambda client: client.experiment(experiment_id))
             assert found["status"] != "ERROR", f"{found['reason']}\n{found['error']}\n{self.said()}"
             return True if found["status"] == "DONE" else None
 
         self.wait_for(done, "the experiment to be DONE")
 
-    def stop_experiment(self) -> None:
+    def stop_experiment(self, experiment_id: str = EXPERIMENT_ID) -> None:
         """Stop it, and wait until it is."""
-        self.ask(lambda client: client.stop_experiment(EXPERIMENT_ID))
-        self.wait_for(lambda: True if self.status() == "STOPPED" else None, "the experiment to be STOPPED")
+        self.give(lambda client: client.stop_experiment(experiment_id))
+        self.wait_for(lambda: self.status(experiment_id) == "STOPPED" or None, "the experiment to be STOPPED")
+
+    def wait_until_it_asks(self, job: int) -> None:
+        """Until this job of the only trial has asked whether it is to stop."""
+        asks = f"experiments/{EXPERIMENT_ID}/trials/*/jobs/{job}/can-save"
+        self.wait_for(lambda: (self.is_up() and any(self.home.glob(asks))) or None, "the trial to ask")
 
     # ---- the end
 
@@ -259,11 +293,17 @@ def house(
     home: Path | None = None,
     prefix: tuple[str | Path, ...] = (),
     options: tuple[str, ...] = (),
+    armed: Iterable[str] = (),
 ) -> Iterator[House]:
-    """A house with a manager in it. On leaving, nothing of it runs."""
+    """A house with a manager in it. On leaving, nothing of it runs.
+
+    :param armed: places that are armed before the manager starts.
+    """
     built = House(folder, environment, home=home)
     built.prefix = prefix
     built.options += options
+    for place in armed:
+        built.places.arm(place)
     built.start()
     try:
         yield built

@@ -53,7 +53,7 @@ KILLED_AT = frozenset().union(
 )
 
 ELSEWHERE = {
-    "keeper.archive.": "a keeper is killed there in tests/integration/test_keeper_files.py",
+    "keeper.archive.": "a keeper is killed there in tests/integration/keeper/test_keeper_files.py",
     "pod.": "its keeper is killed there in tests/integration/test_pod_keeper.py",
     "trial.checkpoint.": "a trial is killed there in tests/unit/sdk/test_checkpoint_storage.py",
     **dict.fromkeys(

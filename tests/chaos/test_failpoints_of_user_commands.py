@@ -5,7 +5,9 @@ import os
 import shutil
 import signal
 import sqlite3
-from collections.abc import Mapping
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,6 @@ from chaos.places import listed
 from chaos.processes import Kind, find
 
 from proctor.sdk.client import Client
-from proctor.sdk.client.errors import Conflict, NotFound
 
 pytestmark = pytest.mark.slow
 
@@ -38,163 +39,147 @@ def config(built: House, *, seconds: tuple[float, float] = SHORT, **changes: Any
     }
 
 
-def dying(folder: Path, place: str) -> Mapping[str, str]:
-    """The environment in which the first process to come to this place dies."""
-    return {"PROCTOR_FAILPOINT": place, "PROCTOR_FAILPOINT_COUNTER": str(folder / "counter")}
+def by_experiment(at: Iterable[str]) -> dict[str, str]:
+    """These places by the ids of experiments, one for each."""
+    return {place.replace(".", "-"): place for place in sorted(at)}
 
 
-def wait_for_trials(built: House, number: int = 2) -> None:
-    """Until so many jobs run, as far as the manager knows."""
+def wait_for_trials(built: House, experiment_id: str) -> None:
+    """Until two jobs run, as far as the manager knows."""
 
     def running() -> bool | None:
-        shown = built.ask(lambda client: client.experiment(EXPERIMENT_ID))
-        return True if shown["trial_counts"].get("RUNNING") == number else None
+        shown = built.ask(lambda client: client.experiment(experiment_id))
+        return True if shown["trial_counts"].get("RUNNING") == 2 else None
 
-    built.wait_for(running, f"{number} running trials")
-
-
-@pytest.mark.parametrize("place", listed(places.OF_STOPPING))
-def test_an_experiment_that_is_being_stopped_stops(place: str, tmp_path: Path) -> None:
-    with house(tmp_path, dying(tmp_path, place)) as built:
-        built.create(config(built, seconds=LONG))
-        wait_for_trials(built)
-        built.stop_experiment()
-        assert find(Kind.TRIAL, built.home, built.tag) == []
-        built.shut_down()
-    assert (tmp_path / "counter").exists(), f"{place} was never reached"
-    ending = audit.Ending.read(built.home, built.ledgers)
-    audit.check_list(ending, 2)
-    audit.check_processes(ending)
-    audit.check_values(ending)
-    audit.check_nothing_left(ending)
-    assert [trial["status"] for trial in ending.trials.values()] == ["WAITING", "WAITING"]
-    assert [job["end_reason"] for job in ending.jobs.values()] == ["EXPERIMENT_STOPPED", "EXPERIMENT_STOPPED"]
+    built.wait_for(running, "two running trials")
 
 
-@pytest.mark.parametrize("place", listed(places.OF_A_CLEAN_UP))
-def test_a_stopped_experiment_is_cleaned_up_after_by_the_next_manager(place: str, tmp_path: Path) -> None:
-    with house(tmp_path, dying(tmp_path, place)) as built:
-        built.create(config(built))
-        built.wait_until_done()
-        built.stop_experiment()
+def test_an_experiment_that_is_being_stopped_stops_and_is_cleaned_up_after(tmp_path: Path) -> None:
+    at = by_experiment(places.OF_STOPPING | places.OF_A_CLEAN_UP)
+    with house(tmp_path) as built:
 
         def is_cleaned_up() -> bool | None:
             built.ask(lambda client: client.health())
             with closing(sqlite3.connect(f"file:{built.home / 'control.db'}?mode=ro", uri=True)) as database:
-                [(owed,)] = database.execute("SELECT clean_up_owed FROM experiments").fetchall()
+                [(owed,)] = database.execute("SELECT sum(clean_up_owed) FROM experiments").fetchall()
             return None if owed else True
 
-        built.wait_for(is_cleaned_up, "the clean-up")
-        assert len(built.deaths) == 1, f"{place} was never reached"
-        assert built.status() == "STOPPED"
+        for name, place in at.items():
+            built.create(config(built, seconds=LONG), name)
+            wait_for_trials(built, name)
+            built.places.arm(place)
+            built.stop_experiment(name)
+            assert find(Kind.TRIAL, built.home, built.tag) == []
+            built.wait_for_deaths()
+            built.wait_for(is_cleaned_up, "the clean-up")
+            assert built.status(name) == "STOPPED"
         built.shut_down()
     unread = {"metrics.db-wal", "metrics.db-shm"}  # the next manager does not open the databases of what is stopped
-    audit.check_nothing_left(audit.Ending.read(built.home, built.ledgers), but=unread)
+    for name in at:
+        ending = audit.Ending.read(built.home, built.ledgers, name)
+        audit.check_list(ending, 2)
+        audit.check_processes(ending)
+        audit.check_values(ending)
+        audit.check_nothing_left(ending, but=unread)
+        assert [trial["status"] for trial in ending.trials.values()] == ["WAITING", "WAITING"]
+        assert [job["end_reason"] for job in ending.jobs.values()] == ["EXPERIMENT_STOPPED", "EXPERIMENT_STOPPED"]
 
 
-@pytest.mark.parametrize("place", listed(places.OF_LIMITS))
-def test_a_limit_that_was_changed_holds_for_running_trials(place: str, tmp_path: Path) -> None:
-    with house(tmp_path, dying(tmp_path, place)) as built:
-        built.create(config(built, seconds=LONG))
-        wait_for_trials(built)
-        built.ask(lambda client: client.update_experiment(EXPERIMENT_ID, {"max_trial_duration_seconds": 0.5}))
-        built.wait_until_done()
+def test_a_limit_that_was_changed_holds_for_running_trials(tmp_path: Path) -> None:
+    with house(tmp_path) as built:
+        for name, place in by_experiment(places.OF_LIMITS).items():
+            built.create(config(built, seconds=LONG), name)
+            wait_for_trials(built, name)
+            built.places.arm(place)
+            built.give(lambda client, key=name: client.update_experiment(key, {"max_trial_duration_seconds": 0.5}))  # type: ignore[misc]
+            built.wait_until_done(name)
+            assert built.places.left() == []
         built.shut_down()
-    assert (tmp_path / "counter").exists(), f"{place} was never reached"
-    ending = audit.Ending.read(built.home, built.ledgers)
-    assert [job["end_reason"] for job in ending.jobs.values()] == ["DEADLINE", "DEADLINE"]
-    audit.check_ended_once(ending)
-    audit.check_nothing_left(ending)
+    for name in by_experiment(places.OF_LIMITS):
+        ending = audit.Ending.read(built.home, built.ledgers, name)
+        assert [job["end_reason"] for job in ending.jobs.values()] == ["DEADLINE", "DEADLINE"]
+        audit.check_ended_once(ending)
+        audit.check_nothing_left(ending)
 
 
-@pytest.mark.parametrize("place", listed(places.OF_DELETING))
-def test_an_experiment_that_is_being_deleted_can_be_deleted_again(place: str, tmp_path: Path) -> None:
-    with house(tmp_path, dying(tmp_path, place)) as built:
+class Saved:
+    """An experiment that is over, what was known of it when it was, and its archive."""
+
+    def __init__(self, built: House, archive: Path) -> None:
+        self._built, self._archive = built, archive
         built.create(config(built))
         built.wait_until_done()
         built.stop_experiment()
+        self._outcome = built.ask(self._read)
+        assert [trial[1] for trial in self._outcome[0]] == ["SUCCEEDED", "SUCCEEDED"]
+        built.ask(lambda client: save_archive(client, archive) or True)
 
-        def delete(client: Any) -> bool:
-            try:
-                client.delete_experiment(EXPERIMENT_ID)
-            except NotFound:
-                return True
-            return True
+    def delete(self) -> None:
+        """Delete it, as often as it takes."""
+        self._built.give(lambda client: client.delete_experiment(EXPERIMENT_ID))
+        assert self._built.ask(lambda client: list(client.experiments())) == []
+        assert list((self._built.home / "experiments").iterdir()) == []
 
-        built.ask(delete)
-        assert len(built.deaths) == 1
-        assert built.ask(lambda client: list(client.experiments())) == []
-        built.shut_down()
-    assert list((built.home / "experiments").iterdir()) == []
+    def load(self) -> None:
+        """Load the archive, as often as it takes: the experiment is there once, and as it was."""
 
+        handed = self._built.home / "incoming" / "saved.zip"
 
-@pytest.mark.parametrize("place", listed(places.OF_EXHAUSTION))
-def test_a_search_that_is_exhausted_ends(place: str, tmp_path: Path) -> None:
-    with house(tmp_path, dying(tmp_path, place)) as built:
-        built.create(config(built, tuner={"name": "GridSearch"}, maxTrialNumber=5))
-        built.wait_until_done()
-        built.shut_down()
-    assert (tmp_path / "counter").exists(), f"{place} was never reached"
-    ending = audit.Ending.read(built.home, built.ledgers)
-    audit.check(ending, trials=2)
-    assert sorted(json.loads(trial["parameters"])["x"] for trial in ending.trials.values()) == [0.4, 0.6]
-
-
-@pytest.mark.parametrize("place", listed(places.OF_A_DEAD_REAPER))
-def test_a_keeper_that_dies_while_it_clears_up_after_a_killed_reaper_is_followed_by_one_that_does(
-    place: str, tmp_path: Path
-) -> None:
-    with house(tmp_path, dying(tmp_path, place)) as built:
-        built.create(config(built, seconds=(1.0, 2.0)))
-        wait_for_trials(built)
-        victim = find(Kind.REAPER, built.home, built.tag)[0]
-        assert victim.kill()
-        built.wait_until_done()
-        built.shut_down()
-    assert (tmp_path / "counter").exists(), f"{place} was never reached"
-    audit.check(audit.Ending.read(built.home, built.ledgers), trials=2, killed={victim.job_id})
-
-
-@pytest.mark.parametrize("place", listed(places.OF_LOADING))
-def test_an_archive_that_is_being_loaded_can_be_loaded_again_and_is_there_once(place: str, tmp_path: Path) -> None:
-    archive = tmp_path / "saved.zip"
-
-    def save(client: Client) -> bool:
-        save_archive(client, archive)
-        return True
-
-    def load(client: Client) -> bool:
-        handed = built.home / "incoming" / "saved.zip"
-        shutil.copyfile(archive, handed)
-        try:
+        def load(client: Client) -> None:
+            shutil.copyfile(self._archive, handed)
             client.load_experiment(handed.name)
-        except Conflict:  # the manager died when it was there
-            return True
-        finally:
-            handed.unlink()
-        return True
 
-    def outcome(client: Client) -> list[Any]:
+        self._built.give(load)
+        handed.unlink(missing_ok=True)
+        assert self._built.status() == "STOPPED"
+        assert self._built.ask(self._read) == self._outcome
+        [folder] = (self._built.home / "experiments").iterdir()
+        assert folder.name == EXPERIMENT_ID
+        assert not (folder / "loading").exists()
+
+    @staticmethod
+    def _read(client: Client) -> list[Any]:
         trials = list(client.trials(EXPERIMENT_ID, sort="sequence_id"))
         kept = [[trial[name] for name in ("id", "status", "parameters", "final_value", "jobs")] for trial in trials]
         return [kept, [[metric["data"] for metric in client.metrics(trial["id"])] for trial in trials]]
 
-    with house(tmp_path, dying(tmp_path, place)) as built:
-        built.create(config(built))
-        built.wait_until_done()
-        built.stop_experiment()
-        wanted = built.ask(outcome)
-        assert [trial[1] for trial in wanted[0]] == ["SUCCEEDED", "SUCCEEDED"]
-        built.ask(lambda client: save_archive(client, archive) or True)
-        built.ask(lambda client: client.delete_experiment(EXPERIMENT_ID) or True)
-        built.ask(load)
-        assert len(built.deaths) == 1, f"{place} was never reached"
-        assert built.status() == "STOPPED"
-        assert built.ask(outcome) == wanted
+    def load_and_die(self) -> None:
+        """Load the archive with a client that is killed when the manager is to read it; kill the manager, too."""
+        os.kill(self._built.manager_pid, signal.SIGSTOP)  # it answers no request
+        incoming, size = self._built.home / "incoming", self._archive.stat().st_size
+        with subprocess.Popen(
+            [sys.executable, "-P", "-m", "proctor.manager.cli.main", "experiment", "load", "--path", self._archive],
+            env={**os.environ, "PROCTOR_HOME": str(self._built.home)},
+            stdout=subprocess.DEVNULL,
+        ) as client:
+
+            def is_handed_over() -> bool | None:
+                return any(path.stat().st_size == size for path in incoming.glob("*.zip")) or None
+
+            self._built.wait_for(is_handed_over, "the copy")
+            client.kill()
+        (left,) = incoming.glob("*.zip")
+        os.utime(left, (0, left.stat().st_mtime - 60.0))  # that was a minute ago
+        os.kill(self._built.manager_pid, signal.SIGKILL)
+        assert self._built.ask(lambda client: list(client.experiments())) == []
+        assert list(incoming.glob("*.zip")) == []
+
+
+def test_an_experiment_is_deleted_and_loaded_from_its_archive_whoever_dies(tmp_path: Path) -> None:
+    with house(tmp_path) as built:
+        saved = Saved(built, tmp_path / "saved.zip")
+        for deleting, loading in zip(listed(places.OF_DELETING), listed(places.OF_LOADING), strict=True):
+            built.places.arm(deleting)
+            saved.delete()
+            assert built.places.left() == []
+            built.places.arm(loading)
+            saved.load()
+            assert built.places.left() == []
+        assert list((built.home / "incoming").iterdir()) == []
+        saved.delete()
+        saved.load_and_die()
+        assert len(built.deaths) == 5
         built.shut_down()
-    assert [path.name for path in (built.home / "experiments").iterdir()] == [EXPERIMENT_ID]
-    assert not (built.home / "experiments" / EXPERIMENT_ID / "loading").exists()
-    assert list((built.home / "incoming").iterdir()) == []
 
 
 RAISING = """
@@ -208,37 +193,68 @@ class Raising(Tuner):
 """
 
 
-@pytest.mark.parametrize("place", listed(places.OF_A_TUNER_THAT_RAISES))
-def test_a_tuner_that_raises_is_reported(place: str, tmp_path: Path) -> None:
+def test_a_search_that_is_exhausted_ends_and_a_tuner_that_raises_is_reported(tmp_path: Path) -> None:
     (tmp_path / "raising.py").write_text(RAISING)
-    tuner = {"className": "raising.Raising", "codeDirectory": str(tmp_path)}
-    with house(tmp_path, dying(tmp_path, place)) as built:
-        built.create(config(built, tuner=tuner))
-        built.wait_for(lambda: True if built.status() == "ERROR" else None, "the experiment to be in ERROR")
-        found = built.ask(lambda client: client.experiment(EXPERIMENT_ID))
-        assert "nothing comes to mind" in found["reason"]
-        assert "generate_parameters" in found["error"]
-        assert found["trial_counts"] == {}
+    raising = {"className": "raising.Raising", "codeDirectory": str(tmp_path)}
+    with house(tmp_path) as built:
+        for name, place in by_experiment(places.OF_EXHAUSTION).items():
+            built.places.arm(place)
+            built.create(config(built, tuner={"name": "GridSearch"}, maxTrialNumber=5), name)
+            built.wait_until_done(name)
+            assert built.places.left() == []
+        for name, place in by_experiment(places.OF_A_TUNER_THAT_RAISES).items():
+            built.places.arm(place)
+            built.create(config(built, tuner=raising), name)
+            built.wait_for(lambda key=name: built.status(key) == "ERROR" or None, "the experiment to be in ERROR")  # type: ignore[misc]
+            found = built.ask(lambda client, key=name: client.experiment(key))  # type: ignore[misc]
+            assert "nothing comes to mind" in found["reason"]
+            assert "generate_parameters" in found["error"]
+            assert found["trial_counts"] == {}
+            assert built.places.left() == []
         built.shut_down()
-    assert (tmp_path / "counter").exists(), f"{place} was never reached"
+    for name in by_experiment(places.OF_EXHAUSTION):
+        ending = audit.Ending.read(built.home, built.ledgers, name)
+        audit.check(ending, trials=2)
+        assert sorted(json.loads(trial["parameters"])["x"] for trial in ending.trials.values()) == [0.4, 0.6]
 
 
-@pytest.mark.parametrize("place", listed(places.OF_A_SUSPENDED_DISPATCHER))
-def test_a_manager_that_dies_while_it_replaces_a_suspended_dispatcher_is_followed_by_one_that_has_another(
-    place: str, tmp_path: Path
+def test_a_keeper_that_dies_while_it_clears_up_after_a_killed_reaper_is_followed_by_one_that_does(
+    tmp_path: Path,
 ) -> None:
-    environment = {**dying(tmp_path, place), "PROCTOR_DISPATCHER_PATIENCE_SECONDS": "3"}
-    with house(tmp_path, environment) as built:
-        space = {"x": {"_type": "uniform", "_value": [0, 1]}}
-        built.create(config(built, seconds=(1.0, 2.0), maxTrialNumber=4, searchSpace=space))
-        wait_for_trials(built)
-        (suspended,) = find(Kind.DISPATCHER, built.home, built.tag)
-        os.kill(suspended.pid, signal.SIGSTOP)
-        built.wait_until_done()
-        with suppress(ProcessLookupError):  # it was killed, or finds that its manager is gone
-            os.kill(suspended.pid, signal.SIGCONT)
-        assert len(built.deaths) == 1, f"{place} was never reached"
+    killed = {}
+    with house(tmp_path) as built:
+        for name, place in by_experiment(places.OF_A_DEAD_REAPER).items():
+            built.create(config(built, seconds=(1.0, 2.0)), name)
+            wait_for_trials(built, name)
+            built.places.arm(place)
+            victim = find(Kind.REAPER, built.home, built.tag)[0]
+            assert victim.kill()
+            killed[name] = victim.job_id
+            built.wait_until_done(name)
+            assert built.places.left() == []
         built.shut_down()
-    ending = audit.Ending.read(built.home, built.ledgers)
-    audit.check(ending, trials=4)
-    assert len({trial["parameter_id"] for trial in ending.trials.values()}) == 4
+    for name, job_id in killed.items():
+        audit.check(audit.Ending.read(built.home, built.ledgers, name), trials=2, killed={job_id})
+
+
+def test_a_manager_that_dies_while_it_replaces_a_suspended_dispatcher_is_followed_by_one_that_has_another(
+    tmp_path: Path,
+) -> None:
+    space = {"x": {"_type": "uniform", "_value": [0, 1]}}
+    with house(tmp_path, {"PROCTOR_DISPATCHER_PATIENCE_SECONDS": "3"}) as built:
+        for name, place in by_experiment(places.OF_A_SUSPENDED_DISPATCHER).items():
+            built.create(config(built, seconds=(1.0, 2.0), maxTrialNumber=4, searchSpace=space), name)
+            wait_for_trials(built, name)
+            built.places.arm(place)
+            suspended = max(find(Kind.DISPATCHER, built.home, built.tag), key=lambda found: found.started)
+            os.kill(suspended.pid, signal.SIGSTOP)
+            built.wait_until_done(name)
+            with suppress(ProcessLookupError):  # it was killed, or finds that its manager is gone
+                os.kill(suspended.pid, signal.SIGCONT)
+            assert built.places.left() == []
+        assert len(built.deaths) == 2
+        built.shut_down()
+    for name in by_experiment(places.OF_A_SUSPENDED_DISPATCHER):
+        ending = audit.Ending.read(built.home, built.ledgers, name)
+        audit.check(ending, trials=4)
+        assert len({trial["parameter_id"] for trial in ending.trials.values()}) == 4

@@ -13,6 +13,7 @@ import pytest
 from chaos import audit, places
 from chaos.harness import EXPERIMENT_ID, House, house
 from chaos.places import listed
+from chaos.seeds import in_chaos
 from fakes.process_platform import FOLDER, POINTER, ProcessPlatform
 
 from proctor.sdk.client import Client
@@ -20,18 +21,11 @@ from proctor.sdk.client import Client
 TESTS = Path(__file__).parents[1]
 HANGING = "echo begun >> {begun}; sleep 3600"
 
-PLACES = listed(places.OF_A_JOB_KEEPER)
-
 pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 
-def in_chaos(place: str, *, unless: str = "") -> Any:
-    """A place that is killed at in `make chaos` only."""
-    return pytest.param(place, marks=[] if place == unless else [pytest.mark.chaos])
-
-
 @contextmanager
-def pod_house(folder: Path, place: str = "") -> Iterator[tuple[House, ProcessPlatform]]:
+def pod_house(folder: Path, *armed: str) -> Iterator[tuple[House, ProcessPlatform]]:
     """A manager that knows the platform as a plug-in, and the platform, whose pods reach the manager over TLS."""
     installed = folder / "site-packages" / "proctor_test_pods-1.dist-info"
     installed.mkdir(parents=True)
@@ -44,9 +38,7 @@ def pod_house(folder: Path, place: str = "") -> Iterator[tuple[House, ProcessPla
         FOLDER: str(platform.folder),
         POINTER: str(platform.pointer),
     }
-    if place:
-        environment |= {"PROCTOR_FAILPOINT": place, "PROCTOR_FAILPOINT_COUNTER": str(folder / "counter")}
-    with house(folder, environment, options=("--keeper-listen", "127.0.0.1:0")) as built:
+    with house(folder, environment, options=("--keeper-listen", "127.0.0.1:0"), armed=armed) as built:
         yield built, platform
 
 
@@ -88,11 +80,15 @@ def end_reasons(built: House) -> list[list[str]]:
     return [[job["end_reason"] for job in jobs] for jobs in jobs_of_trials(built)]
 
 
-@pytest.mark.parametrize("place", [in_chaos(place, unless="manager.job_keeper.start.after") for place in PLACES])
+@pytest.mark.parametrize(
+    "armed",
+    [["manager.job_keeper.start.after"], *in_chaos([listed(places.OF_A_JOB_KEEPER)])],
+    ids=["once", "everywhere"],
+)
 def test_each_trial_runs_once_and_its_files_arrive_when_the_manager_dies_while_it_serves_a_keeper(
-    place: str, tmp_path: Path
+    armed: list[str], tmp_path: Path
 ) -> None:
-    with pod_house(tmp_path, place) as (built, platform):
+    with pod_house(tmp_path, *armed) as (built, platform):
         create(built, f"echo kept; {built.trial_command('--saves', steps=3, seconds=(0.2, 0.4))}")
         built.wait_until_done()
         assert built.ask(lambda client: list(client.nodes()))[0]["id"] == "local"
@@ -103,20 +99,19 @@ def test_each_trial_runs_once_and_its_files_arrive_when_the_manager_dies_while_i
         folders = [path for path in (ending.folder / "trials").glob("*/jobs/1") if path.is_dir()]
         assert [(path / "stdout").read_text() for path in folders] == ["kept\n"] * 3
         assert all((path / "output/checkpoints/3/value").is_file() for path in folders)
-    assert built.deaths == [-signal.SIGKILL], f"{place} was never reached"
+    assert (built.places.left(), len(built.deaths)) == ([], len(armed))
     audit.check_nothing_left(ending)
 
 
-@pytest.mark.parametrize("place", ["manager.job_keeper.stop.before", in_chaos("manager.clean_up.before")])
-def test_a_stop_that_is_cut_off_leaves_nothing_on_the_platform(place: str, tmp_path: Path) -> None:
+def test_a_stop_that_is_cut_off_leaves_nothing_on_the_platform(tmp_path: Path) -> None:
     begun = tmp_path / "begun"
-    with pod_house(tmp_path, place) as (built, platform):
+    with pod_house(tmp_path, "manager.job_keeper.stop.before", "manager.clean_up.before") as (built, platform):
         create(built, HANGING.format(begun=begun))
         built.wait_for(lambda: (begun.exists() and len(begun.read_text().split()) == 2) or None, "two trials to run")
         built.stop_experiment()
         assert len(begun.read_text().split()) == 2
         check_nothing_left(built, platform)
-    assert built.deaths == [-signal.SIGKILL]
+    assert (built.places.left(), len(built.deaths)) == ([], 2)
 
 
 def test_trials_run_on_while_no_manager_runs_and_one_whose_keeper_dies_gets_another_job(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from chaos import audit
 from chaos.harness import House, house
 from chaos.processes import Found, Kind, find
+from chaos.seeds import in_chaos
 
 STEPS = 20
 INTERVAL = 4
@@ -117,12 +118,13 @@ def _decisions(ending: audit.Ending) -> list[dict[str, Any]]:
         return [dict(row) for row in connection.execute("SELECT * FROM decisions ORDER BY parameter_id")]
 
 
+FEW = {"trials": 4, "kills": 6, "seconds": (1.0, 2.0)}
+MANY = {"trials": 8, "kills": 30, "seconds": (4.0, 12.0)}
+
+
 @pytest.mark.slow
-def test_kills_while_a_population_is_paused_and_cloned_lose_nothing(tmp_path: Path) -> None:
-    run_and_kill(tmp_path, trials=4, kills=6, seconds=(1.0, 2.0), seed=5)
-
-
-@pytest.mark.chaos
-@pytest.mark.parametrize("seed", range(300, 306))
-def test_many_kills_while_a_population_is_paused_and_cloned_lose_nothing(seed: int, tmp_path: Path) -> None:
-    run_and_kill(tmp_path, trials=8, kills=30, seconds=(4.0, 12.0), seed=seed)
+@pytest.mark.parametrize(("plan", "seed"), [(FEW, 5), *in_chaos((MANY, seed) for seed in range(300, 306))])
+def test_kills_while_a_population_is_paused_and_cloned_lose_nothing(
+    plan: dict[str, Any], seed: int, tmp_path: Path
+) -> None:
+    run_and_kill(tmp_path, **plan, seed=seed)

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from chaos.harness import EXPERIMENT_ID, House
 from chaos.processes import tagged
+from chaos.seeds import in_chaos
 from fakes.disks import Disk, ext4_disk
 
 from proctor.sdk.client import Client
@@ -174,30 +175,27 @@ def run_and_cut(folder: Path, plan: Plan) -> None:
         disk.mount()
 
 
-@pytest.mark.slow
-def test_no_power_cut_leaves_an_unusable_home(tmp_path: Path) -> None:
+def few() -> Plan:
     moments = random.Random(1)
-    run_and_cut(
-        tmp_path,
-        Plan(
-            after_start=(moments.uniform(0.5, 4.0),),
-            after_create=(0.0, moments.uniform(1.5, 4.0)),
-            trial_seconds=1.0,
-            mount_options="commit=1",
-        ),
+    return Plan(
+        after_start=(moments.uniform(0.5, 4.0),),
+        after_create=(0.0, moments.uniform(1.5, 4.0)),
+        trial_seconds=1.0,
+        mount_options="commit=1",
     )
 
 
-@pytest.mark.chaos
-@pytest.mark.parametrize("seed", range(200, 205))
-def test_no_power_cut_of_many_leaves_an_unusable_home(seed: int, tmp_path: Path) -> None:
+def many(seed: int) -> Plan:
     moments = random.Random(seed)
-    run_and_cut(
-        tmp_path,
-        Plan(
-            after_start=tuple(sorted(moments.uniform(0.0, 8.0) for _ in range(4))),
-            after_create=(0.0, *sorted(moments.uniform(0.0, 18.0) for _ in range(8))),
-            trial_seconds=8.0,
-            mount_options=moments.choice(["", "commit=1", "data=writeback", "noauto_da_alloc"]),
-        ),
+    return Plan(
+        after_start=tuple(sorted(moments.uniform(0.0, 8.0) for _ in range(4))),
+        after_create=(0.0, *sorted(moments.uniform(0.0, 18.0) for _ in range(8))),
+        trial_seconds=8.0,
+        mount_options=moments.choice(["", "commit=1", "data=writeback", "noauto_da_alloc"]),
     )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plan", [few(), *in_chaos(map(many, range(200, 205)))])
+def test_no_power_cut_leaves_an_unusable_home(plan: Plan, tmp_path: Path) -> None:
+    run_and_cut(tmp_path, plan)

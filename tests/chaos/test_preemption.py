@@ -20,7 +20,8 @@ pytestmark = [
 ]
 
 SAVING_TRIAL = Path(__file__).with_name("saving_trial.py")
-HIGH = "high"
+PLACES = ["", "manager.cancel.before", "manager.cancel.after", "keeper.stop.save.after", "keeper.exit.ack.after"]
+"""One for each preemption: where a process dies meanwhile."""
 
 
 def config(command: str, **changes: Any) -> dict[str, Any]:
@@ -49,46 +50,46 @@ def wait_for_status(built: House, experiment_id: str, *statuses: str) -> dict[st
     return built.wait_for(reached, f"the trial of {experiment_id} to be {' or '.join(statuses)}")
 
 
-@pytest.mark.parametrize(
-    "place",
-    [
-        "",
-        "manager.cancel.before",
-        "manager.cancel.after",
-        "keeper.stop.save.after",
-        "keeper.exit.ack.after",
-    ],
-)
-def test_a_preempted_trial_continues_from_what_it_has_saved(place: str, tmp_path: Path) -> None:
+def test_a_preempted_trial_continues_from_what_it_has_saved(tmp_path: Path) -> None:
     ours = uuid.uuid4().hex
     (tmp_path / "nvml").mkdir()
     gpus = FakeGpus(tmp_path / "nvml")
     gpus.set([gpu(f"GPU-{ours}")])
-    dying = {"PROCTOR_FAILPOINT": place, "PROCTOR_FAILPOINT_COUNTER": str(tmp_path / "counter")} if place else {}
     command = f"{sys.executable} -S {SAVING_TRIAL}"
     try:
-        with house(tmp_path, {**gpus.environment, **dying}) as built:
+        with house(tmp_path, gpus.environment) as built:
             low = f"{command} {tmp_path / 'ledger'} {tmp_path / 'finish'}"
             built.create(config(low, preemptible=True, saveSeconds=30))
+            for number, place in enumerate(PLACES, start=1):
+                wait_for_status(built, EXPERIMENT_ID, "RUNNING")
+                built.wait_until_it_asks(number)
+                if place:
+                    built.places.arm(place)
+                preempt(built, f"high-{number}", f"{command} {tmp_path / f'high-{number}'} {tmp_path / 'finish-high'}")
+                assert built.places.left() == []
             wait_for_status(built, EXPERIMENT_ID, "RUNNING")
-            high = f"{command} {tmp_path / 'ledger-of-high'} {tmp_path / 'finish-high'}"
-            built.create(config(high, priority=5), HIGH)
-            wait_for_status(built, HIGH, "RUNNING")
-            waiting = wait_for_status(built, EXPERIMENT_ID, "WAITING")
-            assert "experiment high" in waiting["reason"]
-            saved = (tmp_path / "ledger").read_text().split()
-            assert saved[:3] == ["begin", "0", "saved"]
-            for name in ("finish", "finish-high"):
-                (tmp_path / name).touch()
-            wait_for_status(built, HIGH, "SUCCEEDED")
+            (tmp_path / "finish").touch()
             built.wait_until_done()
             assert find(Kind.TRIAL, built.home, built.tag) == []
             built.shut_down()
     finally:
         for lock in Path(default_lock_folder()).glob(f"*{ours}.*"):
             lock.unlink()
-    assert (tmp_path / "counter").exists() == bool(place), f"{place} was never reached"
-    assert (tmp_path / "ledger").read_text().split() == [*saved, "begin", saved[3]]
-    ending = audit.Ending.read(built.home, tmp_path / "ledgers")
-    ends = [job["end_reason"] for job in ending.jobs.values() if job["experiment_id"] == EXPERIMENT_ID]
-    assert ends == ["PREEMPTED", "EXITED_OK"]
+    words = (tmp_path / "ledger").read_text().split()
+    assert words[::2] == ["begin", "saved"] * len(PLACES) + ["begin"]
+    assert (words[1], words[3::4]) == ("0", words[5::4]), "each begins with what the one before has saved"
+    ending = audit.Ending.read(built.home, built.ledgers)
+    assert [job["end_reason"] for job in ending.jobs.values()] == ["PREEMPTED"] * len(PLACES) + ["EXITED_OK"]
+
+
+def preempt(built: House, experiment_id: str, command: str) -> None:
+    """Run the trial of an experiment that is more important to its end."""
+    finish = Path(command.split()[-1])
+    finish.unlink(missing_ok=True)
+    built.create(config(command, priority=5), experiment_id)
+    wait_for_status(built, experiment_id, "RUNNING")
+    waiting = wait_for_status(built, EXPERIMENT_ID, "WAITING")
+    assert f"experiment {experiment_id}" in waiting["reason"]
+    finish.touch()
+    wait_for_status(built, experiment_id, "SUCCEEDED")
+    built.stop_experiment(experiment_id)

@@ -9,6 +9,7 @@ import pytest
 from chaos import audit
 from chaos.harness import EXPERIMENT_ID, House, house
 from chaos.processes import Found, Kind, find
+from chaos.seeds import in_chaos
 
 KILLS_A_TRIAL = {Kind.REAPER, Kind.TRIAL}
 
@@ -95,19 +96,14 @@ def read_over_rest(built: House) -> dict[str, list[tuple[str, float]]]:
     }
 
 
+FEW = Plan(trials=16, concurrency=4, seconds=(0.5, 1.5), kills=9, seed=1, most_delay_seconds=0.3)
+MANY = [
+    Plan(trials=60, concurrency=6, seconds=(3, 10), kills=20, seed=seed, most_delay_seconds=3.0)
+    for seed in range(100, 105)
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1])
-def test_random_kills_lose_nothing(seed: int, tmp_path: Path) -> None:
-    run_and_kill(
-        tmp_path,
-        Plan(trials=16, concurrency=4, seconds=(0.5, 1.5), kills=9, seed=seed, most_delay_seconds=0.3),
-    )
-
-
-@pytest.mark.chaos
-@pytest.mark.parametrize("seed", range(100, 105))
-def test_many_random_kills_in_a_long_experiment_lose_nothing(seed: int, tmp_path: Path) -> None:
-    run_and_kill(
-        tmp_path,
-        Plan(trials=60, concurrency=6, seconds=(3, 10), kills=20, seed=seed, most_delay_seconds=3.0),
-    )
+@pytest.mark.parametrize("plan", [FEW, *in_chaos(MANY)], ids=lambda plan: f"{plan.kills}-{plan.seed}")
+def test_random_kills_lose_nothing(plan: Plan, tmp_path: Path) -> None:
+    run_and_kill(tmp_path, plan)

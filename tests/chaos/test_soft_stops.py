@@ -1,7 +1,7 @@
-"""A stopped experiment continues from what its trial saved when it was asked to stop, even if the keeper is killed."""
+"""A trial that is stopped or paused continues from what it saved when it was asked to stop, whatever dies meanwhile."""
 
 import sys
-from contextlib import nullcontext, suppress
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,86 +10,75 @@ from chaos.harness import EXPERIMENT_ID, House, house
 from chaos.places import listed
 from chaos.processes import Kind, find
 
-from proctor.sdk.client import Client
-from proctor.sdk.client.errors import Conflict
-
 pytestmark = pytest.mark.slow
 
 SAVING_TRIAL = Path(__file__).with_name("saving_trial.py")
 
 
-def create(built: House, folder: Path) -> None:
-    """One trial, which saves when it is asked to stop."""
-    command = f"{sys.executable} -S {SAVING_TRIAL} {folder / 'ledger'} {folder / 'finish'}"
-    built.create(
-        {
-            "searchSpace": {"x": {"_type": "choice", "_value": [1]}},
-            "trialCommand": command,
-            "trialConcurrency": 1,
-            "maxTrialNumber": 1,
-            "tuner": {"name": "Random"},
-            "trainingService": {"platform": "local"},
-        }
-    )
-
-    def asks() -> bool | None:
-        return True if list((built.home / "experiments").glob("*/trials/*/jobs/1/can-save")) else None
-
-    built.wait_for(asks, "the trial to ask whether to stop")
+def stop_and_resume(built: House) -> None:
+    """The experiment."""
+    built.stop_experiment()
+    assert find(Kind.TRIAL, built.home, built.tag) == []
+    built.give(lambda client: client.resume_experiment(EXPERIMENT_ID))
 
 
-@pytest.mark.parametrize("place", ["", *listed(places.OF_A_SOFT_STOP | places.OF_A_CONTINUED_JOB)])
-def test_a_stopped_trial_saves_and_goes_on_from_there(place: str, tmp_path: Path) -> None:
-    dying = {"PROCTOR_FAILPOINT": place, "PROCTOR_FAILPOINT_COUNTER": str(tmp_path / "counter")}
-    with house(tmp_path, dying if place else {}) as built:
-        create(built, tmp_path)
-        built.stop_experiment()
-        saved = (tmp_path / "ledger").read_text().split()
-        assert saved[:3] == ["begin", "0", "saved"]
-        (tmp_path / "finish").touch()
-        built.ask(lambda client: client.resume_experiment(EXPERIMENT_ID))
+def pause_and_resume(built: House) -> None:
+    """The trial, which is the only one."""
+    [trial] = built.ask(lambda client: [row["id"] for row in client.trials(EXPERIMENT_ID)])
+    built.give(lambda client: client.pause_trial(trial))
+
+    def is_paused() -> bool | None:
+        return built.ask(lambda client: client.trial(trial)["status"]) == "PAUSED" or None
+
+    built.wait_for(is_paused, "the trial to be PAUSED")
+    assert built.status() == "NO_MORE_TRIAL"
+    assert find(Kind.TRIAL, built.home, built.tag) == []
+    built.give(lambda client: client.resume_trial(trial))
+
+
+STOPS = ["", *listed(places.OF_A_SOFT_STOP | places.OF_A_CONTINUED_JOB)]
+PAUSES = ["", "manager.cancel.before", "manager.cancel.after", *listed(places.OF_A_SOFT_STOP)]
+ROUNDS: list[tuple[Callable[[House], None], str]] = [
+    *((stop_and_resume, place) for place in STOPS),
+    *((pause_and_resume, place) for place in PAUSES),
+]
+"""How the trial is interrupted, and the place at which a process dies meanwhile, if one does."""
+
+
+def test_a_stopped_or_paused_trial_saves_and_goes_on_from_there(tmp_path: Path) -> None:
+    ledger, finish = tmp_path / "ledger", tmp_path / "finish"
+    with house(tmp_path) as built:
+        built.create(
+            {
+                "searchSpace": {"x": {"_type": "choice", "_value": [1]}},
+                "trialCommand": f"{sys.executable} -S {SAVING_TRIAL} {ledger} {finish}",
+                "trialConcurrency": 1,
+                "maxTrialNumber": 1,
+                "tuner": {"name": "Random"},
+                "trainingService": {"platform": "local"},
+            }
+        )
+        for job, (interrupt, place) in enumerate(ROUNDS, start=1):
+            built.wait_until_it_asks(job)
+            if place:
+                built.places.arm(place)
+            interrupt(built)
+            built.wait_for_deaths()
+        built.wait_until_it_asks(len(ROUNDS) + 1)
+        finish.touch()
         built.wait_until_done()
         built.shut_down()
-    assert (tmp_path / "counter").exists() == bool(place), f"{place} was never reached"
-    assert (tmp_path / "ledger").read_text().split() == [*saved, "begin", saved[3]]
-    ending = audit.Ending.read(built.home, tmp_path / "ledgers")
-    assert [job["end_reason"] for job in ending.jobs.values()] == ["EXPERIMENT_STOPPED", "EXITED_OK"]
-    (trial,) = ending.trials.values()
-    assert (trial["status"], trial["final_value"]) == ("SUCCEEDED", float(saved[3]))
-    audit.check_nothing_left(ending)
-
-
-@pytest.mark.parametrize("place", ["", "manager.cancel.before", "manager.cancel.after", *listed(places.OF_A_SOFT_STOP)])
-def test_a_paused_trial_saves_and_continues_from_there_when_it_is_resumed(place: str, tmp_path: Path) -> None:
-    dying = {"PROCTOR_FAILPOINT": place, "PROCTOR_FAILPOINT_COUNTER": str(tmp_path / "counter")}
-    with house(tmp_path, dying if place else {}) as built:
-        create(built, tmp_path)
-        (trial_id,) = built.ask(lambda client: [row["id"] for row in client.trials(EXPERIMENT_ID)])
-
-        def pause(client: Client) -> bool:
-            # A manager that was killed before it answered may have paused it.
-            with suppress(Conflict) if place else nullcontext():
-                client.pause_trial(trial_id)
-            return True
-
-        built.ask(pause)
-
-        def is_paused() -> bool | None:
-            return True if built.ask(lambda client: client.trial(trial_id)["status"]) == "PAUSED" else None
-
-        built.wait_for(is_paused, "the trial to be PAUSED")
-        assert built.status() == "NO_MORE_TRIAL"
-        saved = (tmp_path / "ledger").read_text().split()
-        assert saved[:3] == ["begin", "0", "saved"]
-        assert find(Kind.TRIAL, built.home, built.tag) == []
-        (tmp_path / "finish").touch()
-        built.ask(lambda client: client.resume_trial(trial_id))
-        built.wait_until_done()
-        built.shut_down()
-    assert (tmp_path / "counter").exists() == bool(place), f"{place} was never reached"
-    assert (tmp_path / "ledger").read_text().split() == [*saved, "begin", saved[3]]
-    ending = audit.Ending.read(built.home, tmp_path / "ledgers")
-    assert [job["end_reason"] for job in ending.jobs.values()] == ["PAUSED", "EXITED_OK"]
-    (trial,) = ending.trials.values()
-    assert (trial["status"], trial["final_value"]) == ("SUCCEEDED", float(saved[3]))
+    words = ledger.read_text().split()
+    assert words[::2] == ["begin", "saved"] * len(ROUNDS) + ["begin"]
+    steps = [int(word) for word in words[1::2]]
+    assert steps[0] == 0
+    assert steps[1::2] == steps[2::2], "each begins with what the one before has saved"
+    assert steps[1::2] == sorted(set(steps[1::2]))
+    ending = audit.Ending.read(built.home, built.ledgers)
+    reasons = {stop_and_resume: "EXPERIMENT_STOPPED", pause_and_resume: "PAUSED"}
+    ends = [reasons[interrupt] for interrupt, _ in ROUNDS]
+    [trial] = ending.trials.values()
+    assert [job["end_reason"] for job in ending.jobs_of(trial["id"])] == [*ends, "EXITED_OK"]
+    assert trial["status"] == "SUCCEEDED"
+    assert trial["final_value"] >= steps[-1]
     audit.check_nothing_left(ending)

@@ -41,7 +41,7 @@ NOT_FOR_USERS = ("AssertionError", "NotImplementedError", "LookupError", "NotSav
 INTERNAL_VARIABLES = {
     "PROCTOR_COMPLETE",  # by click, in the completion of a shell
     "PROCTOR_FAILPOINT",
-    "PROCTOR_FAILPOINT_COUNTER",
+    "PROCTOR_FAILPOINT_FOLDER",
     "PROCTOR_FAILPOINT_LOG",
     "PROCTOR_INHERITED_LAUNCHES",
     "PROCTOR_KEEPER_DIRECTORY",

@@ -62,7 +62,7 @@ _ASSIGNMENT = re.compile(
 PYTHONPATH='' and "PYTHONPATH=". A path that ended with a colon would put the working directory on sys.path."""
 _PLAIN_PATH = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
 
-_KEPT_FROM_TRIALS = ("PROCTOR_FAILPOINT", "PROCTOR_FAILPOINT_LOG", "PROCTOR_FAILPOINT_COUNTER")
+_KEPT_FROM_TRIALS = ("PROCTOR_FAILPOINT", "PROCTOR_FAILPOINT_LOG", "PROCTOR_FAILPOINT_FOLDER")
 _INTERPRETER = re.compile(r"python[0-9.]*")
 _STORAGE_MODULE = "proctor.sdk.checkpoints.storage"
 _PROBE_SECONDS = 60.0

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.armed_places import ArmedPlaces
 from fakes.kubernetes.cluster import Cluster
 from fakes.real_manager import RealManager, real_manager
 
@@ -132,8 +133,9 @@ def test_a_manager_that_dies_between_the_deletion_of_jobs_and_of_their_anchor_le
     cluster: Cluster, tmp_path: Path, side: str
 ) -> None:
     cluster.add_node("node")
-    place = {"PROCTOR_FAILPOINT": f"manager.anchor.delete.{side}", "PROCTOR_FAILPOINT_COUNTER": str(tmp_path / "count")}
-    with real_manager(tmp_path, environment={**reachable(cluster), **place}) as manager:
+    places = ArmedPlaces(tmp_path / "armed")
+    places.arm(f"manager.anchor.delete.{side}")
+    with real_manager(tmp_path, environment={**reachable(cluster), **places.environment}) as manager:
         experiment_id = manager.create(TRIAL, 60, trainingService=service(), trialConcurrency=2, maxTrialNumber=2)
         manager.until(lambda: count(manager, [experiment_id])["RUNNING"] == 2, "two trials")
         manager.client.stop_experiment(experiment_id)
