@@ -3,10 +3,12 @@
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -29,6 +31,26 @@ def home(tmp_path: Path) -> Iterator[Home]:
     yield made
     stop_manager(made)
     stop_keeper(made.node_directory("local"))
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
+    """One whose manager runs, for tests that let it."""
+    made = Home(tmp_path_factory.mktemp("served") / "home")
+    ensure_manager(made)
+    yield made
+    stop_manager(made)
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    """One whose manager has answered requests with a token in them, and was stopped."""
+    made = Home(tmp_path_factory.mktemp("stopped") / "home")
+    running = ensure_manager(made)
+    httpx.get(f"{running.url}/?token={running.token}")
+    httpx.get(f"{running.url}/api/v1/experiments?token={running.token}")
+    assert stop_manager(made)
+    return made
 
 
 def start(home: Home, *arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -79,9 +101,9 @@ def test_a_token_file_that_is_not_there_is_said(home: Home, monkeypatch: pytest.
     assert "PROCTOR_TOKEN_FILE: expected a file with a token, found /nowhere/token: No such" in refused.stderr
 
 
-def test_a_second_manager_on_one_home_is_refused_by_name(home: Home) -> None:
-    first = ensure_manager(home)
-    refused = start(home)
+def test_a_second_manager_on_one_home_is_refused_by_name(served: Home) -> None:
+    first = ensure_manager(served)
+    refused = start(served)
     assert refused.returncode == EXIT_CONFLICT
     assert f"pid {first.address.pid} at {first.url}" in refused.stderr
     assert "Traceback" not in refused.stderr
@@ -116,15 +138,10 @@ def test_a_setting_that_cannot_be_used_is_said(home: Home, arguments: tuple[str,
     assert arguments[0] in refused.stderr
 
 
-def test_a_database_of_a_newer_version_is_refused(home: Home) -> None:
-    import sqlite3
-
-    ensure_manager(home)
-    assert stop_manager(home)
-    with sqlite3.connect(home.control_database) as connection:
+def test_a_database_of_a_newer_version_is_refused(stopped: Home) -> None:
+    with closing(sqlite3.connect(stopped.control_database)) as connection:
         connection.execute("PRAGMA user_version = 9999")
-    connection.close()
-    refused = start(home)
+    refused = start(stopped)
     assert refused.returncode == EXIT_FAILED
     assert "newer" in refused.stderr
 
@@ -153,8 +170,8 @@ def test_changes_are_streamed_and_the_stream_ends_with_the_manager(home: Home) -
         assert all(not line.startswith("event: reset") for line in lines)
 
 
-def test_a_browser_that_comes_back_goes_on_after_its_last_event(home: Home) -> None:
-    running = ensure_manager(home)
+def test_a_browser_that_comes_back_goes_on_after_its_last_event(served: Home) -> None:
+    running = ensure_manager(served)
     bearer = {"Authorization": f"Bearer {running.token}"}
     with httpx.stream("GET", f"{running.url}/api/v1/events?after=0", headers=bearer, timeout=30) as answer:
         assert next(line for line in answer.iter_lines() if line.startswith("id:")) == "id: 1"
@@ -181,10 +198,9 @@ def test_a_manager_lets_old_events_go_and_tells_a_browser_that_comes_back_after_
             reported = next(line for line in answer.iter_lines() if line.startswith("event:"))
 
 
-def test_no_token_is_in_the_log(home: Home) -> None:
-    running = ensure_manager(home)
-    httpx.get(f"{running.url}/?token={running.token}")
-    httpx.get(f"{running.url}/api/v1/experiments?token={running.token}")
-    assert stop_manager(home)
-    for file in home.log_directory.iterdir():
-        assert running.token not in file.read_text()
+def test_no_token_is_in_the_log(stopped: Home) -> None:
+    token = stopped.token_file.read_text().strip()
+    logs = list(stopped.log_directory.iterdir())
+    assert logs
+    for file in logs:
+        assert token not in file.read_text()

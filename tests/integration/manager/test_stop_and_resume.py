@@ -26,9 +26,9 @@ while not os.path.exists(sys.argv[1]):
 """
 
 
-@pytest.fixture
-def manager(tmp_path: Path) -> Iterator[RealManager]:
-    with real_manager(tmp_path) as made:
+@pytest.fixture(scope="module")
+def manager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealManager]:
+    with real_manager(tmp_path_factory.mktemp("manager")) as made:
         yield made
 
 
@@ -39,13 +39,15 @@ def end(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def experiment(manager: RealManager, end: Path) -> str:
+def experiment(manager: RealManager, end: Path) -> Iterator[str]:
     """One whose only trial has begun to report."""
     created = manager.create(SAVES_UNTIL_IT_MAY_END, end, saveSeconds=60)
     manager.until(
         lambda: any(trial["intermediate_count"] for trial in manager.trials(created)), "the first report of a trial"
     )
-    return created
+    yield created
+    end.touch()
+    manager.client.stop_all()
 
 
 @pytest.fixture
