@@ -173,6 +173,15 @@ class FakeManager:
             self._commands = []
             self.changed.notify_all()
 
+    def forget_jobs(self) -> None:
+        """Know nothing of jobs, files and what was asked; the session and its newest header stay."""
+        for known in (self.journals, self.starts, self.ends, self.answers, self.archives, self.unknown, self.fenced):
+            known.clear()
+        for told in (self.pieces, self.overlaps, self.hangs_up_after):
+            told.clear()
+        del self.headers[:-1], self.registrations[:-1]
+        self.takes_ends, self.before_answer = True, None
+
     def _give(self, *orders: Any) -> None:
         for order in orders:
             number = len(self._commands) + 1

@@ -6,7 +6,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from fakes.launches import make_launch
 from proctor.trial_keeper.jobs.cleanup import end_leftovers
 from proctor.trial_keeper.jobs.records import ProcessRecord, RecordFolder
 from proctor.trial_keeper.linux.processes import find_job_processes
-from proctor.trial_keeper.protocol import Launch
+from proctor.trial_keeper.protocol import Cancel, Launch
 from proctor.trial_keeper.start import find_keeper, start_keeper, stop_keeper
 
 
@@ -26,14 +26,10 @@ class Node:
 
     directory: Path
     manager: FakeManager
+    keeper_directory: Path
     executable: str = sys.executable
     gpu_lock_directory: str = ""
     device_refresh_seconds: float = 5.0
-
-    @property
-    def keeper_directory(self) -> Path:
-        """The keeper's own directory."""
-        return self.directory / "keeper"
 
     @property
     def records(self) -> RecordFolder:
@@ -54,14 +50,17 @@ class Node:
         )
 
     async def stop(self) -> bool:
-        """Have the keeper leave."""
-        return await asyncio.to_thread(stop_keeper, self.keeper_directory)
+        """Have the keeper leave. Commands that are given from now on are for the next one."""
+        has_left = await asyncio.to_thread(stop_keeper, self.keeper_directory)
+        await self.manager.forget_session()
+        return has_left
 
     async def kill(self) -> None:
-        """Kill the keeper, and wait until it is dead."""
+        """Kill the keeper, and wait until it is dead. Commands that are given from now on are for the next one."""
         pid = find_keeper(self.keeper_directory)
         assert pid is not None, (self.keeper_directory / "log").read_text()
         await kill_and_wait(pid)
+        await self.manager.forget_session()
 
     def launch(self, job_id: str, command: str, **changes: Any) -> Launch:
         """The order to run `command` as a job of its own directory."""
@@ -94,7 +93,7 @@ async def open_node(
     """A running manager and keeper; at the end, the keeper and everything of its jobs is stopped."""
     directory.mkdir(exist_ok=True)
     manager = FakeManager(manager_directory or directory, uses_tls=uses_tls)
-    node = Node(directory, manager, **changes)
+    node = Node(directory, manager, directory / "keeper", **changes)
     async with manager.running():
         await node.start()
         try:
@@ -106,6 +105,28 @@ async def open_node(
                 await asyncio.to_thread(
                     end_leftovers, (job_id, str(node.job_directory(job_id))), None, grace_seconds=0.0
                 )
+
+
+@asynccontextmanager
+async def lend(node: Node, directory: Path) -> AsyncIterator[Node]:
+    """The node with its running keeper, for one test of several: jobs in a directory of their own, a manager that knows
+    nothing of those before. At the end all jobs are stopped."""
+    directory.mkdir(exist_ok=True)
+    node.manager.forget_jobs()
+    if find_keeper(node.keeper_directory) is None:
+        await node.manager.forget_session()
+        await node.start()
+    await node.manager.until(lambda: node.manager.registrations)
+    lent = replace(node, directory=directory)
+    try:
+        yield lent
+    finally:
+        for path in node.records.path.glob("*.unreadable"):
+            path.unlink()
+        jobs = [name.removesuffix(".json") for name in os.listdir(node.records.path) if name.endswith(".json")]
+        if jobs:
+            await node.manager.command(*(Cancel(job_id, f"token of {job_id}", grace_seconds=0.0) for job_id in jobs))
+        await eventually(lambda: not list(node.records.path.iterdir()))
 
 
 async def kill_and_wait(pid: int) -> None:

@@ -1,0 +1,250 @@
+"""A real keeper runs jobs for a manager: launch, environment, journal, end."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from fakes.keeper_node import Node, eventually
+
+from proctor.trial_keeper.protocol import EndReason, GpuSlot
+
+pytestmark = pytest.mark.anyio
+
+RECORD = '{"kind": "intermediate", "value": 1}'
+REPORT = f"""echo '{RECORD}' >> "$PROCTOR_JOB_DIR/journal\""""
+
+
+async def test_a_launched_job_runs_reports_and_ends(node: Node) -> None:
+    await node.manager.command(node.launch("T.1", REPORT))
+    end = await node.manager.end_of("T.1")
+    assert (end.reason, end.code, end.detail) == (EndReason.EXITED_OK, 0, "")
+    assert node.manager.journals["T.1", "0"] == f"{RECORD}\n".encode()
+    assert json.loads((node.job_directory("T.1") / "parameter.json").read_text())["parameters"] == {"x": 1}
+    await eventually(lambda: not list(node.records.path.iterdir()))
+
+
+async def test_a_checkpoint_that_the_trial_died_in_is_removed_and_a_whole_one_stays(node: Node) -> None:
+    draft = '"$PROCTOR_OUTPUT_DIR/checkpoints/.unfinished-$(uname -n)-$$"'
+    await node.manager.command(node.launch("T.1", f'mkdir -p "$PROCTOR_OUTPUT_DIR/checkpoints/1" {draft}; kill -9 $$'))
+    await node.manager.end_of("T.1")
+    checkpoints = node.job_directory("T.1") / "output" / "checkpoints"
+    await eventually(lambda: [path.name for path in checkpoints.iterdir()] == ["1"])  # in the background, after the end
+
+
+BURN = """
+import os, sys, time
+if os.fork() == 0:  # a child that is waited for
+    while time.process_time() < 0.3:
+        pass
+    os._exit(0)
+os.wait()
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:  # an orphan, which the reaper waits for
+        while time.process_time() < 0.3:
+            pass
+        open(sys.argv[1], "w").close()
+        os._exit(0)
+    os._exit(0)
+os.wait()
+while time.process_time() < 0.3:
+    pass
+"""
+
+
+async def test_an_end_has_the_processor_time_of_all_processes_of_the_trial(node: Node) -> None:
+    script, done = node.directory / "burn.py", node.directory / "done"
+    script.write_text(BURN)
+    command = f"{sys.executable} {script} {done}; while [ ! -e {done} ]; do sleep 0.05; done"
+    await node.manager.command(node.launch("T.1", command), node.launch("U.1", "true"))
+    end, idle = await node.manager.end_of("T.1"), await node.manager.end_of("U.1")
+    assert end.cpu_seconds is not None
+    assert idle.cpu_seconds is not None
+    assert end.cpu_seconds >= 0.85  # three times 0.3, in ticks of 10 ms
+    assert idle.cpu_seconds < 0.85
+
+
+async def test_the_processor_time_of_a_job_without_its_reaper_is_not_known(node: Node) -> None:
+    await node.manager.command(node.launch("T.1", "sleep 60"))
+    await node.manager.start_of("T.1")
+    os.kill(node.process("T.1").reaper.pid, 9)
+    assert (await node.manager.end_of("T.1")).cpu_seconds is None
+
+
+@pytest.mark.parametrize(
+    ("command", "reason", "code", "number", "detail"),
+    [
+        ("echo one >&2; echo two >&2; exit 3", "EXITED_ERROR", 3, None, "exit code 3: two"),
+        ("there-is-no-such-command", "EXITED_ERROR", 127, None, "exit code 127: command not found"),
+        ("kill -SEGV $$", "EXITED_ERROR", None, 11, "killed by signal 11 (SIGSEGV)"),
+        ("kill -KILL $$", "SIGNALED", None, 9, "killed by signal 9 (SIGKILL) from outside"),
+        ("bash -c 'kill -KILL $$'; exit $?", "SIGNALED", 137, 9, "its command was killed by signal 9"),
+    ],
+)
+async def test_an_end_says_why(
+    node: Node, command: str, reason: str, code: int | None, number: int | None, detail: str
+) -> None:
+    await node.manager.command(node.launch("T.1", command))
+    end = await node.manager.end_of("T.1")
+    assert (end.reason.value, end.code, end.signal) == (reason, code, number)
+    assert detail in end.detail
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"code_directory": "/there/is/no/such/folder"}, "/there/is/no/such/folder"),
+        ({"environment_file": "/there/is/no/such/file"}, "/there/is/no/such/file"),
+    ],
+)
+async def test_a_job_that_cannot_be_started_says_what_is_missing(node: Node, change: dict[str, str], said: str) -> None:
+    await node.manager.command(node.launch("T.1", "true", **change))
+    end = await node.manager.end_of("T.1")
+    assert end.reason == EndReason.LAUNCH_FAILED
+    assert said in end.detail
+
+
+async def test_launching_twice_is_launching_once(node: Node) -> None:
+    ledger = node.directory / "ledger"
+    launch = node.launch("T.1", f"echo ran >> {ledger}; sleep 60")
+    await node.manager.command(launch, launch)
+    await node.manager.command(launch)
+    first = await node.manager.start_of("T.1")
+    await node.manager.command(launch, node.launch("U.1", "true"))
+    await node.manager.end_of("U.1")
+    assert ledger.read_text() == "ran\n"
+    assert node.process("T.1").trial.pid == first.pid
+
+
+async def test_a_job_that_has_ended_before_is_reported_again_and_not_started(node: Node) -> None:
+    ledger = node.directory / "ledger"
+    launch = node.launch("T.1", f"echo ran >> {ledger}; exit 7")
+    await node.manager.command(launch)
+    await node.manager.end_of("T.1")
+    await eventually(lambda: not list(node.records.path.iterdir()))
+    await node.manager.command(launch)
+    await node.manager.until(lambda: len(node.manager.ends["T.1"]) == 2)
+    assert [end.exit.code for end in node.manager.ends["T.1"]] == [7, 7]
+    assert ledger.read_text() == "ran\n"
+
+
+async def test_a_trial_finds_its_environment(node: Node) -> None:
+    captured = node.directory / "environment.json"
+    captured.write_text(json.dumps({"environment": {"PATH": os.environ["PATH"], "A": "1", "PYTHONPATH": "/mine"}}))
+    launch = node.launch(
+        "T.1",
+        "env; pwd",
+        environment_file=str(captured),
+        environment={"A": "2"},
+        gpus=[GpuSlot("GPU-b", 0), GpuSlot("GPU-a", 0)],
+    )
+    await node.manager.command(launch, node.launch("U.1", "env", gpus=[]), node.launch("V.1", "env"))
+    for job_id in ("T.1", "U.1", "V.1"):
+        assert (await node.manager.end_of(job_id)).reason == EndReason.EXITED_OK
+    lines = node.output("T.1").splitlines()
+    assert {"A=2", "CUDA_VISIBLE_DEVICES=GPU-b,GPU-a", "NNI_TRIAL_JOB_ID=T", "PROCTOR_JOB_ID=T.1"} <= set(lines)
+    assert any(line.startswith("PYTHONPATH=") and line.endswith(":/mine") for line in lines)
+    assert lines[-1] == str(node.directory)
+    assert "CUDA_VISIBLE_DEVICES=" in node.output("U.1").splitlines()
+    assert "CUDA_VISIBLE_DEVICES" not in node.output("V.1")
+
+
+async def test_a_trial_uses_the_sdk_whatever_its_interpreter_has_installed(node: Node) -> None:
+    script = "import proctor; proctor.report_final_result(proctor.get_next_parameter()['x'])"
+    await node.manager.command(node.launch("T.1", f'{sys.executable} -S -c "{script}"'))
+    assert (await node.manager.end_of("T.1")).reason == EndReason.EXITED_OK, node.output("T.1", "stderr")
+    assert json.loads(node.manager.journals["T.1", "0"])["kind"] == "final"
+
+
+async def test_every_member_has_its_own_journal(node: Node) -> None:
+    command = f"{REPORT}; for rank in 1 10; do echo $rank >> $PROCTOR_JOB_DIR/journal.$rank; done; echo x >journal.x"
+    await node.manager.command(node.launch("T.1", command))
+    await node.manager.end_of("T.1")
+    assert node.manager.journals == {
+        ("T.1", "0"): f"{RECORD}\n".encode(),
+        ("T.1", "1"): b"1\n",
+        ("T.1", "10"): b"10\n",
+    }
+
+
+async def test_reports_arrive_while_the_trial_runs_and_unfinished_lines_wait(node: Node) -> None:
+    first, second = node.directory / "first", node.directory / "second"
+    for fifo in (first, second):
+        os.mkfifo(fifo)
+    journal = '"$PROCTOR_JOB_DIR/journal"'
+    command = (
+        f"printf 'one\\ntw' >> {journal}; read line < {first}; printf 'o\\nthree' >> {journal}; read line < {second}"
+    )
+    await node.manager.command(node.launch("T.1", command))
+    await node.manager.until(lambda: node.manager.journals.get(("T.1", "0")) == b"one\n")
+    await eventually(lambda: _write_line(first))
+    await node.manager.until(lambda: node.manager.journals["T.1", "0"] == b"one\ntwo\n")
+    await eventually(lambda: _write_line(second))
+    await node.manager.end_of("T.1")
+    assert node.manager.journals["T.1", "0"] == b"one\ntwo\nthree"
+
+
+async def test_a_long_journal_arrives_whole_and_before_the_end(node: Node) -> None:
+    command = f'seq 1 700000 >> "$PROCTOR_JOB_DIR/journal"; {REPORT}'
+    await node.manager.command(node.launch("T.1", command))
+    await node.manager.end_of("T.1")
+    expected = "".join(f"{number}\n" for number in range(1, 700001)) + f"{RECORD}\n"
+    assert node.manager.journals["T.1", "0"] == expected.encode()
+    assert not node.manager.overlaps
+    assert sum(1 for header in node.manager.headers if header.chunks) > 4
+
+
+async def test_a_hundred_megabytes_of_output_do_no_harm(node: Node) -> None:
+    before = len(node.manager.headers)
+    await node.manager.command(node.launch("T.1", f"head -c 100000000 /dev/zero | tr '\\0' 'x'; {REPORT}"))
+    assert (await node.manager.end_of("T.1")).reason == EndReason.EXITED_OK
+    assert (node.job_directory("T.1") / "stdout").stat().st_size == 100_000_000
+    assert sum(chunk.length for header in node.manager.headers[before:] for chunk in header.chunks) == len(RECORD) + 1
+
+
+async def test_what_a_trial_leaves_in_the_background_ends_with_it(node: Node) -> None:
+    await node.manager.command(node.launch("T.1", "sleep 600 & setsid sleep 600 & (sleep 600 &) ; exit 0"))
+    assert (await node.manager.end_of("T.1")).reason == EndReason.EXITED_OK
+    assert node.members("T.1") == []
+
+
+async def test_ends_that_the_manager_does_not_take_are_told_again(node: Node) -> None:
+    node.manager.takes_ends = False
+    await node.manager.command(node.launch("T.1", "true"))
+    await node.manager.until(lambda: len(node.manager.ends.get("T.1", [])) == 2)
+    node.manager.takes_ends = True
+    await eventually(lambda: not list(node.records.path.iterdir()))
+
+
+def _write_line(fifo: Path) -> bool:
+    try:
+        descriptor = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:  # there is no reader yet
+        return False
+    os.write(descriptor, b"\n")
+    os.close(descriptor)
+    return True
+
+
+async def test_a_trial_holds_nothing_of_the_keepers(node: Node) -> None:
+    """A descriptor of ours in a trial keeps it open when we die: the keeper would not hear of a killed reaper."""
+    await node.manager.command(node.launch("T.1", 'exec ls /proc/self/fd > "$PROCTOR_JOB_DIR/held"'))
+    await node.manager.end_of("T.1")
+    held = (node.job_directory("T.1") / "held").read_text().split()
+    assert held == ["0", "1", "2", "3"], "its three streams, and the folder that ls reads"
+
+
+async def test_a_journal_that_its_trial_has_emptied_goes_on_with_a_word_about_it(node: Node, tmp_path: Path) -> None:
+    gate, other = tmp_path / "gate", RECORD.replace("1", "2")
+    until_open = f"until test -e {gate}; do sleep 0.1; done"
+    anew = f"""echo '{other}' > "$PROCTOR_JOB_DIR/journal\""""
+    await node.manager.command(node.launch("T.1", f"{REPORT}; {REPORT}; {until_open}; {anew}"))
+    before = f"{RECORD}\n{RECORD}\n".encode()
+    await eventually(lambda: node.manager.journals.get(("T.1", "0")) == before)
+    gate.touch()
+    await node.manager.end_of("T.1")
+    first, second, mark, third = node.manager.journals["T.1", "0"].decode().splitlines()
+    assert (first, second, third) == (RECORD, RECORD, other)
+    assert json.loads(mark)["why"].startswith("the trial rewrote its journal after 74 bytes")

@@ -1,0 +1,109 @@
+"""control.json names a job's milestone until the job is to stop."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.keeper_node import Node, eventually
+
+from proctor.sdk.protocol import ENV_JUDGED_RANK, NO_MILESTONE
+from proctor.trial_keeper.protocol import Cancel, Update
+
+pytestmark = pytest.mark.anyio
+
+TRIAL = """
+import os, sys
+import proctor
+proctor.should_stop()
+for step in range(1, 100):
+    proctor.report(step, step=step)
+    print(step, flush=True)
+    if asked := proctor.stop_request():
+        print(asked.request, asked.reason, flush=True)
+        while not os.path.exists(os.environ["PROCTOR_OUTPUT_DIR"] + "/go"):
+            pass
+        sys.exit()
+"""
+PATIENT = {ENV_JUDGED_RANK: "0", "PROCTOR_VERDICT_SECONDS": "600"}
+
+
+async def start(node: Node, milestone: int | None) -> None:
+    """Start a job, which runs up to its milestone."""
+    output = node.job_directory("T.1") / "output"
+    output.mkdir(parents=True)
+    (output / "trial.py").write_text(TRIAL)
+    command = f"{sys.executable} $PROCTOR_OUTPUT_DIR/trial.py"
+    await node.manager.command(node.launch("T.1", command, milestone=milestone, environment=PATIENT))
+    await node.manager.start_of("T.1")
+
+
+def control(node: Node) -> Any:
+    """What control.json says."""
+    return json.loads((node.job_directory("T.1") / "control.json").read_text())
+
+
+def update(milestone: int | None, seconds: float | None = None) -> Update:
+    return Update("T.1", "token of T.1", max_duration_seconds=seconds, milestone=milestone)
+
+
+async def steps(node: Node, count: int) -> None:
+    """Wait until the trial has come back from that many reports."""
+    await eventually(lambda: len(node.output("T.1").splitlines()) >= count)
+    assert len(node.output("T.1").splitlines()) == count
+
+
+async def test_a_trial_runs_from_milestone_to_milestone(node: Node) -> None:
+    await start(node, 3)
+    await steps(node, 2)
+    await node.manager.command(update(6))
+    await steps(node, 5)
+    assert control(node) == {"milestone": 6}
+    await node.manager.command(update(NO_MILESTONE))
+    await node.manager.end_of("T.1")
+    await steps(node, 99)
+    assert control(node) == {}
+
+
+async def test_an_update_that_knows_no_milestone_changes_none(node: Node) -> None:
+    await start(node, 3)
+    await steps(node, 2)
+    await node.manager.command(update(None, seconds=600.0))
+    record = Path(node.records.record_file("T.1"))
+    await eventually(lambda: json.loads(record.read_text())["launch"]["max_duration_seconds"] == 600)
+    assert control(node) == {"milestone": 3}
+    assert len(node.output("T.1").splitlines()) == 2
+
+
+async def test_a_stop_ends_the_wait_and_takes_the_place_of_the_milestone(node: Node) -> None:
+    await start(node, 3)
+    await steps(node, 2)
+    stop = Cancel("T.1", "token of T.1", request="pause", reason="waits in rung 1", save_seconds=60.0)
+    await node.manager.command(stop)
+    await steps(node, 4)
+    assert node.output("T.1").splitlines()[-2:] == ["3", "pause waits in rung 1"]
+    await node.manager.command(update(9), update(NO_MILESTONE), node.launch("U.1", "true"))
+    await node.manager.end_of("U.1")
+    assert control(node)["stop"] is True
+    (node.job_directory("T.1") / "output" / "go").touch()
+    await node.manager.end_of("T.1")
+
+
+async def test_a_job_without_a_milestone_has_no_control_file(node: Node) -> None:
+    await start(node, None)
+    await node.manager.end_of("T.1")
+    assert not (node.job_directory("T.1") / "control.json").exists()
+
+
+async def test_a_trial_waits_on_while_its_keeper_is_replaced(node: Node) -> None:
+    await start(node, 3)
+    await steps(node, 2)
+    await node.manager.command(update(6))
+    await steps(node, 5)
+    await node.kill()
+    await node.manager.forget_session()
+    await node.start()
+    assert control(node) == {"milestone": 6}
+    await node.manager.command(update(8))
+    await steps(node, 7)
