@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.disks import Disk, ext4_disk
+from fakes.disks import Disk
 from fakes.keeper_node import Node, eventually, kill_and_wait, open_node
 
 from proctor.trial_keeper.protocol import EndReason, Launch, Update
@@ -135,14 +135,13 @@ class Scene:
 
 
 @pytest.fixture
-async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
+async def scene(disk: Disk, tmp_path: Path) -> AsyncIterator[Scene]:
     ledgers, sockets = tmp_path / "ledgers", tmp_path / "sockets"
     ledgers.mkdir()
     sockets.mkdir()
-    with ext4_disk(tmp_path, megabytes=16) as disk:
-        async with open_node(disk.folder / "node", manager_directory=sockets) as node:
-            yield Scene(node, disk, ledgers)
-            disk.free()
+    async with open_node(disk.folder / "node", manager_directory=sockets) as node:
+        yield Scene(node, disk, ledgers)
+        disk.free()
 
 
 async def test_what_a_trial_reports_on_a_full_disk_is_stored_or_said_to_be_lost(scene: Scene) -> None:

@@ -1,11 +1,9 @@
 """A disk that has room but no inodes is called by its name, so that no user looks for bytes to free."""
 
 import sqlite3
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from fakes.disks import Disk, ext4_disk
+from fakes.disks import Disk
 
 from proctor.manager.app import prepare
 from proctor.manager.process.instance import StartError
@@ -16,11 +14,9 @@ from proctor.manager.store.errors import DatabaseUnusable
 SENTENCE = "no inodes left.*; remove some files"
 
 
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Disk]:
-    with ext4_disk(tmp_path, megabytes=16, inodes=64) as made:
-        made.fill_inodes()
-        yield made
+@pytest.fixture(autouse=True)
+def _without_inodes(disk: Disk) -> None:
+    disk.fill_inodes()
 
 
 def test_a_home_that_cannot_be_made_says_so(disk: Disk) -> None:

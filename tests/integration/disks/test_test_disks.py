@@ -2,17 +2,10 @@
 
 import errno
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fakes.disks import Disk, ext4_disk, mounted
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Disk]:
-    with ext4_disk(tmp_path, megabytes=16, inodes=256) as made:
-        yield made
+from fakes.disks import Disk, mounted
 
 
 def test_a_full_disk_takes_nothing_until_it_is_freed(disk: Disk) -> None:

@@ -1,12 +1,11 @@
 """The disk that holds the home is full for a while: nothing new begins, every view says why, and nothing is lost."""
 
 import json
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.disks import Disk
 from fakes.real_manager import real_manager
 
 from proctor.sdk.protocol import RESERVE_FILE
@@ -55,40 +54,6 @@ PATIENT = "PROCTOR_REPORT_WAIT_SECONDS=600"
 SHOWN = "no new trials are started: "
 
 
-class Disk:
-    """A small file system."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._ballast = folder / "ballast"
-
-    def fill(self) -> None:
-        """Take every byte that is left."""
-        with open(self._ballast, "ab", buffering=0) as file:
-            for size in (65536, 4096, 1):
-                try:
-                    while file.write(b"x" * size) == size:
-                        pass
-                except OSError:
-                    continue
-
-    def free(self) -> None:
-        """Give everything back."""
-        self._ballast.unlink()
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Disk]:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(folder)]
-    mounted = subprocess.run(command, capture_output=True, text=True, check=False)
-    if mounted.returncode != 0:
-        pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr.strip()}")
-    yield Disk(folder)
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
 def entries(ledgers: Path, trial: dict[str, Any]) -> list[list[Any]]:
     """What the trial says it has reported."""
     return [json.loads(line) for line in (ledgers / str(trial["id"])).read_text().splitlines()]
@@ -122,11 +87,16 @@ def test_a_full_disk_stops_nothing_that_runs_and_loses_nothing(disk: Disk, tmp_p
             "the manager to see that its disk is full",
         )
         assert "SQLITE_FULL" in trouble or "SQLITE_IOERR" in trouble
+
+        def is_held_back() -> dict[str, Any] | None:
+            shown = manager.client.experiment(experiment)
+            return shown if shown["reason"].startswith(SHOWN) else None
+
+        shown = manager.until(is_held_back, "the experiment to start no new trials")
+        assert shown["status"] == "RUNNING"
         # The room that the first trial has freed may have sufficed to begin the third, but not to run it.
         begun = [trial["id"] for trial in manager.trials(experiment)]
         assert begun[:2] == [first["id"], second["id"]]
-        shown = manager.client.experiment(experiment)
-        assert (shown["status"], shown["reason"][: len(SHOWN)]) == ("RUNNING", SHOWN)
         assert "free some space" in shown["reason"] or "check the disk" in shown["reason"]
         assert SHOWN in manager.command_line("experiment", "list")
         before = beats(ledgers, second)

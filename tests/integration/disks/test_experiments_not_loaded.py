@@ -1,4 +1,4 @@
-"""A manager that starts while the disk of an experiment is full or away leaves its trials alone, and loses nothing."""
+"""No experiment begins while its disk is full; a manager that starts while it is full or away leaves trials alone."""
 
 import os
 import subprocess
@@ -12,19 +12,13 @@ import pytest
 from chaos import audit
 from chaos.harness import EXPERIMENT_ID, TRIAL_SCRIPT, House, house
 from chaos.processes import Kind, find
-from fakes.disks import Disk, ext4_disk
+from fakes.disks import Disk
 
-from proctor.sdk.client.errors import ProblemError
+from proctor.sdk.client.errors import NotFound, ProblemError
 
 pytestmark = pytest.mark.slow
 
 NOT_LOADED = "not loaded: "
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Disk]:
-    with ext4_disk(tmp_path) as made:
-        yield made
 
 
 def config(built: House, folder: Path, *options: object, steps: int = 6, seconds: float = 0.6) -> Mapping[str, Any]:
@@ -77,12 +71,29 @@ def command_line(built: House, *words: str) -> str:
     return done.stdout
 
 
-def test_trials_of_an_experiment_whose_disk_is_full_at_the_start_go_on_and_lose_nothing(
+def check_a_create_is_refused(built: House, wanted: Mapping[str, Any], work: Path) -> None:
+    """On a full disk, and that it leaves nothing."""
+    with pytest.raises(ProblemError, match="cannot write the experiment's folder") as refused:
+        built.ask_once(
+            lambda client: client.create_experiment(wanted, directory=TRIAL_SCRIPT.parent, experiment_id=EXPERIMENT_ID)
+        )
+    assert refused.value.status_code == 503
+    assert list(work.iterdir()) == []
+    with pytest.raises(NotFound):
+        built.ask_once(lambda client: client.experiment(EXPERIMENT_ID))
+
+
+def test_no_experiment_begins_on_a_full_disk_and_one_that_finds_it_full_goes_on_and_loses_nothing(
     disk: Disk, tmp_path: Path
 ) -> None:
     work, gate = disk.folder / "work", tmp_path / "gate"
+    work.mkdir()
     with house(tmp_path) as built:
-        built.create(config(built, work, "--gate", gate, 2))
+        wanted = config(built, work, "--gate", gate, 2)
+        disk.fill()
+        check_a_create_is_refused(built, wanted, work)
+        disk.free()
+        built.create(wanted)
         wait_for_reports(built, 2)
         before = processes(built)
         built.end_manager()
@@ -102,7 +113,7 @@ def test_trials_of_an_experiment_whose_disk_is_full_at_the_start_go_on_and_lose_
         built.wait_until_done()
         built.shut_down()
     assert len(before) == 2
-    audit.check(audit.Ending.read(built.home, built.ledgers, work / EXPERIMENT_ID), trials=2)
+    audit.check(audit.Ending.read(built.home, built.ledgers), trials=2)
 
 
 class Mount:
@@ -164,7 +175,7 @@ def stop_while_away(mount: Mount, tmp_path: Path) -> tuple[audit.Ending, str, st
         built.ask(lambda client: client.resume_experiment(EXPERIMENT_ID))
         built.wait_until_done()
         built.shut_down()
-    return audit.Ending.read(built.home, built.ledgers, work / EXPERIMENT_ID), first, second
+    return audit.Ending.read(built.home, built.ledgers), first, second
 
 
 def test_trials_of_an_experiment_whose_disk_is_away_can_be_stopped_and_run_when_it_is_back(

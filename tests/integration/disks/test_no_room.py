@@ -1,12 +1,11 @@
 """A disk without room for new trials: they wait, uncharged and with the reason, and continue without help."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.disks import Disk, ext4_disk
+from fakes.disks import Disk
 from fakes.real_manager import RealManager, real_manager
 
 pytestmark = pytest.mark.slow
@@ -21,12 +20,6 @@ while not os.path.exists(os.path.join(sys.argv[1], "gate-%d" % number)):
     time.sleep(0.05)
 proctor.report_final_result(float(number))
 """
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Disk]:
-    with ext4_disk(tmp_path, megabytes=32, inodes=512) as made:
-        yield made
 
 
 @pytest.mark.parametrize("place", ["home", "experiment"])
