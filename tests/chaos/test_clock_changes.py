@@ -20,6 +20,7 @@ time.time = wrong_time
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_retry_comes_soon_when_the_clock_was_set_back_also_after_a_restart(tmp_path: Path) -> None:
     wrong_by = tmp_path / "wrong_by"
     wrong_by.write_text("0")

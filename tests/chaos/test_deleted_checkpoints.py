@@ -10,7 +10,7 @@ from chaos import audit, places
 from chaos.harness import EXPERIMENT_ID, House, house
 from chaos.places import listed
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 STEPS = 5
 VALUES = (0.1, 0.9, 0.3, 0.2, 0.4)

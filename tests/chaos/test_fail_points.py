@@ -64,6 +64,7 @@ def test_the_experiment_passes_every_fail_point(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("rounds", [1, *in_chaos([12])])
 @pytest.mark.parametrize("life", LIVES)
 def test_deaths_at_one_place_after_another_change_nothing(life: str, rounds: int, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from chaos.processes import Kind, find
 
 from proctor.sdk.client import Client
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 LONG = (60.0, 60.0)
 SHORT = (0.05, 0.1)

@@ -8,7 +8,7 @@ import pytest
 from chaos import flooding_trial
 from chaos.harness import EXPERIMENT_ID, House, house
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 FLOODS = 2
 

@@ -11,7 +11,7 @@ from chaos import audit
 from chaos.harness import EXPERIMENT_ID, TRIAL_SCRIPT, House, house
 from chaos.processes import Kind, find
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 MOST = 110
 USERS_LIMIT = 250

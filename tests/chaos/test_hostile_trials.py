@@ -8,7 +8,7 @@ from chaos import audit
 from chaos.harness import EXPERIMENT_ID, house
 from chaos.hostile_trial import MANNERS
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 SCRIPT = Path(__file__).with_name("hostile_trial.py")
 

@@ -85,6 +85,7 @@ def end_reasons(built: House) -> list[list[str]]:
     [["manager.job_keeper.start.after"], *in_chaos([listed(places.OF_A_JOB_KEEPER)])],
     ids=["once", "everywhere"],
 )
+@pytest.mark.thorough
 def test_each_trial_runs_once_and_its_files_arrive_when_the_manager_dies_while_it_serves_a_keeper(
     armed: list[str], tmp_path: Path
 ) -> None:
@@ -103,6 +104,7 @@ def test_each_trial_runs_once_and_its_files_arrive_when_the_manager_dies_while_i
     audit.check_nothing_left(ending)
 
 
+@pytest.mark.thorough
 def test_a_stop_that_is_cut_off_leaves_nothing_on_the_platform(tmp_path: Path) -> None:
     begun = tmp_path / "begun"
     with pod_house(tmp_path, "manager.job_keeper.stop.before", "manager.clean_up.before") as (built, platform):

@@ -136,6 +136,7 @@ def kill_one(built: House, user: User, kind: Kind, delay_seconds: float) -> Foun
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_trial_that_is_paused_before_its_launch_was_written_down_runs_when_it_is_resumed(tmp_path: Path) -> None:
     with house(tmp_path) as built:
         built.wait_for(
@@ -175,6 +176,7 @@ MANY = {"trials": 20, "kills": 40, "seconds": (4.0, 12.0)}
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize(("plan", "seed"), [(FEW, 3), *in_chaos((MANY, seed) for seed in range(200, 206))])
 def test_kills_while_trials_are_paused_resumed_and_cloned_lose_nothing(
     plan: dict[str, Any], seed: int, tmp_path: Path

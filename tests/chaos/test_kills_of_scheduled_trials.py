@@ -123,6 +123,7 @@ MANY = {"trials": 8, "kills": 30, "seconds": (4.0, 12.0)}
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize(("plan", "seed"), [(FEW, 5), *in_chaos((MANY, seed) for seed in range(300, 306))])
 def test_kills_while_a_population_is_paused_and_cloned_lose_nothing(
     plan: dict[str, Any], seed: int, tmp_path: Path

@@ -89,6 +89,7 @@ LOSSES: Mapping[Callable[[Path], None], str] = {
 }
 
 
+@pytest.mark.thorough
 def test_no_loss_of_the_control_database_ends_a_trial_and_all_goes_on_when_it_is_restored(tmp_path: Path) -> None:
     copies = tmp_path / "copies"
     copies.mkdir()

@@ -196,6 +196,7 @@ def many(seed: int) -> Plan:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("plan", [few(), *in_chaos(map(many, range(200, 205)))])
 def test_no_power_cut_leaves_an_unusable_home(plan: Plan, tmp_path: Path) -> None:
     run_and_cut(tmp_path, plan)

@@ -16,6 +16,7 @@ from proctor.trial_keeper.settings import default_lock_folder
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.thorough,
     pytest.mark.skipif(find_compiler() is None, reason="no C compiler here to build the fake NVML library"),
 ]
 

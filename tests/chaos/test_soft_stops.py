@@ -10,7 +10,7 @@ from chaos.harness import EXPERIMENT_ID, House, house
 from chaos.places import listed
 from chaos.processes import Kind, find
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 SAVING_TRIAL = Path(__file__).with_name("saving_trial.py")
 

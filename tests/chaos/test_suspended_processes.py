@@ -13,7 +13,7 @@ import pytest
 from chaos.harness import EXPERIMENT_ID, House, house
 from chaos.processes import Found, Kind, find
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 SCRIPT = """\
 import os, sys, time

@@ -131,7 +131,10 @@ async def kill_thrice(manager: Manager, experiment_id: str) -> None:
         await asyncio.sleep(0)
 
 
-@pytest.mark.parametrize("tuner", ["Random", "TPE", "Evolution", "GridSearch"])
+@pytest.mark.parametrize(
+    "tuner",
+    ["TPE", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("Random", "Evolution", "GridSearch"))],
+)
 async def test_a_killed_dispatcher_suggests_what_it_would_have_suggested(tmp_path: Path, tuner: str) -> None:
     settings = config(tuner={"name": tuner}, assessor={"name": "Medianstop"})
     calm, expected = await run(Home(tmp_path / "a" / "home"), settings, leave_alone)

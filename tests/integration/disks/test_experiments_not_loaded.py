@@ -16,7 +16,7 @@ from fakes.disks import Disk
 
 from proctor.sdk.client.errors import NotFound, ProblemError
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 NOT_LOADED = "not loaded: "
 

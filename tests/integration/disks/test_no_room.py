@@ -8,7 +8,7 @@ import pytest
 from fakes.disks import Disk
 from fakes.real_manager import RealManager, real_manager
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 TRIAL = """\
 import os, sys, time

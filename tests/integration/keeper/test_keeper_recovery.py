@@ -420,6 +420,7 @@ async def _start_whole(node: Node) -> None:
 @pytest.mark.parametrize(
     "places", [STARTING, ENDING, STOPPING, WITHOUT_REAPER], ids=["starting", "ending", "stopping", "without reaper"]
 )
+@pytest.mark.thorough
 async def test_a_kill_at_any_place_changes_nothing_but_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, places: list[str]
 ) -> None:
