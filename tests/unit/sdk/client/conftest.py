@@ -4,18 +4,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fakes.served_manager import ServedManager
+from fakes.rest import FakeRest
 
 from proctor.sdk.client import Client
 
 
 @pytest.fixture
-def served(tmp_path: Path) -> Iterator[ServedManager]:
-    with ServedManager(tmp_path / "home") as manager:
+def rest(tmp_path: Path) -> Iterator[FakeRest]:
+    with FakeRest(tmp_path / "home") as manager:
         yield manager
 
 
 @pytest.fixture
-def client(served: ServedManager) -> Iterator[Client]:
-    with Client(home=served.home) as found:
+def client(rest: FakeRest) -> Iterator[Client]:
+    with Client(home=rest.home) as found:
         yield found
