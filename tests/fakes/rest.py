@@ -71,8 +71,6 @@ class FakeRest(NodesOfRest):
         self._events: list[Row] = []
         self._changed = threading.Condition()
         self._closing = False
-        self.drop_streams = 0
-        """So many streams of changes end right after their next event."""
 
     def __enter__(self) -> Self:
         handler = type("Handler", (_Handler,), {"rest": self})
@@ -493,14 +491,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(f"retry: 1000\n: from {position}\n\n".encode())
             self.wfile.flush()
             while (found := rest.events_after(position, query.get("experiment_id"))) is not None:
-                for row in found[:1] if rest.drop_streams else found:
+                for row in found:
                     text = f"id: {row['id']}\nevent: {row['kind']}\ndata: {json.dumps(row)}\n\n"
                     self.wfile.write(text.encode())
                     position = row["id"]
                 self.wfile.flush()
-                if rest.drop_streams:
-                    rest.drop_streams -= 1
-                    return
         except (BrokenPipeError, ConnectionResetError):  # the client has gone
             return
 

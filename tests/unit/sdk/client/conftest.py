@@ -2,20 +2,37 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from fakes.rest import FakeRest
+from fakes.served_manager import ServedManager
 
 from proctor.sdk.client import Client
 
 
+@pytest.fixture(autouse=True)
+def close_clients(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Close what experiments have opened; it stays open as long as they are there."""
+    made: list[Client] = []
+    begin = Client.__init__
+
+    def note(client: Client, *arguments: Any, **options: Any) -> None:
+        begin(client, *arguments, **options)
+        made.append(client)
+
+    monkeypatch.setattr(Client, "__init__", note)
+    yield
+    for client in made:
+        client.close()
+
+
 @pytest.fixture
-def rest(tmp_path: Path) -> Iterator[FakeRest]:
-    with FakeRest(tmp_path / "home") as manager:
+def served(tmp_path: Path) -> Iterator[ServedManager]:
+    with ServedManager(tmp_path / "home") as manager:
         yield manager
 
 
 @pytest.fixture
-def client(rest: FakeRest) -> Iterator[Client]:
-    with Client(home=rest.home) as found:
+def client(served: ServedManager) -> Iterator[Client]:
+    with Client(home=served.home) as found:
         yield found

@@ -2,40 +2,45 @@
 
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
-from fakes.rest import TOKEN, FakeRest
+from fakes.served_manager import TOKEN, ServedManager
 
 from proctor.manager.settings import Home
 from proctor.sdk.client import Client
 from proctor.sdk.client import errors as client_errors
 from proctor.sdk.client.home import find_home
+from proctor.sdk.client.transport import PAGE_SIZE
 
 
-def test_it_finds_the_manager_of_its_home(rest: FakeRest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PROCTOR_HOME", str(rest.home))
+def test_it_finds_the_manager_of_its_home(served: ServedManager, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PROCTOR_HOME", str(served.home))
     with Client() as client:
-        assert (client.url, client.token) == (rest.url, TOKEN)
-        assert client.version()["home"] == str(rest.home)
+        assert (client.url, client.token) == (served.url, TOKEN)
+        assert client.version()["home"] == str(served.home)
 
 
-def test_url_and_token_come_from_the_environment(rest: FakeRest, monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
-    monkeypatch.setenv("PROCTOR_URL", rest.url + "/")
+def test_url_and_token_come_from_the_environment(
+    served: ServedManager, monkeypatch: pytest.MonkeyPatch, tmp_path
+) -> None:
+    monkeypatch.setenv("PROCTOR_URL", served.url + "/")
     monkeypatch.setenv("PROCTOR_TOKEN", TOKEN)
     with Client(home=tmp_path / "elsewhere") as client:
         assert client.version()["api"] == "v1"
 
 
-def test_both_sides_agree_on_the_home(rest: FakeRest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_sides_agree_on_the_home(served: ServedManager, monkeypatch: pytest.MonkeyPatch) -> None:
     for value in ("/somewhere/else", "~/mine", "relative"):
         monkeypatch.setenv("PROCTOR_HOME", value)
         assert find_home() == Home.find().path
     monkeypatch.delenv("PROCTOR_HOME")
     assert find_home() == Home.find().path
-    home = Home.find(rest.home)
+    home = Home.find(served.home)
     assert {home.manager_file.name, home.token_file.name} == {"manager.json", "token"}
-    assert home.incoming_directory == rest.home / "incoming"
+    assert home.incoming_directory == served.home / "incoming"
 
 
 def test_a_home_without_a_manager_is_told_what_to_do(tmp_path: Path) -> None:
@@ -49,19 +54,16 @@ def test_a_damaged_address_is_no_manager(tmp_path: Path) -> None:
         Client(home=tmp_path)
 
 
-def test_lists_follow_all_pages(rest: FakeRest, client: Client) -> None:
-    rest.add_experiment("e")
-    for number in range(10):
-        rest.add_trial("e", f"t{number}")
-    assert [row["id"] for row in client.trials("e")] == [f"t{number}" for number in range(10)]
+def test_lists_follow_all_pages(served: ServedManager, client: Client) -> None:
+    served.add_experiment(trials=[{}] * (PAGE_SIZE + 1))
+    assert [row["sequence_id"] for row in client.trials("e")] == list(range(PAGE_SIZE + 1))
+    assert len(served.requests("GET")) == 2
 
 
-def test_pages_are_asked_for_only_when_they_are_read(rest: FakeRest, client: Client) -> None:
-    rest.add_experiment("e")
-    for number in range(10):
-        rest.add_trial("e", f"t{number}")
+def test_pages_are_asked_for_only_when_they_are_read(served: ServedManager, client: Client) -> None:
+    served.add_experiment(trials=[{}] * (PAGE_SIZE + 1))
     next(client.trials("e"))
-    assert len(rest.requests("GET")) == 1
+    assert len(served.requests("GET")) == 1
 
 
 @pytest.mark.parametrize(
@@ -97,22 +99,36 @@ def test_every_problem_is_one_line() -> None:
     assert client_errors.problem_error(422, document, "").problems == ("e.yml:3:1: seed: expected a number", "also")
 
 
-def test_something_else_on_the_port_is_no_manager(rest: FakeRest, client: Client, monkeypatch) -> None:
-    monkeypatch.setattr(rest, "answer", lambda *_: b"hello")
-    with pytest.raises(client_errors.ManagerUnreachable, match="does not respond like a Proctor manager"):
-        client.version()
+def test_something_else_on_the_port_is_no_manager() -> None:
+    class Stranger(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", "5")
+            self.end_headers()
+            self.wfile.write(b"hello")
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Say nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Stranger) as server:
+        answering = threading.Thread(target=server.handle_request)
+        answering.start()
+        with Client(f"http://127.0.0.1:{server.server_port}", TOKEN) as client:
+            with pytest.raises(client_errors.ManagerUnreachable, match="does not respond like a Proctor manager"):
+                client.version()
+        answering.join()
 
 
-def test_what_json_cannot_hold_is_refused_before_it_is_sent(rest: FakeRest, client: Client) -> None:
+def test_what_json_cannot_hold_is_refused_before_it_is_sent(served: ServedManager, client: Client) -> None:
     with pytest.raises(client_errors.BadInput):
         client.add_trial("e", {"lr": float("nan")})
-    assert not rest.asked
+    assert not served.asked
 
 
-def test_ids_cannot_break_out_of_their_path(rest: FakeRest, client: Client) -> None:
+def test_ids_cannot_break_out_of_their_path(served: ServedManager, client: Client) -> None:
     with pytest.raises(client_errors.NotFound):
         client.experiment("a/../../shutdown?x=1")
-    assert rest.asked == [("GET", "/experiments/a%2F..%2F..%2Fshutdown%3Fx%3D1", None)]
+    assert served.asked == [("GET", "/experiments/a%2F..%2F..%2Fshutdown%3Fx%3D1", None)]
 
 
 def test_importing_the_package_costs_no_http_library() -> None:
