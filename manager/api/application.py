@@ -7,7 +7,7 @@ time; who asks for it waits.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from importlib import import_module
 
@@ -25,14 +25,14 @@ from proctor.manager.api.routes.dashboard import PAGE_ROUTES, is_page
 log = logging.getLogger(__name__)
 
 MOST_USED = ("experiments:routes", "system:routes")
-"""What nearly every client asks for, and the page before all else."""
-MOST_USED_SECONDS = 1.0
-"""So long after the start they are loaded: before a person has the page open, and after the first command, which may
-be the only one."""
+"""What `create` and the page ask for first."""
+MOST_USED_MODULE = "proctor.manager.config.loading"
+"""What the engine imports with the first experiment."""
+MOST_USED_SECONDS = 0.1
+"""So long after the start they are loaded: whoever waits for the manager is told before, and prepares its request."""
 REST_SECONDS = 3.0
-"""So long after the start all else is loaded that was not asked for."""
-LATER_MODULES = ("proctor.manager.config.loading", "proctor.manager.engine.archive.importing")
-"""What the engine imports when it needs it."""
+"""So long after the start all else is loaded that was not asked for; many a manager is gone by then."""
+REST_MODULE = "proctor.manager.engine.archive.importing"
 
 BuildGroup = Callable[[RouteGroup, ApiContext], ASGIApp]
 
@@ -80,20 +80,24 @@ class Application:
             return self._groups[group]
 
     async def load_rest(self) -> None:
-        """Load what was not asked for, once the page is opened, or some seconds have passed: a request that comes later
-        does not wait for it, and a package that is replaced under a manager that runs does not mix with the old one."""
+        """Load what was not asked for: what is most used at once, all else after some seconds, or when the page is
+        opened. Requests that come later do not wait for it, and a package that is replaced under a manager that runs
+        is not mixed with the old one."""
         first = [group for location in MOST_USED for group in GROUPS if group.location == location]
         try:
-            for seconds, groups in ((MOST_USED_SECONDS, first), (REST_SECONDS - MOST_USED_SECONDS, GROUPS)):
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(seconds):
-                        await self._page_is_open.wait()
-                for group in groups:
-                    await self._built(group)
-            for module in LATER_MODULES:
-                await asyncio.to_thread(import_module, module)
+            await self._load(first, MOST_USED_MODULE, MOST_USED_SECONDS)
+            await self._load(GROUPS, REST_MODULE, REST_SECONDS - MOST_USED_SECONDS)
         except Exception:  # a request that needs what is missing tries again, and is told
             log.exception("not all parts of the API can be loaded", extra={"action": "api.load"})
+
+    async def _load(self, groups: Iterable[RouteGroup], module: str, seconds: float) -> None:
+        """Load groups and a module of the engine after so many seconds, or when the page is opened."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._page_is_open.wait()
+        for group in groups:
+            await self._built(group)
+        await asyncio.to_thread(import_module, module)
 
 
 def _light_application(context: ApiContext) -> Starlette:

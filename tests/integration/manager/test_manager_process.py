@@ -7,7 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from proctor.manager.events import KEPT_EVENTS
+from proctor.manager.process import daemon
 from proctor.manager.process.daemon import ManagerNotStarted, ensure_manager, manager_status, stop_manager
 from proctor.manager.process.instance import EXIT_CONFLICT, EXIT_FAILED, EXIT_USAGE
 from proctor.manager.settings import Home
@@ -92,6 +93,57 @@ def test_a_manager_in_a_container_is_told_everything_by_its_environment(
     headers = {"Authorization": "Bearer of-a-mounted-secret", "Host": "proctor-manager:8080"}
     assert httpx.get(f"{running.url}/api/v1/version", headers=headers).json()["home"] == str(home.path)
     assert httpx.get(f"http://127.0.0.1:{running.address.port}/api/v1/health").status_code == 200
+
+
+HELD_MANAGER = f"""#!{sys.executable}
+import sys
+from proctor.manager import __main__, app
+
+open_control = app.open_control
+
+async def open_when_let_go(home, *arguments, **options):
+    (home.path / "gate").read_bytes()
+    return await open_control(home, *arguments, **options)
+
+app.open_control = open_when_let_go
+sys.exit(__main__.main(sys.argv[sys.argv.index("proctor.manager") + 1 :]))
+"""
+"""A manager that is held, before it opens its database, until something is written into the pipe `gate`."""
+
+
+def test_a_manager_that_is_held_beyond_any_limit_says_what_it_does_until_it_serves(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home.prepare()
+    os.mkfifo(home.path / "gate")
+    program = tmp_path / "held-manager"
+    program.write_text(HELD_MANAGER)
+    program.chmod(0o700)
+    said: list[str] = []
+    clock = FastClock(lambda: said and "control database" in said[-1] and (home.path / "gate").write_bytes(b"go"))
+    monkeypatch.setattr(daemon.sys, "executable", str(program))
+    monkeypatch.setattr(daemon, "time", clock)
+    running = ensure_manager(home, report=said.append)
+    assert httpx.get(f"{running.url}/api/v1/health").json() == {"status": "ok", "reason": ""}
+    assert f"(pid {running.address.pid}, " in said[0]
+    assert any("opening and checking the control database" in text for text in said)
+
+
+class FastClock:
+    """Time for those who wait for a manager: a look takes 100 seconds; then `on_look` is called, until it is true."""
+
+    def __init__(self, on_look: Callable[[], object]) -> None:
+        self._on_look = on_look
+        self._is_done = False
+        self._now = 0.0
+
+    def monotonic(self) -> float:
+        return self._now
+
+    def sleep(self, seconds: float) -> None:
+        self._now += 100.0
+        time.sleep(0.01)
+        self._is_done = self._is_done or bool(self._on_look())
 
 
 def test_a_token_file_that_is_not_there_is_said(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,13 @@
 
 import asyncio
 import inspect
+import json
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -197,6 +199,11 @@ async def test_health_is_what_the_document_describes(api: Any, monkeypatch: pyte
         assert answer.content == described.model_dump_json().encode()
         assert Health.model_validate(answer.json()).status == ("degraded" if problem else "ok")
     assert (await api.anonymous.head("/api/v1/health")).headers["allow"] == "GET"
+
+
+async def test_the_document_is_served_as_it_is_committed(api: Any) -> None:
+    committed = (Path(__file__).parents[4] / "docs" / "openapi.json").read_text(encoding="utf-8")
+    assert json.dumps((await api.client.get("/api/v1/openapi.json")).json()) == json.dumps(json.loads(committed))
 
 
 def test_keepers_are_answered_without_the_web_framework() -> None:
