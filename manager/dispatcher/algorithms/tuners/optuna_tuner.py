@@ -150,6 +150,7 @@ class OptunaTuner(TunerAlgorithm):
         space = self._flat_space.space
         parameters = self._distinct.draw(rng, lambda: next(proposals, None) or space.sample(rng))
         if parameters is not known.parameters:
+            assert known.number is not None, "it was added when it was asked for"
             self._trials.end(known.number, None)
             known = _Known(parameters, self._flat_space.flatten(parameters))
             self._enter(known)

@@ -55,6 +55,7 @@ def test_axes_are_drawn_as_optunas_random_sampler_draws_them(found: list[FlatAxi
         assert type(drawn) is (float if axis.size == 0 and not axis.whole else int)
 
 
+@pytest.mark.filterwarnings("ignore:overflow encountered in subtract")
 def test_a_range_that_no_number_holds_is_refused_as_by_optuna() -> None:
     axis = FlatAxis("x", low=-1e308, high=1e308)
     with pytest.raises(OverflowError) as by_optuna:
