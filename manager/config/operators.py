@@ -13,7 +13,6 @@ from proctor.manager.config.errors import ConfigReport, KeyPath, written_path
 from proctor.manager.config.key_names import folded, nearest
 from proctor.manager.config.platforms import PLATFORMS, Availability, plug_in_platforms
 from proctor.manager.config.tree import Member, TreeNode, describe, plain, walk
-from proctor.training_services.errors import BrokenPlatform
 
 
 @dataclass(frozen=True)
@@ -118,6 +117,8 @@ def convert_operators(root: TreeNode, report: ConfigReport) -> TreeNode:
 
 
 def _is_plug_in(name: str) -> bool:
+    from proctor.training_services.errors import BrokenPlatform  # it imports the whole protocol of keepers
+
     try:
         return name in plug_in_platforms()
     except BrokenPlatform:

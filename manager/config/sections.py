@@ -30,7 +30,6 @@ from proctor.manager.config.platforms import (
 from proctor.manager.config.tree import Member, TreeNode, describe, find, plain
 from proctor.manager.config.validation import all_finite
 from proctor.manager.dispatcher.algorithms.catalog import ASSESSOR, KINDS, TRIAL_SCHEDULER, TUNER
-from proctor.training_services.errors import BrokenPlatform
 
 if TYPE_CHECKING:
     from proctor.sdk.space import SearchSpace
@@ -269,6 +268,8 @@ def _platform(member: Member, report: ConfigReport) -> Platform | None:
 
 def _other_platform(member: Member, refused: Platform | None, report: ConfigReport) -> Platform | None:
     """The platform of an installed package, if the section names one. `refused` is one of ours of that name."""
+    from proctor.training_services.errors import BrokenPlatform  # it imports the whole protocol of keepers
+
     section = member.node
     named = section.get("platform")
     try:
