@@ -86,12 +86,17 @@ def play(
 
 def played(act: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     """A test that is a scene; it gets the scene first, and then what else it asks for."""
-    asked = list(inspect.signature(act).parameters.values())[1:]
 
     @wraps(act)
     def test(tmp_path: Path, **given: Any) -> None:
         play(tmp_path, partial(act, **given))
 
+    return declared(test, act, skipped=1)
+
+
+def declared(test: Callable[..., None], act: Callable[..., Awaitable[None]], *, skipped: int) -> Callable[..., None]:
+    """A test that asks for a folder, and for what `act` asks for after so many parameters."""
+    asked = list(inspect.signature(act).parameters.values())[skipped:]
     parameters = [inspect.Parameter("tmp_path", inspect.Parameter.POSITIONAL_OR_KEYWORD), *asked]
     test.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return test

@@ -4,12 +4,13 @@ user has them collected, or their experiment is deleted."""
 import asyncio
 import shutil
 from collections.abc import Awaitable, Callable
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fakes.fake_connection import FakeMachine
-from fakes.provider_scene import DAY, Scene, play
+from fakes.provider_scene import DAY, Scene, declared, play
 from fakes.remote_nodes import FakeKeeper
 
 from proctor.training_services.errors import CollectionFailed, KeeperUnavailable, NodeInUse, UnknownNode
@@ -152,123 +153,111 @@ def stay(folder: Path, act: Act, *, ready: bool = True) -> None:
     play(folder, main)
 
 
-Play = Callable[..., None]
-"""Runs the rest of a scene."""
+async def nothing(scene: Scene, coast: Coast) -> None:
+    """Nothing has happened yet."""
 
 
-@pytest.fixture
-def connected(tmp_path: Path) -> Play:
-    """A scene in which E1 has a file on the machine and uses it."""
-
-    def run(act: Act = _do_nothing) -> None:
-        async def begin(scene: Scene, coast: Coast) -> None:
-            coast.write("E1")
-            scene.claim(NODE)
-            await scene.until_status(NODE, "CONNECTED")
-            await act(scene, coast)
-
-        stay(tmp_path, begin)
-
-    return run
+async def connected(scene: Scene, coast: Coast) -> None:
+    """E1 has a file on the machine and uses it."""
+    coast.write("E1")
+    scene.claim(NODE)
+    await scene.until_status(NODE, "CONNECTED")
 
 
-@pytest.fixture
-def released(tmp_path: Path) -> Play:
-    """A scene in which E1 has a file on the machine, and has released it while it was away."""
-
-    def run(act: Act = _do_nothing) -> None:
-        async def begin(scene: Scene, coast: Coast) -> None:
-            coast.write("E1")
-            await coast.release_while_away("E1")
-            await act(scene, coast)
-
-        stay(tmp_path, begin)
-
-    return run
+async def released(scene: Scene, coast: Coast) -> None:
+    """E1 has a file on the machine, and has released it while it was away."""
+    coast.write("E1")
+    await coast.release_while_away("E1")
 
 
-async def _do_nothing(scene: Scene, coast: Coast) -> None:
-    """For scenes that are over when they have begun."""
+def after(begin: Act) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
+    """A test that is a scene with a coast, after this has happened; it gets both first, and then what else it asks
+    for."""
+
+    def decorate(act: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+        @wraps(act)
+        def test(tmp_path: Path, **given: Any) -> None:
+            async def begin_and_act(scene: Scene, coast: Coast) -> None:
+                await begin(scene, coast)
+                await act(scene, coast, **given)
+
+            stay(tmp_path, begin_and_act)
+
+        return declared(test, act, skipped=2)
+
+    return decorate
 
 
-def test_files_of_a_machine_that_was_away_stay_there_until_they_are_collected(tmp_path: Path) -> None:
-    async def act(scene: Scene, coast: Coast) -> None:
-        coast.write("E1", "E2")
-        await coast.release_while_away("E1", "E2")
-        first, second = scene.provider.uncollected()
-        assert (first.experiment_id, second.experiment_id, first.node_id) == ("E1", "E2", NODE)
-        assert first.place == "on gpu-1 in ~/.proctor/nodes/m1-gpu-1/experiments/E1"
-        assert first.why == "the machine is unreachable: it does not answer"
-        await coast.come_back("E1", "E2")
-        assert coast.commands == ["stop"]  # its jobs are ended
-        await asyncio.sleep(DAY / 2)
-        assert not coast.here("E1").exists()
-        collection = await coast.collect("E1")
-        assert (collection.problem, collection.files, collection.total_files) == ("", 1, 1)
-        assert collection.bytes == collection.total_bytes == len("made by E1")
-        assert not coast.there("E1").exists()
-        await scene.until_status(NODE, "RELEASED", ARE_THERE.format("E2"))
-        assert (await coast.collect("E2")).problem == ""
-        await coast.until_left()
-        for experiment in ("E1", "E2"):
-            assert (coast.here(experiment) / "model").read_text() == f"made by {experiment}"
-            assert CollectionNote.read(coast.here(experiment)).left == ()
-
-    stay(tmp_path, act)
+@after(nothing)
+async def test_files_of_a_machine_that_was_away_stay_there_until_they_are_collected(scene: Scene, coast: Coast) -> None:
+    coast.write("E1", "E2")
+    await coast.release_while_away("E1", "E2")
+    first, second = scene.provider.uncollected()
+    assert (first.experiment_id, second.experiment_id, first.node_id) == ("E1", "E2", NODE)
+    assert first.place == "on gpu-1 in ~/.proctor/nodes/m1-gpu-1/experiments/E1"
+    assert first.why == "the machine is unreachable: it does not answer"
+    await coast.come_back("E1", "E2")
+    assert coast.commands == ["stop"]  # its jobs are ended
+    await asyncio.sleep(DAY / 2)
+    assert not coast.here("E1").exists()
+    collection = await coast.collect("E1")
+    assert (collection.problem, collection.files, collection.total_files) == ("", 1, 1)
+    assert collection.bytes == collection.total_bytes == len("made by E1")
+    assert not coast.there("E1").exists()
+    await scene.until_status(NODE, "RELEASED", ARE_THERE.format("E2"))
+    assert (await coast.collect("E2")).problem == ""
+    await coast.until_left()
+    for experiment in ("E1", "E2"):
+        assert (coast.here(experiment) / "model").read_text() == f"made by {experiment}"
+        assert CollectionNote.read(coast.here(experiment)).left == ()
 
 
-def test_a_connected_machine_is_cleaned_when_its_files_were_collected(connected: Play) -> None:
-    async def act(scene: Scene, coast: Coast) -> None:
-        await scene.provider.release("E1")
-        await coast.until_left()
-        assert (coast.here("E1") / "model").read_text() == "made by E1"
-
-    connected(act)
+@after(connected)
+async def test_a_connected_machine_is_cleaned_when_its_files_were_collected(scene: Scene, coast: Coast) -> None:
+    await scene.provider.release("E1")
+    await coast.until_left()
+    assert (coast.here("E1") / "model").read_text() == "made by E1"
 
 
-def test_a_machine_that_is_away_for_a_moment_only_is_waited_for(tmp_path: Path) -> None:
-    async def act(scene: Scene, coast: Coast) -> None:
-        coast.write("E1")
-        coast.session_ends = True
-        scene.claim(NODE)
-        await scene.until_status(NODE, "CONNECTED")
-        await scene.provider.release("E1")
-        await coast.until_left()
-        assert (coast.here("E1") / "model").read_text() == "made by E1"
-
-    stay(tmp_path, act)
+@after(nothing)
+async def test_a_machine_that_is_away_for_a_moment_only_is_waited_for(scene: Scene, coast: Coast) -> None:
+    coast.write("E1")
+    coast.session_ends = True
+    scene.claim(NODE)
+    await scene.until_status(NODE, "CONNECTED")
+    await scene.provider.release("E1")
+    await coast.until_left()
+    assert (coast.here("E1") / "model").read_text() == "made by E1"
 
 
-def test_files_that_are_known_to_be_there_only_are_named(tmp_path: Path) -> None:
-    async def act(scene: Scene, coast: Coast) -> None:
-        coast.write("E1")
-        large = [FileFacts("output/model", 5_000_000), FileFacts("output/other", 6_000_000)]
-        CollectionNote().with_left(large, NODE).write(coast.here("E1"))
-        CollectionNote().with_left(large, "another").write(coast.here("E1").with_name("2"))
-        await coast.release_while_away("E1")
-        [left] = scene.provider.uncollected()
-        assert left.why == (
-            "the machine is unreachable: it does not answer; known are 2 files (0-T/jobs/1/output/model, "
-            "0-T/jobs/1/output/other)"
-        )
-
-    stay(tmp_path, act)
+@after(nothing)
+async def test_files_that_are_known_to_be_there_only_are_named(scene: Scene, coast: Coast) -> None:
+    coast.write("E1")
+    large = [FileFacts("output/model", 5_000_000), FileFacts("output/other", 6_000_000)]
+    CollectionNote().with_left(large, NODE).write(coast.here("E1"))
+    CollectionNote().with_left(large, "another").write(coast.here("E1").with_name("2"))
+    await coast.release_while_away("E1")
+    [left] = scene.provider.uncollected()
+    assert left.why == (
+        "the machine is unreachable: it does not answer; known are 2 files (0-T/jobs/1/output/model, "
+        "0-T/jobs/1/output/other)"
+    )
 
 
-def test_files_that_stay_are_known_to_the_next_manager_and_collected_by_it(released: Play, tmp_path: Path) -> None:
+def test_files_that_stay_are_known_to_the_next_manager_and_collected_by_it(tmp_path: Path) -> None:
     async def collect(scene: Scene, coast: Coast) -> None:
         await coast.come_back("E1")
         await coast.collect("E1")
         await coast.until_left()
         assert (coast.here("E1") / "model").read_text() == "made by E1"
 
-    released()
+    stay(tmp_path, released)
     [record] = read_records(tmp_path / "nodes")
     assert [claim.experiment_id for claim in record.uncollected] == ["E1"]
     stay(tmp_path, collect)
 
 
-def test_a_clean_up_that_the_next_manager_repeats_collects_the_files(connected: Play, tmp_path: Path) -> None:
+def test_a_clean_up_that_the_next_manager_repeats_collects_the_files(tmp_path: Path) -> None:
     async def release(scene: Scene, coast: Coast) -> None:
         scene.provider.hold("E1")
         await scene.hub.mark_reattached()
@@ -276,11 +265,11 @@ def test_a_clean_up_that_the_next_manager_repeats_collects_the_files(connected: 
         await coast.until_left()
         assert (coast.here("E1") / "model").read_text() == "made by E1"
 
-    connected()
+    stay(tmp_path, connected)
     stay(tmp_path, release, ready=False)
 
 
-def test_files_stay_on_machines_that_no_experiment_claims_after_a_restart(connected: Play, tmp_path: Path) -> None:
+def test_files_stay_on_machines_that_no_experiment_claims_after_a_restart(tmp_path: Path) -> None:
     async def collect(scene: Scene, coast: Coast) -> None:
         await coast.come_back("E1")
         assert not coast.here("E1").exists()
@@ -288,12 +277,13 @@ def test_files_stay_on_machines_that_no_experiment_claims_after_a_restart(connec
         await coast.until_left()
         assert (coast.here("E1") / "model").read_text() == "made by E1"
 
-    connected()
+    stay(tmp_path, connected)
     stay(tmp_path, collect)
 
 
-def test_a_collection_that_the_manager_did_not_survive_is_repeated(released: Play, tmp_path: Path) -> None:
+def test_a_collection_that_the_manager_did_not_survive_is_repeated(tmp_path: Path) -> None:
     async def begin(scene: Scene, coast: Coast) -> None:
+        await released(scene, coast)
         await coast.come_back("E1")
         coast.gate.clear()
         scene.provider.collect(NODE, "E1")
@@ -309,317 +299,285 @@ def test_a_collection_that_the_manager_did_not_survive_is_repeated(released: Pla
         await coast.until_left()
         assert (coast.here("E1") / "model").read_text() == "made by E1"
 
-    released(begin)
+    stay(tmp_path, begin)
     (tmp_path / "killed.json").rename(tmp_path / "nodes" / NODE / "node.json")
     stay(tmp_path, collect)
 
 
-def test_a_collection_while_the_machine_is_away_says_why_and_can_be_repeated(released: Play) -> None:
-    async def act(scene: Scene, coast: Coast) -> None:
-        collection = await coast.collect("E1")
-        assert collection.problem.startswith("the machine is unreachable: it does not answer")
-        assert coast.uncollected() == ["E1"]
-        coast.failure = None
-        assert (await coast.collect("E1")).problem == ""  # connects it at once
-        await coast.until_left()
-        assert (coast.here("E1") / "model").read_text() == "made by E1"
-        with pytest.raises(UnknownNode):
-            scene.provider.collect(NODE, "E1")
-
-    released(act)
+@after(released)
+async def test_a_collection_while_the_machine_is_away_says_why_and_can_be_repeated(scene: Scene, coast: Coast) -> None:
+    collection = await coast.collect("E1")
+    assert collection.problem.startswith("the machine is unreachable: it does not answer")
+    assert coast.uncollected() == ["E1"]
+    coast.failure = None
+    assert (await coast.collect("E1")).problem == ""  # connects it at once
+    await coast.until_left()
+    assert (coast.here("E1") / "model").read_text() == "made by E1"
+    with pytest.raises(UnknownNode):
+        scene.provider.collect(NODE, "E1")
 
 
-def test_a_second_request_joins_in(released: Play) -> None:
-    async def act(scene: Scene, coast: Coast) -> None:
-        coast.failure = None
-        assert scene.provider.collect(NODE, "E1") is scene.provider.collect(NODE, "E1")
-        assert coast.uncollected() == ["E1"]
-        await coast.until_left()
-
-    released(act)
+@after(released)
+async def test_a_second_request_joins_in(scene: Scene, coast: Coast) -> None:
+    coast.failure = None
+    assert scene.provider.collect(NODE, "E1") is scene.provider.collect(NODE, "E1")
+    assert coast.uncollected() == ["E1"]
+    await coast.until_left()
 
 
-def test_files_are_collected_of_a_machine_on_which_no_trial_could_run(released: Play) -> None:
-    async def act(scene: Scene, coast: Coast) -> None:
-        coast.free_mb = 1
-        await coast.come_back("E1")
-        assert (await coast.collect("E1")).problem == ""
-        await coast.until_left()
-        assert (coast.here("E1") / "model").exists()
-
-    released(act)
+@after(released)
+async def test_files_are_collected_of_a_machine_on_which_no_trial_could_run(scene: Scene, coast: Coast) -> None:
+    coast.free_mb = 1
+    await coast.come_back("E1")
+    assert (await coast.collect("E1")).problem == ""
+    await coast.until_left()
+    assert (coast.here("E1") / "model").exists()
 
 
 @pytest.mark.parametrize("gone", ["here", "there"])
-def test_a_machine_is_cleaned_where_there_is_nothing_to_collect(released: Play, tmp_path: Path, gone: str) -> None:
-    async def act(scene: Scene, coast: Coast) -> None:
-        shutil.rmtree(tmp_path / "experiments" if gone == "here" else coast.folder / "experiments")
-        coast.failure = None
-        await coast.until_left()
-        assert coast.commands == ["stop", "remove"]
-        assert not coast.here("E1").exists()
-
-    released(act)
+@after(released)
+async def test_a_machine_is_cleaned_where_there_is_nothing_to_collect(scene: Scene, coast: Coast, gone: str) -> None:
+    shutil.rmtree(scene.folder / "experiments" if gone == "here" else coast.folder / "experiments")
+    coast.failure = None
+    await coast.until_left()
+    assert coast.commands == ["stop", "remove"]
+    assert not coast.here("E1").exists()
 
 
-def test_files_stay_where_an_older_keeper_does_not_say_whose_are_there(released: Play) -> None:
-    async def act(scene: Scene, coast: Coast) -> None:
-        coast.is_old = True
-        await coast.come_back("E1")
-        assert coast.there("E1").exists()
-
-    released(act)
+@after(released)
+async def test_files_stay_where_an_older_keeper_does_not_say_whose_are_there(scene: Scene, coast: Coast) -> None:
+    coast.is_old = True
+    await coast.come_back("E1")
+    assert coast.there("E1").exists()
 
 
-def test_files_of_an_experiment_that_is_deleted_are_dropped(released: Play, tmp_path: Path) -> None:
-    async def act(scene: Scene, coast: Coast) -> None:
-        await coast.come_back("E1")
-        await scene.provider.forget("E1")
-        await coast.until_left()
-        assert list((tmp_path / "experiments" / "E1").iterdir()) == []
-
-    released(act)
+@after(released)
+async def test_files_of_an_experiment_that_is_deleted_are_dropped(scene: Scene, coast: Coast) -> None:
+    await coast.come_back("E1")
+    await scene.provider.forget("E1")
+    await coast.until_left()
+    assert list((scene.folder / "experiments" / "E1").iterdir()) == []
 
 
-def test_files_of_an_experiment_that_is_deleted_are_removed_while_another_uses_the_machine(released: Play) -> None:
-    async def act(scene: Scene, coast: Coast) -> None:
-        coast.write("E2")
-        scene.claim(NODE, by="E2")
-        coast.failure = None
-        await scene.until_status(NODE, "CONNECTED")
-        await scene.provider.forget("E1")
-        assert not coast.there("E1").exists()
-        assert coast.there("E2").exists()
-        assert coast.uncollected() == []
-
-    released(act)
-
-
-def test_nodes_on_which_no_job_ran_have_no_files(released: Play) -> None:
-    async def act(scene: Scene, coast: Coast) -> None:
-        await scene.provider.forget("E1", keep=[NODE])
-        assert coast.uncollected() == ["E1"]
-        await scene.provider.forget("E1", keep=["another"])
-        assert coast.uncollected() == []
-
-    released(act)
-
-
-def test_an_experiment_that_is_deleted_while_its_files_are_collected_gets_none_of_them(
-    released: Play, tmp_path: Path
+@after(released)
+async def test_files_of_an_experiment_that_is_deleted_are_removed_while_another_uses_the_machine(
+    scene: Scene, coast: Coast
 ) -> None:
-    async def act(scene: Scene, coast: Coast) -> None:
-        coast.gate.clear()
-        coast.failure = None
-        collection = scene.provider.collect(NODE, "E1")
-        await scene.until_status(NODE, "CONNECTED")
-        await scene.provider.forget("E1")
-        assert collection.ended.is_set()
-        assert collection.problem.startswith("canceled: ")
-        coast.gate.set()
-        await coast.until_left()
-        assert list((tmp_path / "experiments" / "E1").iterdir()) == []
-
-    released(act)
+    coast.write("E2")
+    scene.claim(NODE, by="E2")
+    coast.failure = None
+    await scene.until_status(NODE, "CONNECTED")
+    await scene.provider.forget("E1")
+    assert not coast.there("E1").exists()
+    assert coast.there("E2").exists()
+    assert coast.uncollected() == []
 
 
-def test_an_experiment_that_is_resumed_while_its_files_are_collected_collects_them_itself(released: Play) -> None:
-    async def act(scene: Scene, coast: Coast) -> None:
-        coast.gate.clear()
-        coast.failure = None
-        scene.provider.collect(NODE, "E1")
-        await scene.until_status(NODE, "CONNECTED")
-        await scene.provider.end_collections("E1")
-        scene.claim(NODE, by="E1")
-        assert coast.uncollected() == []
-        coast.gate.set()
-        await asyncio.sleep(60)
-        await scene.until_status(NODE, "CONNECTED")
-        assert coast.there("E1").exists()
-        assert not coast.here("E1").exists()
-        await scene.provider.release("E1")
-        await coast.until_left()
-        assert (coast.here("E1") / "model").exists()
-
-    released(act)
+@after(released)
+async def test_nodes_on_which_no_job_ran_have_no_files(scene: Scene, coast: Coast) -> None:
+    await scene.provider.forget("E1", keep=[NODE])
+    assert coast.uncollected() == ["E1"]
+    await scene.provider.forget("E1", keep=["another"])
+    assert coast.uncollected() == []
 
 
-def test_a_check_does_not_break_off_the_collection_of_files(released: Play) -> None:
-    async def act(scene: Scene, coast: Coast) -> None:
-        coast.gate.clear()
-        coast.failure = None
-        scene.provider.collect(NODE, "E1")
-        await scene.until_status(NODE, "CONNECTED")
-        logins = coast.logins
-        scene.provider.check(NODE)
-        await asyncio.sleep(5)
-        assert coast.connections != []
-        coast.gate.set()
-        await coast.until_left()
-        assert coast.logins == logins
-        assert (coast.here("E1") / "model").read_text() == "made by E1"
-
-    released(act)
+@after(released)
+async def test_an_experiment_that_is_deleted_while_its_files_are_collected_gets_none_of_them(
+    scene: Scene, coast: Coast
+) -> None:
+    coast.gate.clear()
+    coast.failure = None
+    collection = scene.provider.collect(NODE, "E1")
+    await scene.until_status(NODE, "CONNECTED")
+    await scene.provider.forget("E1")
+    assert collection.ended.is_set()
+    assert collection.problem.startswith("canceled: ")
+    coast.gate.set()
+    await coast.until_left()
+    assert list((scene.folder / "experiments" / "E1").iterdir()) == []
 
 
-def test_a_check_of_a_machine_that_has_files_finds_it_as_it_was(released: Play) -> None:
-    async def act(scene: Scene, coast: Coast) -> None:
-        await coast.come_back("E1")
-        scene.provider.check(NODE)
-        await scene.until_status(NODE, "CONNECTING", "released")
-        await scene.until_status(NODE, "RELEASED")
-        assert coast.there("E1").exists()
+@after(released)
+async def test_an_experiment_that_is_resumed_while_its_files_are_collected_collects_them_itself(
+    scene: Scene, coast: Coast
+) -> None:
+    coast.gate.clear()
+    coast.failure = None
+    scene.provider.collect(NODE, "E1")
+    await scene.until_status(NODE, "CONNECTED")
+    await scene.provider.end_collections("E1")
+    scene.claim(NODE, by="E1")
+    assert coast.uncollected() == []
+    coast.gate.set()
+    await asyncio.sleep(60)
+    await scene.until_status(NODE, "CONNECTED")
+    assert coast.there("E1").exists()
+    assert not coast.here("E1").exists()
+    await scene.provider.release("E1")
+    await coast.until_left()
+    assert (coast.here("E1") / "model").exists()
 
-    released(act)
+
+@after(released)
+async def test_a_check_does_not_break_off_the_collection_of_files(scene: Scene, coast: Coast) -> None:
+    coast.gate.clear()
+    coast.failure = None
+    scene.provider.collect(NODE, "E1")
+    await scene.until_status(NODE, "CONNECTED")
+    logins = coast.logins
+    scene.provider.check(NODE)
+    await asyncio.sleep(5)
+    assert coast.connections != []
+    coast.gate.set()
+    await coast.until_left()
+    assert coast.logins == logins
+    assert (coast.here("E1") / "model").read_text() == "made by E1"
 
 
-def test_while_the_disk_of_the_manager_is_full_the_files_stay(connected: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+@after(released)
+async def test_a_check_of_a_machine_that_has_files_finds_it_as_it_was(scene: Scene, coast: Coast) -> None:
+    await coast.come_back("E1")
+    scene.provider.check(NODE)
+    await scene.until_status(NODE, "CONNECTING", "released")
+    await scene.until_status(NODE, "RELEASED")
+    assert coast.there("E1").exists()
+
+
+@after(connected)
+async def test_while_the_disk_of_the_manager_is_full_the_files_stay(
+    scene: Scene, coast: Coast, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: object) -> None:
         raise CollectionFailed("model cannot be stored on the manager's machine: No space left on device")
 
-    async def act(scene: Scene, coast: Coast) -> None:
-        with monkeypatch.context() as full:
-            full.setattr(MirrorFolder, "begin", refuse)
-            await scene.provider.release("E1")
-            [left] = scene.provider.uncollected()
-            assert left.why == "model cannot be stored on the manager's machine: No space left on device"
-            await scene.until_status(NODE, "RELEASED")
-            assert (await coast.collect("E1")).problem == left.why
-            assert "remove" not in coast.commands
-            assert (coast.there("E1") / "model").exists()
-        assert (await coast.collect("E1")).problem == ""
-        await coast.until_left()
-        assert (coast.here("E1") / "model").read_text() == "made by E1"
-
-    connected(act)
-
-
-def test_nothing_is_removed_while_a_file_cannot_be_copied(tmp_path: Path) -> None:
-    async def act(scene: Scene, coast: Coast) -> None:
-        coast.write("E1")
-        (coast.there("E1") / "other").write_text("readable")
-        place = coast.here("E1") / "model"
-        (place / "a folder where the file should be").mkdir(parents=True)
-        await coast.release_while_away("E1")
-        await coast.come_back("E1")
-        collection = await coast.collect("E1")
-        assert "1 file (0-T/jobs/1/model) cannot be copied" in collection.problem
-        assert (collection.files, collection.total_files) == (1, 2)
-        assert (coast.there("E1") / "model").exists()
-        assert (coast.here("E1") / "other").read_text() == "readable"
+    with monkeypatch.context() as full:
+        full.setattr(MirrorFolder, "begin", refuse)
+        await scene.provider.release("E1")
+        [left] = scene.provider.uncollected()
+        assert left.why == "model cannot be stored on the manager's machine: No space left on device"
         await scene.until_status(NODE, "RELEASED")
-        shutil.rmtree(place)
-        assert (await coast.collect("E1")).problem == ""
-        await coast.until_left()
-        assert place.is_file()
-
-    stay(tmp_path, act)
-
-
-def test_nothing_is_collected_or_removed_while_a_trial_cannot_be_stopped(released: Play) -> None:
-    async def act(scene: Scene, coast: Coast) -> None:
-        coast.left = ["process 17 does not end"]
-        coast.failure = None
-        await scene.until_status(NODE, "FAILED", "its trials cannot be stopped: process 17 does not end")
-        assert "its trials cannot be stopped: process 17 does not end" in (await coast.collect("E1")).problem
-        assert not coast.here("E1").exists()
-        coast.left = []
-        assert (await coast.collect("E1")).problem == ""
-        await coast.until_left()
-        assert (coast.here("E1") / "model").exists()
-
-    released(act)
+        assert (await coast.collect("E1")).problem == left.why
+        assert "remove" not in coast.commands
+        assert (coast.there("E1") / "model").exists()
+    assert (await coast.collect("E1")).problem == ""
+    await coast.until_left()
+    assert (coast.here("E1") / "model").read_text() == "made by E1"
 
 
-def test_another_experiment_that_uses_the_machine_meanwhile_leaves_the_files_alone(released: Play) -> None:
-    async def act(scene: Scene, coast: Coast) -> None:
-        await coast.come_back("E1")
-        scene.claim(NODE, by="E2")
-        node = await scene.until_status(NODE, "CONNECTED")
-        assert node.reason == ""
-        coast.write("E2")
-        await scene.provider.release("E2")
-        await scene.until_status(NODE, "RELEASED", ARE_THERE.format("E1"))
-        assert (coast.here("E2") / "model").exists()
-        assert not coast.here("E1").exists()
-        assert coast.experiments() == ["E1"]
-
-    released(act)
-
-
-def test_files_are_collected_while_another_experiment_uses_the_machine(released: Play) -> None:
-    async def act(scene: Scene, coast: Coast) -> None:
-        coast.write("E2")
-        scene.claim(NODE, by="E2")
-        coast.failure = None
-        await scene.until_status(NODE, "CONNECTED")
-        logins = coast.logins
-        assert (await coast.collect("E1")).problem == ""
-        assert (coast.here("E1") / "model").exists()
-        assert coast.experiments() == ["E2"]
-        assert scene.provider.machine(NODE).experiments == ("E2",)
-        assert coast.logins == logins
-
-    released(act)
+@after(nothing)
+async def test_nothing_is_removed_while_a_file_cannot_be_copied(scene: Scene, coast: Coast) -> None:
+    coast.write("E1")
+    (coast.there("E1") / "other").write_text("readable")
+    place = coast.here("E1") / "model"
+    (place / "a folder where the file should be").mkdir(parents=True)
+    await coast.release_while_away("E1")
+    await coast.come_back("E1")
+    collection = await coast.collect("E1")
+    assert "1 file (0-T/jobs/1/model) cannot be copied" in collection.problem
+    assert (collection.files, collection.total_files) == (1, 2)
+    assert (coast.there("E1") / "model").exists()
+    assert (coast.here("E1") / "other").read_text() == "readable"
+    await scene.until_status(NODE, "RELEASED")
+    shutil.rmtree(place)
+    assert (await coast.collect("E1")).problem == ""
+    await coast.until_left()
+    assert place.is_file()
 
 
-def test_the_time_limits_of_an_experiment_that_has_only_files_there_do_not_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@after(released)
+async def test_nothing_is_collected_or_removed_while_a_trial_cannot_be_stopped(scene: Scene, coast: Coast) -> None:
+    coast.left = ["process 17 does not end"]
+    coast.failure = None
+    await scene.until_status(NODE, "FAILED", "its trials cannot be stopped: process 17 does not end")
+    assert "its trials cannot be stopped: process 17 does not end" in (await coast.collect("E1")).problem
+    assert not coast.here("E1").exists()
+    coast.left = []
+    assert (await coast.collect("E1")).problem == ""
+    await coast.until_left()
+    assert (coast.here("E1") / "model").exists()
+
+
+@after(released)
+async def test_another_experiment_that_uses_the_machine_meanwhile_leaves_the_files_alone(
+    scene: Scene, coast: Coast
 ) -> None:
-    async def act(scene: Scene, coast: Coast) -> None:
-        limits: list[float | None] = []
-        add_node = scene.hub.add_node
-
-        def note(node_id: str, secret: str, *, lost_after_seconds: float | None = None) -> None:
-            limits.append(lost_after_seconds)
-            add_node(node_id, secret, lost_after_seconds=lost_after_seconds)
-
-        monkeypatch.setattr(scene.hub, "add_node", note)
-        coast.write("E1")
-        scene.claim(NODE, by="E1", node_timeout_seconds=10.0)
-        await scene.until_status(NODE, "CONNECTED")
-        await coast.go_away()
-        await scene.provider.release("E1")
-        scene.claim(NODE, by="E2", node_timeout_seconds=600.0)
-        coast.failure = None
-        await scene.until_status(NODE, "CONNECTED")
-        assert (await coast.collect("E1")).problem == ""
-        assert limits[0] == 10.0
-        assert set(limits[-3:]) == {600.0}
-
-    stay(tmp_path, act)
+    await coast.come_back("E1")
+    scene.claim(NODE, by="E2")
+    node = await scene.until_status(NODE, "CONNECTED")
+    assert node.reason == ""
+    coast.write("E2")
+    await scene.provider.release("E2")
+    await scene.until_status(NODE, "RELEASED", ARE_THERE.format("E1"))
+    assert (coast.here("E2") / "model").exists()
+    assert not coast.here("E1").exists()
+    assert coast.experiments() == ["E1"]
 
 
-def test_a_machine_is_not_forgotten_while_files_are_collected_from_it(released: Play) -> None:
-    async def act(scene: Scene, coast: Coast) -> None:
-        coast.failure = None
-        scene.provider.collect(NODE, "E1")
-        await scene.until_status(NODE, "CONNECTED")
-        with pytest.raises(NodeInUse, match="experiment E1, whose files are being collected; try again"):
-            scene.provider.abandon(NODE)
-        await coast.until_left()
+@after(released)
+async def test_files_are_collected_while_another_experiment_uses_the_machine(scene: Scene, coast: Coast) -> None:
+    coast.write("E2")
+    scene.claim(NODE, by="E2")
+    coast.failure = None
+    await scene.until_status(NODE, "CONNECTED")
+    logins = coast.logins
+    assert (await coast.collect("E1")).problem == ""
+    assert (coast.here("E1") / "model").exists()
+    assert coast.experiments() == ["E2"]
+    assert scene.provider.machine(NODE).experiments == ("E2",)
+    assert coast.logins == logins
 
-    released(act)
 
-
-def test_what_is_written_there_during_the_collection_is_collected_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@after(nothing)
+async def test_the_time_limits_of_an_experiment_that_has_only_files_there_do_not_count(
+    scene: Scene, coast: Coast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def act(scene: Scene, coast: Coast) -> None:
-        collect = CollectedFiles.collect
-        coast.write("E1")
+    limits: list[float | None] = []
+    add_node = scene.hub.add_node
 
-        async def collect_and_write(mirror: CollectedFiles, **options: Any) -> CollectionResult:
-            found = await collect(mirror, **options)
-            if not (coast.there("E1") / "late").exists():
-                (coast.there("E1") / "late").write_text("written late")
-            return found
+    def note(node_id: str, secret: str, *, lost_after_seconds: float | None = None) -> None:
+        limits.append(lost_after_seconds)
+        add_node(node_id, secret, lost_after_seconds=lost_after_seconds)
 
-        monkeypatch.setattr(CollectedFiles, "collect", collect_and_write)
-        scene.claim(NODE)
-        await scene.until_status(NODE, "CONNECTED")
-        await scene.provider.release("E1")
-        await coast.until_left()
-        assert (coast.here("E1") / "late").read_text() == "written late"
+    monkeypatch.setattr(scene.hub, "add_node", note)
+    coast.write("E1")
+    scene.claim(NODE, by="E1", node_timeout_seconds=10.0)
+    await scene.until_status(NODE, "CONNECTED")
+    await coast.go_away()
+    await scene.provider.release("E1")
+    scene.claim(NODE, by="E2", node_timeout_seconds=600.0)
+    coast.failure = None
+    await scene.until_status(NODE, "CONNECTED")
+    assert (await coast.collect("E1")).problem == ""
+    assert limits[0] == 10.0
+    assert set(limits[-3:]) == {600.0}
 
-    stay(tmp_path, act)
+
+@after(released)
+async def test_a_machine_is_not_forgotten_while_files_are_collected_from_it(scene: Scene, coast: Coast) -> None:
+    coast.failure = None
+    scene.provider.collect(NODE, "E1")
+    await scene.until_status(NODE, "CONNECTED")
+    with pytest.raises(NodeInUse, match="experiment E1, whose files are being collected; try again"):
+        scene.provider.abandon(NODE)
+    await coast.until_left()
+
+
+@after(nothing)
+async def test_what_is_written_there_during_the_collection_is_collected_too(
+    scene: Scene, coast: Coast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collect = CollectedFiles.collect
+    coast.write("E1")
+
+    async def collect_and_write(mirror: CollectedFiles, **options: Any) -> CollectionResult:
+        found = await collect(mirror, **options)
+        if not (coast.there("E1") / "late").exists():
+            (coast.there("E1") / "late").write_text("written late")
+        return found
+
+    monkeypatch.setattr(CollectedFiles, "collect", collect_and_write)
+    scene.claim(NODE)
+    await scene.until_status(NODE, "CONNECTED")
+    await scene.provider.release("E1")
+    await coast.until_left()
+    assert (coast.here("E1") / "late").read_text() == "written late"
