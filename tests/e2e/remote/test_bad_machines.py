@@ -82,6 +82,7 @@ def test_a_machine_with_a_wrong_clock_is_shown_and_one_that_forbids_forwarding_i
     scene.leave()
 
 
+@pytest.mark.thorough
 def test_no_machine_at_all_is_a_reason_and_not_an_end(stage: Callable[..., Scene]) -> None:
     scene = stage(1)
     [machine] = scene.machines

@@ -210,6 +210,7 @@ proctor.report_final_result(float(step))
 '''
 
 
+@pytest.mark.thorough
 def test_a_stopped_trial_saves_on_its_machine_and_goes_on_from_there_after_a_resume(
     stage: Callable[..., Scene],
 ) -> None:

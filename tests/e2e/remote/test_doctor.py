@@ -62,6 +62,7 @@ def test_doctor_fails_where_no_machine_could_ever_run_a_trial(stage: Callable[..
     scene.expect_nothing_left()
 
 
+@pytest.mark.thorough
 def test_machines_are_cleaned_of_experiments_that_were_stopped_and_of_no_others(stage: Callable[..., Scene]) -> None:
     scene = stage(2)
     away, _ = scene.machines

@@ -47,6 +47,7 @@ def test_a_link_that_is_cut_and_an_ssh_server_that_is_restarted_lose_nothing(sta
     expect_nothing_lost(scene, experiment, 2)
 
 
+@pytest.mark.thorough
 def test_a_manager_that_is_killed_and_started_finds_its_trials_again(stage: Callable[..., Scene]) -> None:
     scene = stage(2)
     experiment, _ = scene.spread(4, maxTrialNumber=6)

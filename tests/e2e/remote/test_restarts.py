@@ -9,6 +9,7 @@ from fakes.machines.scene import Scene, read_records
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.thorough
 def test_trials_outlive_their_keeper_and_run_again_after_a_reboot(stage: Callable[..., Scene]) -> None:
     scene = stage(1)
     [machine] = scene.machines

@@ -14,6 +14,7 @@ pytestmark = pytest.mark.slow
 ARRIVAL_SECONDS = 15.0  # for so long trials wait for machines that are being connected
 
 
+@pytest.mark.thorough
 def test_trials_of_a_new_experiment_do_not_all_go_to_the_machine_that_connects_first(
     stage: Callable[..., Scene],
 ) -> None:

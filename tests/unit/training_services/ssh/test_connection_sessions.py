@@ -64,22 +64,16 @@ async def test_a_command_that_a_signal_ends_has_failed(there: Connection) -> Non
         await there.run(["sh", "-c", "kill -9 $$"])
 
 
-async def test_a_python_source_runs_whatever_its_text(there: Connection) -> None:
-    source = "import sys\n# \"quoted\", 'single', $HOME, `x`, é, !\nprint(sys.stdin.read()[::-1], __name__)\n"
+async def test_a_python_source_runs_whatever_its_text_and_its_end_is_an_exit_code(there: Connection) -> None:
+    source = (
+        "import sys\n# \"quoted\", 'single', $HOME, `x`, é, !\nprint(sys.stdin.read()[::-1], __name__)\nsys.exit(3)\n"
+    )
     async with there.start_python("python3", source) as process:
         process.stdin.write(b"abc")
         process.stdin.write_eof()
         assert await process.stdout.read() == b"cba __main__\n"
-        assert await process.wait() == 0
-
-
-async def test_a_python_source_that_raises_is_an_exit_code(there: Connection) -> None:
-    async with there.start_python("python3", "raise SystemExit(3)") as process:
         assert await process.wait() == 3
-
-
-async def test_a_missing_python_is_an_exit_code(there: Connection) -> None:
-    async with there.start_python("python9", "print(1)") as process:
+    async with there.start_python("python9", source) as process:
         assert await process.wait() == 127
         assert b"not found" in process.stderr_tail
 
@@ -178,15 +172,8 @@ async def test_an_upload_goes_on_where_the_last_one_stopped(there: Connection, t
     assert (target.read_bytes(), reported) == (b"ABcd", [2, 4])
     await there.upload(b"abcd", str(target), resume=False)
     assert target.read_bytes() == b"abcd"
-
-
-async def test_a_longer_file_is_no_part_of_an_upload(there: Connection, tmp_path: Path) -> None:
-    (tmp_path / "target").write_bytes(b"something long")
-    await there.upload(b"short", str(tmp_path / "target"))
-    assert (tmp_path / "target").read_bytes() == b"short"
-
-
-async def test_an_upload_into_a_missing_folder_is_refused(there: Connection, tmp_path: Path) -> None:
+    await there.upload(b"xyz", str(target))
+    assert target.read_bytes() == b"xyz", "a longer file is no part of an upload"
     with pytest.raises(NotWritable, match="missing/target cannot be written there"):
         await there.upload(b"x", str(tmp_path / "missing" / "target"))
 
