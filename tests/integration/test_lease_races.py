@@ -134,20 +134,13 @@ def arena(tmp_path: Path) -> Arena:
     return Arena(tmp_path)
 
 
-users = pytest.mark.parametrize(
-    "user",
-    [
-        None,
-        pytest.param(NOBODY, marks=pytest.mark.skipif(os.getuid() != 0, reason="only root can be several users")),
-    ],
-)
+OTHERS = (NOBODY, GAMES) if os.getuid() == 0 else (None, None)
+"""Only root can be several users; without it all workers are of one."""
 
 
-@users
-def test_no_gpu_is_held_by_more_than_its_holders_allow(arena: Arena, user: int | None) -> None:
-    owners = [None, user, GAMES if user is not None else None]
+def test_no_gpu_is_held_by_more_than_its_holders_allow(arena: Arena) -> None:
     with ExitStack() as stack:
-        workers = [stack.enter_context(arena.worker(user=owner)) for owner in owners]
+        workers = [stack.enter_context(arena.worker(user=owner)) for owner in (None, *OTHERS)]
         arena.until(
             lambda: all(len(worker.held()) >= 40 and worker.refusals() >= 10 for worker in workers),
             "every worker gets GPUs, and is refused some",
@@ -156,9 +149,8 @@ def test_no_gpu_is_held_by_more_than_its_holders_allow(arena: Arena, user: int |
     arena.check()
 
 
-@users
-def test_a_kill_in_the_middle_of_it_leaves_neither_a_lease_nor_a_jam(arena: Arena, user: int | None) -> None:
-    chance = random.Random(1)
+def test_a_kill_in_the_middle_of_it_leaves_neither_a_lease_nor_a_jam(arena: Arena) -> None:
+    chance, user = random.Random(1), OTHERS[0]
     with arena.worker(user=user) as survivor:
         for number in range(12):
             with arena.worker(user=user if number % 2 else None) as victim:
@@ -189,8 +181,8 @@ import fcntl
 from proctor.trial_keeper.linux import locks
 from proctor.trial_keeper.reaper import leases
 
-ends, folder = int(sys.argv[1]), sys.argv[2]
-calls = 0
+folder = sys.argv[1]
+ends = calls = 0
 
 def dying(call):
     def wrapped(*args, **kwargs):
@@ -209,17 +201,17 @@ for module, names in (
         setattr(module, name, dying(getattr(module, name)))
 
 os.umask(0o077)
-held = leases.acquire(folder, [("GPU-a", 0), ("GPU-b", 1)], {"job_id": "T.1"}, max_trials=2)
-leases.release(held)
-leases.remove_unused(folder)
-print(calls)
+for line in sys.stdin:
+    if (child := os.fork()) == 0:
+        ends, calls = int(line), 0
+        held = leases.acquire(folder, [("GPU-a", 0), ("GPU-b", 1)], {"job_id": "T.1"}, max_trials=2)
+        leases.release(held)
+        leases.remove_unused(folder)
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
-
-
-def crash(number: int, folder: Path) -> int:
-    """Take and give back leases, dying before the n-th call to the kernel; returns how the process ended."""
-    command = [sys.executable, "-c", CRASHES, str(number), str(folder)]
-    return subprocess.run(command, timeout=PATIENCE_SECONDS, check=False, capture_output=True).returncode
+"""For each number n that it reads, a process that takes and gives back leases dies before its n-th call to the kernel;
+it says how that one has ended."""
 
 
 @pytest.mark.slow
@@ -229,13 +221,25 @@ def test_dying_at_any_call_to_the_kernel_leaves_everything_usable_by_everybody(t
     parent.chmod(0o1777)
     folder = parent / "locks"
     number = 1
-    while (code := crash(number, folder)) != 0:
-        assert code == -signal.SIGKILL
-        assert gpus.read(str(folder)) == {}
-        for path in (folder, *folder.iterdir()) if folder.exists() else ():
-            assert stat.S_IMODE(path.stat().st_mode) == (0o1777 if path == folder else 0o666), (number, path)
-        release(acquire(str(folder), [("GPU-a", 0), ("GPU-b", 1)], {}))
-        remove_unused(str(folder))
-        assert list(parent.iterdir()) == [], number
-        number += 1
+    command = [sys.executable, "-c", CRASHES, str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as crashes:
+        while (code := crash(crashes, number)) != 0:
+            assert code == -signal.SIGKILL
+            assert gpus.read(str(folder)) == {}
+            for path in (folder, *folder.iterdir()) if folder.exists() else ():
+                assert stat.S_IMODE(path.stat().st_mode) == (0o1777 if path == folder else 0o666), (number, path)
+            release(acquire(str(folder), [("GPU-a", 0), ("GPU-b", 1)], {}))
+            remove_unused(str(folder))
+            assert list(parent.iterdir()) == [], number
+            number += 1
+        assert crashes.stdin is not None
+        crashes.stdin.close()
     assert number > 30
+
+
+def crash(crashes: "subprocess.Popen[str]", number: int) -> int:
+    """How a process has ended that was to die before its n-th call to the kernel."""
+    assert crashes.stdin is not None
+    assert crashes.stdout is not None
+    print(number, file=crashes.stdin, flush=True)
+    return int(crashes.stdout.readline())
