@@ -1,20 +1,13 @@
-"""The store against the real world: SIGKILL at any moment, and a file system that is full."""
+"""The store against SIGKILL at any moment."""
 
-import asyncio
-import contextlib
 import os
-import re
 import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from proctor.manager.store.database import HEALTHY, Database
-from proctor.manager.store.tables import events
 
 WRITER = """
 import asyncio, sys
@@ -81,51 +74,3 @@ def test_a_commit_happens_whole_or_not_at_all(tmp_path: Path, place: str, stored
     assert child.returncode == -signal.SIGKILL
     assert _acknowledged(lines) == [1, 2, 3, 4, 5, 6]
     assert len(_stored(path)) == stored
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of two megabytes."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)], capture_output=True, text=True, check=False
-    )
-    if mounted.returncode != 0:
-        pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-def _fill(filler: Path) -> None:
-    """Take what is left of the file system."""
-    descriptor = os.open(filler, os.O_WRONLY | os.O_CREAT)
-    with contextlib.suppress(OSError):
-        while os.write(descriptor, b"x" * 4096):
-            continue
-    os.close(descriptor)
-
-
-@pytest.mark.anyio
-async def test_a_full_disk_loses_nothing_and_is_recovered_from(small_disk: Path) -> None:
-    def note(connection: sqlite3.Connection) -> int:
-        return events.append(connection, time=1.0, kind=events.NOTICE, data={"text": "x" * 60_000})
-
-    path = str(small_disk / "control.db")
-    reported: asyncio.Queue[str] = asyncio.Queue()
-    async with await Database.open(path, "control") as database:
-        database.on_health_change(reported.put_nowait)
-        assert await database.write(note) == 1
-        filler = small_disk / "filler"
-        _fill(filler)
-        writing = asyncio.gather(*(database.write(note) for _ in range(4)))
-        async with asyncio.timeout(60):
-            sentence = await reported.get()
-        assert re.match(rf"The database {path} cannot be written: .*\(SQLITE_(FULL|IOERR\w*)\)", sentence)
-        assert await database.read(events.last_id) == 1
-        assert not writing.done()
-        filler.unlink()
-        async with asyncio.timeout(60):
-            assert await writing == [2, 3, 4, 5]
-            assert await reported.get() == HEALTHY
-    assert _stored(path) == [1, 2, 3, 4, 5]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from fakes.disks import Disk
-from fakes.keeper_node import Node, eventually, kill_and_wait, open_node
+from fakes.keeper_node import Node, eventually, kill_and_wait, lend, open_node
 
 from proctor.trial_keeper.protocol import EndReason, Launch, Update
 
@@ -268,3 +268,36 @@ async def test_a_node_says_that_it_takes_no_new_jobs_and_when_it_does_again(scen
     await manager.until(lambda: manager.headers[-1].full == {})
     await manager.command(scene.launch("U.2", "true", name="other"))
     assert (await manager.end_of("U.2")).reason in (EndReason.EXITED_ERROR, EndReason.EXITED_OK)
+
+
+@pytest.fixture
+async def beside(disk: Disk, tmp_path: Path) -> AsyncIterator[Node]:
+    """A node whose jobs have their directories on the disk, as with an `experimentWorkingDirectory`; its keeper has not."""
+    async with open_node(tmp_path / "node") as node, lend(node, disk.folder) as lent:
+        yield lent
+        disk.free()
+
+
+async def test_jobs_that_find_their_own_disk_full_are_given_back_until_it_has_room(beside: Node, disk: Disk) -> None:
+    disk.fill()
+    await beside.manager.command(beside.launch("T.1", "true"))
+    end = await beside.manager.end_of("T.1")
+    assert end.reason == EndReason.NO_ROOM
+    assert "its disk is full" in end.detail
+    (place,) = beside.manager.headers[-1].full
+    assert str(beside.job_directory("T.1")).startswith(place)
+    disk.free()
+    await beside.manager.until(lambda: beside.manager.headers[-1].full == {})
+    await beside.manager.command(beside.launch("T.2", "true"))
+    assert (await beside.manager.end_of("T.2")).reason == EndReason.EXITED_OK
+
+
+async def test_an_end_on_a_full_disk_has_its_room(beside: Node, disk: Disk) -> None:
+    fifo = beside.directory / "go"
+    os.mkfifo(fifo)
+    await beside.manager.command(beside.launch("T.1", f"read line < {fifo}; exit 4"))
+    await beside.manager.start_of("T.1")
+    disk.fill()
+    fifo.write_text("go\n")
+    end = await beside.manager.end_of("T.1")
+    assert (end.reason, end.code) == (EndReason.EXITED_ERROR, 4)

@@ -12,6 +12,7 @@ from proctor.trial_keeper.protocol import EndReason, GpuSlot
 
 pytestmark = pytest.mark.anyio
 
+MEMORY_CONTROLLER = Path("/sys/fs/cgroup/memory")
 RECORD = '{"kind": "intermediate", "value": 1}'
 REPORT = f"""echo '{RECORD}' >> "$PROCTOR_JOB_DIR/journal\""""
 
@@ -248,3 +249,19 @@ async def test_a_journal_that_its_trial_has_emptied_goes_on_with_a_word_about_it
     first, second, mark, third = node.manager.journals["T.1", "0"].decode().splitlines()
     assert (first, second, third) == (RECORD, RECORD, other)
     assert json.loads(mark)["why"].startswith("the trial rewrote its journal after 74 bytes")
+
+
+async def test_a_trial_killed_for_memory_is_told_as_that(node: Node) -> None:
+    group = MEMORY_CONTROLLER / f"proctor-test-{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / "memory.limit_in_bytes").write_text(str(64 * 1024 * 1024))
+    except OSError:
+        pytest.skip("no memory controller (cgroup v1) can be used here")
+    try:
+        eat = f"{sys.executable} -c 'import time; x = bytearray(300_000_000); time.sleep(600)'"
+        await node.manager.command(node.launch("T.1", f"echo $$ > {group}/cgroup.procs; {eat}"))
+        assert (await node.manager.end_of("T.1")).reason == EndReason.OUT_OF_MEMORY
+    finally:
+        await eventually(lambda: not (group / "cgroup.procs").read_text())
+        group.rmdir()
