@@ -98,7 +98,7 @@ class Holding(Tuner):
     def generate_parameters(self, parameter_id, **kwargs):
         if parameter_id == 4 and not self.mark.exists():
             self.mark.touch()
-            self.compute(8.0) if self.computes else ctypes.PyDLL(None).sleep(1000)
+            self.compute(5.0) if self.computes else ctypes.PyDLL(None).sleep(1000)
         return {"x": parameter_id / 100}
 
     def compute(self, seconds):

@@ -85,14 +85,21 @@ def let_trials_end(upgrade: Upgrade) -> None:
     assert [len(list(manager.client.jobs(row["id"]))) for row in rows] == [1, 1]
 
 
-def test_a_live_keeper_of_the_previous_release_serves_the_new_manager(upgrade: Upgrade) -> None:
-    manager = upgrade.manager
+def test_a_live_keeper_of_the_previous_release_serves_the_new_manager_which_migrates_the_databases(
+    upgrade: Upgrade,
+) -> None:
+    manager, finished = upgrade.manager, upgrade.facts["finished"]
+    before = upgrade.version("control.db"), upgrade.version(f"experiments/{finished}/metrics.db")
+    assert before == (upgrade.facts["control"], upgrade.facts["metrics"])
     start_manager(upgrade)
     let_trials_end(upgrade)
 
     facts = read_facts(manager.home / "nodes" / "local")
     assert facts is not None
     assert (facts.pid, facts.archive) == (upgrade.keeper.pid, KEEPER.name)
+    check_results_are_kept(upgrade)
+    assert upgrade.version("control.db") == newest("control") >= before[0]
+    assert upgrade.version(f"experiments/{finished}/metrics.db") == newest("metrics") >= before[1]
 
 
 def test_a_keeper_of_this_release_adopts_the_trials_of_the_previous_one(upgrade: Upgrade) -> None:
@@ -110,12 +117,9 @@ def test_a_keeper_of_this_release_adopts_the_trials_of_the_previous_one(upgrade:
     let_trials_end(upgrade)
 
 
-def test_the_databases_of_the_previous_release_are_migrated_and_keep_their_results(upgrade: Upgrade) -> None:
+def check_results_are_kept(upgrade: Upgrade) -> None:
+    """Those of the finished experiment, which can continue."""
     manager, finished = upgrade.manager, upgrade.facts["finished"]
-    before = upgrade.version("control.db"), upgrade.version(f"experiments/{finished}/metrics.db")
-    assert before == (upgrade.facts["control"], upgrade.facts["metrics"])
-    manager.start()
-
     assert manager.client.experiment(finished)["status"] == "DONE"
     assert {row["id"]: row["final_value"] for row in manager.trials(finished)} == upgrade.facts["values"]
     for row in manager.trials(finished):
@@ -123,5 +127,3 @@ def test_the_databases_of_the_previous_release_are_migrated_and_keep_their_resul
     manager.command_line("update", "trialnum", finished, "--value", "5")
     manager.until(lambda: len(manager.trials(finished)) == 5 or None, "another trial")
     manager.until_status(finished, "DONE")
-    assert upgrade.version("control.db") == newest("control") >= before[0]
-    assert upgrade.version(f"experiments/{finished}/metrics.db") == newest("metrics") >= before[1]
