@@ -272,7 +272,7 @@ async def test_a_node_says_that_it_takes_no_new_jobs_and_when_it_does_again(scen
 
 @pytest.fixture
 async def beside(disk: Disk, tmp_path: Path) -> AsyncIterator[Node]:
-    """A node whose jobs have their directories on the disk, as with an `experimentWorkingDirectory`; its keeper has not."""
+    """A node whose jobs have their directories on the disk (an `experimentWorkingDirectory`); its keeper has not."""
     async with open_node(tmp_path / "node") as node, lend(node, disk.folder) as lent:
         yield lent
         disk.free()
