@@ -3,8 +3,10 @@
 import json
 import os
 import re
+import sys
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,21 +36,47 @@ while not os.path.exists(os.path.join(folder, "go")):
 proctor.report_final_result(1.0)
 """
 
+LOOKS_OFTEN = """\
+import runpy, sys
+from proctor.training_services.keepers.hub import KeeperHub
+from proctor.trial_keeper.start import start_keeper
+
+KeeperHub.__init__.__kwdefaults__.update(heartbeat_seconds=0.25, silent_after=60)
+start_keeper.__kwdefaults__["device_refresh_seconds"] = 0.25
+del sys.argv[: sys.argv.index("proctor.manager")]
+runpy.run_module("proctor.manager", run_name="__main__", alter_sys=True)
+"""
+"""Runs the manager's command; its keeper looks at the GPUs, and reports, every quarter of a second."""
+
 
 class Machine:
     """A manager on a machine with two fake GPUs, and trials that hold theirs until they are let go."""
 
     def __init__(self, manager: RealManager, gpus: FakeGpus, uuids: tuple[str, str], folder: Path) -> None:
         self.manager, self.gpus, self.uuids, self.folder = manager, gpus, uuids, folder
+        self._created: list[str] = []
 
     def create(self, **config: Any) -> str:
         """An experiment whose trials write down their GPUs and wait for `release_trials`."""
         script = TRIAL.format(folder=str(self.folder))
-        return self.manager.create(script, **{"trialConcurrency": 4, "maxTrialNumber": 4, **config})
+        self._created.append(self.manager.create(script, **{"trialConcurrency": 4, "maxTrialNumber": 4, **config}))
+        return self._created[-1]
 
     def release_trials(self) -> None:
         """Trials end, now and from now on."""
         (self.folder / "go").touch()
+
+    def clear(self) -> None:
+        """End all experiments, whatever became of the test, and wait until the GPUs are free."""
+        self.release_trials()
+        for experiment in self._created:
+            if self.manager.client.experiment(experiment)["status"] not in ("DONE", "ERROR"):
+                self.manager.client.stop_experiment(experiment)
+            self.manager.until_status(experiment, "DONE", "ERROR", "STOPPED")
+        self.gpus.set([gpu(name) for name in self.uuids])
+        self.manager.poll_for(
+            lambda: [device["held_by"] + device["leases"] for device in devices(self.manager)] == [[], []], "free GPUs"
+        )
 
     def given(self, trial: dict[str, Any]) -> str | None:
         """The trial's CUDA_VISIBLE_DEVICES, once it has said it."""
@@ -69,19 +97,35 @@ class Machine:
         return self.manager.until(read_state, f"{running} running and {waiting} waiting trials")
 
 
-@pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Machine]:
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    """A manager for all tests of this module."""
     ours = uuid.uuid4().hex
     uuids = (f"GPU-a-{ours}", f"GPU-b-{ours}")
-    (tmp_path / "nvml").mkdir()
-    (tmp_path / "told").mkdir()
-    gpus = FakeGpus(tmp_path / "nvml")
+    gpus = FakeGpus(tmp_path_factory.mktemp("nvml"))
     gpus.set([gpu(name) for name in uuids])
-    with real_manager(tmp_path / "work", environment=gpus.environment) as manager:
-        manager.until(lambda: devices(manager), "the node's GPUs")
-        yield Machine(manager, gpus, uuids, tmp_path / "told")
+    folder = tmp_path_factory.mktemp("machine")
+    with started(folder, gpus) as manager:
+        yield Machine(manager, gpus, uuids, folder)
     for lock in Path(default_lock_folder()).glob(f"*{ours}.*"):
         lock.unlink()
+
+
+@contextmanager
+def started(folder: Path, gpus: FakeGpus) -> Iterator[RealManager]:
+    """A manager that knows the machine's GPUs."""
+    wrapper = [sys.executable, "-P", "-c", LOOKS_OFTEN]
+    with real_manager(folder / "work", environment=gpus.environment, wrapper=wrapper) as manager:
+        manager.until(lambda: devices(manager), "the node's GPUs")
+        yield manager
+
+
+@pytest.fixture
+def machine(shared: Machine, tmp_path: Path) -> Iterator[Machine]:
+    """The machine with two free GPUs."""
+    made = Machine(shared.manager, shared.gpus, shared.uuids, tmp_path)
+    yield made
+    made.clear()
 
 
 def devices(manager: RealManager) -> list[dict[str, Any]]:
@@ -171,9 +215,7 @@ def test_a_gpu_that_others_have_left_is_used_without_being_asked(machine: Machin
 def test_own_trials_are_no_others_even_while_they_use_their_gpu(machine: Machine) -> None:
     manager = machine.manager
     sharing = {"platform": "local", "gpuIndices": [0], "maxTrialNumberPerGpu": 2}
-    experiment = manager.create(
-        TRIAL.format(folder=str(machine.folder)), maxTrialNumber=2, trialGpuNumber=1, trainingService=sharing
-    )
+    experiment = machine.create(trialConcurrency=1, maxTrialNumber=2, trialGpuNumber=1, trainingService=sharing)
     [first], _ = machine.settled(experiment, running=1, waiting=0)
     [job] = manager.client.jobs(first["id"])
     machine.gpus.set([gpu(machine.uuids[0], processes={job["pid"]: 100}), gpu(machine.uuids[1])])
@@ -207,13 +249,20 @@ def test_after_a_kill_of_the_manager_gpus_are_still_held(machine: Machine) -> No
         assert [trial["jobs"] for trial in manager.trials(name)] == [1, 1, 1, 1]
 
 
-@pytest.fixture
-def neighbor(machine: Machine, tmp_path: Path) -> Iterator[Machine]:
+@pytest.fixture(scope="module")
+def neighbors_manager(shared: Machine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealManager]:
     """Another manager on the same machine, with the same GPUs."""
-    (tmp_path / "told by the neighbor").mkdir()
-    with real_manager(tmp_path / "neighbor", environment=machine.gpus.environment) as manager:
-        manager.until(lambda: devices(manager), "the node's GPUs")
-        yield Machine(manager, machine.gpus, machine.uuids, tmp_path / "told by the neighbor")
+    with started(tmp_path_factory.mktemp("neighbor"), shared.gpus) as manager:
+        yield manager
+
+
+@pytest.fixture
+def neighbor(machine: Machine, neighbors_manager: RealManager, tmp_path: Path) -> Iterator[Machine]:
+    (tmp_path / "neighbor").mkdir()
+    made = Machine(neighbors_manager, machine.gpus, machine.uuids, tmp_path / "neighbor")
+    yield made
+    machine.release_trials()
+    made.clear()
 
 
 def test_another_manager_waits_for_leased_gpus_and_says_who_has_them_since_when(

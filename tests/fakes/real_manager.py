@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -214,13 +214,19 @@ class RealManager:
 
 @contextmanager
 def real_manager(
-    folder: Path, *, home: Path | None = None, environment: Mapping[str, str] | None = None
+    folder: Path,
+    *,
+    home: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    wrapper: Sequence[str] = (),
 ) -> Iterator[RealManager]:
     """A manager that serves. On leaving, nothing of it runs.
 
     :param folder: for the code of trials, and for the home where none is named.
+    :param wrapper: a command that runs the manager's command.
     """
     made = RealManager(folder / "home" if home is None else home, folder, environment or {})
+    made.wrapper = list(wrapper)
     try:
         made.start()
         yield made
