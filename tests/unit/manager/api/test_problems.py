@@ -21,28 +21,28 @@ async def test_a_wrong_configuration_lists_every_fault(api: Any) -> None:
     assert "Random" in str(body["problems"])
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "status"),
-    [
-        ("GET", "/api/v1/experiments/nonesuch", 404),
-        ("GET", "/api/v1/trials/nonesuch", 404),
-        ("GET", "/api/v1/trials/nonesuch/logs", 404),
-        ("POST", "/api/v1/trials/nonesuch/kill", 404),
-        ("GET", "/api/v1/nowhere", 404),
-        ("PUT", "/api/v1/experiments", 405),
-        ("GET", "/api/v1/experiments?limit=0", 422),
-        ("GET", "/api/v1/experiments?limit=many", 422),
-        ("GET", "/api/v1/experiments?cursor=%00%ff", 422),
-        ("GET", "/api/v1/experiments?status=SLEEPING", 422),
-        ("GET", "/api/v1/events?after=-1", 422),
-    ],
-)
-async def test_every_failure_is_a_problem_document(api: Any, method: str, path: str, status: int) -> None:
-    answer = await api.client.request(method, path)
-    assert answer.status_code == status
-    assert answer.headers["content-type"] == "application/problem+json"
-    assert answer.json()["status"] == status
-    assert answer.json()["detail"]
+FAILURES = [
+    ("GET", "/api/v1/experiments/nonesuch", 404),
+    ("GET", "/api/v1/trials/nonesuch", 404),
+    ("GET", "/api/v1/trials/nonesuch/logs", 404),
+    ("POST", "/api/v1/trials/nonesuch/kill", 404),
+    ("GET", "/api/v1/nowhere", 404),
+    ("PUT", "/api/v1/experiments", 405),
+    ("GET", "/api/v1/experiments?limit=0", 422),
+    ("GET", "/api/v1/experiments?limit=many", 422),
+    ("GET", "/api/v1/experiments?cursor=%00%ff", 422),
+    ("GET", "/api/v1/experiments?status=SLEEPING", 422),
+    ("GET", "/api/v1/events?after=-1", 422),
+]
+
+
+async def test_every_failure_is_a_problem_document(api: Any) -> None:
+    for method, path, status in FAILURES:
+        answer = await api.client.request(method, path)
+        body = answer.json()
+        assert (answer.status_code, body["status"]) == (status, status), path
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert body["detail"]
 
 
 async def test_a_body_that_is_no_json_is_refused(api: Any) -> None:

@@ -197,49 +197,37 @@ async def test_a_list_of_trials_takes_the_same_filter_and_any_column_as_order(ap
         assert found == expected, query
 
 
-@pytest.mark.parametrize(
-    ("query", "key", "position", "found"),
-    [
-        ("filter=status = OK", "filter", 9, "'OK'"),
-        ("filter=(x < 1", "filter", 6, "the end"),
-        ("filter=y < 1", "filter", 0, "'y'"),
-        ("sort=no&sort=-y", "sort", 1, "'y'"),
-        ("columns=no,y", "columns", 3, "'y'"),
-        ("columns=,no", "columns", 0, "''"),
-        ("columns=parameter.", "columns", 0, "'parameter.'"),
-    ],
-)
-async def test_a_mistake_is_answered_with_its_place(api: Any, query: str, key: str, position: int, found: str) -> None:
+MISTAKES = [
+    ("filter=status = OK", "filter", 9, "'OK'"),
+    ("filter=(x < 1", "filter", 6, "the end"),
+    ("filter=y < 1", "filter", 0, "'y'"),
+    ("sort=no&sort=-y", "sort", 1, "'y'"),
+    ("columns=no,y", "columns", 3, "'y'"),
+    ("columns=,no", "columns", 0, "''"),
+    ("columns=parameter.", "columns", 0, "'parameter.'"),
+]
+
+
+async def test_a_mistake_is_answered_with_its_place(api: Any) -> None:
     created = await api.create()
     await api.ended(created["id"])
-    for what in ("table", "trials"):
-        if what == "trials" and key != "filter":
-            continue
-        answer = await api.client.get(f"/api/v1/experiments/{created['id']}/{what}?{query}")
-        assert answer.status_code == 422
-        [problem] = answer.json()["problems"]
-        assert (problem["key"], problem["position"], problem["found"]) == (key, position, found)
-        assert problem["expected"]
-        assert answer.json()["detail"] == f"{key}: {problem['message']} (position {position})"
+    for query, key, position, found in MISTAKES:
+        for what in ("table", "trials") if key == "filter" else ("table",):
+            answer = await api.client.get(f"/api/v1/experiments/{created['id']}/{what}?{query}")
+            assert answer.status_code == 422, query
+            [problem] = answer.json()["problems"]
+            assert (problem["key"], problem["position"], problem["found"]) == (key, position, found)
+            assert problem["expected"]
+            assert answer.json()["detail"] == f"{key}: {problem['message']} (position {position})"
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
-        "limit=0",
-        "limit=100001",
-        "limit=many",
-        "offset=-1",
-        "offset=1e3",
-        "sort=" + "&sort=no" * 9,
-        "columns=" + "a" * 10_001,
-    ],
-)
-async def test_a_range_that_is_none_is_refused(api: Any, query: str) -> None:
+async def test_a_range_that_is_none_is_refused(api: Any) -> None:
     created = await api.create()
-    answer = await api.client.get(f"/api/v1/experiments/{created['id']}/table?{query}")
-    assert answer.status_code == 422
-    assert answer.json()["problems"]
+    ranges = ("limit=0", "limit=100001", "limit=many", "offset=-1", "offset=1e3")
+    for query in (*ranges, "sort=" + "&sort=no" * 9, "columns=" + "a" * 10_001):
+        answer = await api.client.get(f"/api/v1/experiments/{created['id']}/table?{query}")
+        assert answer.status_code == 422, query
+        assert answer.json()["problems"]
 
 
 async def test_an_experiment_that_is_not_there_has_no_table(api: Any) -> None:
