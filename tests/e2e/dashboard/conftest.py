@@ -26,7 +26,7 @@ def visitor(browser: Any, manager: RealManager) -> Iterator[Visitor]:
 
 @pytest.fixture(params=SCREENS, ids=str)
 def screen(request: pytest.FixtureRequest) -> Screen:
-    """A screen on which every page must be accessible, and fit: each theme, and wide and as narrow as a phone's. A theme
-    changes colors only, and a width changes none."""
+    """A screen on which every page must be accessible, and fit: one of each theme, one wide and one as narrow as a
+    phone's. A theme changes colors only, and a width changes none."""
     found: Screen = request.param
     return found

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -41,6 +42,17 @@ CONFIG = {
     "tuner": {"name": "Random", "class_args": {"optimize_mode": "minimize"}},
     "training_service": {"platform": "local"},
 }
+
+
+@dataclass(frozen=True)
+class Ran:
+    """An experiment that has run to its end."""
+
+    id: str
+    path: str
+    """Its address."""
+    trials: list[dict[str, Any]]
+    """As the API shows them at its end."""
 
 
 @dataclass
@@ -80,6 +92,13 @@ class Api:
             if body["status"] in ("DONE", "ERROR"):
                 return dict(body)
             await bell.wait()
+
+    async def ran(self, **changes: object) -> Ran:
+        """A new experiment once it is DONE."""
+        created = str((await self.create(**changes))["id"])
+        await self.ended(created)
+        path = f"/api/v1/experiments/{created}"
+        return Ran(created, path, (await self.client.get(f"{path}/trials")).json()["items"])
 
 
 @asynccontextmanager

@@ -125,13 +125,11 @@ async def test_a_dry_run_writes_nothing(api: Any) -> None:
 
 
 async def test_a_limit_is_changed_and_taken_away(api: Any) -> None:
-    created = await api.create(max_trial_number=1)
-    await api.ended(created["id"])
-    path = f"/api/v1/experiments/{created['id']}"
-    raised = (await api.client.patch(path, json={"max_trial_number": 4, "max_trial_duration_seconds": 60})).json()
+    ran = await api.ran(max_trial_number=1)
+    raised = (await api.client.patch(ran.path, json={"max_trial_number": 4, "max_trial_duration_seconds": 60})).json()
     assert raised["max_trial_number"] == 4
     assert raised["max_trial_duration_seconds"] == 60
-    cleared = (await api.client.patch(path, json={"max_trial_duration_seconds": None})).json()
+    cleared = (await api.client.patch(ran.path, json={"max_trial_duration_seconds": None})).json()
     assert cleared["max_trial_duration_seconds"] is None
     assert cleared["max_trial_number"] == 4
 
@@ -184,10 +182,8 @@ async def test_results_are_exported_in_the_shape_that_import_takes(api: Any) -> 
 
 
 async def test_an_export_holds_every_trial_that_has_ended_and_an_import_skips_those_without_a_value(api: Any) -> None:
-    created = await api.create(max_trial_number=7)
-    await api.ended(created["id"])
-    path = f"/api/v1/experiments/{created['id']}"
-    ids = [trial["id"] for trial in (await api.client.get(f"{path}/trials")).json()["items"]]
+    ran = await api.ran(max_trial_number=7)
+    ids = [trial["id"] for trial in ran.trials]
     changes: list[dict[str, Any]] = [
         {},
         {"status": TrialStatus.FAILED, "reason": "exit code 1", "final_value": None, "final_data": None},
@@ -199,8 +195,8 @@ async def test_an_export_holds_every_trial_that_has_ended_and_an_import_skips_th
     ]
     for trial_id, columns in zip(ids, changes, strict=True):
         await api.manager.control.write(lambda c, i=trial_id, new=columns: update_row(c, "trials", TrialRow, i, new))
-    first = (await api.client.get(f"{path}/export?limit=3")).json()
-    rest = (await api.client.get(f"{path}/export?cursor={first['next_cursor']}")).json()
+    first = (await api.client.get(f"{ran.path}/export?limit=3")).json()
+    rest = (await api.client.get(f"{ran.path}/export?cursor={first['next_cursor']}")).json()
     rows = first["items"] + rest["items"]
     assert [(row["sequence_id"], row["status"], row["value"] is None) for row in rows] == [
         (0, "SUCCEEDED", False),
@@ -211,7 +207,7 @@ async def test_an_export_holds_every_trial_that_has_ended_and_an_import_skips_th
     ]
     assert rest["next_cursor"] is None
     assert (rows[1]["reason"], rows[2]["latest_value"]) == ("exit code 1", 0.25)
-    succeeded = (await api.client.get(f"{path}/export?status=SUCCEEDED")).json()["items"]
+    succeeded = (await api.client.get(f"{ran.path}/export?status=SUCCEEDED")).json()["items"]
     assert [row["sequence_id"] for row in succeeded] == [0, 4]
     other = await api.create(max_trial_number=1)
     answer = await api.client.post(f"/api/v1/experiments/{other['id']}/import", json=rows)
@@ -231,30 +227,27 @@ async def test_an_import_without_any_value_tells_the_tuner_nothing(api: Any) -> 
 
 
 async def test_the_curve_never_gets_worse(api: Any) -> None:
-    created = await api.create(max_trial_number=6)
-    await api.ended(created["id"])
-    points = (await api.client.get(f"/api/v1/experiments/{created['id']}/curve")).json()["items"]
+    ran = await api.ran(max_trial_number=6)
+    points = (await api.client.get(f"{ran.path}/curve")).json()["items"]
     best = [point["best"] for point in points]
     assert best == sorted(best, reverse=True)
     assert len(points) == 6
 
 
 async def test_there_is_no_best_before_the_first_result(api: Any) -> None:
-    created = await api.create()
-    await api.ended(created["id"])
-    for trial in (await api.client.get(f"/api/v1/experiments/{created['id']}/trials")).json()["items"]:
+    ran = await api.ran()
+    for trial in ran.trials:
         await api.manager.control.write(
             lambda c, id=trial["id"]: trials.update(c, id, final_value=None, final_data=None)
         )
-    answer = await api.client.get(f"/api/v1/experiments/{created['id']}/best")
+    answer = await api.client.get(f"{ran.path}/best")
     assert answer.status_code == 404
     assert "has reported a final metric" in answer.json()["detail"]
 
 
 async def test_a_trial_is_read_with_its_jobs_and_metrics(api: Any) -> None:
-    created = await api.create()
-    await api.ended(created["id"])
-    trial = (await api.client.get(f"/api/v1/experiments/{created['id']}/trials")).json()["items"][0]
+    ran = await api.ran()
+    trial = ran.trials[0]
     assert (await api.client.get(f"/api/v1/trials/{trial['id']}")).json() == {**trial, "decisions": []}
     jobs = (await api.client.get(f"/api/v1/trials/{trial['id']}/jobs")).json()["items"]
     assert [job["id"] for job in jobs] == [f"{trial['id']}.1"]
@@ -264,10 +257,9 @@ async def test_a_trial_is_read_with_its_jobs_and_metrics(api: Any) -> None:
 
 
 async def test_a_trials_curve_continues_over_its_jobs_page_by_page(api: Any) -> None:
-    created = await api.create()
-    await api.ended(created["id"])
-    trial = (await api.client.get(f"/api/v1/experiments/{created['id']}/trials")).json()["items"][0]
-    database = await api.manager.metrics(created["id"])
+    ran = await api.ran()
+    trial = ran.trials[0]
+    database = await api.manager.metrics(ran.id)
     for job, first, values in ((2, 0, [0.1, 0.2, 0.3]), (3, 2, [1.3, 1.4])):
         data = b"".join(b'{"kind":"intermediate","value":%r,"time":1.0}\n' % value for value in values)
         chunk = {"trial_id": trial["id"], "job": job, "member": 0, "offset": 0, "data": data, "first_sequence": first}
@@ -282,34 +274,31 @@ async def test_a_trials_curve_continues_over_its_jobs_page_by_page(api: Any) -> 
 
 
 async def test_an_export_has_the_steps_of_intermediate_metrics_where_they_are_asked_for(api: Any) -> None:
-    created = await api.create(max_trial_number=1)
-    await api.ended(created["id"])
-    path = f"/api/v1/experiments/{created['id']}"
-    [trial] = (await api.client.get(f"{path}/trials")).json()["items"]
-    database = await api.manager.metrics(created["id"])
+    ran = await api.ran(max_trial_number=1)
+    [trial] = ran.trials
+    database = await api.manager.metrics(ran.id)
     data = (
         b'{"kind":"intermediate","value":0.5,"step":10,"time":1.0}\n'
         b'{"kind":"intermediate","value":{"default":0.75,"loss":2},"time":1.0}\n'
     )
     chunk = {"trial_id": trial["id"], "job": 2, "member": 0, "offset": 0, "data": data, "first_sequence": 0}
     await database.write(lambda c: metrics.store_chunk(c, **chunk))
-    [row] = (await api.client.get(f"{path}/export?intermediate=true")).json()["items"]
+    [row] = (await api.client.get(f"{ran.path}/export?intermediate=true")).json()["items"]
     assert (row["intermediate"], row["intermediate_steps"]) == ([0.5, {"default": 0.75, "loss": 2}], [10, None])
-    [row] = (await api.client.get(f"{path}/export")).json()["items"]
+    [row] = (await api.client.get(f"{ran.path}/export")).json()["items"]
     assert (row["intermediate"], row["intermediate_steps"]) == (None, None)
 
 
 async def test_the_checkpoints_of_a_trial_are_listed_page_by_page(api: Any) -> None:
-    created = await api.create(max_trial_number=1)
-    await api.ended(created["id"])
-    [trial] = (await api.client.get(f"/api/v1/experiments/{created['id']}/trials")).json()["items"]
+    ran = await api.ran(max_trial_number=1)
+    [trial] = ran.trials
     path = f"/api/v1/trials/{trial['id']}/checkpoints"
     assert (await api.client.get(path)).json() == {"items": [], "next_cursor": None}
     lines = [f'{{"kind":"checkpoint","path":"output/checkpoints/{n}","step":{n},"time":1.0}}\n' for n in (1, 2, 3)]
     lines[1] = lines[1].replace("}", f',"bytes":4096,"manifest":"{"0f" * 32}"}}')
     data = '{"kind":"intermediate","value":0.5,"time":1.0}\n' + "".join(lines)
     chunk = {"trial_id": trial["id"], "job": 1, "member": 1, "offset": 0, "data": data.encode()}
-    database = await api.manager.metrics(created["id"])
+    database = await api.manager.metrics(ran.id)
     await database.write(lambda c: metrics.store_chunk(c, **chunk))
     (Path(trial["directory"]) / "jobs" / "1" / "output" / "checkpoints" / "2").mkdir(parents=True)
     first = (await api.client.get(f"{path}?limit=2")).json()
@@ -325,10 +314,9 @@ async def test_the_checkpoints_of_a_trial_are_listed_page_by_page(api: Any) -> N
 
 
 async def test_reports_of_every_rank_are_read_and_those_that_count_are_marked(api: Any) -> None:
-    created = await api.create(report_from=1)
-    await api.ended(created["id"])
-    trial = (await api.client.get(f"/api/v1/experiments/{created['id']}/trials")).json()["items"][0]
-    database = await api.manager.metrics(created["id"])
+    ran = await api.ran(report_from=1)
+    trial = ran.trials[0]
+    database = await api.manager.metrics(ran.id)
     for member in (1, 2):
         data = b'{"kind":"intermediate","value":%d,"time":1.0}\n' % member
         chunk = {"trial_id": trial["id"], "job": 2, "member": member, "offset": 0, "data": data}
@@ -345,9 +333,8 @@ async def test_reports_of_every_rank_are_read_and_those_that_count_are_marked(ap
 
 
 async def test_an_ended_trial_is_run_again_as_a_new_one(api: Any) -> None:
-    created = await api.create()
-    await api.ended(created["id"])
-    trial = (await api.client.get(f"/api/v1/experiments/{created['id']}/trials")).json()["items"][0]
+    ran = await api.ran()
+    trial = ran.trials[0]
     again = await api.client.post(f"/api/v1/trials/{trial['id']}/retry")
     assert again.status_code == 201
     assert again.json()["source"] == "retry"
@@ -380,9 +367,8 @@ async def test_a_trial_is_paused_and_resumed(api: Any) -> None:
 
 
 async def test_a_word_stands_for_a_number_that_is_not_finite(api: Any) -> None:
-    created = await api.create()
-    await api.ended(created["id"])
-    trial = (await api.client.get(f"/api/v1/experiments/{created['id']}/trials")).json()["items"][0]
+    ran = await api.ran()
+    trial = ran.trials[0]
     nan = float("nan")
     await api.manager.control.write(lambda c: trials.update(c, trial["id"], final_value=None, final_data=nan))
     assert (await api.client.get(f"/api/v1/trials/{trial['id']}")).json()["final_value"] == "NaN"
@@ -444,16 +430,15 @@ async def test_registered_algorithms_that_cannot_be_read_are_said(api: Any) -> N
 
 
 async def test_while_nothing_can_be_written_what_goes_on_says_why_it_does_not(api: Any) -> None:
-    created = await api.create()
-    await api.ended(created["id"])
-    row = await api.manager.experiment(created["id"])
+    ran = await api.ran()
+    row = await api.manager.experiment(ran.id)
     running = replace(row, status=ExperimentStatus.RUNNING, reason="")
     assert reason_of(api.context, running) == ""
     api.manager.control.health = "The database control.db cannot be written: disk full."
     assert reason_of(api.context, running) == f"no new trials are started: {api.manager.control.health}"
     assert reason_of(api.context, row) == row.reason
     api.manager.control.health = HEALTHY
-    (await api.manager.metrics(created["id"])).health = "The database metrics.db cannot be written: disk full."
+    (await api.manager.metrics(ran.id)).health = "The database metrics.db cannot be written: disk full."
     assert "metrics.db" in reason_of(api.context, running)
     assert reason_of(api.context, replace(running, id="another")) == ""
 

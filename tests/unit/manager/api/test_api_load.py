@@ -34,13 +34,11 @@ def hand_over(api: Any, records: dict[str, Any]) -> None:
 
 async def gone(api: Any) -> dict[str, Any]:
     """The records of an experiment that has ended and is deleted."""
-    created = await api.create(max_trial_number=4)
-    await api.ended(created["id"])
-    path = f"/api/v1/experiments/{created['id']}"
-    await api.client.patch(path, json={"search_space": {"x": {"_type": "uniform", "_value": [2, 3]}}})
-    records = await save(api, (await api.client.get(path)).json())
-    await api.client.post(f"{path}/stop")
-    while (await api.client.delete(path)).status_code != 204:
+    ran = await api.ran(max_trial_number=4)
+    await api.client.patch(ran.path, json={"search_space": {"x": {"_type": "uniform", "_value": [2, 3]}}})
+    records = await save(api, (await api.client.get(ran.path)).json())
+    await api.client.post(f"{ran.path}/stop")
+    while (await api.client.delete(ran.path)).status_code != 204:
         await api.manager.feed.next_change().wait()
     return records
 
@@ -138,14 +136,13 @@ async def test_another_id_may_be_chosen(api: Any) -> None:
 
 
 async def test_ids_in_use_are_refused_and_nothing_is_left(api: Any) -> None:
-    created = await api.create()
-    await api.ended(created["id"])
-    hand_over(api, await save(api, (await api.client.get(f"/api/v1/experiments/{created['id']}")).json()))
+    ran = await api.ran()
+    hand_over(api, await save(api, (await api.client.get(ran.path)).json()))
     taken, trials_taken = await load(api), await load(api, experiment_id="again")
     assert (taken.status_code, trials_taken.status_code) == (409, 409)
-    assert f"experiment {created['id']} already exists" in taken.json()["detail"]
-    assert f"already exists, in experiment {created['id']}" in trials_taken.json()["detail"]
-    assert [folder.name for folder in left(api)] == [created["id"]]
+    assert f"experiment {ran.id} already exists" in taken.json()["detail"]
+    assert f"already exists, in experiment {ran.id}" in trials_taken.json()["detail"]
+    assert [folder.name for folder in left(api)] == [ran.id]
     assert (await api.client.get("/api/v1/experiments/again")).status_code == 404
 
 

@@ -15,10 +15,9 @@ pytestmark = pytest.mark.anyio
 
 async def ended(api: Any) -> tuple[str, list[str]]:
     """An experiment that is over, and the ids of its trials."""
-    created = await api.create()
-    await api.ended(created["id"])
-    found = (await api.client.get(f"/api/v1/experiments/{created['id']}/trials")).json()["items"]
-    return created["id"], [trial["id"] for trial in found]
+    ran = await api.ran()
+    found = ran.trials
+    return ran.id, [trial["id"] for trial in found]
 
 
 async def report(api: Any, experiment_id: str, trial_id: str, values: list[Any]) -> None:

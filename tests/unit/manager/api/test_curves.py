@@ -34,13 +34,11 @@ def unpack(data: bytes) -> dict[int, list[tuple[float, float]]]:
 
 async def ended(api: Any, reports: list[list[Any]], **options: Any) -> tuple[str, list[str]]:
     """An experiment whose trials have reported these values: its address, and their ids."""
-    created = await api.create(**options)
-    await api.ended(created["id"])
-    path = f"/api/v1/experiments/{created['id']}"
-    ids = [trial["id"] for trial in (await api.client.get(f"{path}/trials")).json()["items"]]
+    ran = await api.ran(**options)
+    ids = [trial["id"] for trial in ran.trials]
     for trial_id, values in zip(ids, reports, strict=False):
-        await report(api, created["id"], trial_id, values)
-    return path, ids
+        await report(api, ran.id, trial_id, values)
+    return ran.path, ids
 
 
 async def report(
@@ -111,28 +109,26 @@ async def test_an_answer_that_is_known_is_not_sent_again_until_something_changes
     assert (await api.client.get(address, headers={"If-None-Match": tag})).status_code == 200
 
 
-@pytest.mark.parametrize(
-    ("ids", "position", "found"),
-    [
-        ("", 0, "''"),
-        ("0,", 2, "''"),
-        ("0,99", 2, "'99'"),
-        ("0,nonesuch", 2, "'nonesuch'"),
-        ("-1", 0, "'-1'"),
-        ("1e3", 0, "'1e3'"),
-        ("0, 1", 2, "' 1'"),
-        ("99999999999999999999999999", 0, "'99999999999999999999999999'"),
-        (",".join(map(str, range(curves.MAX_TRIALS + 1))), 0, "201"),
-    ],
-)
-async def test_ids_that_name_no_trial_are_answered_with_the_place(
-    api: Any, ids: str, position: int, found: str
-) -> None:
+WRONG_IDS = [
+    ("", 0, "''"),
+    ("0,", 2, "''"),
+    ("0,99", 2, "'99'"),
+    ("0,nonesuch", 2, "'nonesuch'"),
+    ("-1", 0, "'-1'"),
+    ("1e3", 0, "'1e3'"),
+    ("0, 1", 2, "' 1'"),
+    ("99999999999999999999999999", 0, "'99999999999999999999999999'"),
+    (",".join(map(str, range(curves.MAX_TRIALS + 1))), 0, "201"),
+]
+
+
+async def test_ids_that_name_no_trial_are_answered_with_the_place(api: Any) -> None:
     path, _ = await ended(api, [])
-    answer = await api.client.get(f"{path}/curves", params={"ids": ids})
-    assert answer.status_code == 422
-    [problem] = answer.json()["problems"]
-    assert (problem["key"], problem["position"], problem["found"]) == ("ids", position, found)
+    for ids, *expected in WRONG_IDS:
+        answer = await api.client.get(f"{path}/curves", params={"ids": ids})
+        assert answer.status_code == 422, ids
+        [problem] = answer.json()["problems"]
+        assert [problem["key"], problem["position"], problem["found"]] == ["ids", *expected]
 
 
 async def test_trials_of_another_experiment_are_not_found(api: Any) -> None:
@@ -209,12 +205,10 @@ async def test_the_table_has_the_best_value_of_a_curve_and_its_value_at_a_step(a
 
 
 async def test_the_best_value_is_the_smallest_where_the_experiment_minimizes(api: Any) -> None:
-    created = await api.create(objective={"direction": "minimize"})
-    await api.ended(created["id"])
-    path = f"/api/v1/experiments/{created['id']}"
-    [trial] = (await api.client.get(f"{path}/trials?limit=1")).json()["items"]
-    await report(api, created["id"], trial["id"], [0.5, 0.25, 0.75])
-    found = (await api.client.get(f"{path}/table?columns=curve.best&sort=no&limit=1")).json()
+    ran = await api.ran(objective={"direction": "minimize"})
+    [trial] = (await api.client.get(f"{ran.path}/trials?limit=1")).json()["items"]
+    await report(api, ran.id, trial["id"], [0.5, 0.25, 0.75])
+    found = (await api.client.get(f"{ran.path}/table?columns=curve.best&sort=no&limit=1")).json()
     assert found["rows"] == [[0.25]]
 
 

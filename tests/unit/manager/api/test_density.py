@@ -31,11 +31,9 @@ def unpack(data: bytes) -> tuple[dict[str, Any], list[list[int]]]:
 
 async def ended(api: Any, curves: list[list[tuple[int, float]]]) -> str:
     """The address of an experiment whose trials have these points only."""
-    created = await api.create(max_trial_number=len(curves))
-    await api.ended(created["id"])
-    path = f"/api/v1/experiments/{created['id']}"
-    ids = [trial["id"] for trial in (await api.client.get(f"{path}/trials")).json()["items"]]
-    database = await api.manager.metrics(created["id"])
+    ran = await api.ran(max_trial_number=len(curves))
+    ids = [trial["id"] for trial in ran.trials]
+    database = await api.manager.metrics(ran.id)
     for trial_id, points in zip(ids, curves, strict=True):
         lines = "".join(
             json.dumps({"kind": "intermediate", "value": value, "step": step, "time": 1.0}) + "\n"
@@ -43,7 +41,7 @@ async def ended(api: Any, curves: list[list[tuple[int, float]]]) -> str:
         ).encode()
         place = {"trial_id": trial_id, "job": 2, "member": 0}
         await database.write(lambda c, place=place, lines=lines: metrics.store_chunk(c, offset=0, data=lines, **place))
-    return path
+    return ran.path
 
 
 async def test_each_curve_counts_once_in_each_column(api: Any) -> None:

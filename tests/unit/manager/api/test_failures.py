@@ -63,11 +63,10 @@ async def read(api: Any, experiment_id: str, query: str = "") -> dict[str, Any]:
 
 
 async def test_failures_are_grouped_by_the_end_of_the_last_job_and_the_first_line_of_the_reason(api: Any) -> None:
-    created = await api.create()
-    await api.ended(created["id"])
+    ran = await api.ran()
     await add_ended(
         api,
-        created["id"],
+        ran.id,
         [
             (FAILED, ERROR, "gpu-1", "exit code 1: no file /data/17.npz\nfurther lines"),
             (FAILED, ERROR, "gpu-2", "exit code 1: no file /data/18.npz"),
@@ -77,7 +76,7 @@ async def test_failures_are_grouped_by_the_end_of_the_last_job_and_the_first_lin
             (CANCELED, None, "", "needs 9 GPUs"),
         ],
     )
-    body = await read(api, created["id"])
+    body = await read(api, ran.id)
     assert (body["failed"], body["counted"], body["cause_count"]) == (5, 5, 3)
     first, *others = body["causes"]
     assert first == {
@@ -95,24 +94,22 @@ async def test_failures_are_grouped_by_the_end_of_the_last_job_and_the_first_lin
         (None, [{"node_id": None, "trials": 1}]),
         ("OUT_OF_MEMORY", [{"node_id": "gpu-1", "trials": 1}]),
     ]
-    assert (await read(api, created["id"], "?limit=1"))["causes"] == [first]
+    assert (await read(api, ran.id, "?limit=1"))["causes"] == [first]
 
 
 async def test_an_experiment_without_failures_has_no_causes(api: Any) -> None:
-    created = await api.create()
-    await api.ended(created["id"])
-    assert await read(api, created["id"]) == {"failed": 0, "counted": 0, "cause_count": 0, "causes": []}
+    ran = await api.ran()
+    assert await read(api, ran.id) == {"failed": 0, "counted": 0, "cause_count": 0, "causes": []}
     assert (await api.client.get("/api/v1/experiments/none/failures")).status_code == 404
-    refused = await api.client.get(f"/api/v1/experiments/{created['id']}/failures?limit=0")
+    refused = await api.client.get(f"{ran.path}/failures?limit=0")
     assert refused.status_code == 422
 
 
 async def test_only_the_newest_failures_are_counted_and_that_is_said(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    created = await api.create()
-    await api.ended(created["id"])
+    ran = await api.ran()
     ends = [(FAILED, ERROR, "gpu-1", "an old cause"), (CANCELED, None, "", "newer"), (FAILED, ERROR, "gpu-1", "newest")]
-    await add_ended(api, created["id"], ends)
+    await add_ended(api, ran.id, ends)
     monkeypatch.setattr(failures, "MOST_TRIALS", 2)
-    body = await read(api, created["id"])
+    body = await read(api, ran.id)
     assert (body["failed"], body["counted"]) == (3, 2)
     assert [cause["detail"] for cause in body["causes"]] == ["newest", "newer"]

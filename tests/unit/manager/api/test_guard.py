@@ -77,16 +77,13 @@ async def test_the_full_token_may_end_the_manager(api: Any) -> None:
     assert api.shutdowns == [None]
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:8080", "10.0.0.5", "127.0.0.1.evil.example", ""])
-async def test_an_unknown_host_name_is_refused_with_the_flag_that_allows_it(api: Any, host: str) -> None:
-    answer = await api.client.get("/api/v1/health", headers={"Host": host})
-    assert answer.status_code == 403
-    assert "--allowed-host" in answer.json()["detail"]
-
-
-@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "127.0.0.1:9", "127.8.8.8", "[::1]:80", "a.localhost"])
-async def test_the_names_of_the_loopback_are_known(api: Any, host: str) -> None:
-    assert (await api.client.get("/api/v1/health", headers={"Host": host})).status_code == 200
+async def test_an_unknown_host_name_is_refused_with_the_flag_that_allows_it_and_the_loopback_is_known(api: Any) -> None:
+    for host in ("evil.example", "evil.example:8080", "10.0.0.5", "127.0.0.1.evil.example", ""):
+        answer = await api.client.get("/api/v1/health", headers={"Host": host})
+        assert answer.status_code == 403, host
+        assert "--allowed-host" in answer.json()["detail"]
+    for host in ("localhost", "LOCALHOST:1", "127.0.0.1:9", "127.8.8.8", "[::1]:80", "a.localhost"):
+        assert (await api.client.get("/api/v1/health", headers={"Host": host})).status_code == 200, host
 
 
 def test_where_other_machines_may_come_any_address_is_known_but_no_other_name() -> None:

@@ -28,9 +28,8 @@ NNI = [
 
 
 async def experiment(api: Any, **changes: Any) -> str:
-    created = await api.create(search_space=SPACE, **changes)
-    await api.ended(created["id"])
-    return str(created["id"])
+    ran = await api.ran(search_space=SPACE, **changes)
+    return str(ran.id)
 
 
 async def reported(api: Any, experiment_id: str) -> list[Any]:
@@ -151,11 +150,10 @@ async def test_a_trial_of_an_earlier_space_is_retried(api: Any) -> None:
 
 async def test_batch_takes_its_options_only(api: Any) -> None:
     options = {"sets": {"_type": "choice", "_value": [[1, 2], {"lr": 1.0}, "small"]}}
-    created = await api.create(tuner={"name": "Batch"}, search_space=options, max_trial_number=1)
-    await api.ended(created["id"])
-    path = f"/api/v1/experiments/{created['id']}/trials"
+    ran = await api.ran(tuner={"name": "Batch"}, search_space=options, max_trial_number=1)
+    path = f"{ran.path}/trials"
     assert (await api.client.post(path, json={"parameters": {"lr": 1}})).json()["parameters"] == {"lr": 1.0}
     refused = (await api.client.post(path, json={"parameters": {"lr": 2}})).json()["detail"]
     assert 'expected an option of sets, one of [1, 2], {"lr": 1.0}, "small", found {"lr": 2}' in refused
-    answer = await import_(api, created["id"], [{"parameter": "small", "value": 1}, {"parameter": 3, "value": 1}])
+    answer = await import_(api, ran.id, [{"parameter": "small", "value": 1}, {"parameter": 3, "value": 1}])
     assert "row 2: parameter: expected an option of sets" in answer.json()["detail"]

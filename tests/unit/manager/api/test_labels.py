@@ -42,19 +42,17 @@ async def test_an_archived_experiment_is_left_out_once_it_has_ended(api: Any) ->
 
 
 async def test_labels_and_limits_are_changed_together_each_with_its_event(api: Any) -> None:
-    created = await api.create()
-    await api.ended(created["id"])
-    path = f"/api/v1/experiments/{created['id']}"
+    ran = await api.ran()
     seen = await api.manager.control.read(events.last_id)
-    body = (await api.client.patch(path, json={"priority": 3, "tags": ["a"], "archived": True})).json()
+    body = (await api.client.patch(ran.path, json={"priority": 3, "tags": ["a"], "archived": True})).json()
     assert (body["priority"], body["tags"], body["archived"]) == (3, ["a"], True)
-    found = await api.manager.control.read(lambda c: events.after(c, seen, experiment_id=created["id"], limit=10))
+    found = await api.manager.control.read(lambda c: events.after(c, seen, experiment_id=ran.id, limit=10))
     said = {event.kind: event.data for event in found}
     assert said["limits"]["priority"] == 3
     assert said["labels"] == {"tags": ["a"], "archived": True}
-    refused = await api.client.patch(path, json={"trial_concurrency": 0, "tags": ["b"]})
+    refused = await api.client.patch(ran.path, json={"trial_concurrency": 0, "tags": ["b"]})
     assert refused.status_code == 422
-    assert (await api.client.get(path)).json()["tags"] == ["a"]
+    assert (await api.client.get(ran.path)).json()["tags"] == ["a"]
 
 
 @pytest.mark.parametrize(

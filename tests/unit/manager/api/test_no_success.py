@@ -16,9 +16,8 @@ FAILED, EARLY = TrialStatus.FAILED, TrialStatus.EARLY_STOPPED
 
 async def end_as(api: Any, ends: list[tuple[TrialStatus, str]], status: str = "DONE") -> str:
     """An experiment whose trials have ended like this, without a metric; its id."""
-    created = await api.create(max_trial_number=len(ends))
-    await api.ended(created["id"])
-    [*rows] = (await api.client.get(f"/api/v1/experiments/{created['id']}/trials")).json()["items"]
+    ran = await api.ran(max_trial_number=len(ends))
+    [*rows] = ran.trials
     columns = {} if status == "DONE" else {"ended_at": None}
 
     def write(connection: sqlite3.Connection) -> None:
@@ -27,7 +26,7 @@ async def end_as(api: Any, ends: list[tuple[TrialStatus, str]], status: str = "D
             trials.move(connection, row["id"], expected=expected, status=end, reason=reason, time=1.0, final_value=None)
         experiments.move(
             connection,
-            created["id"],
+            ran.id,
             expected=tuple(ExperimentStatus),
             status=ExperimentStatus(status),
             reason="maxTrialNumber is reached",
@@ -36,7 +35,7 @@ async def end_as(api: Any, ends: list[tuple[TrialStatus, str]], status: str = "D
         )
 
     await api.manager.control.write(write)
-    return str(created["id"])
+    return str(ran.id)
 
 
 async def failure(api: Any, identifier: str) -> str:

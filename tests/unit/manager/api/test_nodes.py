@@ -132,20 +132,18 @@ async def test_who_may_only_look_may_neither_drain_nor_give_up(api: Any) -> None
 
 async def stopped_with_files_on(api: Any, *node_ids: str) -> str:
     """An experiment that was stopped, and whose jobs ran on the first of these nodes; all may have files of it."""
-    created = await api.create()
-    path = f"/api/v1/experiments/{created['id']}"
-    await api.ended(created["id"])
+    ran = await api.ran()
     for node_id in node_ids:
         api.provider.add(node_id, f"bob@{node_id}")
         left = UncollectedFiles(
-            created["id"], node_id, f"on bob@{node_id} in ~/.proctor/nodes/x", "the machine is unreachable"
+            ran.id, node_id, f"on bob@{node_id} in ~/.proctor/nodes/x", "the machine is unreachable"
         )
         api.provider.left.append(left)
     await api.manager.control.write(lambda c: c.execute("UPDATE trial_jobs SET node_id = ?", node_ids[:1]))
-    await post(api, f"/experiments/{created['id']}/stop")
-    while not any("not collected" in text for text in (await api.client.get(path)).json()["notices"]):
+    await post(api, f"/experiments/{ran.id}/stop")
+    while not any("not collected" in text for text in (await api.client.get(ran.path)).json()["notices"]):
         await api.manager.feed.wait(5)
-    return str(created["id"])
+    return str(ran.id)
 
 
 async def test_an_experiment_tells_which_files_were_not_collected_and_what_to_do(api: Any) -> None:

@@ -15,9 +15,8 @@ pytestmark = pytest.mark.anyio
 
 async def add_jobs(api: Any, spans: list[tuple[float, float | None, list[str] | None]]) -> str:
     """Jobs on node gpu-1 that started and ended so many seconds ago, with these GPUs; returns the experiment's id."""
-    created = await api.create(max_trial_number=1)
-    await api.ended(created["id"])
-    [trial] = (await api.client.get(f"/api/v1/experiments/{created['id']}/trials")).json()["items"]
+    ran = await api.ran(max_trial_number=1)
+    [trial] = ran.trials
     now = api.manager.clock.now()
 
     def write(connection: sqlite3.Connection) -> None:
@@ -26,7 +25,7 @@ async def add_jobs(api: Any, spans: list[tuple[float, float | None, list[str] | 
             row = TrialJobRow(
                 id=f"{trial['id']}.{number}",
                 trial_id=trial["id"],
-                experiment_id=created["id"],
+                experiment_id=ran.id,
                 number=number,
                 token="t",
                 status=TrialJobStatus.RUNNING if ended is None else TrialJobStatus.ENDED,
@@ -41,7 +40,7 @@ async def add_jobs(api: Any, spans: list[tuple[float, float | None, list[str] | 
             jobs.insert(connection, row)
 
     await api.manager.control.write(write)
-    return str(created["id"])
+    return str(ran.id)
 
 
 def connect(api: Any) -> None:

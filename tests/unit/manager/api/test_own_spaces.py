@@ -144,9 +144,7 @@ async def test_batch_proposes_its_options_of_whatever_kind(api: Any) -> None:
 
 
 async def test_a_new_space_that_a_built_in_tuner_cannot_search_is_refused_where_it_is_wrong(api: Any) -> None:
-    created = await api.create(tuner={"name": "Batch"}, search_space={"x": {"_type": "choice", "_value": [{"a": 1}]}})
-    await api.ended(created["id"])
-    path = f"/api/v1/experiments/{created['id']}"
+    ran = await api.ran(tuner={"name": "Batch"}, search_space={"x": {"_type": "choice", "_value": [{"a": 1}]}})
     for space in ({"x": {"_type": "uniform", "_value": [0, 1]}}, {"x": {"_type": "factor", "_value": [0]}}, [1]):
-        answer = await api.client.patch(path, json={"search_space": space})
+        answer = await api.client.patch(ran.path, json={"search_space": space})
         assert (answer.status_code, len(answer.json()["problems"])) == (422, 1), answer.text

@@ -14,39 +14,34 @@ async def read(api: Any, experiment_id: str, query: str = "") -> dict[str, Any]:
 
 
 async def test_events_come_the_newest_first_page_after_page(api: Any) -> None:
-    created = await api.create(max_trial_number=3)
-    await api.ended(created["id"])
-    whole = (await read(api, created["id"], "?limit=1000"))["items"]
+    ran = await api.ran(max_trial_number=3)
+    whole = (await read(api, ran.id, "?limit=1000"))["items"]
     ids = [event["id"] for event in whole]
     assert ids == sorted(ids, reverse=True)
     assert len(ids) > 6
-    assert {event["experiment_id"] for event in whole} == {created["id"]}
-    first = await read(api, created["id"], "?limit=4")
-    second = await read(api, created["id"], f"?limit=1000&cursor={first['next_cursor']}")
+    assert {event["experiment_id"] for event in whole} == {ran.id}
+    first = await read(api, ran.id, "?limit=4")
+    second = await read(api, ran.id, f"?limit=1000&cursor={first['next_cursor']}")
     assert first["items"] + second["items"] == whole
     assert second["next_cursor"] is None
-    before = await read(api, created["id"], f"?limit=1000&before={ids[3]}")
+    before = await read(api, ran.id, f"?limit=1000&before={ids[3]}")
     assert before["items"] == second["items"]
 
 
 async def test_events_are_filtered_by_kind_and_text_and_name_the_trial(api: Any) -> None:
-    created = await api.create(max_trial_number=2)
-    await api.ended(created["id"])
-    found = (await read(api, created["id"], "?kind=trial.status&kind=limits&text=succeeded"))["items"]
+    ran = await api.ran(max_trial_number=2)
+    found = (await read(api, ran.id, "?kind=trial.status&kind=limits&text=succeeded"))["items"]
     assert sorted(event["sequence_id"] for event in found) == [0, 1]
     assert {(event["kind"], event["data"]["status"]) for event in found} == {("trial.status", "SUCCEEDED")}
-    assert (await read(api, created["id"], "?text=%25"))["items"] == []  # literal: no pattern of SQL
-    assert (await read(api, created["id"], "?text=%22"))["items"] == []
+    assert (await read(api, ran.id, "?text=%25"))["items"] == []  # literal: no pattern of SQL
+    assert (await read(api, ran.id, "?text=%22"))["items"] == []
 
 
 async def test_events_say_who_caused_them(api: Any) -> None:
-    created = await api.create(max_trial_number=2)
-    await api.ended(created["id"])
-    changed = await api.client.patch(
-        f"/api/v1/experiments/{created['id']}", json={"tags": ["a"]}, headers={"User-Agent": "proctor-cli"}
-    )
+    ran = await api.ran(max_trial_number=2)
+    changed = await api.client.patch(ran.path, json={"tags": ["a"]}, headers={"User-Agent": "proctor-cli"})
     assert changed.status_code == 200, changed.text
-    found = (await read(api, created["id"], "?limit=1000"))["items"]
+    found = (await read(api, ran.id, "?limit=1000"))["items"]
     assert "tuner" in {each["actor"]["name"] for each in found if each["kind"] == "trial.status"}
     [labels] = [each for each in found if each["kind"] == "labels"]
     assert labels["actor"] == {"name": "owner", "via": "cli"}

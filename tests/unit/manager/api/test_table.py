@@ -93,10 +93,9 @@ async def test_the_table_has_a_row_for_every_trial(api: Any) -> None:
 
 
 async def test_both_formats_say_the_same(api: Any) -> None:
-    created = await api.create()
-    await api.ended(created["id"])
-    await insert(api, created["id"], parameters={"x": "NaN", "größe": [1, {"a": None}], "on": True}, reason="x" * 5000)
-    address = f"/api/v1/experiments/{created['id']}/table"
+    ran = await api.ran()
+    await insert(api, ran.id, parameters={"x": "NaN", "größe": [1, {"a": None}], "on": True}, reason="x" * 5000)
+    address = f"{ran.path}/table"
     rows = (await api.client.get(address)).json()
     answer = await api.client.get(address, headers=BINARY)
     assert answer.headers["content-type"] == MEDIA_TYPE
@@ -155,11 +154,10 @@ def test_few_different_texts_are_indexes_and_many_are_one_block() -> None:
 
 
 async def test_a_trial_whose_node_is_silent_says_so_as_elsewhere(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    created = await api.create()
-    await api.ended(created["id"])
+    ran = await api.ran()
 
     def run(connection: sqlite3.Connection) -> str:
-        [first, *_] = trials.page(connection, created["id"]).items
+        [first, *_] = trials.page(connection, ran.id).items
         update_row(connection, "trials", TrialRow, first.id, {"status": TrialStatus.RUNNING})
         return first.id
 
@@ -167,16 +165,15 @@ async def test_a_trial_whose_node_is_silent_says_so_as_elsewhere(api: Any, monke
     monkeypatch.setattr(
         api.manager, "silence_of", lambda trial, node: f"silent: {trial.id}" if trial.id == running else ""
     )
-    body = (await api.client.get(f"/api/v1/experiments/{created['id']}/table?columns=reason")).json()
+    body = (await api.client.get(f"{ran.path}/table?columns=reason")).json()
     assert body["rows"][0] == [f"silent: {running}"]
     assert body["rows"][1] != [f"silent: {running}"]
-    assert (await api.client.get(f"/api/v1/experiments/{created['id']}/table?columns=no")).status_code == 200
+    assert (await api.client.get(f"{ran.path}/table?columns=no")).status_code == 200
 
 
 async def test_a_list_of_trials_takes_the_same_filter_and_any_column_as_order(api: Any) -> None:
-    created = await api.create(max_trial_number=6)
-    await api.ended(created["id"])
-    path = f"/api/v1/experiments/{created['id']}/trials"
+    ran = await api.ran(max_trial_number=6)
+    path = f"{ran.path}/trials"
     every = (await api.client.get(path)).json()["items"]
     for query, expected in {
         "filter=x<0.5": [trial for trial in every if trial["parameters"]["x"] < 0.5],
@@ -209,11 +206,10 @@ MISTAKES = [
 
 
 async def test_a_mistake_is_answered_with_its_place(api: Any) -> None:
-    created = await api.create()
-    await api.ended(created["id"])
+    ran = await api.ran()
     for query, key, position, found in MISTAKES:
         for what in ("table", "trials") if key == "filter" else ("table",):
-            answer = await api.client.get(f"/api/v1/experiments/{created['id']}/{what}?{query}")
+            answer = await api.client.get(f"{ran.path}/{what}?{query}")
             assert answer.status_code == 422, query
             [problem] = answer.json()["problems"]
             assert (problem["key"], problem["position"], problem["found"]) == (key, position, found)
@@ -261,9 +257,7 @@ NOISE = st.lists(WORDS | st.text(max_size=3), max_size=12).map(" ".join)
 
 
 async def test_noise_is_answered_or_refused_never_failed(api: Any) -> None:
-    created = await api.create()
-    await api.ended(created["id"])
-    path = f"/api/v1/experiments/{created['id']}"
+    ran = await api.ran()
     noises: list[tuple[str, str]] = []
 
     @given(NOISE, NOISE)
@@ -278,7 +272,7 @@ async def test_noise_is_answered_or_refused_never_failed(api: Any) -> None:
             ("table", {"sort": second or "no", "filter": "x < 1"}),
             ("trials", {"filter": first, "sort": second or "no", "cursor": first or "x"}),
         ):
-            answer = await api.client.get(f"{path}/{what}", params=query)
+            answer = await api.client.get(f"{ran.path}/{what}", params=query)
             assert answer.status_code in (200, 422), (what, query, answer.text)
             if answer.status_code == 422:
                 assert answer.headers["content-type"] == "application/problem+json"

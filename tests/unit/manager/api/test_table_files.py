@@ -53,12 +53,11 @@ def test_parquet_has_the_types_of_the_columns() -> None:
 
 
 async def test_the_file_has_the_rows_of_the_filter_and_a_name(api: Any) -> None:
-    created = await api.create()
-    await api.ended(created["id"])
-    path = f"/api/v1/experiments/{created['id']}/table?columns=no,status&sort=-no&filter=no%20%3E%200"
+    ran = await api.ran()
+    path = f"{ran.path}/table?columns=no,status&sort=-no&filter=no%20%3E%200"
     answer = await api.client.get(f"{path}&format=csv")
     assert answer.headers["content-type"].startswith("text/csv")
-    assert answer.headers["content-disposition"] == f'attachment; filename="{created["id"]}.csv"'
+    assert answer.headers["content-disposition"] == f'attachment; filename="{ran.id}.csv"'
     assert answer.text.splitlines() == ["no,status", "2,SUCCEEDED", "1,SUCCEEDED"]
     plain = await api.client.get(path)
     saved = await api.client.get(f"{path}&format=json", headers={"Accept": "application/vnd.proctor.columns"})

@@ -133,11 +133,10 @@ async def test_a_response_that_reports_a_collection_ends_when_its_token_is_revok
 ) -> None:
     monkeypatch.setattr(nodes, "PROGRESS_SECONDS", 0.05)
     alice = await add(api, "alice")
-    created = await api.create()
-    await api.ended(created["id"])
+    ran = await api.ran()
     api.provider.add("gpu-3", "gpu-3")
-    api.provider.left.append(UncollectedFiles(created["id"], "gpu-3", "on gpu-3", "the machine is unreachable"))
-    collection = api.provider.collect("gpu-3", created["id"])
+    api.provider.left.append(UncollectedFiles(ran.id, "gpu-3", "on gpu-3", "the machine is unreachable"))
+    collection = api.provider.collect("gpu-3", ran.id)
     await ends_when_revoked(api, "POST", "/api/v1/nodes/gpu-3/collect", alice)
     assert not collection.ended.is_set()
 

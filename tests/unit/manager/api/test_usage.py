@@ -45,17 +45,15 @@ async def test_what_was_used_is_in_rest_and_in_prometheus(api: Any) -> None:
 
 async def test_prometheus_counts_every_start_once(api: Any) -> None:
     assert "proctor_trial_start_latency_seconds_count 0.0" in (await api.client.get("/metrics")).text
-    created = await api.create()
-    await api.ended(created["id"])
+    await api.ran()
     for _ in range(2):
         assert "proctor_trial_start_latency_seconds_count 3.0" in (await api.client.get("/metrics")).text
 
 
 async def test_prometheus_reads_counts_and_health(api: Any) -> None:
-    created = await api.create()
-    await api.ended(created["id"])
+    ran = await api.ran()
     text = (await api.client.get("/metrics")).text
-    assert f'proctor_trials_total{{experiment="{created["id"]}",status="SUCCEEDED"}} 3.0' in text
+    assert f'proctor_trials_total{{experiment="{ran.id}",status="SUCCEEDED"}} 3.0' in text
     assert "proctor_trials_running 0.0" in text
     assert "proctor_store_healthy 1.0" in text
     for name in ("proctor_trial_start_latency_seconds_bucket", "proctor_loop_lag_seconds_bucket", "proctor_build_info"):
