@@ -3,6 +3,8 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial, wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +82,30 @@ def play(
                 await scenario(simulation, manager)
 
     run_virtual(main)
+
+
+def played(
+    play: Callable[..., None], **options: Any
+) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
+    """Make a scenario a test: `play` is called with the test's folder, the scenario and the options.
+
+    What `play` gives the scenario are its positional-only parameters; the others are fixtures.
+    """
+
+    def decorate(scenario: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+        fixtures = [each for each in signature(scenario).parameters.values() if each.kind is not each.POSITIONAL_ONLY]
+        folder = Parameter("tmp_path", Parameter.POSITIONAL_OR_KEYWORD)
+        others = [each for each in fixtures if each.name != folder.name]
+
+        @wraps(scenario)
+        def test(tmp_path: Path, **given: Any) -> None:
+            wanted = {"tmp_path": tmp_path, **given}
+            play(tmp_path, partial(scenario, **{each.name: wanted[each.name] for each in fixtures}), **options)
+
+        test.__signature__ = Signature([folder, *others])  # type: ignore[attr-defined]
+        return test
+
+    return decorate
 
 
 async def create(manager: Manager, tmp_path: Path, *, seconds: float = 0.0, **changes: Any) -> str:

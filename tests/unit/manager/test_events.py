@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable
 from itertools import pairwise
 from pathlib import Path
 
+from fakes.small_experiments import played
+
 from proctor.manager.events import INTERVAL_SECONDS, PAUSE_SECONDS, prune_events_forever
 from proctor.manager.metrics import Measurements
 from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
@@ -50,26 +52,22 @@ def play(
     run_virtual(main)
 
 
-def test_the_newest_events_stay_and_the_others_go_again_and_again(tmp_path: Path) -> None:
-    async def scenario(control: Database) -> None:
-        for _ in range(5):
-            await asyncio.sleep(INTERVAL_SECONDS / 2)
-            assert await control.read(count) == 300
-            await control.write(lambda c: append(c, 500))
-            await asyncio.sleep(INTERVAL_SECONDS / 2)
-
-    play(tmp_path, scenario)
+@played(play)
+async def test_the_newest_events_stay_and_the_others_go_again_and_again(control: Database, /) -> None:
+    for _ in range(5):
+        await asyncio.sleep(INTERVAL_SECONDS / 2)
+        assert await control.read(count) == 300
+        await control.write(lambda c: append(c, 500))
+        await asyncio.sleep(INTERVAL_SECONDS / 2)
 
 
-def test_others_are_served_between_two_small_batches(tmp_path: Path) -> None:
-    async def scenario(control: Database) -> None:
-        seen = [1000]
-        while seen[-1] > 300:
-            await asyncio.sleep(PAUSE_SECONDS / 2)
-            seen.append(await control.read(count))
-        assert max(before - after for before, after in pairwise(seen)) == 50
-
-    play(tmp_path, scenario)
+@played(play)
+async def test_others_are_served_between_two_small_batches(control: Database, /) -> None:
+    seen = [1000]
+    while seen[-1] > 300:
+        await asyncio.sleep(PAUSE_SECONDS / 2)
+        seen.append(await control.read(count))
+    assert max(before - after for before, after in pairwise(seen)) == 50
 
 
 def test_events_are_counted_before_they_go_even_if_counting_fails(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.small_experiments import SMALL
+from fakes.small_experiments import SMALL, played
 
 from proctor.manager.engine.manager import Manager
 from proctor.manager.errors import NotFound, Unavailable
@@ -110,226 +110,201 @@ def play(tmp_path: Path, act: Callable[[Scene], Awaitable[None]]) -> None:
     run_virtual(main)
 
 
-def test_a_stopped_experiment_is_cleaned_up_after_exactly_once(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
-        async with scene.manager() as manager:
-            await scene.create(manager)
-            await scene.stop(manager)
-        async with scene.manager():
-            await asyncio.sleep(1000.0)
-        assert scene.begun == scene.cleaned == 1
-
-    play(tmp_path, act)
+@played(play)
+async def test_a_stopped_experiment_is_cleaned_up_after_exactly_once(scene: Scene, /) -> None:
+    async with scene.manager() as manager:
+        await scene.create(manager)
+        await scene.stop(manager)
+    async with scene.manager():
+        await asyncio.sleep(1000.0)
+    assert scene.begun == scene.cleaned == 1
 
 
-def test_the_platform_of_a_failed_engine_is_cleaned_up_after_a_stop(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
-        scene.failures += [RuntimeError("a fault of this program")]
-        async with scene.manager() as manager:
-            await scene.create(manager)
-            await asyncio.sleep(6.0)
-            assert (await manager.experiment("exp")).status is ExperimentStatus.ERROR
-            await scene.stop(manager)
-            await asyncio.sleep(10.0)
-            assert scene.cleaned == 1
-
-    play(tmp_path, act)
+@played(play)
+async def test_the_platform_of_a_failed_engine_is_cleaned_up_after_a_stop(scene: Scene, /) -> None:
+    scene.failures += [RuntimeError("a fault of this program")]
+    async with scene.manager() as manager:
+        await scene.create(manager)
+        await asyncio.sleep(6.0)
+        assert (await manager.experiment("exp")).status is ExperimentStatus.ERROR
+        await scene.stop(manager)
+        await asyncio.sleep(10.0)
+        assert scene.cleaned == 1
 
 
-def test_a_job_of_a_failed_engine_on_a_platform_without_keepers_is_ended_before_the_experiment_is_stopped(
-    tmp_path: Path,
+@played(play)
+async def test_a_job_of_a_failed_engine_on_a_platform_without_keepers_is_ended_before_the_experiment_is_stopped(
+    scene: Scene, /
 ) -> None:
-    async def act(scene: Scene) -> None:
+    scene.trials_hang = True
+    scene.failures += [RuntimeError("a fault of this program")]
+    async with scene.manager() as manager:
+        await scene.create(manager)
+        await asyncio.sleep(6.0)
+        assert (await manager.experiment("exp")).status is ExperimentStatus.ERROR
+        scene.broken = "its package is not installed"
+        await manager.stop_experiment("exp")
+        await asyncio.sleep(30.0)
+        (job,) = scene.platforms["exp"].jobs.values()
+        assert not job.is_over
+        assert (await manager.experiment("exp")).status is ExperimentStatus.STOPPING
+        scene.broken = ""
+        assert (await scene.ended(manager, "exp")).status is ExperimentStatus.STOPPED
+        await asyncio.sleep(10.0)
+        assert job.is_over
+        assert scene.cleaned == 1
+
+
+@played(play)
+async def test_a_clean_up_that_fails_is_tried_again_and_says_why(scene: Scene, /) -> None:
+    scene.obstacles += [OSError(5, "Input/output error"), RuntimeError("the cluster does not answer")]
+    async with scene.manager() as manager:
+        await scene.create(manager)
+        await scene.stop(manager)
+        row = await manager.experiment("exp")
+        assert manager.awaited(row) == (
+            "stopped; its platform has not cleaned up after it: [Errno 5] Input/output error; tried again in 1 s"
+        )
+        assert manager.problem == f"experiment exp is {manager.awaited(row)}"
+        await asyncio.sleep(2.0)
+        assert "the cluster does not answer; tried again in " in manager.awaited(row)
+        await asyncio.sleep(100.0)
+        assert (scene.begun, scene.cleaned) == (3, 1)
+        assert (manager.awaited(row), manager.problem) == ("", "")
+
+
+@played(play)
+async def test_a_clean_up_that_was_interrupted_is_owed_by_the_next_manager_and_by_no_later_one(scene: Scene, /) -> None:
+    scene.hangs = True
+    async with scene.manager() as manager:
+        await scene.create(manager)
+        await scene.stop(manager)
+        await asyncio.sleep(1.0)
+    assert (scene.begun, scene.cleaned) == (1, 0)
+    scene.hangs = False
+    async with scene.manager():
+        await asyncio.sleep(1.0)
+    assert (scene.begun, scene.cleaned) == (2, 1)
+    async with scene.manager():
+        await asyncio.sleep(1000.0)
+    assert (scene.begun, scene.cleaned) == (2, 1)
+
+
+@played(play)
+async def test_an_experiment_that_is_resumed_is_not_cleaned_up_under_its_trials(scene: Scene, /) -> None:
+    scene.obstacles += [RuntimeError("the cluster does not answer")]
+    async with scene.manager() as manager:
+        await scene.create(manager)
+        await scene.stop(manager)
         scene.trials_hang = True
-        scene.failures += [RuntimeError("a fault of this program")]
-        async with scene.manager() as manager:
-            await scene.create(manager)
-            await asyncio.sleep(6.0)
-            assert (await manager.experiment("exp")).status is ExperimentStatus.ERROR
-            scene.broken = "its package is not installed"
-            await manager.stop_experiment("exp")
-            await asyncio.sleep(30.0)
-            (job,) = scene.platforms["exp"].jobs.values()
-            assert not job.is_over
-            assert (await manager.experiment("exp")).status is ExperimentStatus.STOPPING
-            scene.broken = ""
-            assert (await scene.ended(manager, "exp")).status is ExperimentStatus.STOPPED
-            await asyncio.sleep(10.0)
-            assert job.is_over
-            assert scene.cleaned == 1
-
-    play(tmp_path, act)
-
-
-def test_a_clean_up_that_fails_is_tried_again_and_says_why(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
-        scene.obstacles += [OSError(5, "Input/output error"), RuntimeError("the cluster does not answer")]
-        async with scene.manager() as manager:
-            await scene.create(manager)
-            await scene.stop(manager)
-            row = await manager.experiment("exp")
-            assert manager.awaited(row) == (
-                "stopped; its platform has not cleaned up after it: [Errno 5] Input/output error; tried again in 1 s"
-            )
-            assert manager.problem == f"experiment exp is {manager.awaited(row)}"
-            await asyncio.sleep(2.0)
-            assert "the cluster does not answer; tried again in " in manager.awaited(row)
-            await asyncio.sleep(100.0)
-            assert (scene.begun, scene.cleaned) == (3, 1)
-            assert (manager.awaited(row), manager.problem) == ("", "")
-
-    play(tmp_path, act)
-
-
-def test_a_clean_up_that_was_interrupted_is_owed_by_the_next_manager_and_by_no_later_one(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
-        scene.hangs = True
-        async with scene.manager() as manager:
-            await scene.create(manager)
-            await scene.stop(manager)
-            await asyncio.sleep(1.0)
-        assert (scene.begun, scene.cleaned) == (1, 0)
-        scene.hangs = False
-        async with scene.manager():
-            await asyncio.sleep(1.0)
+        await manager.update_experiment("exp", max_trial_number=2)
+        await manager.resume_experiment("exp")
+        await asyncio.sleep(1000.0)
+        (job,) = scene.platforms["exp"].jobs.values()
+        assert not job.is_over
+        assert (scene.begun, manager.problem) == (1, "")
+        await scene.stop(manager)
+        await asyncio.sleep(10.0)
         assert (scene.begun, scene.cleaned) == (2, 1)
-        async with scene.manager():
-            await asyncio.sleep(1000.0)
-        assert (scene.begun, scene.cleaned) == (2, 1)
-
-    play(tmp_path, act)
-
-
-def test_an_experiment_that_is_resumed_is_not_cleaned_up_under_its_trials(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
-        scene.obstacles += [RuntimeError("the cluster does not answer")]
-        async with scene.manager() as manager:
-            await scene.create(manager)
-            await scene.stop(manager)
-            scene.trials_hang = True
-            await manager.update_experiment("exp", max_trial_number=2)
-            await manager.resume_experiment("exp")
-            await asyncio.sleep(1000.0)
-            (job,) = scene.platforms["exp"].jobs.values()
-            assert not job.is_over
-            assert (scene.begun, manager.problem) == (1, "")
-            await scene.stop(manager)
-            await asyncio.sleep(10.0)
-            assert (scene.begun, scene.cleaned) == (2, 1)
-
-    play(tmp_path, act)
 
 
 @pytest.mark.parametrize("act", ["resume_experiment", "delete_experiment"])
-def test_a_caller_that_has_given_up_waiting_for_an_attempt_changes_nothing_about_the_next_ones(
-    tmp_path: Path, act: str
+@played(play)
+async def test_a_caller_that_has_given_up_waiting_for_an_attempt_changes_nothing_about_the_next_ones(
+    scene: Scene, /, act: str
 ) -> None:
     """Nor do they follow each other without a pause: there are obstacles for a thousand of them."""
-
-    async def main(scene: Scene) -> None:
-        scene.obstacles += [RuntimeError("the cluster does not answer")] * 1000
-        scene.delays[2] = 100.0
-        async with scene.manager() as manager:
-            await scene.create(manager)
-            await scene.stop(manager)
-            await asyncio.sleep(2.0)
-            with pytest.raises(Unavailable, match="the platform of experiment exp is still cleaning up after it"):
-                await getattr(manager, act)("exp")
-            await asyncio.sleep(5.0)
-            assert scene.begun == 2
-            await asyncio.sleep(1000.0)
-            assert 8 <= scene.begun <= 12
-            scene.obstacles.clear()
-            await asyncio.sleep(600.0)
-            assert scene.cleaned == 1
-            await manager.delete_experiment("exp")
-
-    play(tmp_path, main)
+    scene.obstacles += [RuntimeError("the cluster does not answer")] * 1000
+    scene.delays[2] = 100.0
+    async with scene.manager() as manager:
+        await scene.create(manager)
+        await scene.stop(manager)
+        await asyncio.sleep(2.0)
+        with pytest.raises(Unavailable, match="the platform of experiment exp is still cleaning up after it"):
+            await getattr(manager, act)("exp")
+        await asyncio.sleep(5.0)
+        assert scene.begun == 2
+        await asyncio.sleep(1000.0)
+        assert 8 <= scene.begun <= 12
+        scene.obstacles.clear()
+        await asyncio.sleep(600.0)
+        assert scene.cleaned == 1
+        await manager.delete_experiment("exp")
 
 
 @pytest.mark.parametrize("act", ["resume_experiment", "delete_experiment"])
-def test_a_resume_or_delete_while_the_first_clean_up_hangs_gets_an_answer(tmp_path: Path, act: str) -> None:
-    async def main(scene: Scene) -> None:
-        scene.delays[1] = 1000.0
-        async with scene.manager() as manager:
-            await scene.create(manager)
-            await scene.stop(manager)
-            with pytest.raises(Unavailable, match="the platform of experiment exp is still being cleaned up"):
-                async with asyncio.timeout(500.0):
-                    await getattr(manager, act)("exp")
-            assert (await manager.experiment("exp")).status is ExperimentStatus.STOPPED
-            await asyncio.sleep(1000.0)
-            assert (scene.begun, scene.cleaned) == (1, 1)
-            await manager.delete_experiment("exp")
-
-    play(tmp_path, main)
+@played(play)
+async def test_a_resume_or_delete_while_the_first_clean_up_hangs_gets_an_answer(scene: Scene, /, act: str) -> None:
+    scene.delays[1] = 1000.0
+    async with scene.manager() as manager:
+        await scene.create(manager)
+        await scene.stop(manager)
+        with pytest.raises(Unavailable, match="the platform of experiment exp is still being cleaned up"):
+            async with asyncio.timeout(500.0):
+                await getattr(manager, act)("exp")
+        assert (await manager.experiment("exp")).status is ExperimentStatus.STOPPED
+        await asyncio.sleep(1000.0)
+        assert (scene.begun, scene.cleaned) == (1, 1)
+        await manager.delete_experiment("exp")
 
 
-def test_a_resume_that_fails_leaves_the_clean_up_owed(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
-        scene.obstacles += [RuntimeError("the cluster does not answer")]
-        async with scene.manager() as manager:
-            await scene.create(manager)
-            await scene.stop(manager)
-            folder = scene.home.experiment_directory("exp")
-            folder.rename(tmp_path / "away")
-            await manager._supervisor.close_metrics("exp")
-            with pytest.raises(Unavailable, match="cannot be resumed and stays STOPPED"):
-                await manager.resume_experiment("exp")
-            (tmp_path / "away").rename(folder)
-            await asyncio.sleep(1000.0)
-            assert (scene.begun, scene.cleaned) == (2, 1)
-
-    play(tmp_path, act)
+@played(play)
+async def test_a_resume_that_fails_leaves_the_clean_up_owed(scene: Scene, /, tmp_path: Path) -> None:
+    scene.obstacles += [RuntimeError("the cluster does not answer")]
+    async with scene.manager() as manager:
+        await scene.create(manager)
+        await scene.stop(manager)
+        folder = scene.home.experiment_directory("exp")
+        folder.rename(tmp_path / "away")
+        await manager._supervisor.close_metrics("exp")
+        with pytest.raises(Unavailable, match="cannot be resumed and stays STOPPED"):
+            await manager.resume_experiment("exp")
+        (tmp_path / "away").rename(folder)
+        await asyncio.sleep(1000.0)
+        assert (scene.begun, scene.cleaned) == (2, 1)
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
-def test_a_deleted_experiment_does_not_wait_for_its_files(tmp_path: Path, is_restarted: bool) -> None:
-    async def act(scene: Scene) -> None:
-        scene.collects = True
-        async with scene.manager() as manager:
-            await scene.create(manager)
-            await scene.stop(manager)
-            if not is_restarted:
-                await manager.delete_experiment("exp")
-        async with scene.manager() as manager:
-            if is_restarted:
-                await asyncio.sleep(10.0)  # the clean-up is tried again, and waits
-                await manager.delete_experiment("exp")
-            with pytest.raises(NotFound):
-                await manager.experiment("exp")
-        assert scene.begun == scene.cleaned == 1
-
-    play(tmp_path, act)
-
-
-def test_an_experiment_is_deleted_once_its_platform_has_cleaned_up(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
-        scene.obstacles += [RuntimeError("the cluster does not answer")] * 2
-        async with scene.manager() as manager:
-            await scene.create(manager)
-            await scene.stop(manager)
-            with pytest.raises(Unavailable, match=r"exp cannot be deleted yet: .* the cluster does not answer"):
-                await manager.delete_experiment("exp")
+@played(play)
+async def test_a_deleted_experiment_does_not_wait_for_its_files(scene: Scene, /, is_restarted: bool) -> None:
+    scene.collects = True
+    async with scene.manager() as manager:
+        await scene.create(manager)
+        await scene.stop(manager)
+        if not is_restarted:
             await manager.delete_experiment("exp")
-            assert scene.cleaned == 1
-            with pytest.raises(NotFound):
-                await manager.experiment("exp")
-            await asyncio.sleep(1000.0)
-            assert (scene.begun, manager.problem) == (3, "")
-
-    play(tmp_path, act)
-
-
-def test_an_experiment_whose_platform_is_gone_can_be_deleted(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
-        scene.obstacles += [RuntimeError("the cluster does not answer")]
-        async with scene.manager() as manager:
-            await scene.create(manager)
-            await scene.stop(manager)
-            scene.broken = "its package is not installed"
+    async with scene.manager() as manager:
+        if is_restarted:
+            await asyncio.sleep(10.0)  # the clean-up is tried again, and waits
             await manager.delete_experiment("exp")
-            await asyncio.sleep(1000.0)
-            assert (scene.cleaned, manager.problem) == (0, "")
+        with pytest.raises(NotFound):
+            await manager.experiment("exp")
+    assert scene.begun == scene.cleaned == 1
 
-    play(tmp_path, act)
+
+@played(play)
+async def test_an_experiment_is_deleted_once_its_platform_has_cleaned_up(scene: Scene, /) -> None:
+    scene.obstacles += [RuntimeError("the cluster does not answer")] * 2
+    async with scene.manager() as manager:
+        await scene.create(manager)
+        await scene.stop(manager)
+        with pytest.raises(Unavailable, match=r"exp cannot be deleted yet: .* the cluster does not answer"):
+            await manager.delete_experiment("exp")
+        await manager.delete_experiment("exp")
+        assert scene.cleaned == 1
+        with pytest.raises(NotFound):
+            await manager.experiment("exp")
+        await asyncio.sleep(1000.0)
+        assert (scene.begun, manager.problem) == (3, "")
+
+
+@played(play)
+async def test_an_experiment_whose_platform_is_gone_can_be_deleted(scene: Scene, /) -> None:
+    scene.obstacles += [RuntimeError("the cluster does not answer")]
+    async with scene.manager() as manager:
+        await scene.create(manager)
+        await scene.stop(manager)
+        scene.broken = "its package is not installed"
+        await manager.delete_experiment("exp")
+        await asyncio.sleep(1000.0)
+        assert (scene.cleaned, manager.problem) == (0, "")

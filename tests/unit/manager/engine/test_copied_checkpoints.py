@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.small_experiments import saved
+from fakes.small_experiments import played, saved
 
 from proctor.manager.engine.loop import copies
 from proctor.manager.engine.manager import Manager
@@ -125,57 +125,55 @@ def test_every_checkpoint_is_copied_when_there_is_time(tmp_path: Path) -> None:
     assert [line for line in log if line.startswith("end")][:5] == [f"end 0:{n}" for n in (1, 2, 3, 4, 5)]
 
 
-def test_one_that_is_superseded_before_its_turn_is_skipped(tmp_path: Path) -> None:
-    async def scenario(platform: Platform, manager: Manager, experiment_id: str) -> None:
-        await asyncio.sleep(350.0)
-        assert platform.log == ["begin 0:1", "end 0:1", "begin 0:3", "end 0:3", "begin 0:5"]
-
-    play(tmp_path, scenario, seconds=140.0, trialConcurrency=1, keepCheckpoints=1)
-
-
-def test_one_that_is_being_copied_is_kept_until_it_is_here(tmp_path: Path) -> None:
-    async def scenario(platform: Platform, manager: Manager, experiment_id: str) -> None:
-        await asyncio.sleep(200.0)  # 3 are registered; 1 is being copied since 60 s
-        assert await kept(manager, experiment_id) == [1, 3]
-        await asyncio.sleep(15.0)  # copied at 210
-        assert await kept(manager, experiment_id) == [3]
-
-    play(tmp_path, scenario, seconds=150.0, keepCheckpoints=1)
+@played(play, seconds=140.0, trialConcurrency=1, keepCheckpoints=1)
+async def test_one_that_is_superseded_before_its_turn_is_skipped(
+    platform: Platform, manager: Manager, experiment_id: str, /
+) -> None:
+    await asyncio.sleep(350.0)
+    assert platform.log == ["begin 0:1", "end 0:1", "begin 0:3", "end 0:3", "begin 0:5"]
 
 
-def test_what_is_copied_or_waits_for_it_ends_with_the_trial(tmp_path: Path) -> None:
-    async def scenario(platform: Platform, manager: Manager, experiment_id: str) -> None:
-        await asyncio.sleep(200.0)
-        (trial, *_) = (await manager.control.read(lambda c: trials.page(c, experiment_id, limit=9))).items
-        await manager.trials.kill(trial.id)
-        await asyncio.sleep(1.0)
-        assert (await manager.trials.get(trial.id)).status is TrialStatus.USER_CANCELED
-        await asyncio.sleep(600.0)
-        assert platform.log == ["begin 0:1", "cancel 0:1"]
-        assert await kept(manager, experiment_id) == [3]
-
-    play(tmp_path, scenario, seconds=500.0, keepCheckpoints=1)
+@played(play, seconds=150.0, keepCheckpoints=1)
+async def test_one_that_is_being_copied_is_kept_until_it_is_here(
+    platform: Platform, manager: Manager, experiment_id: str, /
+) -> None:
+    await asyncio.sleep(200.0)  # 3 are registered; 1 is being copied since 60 s
+    assert await kept(manager, experiment_id) == [1, 3]
+    await asyncio.sleep(15.0)  # copied at 210
+    assert await kept(manager, experiment_id) == [3]
 
 
-def test_a_few_are_copied_at_a_time(tmp_path: Path) -> None:
-    async def scenario(platform: Platform, manager: Manager, experiment_id: str) -> None:
-        await asyncio.sleep(90.0)
-        assert len([line for line in platform.log if line.startswith("begin")]) == 4
-        assert len([line for line in platform.log if line.startswith("end")]) == 2
+@played(play, seconds=500.0, keepCheckpoints=1)
+async def test_what_is_copied_or_waits_for_it_ends_with_the_trial(
+    platform: Platform, manager: Manager, experiment_id: str, /
+) -> None:
+    await asyncio.sleep(200.0)
+    (trial, *_) = (await manager.control.read(lambda c: trials.page(c, experiment_id, limit=9))).items
+    await manager.trials.kill(trial.id)
+    await asyncio.sleep(1.0)
+    assert (await manager.trials.get(trial.id)).status is TrialStatus.USER_CANCELED
+    await asyncio.sleep(600.0)
+    assert platform.log == ["begin 0:1", "cancel 0:1"]
+    assert await kept(manager, experiment_id) == [3]
 
-    play(tmp_path, scenario, seconds=20.0, maxTrialNumber=5)
+
+@played(play, seconds=20.0, maxTrialNumber=5)
+async def test_a_few_are_copied_at_a_time(platform: Platform, manager: Manager, experiment_id: str, /) -> None:
+    await asyncio.sleep(90.0)
+    assert len([line for line in platform.log if line.startswith("begin")]) == 4
+    assert len([line for line in platform.log if line.startswith("end")]) == 2
 
 
-def test_a_machine_that_is_away_is_asked_again(tmp_path: Path) -> None:
-    async def scenario(platform: Platform, manager: Manager, experiment_id: str) -> None:
-        platform.problems[:] = [ServiceUnavailable("node gpu-1 is silent")]
-        await asyncio.sleep(75.0)
-        platform.problems.clear()
-        await asyncio.sleep(35.0)
-        assert platform.log[-1] == "end 0:1"
-        assert await notices(manager, experiment_id) == []
-
-    play(tmp_path, scenario)
+@played(play)
+async def test_a_machine_that_is_away_is_asked_again(
+    platform: Platform, manager: Manager, experiment_id: str, /
+) -> None:
+    platform.problems[:] = [ServiceUnavailable("node gpu-1 is silent")]
+    await asyncio.sleep(75.0)
+    platform.problems.clear()
+    await asyncio.sleep(35.0)
+    assert platform.log[-1] == "end 0:1"
+    assert await notices(manager, experiment_id) == []
 
 
 def test_a_copy_for_which_there_is_no_room_is_one_notice(tmp_path: Path) -> None:
@@ -190,22 +188,20 @@ def test_a_copy_for_which_there_is_no_room_is_one_notice(tmp_path: Path) -> None
     assert play(tmp_path, scenario, size=10**15, keepCheckpoints="all") == []
 
 
-def test_a_copy_for_which_there_was_no_room_is_made_when_there_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@played(play)
+async def test_a_copy_for_which_there_was_no_room_is_made_when_there_is(
+    platform: Platform, manager: Manager, experiment_id: str, /, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario(platform: Platform, manager: Manager, experiment_id: str) -> None:
-        monkeypatch.setattr(copies, "SPARE_BYTES", 1 << 60)
-        await asyncio.sleep(90.0)
-        (trial, *_) = (await manager.control.read(lambda c: trials.page(c, experiment_id, limit=9))).items
-        await manager.trials.pause(trial.id)  # it saves no more
-        await asyncio.sleep(600.0)
-        assert platform.log == []
-        monkeypatch.setattr(copies, "SPARE_BYTES", 0)
-        await asyncio.sleep(61.0)
-        assert platform.log == ["begin 0:1", "end 0:1"]
-        assert len(await notices(manager, experiment_id)) == 1
-
-    play(tmp_path, scenario)
+    monkeypatch.setattr(copies, "SPARE_BYTES", 1 << 60)
+    await asyncio.sleep(90.0)
+    (trial, *_) = (await manager.control.read(lambda c: trials.page(c, experiment_id, limit=9))).items
+    await manager.trials.pause(trial.id)  # it saves no more
+    await asyncio.sleep(600.0)
+    assert platform.log == []
+    monkeypatch.setattr(copies, "SPARE_BYTES", 0)
+    await asyncio.sleep(61.0)
+    assert platform.log == ["begin 0:1", "end 0:1"]
+    assert len(await notices(manager, experiment_id)) == 1
 
 
 def test_copies_that_are_made_at_once_count_on_each_others_room_in_all_experiments(
@@ -241,19 +237,19 @@ def test_the_checkpoint_of_a_trial_that_was_paused_is_copied_by_the_next_manager
     play(tmp_path, scenario, then, maxTrialNumber=2)
 
 
-def test_a_copy_that_fails_is_one_notice_until_one_works_again(tmp_path: Path) -> None:
-    async def scenario(platform: Platform, manager: Manager, experiment_id: str) -> None:
-        platform.problems[:] = [TrainingServiceError("the manager's disk is full")]
-        await asyncio.sleep(200.0)
-        expected = "a checkpoint was not copied to the manager's machine: the manager's disk is full; "
-        assert [notice[: len(expected)] for notice in await notices(manager, experiment_id)] == [expected]
-        platform.problems.clear()
-        await asyncio.sleep(60.0)
-        platform.problems[:] = [TrainingServiceError("the manager's disk is full again")]
-        await asyncio.sleep(60.0)
-        assert len(await notices(manager, experiment_id)) == 2
-
-    play(tmp_path, scenario)
+@played(play)
+async def test_a_copy_that_fails_is_one_notice_until_one_works_again(
+    platform: Platform, manager: Manager, experiment_id: str, /
+) -> None:
+    platform.problems[:] = [TrainingServiceError("the manager's disk is full")]
+    await asyncio.sleep(200.0)
+    expected = "a checkpoint was not copied to the manager's machine: the manager's disk is full; "
+    assert [notice[: len(expected)] for notice in await notices(manager, experiment_id)] == [expected]
+    platform.problems.clear()
+    await asyncio.sleep(60.0)
+    platform.problems[:] = [TrainingServiceError("the manager's disk is full again")]
+    await asyncio.sleep(60.0)
+    assert len(await notices(manager, experiment_id)) == 2
 
 
 def test_nothing_is_copied_where_that_is_turned_off(tmp_path: Path) -> None:

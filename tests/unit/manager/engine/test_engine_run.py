@@ -14,6 +14,7 @@ from fakes.small_experiments import (
     attempts,
     curve,
     play,
+    played,
     saved,
     three_reports,
 )
@@ -63,19 +64,19 @@ async def create(manager: Manager, tmp_path: Path, **changes: Any) -> str:
     return row.id
 
 
-def test_an_experiment_runs_all_its_trials_and_is_done(tmp_path: Path) -> None:
-    async def scenario(simulation: Simulation, manager: Manager) -> None:
-        experiment_id = await create(manager, tmp_path)
-        row = await simulation.ended(manager, experiment_id)
-        assert (row.status, row.reason) == (ExperimentStatus.DONE, "maxTrialNumber 6 is reached")
-        rows = await all_trials(manager, experiment_id)
-        assert [trial.sequence_id for trial in rows] == list(range(6))
-        assert {trial.status for trial in rows} == {TrialStatus.SUCCEEDED}
-        assert [trial.final_value for trial in rows] == [float(n) for n in range(6)]
-        assert {trial.intermediate_count for trial in rows} == {3}
-        assert [point.value for point in await curve(manager, rows[2])] == [2.0, 2.1, 2.2]
-
-    play(tmp_path, scenario)
+@played(play)
+async def test_an_experiment_runs_all_its_trials_and_is_done(
+    simulation: Simulation, manager: Manager, /, tmp_path: Path
+) -> None:
+    experiment_id = await create(manager, tmp_path)
+    row = await simulation.ended(manager, experiment_id)
+    assert (row.status, row.reason) == (ExperimentStatus.DONE, "maxTrialNumber 6 is reached")
+    rows = await all_trials(manager, experiment_id)
+    assert [trial.sequence_id for trial in rows] == list(range(6))
+    assert {trial.status for trial in rows} == {TrialStatus.SUCCEEDED}
+    assert [trial.final_value for trial in rows] == [float(n) for n in range(6)]
+    assert {trial.intermediate_count for trial in rows} == {3}
+    assert [point.value for point in await curve(manager, rows[2])] == [2.0, 2.1, 2.2]
 
 
 def test_two_runs_with_one_seed_try_the_same_parameters(tmp_path: Path) -> None:
@@ -223,20 +224,20 @@ def test_the_assessor_stops_a_bad_trial_and_the_tuner_may_hear_its_latest_value(
     play(tmp_path, scenario, script=script)
 
 
-def test_limits_change_while_it_runs_and_bring_a_done_experiment_back(tmp_path: Path) -> None:
-    async def scenario(simulation: Simulation, manager: Manager) -> None:
-        experiment_id = await create(manager, tmp_path, maxTrialNumber=2)
-        await simulation.ended(manager, experiment_id)
-        await manager.update_experiment(experiment_id, max_trial_number=5, trial_concurrency=1)
-        assert (await manager.experiment(experiment_id)).status is ExperimentStatus.RUNNING
-        await simulation.ended(manager, experiment_id)
-        assert len(await all_trials(manager, experiment_id)) == 5
-        await manager.update_experiment(experiment_id, max_trial_number=UNLIMITED, max_experiment_seconds=100.0)
-        row = await simulation.ended(manager, experiment_id)
-        assert row.reason == "maxExperimentDuration 100 s is over"
-        assert 100 <= row.active_seconds < 110
-
-    play(tmp_path, scenario)
+@played(play)
+async def test_limits_change_while_it_runs_and_bring_a_done_experiment_back(
+    simulation: Simulation, manager: Manager, /, tmp_path: Path
+) -> None:
+    experiment_id = await create(manager, tmp_path, maxTrialNumber=2)
+    await simulation.ended(manager, experiment_id)
+    await manager.update_experiment(experiment_id, max_trial_number=5, trial_concurrency=1)
+    assert (await manager.experiment(experiment_id)).status is ExperimentStatus.RUNNING
+    await simulation.ended(manager, experiment_id)
+    assert len(await all_trials(manager, experiment_id)) == 5
+    await manager.update_experiment(experiment_id, max_trial_number=UNLIMITED, max_experiment_seconds=100.0)
+    row = await simulation.ended(manager, experiment_id)
+    assert row.reason == "maxExperimentDuration 100 s is over"
+    assert 100 <= row.active_seconds < 110
 
 
 def test_the_time_that_it_runs_goes_on_while_its_last_trials_do_but_not_in_a_pause(tmp_path: Path) -> None:
@@ -282,88 +283,88 @@ def test_a_limit_that_takes_the_place_of_a_raised_one_is_named(tmp_path: Path) -
     play(tmp_path, scenario, script=long_trial)
 
 
-def test_a_finite_space_ends_when_the_tuner_has_no_more(tmp_path: Path) -> None:
-    async def scenario(simulation: Simulation, manager: Manager) -> None:
-        space = {"n": {"_type": "choice", "_value": [1, 2, 3]}}
-        experiment_id = await create(
-            manager, tmp_path, searchSpace=space, tuner={"name": "GridSearch"}, maxTrialNumber=None
-        )
-        row = await simulation.ended(manager, experiment_id)
-        assert (row.status, row.reason) == (ExperimentStatus.DONE, "the tuner has no more suggestions")
-        assert [t.parameters for t in await all_trials(manager, experiment_id)] == [{"n": 1}, {"n": 2}, {"n": 3}]
-        wider = {"n": {"_type": "choice", "_value": [1, 2, 3, 4]}}
-        await manager.update_experiment(experiment_id, search_space=wider)
-        await simulation.ended(manager, experiment_id)
-        assert {"n": 4} in [t.parameters for t in await all_trials(manager, experiment_id)]
-
-    play(tmp_path, scenario)
-
-
-def test_stop_keeps_waiting_and_running_trials_for_a_resume(tmp_path: Path) -> None:
-    async def scenario(simulation: Simulation, manager: Manager) -> None:
-        experiment_id = await create(manager, tmp_path, maxTrialNumber=6)
-        await asyncio.sleep(6.0)
-        await manager.stop_experiment(experiment_id)
-        row = await simulation.ended(manager, experiment_id)
-        assert row.status is ExperimentStatus.STOPPED
-        kept = [trial for trial in await all_trials(manager, experiment_id) if not trial.status.is_terminal]
-        assert {trial.status for trial in kept} == {TrialStatus.WAITING}
-        assert kept
-        await manager.resume_experiment(experiment_id)
-        await simulation.ended(manager, experiment_id)
-        rows = await all_trials(manager, experiment_id)
-        assert len(rows) == 6
-        assert {trial.status for trial in rows} == {TrialStatus.SUCCEEDED}
-        assert len({trial.parameter_id for trial in rows}) == 6
-
-    play(tmp_path, scenario)
+@played(play)
+async def test_a_finite_space_ends_when_the_tuner_has_no_more(
+    simulation: Simulation, manager: Manager, /, tmp_path: Path
+) -> None:
+    space = {"n": {"_type": "choice", "_value": [1, 2, 3]}}
+    experiment_id = await create(
+        manager, tmp_path, searchSpace=space, tuner={"name": "GridSearch"}, maxTrialNumber=None
+    )
+    row = await simulation.ended(manager, experiment_id)
+    assert (row.status, row.reason) == (ExperimentStatus.DONE, "the tuner has no more suggestions")
+    assert [t.parameters for t in await all_trials(manager, experiment_id)] == [{"n": 1}, {"n": 2}, {"n": 3}]
+    wider = {"n": {"_type": "choice", "_value": [1, 2, 3, 4]}}
+    await manager.update_experiment(experiment_id, search_space=wider)
+    await simulation.ended(manager, experiment_id)
+    assert {"n": 4} in [t.parameters for t in await all_trials(manager, experiment_id)]
 
 
-def test_pause_creates_no_new_trials_until_resumed(tmp_path: Path) -> None:
-    async def scenario(simulation: Simulation, manager: Manager) -> None:
-        experiment_id = await create(manager, tmp_path)
-        await asyncio.sleep(1.0)
-        await manager.pause_experiment(experiment_id)
-        await asyncio.sleep(100.0)
-        assert len(await all_trials(manager, experiment_id)) == 2
-        await manager.resume_experiment(experiment_id)
-        await simulation.ended(manager, experiment_id)
-        assert len(await all_trials(manager, experiment_id)) == 6
+@played(play)
+async def test_stop_keeps_waiting_and_running_trials_for_a_resume(
+    simulation: Simulation, manager: Manager, /, tmp_path: Path
+) -> None:
+    experiment_id = await create(manager, tmp_path, maxTrialNumber=6)
+    await asyncio.sleep(6.0)
+    await manager.stop_experiment(experiment_id)
+    row = await simulation.ended(manager, experiment_id)
+    assert row.status is ExperimentStatus.STOPPED
+    kept = [trial for trial in await all_trials(manager, experiment_id) if not trial.status.is_terminal]
+    assert {trial.status for trial in kept} == {TrialStatus.WAITING}
+    assert kept
+    await manager.resume_experiment(experiment_id)
+    await simulation.ended(manager, experiment_id)
+    rows = await all_trials(manager, experiment_id)
+    assert len(rows) == 6
+    assert {trial.status for trial in rows} == {TrialStatus.SUCCEEDED}
+    assert len({trial.parameter_id for trial in rows}) == 6
 
-    play(tmp_path, scenario)
+
+@played(play)
+async def test_pause_creates_no_new_trials_until_resumed(
+    simulation: Simulation, manager: Manager, /, tmp_path: Path
+) -> None:
+    experiment_id = await create(manager, tmp_path)
+    await asyncio.sleep(1.0)
+    await manager.pause_experiment(experiment_id)
+    await asyncio.sleep(100.0)
+    assert len(await all_trials(manager, experiment_id)) == 2
+    await manager.resume_experiment(experiment_id)
+    await simulation.ended(manager, experiment_id)
+    assert len(await all_trials(manager, experiment_id)) == 6
 
 
-def test_a_killed_trial_is_canceled_by_the_user_and_can_be_run_again_as_a_new_one(tmp_path: Path) -> None:
-    async def scenario(simulation: Simulation, manager: Manager) -> None:
-        experiment_id = await create(manager, tmp_path)
-        await asyncio.sleep(1.5)
-        first = (await all_trials(manager, experiment_id))[0]
+@played(play)
+async def test_a_killed_trial_is_canceled_by_the_user_and_can_be_run_again_as_a_new_one(
+    simulation: Simulation, manager: Manager, /, tmp_path: Path
+) -> None:
+    experiment_id = await create(manager, tmp_path)
+    await asyncio.sleep(1.5)
+    first = (await all_trials(manager, experiment_id))[0]
+    await manager.trials.kill(first.id)
+    await simulation.ended(manager, experiment_id)
+    killed = await manager.trials.get(first.id)
+    assert (killed.status, killed.reason) == (TrialStatus.USER_CANCELED, "canceled by the user")
+    with pytest.raises(Conflict, match="is USER_CANCELED already"):
         await manager.trials.kill(first.id)
-        await simulation.ended(manager, experiment_id)
-        killed = await manager.trials.get(first.id)
-        assert (killed.status, killed.reason) == (TrialStatus.USER_CANCELED, "canceled by the user")
-        with pytest.raises(Conflict, match="is USER_CANCELED already"):
-            await manager.trials.kill(first.id)
-        again = await manager.trials.retry(first.id)
-        await asyncio.sleep(60.0)
-        again = await manager.trials.get(again.id)
-        assert (again.status, again.parameters) == (TrialStatus.SUCCEEDED, first.parameters)
-
-    play(tmp_path, scenario)
+    again = await manager.trials.retry(first.id)
+    await asyncio.sleep(60.0)
+    again = await manager.trials.get(again.id)
+    assert (again.status, again.parameters) == (TrialStatus.SUCCEEDED, first.parameters)
 
 
-def test_a_customized_trial_is_told_to_the_tuner_with_its_result(tmp_path: Path) -> None:
-    async def scenario(simulation: Simulation, manager: Manager) -> None:
-        experiment_id = await create(manager, tmp_path)
-        added = await manager.trials.add(experiment_id, {"x": 0.25, "n": 2})
-        await simulation.ended(manager, experiment_id)
-        assert (await manager.trials.get(added.id)).status is TrialStatus.SUCCEEDED
-        log = await manager.control.read(lambda c: dispatcher_inputs.after(c, experiment_id, 0, 1000))
-        assert [row.payload["parameters"] for row in log if row.kind == "AddCustomizedTrial"] == [{"x": 0.25, "n": 2}]
-        (end,) = [row.payload for row in log if row.kind == "TrialEnd" and row.payload["customized"]]
-        assert end["parameter_id"] == added.parameter_id
-
-    play(tmp_path, scenario)
+@played(play)
+async def test_a_customized_trial_is_told_to_the_tuner_with_its_result(
+    simulation: Simulation, manager: Manager, /, tmp_path: Path
+) -> None:
+    experiment_id = await create(manager, tmp_path)
+    added = await manager.trials.add(experiment_id, {"x": 0.25, "n": 2})
+    await simulation.ended(manager, experiment_id)
+    assert (await manager.trials.get(added.id)).status is TrialStatus.SUCCEEDED
+    log = await manager.control.read(lambda c: dispatcher_inputs.after(c, experiment_id, 0, 1000))
+    assert [row.payload["parameters"] for row in log if row.kind == "AddCustomizedTrial"] == [{"x": 0.25, "n": 2}]
+    (end,) = [row.payload for row in log if row.kind == "TrialEnd" and row.payload["customized"]]
+    assert end["parameter_id"] == added.parameter_id
 
 
 def test_a_restarted_manager_goes_on_with_the_same_jobs(tmp_path: Path) -> None:
@@ -517,17 +518,17 @@ def test_the_log_tells_of_every_move_with_the_ids_it_is_about(tmp_path: Path, ca
     play(tmp_path, scenario)
 
 
-def test_stop_all_leaves_what_is_done_as_it_is(tmp_path: Path) -> None:
-    async def scenario(simulation: Simulation, manager: Manager) -> None:
-        done = await create(manager, tmp_path, maxTrialNumber=1)
-        await simulation.ended(manager, done)
-        running = await create(manager, tmp_path)
-        await asyncio.sleep(1.0)
-        assert await manager.stop_all() == [running]
-        assert (await simulation.ended(manager, running)).status is ExperimentStatus.STOPPED
-        assert (await manager.experiment(done)).status is ExperimentStatus.DONE
-
-    play(tmp_path, scenario)
+@played(play)
+async def test_stop_all_leaves_what_is_done_as_it_is(
+    simulation: Simulation, manager: Manager, /, tmp_path: Path
+) -> None:
+    done = await create(manager, tmp_path, maxTrialNumber=1)
+    await simulation.ended(manager, done)
+    running = await create(manager, tmp_path)
+    await asyncio.sleep(1.0)
+    assert await manager.stop_all() == [running]
+    assert (await simulation.ended(manager, running)).status is ExperimentStatus.STOPPED
+    assert (await manager.experiment(done)).status is ExperimentStatus.DONE
 
 
 def test_a_torn_last_record_is_shown_and_not_dropped(tmp_path: Path) -> None:
@@ -591,19 +592,19 @@ def test_a_tuner_that_had_nothing_to_suggest_is_asked_again_when_a_trial_ends(tm
     run_virtual(main)
 
 
-def test_wrong_configurations_and_unknown_ids_are_refused_with_a_sentence(tmp_path: Path) -> None:
-    async def scenario(simulation: Simulation, manager: Manager) -> None:
-        with pytest.raises(BadRequest, match="trialConcurrency"):
-            await create(manager, tmp_path, trialConcurrency="many")
-        with pytest.raises(NotFound, match="there is no experiment 'nowhere'"):
-            await manager.stop_experiment("nowhere")
-        experiment_id = await create(manager, tmp_path)
-        with pytest.raises(Conflict, match="already exists"):
-            await manager.create_experiment(config=config(), directory=str(tmp_path), experiment_id=experiment_id)
-        with pytest.raises(Conflict, match="stop it before you delete it"):
-            await manager.delete_experiment(experiment_id)
-
-    play(tmp_path, scenario)
+@played(play)
+async def test_wrong_configurations_and_unknown_ids_are_refused_with_a_sentence(
+    simulation: Simulation, manager: Manager, /, tmp_path: Path
+) -> None:
+    with pytest.raises(BadRequest, match="trialConcurrency"):
+        await create(manager, tmp_path, trialConcurrency="many")
+    with pytest.raises(NotFound, match="there is no experiment 'nowhere'"):
+        await manager.stop_experiment("nowhere")
+    experiment_id = await create(manager, tmp_path)
+    with pytest.raises(Conflict, match="already exists"):
+        await manager.create_experiment(config=config(), directory=str(tmp_path), experiment_id=experiment_id)
+    with pytest.raises(Conflict, match="stop it before you delete it"):
+        await manager.delete_experiment(experiment_id)
 
 
 class DeafService(InMemoryTrainingService):
@@ -661,19 +662,19 @@ def test_a_node_that_only_the_platform_knows_is_not_called_unknown(tmp_path: Pat
     play(tmp_path, scenario, script=script, kind=DeafSimulation)
 
 
-def test_deleting_an_experiment_leaves_no_row_and_no_folder(tmp_path: Path) -> None:
-    async def scenario(simulation: Simulation, manager: Manager) -> None:
-        experiment_id = await create(manager, tmp_path)
-        await asyncio.sleep(1.0)
-        await manager.stop_experiment(experiment_id)
-        row = await simulation.ended(manager, experiment_id)
-        await asyncio.sleep(1.0)
-        await manager.delete_experiment(experiment_id)
-        assert not Path(row.directory).exists()
-        with pytest.raises(NotFound):
-            await manager.experiment(experiment_id)
-
-    play(tmp_path, scenario)
+@played(play)
+async def test_deleting_an_experiment_leaves_no_row_and_no_folder(
+    simulation: Simulation, manager: Manager, /, tmp_path: Path
+) -> None:
+    experiment_id = await create(manager, tmp_path)
+    await asyncio.sleep(1.0)
+    await manager.stop_experiment(experiment_id)
+    row = await simulation.ended(manager, experiment_id)
+    await asyncio.sleep(1.0)
+    await manager.delete_experiment(experiment_id)
+    assert not Path(row.directory).exists()
+    with pytest.raises(NotFound):
+        await manager.experiment(experiment_id)
 
 
 def test_a_trial_whose_final_was_lost_runs_again_and_has_not_succeeded_without_one(tmp_path: Path) -> None:

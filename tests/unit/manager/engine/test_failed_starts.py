@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from fakes.small_experiments import SMALL
+from fakes.small_experiments import SMALL, played
 
 from proctor.manager.config.experiment import ExperimentConfig
 from proctor.manager.dispatcher.client.client import Opener
@@ -51,20 +51,18 @@ def play(tmp_path: Path, act: Callable[[Scene], Awaitable[None]]) -> None:
     run_virtual(main)
 
 
-def test_a_create_that_fails_takes_everything_back(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
-        async with scene.manager() as manager:
-            scene.obstacle = ValueError("environment.json is damaged")
-            with pytest.raises(Unavailable, match=r"was removed: environment\.json is damaged"):
-                await scene.create(manager)
-            with pytest.raises(NotFound):
-                await manager.experiment("exp")
-            assert scene.left() == []
-            scene.obstacle = None
+@played(play)
+async def test_a_create_that_fails_takes_everything_back(scene: Scene, /) -> None:
+    async with scene.manager() as manager:
+        scene.obstacle = ValueError("environment.json is damaged")
+        with pytest.raises(Unavailable, match=r"was removed: environment\.json is damaged"):
             await scene.create(manager)
-            assert (await scene.ended(manager, "exp")).status is ExperimentStatus.DONE
-
-    play(tmp_path, act)
+        with pytest.raises(NotFound):
+            await manager.experiment("exp")
+        assert scene.left() == []
+        scene.obstacle = None
+        await scene.create(manager)
+        assert (await scene.ended(manager, "exp")).status is ExperimentStatus.DONE
 
 
 def test_a_create_that_cannot_be_taken_back_is_in_error_and_can_be_stopped_and_deleted(
@@ -93,14 +91,12 @@ def test_a_create_that_cannot_be_taken_back_is_in_error_and_can_be_stopped_and_d
     play(tmp_path, act)
 
 
-def test_of_two_creates_with_one_id_the_second_is_refused_and_harms_nothing(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
-        async with scene.manager() as manager:
-            outcomes = await asyncio.gather(*(scene.create(manager) for _ in range(2)), return_exceptions=True)
-            assert {type(outcome) for outcome in outcomes} == {ExperimentRow, Conflict}
-            assert (await scene.ended(manager, "exp")).status is ExperimentStatus.DONE
-
-    play(tmp_path, act)
+@played(play)
+async def test_of_two_creates_with_one_id_the_second_is_refused_and_harms_nothing(scene: Scene, /) -> None:
+    async with scene.manager() as manager:
+        outcomes = await asyncio.gather(*(scene.create(manager) for _ in range(2)), return_exceptions=True)
+        assert {type(outcome) for outcome in outcomes} == {ExperimentRow, Conflict}
+        assert (await scene.ended(manager, "exp")).status is ExperimentStatus.DONE
 
 
 @pytest.mark.parametrize("fails", ["make_folder", "write_handover"])
@@ -130,50 +126,44 @@ def test_what_a_failed_create_could_not_remove_is_removed_by_the_next_one(
     play(tmp_path, act)
 
 
-def test_a_resume_that_fails_leaves_the_experiment_where_it_was(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
-        async with scene.manager() as manager:
-            await scene.create(manager)
-            await manager.stop_experiment("exp")
-            await scene.ended(manager, "exp")
-            scene.obstacle = OSError(28, "No space left on device")
-            with pytest.raises(Unavailable, match=r"cannot be resumed and stays STOPPED: .*No space left on device"):
-                await manager.resume_experiment("exp")
-            row = await manager.experiment("exp")
-            assert (row.status, row.reason) == (ExperimentStatus.STOPPED, "stopped by the user")
-        async with scene.manager() as manager:  # it does not run by itself after a restart either
-            await asyncio.sleep(1000.0)
-            assert (await manager.experiment("exp")).status is ExperimentStatus.STOPPED
-            scene.obstacle = None
+@played(play)
+async def test_a_resume_that_fails_leaves_the_experiment_where_it_was(scene: Scene, /) -> None:
+    async with scene.manager() as manager:
+        await scene.create(manager)
+        await manager.stop_experiment("exp")
+        await scene.ended(manager, "exp")
+        scene.obstacle = OSError(28, "No space left on device")
+        with pytest.raises(Unavailable, match=r"cannot be resumed and stays STOPPED: .*No space left on device"):
             await manager.resume_experiment("exp")
-            assert (await scene.ended(manager, "exp")).status is ExperimentStatus.DONE
-
-    play(tmp_path, act)
+        row = await manager.experiment("exp")
+        assert (row.status, row.reason) == (ExperimentStatus.STOPPED, "stopped by the user")
+    async with scene.manager() as manager:  # it does not run by itself after a restart either
+        await asyncio.sleep(1000.0)
+        assert (await manager.experiment("exp")).status is ExperimentStatus.STOPPED
+        scene.obstacle = None
+        await manager.resume_experiment("exp")
+        assert (await scene.ended(manager, "exp")).status is ExperimentStatus.DONE
 
 
 @pytest.mark.parametrize("status", [status for status in ExperimentStatus if status.is_active])
-def test_every_active_status_has_a_way_out_when_no_engine_can_work_on_it(
-    tmp_path: Path, status: ExperimentStatus
+@played(play)
+async def test_every_active_status_has_a_way_out_when_no_engine_can_work_on_it(
+    scene: Scene, /, status: ExperimentStatus
 ) -> None:
-    async def act(scene: Scene) -> None:
-        async with scene.manager() as manager:
-            await scene.create(manager)
-            await scene.ended(manager, "exp")
-            await manager.control.write(
-                lambda c: experiments.move(
-                    c, "exp", expected=list(ExperimentStatus), status=status, reason="", time=0.0
-                )
-            )
-        shutil.rmtree(scene.home.experiment_directory("exp"))
-        async with scene.manager() as manager:
-            with pytest.raises(Unavailable, match=r"is not loaded|stays STOPPED"):
-                await manager.resume_experiment("exp")
-            nothing_runs = ExperimentStatus.STOPPED if status is ExperimentStatus.STOPPING else status
-            assert (await manager.experiment("exp")).status is nothing_runs
-            await manager.stop_experiment("exp")
-            await asyncio.sleep(10.0)
-            assert (await manager.experiment("exp")).status is ExperimentStatus.STOPPED
-            await manager.delete_experiment("exp")
-            assert [row.id for row in await manager.control.read(experiments.active)] == []
-
-    play(tmp_path, act)
+    async with scene.manager() as manager:
+        await scene.create(manager)
+        await scene.ended(manager, "exp")
+        await manager.control.write(
+            lambda c: experiments.move(c, "exp", expected=list(ExperimentStatus), status=status, reason="", time=0.0)
+        )
+    shutil.rmtree(scene.home.experiment_directory("exp"))
+    async with scene.manager() as manager:
+        with pytest.raises(Unavailable, match=r"is not loaded|stays STOPPED"):
+            await manager.resume_experiment("exp")
+        nothing_runs = ExperimentStatus.STOPPED if status is ExperimentStatus.STOPPING else status
+        assert (await manager.experiment("exp")).status is nothing_runs
+        await manager.stop_experiment("exp")
+        await asyncio.sleep(10.0)
+        assert (await manager.experiment("exp")).status is ExperimentStatus.STOPPED
+        await manager.delete_experiment("exp")
+        assert [row.id for row in await manager.control.read(experiments.active)] == []

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.small_experiments import SMALL
+from fakes.small_experiments import SMALL, played
 
 from proctor.manager.engine.manager import Manager
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
@@ -92,148 +92,132 @@ def play(tmp_path: Path, act: Callable[[Scene], Awaitable[None]]) -> None:
     run_virtual(main)
 
 
-def test_a_job_waits_for_a_service_that_is_away_and_is_not_charged(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
-        scene.errors["submit", 0] = AWAY
-        async with scene.manager() as manager:
-            await scene.create(manager)
-            await asyncio.sleep(400.0)
-            first, *others = await scene.trials(manager)
-            assert {trial.status for trial in others} == {TrialStatus.SUCCEEDED}
-            assert first.status is TrialStatus.WAITING
-            expected = (
-                "waiting: platform local rejected the trial for now: the cluster does not answer; tried again in 60 s"
-            )
-            assert first.reason == expected
-            assert 8 < scene.asked.count(("submit", 0)) < 16
-            scene.errors.clear()
-            assert (await scene.ended(manager, "exp")).status is ExperimentStatus.DONE
-            first = (await scene.trials(manager))[0]
-            assert (first.status, first.jobs, first.infrastructure_failures) == (TrialStatus.SUCCEEDED, 1, 0)
-
-    play(tmp_path, act)
+@played(play)
+async def test_a_job_waits_for_a_service_that_is_away_and_is_not_charged(scene: Scene, /) -> None:
+    scene.errors["submit", 0] = AWAY
+    async with scene.manager() as manager:
+        await scene.create(manager)
+        await asyncio.sleep(400.0)
+        first, *others = await scene.trials(manager)
+        assert {trial.status for trial in others} == {TrialStatus.SUCCEEDED}
+        assert first.status is TrialStatus.WAITING
+        expected = (
+            "waiting: platform local rejected the trial for now: the cluster does not answer; tried again in 60 s"
+        )
+        assert first.reason == expected
+        assert 8 < scene.asked.count(("submit", 0)) < 16
+        scene.errors.clear()
+        assert (await scene.ended(manager, "exp")).status is ExperimentStatus.DONE
+        first = (await scene.trials(manager))[0]
+        assert (first.status, first.jobs, first.infrastructure_failures) == (TrialStatus.SUCCEEDED, 1, 0)
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["stop", "kill"])
-def test_a_job_that_waits_for_its_service_can_be_stopped(tmp_path: Path, whole: bool) -> None:
-    async def act(scene: Scene) -> None:
-        scene.errors["submit", 0] = AWAY
-        async with scene.manager() as manager:
-            await scene.create(manager)
-            await asyncio.sleep(5.0)
-            first = (await scene.trials(manager))[0]
-            if whole:
-                await manager.stop_experiment("exp")
-                assert (await scene.ended(manager, "exp")).status is ExperimentStatus.STOPPED
-            else:
-                await manager.trials.kill(first.id)
-                await asyncio.sleep(1.0)
-            (job,) = await scene.jobs(manager, first)
-            assert job.end_reason is (EndReason.EXPERIMENT_STOPPED if whole else EndReason.USER_CANCELED)
-            times = scene.asked.count(("submit", 0))
-            await asyncio.sleep(400.0)
-            assert scene.asked.count(("submit", 0)) == times
-
-    play(tmp_path, act)
+@played(play)
+async def test_a_job_that_waits_for_its_service_can_be_stopped(scene: Scene, /, whole: bool) -> None:
+    scene.errors["submit", 0] = AWAY
+    async with scene.manager() as manager:
+        await scene.create(manager)
+        await asyncio.sleep(5.0)
+        first = (await scene.trials(manager))[0]
+        if whole:
+            await manager.stop_experiment("exp")
+            assert (await scene.ended(manager, "exp")).status is ExperimentStatus.STOPPED
+        else:
+            await manager.trials.kill(first.id)
+            await asyncio.sleep(1.0)
+        (job,) = await scene.jobs(manager, first)
+        assert job.end_reason is (EndReason.EXPERIMENT_STOPPED if whole else EndReason.USER_CANCELED)
+        times = scene.asked.count(("submit", 0))
+        await asyncio.sleep(400.0)
+        assert scene.asked.count(("submit", 0)) == times
 
 
-def test_a_job_that_waited_for_its_service_when_the_manager_ended_is_submitted_by_the_next_one(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
-        scene.errors["submit", 0] = AWAY
-        async with scene.manager() as manager:
-            await scene.create(manager)
-            await asyncio.sleep(5.0)
-        async with scene.manager() as manager:
-            assert (await scene.ended(manager, "exp")).status is ExperimentStatus.DONE
-            first = (await scene.trials(manager))[0]
-            assert (first.status, first.jobs, first.infrastructure_failures) == (TrialStatus.SUCCEEDED, 1, 0)
-
-    play(tmp_path, act)
+@played(play)
+async def test_a_job_that_waited_for_its_service_when_the_manager_ended_is_submitted_by_the_next_one(
+    scene: Scene, /
+) -> None:
+    scene.errors["submit", 0] = AWAY
+    async with scene.manager() as manager:
+        await scene.create(manager)
+        await asyncio.sleep(5.0)
+    async with scene.manager() as manager:
+        assert (await scene.ended(manager, "exp")).status is ExperimentStatus.DONE
+        first = (await scene.trials(manager))[0]
+        assert (first.status, first.jobs, first.infrastructure_failures) == (TrialStatus.SUCCEEDED, 1, 0)
 
 
 @pytest.mark.parametrize(
     "error", [RuntimeError("a fault of the plug-in"), OSError(5, "a fault of the plug-in"), TrainingServiceError("no")]
 )
-def test_after_any_other_error_of_a_submission_the_job_waits_with_the_reason_and_costs_no_retry(
-    tmp_path: Path, error: Exception
+@played(play)
+async def test_after_any_other_error_of_a_submission_the_job_waits_with_the_reason_and_costs_no_retry(
+    scene: Scene, /, error: Exception
 ) -> None:
-    async def act(scene: Scene) -> None:
-        scene.errors["submit", 1] = error
-        async with scene.manager() as manager:
-            await scene.create(manager)
-            await asyncio.sleep(1000.0)
-            first, second, *others = await scene.trials(manager)
-            assert {trial.status for trial in (first, *others)} == {TrialStatus.SUCCEEDED}
-            assert (second.status, second.jobs, second.infrastructure_failures) == (TrialStatus.WAITING, 1, 0)
-            expected = f"waiting: platform local rejected the trial for now: {error}; tried again in 60 s"
-            assert second.reason == expected
-            scene.errors.clear()
-            row = await scene.ended(manager, "exp")
-            assert (row.status, row.error) == (ExperimentStatus.DONE, "")
-            second = (await scene.trials(manager))[1]
-            assert (second.status, second.jobs, second.infrastructure_failures) == (TrialStatus.SUCCEEDED, 1, 0)
-
-    play(tmp_path, act)
+    scene.errors["submit", 1] = error
+    async with scene.manager() as manager:
+        await scene.create(manager)
+        await asyncio.sleep(1000.0)
+        first, second, *others = await scene.trials(manager)
+        assert {trial.status for trial in (first, *others)} == {TrialStatus.SUCCEEDED}
+        assert (second.status, second.jobs, second.infrastructure_failures) == (TrialStatus.WAITING, 1, 0)
+        expected = f"waiting: platform local rejected the trial for now: {error}; tried again in 60 s"
+        assert second.reason == expected
+        scene.errors.clear()
+        row = await scene.ended(manager, "exp")
+        assert (row.status, row.error) == (ExperimentStatus.DONE, "")
+        second = (await scene.trials(manager))[1]
+        assert (second.status, second.jobs, second.infrastructure_failures) == (TrialStatus.SUCCEEDED, 1, 0)
 
 
-def test_an_error_of_several_lines_becomes_a_reason_on_one_line(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
-        scene.errors["submit", 0] = RuntimeError("The quota is used up:\n  8 of 8 jobs.\n")
-        async with scene.manager() as manager:
-            await scene.create(manager)
-            await asyncio.sleep(1000.0)
-            first = (await scene.trials(manager))[0]
-            expected = (
-                "platform local rejected the trial for now: the quota is used up: 8 of 8 jobs; tried again in 60 s"
-            )
-            assert first.reason == f"waiting: {expected}"
-
-    play(tmp_path, act)
+@played(play)
+async def test_an_error_of_several_lines_becomes_a_reason_on_one_line(scene: Scene, /) -> None:
+    scene.errors["submit", 0] = RuntimeError("The quota is used up:\n  8 of 8 jobs.\n")
+    async with scene.manager() as manager:
+        await scene.create(manager)
+        await asyncio.sleep(1000.0)
+        first = (await scene.trials(manager))[0]
+        expected = "platform local rejected the trial for now: the quota is used up: 8 of 8 jobs; tried again in 60 s"
+        assert first.reason == f"waiting: {expected}"
 
 
 @pytest.mark.parametrize("error", [AWAY, RuntimeError("a fault of the plug-in")])
-def test_a_cancellation_that_fails_is_noticed_and_not_forgotten(tmp_path: Path, error: Exception) -> None:
-    async def act(scene: Scene) -> None:
-        scene.trial_seconds = 100_000.0
-        scene.errors["cancel", 0] = error
-        async with scene.manager() as manager:
-            await scene.create(manager)
-            await asyncio.sleep(5.0)
-            first = (await scene.trials(manager))[0]
-            await manager.trials.kill(first.id)
-            await asyncio.sleep(200.0)
-            first = (await scene.trials(manager))[0]
-            text = f"platform local cannot stop it: {error}; tried again in 60 s"
-            assert (first.status, first.reason) == (TrialStatus.RUNNING, f"being stopped: {text}")
-            assert await scene.notices(manager) == [
-                f"trial 0: platform local cannot stop it: {error}; it is tried again"
-            ]
-            scene.errors.clear()
-            await asyncio.sleep(61.0)
-            first = (await scene.trials(manager))[0]
-            assert first.status is TrialStatus.USER_CANCELED
-            times = scene.asked.count(("cancel", 0))
-            await asyncio.sleep(400.0)
-            assert scene.asked.count(("cancel", 0)) == times
-
-    play(tmp_path, act)
+@played(play)
+async def test_a_cancellation_that_fails_is_noticed_and_not_forgotten(scene: Scene, /, error: Exception) -> None:
+    scene.trial_seconds = 100_000.0
+    scene.errors["cancel", 0] = error
+    async with scene.manager() as manager:
+        await scene.create(manager)
+        await asyncio.sleep(5.0)
+        first = (await scene.trials(manager))[0]
+        await manager.trials.kill(first.id)
+        await asyncio.sleep(200.0)
+        first = (await scene.trials(manager))[0]
+        text = f"platform local cannot stop it: {error}; tried again in 60 s"
+        assert (first.status, first.reason) == (TrialStatus.RUNNING, f"being stopped: {text}")
+        assert await scene.notices(manager) == [f"trial 0: platform local cannot stop it: {error}; it is tried again"]
+        scene.errors.clear()
+        await asyncio.sleep(61.0)
+        first = (await scene.trials(manager))[0]
+        assert first.status is TrialStatus.USER_CANCELED
+        times = scene.asked.count(("cancel", 0))
+        await asyncio.sleep(400.0)
+        assert scene.asked.count(("cancel", 0)) == times
 
 
-def test_a_changed_limit_that_a_service_does_not_take_is_noticed_and_told_again(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
-        scene.trial_seconds = 100_000.0
-        scene.errors["update", 0] = RuntimeError("a fault of the plug-in")
-        async with scene.manager() as manager:
-            await scene.create(manager)
-            await asyncio.sleep(5.0)
-            await manager.update_experiment("exp", max_trial_seconds=300.0)
-            await asyncio.sleep(100.0)
-            assert (await manager.experiment("exp")).status is ExperimentStatus.RUNNING
-            assert await scene.notices(manager) == [
-                "trial 0: platform local rejected its new limits for now: a fault of the plug-in; it is tried again"
-            ]
-            scene.errors.clear()
-            await asyncio.sleep(300.0)
-            assert [trial.status for trial in await scene.trials(manager)][:2] == [TrialStatus.EARLY_STOPPED] * 2
-
-    play(tmp_path, act)
+@played(play)
+async def test_a_changed_limit_that_a_service_does_not_take_is_noticed_and_told_again(scene: Scene, /) -> None:
+    scene.trial_seconds = 100_000.0
+    scene.errors["update", 0] = RuntimeError("a fault of the plug-in")
+    async with scene.manager() as manager:
+        await scene.create(manager)
+        await asyncio.sleep(5.0)
+        await manager.update_experiment("exp", max_trial_seconds=300.0)
+        await asyncio.sleep(100.0)
+        assert (await manager.experiment("exp")).status is ExperimentStatus.RUNNING
+        assert await scene.notices(manager) == [
+            "trial 0: platform local rejected its new limits for now: a fault of the plug-in; it is tried again"
+        ]
+        scene.errors.clear()
+        await asyncio.sleep(300.0)
+        assert [trial.status for trial in await scene.trials(manager)][:2] == [TrialStatus.EARLY_STOPPED] * 2

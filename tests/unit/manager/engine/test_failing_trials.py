@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.small_experiments import all_trials, play
+from fakes.small_experiments import all_trials, play, played
 from unit.manager.engine.test_engine_run import create
 
 from proctor.manager.engine.manager import Manager
@@ -189,19 +189,19 @@ def test_a_resumed_experiment_counts_anew_and_leaves_out_what_ran_before(tmp_pat
     play(tmp_path, scenario, script=script)
 
 
-def test_a_resume_that_has_nothing_left_to_do_does_not_fail_again(tmp_path: Path) -> None:
-    async def scenario(simulation: Simulation, manager: Manager) -> None:
-        experiment_id = await create(manager, tmp_path, maxTrialNumber=3)
-        assert (await simulation.ended(manager, experiment_id)).status is ERROR
-        await manager.resume_experiment(experiment_id)
-        row = await simulation.ended(manager, experiment_id)
-        assert (row.status, row.reason) == (DONE, "maxTrialNumber 3 is reached")
-        await manager.update_experiment(experiment_id, max_trial_number=20)
-        row = await simulation.ended(manager, experiment_id)
-        statuses = [trial.status for trial in await all_trials(manager, experiment_id)]
-        assert (row.status, row.failed_trials, statuses.count(TrialStatus.FAILED)) == (ERROR, 10, 13)
-
-    play(tmp_path, scenario, script=failing)
+@played(play, script=failing)
+async def test_a_resume_that_has_nothing_left_to_do_does_not_fail_again(
+    simulation: Simulation, manager: Manager, /, tmp_path: Path
+) -> None:
+    experiment_id = await create(manager, tmp_path, maxTrialNumber=3)
+    assert (await simulation.ended(manager, experiment_id)).status is ERROR
+    await manager.resume_experiment(experiment_id)
+    row = await simulation.ended(manager, experiment_id)
+    assert (row.status, row.reason) == (DONE, "maxTrialNumber 3 is reached")
+    await manager.update_experiment(experiment_id, max_trial_number=20)
+    row = await simulation.ended(manager, experiment_id)
+    statuses = [trial.status for trial in await all_trials(manager, experiment_id)]
+    assert (row.status, row.failed_trials, statuses.count(TrialStatus.FAILED)) == (ERROR, 10, 13)
 
 
 @pytest.mark.parametrize("restarts", [1, 4])
@@ -223,28 +223,28 @@ def test_the_counts_survive_restarts_of_the_manager(tmp_path: Path, restarts: in
     run_virtual(main)
 
 
-def test_a_trial_without_a_final_metric_is_noticed_and_says_so(tmp_path: Path) -> None:
-    async def scenario(simulation: Simulation, manager: Manager) -> None:
-        experiment_id = await create(manager, tmp_path, maxTrialNumber=12, trialConcurrency=1)
-        assert (await simulation.ended(manager, experiment_id)).status is DONE
-        rows = await all_trials(manager, experiment_id)
-        assert {(row.status, row.reason) for row in rows} == {(TrialStatus.SUCCEEDED, "no final metric was reported")}
-        shown = await manager.control.read(lambda c: events.notices(c, experiment_id))
-        found = [text for text in shown if "without a final metric" in text]
-        assert [text.split(":")[0] for text in found] == [
-            "trial 0 has ended without a final metric (it is the first one)",
-            "trial 9 has ended without a final metric (10 trials have by now)",
-        ]
+@played(play, script=ending_as(EndReason.EXITED_OK))
+async def test_a_trial_without_a_final_metric_is_noticed_and_says_so(
+    simulation: Simulation, manager: Manager, /, tmp_path: Path
+) -> None:
+    experiment_id = await create(manager, tmp_path, maxTrialNumber=12, trialConcurrency=1)
+    assert (await simulation.ended(manager, experiment_id)).status is DONE
+    rows = await all_trials(manager, experiment_id)
+    assert {(row.status, row.reason) for row in rows} == {(TrialStatus.SUCCEEDED, "no final metric was reported")}
+    shown = await manager.control.read(lambda c: events.notices(c, experiment_id))
+    found = [text for text in shown if "without a final metric" in text]
+    assert [text.split(":")[0] for text in found] == [
+        "trial 0 has ended without a final metric (it is the first one)",
+        "trial 9 has ended without a final metric (10 trials have by now)",
+    ]
 
-    play(tmp_path, scenario, script=ending_as(EndReason.EXITED_OK))
 
-
-def test_a_trial_with_a_final_metric_gives_no_such_notice(tmp_path: Path) -> None:
-    async def scenario(simulation: Simulation, manager: Manager) -> None:
-        experiment_id = await create(manager, tmp_path, maxTrialNumber=2)
-        await simulation.ended(manager, experiment_id)
-        assert {row.reason for row in await all_trials(manager, experiment_id)} == {""}
-        shown = await manager.control.read(lambda c: events.notices(c, experiment_id))
-        assert not [text for text in shown if "final metric" in text]
-
-    play(tmp_path, scenario, script=ending_as(None))
+@played(play, script=ending_as(None))
+async def test_a_trial_with_a_final_metric_gives_no_such_notice(
+    simulation: Simulation, manager: Manager, /, tmp_path: Path
+) -> None:
+    experiment_id = await create(manager, tmp_path, maxTrialNumber=2)
+    await simulation.ended(manager, experiment_id)
+    assert {row.reason for row in await all_trials(manager, experiment_id)} == {""}
+    shown = await manager.control.read(lambda c: events.notices(c, experiment_id))
+    assert not [text for text in shown if "final metric" in text]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from fakes.settable_clock import SettableClock
+from fakes.small_experiments import played
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -73,27 +74,27 @@ async def count(manager: Manager, experiment_id: str) -> int:
     return sum((await manager.control.read(lambda c: trials.counts(c, experiment_id))).values())
 
 
-def test_no_trial_starts_after_the_last_gpu_hour_and_a_raised_limit_continues(tmp_path: Path) -> None:
-    async def scenario(simulation: Simulation, manager: Manager) -> None:
-        experiment_id = await create(manager, tmp_path, maxGpuHours=5)
-        await asyncio.sleep(2.4 * HOUR)
-        assert (await manager.experiment(experiment_id)).status is ExperimentStatus.RUNNING
-        await asyncio.sleep(0.2 * HOUR)  # 2.5 hours on two GPUs, in the middle of the third trial
-        row = await manager.experiment(experiment_id)
-        assert (row.status, row.reason) == (ExperimentStatus.NO_MORE_TRIAL, "maxGpuHours 5 is reached")
-        row = await simulation.ended(manager, experiment_id)
-        assert (row.status, await count(manager, experiment_id)) == (ExperimentStatus.DONE, 3)
-        assert (await used(manager, experiment_id)).gpu_seconds == pytest.approx(6 * HOUR, abs=30.0)
-        await manager.update_experiment(experiment_id, max_gpu_hours=7.0)
-        assert (await manager.experiment(experiment_id)).status is ExperimentStatus.RUNNING
-        row = await simulation.ended(manager, experiment_id)
-        assert (row.reason, await count(manager, experiment_id)) == ("maxGpuHours 7 is reached", 4)
-        row = await manager.update_experiment(experiment_id, max_gpu_hours=UNLIMITED, max_trial_number=5)
-        assert row.max_gpu_hours is None
-        await simulation.ended(manager, experiment_id)
-        assert await count(manager, experiment_id) == 5
-
-    play(tmp_path, scenario)
+@played(play)
+async def test_no_trial_starts_after_the_last_gpu_hour_and_a_raised_limit_continues(
+    simulation: Simulation, manager: Manager, /, tmp_path: Path
+) -> None:
+    experiment_id = await create(manager, tmp_path, maxGpuHours=5)
+    await asyncio.sleep(2.4 * HOUR)
+    assert (await manager.experiment(experiment_id)).status is ExperimentStatus.RUNNING
+    await asyncio.sleep(0.2 * HOUR)  # 2.5 hours on two GPUs, in the middle of the third trial
+    row = await manager.experiment(experiment_id)
+    assert (row.status, row.reason) == (ExperimentStatus.NO_MORE_TRIAL, "maxGpuHours 5 is reached")
+    row = await simulation.ended(manager, experiment_id)
+    assert (row.status, await count(manager, experiment_id)) == (ExperimentStatus.DONE, 3)
+    assert (await used(manager, experiment_id)).gpu_seconds == pytest.approx(6 * HOUR, abs=30.0)
+    await manager.update_experiment(experiment_id, max_gpu_hours=7.0)
+    assert (await manager.experiment(experiment_id)).status is ExperimentStatus.RUNNING
+    row = await simulation.ended(manager, experiment_id)
+    assert (row.reason, await count(manager, experiment_id)) == ("maxGpuHours 7 is reached", 4)
+    row = await manager.update_experiment(experiment_id, max_gpu_hours=UNLIMITED, max_trial_number=5)
+    assert row.max_gpu_hours is None
+    await simulation.ended(manager, experiment_id)
+    assert await count(manager, experiment_id) == 5
 
 
 def test_the_hours_of_a_running_trial_count_over_a_restart(tmp_path: Path) -> None:
@@ -114,34 +115,34 @@ def test_the_hours_of_a_running_trial_count_over_a_restart(tmp_path: Path) -> No
     play(tmp_path, before, after)
 
 
-def test_a_limit_is_not_reached_by_setting_the_clock(tmp_path: Path) -> None:
-    async def scenario(simulation: Simulation, manager: Manager) -> None:
-        assert isinstance(simulation.clock, SettableClock)
-        experiment_id = await create(manager, tmp_path, maxGpuHours=3, maxTrialNumber=1)
-        simulation.clock.wrong_by = 24 * HOUR
-        await manager.update_experiment(experiment_id, trial_concurrency=2)  # a turn of the loop
-        row = await manager.update_experiment(experiment_id, max_trial_number=2)
-        assert row.status is ExperimentStatus.RUNNING
-        simulation.clock.wrong_by = 0.0
+@played(play)
+async def test_a_limit_is_not_reached_by_setting_the_clock(
+    simulation: Simulation, manager: Manager, /, tmp_path: Path
+) -> None:
+    assert isinstance(simulation.clock, SettableClock)
+    experiment_id = await create(manager, tmp_path, maxGpuHours=3, maxTrialNumber=1)
+    simulation.clock.wrong_by = 24 * HOUR
+    await manager.update_experiment(experiment_id, trial_concurrency=2)  # a turn of the loop
+    row = await manager.update_experiment(experiment_id, max_trial_number=2)
+    assert row.status is ExperimentStatus.RUNNING
+    simulation.clock.wrong_by = 0.0
 
-    play(tmp_path, scenario)
 
-
-def test_processor_time_that_is_not_known_makes_the_sum_a_lower_bound(tmp_path: Path) -> None:
-    async def scenario(simulation: Simulation, manager: Manager) -> None:
-        experiment_id = await create(manager, tmp_path, maxTrialNumber=3)
-        await asyncio.sleep(0.5 * HOUR)
-        assert await used(manager, experiment_id) == JobUsage(pytest.approx(HOUR, abs=30.0), 0.0, 1)
-        await simulation.ended(manager, experiment_id)
-        now = manager.clock.now()
-        by_node = await manager.control.read(lambda c: jobs.usage_by_node(c, now=now))
-        assert by_node == {
-            "m1": JobUsage(pytest.approx(4 * HOUR, abs=30.0), 3600.0, 0),
-            "m2": JobUsage(pytest.approx(2 * HOUR, abs=30.0), 0.0, 1),
-        }
-        assert await used(manager, experiment_id) == by_node["m1"] + by_node["m2"]
-
-    play(tmp_path, scenario)
+@played(play)
+async def test_processor_time_that_is_not_known_makes_the_sum_a_lower_bound(
+    simulation: Simulation, manager: Manager, /, tmp_path: Path
+) -> None:
+    experiment_id = await create(manager, tmp_path, maxTrialNumber=3)
+    await asyncio.sleep(0.5 * HOUR)
+    assert await used(manager, experiment_id) == JobUsage(pytest.approx(HOUR, abs=30.0), 0.0, 1)
+    await simulation.ended(manager, experiment_id)
+    now = manager.clock.now()
+    by_node = await manager.control.read(lambda c: jobs.usage_by_node(c, now=now))
+    assert by_node == {
+        "m1": JobUsage(pytest.approx(4 * HOUR, abs=30.0), 3600.0, 0),
+        "m2": JobUsage(pytest.approx(2 * HOUR, abs=30.0), 0.0, 1),
+    }
+    assert await used(manager, experiment_id) == by_node["m1"] + by_node["m2"]
 
 
 @given(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from fakes.forgetful_service import ForgetfulSimulation
-from fakes.small_experiments import saved
+from fakes.small_experiments import played, saved
 
 from proctor.manager.engine.manager import Manager
 from proctor.manager.errors import Conflict
@@ -123,21 +123,21 @@ async def notices(manager: Manager, experiment_id: str) -> list[str]:
     return await manager.control.read(lambda c: events.notices(c, experiment_id, limit=100))
 
 
-def test_the_newest_two_and_the_best_are_kept_while_the_trial_runs_and_afterwards(tmp_path: Path) -> None:
-    async def scenario(platform: Platform, manager: Manager) -> None:
-        await create(manager, tmp_path)
-        await asyncio.sleep(30.0)
-        (trial,) = await experiment_trials(manager)
-        for kept in ([1], [1, 2], [2, 3], [2, 3, 4], [2, 4, 5]):
-            await asyncio.sleep(60.0)
-            assert await numbers(manager, trial) == kept
-        await asyncio.sleep(3600.0)
-        (trial,) = await experiment_trials(manager)
-        assert trial.status is TrialStatus.SUCCEEDED
-        assert await numbers(manager, trial) == [2, 5, 6]
-        assert platform.asked == [(f"{trial.id}.1", f"output/checkpoints/{n}") for n in (1, 3, 4)]
-
-    play(tmp_path, scenario)
+@played(play)
+async def test_the_newest_two_and_the_best_are_kept_while_the_trial_runs_and_afterwards(
+    platform: Platform, manager: Manager, /, tmp_path: Path
+) -> None:
+    await create(manager, tmp_path)
+    await asyncio.sleep(30.0)
+    (trial,) = await experiment_trials(manager)
+    for kept in ([1], [1, 2], [2, 3], [2, 3, 4], [2, 4, 5]):
+        await asyncio.sleep(60.0)
+        assert await numbers(manager, trial) == kept
+    await asyncio.sleep(3600.0)
+    (trial,) = await experiment_trials(manager)
+    assert trial.status is TrialStatus.SUCCEEDED
+    assert await numbers(manager, trial) == [2, 5, 6]
+    assert platform.asked == [(f"{trial.id}.1", f"output/checkpoints/{n}") for n in (1, 3, 4)]
 
 
 @pytest.mark.parametrize(
@@ -150,136 +150,136 @@ def test_the_newest_two_and_the_best_are_kept_while_the_trial_runs_and_afterward
         ({"newest": 1, "best": 0}, [6]),
     ],
 )
-def test_the_rule_of_the_experiment_says_how_many_are_kept(rule: Any, kept: list[int], tmp_path: Path) -> None:
-    async def scenario(platform: Platform, manager: Manager) -> None:
-        await create(manager, tmp_path, keepCheckpoints=rule)
-        await asyncio.sleep(3600.0)
-        (trial,) = await experiment_trials(manager)
-        assert await numbers(manager, trial) == kept
-
-    play(tmp_path, scenario)
-
-
-def test_what_a_clone_began_with_is_kept_until_it_has_ended(tmp_path: Path) -> None:
-    async def scenario(platform: Platform, manager: Manager) -> None:
-        await create(manager, tmp_path, keepCheckpoints=1)
-        await asyncio.sleep(150.0)
-        (donor,) = await experiment_trials(manager)
-        clone = await manager.trials.clone(donor.id, {})
-        await manager.trials.pause(clone.id)
-        await asyncio.sleep(3600.0)
-        assert (await manager.trials.get(donor.id)).status is TrialStatus.SUCCEEDED
-        assert await numbers(manager, donor) == [2, 6]
-        await manager.trials.resume(clone.id)
-        await asyncio.sleep(3600.0)
-        assert (await manager.trials.get(clone.id)).status is TrialStatus.SUCCEEDED
-        assert await numbers(manager, donor) == [6]
-
-    play(tmp_path, scenario)
+@played(play)
+async def test_the_rule_of_the_experiment_says_how_many_are_kept(
+    platform: Platform, manager: Manager, /, rule: Any, kept: list[int], tmp_path: Path
+) -> None:
+    await create(manager, tmp_path, keepCheckpoints=rule)
+    await asyncio.sleep(3600.0)
+    (trial,) = await experiment_trials(manager)
+    assert await numbers(manager, trial) == kept
 
 
-def test_what_a_live_job_was_given_is_kept_until_the_job_has_ended(tmp_path: Path) -> None:
-    async def scenario(platform: Platform, manager: Manager) -> None:
-        await create(manager, tmp_path, keepCheckpoints=1)
-        await asyncio.sleep(150.0)
-        (trial,) = await experiment_trials(manager)
-        await manager.trials.pause(trial.id)
-        await asyncio.sleep(1.0)
-        await manager.trials.resume(trial.id)
-        await asyncio.sleep(150.0)
-        assert await numbers(manager, trial) == [2, 4]  # the second job was given 2
-        await asyncio.sleep(3600.0)
-        assert await numbers(manager, trial) == [6]
-
-    play(tmp_path, scenario)
-
-
-def test_the_quota_takes_ended_trials_first_and_never_what_is_needed(tmp_path: Path) -> None:
-    async def scenario(platform: Platform, manager: Manager) -> None:
-        experiment_id = await create(
-            manager, tmp_path, maxTrialNumber=2, trialConcurrency=1, keepCheckpoints="all", checkpointQuotaMb=24
-        )
-        await asyncio.sleep(60.0 * STEPS + 30.0)
-        first = (await experiment_trials(manager))[0]
-        assert await numbers(manager, first) == [1, 2, 3, 4, 5, 6]
-        await asyncio.sleep(180.0)
-        second = (await experiment_trials(manager))[1]
-        assert (await numbers(manager, first), await numbers(manager, second)) == ([2, 5, 6], [1, 2, 3])
-        await asyncio.sleep(3600.0)
-        # what is the best of all is left, and of the trials that have ended the others went, oldest first
-        assert (await numbers(manager, first), await numbers(manager, second)) == ([2], [2, 3, 4, 5, 6])
-        assert await notices(manager, experiment_id) == []
-
-    play(tmp_path, scenario)
+@played(play)
+async def test_what_a_clone_began_with_is_kept_until_it_has_ended(
+    platform: Platform, manager: Manager, /, tmp_path: Path
+) -> None:
+    await create(manager, tmp_path, keepCheckpoints=1)
+    await asyncio.sleep(150.0)
+    (donor,) = await experiment_trials(manager)
+    clone = await manager.trials.clone(donor.id, {})
+    await manager.trials.pause(clone.id)
+    await asyncio.sleep(3600.0)
+    assert (await manager.trials.get(donor.id)).status is TrialStatus.SUCCEEDED
+    assert await numbers(manager, donor) == [2, 6]
+    await manager.trials.resume(clone.id)
+    await asyncio.sleep(3600.0)
+    assert (await manager.trials.get(clone.id)).status is TrialStatus.SUCCEEDED
+    assert await numbers(manager, donor) == [6]
 
 
-def test_a_quota_that_cannot_be_kept_is_a_notice_once(tmp_path: Path) -> None:
-    async def scenario(platform: Platform, manager: Manager) -> None:
-        experiment_id = await create(manager, tmp_path, maxTrialNumber=3, trialConcurrency=3, checkpointQuotaMb=8)
-        await asyncio.sleep(270.0)
-        kept = [await numbers(manager, trial) for trial in await experiment_trials(manager)]
-        assert sorted(kept) == [[2, 4], [4], [4]]  # the newest of each, and the best of all
-        (notice,) = await notices(manager, experiment_id)
-        assert "all checkpoints together take 12 MB, more than checkpointQuotaMb (8)" in notice
-
-    play(tmp_path, scenario)
-
-
-def test_a_trial_knows_the_quota_and_its_refusal_is_a_notice(tmp_path: Path) -> None:
-    async def scenario(platform: Platform, manager: Manager) -> None:
-        experiment_id = await create(manager, tmp_path, checkpointQuotaMb=3)
-        await asyncio.sleep(3600.0)
-        assert await notices(manager, experiment_id) == ["trial 0: a checkpoint of 4.0 MB was not saved"]
-        (trial,) = await experiment_trials(manager)
-        assert trial.status is TrialStatus.SUCCEEDED
-
-    play(tmp_path, scenario)
+@played(play)
+async def test_what_a_live_job_was_given_is_kept_until_the_job_has_ended(
+    platform: Platform, manager: Manager, /, tmp_path: Path
+) -> None:
+    await create(manager, tmp_path, keepCheckpoints=1)
+    await asyncio.sleep(150.0)
+    (trial,) = await experiment_trials(manager)
+    await manager.trials.pause(trial.id)
+    await asyncio.sleep(1.0)
+    await manager.trials.resume(trial.id)
+    await asyncio.sleep(150.0)
+    assert await numbers(manager, trial) == [2, 4]  # the second job was given 2
+    await asyncio.sleep(3600.0)
+    assert await numbers(manager, trial) == [6]
 
 
-def test_a_node_that_is_away_gets_the_order_when_it_is_back(tmp_path: Path) -> None:
-    async def scenario(platform: Platform, manager: Manager) -> None:
-        platform.problems[:] = [ServiceUnavailable("node gpu-1 is silent")]
-        experiment_id = await create(manager, tmp_path)
-        await asyncio.sleep(3600.0)
-        assert platform.asked == []
-        platform.problems.clear()
-        await asyncio.sleep(120.0)
-        (trial,) = await experiment_trials(manager)
-        assert await numbers(manager, trial) == [2, 5, 6]
-        assert len(platform.asked) == 3
-        assert await notices(manager, experiment_id) == []
-
-    play(tmp_path, scenario)
-
-
-def test_what_no_job_can_delete_is_one_notice_and_is_deleted_once_one_runs(tmp_path: Path) -> None:
-    async def scenario(platform: Platform, manager: Manager) -> None:
-        platform.problems[:] = [NoJobRuns("no job runs that sees the folder")]
-        experiment_id = await create(manager, tmp_path)
-        await asyncio.sleep(3600.0)
-        assert await notices(manager, experiment_id) == [
-            "deleted checkpoints still take room: no job runs that sees the folder"
-        ]
-        assert platform.asked == []
-        platform.problems.clear()
-        await asyncio.sleep(120.0)
-        assert len(platform.asked) == 3
-
-    play(tmp_path, scenario)
+@played(play)
+async def test_the_quota_takes_ended_trials_first_and_never_what_is_needed(
+    platform: Platform, manager: Manager, /, tmp_path: Path
+) -> None:
+    experiment_id = await create(
+        manager, tmp_path, maxTrialNumber=2, trialConcurrency=1, keepCheckpoints="all", checkpointQuotaMb=24
+    )
+    await asyncio.sleep(60.0 * STEPS + 30.0)
+    first = (await experiment_trials(manager))[0]
+    assert await numbers(manager, first) == [1, 2, 3, 4, 5, 6]
+    await asyncio.sleep(180.0)
+    second = (await experiment_trials(manager))[1]
+    assert (await numbers(manager, first), await numbers(manager, second)) == ([2, 5, 6], [1, 2, 3])
+    await asyncio.sleep(3600.0)
+    # what is the best of all is left, and of the trials that have ended the others went, oldest first
+    assert (await numbers(manager, first), await numbers(manager, second)) == ([2], [2, 3, 4, 5, 6])
+    assert await notices(manager, experiment_id) == []
 
 
-def test_what_cannot_be_deleted_is_one_notice_and_is_tried_again(tmp_path: Path) -> None:
-    async def scenario(platform: Platform, manager: Manager) -> None:
-        platform.problems[:] = [TrainingServiceError("node gpu-1: its keeper cannot delete checkpoints; update it")]
-        experiment_id = await create(manager, tmp_path)
-        await asyncio.sleep(3600.0)
-        expected = "deleted checkpoints still take room: node gpu-1: its keeper cannot delete checkpoints; update it"
-        assert await notices(manager, experiment_id) == [expected]
-        platform.problems.clear()
-        await asyncio.sleep(600.0)
-        assert len(platform.asked) == 3
+@played(play)
+async def test_a_quota_that_cannot_be_kept_is_a_notice_once(
+    platform: Platform, manager: Manager, /, tmp_path: Path
+) -> None:
+    experiment_id = await create(manager, tmp_path, maxTrialNumber=3, trialConcurrency=3, checkpointQuotaMb=8)
+    await asyncio.sleep(270.0)
+    kept = [await numbers(manager, trial) for trial in await experiment_trials(manager)]
+    assert sorted(kept) == [[2, 4], [4], [4]]  # the newest of each, and the best of all
+    (notice,) = await notices(manager, experiment_id)
+    assert "all checkpoints together take 12 MB, more than checkpointQuotaMb (8)" in notice
 
-    play(tmp_path, scenario)
+
+@played(play)
+async def test_a_trial_knows_the_quota_and_its_refusal_is_a_notice(
+    platform: Platform, manager: Manager, /, tmp_path: Path
+) -> None:
+    experiment_id = await create(manager, tmp_path, checkpointQuotaMb=3)
+    await asyncio.sleep(3600.0)
+    assert await notices(manager, experiment_id) == ["trial 0: a checkpoint of 4.0 MB was not saved"]
+    (trial,) = await experiment_trials(manager)
+    assert trial.status is TrialStatus.SUCCEEDED
+
+
+@played(play)
+async def test_a_node_that_is_away_gets_the_order_when_it_is_back(
+    platform: Platform, manager: Manager, /, tmp_path: Path
+) -> None:
+    platform.problems[:] = [ServiceUnavailable("node gpu-1 is silent")]
+    experiment_id = await create(manager, tmp_path)
+    await asyncio.sleep(3600.0)
+    assert platform.asked == []
+    platform.problems.clear()
+    await asyncio.sleep(120.0)
+    (trial,) = await experiment_trials(manager)
+    assert await numbers(manager, trial) == [2, 5, 6]
+    assert len(platform.asked) == 3
+    assert await notices(manager, experiment_id) == []
+
+
+@played(play)
+async def test_what_no_job_can_delete_is_one_notice_and_is_deleted_once_one_runs(
+    platform: Platform, manager: Manager, /, tmp_path: Path
+) -> None:
+    platform.problems[:] = [NoJobRuns("no job runs that sees the folder")]
+    experiment_id = await create(manager, tmp_path)
+    await asyncio.sleep(3600.0)
+    assert await notices(manager, experiment_id) == [
+        "deleted checkpoints still take room: no job runs that sees the folder"
+    ]
+    assert platform.asked == []
+    platform.problems.clear()
+    await asyncio.sleep(120.0)
+    assert len(platform.asked) == 3
+
+
+@played(play)
+async def test_what_cannot_be_deleted_is_one_notice_and_is_tried_again(
+    platform: Platform, manager: Manager, /, tmp_path: Path
+) -> None:
+    platform.problems[:] = [TrainingServiceError("node gpu-1: its keeper cannot delete checkpoints; update it")]
+    experiment_id = await create(manager, tmp_path)
+    await asyncio.sleep(3600.0)
+    expected = "deleted checkpoints still take room: node gpu-1: its keeper cannot delete checkpoints; update it"
+    assert await notices(manager, experiment_id) == [expected]
+    platform.problems.clear()
+    await asyncio.sleep(600.0)
+    assert len(platform.asked) == 3
 
 
 def test_the_next_manager_deletes_what_was_decided(tmp_path: Path) -> None:
@@ -338,24 +338,24 @@ def test_an_experiment_of_an_earlier_version_keeps_all(tmp_path: Path) -> None:
     play(tmp_path, first, second)
 
 
-def test_a_trial_does_not_begin_with_a_checkpoint_that_is_deleted_meanwhile(tmp_path: Path) -> None:
-    async def scenario(platform: Platform, manager: Manager) -> None:
-        await create(manager, tmp_path)
-        await asyncio.sleep(3600.0)
-        (donor,) = await experiment_trials(manager)
-        database = await manager.metrics(donor.experiment_id)
+@played(play)
+async def test_a_trial_does_not_begin_with_a_checkpoint_that_is_deleted_meanwhile(
+    platform: Platform, manager: Manager, /, tmp_path: Path
+) -> None:
+    await create(manager, tmp_path)
+    await asyncio.sleep(3600.0)
+    (donor,) = await experiment_trials(manager)
+    database = await manager.metrics(donor.experiment_id)
 
-        async def deleted_first(*given: Any) -> Any:
-            newest = await newest_checkpoint(*given)
-            await database.write(lambda c: checkpoints.delete(c, [newest], time=1.0))
-            return newest
+    async def deleted_first(*given: Any) -> Any:
+        newest = await newest_checkpoint(*given)
+        await database.write(lambda c: checkpoints.delete(c, [newest], time=1.0))
+        return newest
 
-        newest_checkpoint = manager.trials._newest_checkpoint
-        manager.trials._newest_checkpoint = deleted_first  # type: ignore[method-assign]
-        with pytest.raises(Conflict, match=r"output/checkpoints/6 of job 1 of trial \w+ has just been deleted"):
-            await manager.trials.clone(donor.id, {})
-        manager.trials._newest_checkpoint = newest_checkpoint  # type: ignore[method-assign]
-        clone = await manager.trials.clone(donor.id, {})
-        assert str(clone.origin_checkpoint).endswith("/5")
-
-    play(tmp_path, scenario)
+    newest_checkpoint = manager.trials._newest_checkpoint
+    manager.trials._newest_checkpoint = deleted_first  # type: ignore[method-assign]
+    with pytest.raises(Conflict, match=r"output/checkpoints/6 of job 1 of trial \w+ has just been deleted"):
+        await manager.trials.clone(donor.id, {})
+    manager.trials._newest_checkpoint = newest_checkpoint  # type: ignore[method-assign]
+    clone = await manager.trials.clone(donor.id, {})
+    assert str(clone.origin_checkpoint).endswith("/5")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from fakes.settable_clock import SettableClock
-from fakes.small_experiments import SMALL
+from fakes.small_experiments import SMALL, played
 
 from proctor.manager.clock import LoopClock
 from proctor.manager.engine.manager import Manager
@@ -126,73 +126,67 @@ async def preempted(manager: Manager, name: str) -> list[int]:
     return found
 
 
-def test_what_becomes_free_goes_to_the_higher_priority_at_once_and_the_other_says_so(tmp_path: Path) -> None:
-    async def scenario(machines: Machines, manager: Manager) -> None:
-        await create(manager, tmp_path, "low", maxTrialNumber=4)
-        await asyncio.sleep(600.0)
-        await create(manager, tmp_path, "high", priority=5, maxTrialNumber=3, trialGpuNumber=2, trialConcurrency=1)
-        await asyncio.sleep(30.0)
-        assert await running(manager, "low") == [0, 1]  # nothing is stopped for it
-        await asyncio.sleep(600.0)
-        assert (await running(manager, "low"), await running(manager, "high")) == ([], [0])
-        for row in (await trials_of(manager, "low"))[2:]:
-            assert row.reason.startswith(
-                "waiting: needs 1 GPU, node m1 has 0 free (GPU 0 held by trial 0 of experiment h"
-            )
-        await manager.update_experiment("high", trial_concurrency=2)
-        await asyncio.sleep(1.0)
-        for row in (await trials_of(manager, "low"))[2:]:
-            assert row.reason.startswith(
-                "waiting: GPUs go to experiment high first (priority 5); needs 1 GPU, node m1 "
-            )
-        await asyncio.sleep(1200.0)
-        assert (await running(manager, "low"), await running(manager, "high")) == ([], [1])
-        await machines.ended(manager, "high")
-        await machines.ended(manager, "low")
-        assert await preempted(manager, "low") == []
-
-    play(tmp_path, scenario)
+@played(play)
+async def test_what_becomes_free_goes_to_the_higher_priority_at_once_and_the_other_says_so(
+    machines: Machines, manager: Manager, /, tmp_path: Path
+) -> None:
+    await create(manager, tmp_path, "low", maxTrialNumber=4)
+    await asyncio.sleep(600.0)
+    await create(manager, tmp_path, "high", priority=5, maxTrialNumber=3, trialGpuNumber=2, trialConcurrency=1)
+    await asyncio.sleep(30.0)
+    assert await running(manager, "low") == [0, 1]  # nothing is stopped for it
+    await asyncio.sleep(600.0)
+    assert (await running(manager, "low"), await running(manager, "high")) == ([], [0])
+    for row in (await trials_of(manager, "low"))[2:]:
+        assert row.reason.startswith("waiting: needs 1 GPU, node m1 has 0 free (GPU 0 held by trial 0 of experiment h")
+    await manager.update_experiment("high", trial_concurrency=2)
+    await asyncio.sleep(1.0)
+    for row in (await trials_of(manager, "low"))[2:]:
+        assert row.reason.startswith("waiting: GPUs go to experiment high first (priority 5); needs 1 GPU, node m1 ")
+    await asyncio.sleep(1200.0)
+    assert (await running(manager, "low"), await running(manager, "high")) == ([], [1])
+    await machines.ended(manager, "high")
+    await machines.ended(manager, "low")
+    assert await preempted(manager, "low") == []
 
 
-def test_a_preemptible_trial_saves_gives_up_its_gpu_and_continues_from_its_checkpoint(tmp_path: Path) -> None:
-    async def scenario(machines: Machines, manager: Manager) -> None:
-        await create(manager, tmp_path, "low", preemptible=True)
-        await asyncio.sleep(600.0)
-        await create(manager, tmp_path, "high", priority=5, maxTrialNumber=1)
-        await asyncio.sleep(10.0)
-        assert (len(await running(manager, "low")), await running(manager, "high")) == (1, [0])
-        (number,) = await preempted(manager, "low")
-        trial = (await trials_of(manager, "low"))[number]
-        assert trial.status is TrialStatus.WAITING
-        assert trial.reason.startswith(
-            "waiting: preempted by experiment high (priority 5); needs 1 GPU, node m1 has 0 "
-        )
-        assert (trial.failures, trial.infrastructure_failures) == (0, 0)
-        (job,) = await attempts(manager, trial)
-        assert (job.end_reason, job.detail) == (EndReason.PREEMPTED, "preempted by experiment high (priority 5)")
-        assert asked == [(job.id, "preempt")]
-        await machines.ended(manager, "high")
-        await machines.ended(manager, "low")
-        _, again = await attempts(manager, trial)
-        assert (again.resumed_from_job, again.resumed_from_step) == (job.id, 10)
-        assert await preempted(manager, "low") == [number]
-        assert {row.status for row in await trials_of(manager, "low")} == {TrialStatus.SUCCEEDED}
-
-    play(tmp_path, scenario)
+@played(play)
+async def test_a_preemptible_trial_saves_gives_up_its_gpu_and_continues_from_its_checkpoint(
+    machines: Machines, manager: Manager, /, tmp_path: Path
+) -> None:
+    await create(manager, tmp_path, "low", preemptible=True)
+    await asyncio.sleep(600.0)
+    await create(manager, tmp_path, "high", priority=5, maxTrialNumber=1)
+    await asyncio.sleep(10.0)
+    assert (len(await running(manager, "low")), await running(manager, "high")) == (1, [0])
+    (number,) = await preempted(manager, "low")
+    trial = (await trials_of(manager, "low"))[number]
+    assert trial.status is TrialStatus.WAITING
+    assert trial.reason.startswith("waiting: preempted by experiment high (priority 5); needs 1 GPU, node m1 has 0 ")
+    assert (trial.failures, trial.infrastructure_failures) == (0, 0)
+    (job,) = await attempts(manager, trial)
+    assert (job.end_reason, job.detail) == (EndReason.PREEMPTED, "preempted by experiment high (priority 5)")
+    assert asked == [(job.id, "preempt")]
+    await machines.ended(manager, "high")
+    await machines.ended(manager, "low")
+    _, again = await attempts(manager, trial)
+    assert (again.resumed_from_job, again.resumed_from_step) == (job.id, 10)
+    assert await preempted(manager, "low") == [number]
+    assert {row.status for row in await trials_of(manager, "low")} == {TrialStatus.SUCCEEDED}
 
 
-def test_as_many_are_preempted_as_are_needed_those_first_that_lose_the_least(tmp_path: Path) -> None:
-    async def scenario(machines: Machines, manager: Manager) -> None:
-        for number in range(4):  # each has saved later than the one before
-            await create(manager, tmp_path, f"low{number}", preemptible=True, maxTrialNumber=1)
-            await asyncio.sleep(7.0)
-        await asyncio.sleep(600.0)
-        await create(manager, tmp_path, "high", priority=1, maxTrialNumber=1, trialGpuNumber=2)
-        await asyncio.sleep(10.0)
-        assert await running(manager, "high") == [0]
-        assert [await preempted(manager, f"low{number}") for number in range(4)] == [[], [], [0], [0]]
-
-    play(tmp_path, scenario, gpus=4)
+@played(play, gpus=4)
+async def test_as_many_are_preempted_as_are_needed_those_first_that_lose_the_least(
+    machines: Machines, manager: Manager, /, tmp_path: Path
+) -> None:
+    for number in range(4):  # each has saved later than the one before
+        await create(manager, tmp_path, f"low{number}", preemptible=True, maxTrialNumber=1)
+        await asyncio.sleep(7.0)
+    await asyncio.sleep(600.0)
+    await create(manager, tmp_path, "high", priority=1, maxTrialNumber=1, trialGpuNumber=2)
+    await asyncio.sleep(10.0)
+    assert await running(manager, "high") == [0]
+    assert [await preempted(manager, f"low{number}") for number in range(4)] == [[], [], [0], [0]]
 
 
 @pytest.mark.parametrize(
@@ -204,75 +198,75 @@ def test_as_many_are_preempted_as_are_needed_those_first_that_lose_the_least(tmp
         ({"preemptible": True}, -1),
     ],
 )
-def test_trials_that_must_not_be_preempted_are_not(tmp_path: Path, changes: dict[str, Any], priority: int) -> None:
-    async def scenario(machines: Machines, manager: Manager) -> None:
-        await create(manager, tmp_path, "low", **changes)
-        await asyncio.sleep(400.0)
-        await create(manager, tmp_path, "high", priority=priority, maxTrialNumber=1)
-        await asyncio.sleep(100.0)
-        assert (await running(manager, "low"), await running(manager, "high")) == ([0, 1], [])
-        assert await preempted(manager, "low") == []
-        await machines.ended(manager, "high")
-
-    play(tmp_path, scenario)
-
-
-def test_a_trial_that_saves_by_itself_is_preempted_where_the_user_gives_it_time(tmp_path: Path) -> None:
-    async def scenario(machines: Machines, manager: Manager) -> None:
-        await create(manager, tmp_path, "low", preemptible=True, trialCommand="forgets", saveSeconds=60)
-        await asyncio.sleep(400.0)
-        await create(manager, tmp_path, "high", priority=5, maxTrialNumber=1)
-        await asyncio.sleep(10.0)
-        assert await running(manager, "high") == [0]
-        assert len(await preempted(manager, "low")) == 1
-
-    play(tmp_path, scenario)
+@played(play)
+async def test_trials_that_must_not_be_preempted_are_not(
+    machines: Machines, manager: Manager, /, tmp_path: Path, changes: dict[str, Any], priority: int
+) -> None:
+    await create(manager, tmp_path, "low", **changes)
+    await asyncio.sleep(400.0)
+    await create(manager, tmp_path, "high", priority=priority, maxTrialNumber=1)
+    await asyncio.sleep(100.0)
+    assert (await running(manager, "low"), await running(manager, "high")) == ([0, 1], [])
+    assert await preempted(manager, "low") == []
+    await machines.ended(manager, "high")
 
 
-def test_two_experiments_give_way_together_where_neither_is_enough(tmp_path: Path) -> None:
-    async def scenario(machines: Machines, manager: Manager) -> None:
-        for name in ("low0", "low1"):
-            await create(manager, tmp_path, name, preemptible=True, maxTrialNumber=1)
-        await asyncio.sleep(400.0)
-        await create(manager, tmp_path, "high", priority=5, maxTrialNumber=1, trialGpuNumber=2)
-        await asyncio.sleep(10.0)
-        assert await running(manager, "high") == [0]
-        assert [await preempted(manager, name) for name in ("low0", "low1")] == [[0], [0]]
-        for name in ("high", "low0", "low1"):
-            await machines.ended(manager, name)
-
-    play(tmp_path, scenario)
+@played(play)
+async def test_a_trial_that_saves_by_itself_is_preempted_where_the_user_gives_it_time(
+    machines: Machines, manager: Manager, /, tmp_path: Path
+) -> None:
+    await create(manager, tmp_path, "low", preemptible=True, trialCommand="forgets", saveSeconds=60)
+    await asyncio.sleep(400.0)
+    await create(manager, tmp_path, "high", priority=5, maxTrialNumber=1)
+    await asyncio.sleep(10.0)
+    assert await running(manager, "high") == [0]
+    assert len(await preempted(manager, "low")) == 1
 
 
-def test_trials_of_a_paused_experiment_run_to_their_end_and_another_one_gives_way(tmp_path: Path) -> None:
-    async def scenario(machines: Machines, manager: Manager) -> None:
-        for name in ("low0", "low1"):
-            await create(manager, tmp_path, name, preemptible=True, maxTrialNumber=2, trialConcurrency=1)
-            await asyncio.sleep(30.0)
-        await asyncio.sleep(400.0)
-        await manager.pause_experiment("low1")  # which would lose the least
-        await create(manager, tmp_path, "high", priority=5, maxTrialNumber=1)
-        await asyncio.sleep(10.0)
-        assert await running(manager, "high") == [0]
-        assert [await preempted(manager, name) for name in ("low0", "low1")] == [[0], []]
+@played(play)
+async def test_two_experiments_give_way_together_where_neither_is_enough(
+    machines: Machines, manager: Manager, /, tmp_path: Path
+) -> None:
+    for name in ("low0", "low1"):
+        await create(manager, tmp_path, name, preemptible=True, maxTrialNumber=1)
+    await asyncio.sleep(400.0)
+    await create(manager, tmp_path, "high", priority=5, maxTrialNumber=1, trialGpuNumber=2)
+    await asyncio.sleep(10.0)
+    assert await running(manager, "high") == [0]
+    assert [await preempted(manager, name) for name in ("low0", "low1")] == [[0], [0]]
+    for name in ("high", "low0", "low1"):
+        await machines.ended(manager, name)
 
-    play(tmp_path, scenario)
+
+@played(play)
+async def test_trials_of_a_paused_experiment_run_to_their_end_and_another_one_gives_way(
+    machines: Machines, manager: Manager, /, tmp_path: Path
+) -> None:
+    for name in ("low0", "low1"):
+        await create(manager, tmp_path, name, preemptible=True, maxTrialNumber=2, trialConcurrency=1)
+        await asyncio.sleep(30.0)
+    await asyncio.sleep(400.0)
+    await manager.pause_experiment("low1")  # which would lose the least
+    await create(manager, tmp_path, "high", priority=5, maxTrialNumber=1)
+    await asyncio.sleep(10.0)
+    assert await running(manager, "high") == [0]
+    assert [await preempted(manager, name) for name in ("low0", "low1")] == [[0], []]
 
 
-def test_a_raised_priority_preempts_while_it_runs(tmp_path: Path) -> None:
-    async def scenario(machines: Machines, manager: Manager) -> None:
-        await create(manager, tmp_path, "low", preemptible=True)
-        await asyncio.sleep(400.0)
-        await create(manager, tmp_path, "other", maxTrialNumber=1)
-        await asyncio.sleep(100.0)
-        assert await preempted(manager, "low") == []
-        row = await manager.update_experiment("other", priority=3)
-        assert row.priority == 3
-        await asyncio.sleep(10.0)
-        assert await running(manager, "other") == [0]
-        assert len(await preempted(manager, "low")) == 1
-
-    play(tmp_path, scenario)
+@played(play)
+async def test_a_raised_priority_preempts_while_it_runs(
+    machines: Machines, manager: Manager, /, tmp_path: Path
+) -> None:
+    await create(manager, tmp_path, "low", preemptible=True)
+    await asyncio.sleep(400.0)
+    await create(manager, tmp_path, "other", maxTrialNumber=1)
+    await asyncio.sleep(100.0)
+    assert await preempted(manager, "low") == []
+    row = await manager.update_experiment("other", priority=3)
+    assert row.priority == 3
+    await asyncio.sleep(10.0)
+    assert await running(manager, "other") == [0]
+    assert len(await preempted(manager, "low")) == 1
 
 
 def test_a_preemption_survives_a_restart_and_is_not_made_twice(tmp_path: Path) -> None:
@@ -294,59 +288,59 @@ def test_a_preemption_survives_a_restart_and_is_not_made_twice(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("act", ["kill", "pause"])
-def test_what_the_user_decides_of_a_trial_that_is_being_preempted_counts(tmp_path: Path, act: str) -> None:
-    async def scenario(machines: Machines, manager: Manager) -> None:
-        await create(manager, tmp_path, "low", preemptible=True)
-        await asyncio.sleep(600.0)
-        await create(manager, tmp_path, "high", priority=5, maxTrialNumber=1)
-        (number,) = await preempted(manager, "low")
-        trial = (await trials_of(manager, "low"))[number]
-        await (manager.trials.kill(trial.id) if act == "kill" else manager.trials.pause(trial.id))
-        await asyncio.sleep(10.0)
-        status = (await trials_of(manager, "low"))[number].status
-        assert status is (TrialStatus.USER_CANCELED if act == "kill" else TrialStatus.PAUSED)
-        assert await running(manager, "high") == [0]
-
-    play(tmp_path, scenario)
-
-
-def test_a_trial_that_saves_because_it_is_preempted_may_go_on_saving_when_it_is_paused(tmp_path: Path) -> None:
-    async def scenario(machines: Machines, manager: Manager) -> None:
-        await create(manager, tmp_path, "low", preemptible=True)
-        await asyncio.sleep(600.0)
-        await create(manager, tmp_path, "high", priority=5, maxTrialNumber=1)
-        (number,) = await preempted(manager, "low")
-        trial = (await trials_of(manager, "low"))[number]
-        (before,) = await attempts(manager, trial)
-        assert before.save_until is not None
-        await asyncio.sleep(2.0)
-        await manager.trials.pause(trial.id)
-        (after,) = await attempts(manager, trial)
-        assert (after.stop_reason, after.save_until) == (EndReason.PAUSED, before.save_until)
-        left = before.save_until - machines.clock.now()
-        reason = (await trials_of(manager, "low"))[number].reason
-        assert reason == f"stopping: paused by the user; it may save for at most {round(left, 1):g} s"
-        await asyncio.sleep(10.0)
-        (job,) = await attempts(manager, trial)
-        assert (job.end_reason, (await trials_of(manager, "low"))[number].status) == (
-            EndReason.PAUSED,
-            TrialStatus.PAUSED,
-        )
-
-    play(tmp_path, scenario)
+@played(play)
+async def test_what_the_user_decides_of_a_trial_that_is_being_preempted_counts(
+    machines: Machines, manager: Manager, /, tmp_path: Path, act: str
+) -> None:
+    await create(manager, tmp_path, "low", preemptible=True)
+    await asyncio.sleep(600.0)
+    await create(manager, tmp_path, "high", priority=5, maxTrialNumber=1)
+    (number,) = await preempted(manager, "low")
+    trial = (await trials_of(manager, "low"))[number]
+    await (manager.trials.kill(trial.id) if act == "kill" else manager.trials.pause(trial.id))
+    await asyncio.sleep(10.0)
+    status = (await trials_of(manager, "low"))[number].status
+    assert status is (TrialStatus.USER_CANCELED if act == "kill" else TrialStatus.PAUSED)
+    assert await running(manager, "high") == [0]
 
 
-def test_experiments_of_one_priority_take_turns_by_what_they_have_used(tmp_path: Path) -> None:
-    async def scenario(machines: Machines, manager: Manager) -> None:
-        await create(manager, tmp_path, "old", maxTrialNumber=20)
-        await asyncio.sleep(50.0)
-        await create(manager, tmp_path, "new", maxTrialNumber=20)
-        took: list[str] = []
-        for _ in range(8):
-            await asyncio.sleep(1200.0)
-            for name in ("old", "new"):
-                took += [name] * len(await running(manager, name))
-        assert abs(took.count("old") - took.count("new")) <= 4, took
-        assert (await manager.experiment("new")).status is ExperimentStatus.RUNNING
+@played(play)
+async def test_a_trial_that_saves_because_it_is_preempted_may_go_on_saving_when_it_is_paused(
+    machines: Machines, manager: Manager, /, tmp_path: Path
+) -> None:
+    await create(manager, tmp_path, "low", preemptible=True)
+    await asyncio.sleep(600.0)
+    await create(manager, tmp_path, "high", priority=5, maxTrialNumber=1)
+    (number,) = await preempted(manager, "low")
+    trial = (await trials_of(manager, "low"))[number]
+    (before,) = await attempts(manager, trial)
+    assert before.save_until is not None
+    await asyncio.sleep(2.0)
+    await manager.trials.pause(trial.id)
+    (after,) = await attempts(manager, trial)
+    assert (after.stop_reason, after.save_until) == (EndReason.PAUSED, before.save_until)
+    left = before.save_until - machines.clock.now()
+    reason = (await trials_of(manager, "low"))[number].reason
+    assert reason == f"stopping: paused by the user; it may save for at most {round(left, 1):g} s"
+    await asyncio.sleep(10.0)
+    (job,) = await attempts(manager, trial)
+    assert (job.end_reason, (await trials_of(manager, "low"))[number].status) == (
+        EndReason.PAUSED,
+        TrialStatus.PAUSED,
+    )
 
-    play(tmp_path, scenario)
+
+@played(play)
+async def test_experiments_of_one_priority_take_turns_by_what_they_have_used(
+    machines: Machines, manager: Manager, /, tmp_path: Path
+) -> None:
+    await create(manager, tmp_path, "old", maxTrialNumber=20)
+    await asyncio.sleep(50.0)
+    await create(manager, tmp_path, "new", maxTrialNumber=20)
+    took: list[str] = []
+    for _ in range(8):
+        await asyncio.sleep(1200.0)
+        for name in ("old", "new"):
+            took += [name] * len(await running(manager, name))
+    assert abs(took.count("old") - took.count("new")) <= 4, took
+    assert (await manager.experiment("new")).status is ExperimentStatus.RUNNING

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterable
 from pathlib import Path
 
-from fakes.small_experiments import all_trials, create, play
+from fakes.small_experiments import all_trials, create, play, played
 
 from proctor.manager.engine.manager import Manager
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
@@ -28,39 +28,37 @@ def loss_between(form: TrialJobForm) -> Iterable[Step]:
     yield Final(1.0, 10)
 
 
-def test_trials_that_wait_for_one_that_the_user_has_paused_are_kept(tmp_path: Path) -> None:
-    async def scenario(simulation: Simulation, manager: Manager) -> None:
-        arguments = {"time_attr": "training_iteration", "perturbation_interval": 4, "population_size": 3, "synch": True}
-        made = await create(
-            manager,
-            tmp_path,
-            trialConcurrency=3,
-            maxTrialNumber=3,
-            objective=MAXIMIZE,
-            trialScheduler={"name": "PBT", "classArgs": arguments},
-            seconds=15.0,
-        )
-        first, _, _ = await all_trials(manager, made)
-        await manager.trials.pause(first.id)
-        await asyncio.sleep(200.0)
-        assert {trial.status for trial in await all_trials(manager, made)} == {TrialStatus.PAUSED}
-        await manager.trials.resume(first.id)
-        ended = await simulation.ended(manager, made)
-        assert ended.status is ExperimentStatus.DONE
-        assert {trial.status for trial in await all_trials(manager, made)} == {TrialStatus.SUCCEEDED}
+@played(play, script=ten_points)
+async def test_trials_that_wait_for_one_that_the_user_has_paused_are_kept(
+    simulation: Simulation, manager: Manager, /, tmp_path: Path
+) -> None:
+    arguments = {"time_attr": "training_iteration", "perturbation_interval": 4, "population_size": 3, "synch": True}
+    made = await create(
+        manager,
+        tmp_path,
+        trialConcurrency=3,
+        maxTrialNumber=3,
+        objective=MAXIMIZE,
+        trialScheduler={"name": "PBT", "classArgs": arguments},
+        seconds=15.0,
+    )
+    first, _, _ = await all_trials(manager, made)
+    await manager.trials.pause(first.id)
+    await asyncio.sleep(200.0)
+    assert {trial.status for trial in await all_trials(manager, made)} == {TrialStatus.PAUSED}
+    await manager.trials.resume(first.id)
+    ended = await simulation.ended(manager, made)
+    assert ended.status is ExperimentStatus.DONE
+    assert {trial.status for trial in await all_trials(manager, made)} == {TrialStatus.SUCCEEDED}
 
-    play(tmp_path, scenario, script=ten_points)
 
-
-def test_a_trial_that_has_used_max_t_has_a_number_as_its_result(tmp_path: Path) -> None:
-    async def scenario(simulation: Simulation, manager: Manager) -> None:
-        scheduler = {"name": "ASHA", "classArgs": {"max_t": 4, "grace_period": 4}}
-        made = await create(
-            manager, tmp_path, maxTrialNumber=3, objective=MAXIMIZE, trialScheduler=scheduler, seconds=0.0
-        )
-        await simulation.ended(manager, made)
-        trials = await all_trials(manager, made)
-        assert {trial.status for trial in trials} == {TrialStatus.SUCCEEDED}
-        assert [trial.final_value for trial in trials] == [4.0, 4.0, 4.0]
-
-    play(tmp_path, scenario, script=loss_between)
+@played(play, script=loss_between)
+async def test_a_trial_that_has_used_max_t_has_a_number_as_its_result(
+    simulation: Simulation, manager: Manager, /, tmp_path: Path
+) -> None:
+    scheduler = {"name": "ASHA", "classArgs": {"max_t": 4, "grace_period": 4}}
+    made = await create(manager, tmp_path, maxTrialNumber=3, objective=MAXIMIZE, trialScheduler=scheduler, seconds=0.0)
+    await simulation.ended(manager, made)
+    trials = await all_trials(manager, made)
+    assert {trial.status for trial in trials} == {TrialStatus.SUCCEEDED}
+    assert [trial.final_value for trial in trials] == [4.0, 4.0, 4.0]

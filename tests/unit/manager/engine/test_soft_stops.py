@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from fakes.small_experiments import played
+
 from proctor.manager.actors import Actor, Way
 from proctor.manager.engine.manager import Manager
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
@@ -130,110 +132,106 @@ async def until_stopped(manager: Manager, experiment_id: str) -> float:
 STOPPED = (TrialStatus.WAITING, EndReason.EXPERIMENT_STOPPED)
 
 
-def test_running_trials_save_and_one_that_finishes_meanwhile_has_finished(tmp_path: Path) -> None:
-    async def scenario(simulation: SavingSimulation) -> None:
-        async with simulation.manager() as manager:
-            experiment_id = await create(manager, tmp_path)
+@played(play)
+async def test_running_trials_save_and_one_that_finishes_meanwhile_has_finished(
+    simulation: SavingSimulation, /, tmp_path: Path
+) -> None:
+    async with simulation.manager() as manager:
+        experiment_id = await create(manager, tmp_path)
+        await manager.stop_experiment(experiment_id)
+        await asyncio.sleep(1.0)
+        assert await printed(manager, experiment_id) == "waits for trials 0 and 1 to save, at most 29 s"
+        await asyncio.sleep(14.0)
+        assert await printed(manager, experiment_id) == "waits for trial 1 to save, at most 15 s"
+        assert await until_stopped(manager, experiment_id) <= 16.0
+        assert await trials_by_number(manager, experiment_id) == [
+            (TrialStatus.SUCCEEDED, EndReason.EXITED_OK),
+            STOPPED,
+            STOPPED,
+        ]
+        asked = dict(simulation.platform(experiment_id).asked)
+        soft = SoftStop("the experiment was stopped", 30.0, only_if_able=True)
+        assert sorted(map(str, asked.values())) == sorted(map(str, [soft, soft, None]))
+
+
+@played(play)
+async def test_the_configured_time_holds_for_every_trial_and_zero_is_none(
+    simulation: SavingSimulation, /, tmp_path: Path
+) -> None:
+    async with simulation.manager() as manager:
+        for value, expected in (
+            ("2m", SoftStop("the experiment was stopped", 120.0, only_if_able=False)),
+            (0, None),
+        ):
+            experiment_id = await create(manager, tmp_path, saveSeconds=value)
             await manager.stop_experiment(experiment_id)
+            asked = [stop for _, stop in simulation.platform(experiment_id).asked]
+            assert asked == ([expected, expected, None] if expected else [None, None, None])
+            await until_stopped(manager, experiment_id)
+
+
+@played(play)
+async def test_a_second_stop_ends_the_time_to_save(simulation: SavingSimulation, /, tmp_path: Path) -> None:
+    async with simulation.manager() as manager:
+        experiment_id = await create(manager, tmp_path)
+        await manager.stop_experiment(experiment_id)
+        await manager.stop_experiment(experiment_id)
+        assert await until_stopped(manager, experiment_id) <= 1.0
+        assert await trials_by_number(manager, experiment_id) == [STOPPED] * 3
+
+
+@played(play)
+async def test_killing_a_trial_ends_its_time_to_save_and_the_stop_stays_its_reason(
+    simulation: SavingSimulation, /, tmp_path: Path
+) -> None:
+    async with simulation.manager() as manager:
+        experiment_id = await create(manager, tmp_path)
+        page = await manager.control.read(lambda c: trials.page(c, experiment_id, limit=10))
+        (second,) = [trial.id for trial in page.items if trial.sequence_id == 1]
+        await manager.stop_experiment(experiment_id)
+        await manager.trials.kill(second)
+        await asyncio.sleep(1.0)
+        assert await printed(manager, experiment_id) == "waits for trial 0 to save, at most 29 s"
+        assert (await trials_by_number(manager, experiment_id))[1] == STOPPED
+
+
+@played(play)
+async def test_a_trial_that_is_killed_has_no_time_to_save(simulation: SavingSimulation, /, tmp_path: Path) -> None:
+    async with simulation.manager() as manager:
+        experiment_id = await create(manager, tmp_path, saveSeconds=600)
+        page = await manager.control.read(lambda c: trials.page(c, experiment_id, limit=10))
+        for trial in page.items:
+            await manager.trials.kill(trial.id)
+        assert [stop for _, stop in simulation.platform(experiment_id).asked] == [None] * 3
+
+
+@played(play)
+async def test_a_trial_that_is_being_stopped_and_stuck_says_both(
+    simulation: SavingSimulation, /, tmp_path: Path
+) -> None:
+    async with simulation.manager() as manager:
+        experiment_id = await create(manager, tmp_path)
+        platform = simulation.platform(experiment_id)
+        page = await manager.control.read(lambda c: trials.page(c, experiment_id, limit=10))
+        (second,) = [trial.id for trial in page.items if trial.sequence_id == 1]
+
+        async def reason_after_a_report(detail: str) -> str:
+            job = platform.jobs[f"{second}.1"]
+            time = datetime.fromtimestamp(simulation.clock.now(), UTC)
+            job.changes.append(StatusChange(job.id, job.token, TrialJobStatus.RUNNING, time, detail=detail))
+            platform.waiting[job.id] = job
+            platform.wake()
             await asyncio.sleep(1.0)
-            assert await printed(manager, experiment_id) == "waits for trials 0 and 1 to save, at most 29 s"
-            await asyncio.sleep(14.0)
-            assert await printed(manager, experiment_id) == "waits for trial 1 to save, at most 15 s"
-            assert await until_stopped(manager, experiment_id) <= 16.0
-            assert await trials_by_number(manager, experiment_id) == [
-                (TrialStatus.SUCCEEDED, EndReason.EXITED_OK),
-                STOPPED,
-                STOPPED,
-            ]
-            asked = dict(simulation.platform(experiment_id).asked)
-            soft = SoftStop("the experiment was stopped", 30.0, only_if_able=True)
-            assert sorted(map(str, asked.values())) == sorted(map(str, [soft, soft, None]))
+            return (await manager.trials.get(second)).reason
 
-    play(tmp_path, scenario)
-
-
-def test_the_configured_time_holds_for_every_trial_and_zero_is_none(tmp_path: Path) -> None:
-    async def scenario(simulation: SavingSimulation) -> None:
-        async with simulation.manager() as manager:
-            for value, expected in (
-                ("2m", SoftStop("the experiment was stopped", 120.0, only_if_able=False)),
-                (0, None),
-            ):
-                experiment_id = await create(manager, tmp_path, saveSeconds=value)
-                await manager.stop_experiment(experiment_id)
-                asked = [stop for _, stop in simulation.platform(experiment_id).asked]
-                assert asked == ([expected, expected, None] if expected else [None, None, None])
-                await until_stopped(manager, experiment_id)
-
-    play(tmp_path, scenario)
-
-
-def test_a_second_stop_ends_the_time_to_save(tmp_path: Path) -> None:
-    async def scenario(simulation: SavingSimulation) -> None:
-        async with simulation.manager() as manager:
-            experiment_id = await create(manager, tmp_path)
-            await manager.stop_experiment(experiment_id)
-            await manager.stop_experiment(experiment_id)
-            assert await until_stopped(manager, experiment_id) <= 1.0
-            assert await trials_by_number(manager, experiment_id) == [STOPPED] * 3
-
-    play(tmp_path, scenario)
-
-
-def test_killing_a_trial_ends_its_time_to_save_and_the_stop_stays_its_reason(tmp_path: Path) -> None:
-    async def scenario(simulation: SavingSimulation) -> None:
-        async with simulation.manager() as manager:
-            experiment_id = await create(manager, tmp_path)
-            page = await manager.control.read(lambda c: trials.page(c, experiment_id, limit=10))
-            (second,) = [trial.id for trial in page.items if trial.sequence_id == 1]
-            await manager.stop_experiment(experiment_id)
-            await manager.trials.kill(second)
-            await asyncio.sleep(1.0)
-            assert await printed(manager, experiment_id) == "waits for trial 0 to save, at most 29 s"
-            assert (await trials_by_number(manager, experiment_id))[1] == STOPPED
-
-    play(tmp_path, scenario)
-
-
-def test_a_trial_that_is_killed_has_no_time_to_save(tmp_path: Path) -> None:
-    async def scenario(simulation: SavingSimulation) -> None:
-        async with simulation.manager() as manager:
-            experiment_id = await create(manager, tmp_path, saveSeconds=600)
-            page = await manager.control.read(lambda c: trials.page(c, experiment_id, limit=10))
-            for trial in page.items:
-                await manager.trials.kill(trial.id)
-            assert [stop for _, stop in simulation.platform(experiment_id).asked] == [None] * 3
-
-    play(tmp_path, scenario)
-
-
-def test_a_trial_that_is_being_stopped_and_stuck_says_both(tmp_path: Path) -> None:
-    async def scenario(simulation: SavingSimulation) -> None:
-        async with simulation.manager() as manager:
-            experiment_id = await create(manager, tmp_path)
-            platform = simulation.platform(experiment_id)
-            page = await manager.control.read(lambda c: trials.page(c, experiment_id, limit=10))
-            (second,) = [trial.id for trial in page.items if trial.sequence_id == 1]
-
-            async def reason_after_a_report(detail: str) -> str:
-                job = platform.jobs[f"{second}.1"]
-                time = datetime.fromtimestamp(simulation.clock.now(), UTC)
-                job.changes.append(StatusChange(job.id, job.token, TrialJobStatus.RUNNING, time, detail=detail))
-                platform.waiting[job.id] = job
-                platform.wake()
-                await asyncio.sleep(1.0)
-                return (await manager.trials.get(second)).reason
-
-            stuck = "its end cannot be noticed: its reaper is suspended"
-            assert await reason_after_a_report(stuck) == stuck
-            await manager.trials.pause(second)
-            reasons = [await reason_after_a_report(detail) for detail in (stuck, "")]
-            assert reasons == [
-                f"stopping: paused by the user; it may save for at most 30 s; {stuck}",
-                "stopping: paused by the user; it may save for at most 29 s",
-            ]
-
-    play(tmp_path, scenario)
+        stuck = "its end cannot be noticed: its reaper is suspended"
+        assert await reason_after_a_report(stuck) == stuck
+        await manager.trials.pause(second)
+        reasons = [await reason_after_a_report(detail) for detail in (stuck, "")]
+        assert reasons == [
+            f"stopping: paused by the user; it may save for at most 30 s; {stuck}",
+            "stopping: paused by the user; it may save for at most 29 s",
+        ]
 
 
 def test_after_a_restart_of_the_manager_a_stop_is_still_of_the_one_who_requested_it(tmp_path: Path) -> None:
@@ -257,22 +255,22 @@ def test_after_a_restart_of_the_manager_a_stop_is_still_of_the_one_who_requested
     play(tmp_path, scenario)
 
 
-def test_after_a_restart_of_the_manager_a_trial_saves_until_the_same_time(tmp_path: Path) -> None:
-    async def scenario(simulation: SavingSimulation) -> None:
-        async with simulation.manager() as manager:
-            experiment_id = await create(manager, tmp_path)
-            await manager.stop_experiment(experiment_id)
-        platform = simulation.platform(experiment_id)
-        platform.asked.clear()
-        await asyncio.sleep(6.0)
-        async with simulation.manager() as manager:
-            await asyncio.sleep(1.0)
-            assert sorted({stop.save_seconds for _, stop in platform.asked if stop is not None}) == [24.0]
-            assert await printed(manager, experiment_id) == "waits for trials 0 and 1 to save, at most 23 s"
-            await manager.stop_experiment(experiment_id)
-        platform.asked.clear()
-        async with simulation.manager() as manager:
-            assert [stop for _, stop in platform.asked if stop is not None] == []
-            assert await until_stopped(manager, experiment_id) <= 1.0
-
-    play(tmp_path, scenario)
+@played(play)
+async def test_after_a_restart_of_the_manager_a_trial_saves_until_the_same_time(
+    simulation: SavingSimulation, /, tmp_path: Path
+) -> None:
+    async with simulation.manager() as manager:
+        experiment_id = await create(manager, tmp_path)
+        await manager.stop_experiment(experiment_id)
+    platform = simulation.platform(experiment_id)
+    platform.asked.clear()
+    await asyncio.sleep(6.0)
+    async with simulation.manager() as manager:
+        await asyncio.sleep(1.0)
+        assert sorted({stop.save_seconds for _, stop in platform.asked if stop is not None}) == [24.0]
+        assert await printed(manager, experiment_id) == "waits for trials 0 and 1 to save, at most 23 s"
+        await manager.stop_experiment(experiment_id)
+    platform.asked.clear()
+    async with simulation.manager() as manager:
+        assert [stop for _, stop in platform.asked if stop is not None] == []
+        assert await until_stopped(manager, experiment_id) <= 1.0

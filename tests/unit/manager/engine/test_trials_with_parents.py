@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.small_experiments import CheckpointingSimulation, all_trials, attempts, create, play, saved
+from fakes.small_experiments import CheckpointingSimulation, all_trials, attempts, create, play, played, saved
 
 from proctor.manager.engine.manager import Manager
 from proctor.manager.simulation.simulation import Simulation
@@ -30,25 +30,25 @@ def saving(form: TrialJobForm) -> Iterable[Step]:
 
 
 @pytest.mark.parametrize("tuner", BOOKS)
-def test_a_trial_begins_with_the_checkpoint_of_its_parent(tuner: str, tmp_path: Path) -> None:
-    async def scenario(simulation: Simulation, manager: Manager) -> None:
-        number = 12
-        made = await create(
-            manager, tmp_path, tuner=BOOKS[tuner], maxTrialNumber=number, trialConcurrency=2, seed=3, seconds=100.0
-        )
-        trials = await all_trials(manager, made)
-        by_id = {trial.id: trial for trial in trials}
-        children = [trial for trial in trials if trial.origin_trial is not None]
-        assert len(trials) == number
-        assert children
-        for child in children:
-            parent = by_id[child.origin_trial or ""]
-            assert parent.sequence_id < child.sequence_id
-            (first,) = await attempts(manager, child)
-            assert first.resumed_from_job == f"{parent.id}.1"
-            assert (first.resume_checkpoint or "").endswith(f"{parent.id}/jobs/1/output/checkpoints/1")
-            if tuner != "PBT":
-                assert child.parameters["x"] == parent.parameters["x"]
-                assert child.parameters["TRIAL_BUDGET"] > parent.parameters["TRIAL_BUDGET"]
-
-    play(tmp_path, scenario, script=saving, kind=CheckpointingSimulation)
+@played(play, script=saving, kind=CheckpointingSimulation)
+async def test_a_trial_begins_with_the_checkpoint_of_its_parent(
+    simulation: Simulation, manager: Manager, /, tuner: str, tmp_path: Path
+) -> None:
+    number = 12
+    made = await create(
+        manager, tmp_path, tuner=BOOKS[tuner], maxTrialNumber=number, trialConcurrency=2, seed=3, seconds=100.0
+    )
+    trials = await all_trials(manager, made)
+    by_id = {trial.id: trial for trial in trials}
+    children = [trial for trial in trials if trial.origin_trial is not None]
+    assert len(trials) == number
+    assert children
+    for child in children:
+        parent = by_id[child.origin_trial or ""]
+        assert parent.sequence_id < child.sequence_id
+        (first,) = await attempts(manager, child)
+        assert first.resumed_from_job == f"{parent.id}.1"
+        assert (first.resume_checkpoint or "").endswith(f"{parent.id}/jobs/1/output/checkpoints/1")
+        if tuner != "PBT":
+            assert child.parameters["x"] == parent.parameters["x"]
+            assert child.parameters["TRIAL_BUDGET"] > parent.parameters["TRIAL_BUDGET"]

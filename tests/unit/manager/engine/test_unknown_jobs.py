@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
-from fakes.small_experiments import SMALL
+from fakes.small_experiments import SMALL, played
 
 from proctor.manager.engine.manager import Manager
 from proctor.manager.settings import Home
@@ -53,36 +53,36 @@ def job(job_id: str, experiment_id: str, *, started_at: float) -> JobReport:
     return JobReport(job_id, "token", 7, started_at, experiment_id=experiment_id)
 
 
-def test_a_job_whose_end_is_stored_or_whose_experiment_was_deleted_is_stopped(tmp_path: Path) -> None:
-    async def act(simulation: Simulation, manager: Manager) -> None:
-        now = simulation.clock.now
-        ended = await run_once(simulation, manager, "digits")
-        assert await unknown(manager, job(ended, "digits", started_at=now())) == [ended]
-        assert await unknown(manager, job("other.1", "digits", started_at=now())) == [], "it was never written down"
-        await manager.delete_experiment("digits")
-        assert await unknown(manager, job(ended, "digits", started_at=now())) == [ended]
-        before = now()
-        await run_once(simulation, manager, "digits")
-        old, new = job("old.1", "digits", started_at=before - 1.0), job("new.1", "digits", started_at=now())
-        assert await unknown(manager, old, new) == ["old.1"]
+@played(play)
+async def test_a_job_whose_end_is_stored_or_whose_experiment_was_deleted_is_stopped(
+    simulation: Simulation, manager: Manager, /
+) -> None:
+    now = simulation.clock.now
+    ended = await run_once(simulation, manager, "digits")
+    assert await unknown(manager, job(ended, "digits", started_at=now())) == [ended]
+    assert await unknown(manager, job("other.1", "digits", started_at=now())) == [], "it was never written down"
+    await manager.delete_experiment("digits")
+    assert await unknown(manager, job(ended, "digits", started_at=now())) == [ended]
+    before = now()
+    await run_once(simulation, manager, "digits")
+    old, new = job("old.1", "digits", started_at=before - 1.0), job("new.1", "digits", started_at=now())
+    assert await unknown(manager, old, new) == ["old.1"]
 
-    play(tmp_path, act)
 
-
-def test_a_job_that_the_database_has_no_word_of_goes_on_until_a_person_accepts_the_database(tmp_path: Path) -> None:
-    async def act(simulation: Simulation, manager: Manager) -> None:
-        now = simulation.clock.now()
-        lost, later = job("lost.1", "gone", started_at=now - 1.0), job("later.1", "gone", started_at=now + 1.0)
-        assert await unknown(manager, lost, later) == []
-        assert "2 trial jobs are missing from the control database (lost.1 on node local, " in manager.problem
-        assert "--accept-database" in manager.problem
-        await manager.control.write(lambda c: database_identity.accept(c, now))
-        assert await unknown(manager, lost, later) == ["lost.1"]
-        assert "1 trial job is missing" in manager.problem
-        assert await unknown(manager) == []
-        assert manager.problem == ""
-
-    play(tmp_path, act)
+@played(play)
+async def test_a_job_that_the_database_has_no_word_of_goes_on_until_a_person_accepts_the_database(
+    simulation: Simulation, manager: Manager, /
+) -> None:
+    now = simulation.clock.now()
+    lost, later = job("lost.1", "gone", started_at=now - 1.0), job("later.1", "gone", started_at=now + 1.0)
+    assert await unknown(manager, lost, later) == []
+    assert "2 trial jobs are missing from the control database (lost.1 on node local, " in manager.problem
+    assert "--accept-database" in manager.problem
+    await manager.control.write(lambda c: database_identity.accept(c, now))
+    assert await unknown(manager, lost, later) == ["lost.1"]
+    assert "1 trial job is missing" in manager.problem
+    assert await unknown(manager) == []
+    assert manager.problem == ""
 
 
 def test_jobs_of_a_service_that_places_by_itself_are_not_expected_of_keepers(tmp_path: Path) -> None:

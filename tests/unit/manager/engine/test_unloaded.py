@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.small_experiments import SMALL
+from fakes.small_experiments import SMALL, played
 
 from proctor.manager.engine.manager import Manager
 from proctor.manager.engine.unloaded import FIRST_LASTING_SECONDS
@@ -99,194 +99,178 @@ async def run_for(scene: Scene, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
 
-def test_an_experiment_whose_disk_is_away_keeps_its_status_and_goes_on_when_the_disk_is_back(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
-        await run_for(scene, 15.0)
-        scene.unmount()
-        async with scene.manager() as manager:
-            row = await scene.row(manager)
-            assert (row.status, row.reason) == (ExperimentStatus.RUNNING, "")
-            why = manager.not_loaded(row)
-            assert why.startswith("not loaded: the database ")
-            assert "No such file or directory" in why
-            assert why.endswith("; its trials keep running; tried again in 1 s")
-            assert manager.problem == f"experiment {row.id} is {why}"
-            with pytest.raises(Unavailable, match=r"is not loaded: .*No such file"):
-                await manager.trials.add(row.id, {"x": 0.5})
-            other = await manager.create_experiment(config=CONFIG, directory=str(scene.folder))
-            assert (await scene.ended(manager, other.id)).status is ExperimentStatus.DONE
-            scene.mount()
-            row = await scene.ended(manager, row.id)
-            assert (row.status, row.reason) == (ExperimentStatus.DONE, "maxTrialNumber 4 is reached")
-            assert (manager.not_loaded(row), manager.problem) == ("", "")
-            found = await scene.trials(manager)
-            assert [trial.final_value for trial in found] == [0.0, 1.0, 2.0, 3.0]
-            assert [(trial.jobs, trial.intermediate_count) for trial in found] == [(1, 3)] * 4
-
-    play(tmp_path, act)
-
-
-def test_attempts_grow_rarer_and_a_resume_asks_for_one_at_once(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
-        await run_for(scene, 15.0)
-        scene.unmount()
-        async with scene.manager() as manager:
-            await asyncio.sleep(1000.0)
-            assert int(manager.not_loaded(await scene.row(manager)).rpartition(" in ")[2].split()[0]) > 15
-            with pytest.raises(Unavailable, match=r"is not loaded: .*; tried again in 30 s"):
-                await manager.resume_experiment(scene.id)
-            assert (await scene.row(manager)).status is ExperimentStatus.RUNNING
-            scene.mount()
-            await manager.resume_experiment(scene.id)
-            assert manager.not_loaded(await scene.row(manager)) == ""
-            assert (await scene.ended(manager, scene.id)).status is ExperimentStatus.DONE
-
-    play(tmp_path, act)
-
-
-def test_what_does_not_pass_by_itself_is_tried_less_often_and_kills_no_trial_either(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
-        await run_for(scene, 15.0)
-        scene.broken = "its package is not installed"
-        async with scene.manager() as manager:
-            wanted = "not loaded: its package is not installed; its trials keep running; tried again in 60 s"
-            assert manager.not_loaded(await scene.row(manager)) == wanted
-            scene.broken = ""
-            await asyncio.sleep(FIRST_LASTING_SECONDS - 1.0)
-            assert manager.not_loaded(await scene.row(manager)) != ""
-            await asyncio.sleep(2.0)
-            assert manager.not_loaded(await scene.row(manager)) == ""
-            await scene.ended(manager, scene.id)
-            assert {(trial.status, trial.jobs) for trial in await scene.trials(manager)} == {(TrialStatus.SUCCEEDED, 1)}
-
-    play(tmp_path, act)
-
-
-def test_kills_stops_and_limits_are_written_down_and_hold_when_the_experiment_is_loaded(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
-        await run_for(scene, 15.0)
-        scene.unmount()
-        async with scene.manager() as manager:
-            first, second = await scene.trials(manager)
-            await manager.trials.kill(first.id)
-            row = await manager.update_experiment(scene.id, trial_concurrency=1, max_trial_number=3)
-            assert (row.trial_concurrency, row.max_trial_number) == (1, 3)
-            live = await manager.control.read(lambda c: jobs.live(c, scene.id))
-            assert {job.trial_id: job.stop_reason for job in live} == {
-                first.id: EndReason.USER_CANCELED,
-                second.id: None,
-            }
-            await manager.stop_experiment(scene.id)
-            row = await scene.row(manager)
-            assert row.status is ExperimentStatus.STOPPING
-            assert "; its trials are being stopped; " in manager.not_loaded(row)
-            await manager.stop_experiment(scene.id)
-        async with scene.manager() as manager:  # also by the next manager
-            assert "; its trials are being stopped; " in manager.not_loaded(await scene.row(manager))
-            scene.mount()
-            assert (await scene.ended(manager, scene.id)).status is ExperimentStatus.STOPPED
-            statuses = {trial.id: trial.status for trial in await scene.trials(manager)}
-            assert statuses == {first.id: TrialStatus.USER_CANCELED, second.id: TrialStatus.WAITING}
-            await manager.resume_experiment(scene.id)
-            await scene.ended(manager, scene.id)
-            assert [trial.status for trial in await scene.trials(manager)] == [
-                TrialStatus.USER_CANCELED,
-                TrialStatus.SUCCEEDED,
-                TrialStatus.SUCCEEDED,
-            ]
-
-    play(tmp_path, act)
-
-
-def test_an_experiment_that_can_never_be_loaded_can_be_stopped_and_deleted(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
-        await run_for(scene, 15.0)
-        scene.unmount()
-        async with scene.manager() as manager:
-            with pytest.raises(Conflict, match="stop it before you delete it"):
-                await manager.delete_experiment(scene.id)
-            await manager.stop_experiment(scene.id)
-            await manager.delete_experiment(scene.id)
-            with pytest.raises(NotFound):
-                await scene.row(manager)
-            await asyncio.sleep(1000.0)
-            assert manager.problem == ""
-
-    play(tmp_path, act)
-
-
-def test_an_experiment_without_jobs_that_is_not_loaded_is_stopped_at_once(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
-        await run_for(scene, 1000.0)
-        scene.unmount()
-        async with scene.manager() as manager:
-            assert (await scene.row(manager)).status is ExperimentStatus.DONE
-            await manager.stop_experiment(scene.id)
-            row = await scene.row(manager)
-            assert (row.status, manager.not_loaded(row)) == (ExperimentStatus.STOPPED, "")
-            with pytest.raises(Unavailable, match=r"cannot be resumed and stays STOPPED: .*No such file"):
-                await manager.resume_experiment(scene.id)
-            assert (await scene.row(manager)).status is ExperimentStatus.STOPPED
-            scene.mount()
-            await manager.resume_experiment(scene.id)
-            assert (await scene.ended(manager, scene.id)).status is ExperimentStatus.DONE
-
-    play(tmp_path, act)
-
-
-def test_an_engine_that_meets_what_may_pass_is_started_again_and_the_experiment_keeps_its_status(
-    tmp_path: Path,
+@played(play)
+async def test_an_experiment_whose_disk_is_away_keeps_its_status_and_goes_on_when_the_disk_is_back(
+    scene: Scene, /
 ) -> None:
-    async def act(scene: Scene) -> None:
-        scene.failures += [OSError(5, "Input/output error"), OSError(5, "Input/output error")]
-        async with scene.manager() as manager:
-            await scene.create(manager)
-            await asyncio.sleep(5.5)
-            row = await scene.row(manager)
-            assert row.status is ExperimentStatus.RUNNING
-            assert manager.not_loaded(row).startswith("not loaded: [Errno 5] Input/output error; ")
-            await asyncio.sleep(6.0)  # loaded after 1 s, failed again after 5 s
-            assert manager.not_loaded(await scene.row(manager)).endswith("; tried again in 2 s")
-            assert (await scene.ended(manager, scene.id)).status is ExperimentStatus.DONE
-            assert {(trial.status, trial.jobs) for trial in await scene.trials(manager)} == {(TrialStatus.SUCCEEDED, 1)}
+    await run_for(scene, 15.0)
+    scene.unmount()
+    async with scene.manager() as manager:
+        row = await scene.row(manager)
+        assert (row.status, row.reason) == (ExperimentStatus.RUNNING, "")
+        why = manager.not_loaded(row)
+        assert why.startswith("not loaded: the database ")
+        assert "No such file or directory" in why
+        assert why.endswith("; its trials keep running; tried again in 1 s")
+        assert manager.problem == f"experiment {row.id} is {why}"
+        with pytest.raises(Unavailable, match=r"is not loaded: .*No such file"):
+            await manager.trials.add(row.id, {"x": 0.5})
+        other = await manager.create_experiment(config=CONFIG, directory=str(scene.folder))
+        assert (await scene.ended(manager, other.id)).status is ExperimentStatus.DONE
+        scene.mount()
+        row = await scene.ended(manager, row.id)
+        assert (row.status, row.reason) == (ExperimentStatus.DONE, "maxTrialNumber 4 is reached")
+        assert (manager.not_loaded(row), manager.problem) == ("", "")
+        found = await scene.trials(manager)
+        assert [trial.final_value for trial in found] == [0.0, 1.0, 2.0, 3.0]
+        assert [(trial.jobs, trial.intermediate_count) for trial in found] == [(1, 3)] * 4
 
-    play(tmp_path, act)
 
-
-def test_an_engine_that_fails_for_another_reason_is_in_error_and_its_trials_still_end(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
-        scene.failures += [RuntimeError("a fault of this program")]
-        async with scene.manager() as manager:
-            await scene.create(manager)
-            await asyncio.sleep(6.0)
-            row = await scene.row(manager)
-            assert row.status is ExperimentStatus.ERROR
-            why = manager.not_loaded(row)
-            assert why.startswith(f"{row.reason}; not loaded: ")
-            assert "a fault of this program" in why
-            await asyncio.sleep(FIRST_LASTING_SECONDS)
-            row = await scene.row(manager)
-            assert (row.status, manager.not_loaded(row)) == (ExperimentStatus.ERROR, "")
-            assert {trial.status for trial in await scene.trials(manager)} == {TrialStatus.SUCCEEDED}
+@played(play)
+async def test_attempts_grow_rarer_and_a_resume_asks_for_one_at_once(scene: Scene, /) -> None:
+    await run_for(scene, 15.0)
+    scene.unmount()
+    async with scene.manager() as manager:
+        await asyncio.sleep(1000.0)
+        assert int(manager.not_loaded(await scene.row(manager)).rpartition(" in ")[2].split()[0]) > 15
+        with pytest.raises(Unavailable, match=r"is not loaded: .*; tried again in 30 s"):
             await manager.resume_experiment(scene.id)
-            assert (await scene.ended(manager, scene.id)).status is ExperimentStatus.DONE
+        assert (await scene.row(manager)).status is ExperimentStatus.RUNNING
+        scene.mount()
+        await manager.resume_experiment(scene.id)
+        assert manager.not_loaded(await scene.row(manager)) == ""
+        assert (await scene.ended(manager, scene.id)).status is ExperimentStatus.DONE
 
-    play(tmp_path, act)
+
+@played(play)
+async def test_what_does_not_pass_by_itself_is_tried_less_often_and_kills_no_trial_either(scene: Scene, /) -> None:
+    await run_for(scene, 15.0)
+    scene.broken = "its package is not installed"
+    async with scene.manager() as manager:
+        wanted = "not loaded: its package is not installed; its trials keep running; tried again in 60 s"
+        assert manager.not_loaded(await scene.row(manager)) == wanted
+        scene.broken = ""
+        await asyncio.sleep(FIRST_LASTING_SECONDS - 1.0)
+        assert manager.not_loaded(await scene.row(manager)) != ""
+        await asyncio.sleep(2.0)
+        assert manager.not_loaded(await scene.row(manager)) == ""
+        await scene.ended(manager, scene.id)
+        assert {(trial.status, trial.jobs) for trial in await scene.trials(manager)} == {(TrialStatus.SUCCEEDED, 1)}
 
 
-def test_a_trial_of_a_failed_engine_can_be_killed_and_the_experiment_stopped(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
-        scene.failures += [RuntimeError("a fault of this program")]
-        async with scene.manager() as manager:
-            await scene.create(manager)
-            await asyncio.sleep(6.0)
-            first, second = await scene.trials(manager)
-            await manager.trials.kill(first.id)
-            await manager.stop_experiment(scene.id)
-            assert (await scene.ended(manager, scene.id)).status is ExperimentStatus.STOPPED
-            live = await manager.control.read(lambda c: jobs.live(c, scene.id))
-            assert live == []
-            statuses = {trial.id: trial.status for trial in await scene.trials(manager)}
-            assert statuses == {first.id: TrialStatus.USER_CANCELED, second.id: TrialStatus.WAITING}
+@played(play)
+async def test_kills_stops_and_limits_are_written_down_and_hold_when_the_experiment_is_loaded(scene: Scene, /) -> None:
+    await run_for(scene, 15.0)
+    scene.unmount()
+    async with scene.manager() as manager:
+        first, second = await scene.trials(manager)
+        await manager.trials.kill(first.id)
+        row = await manager.update_experiment(scene.id, trial_concurrency=1, max_trial_number=3)
+        assert (row.trial_concurrency, row.max_trial_number) == (1, 3)
+        live = await manager.control.read(lambda c: jobs.live(c, scene.id))
+        assert {job.trial_id: job.stop_reason for job in live} == {
+            first.id: EndReason.USER_CANCELED,
+            second.id: None,
+        }
+        await manager.stop_experiment(scene.id)
+        row = await scene.row(manager)
+        assert row.status is ExperimentStatus.STOPPING
+        assert "; its trials are being stopped; " in manager.not_loaded(row)
+        await manager.stop_experiment(scene.id)
+    async with scene.manager() as manager:  # also by the next manager
+        assert "; its trials are being stopped; " in manager.not_loaded(await scene.row(manager))
+        scene.mount()
+        assert (await scene.ended(manager, scene.id)).status is ExperimentStatus.STOPPED
+        statuses = {trial.id: trial.status for trial in await scene.trials(manager)}
+        assert statuses == {first.id: TrialStatus.USER_CANCELED, second.id: TrialStatus.WAITING}
+        await manager.resume_experiment(scene.id)
+        await scene.ended(manager, scene.id)
+        assert [trial.status for trial in await scene.trials(manager)] == [
+            TrialStatus.USER_CANCELED,
+            TrialStatus.SUCCEEDED,
+            TrialStatus.SUCCEEDED,
+        ]
 
-    play(tmp_path, act)
+
+@played(play)
+async def test_an_experiment_that_can_never_be_loaded_can_be_stopped_and_deleted(scene: Scene, /) -> None:
+    await run_for(scene, 15.0)
+    scene.unmount()
+    async with scene.manager() as manager:
+        with pytest.raises(Conflict, match="stop it before you delete it"):
+            await manager.delete_experiment(scene.id)
+        await manager.stop_experiment(scene.id)
+        await manager.delete_experiment(scene.id)
+        with pytest.raises(NotFound):
+            await scene.row(manager)
+        await asyncio.sleep(1000.0)
+        assert manager.problem == ""
+
+
+@played(play)
+async def test_an_experiment_without_jobs_that_is_not_loaded_is_stopped_at_once(scene: Scene, /) -> None:
+    await run_for(scene, 1000.0)
+    scene.unmount()
+    async with scene.manager() as manager:
+        assert (await scene.row(manager)).status is ExperimentStatus.DONE
+        await manager.stop_experiment(scene.id)
+        row = await scene.row(manager)
+        assert (row.status, manager.not_loaded(row)) == (ExperimentStatus.STOPPED, "")
+        with pytest.raises(Unavailable, match=r"cannot be resumed and stays STOPPED: .*No such file"):
+            await manager.resume_experiment(scene.id)
+        assert (await scene.row(manager)).status is ExperimentStatus.STOPPED
+        scene.mount()
+        await manager.resume_experiment(scene.id)
+        assert (await scene.ended(manager, scene.id)).status is ExperimentStatus.DONE
+
+
+@played(play)
+async def test_an_engine_that_meets_what_may_pass_is_started_again_and_the_experiment_keeps_its_status(
+    scene: Scene, /
+) -> None:
+    scene.failures += [OSError(5, "Input/output error"), OSError(5, "Input/output error")]
+    async with scene.manager() as manager:
+        await scene.create(manager)
+        await asyncio.sleep(5.5)
+        row = await scene.row(manager)
+        assert row.status is ExperimentStatus.RUNNING
+        assert manager.not_loaded(row).startswith("not loaded: [Errno 5] Input/output error; ")
+        await asyncio.sleep(6.0)  # loaded after 1 s, failed again after 5 s
+        assert manager.not_loaded(await scene.row(manager)).endswith("; tried again in 2 s")
+        assert (await scene.ended(manager, scene.id)).status is ExperimentStatus.DONE
+        assert {(trial.status, trial.jobs) for trial in await scene.trials(manager)} == {(TrialStatus.SUCCEEDED, 1)}
+
+
+@played(play)
+async def test_an_engine_that_fails_for_another_reason_is_in_error_and_its_trials_still_end(scene: Scene, /) -> None:
+    scene.failures += [RuntimeError("a fault of this program")]
+    async with scene.manager() as manager:
+        await scene.create(manager)
+        await asyncio.sleep(6.0)
+        row = await scene.row(manager)
+        assert row.status is ExperimentStatus.ERROR
+        why = manager.not_loaded(row)
+        assert why.startswith(f"{row.reason}; not loaded: ")
+        assert "a fault of this program" in why
+        await asyncio.sleep(FIRST_LASTING_SECONDS)
+        row = await scene.row(manager)
+        assert (row.status, manager.not_loaded(row)) == (ExperimentStatus.ERROR, "")
+        assert {trial.status for trial in await scene.trials(manager)} == {TrialStatus.SUCCEEDED}
+        await manager.resume_experiment(scene.id)
+        assert (await scene.ended(manager, scene.id)).status is ExperimentStatus.DONE
+
+
+@played(play)
+async def test_a_trial_of_a_failed_engine_can_be_killed_and_the_experiment_stopped(scene: Scene, /) -> None:
+    scene.failures += [RuntimeError("a fault of this program")]
+    async with scene.manager() as manager:
+        await scene.create(manager)
+        await asyncio.sleep(6.0)
+        first, second = await scene.trials(manager)
+        await manager.trials.kill(first.id)
+        await manager.stop_experiment(scene.id)
+        assert (await scene.ended(manager, scene.id)).status is ExperimentStatus.STOPPED
+        live = await manager.control.read(lambda c: jobs.live(c, scene.id))
+        assert live == []
+        statuses = {trial.id: trial.status for trial in await scene.trials(manager)}
+        assert statuses == {first.id: TrialStatus.USER_CANCELED, second.id: TrialStatus.WAITING}

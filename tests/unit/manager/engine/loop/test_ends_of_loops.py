@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.small_experiments import SMALL
+from fakes.small_experiments import SMALL, played
 
 from proctor.manager.engine.loop import messages as m
 from proctor.manager.engine.loop.messages import Inbox
@@ -61,30 +61,27 @@ def play(tmp_path: Path, act: Callable[[Scene], Awaitable[None]]) -> None:
 
 
 @pytest.mark.parametrize("turns", range(12))
-def test_requests_under_way_are_answered_when_the_loop_fails(tmp_path: Path, turns: int) -> None:
+@played(play)
+async def test_requests_under_way_are_answered_when_the_loop_fails(scene: Scene, /, turns: int) -> None:
     """`turns`: of the event loop between the requests and the failure, which so meets them everywhere on their way."""
-
-    async def act(scene: Scene) -> None:
-        async with scene.manager() as manager:
-            manager.pool.add("m1", "remote")
-            devices = [Device(index, f"GPU-{index}", "Fake", 80_000, 0, 0) for index in range(4)]
-            manager.pool.connect("m1", devices, driver_note="", hostname="m1", version="0", seen_at=1.0)
-            await manager.create_experiment(config=CONFIG, directory=str(scene.folder), experiment_id="exp")
-            await asyncio.sleep(5.0)
-            asked = [asyncio.ensure_future(manager._supervisor.ask("exp", m.AddTrial({"x": 0.5}))) for _ in range(3)]
-            for _ in range(turns):
-                await asyncio.sleep(0.0)
-            scene.broken.set()
-            async with asyncio.timeout(1000.0):
-                answers = await asyncio.gather(*asked, return_exceptions=True)
-            refused = [answer for answer in answers if isinstance(answer, Exception)]
-            assert {type(answer) for answer in refused} <= {Unavailable}
-            assert all("exp" in str(answer) for answer in refused)
-            assert (await scene.ended(manager, "exp")).status is ExperimentStatus.ERROR
-            live = await manager.control.read(lambda c: jobs.live(c, "exp"))
-            assert {held.job_id for held in manager.pool.reservations("m1")} == {job.id for job in live}
-
-    play(tmp_path, act)
+    async with scene.manager() as manager:
+        manager.pool.add("m1", "remote")
+        devices = [Device(index, f"GPU-{index}", "Fake", 80_000, 0, 0) for index in range(4)]
+        manager.pool.connect("m1", devices, driver_note="", hostname="m1", version="0", seen_at=1.0)
+        await manager.create_experiment(config=CONFIG, directory=str(scene.folder), experiment_id="exp")
+        await asyncio.sleep(5.0)
+        asked = [asyncio.ensure_future(manager._supervisor.ask("exp", m.AddTrial({"x": 0.5}))) for _ in range(3)]
+        for _ in range(turns):
+            await asyncio.sleep(0.0)
+        scene.broken.set()
+        async with asyncio.timeout(1000.0):
+            answers = await asyncio.gather(*asked, return_exceptions=True)
+        refused = [answer for answer in answers if isinstance(answer, Exception)]
+        assert {type(answer) for answer in refused} <= {Unavailable}
+        assert all("exp" in str(answer) for answer in refused)
+        assert (await scene.ended(manager, "exp")).status is ExperimentStatus.ERROR
+        live = await manager.control.read(lambda c: jobs.live(c, "exp"))
+        assert {held.job_id for held in manager.pool.reservations("m1")} == {job.id for job in live}
 
 
 def test_what_was_taken_from_an_inbox_is_answered_when_it_is_closed() -> None:

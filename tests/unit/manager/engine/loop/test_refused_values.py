@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.small_experiments import SMALL
+from fakes.small_experiments import SMALL, played
 
 from proctor.manager.config.experiment import ExperimentConfig
 from proctor.manager.dispatcher import protocol
@@ -144,51 +144,45 @@ async def one_failed(scene: Scene, manager: Manager, why: str) -> None:
     ],
 )
 @pytest.mark.parametrize("which", ["metrics", "control"])
-def test_a_metric_that_the_store_refuses_ends_its_trial(tmp_path: Path, step: Step, which: str) -> None:
-    async def act(scene: Scene) -> None:
-        scene.second = [ScriptedReport(5.0, 0.5), step, ScriptedReport(5.0, 0.5), ScriptedExit(5.0)]
-        async with scene.manager() as manager:
-            await scene.create(manager)
-            await limit(manager.control if which == "control" else await manager.metrics("exp"))
-            if which == "control" and isinstance(step, ScriptedReport):  # only the number is stored there
-                assert (await scene.ended(manager, "exp")).status is ExperimentStatus.DONE
-                assert {trial.status for trial in await scene.trials(manager)} == {TrialStatus.SUCCEEDED}
-            else:
-                await one_failed(scene, manager, "cannot be stored")
-
-    play(tmp_path, act)
-
-
-def test_a_final_metric_that_only_the_control_database_refuses_keeps_no_experiment_from_being_loaded(
-    tmp_path: Path,
-) -> None:
-    async def act(scene: Scene) -> None:
-        scene.second = [ScriptedStart(), ScriptedReport(1000.0, 0.5), ScriptedExit()]
-        scene.fails_after = 5.0
-        async with scene.manager() as manager:
-            await limit(manager.control)
-            await scene.create(manager)
-            await asyncio.sleep(5.5)
-            assert manager.not_loaded(await manager.experiment("exp")) != ""
-            (second,) = [trial for trial in await scene.trials(manager) if trial.sequence_id == 1]
-            line = b'{"kind":"final","value":{"default":1.0,"note":"%s"},"time":1.0}\n' % LONG.encode()
-            metrics = await manager.metrics("exp")
-            await metrics.write(
-                lambda c: store_chunk(c, trial_id=second.id, job=1, member=0, offset=0, data=line, first_sequence=0)
-            )
+@played(play)
+async def test_a_metric_that_the_store_refuses_ends_its_trial(scene: Scene, /, step: Step, which: str) -> None:
+    scene.second = [ScriptedReport(5.0, 0.5), step, ScriptedReport(5.0, 0.5), ScriptedExit(5.0)]
+    async with scene.manager() as manager:
+        await scene.create(manager)
+        await limit(manager.control if which == "control" else await manager.metrics("exp"))
+        if which == "control" and isinstance(step, ScriptedReport):  # only the number is stored there
+            assert (await scene.ended(manager, "exp")).status is ExperimentStatus.DONE
+            assert {trial.status for trial in await scene.trials(manager)} == {TrialStatus.SUCCEEDED}
+        else:
             await one_failed(scene, manager, "cannot be stored")
 
-    play(tmp_path, act)
+
+@played(play)
+async def test_a_final_metric_that_only_the_control_database_refuses_keeps_no_experiment_from_being_loaded(
+    scene: Scene, /
+) -> None:
+    scene.second = [ScriptedStart(), ScriptedReport(1000.0, 0.5), ScriptedExit()]
+    scene.fails_after = 5.0
+    async with scene.manager() as manager:
+        await limit(manager.control)
+        await scene.create(manager)
+        await asyncio.sleep(5.5)
+        assert manager.not_loaded(await manager.experiment("exp")) != ""
+        (second,) = [trial for trial in await scene.trials(manager) if trial.sequence_id == 1]
+        line = b'{"kind":"final","value":{"default":1.0,"note":"%s"},"time":1.0}\n' % LONG.encode()
+        metrics = await manager.metrics("exp")
+        await metrics.write(
+            lambda c: store_chunk(c, trial_id=second.id, job=1, member=0, offset=0, data=line, first_sequence=0)
+        )
+        await one_failed(scene, manager, "cannot be stored")
 
 
-def test_a_suggestion_that_the_store_refuses_is_one_failed_trial(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
-        async with scene.manager() as manager:
-            await limit(manager.control)
-            await scene.create(manager)
-            await one_failed(scene, manager, "the parameters that were suggested cannot be stored")
-
-    play(tmp_path, act, open_dispatcher=wordy_dispatchers)
+@played(play, open_dispatcher=wordy_dispatchers)
+async def test_a_suggestion_that_the_store_refuses_is_one_failed_trial(scene: Scene, /) -> None:
+    async with scene.manager() as manager:
+        await limit(manager.control)
+        await scene.create(manager)
+        await one_failed(scene, manager, "the parameters that were suggested cannot be stored")
 
 
 @pytest.mark.parametrize(
@@ -201,39 +195,37 @@ def test_a_suggestion_that_the_store_refuses_is_one_failed_trial(tmp_path: Path)
         m.ChangeLimits({"max_trial_number": 2**63}),
     ],
 )
-def test_a_request_that_the_store_refuses_is_refused_alone(tmp_path: Path, command: m.LoopMessage) -> None:
-    async def act(scene: Scene) -> None:
-        async with scene.manager() as manager:
-            await limit(manager.control)
-            await scene.create(manager)
-            await asyncio.sleep(15.0)
-            before = await manager.experiment("exp")
-            fitting = m.AddTrial({"x": 0.5})
-            asked = [manager._supervisor.ask("exp", each) for each in (fitting, command, fitting)]
-            first, refusal, second = await asyncio.gather(*asked, return_exceptions=True)
-            assert isinstance(refusal, BadRequest)
-            assert "cannot be stored" in str(refusal)
-            assert (first.sequence_id, second.sequence_id) == (2, 3)
-            after = await manager.experiment("exp")
-            assert (after.revision, after.search_space) == (before.revision, before.search_space)
-            assert (await scene.ended(manager, "exp")).status is ExperimentStatus.DONE
-            assert [trial.status for trial in await scene.trials(manager)] == [TrialStatus.SUCCEEDED] * 4
-
-    play(tmp_path, act)
+@played(play)
+async def test_a_request_that_the_store_refuses_is_refused_alone(scene: Scene, /, command: m.LoopMessage) -> None:
+    async with scene.manager() as manager:
+        await limit(manager.control)
+        await scene.create(manager)
+        await asyncio.sleep(15.0)
+        before = await manager.experiment("exp")
+        fitting = m.AddTrial({"x": 0.5})
+        asked = [manager._supervisor.ask("exp", each) for each in (fitting, command, fitting)]
+        first, refusal, second = await asyncio.gather(*asked, return_exceptions=True)
+        assert isinstance(refusal, BadRequest)
+        assert "cannot be stored" in str(refusal)
+        assert (first.sequence_id, second.sequence_id) == (2, 3)
+        after = await manager.experiment("exp")
+        assert (after.revision, after.search_space) == (before.revision, before.search_space)
+        assert (await scene.ended(manager, "exp")).status is ExperimentStatus.DONE
+        assert [trial.status for trial in await scene.trials(manager)] == [TrialStatus.SUCCEEDED] * 4
 
 
 @pytest.mark.parametrize("detail", [LONG, "a name that is no UTF-8: \udce9"])
 @pytest.mark.parametrize("reason", [EndReason.EXITED_ERROR, EndReason.EXITED_OK])
-def test_an_end_with_words_that_the_store_refuses_is_an_end(tmp_path: Path, reason: EndReason, detail: str) -> None:
-    async def act(scene: Scene) -> None:
-        scene.second = [ScriptedReport(5.0, 0.5), ScriptedExit(1.0, reason=reason, code=2**70, detail=detail)]
-        async with scene.manager() as manager:
-            await limit(manager.control)
-            await scene.create(manager)
-            assert (await scene.ended(manager, "exp")).status is ExperimentStatus.DONE
-            found = (await scene.trials(manager))[1]
-            ended_well = reason is EndReason.EXITED_OK
-            assert found.status is (TrialStatus.SUCCEEDED if ended_well else TrialStatus.FAILED)
-            assert "cannot be stored" in await scene.notices(manager)
-
-    play(tmp_path, act)
+@played(play)
+async def test_an_end_with_words_that_the_store_refuses_is_an_end(
+    scene: Scene, /, reason: EndReason, detail: str
+) -> None:
+    scene.second = [ScriptedReport(5.0, 0.5), ScriptedExit(1.0, reason=reason, code=2**70, detail=detail)]
+    async with scene.manager() as manager:
+        await limit(manager.control)
+        await scene.create(manager)
+        assert (await scene.ended(manager, "exp")).status is ExperimentStatus.DONE
+        found = (await scene.trials(manager))[1]
+        ended_well = reason is EndReason.EXITED_OK
+        assert found.status is (TrialStatus.SUCCEEDED if ended_well else TrialStatus.FAILED)
+        assert "cannot be stored" in await scene.notices(manager)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.small_experiments import SMALL
+from fakes.small_experiments import SMALL, played
 
 from proctor.manager.engine.manager import Manager
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
@@ -56,79 +56,73 @@ def play(tmp_path: Path, act: Callable[[Scene], Awaitable[None]]) -> None:
 
 @pytest.mark.parametrize("reason", [EndReason.PREEMPTED, EndReason.NODE_LOST, EndReason.OUT_OF_MEMORY])
 @pytest.mark.parametrize("progress", [ScriptedReport(1.0, 0.5), CHECKPOINT])
-def test_a_trial_waits_longer_and_longer_until_a_job_has_got_on(
-    tmp_path: Path, reason: EndReason, progress: Step
+@played(play)
+async def test_a_trial_waits_longer_and_longer_until_a_job_has_got_on(
+    scene: Scene, /, reason: EndReason, progress: Step
 ) -> None:
-    async def act(scene: Scene) -> None:
-        end = ScriptedExit(1.0, reason=reason, code=None)
-        scene.attempts = [
-            [ScriptedStart(), end],
-            [ScriptedStart(), end],
-            [ScriptedStart(), end],
-            [ScriptedStart(), progress, end],
-            [ScriptedStart(), end],
-        ]
+    end = ScriptedExit(1.0, reason=reason, code=None)
+    scene.attempts = [
+        [ScriptedStart(), end],
+        [ScriptedStart(), end],
+        [ScriptedStart(), end],
+        [ScriptedStart(), progress, end],
+        [ScriptedStart(), end],
+    ]
+    async with scene.manager() as manager:
+        await scene.create(manager)
+        assert (await scene.ended(manager, "exp")).status is ExperimentStatus.DONE
+        assert await scene.pauses(manager) == [1, 2, 4, 0, 1]
+        assert (await scene.trial(manager)).status is TrialStatus.SUCCEEDED
+
+
+@played(play)
+async def test_a_later_manager_knows_that_a_job_has_got_on_and_how_many_have_not(scene: Scene, /) -> None:
+    end = ScriptedExit(100.0, reason=EndReason.PREEMPTED, code=None)
+    scene.attempts = [
+        [ScriptedStart(), end],
+        [ScriptedReport(1.0, 0.5), end],
+        [ScriptedStart(), end],
+        [ScriptedStart(), end],
+    ]
+    for seconds in (50.0, 100.0, 100.0, 100.0):
         async with scene.manager() as manager:
-            await scene.create(manager)
-            assert (await scene.ended(manager, "exp")).status is ExperimentStatus.DONE
-            assert await scene.pauses(manager) == [1, 2, 4, 0, 1]
-            assert (await scene.trial(manager)).status is TrialStatus.SUCCEEDED
-
-    play(tmp_path, act)
-
-
-def test_a_later_manager_knows_that_a_job_has_got_on_and_how_many_have_not(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
-        end = ScriptedExit(100.0, reason=EndReason.PREEMPTED, code=None)
-        scene.attempts = [
-            [ScriptedStart(), end],
-            [ScriptedReport(1.0, 0.5), end],
-            [ScriptedStart(), end],
-            [ScriptedStart(), end],
-        ]
-        for seconds in (50.0, 100.0, 100.0, 100.0):
-            async with scene.manager() as manager:
-                if seconds == 50.0:
-                    await scene.create(manager)
-                await asyncio.sleep(seconds)
-        async with scene.manager() as manager:
-            assert (await scene.ended(manager, "exp")).status is ExperimentStatus.DONE
-            assert await scene.pauses(manager) == [1, 0, 1, 2]
-
-    play(tmp_path, act)
+            if seconds == 50.0:
+                await scene.create(manager)
+            await asyncio.sleep(seconds)
+    async with scene.manager() as manager:
+        assert (await scene.ended(manager, "exp")).status is ExperimentStatus.DONE
+        assert await scene.pauses(manager) == [1, 0, 1, 2]
 
 
-def test_a_trial_whose_pause_is_over_waits_for_a_place_without_busying_the_loop(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
-        end = ScriptedExit(1.0, reason=EndReason.NODE_LOST, code=None)
-        scene.attempts = [[ScriptedStart(), end]]
-        async with scene.manager() as manager:
-            await scene.create(manager, maxTrialNumber=2)
-            await asyncio.sleep(1.5)
-            await manager.pause_experiment("exp")
-            await asyncio.sleep(100.0)
-            assert (await scene.trial(manager)).status is TrialStatus.WAITING
+@played(play)
+async def test_a_trial_whose_pause_is_over_waits_for_a_place_without_busying_the_loop(scene: Scene, /) -> None:
+    end = ScriptedExit(1.0, reason=EndReason.NODE_LOST, code=None)
+    scene.attempts = [[ScriptedStart(), end]]
+    async with scene.manager() as manager:
+        await scene.create(manager, maxTrialNumber=2)
+        await asyncio.sleep(1.5)
+        await manager.pause_experiment("exp")
+        await asyncio.sleep(100.0)
+        assert (await scene.trial(manager)).status is TrialStatus.WAITING
+        await manager.resume_experiment("exp")
+        assert (await scene.ended(manager, "exp")).status is ExperimentStatus.DONE
+
+
+@played(play)
+async def test_an_experiment_that_is_stopped_right_after_its_start_is_soon_going_on_after_a_resume(
+    scene: Scene, /
+) -> None:
+    scene.attempts = [
+        [ScriptedStart(), ScriptedReport(100.0, 0.5)],
+        [ScriptedReport(1.0, 0.5), ScriptedReport(100.0, 0.5)],
+    ]
+    async with scene.manager() as manager:
+        await scene.create(manager)
+        for _ in range(2):
+            await asyncio.sleep(10.0)
+            await manager.stop_experiment("exp")
+            while (await manager.experiment("exp")).status is not ExperimentStatus.STOPPED:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
             await manager.resume_experiment("exp")
-            assert (await scene.ended(manager, "exp")).status is ExperimentStatus.DONE
-
-    play(tmp_path, act)
-
-
-def test_an_experiment_that_is_stopped_right_after_its_start_is_soon_going_on_after_a_resume(tmp_path: Path) -> None:
-    async def act(scene: Scene) -> None:
-        scene.attempts = [
-            [ScriptedStart(), ScriptedReport(100.0, 0.5)],
-            [ScriptedReport(1.0, 0.5), ScriptedReport(100.0, 0.5)],
-        ]
-        async with scene.manager() as manager:
-            await scene.create(manager)
-            for _ in range(2):
-                await asyncio.sleep(10.0)
-                await manager.stop_experiment("exp")
-                while (await manager.experiment("exp")).status is not ExperimentStatus.STOPPED:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
-                await manager.resume_experiment("exp")
-            assert (await scene.ended(manager, "exp")).status is ExperimentStatus.DONE
-            assert await scene.pauses(manager) == [1, 0]
-
-    play(tmp_path, act)
+        assert (await scene.ended(manager, "exp")).status is ExperimentStatus.DONE
+        assert await scene.pauses(manager) == [1, 0]
