@@ -54,7 +54,7 @@ async def computed(api: Any, experiment_id: str, query: str = "") -> dict[str, A
     return await ask(api, experiment_id, query)
 
 
-async def test_an_answer_is_computed_beside_and_kept_until_trials_end(
+async def test_an_answer_is_computed_beside_and_kept_until_trials_end_or_a_failure_is_said(
     api: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importance, "LEAST_PAUSE_SECONDS", 0)
@@ -73,26 +73,20 @@ async def test_an_answer_is_computed_beside_and_kept_until_trials_end(
     assert (many["state"], many["parameters"]) == ("CURRENT", [{"name": "x", "importance": 1.0}])
     assert (many["trials"], many["direction"], many["quantile"]) == (63, "minimize", 0.1)
     assert many["revision"] > few["revision"]
-
-
-async def test_nothing_is_computed_again_while_the_results_are_the_same(
-    api: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(importance, "LEAST_PAUSE_SECONDS", 0)
-    monkeypatch.setattr(importance, "LARGEST_SHARE", float("inf"))
-    created = (await api.create())["id"]
-    await api.ended(created)
-    before = await computed(api, created)
-
-    async def fail(data: bytes) -> Any:
-        raise AssertionError("computed again")
-
-    monkeypatch.setattr(importance, "compute", fail)
-    changed = await api.client.patch(f"/api/v1/experiments/{created}", json={"tags": ["a change without results"]})
-    assert changed.status_code == 200, changed.text
-    again = await computed(api, created)
-    assert again["state"] == "CURRENT"
-    assert {**again, "revision": 0} == {**before, "revision": 0}
+    with monkeypatch.context() as patch:
+        patch.setattr(importance, "MODULE", "proctor.no_such_module")
+        changed = await api.client.patch(f"/api/v1/experiments/{created}", json={"tags": ["a change without results"]})
+        assert changed.status_code == 200, changed.text
+        again = await computed(api, created)  # without being computed again
+        assert again["state"] == "CURRENT"
+        assert {**again, "revision": 0} == {**many, "revision": 0}
+        await add_ended(api, created, 200, 1)
+        failed = await computed(api, created)
+    assert failed["state"] == "OUTDATED"
+    assert "cannot be computed: its process exited with 1: " in failed["reason"]
+    assert "No module named proctor.no_such_module" in failed["reason"]
+    assert failed["parameters"] == many["parameters"]
+    assert (await ask(api, created))["state"] == "OUTDATED"  # it is not tried again at once
 
 
 async def test_a_question_names_key_quantile_and_direction(api: Any) -> None:
@@ -105,23 +99,6 @@ async def test_a_question_names_key_quantile_and_direction(api: Any) -> None:
     for wrong in ("?quantile=0", "?quantile=1", "?direction=up"):
         assert (await api.client.get(f"/api/v1/experiments/{created}/importance{wrong}")).status_code == 422
     assert (await api.client.get("/api/v1/experiments/none/importance")).status_code == 404
-
-
-async def test_a_failure_is_said_and_the_last_answer_stays(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importance, "LEAST_PAUSE_SECONDS", 0)
-    monkeypatch.setattr(importance, "LARGEST_SHARE", float("inf"))
-    created = (await api.create())["id"]
-    await api.ended(created)
-    await add_ended(api, created, 100, 60)
-    before = await computed(api, created)
-    await add_ended(api, created, 200, 1)
-    monkeypatch.setattr(importance, "MODULE", "proctor.no_such_module")
-    failed = await computed(api, created)
-    assert failed["state"] == "OUTDATED"
-    assert "cannot be computed: its process exited with 1: " in failed["reason"]
-    assert "No module named proctor.no_such_module" in failed["reason"]
-    assert failed["parameters"] == before["parameters"]
-    assert (await ask(api, created))["state"] == "OUTDATED"  # it is not tried again at once
 
 
 async def test_a_process_that_is_killed_or_too_slow_is_gone_and_says_so(

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
@@ -137,6 +137,7 @@ async def test_a_fault_of_ours_is_not_blamed_on_the_keeper(keeper: Any, monkeypa
 
 
 @pytest.mark.parametrize("kind", KEEPER_MESSAGES, ids=lambda kind: kind.__name__)
+@settings(max_examples=settings().max_examples // 2)
 @given(data=st.data())
 def test_the_keepers_reader_and_pydantic_agree_on_every_message(kind: type[Any], data: st.DataObject) -> None:
     message = data.draw(st.from_type(kind))

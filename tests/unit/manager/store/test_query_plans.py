@@ -1,11 +1,13 @@
 """No statement reads a table that grows from one end to the other."""
 
 import re
-import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
 
+from proctor.manager.store.connections import open_writer
 from proctor.manager.store.statements import load_queries, query_with
 
 _METRICS = ("journals.", "metrics.", "checkpoints.", "curves.")
@@ -25,19 +27,28 @@ _OF_ALL = {
 }
 
 
-def _plan(connection: sqlite3.Connection, name: str) -> list[str]:
-    statement = query_with(name, ["id", "status"]) if "{" in load_queries()[name] else load_queries()[name]
-    parameters = dict.fromkeys(re.findall(r":(\w+)", statement), "[]")
-    values: Any = [None] * statement.count("?") if "?" in statement else parameters
-    return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", values)]
+@pytest.fixture(scope="module")
+def plan_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], list[str]]]:
+    """The plan of a statement by its name, in two databases that all tests of this module share."""
+    folder = tmp_path_factory.mktemp("databases")
+    with (
+        closing(open_writer(str(folder / "control.db"), "control")) as control,
+        closing(open_writer(str(folder / "metrics.db"), "metrics")) as metrics,
+    ):
+
+        def explain(name: str) -> list[str]:
+            statement = query_with(name, ["id", "status"]) if "{" in load_queries()[name] else load_queries()[name]
+            parameters = dict.fromkeys(re.findall(r":(\w+)", statement), "[]")
+            values: Any = [None] * statement.count("?") if "?" in statement else parameters
+            connection = metrics if name.startswith(_METRICS) else control
+            return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", values)]
+
+        yield explain
 
 
 @pytest.mark.parametrize("name", sorted(load_queries()))
-def test_a_statement_finds_its_rows_by_an_index(
-    name: str, control: sqlite3.Connection, metrics_database: sqlite3.Connection
-) -> None:
-    plan = _plan(metrics_database if name.startswith(_METRICS) else control, name)
-    scans = [step for step in plan if _GROWING.search(step)]
+def test_a_statement_finds_its_rows_by_an_index(name: str, plan_of: Callable[[str], list[str]]) -> None:
+    scans = [step for step in plan_of(name) if _GROWING.search(step)]
     if name in _ALLOWED:
         assert load_queries()[name].endswith("LIMIT 1;")
     elif name in _OF_ALL:
@@ -73,21 +84,20 @@ def test_a_statement_finds_its_rows_by_an_index(
     ],
 )
 def test_a_page_is_read_in_the_order_of_its_index_without_sorting(
-    name: str, control: sqlite3.Connection, metrics_database: sqlite3.Connection
+    name: str, plan_of: Callable[[str], list[str]]
 ) -> None:
-    plan = _plan(metrics_database if name.startswith(_METRICS) else control, name)
-    assert not any("TEMP B-TREE" in step for step in plan)
+    assert not any("TEMP B-TREE" in step for step in plan_of(name))
 
 
 @pytest.mark.parametrize("name", ["trials.paused_of", "trials.numbers", "jobs.parameter_ids", "decisions.pending"])
-def test_what_is_named_by_its_id_is_found_by_it(name: str, control: sqlite3.Connection) -> None:
+def test_what_is_named_by_its_id_is_found_by_it(name: str, plan_of: Callable[[str], list[str]]) -> None:
     """Not among all of a status, of which there may be many thousands."""
-    (search,) = [step for step in _plan(control, name) if step.startswith("SEARCH")]
+    (search,) = [step for step in plan_of(name) if step.startswith("SEARCH")]
     assert re.search(r"\((trial_)?id=\?", search)
 
 
 @pytest.mark.parametrize("name", ["inputs.requested", "inputs.answered"])
-def test_a_restart_reads_only_what_is_behind_the_saved_state(name: str, control: sqlite3.Connection) -> None:
-    searches = [step for step in _plan(control, name) if step.startswith("SEARCH") and "(trial_id=?" not in step]
+def test_a_restart_reads_only_what_is_behind_the_saved_state(name: str, plan_of: Callable[[str], list[str]]) -> None:
+    searches = [step for step in plan_of(name) if step.startswith("SEARCH") and "(trial_id=?" not in step]
     assert searches
     assert all("position>?" in step for step in searches)
