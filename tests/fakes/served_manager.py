@@ -5,7 +5,6 @@ Experiments are created as people do it (`create`), or written down as they may 
 """
 
 import asyncio
-import functools
 import json
 import socket
 import threading
@@ -16,11 +15,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from fastapi import FastAPI
+from fakes.built_routes import build_once
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from proctor.manager.api.application import API_PREFIX, create_application
+from proctor.manager.api.application import Application
 from proctor.manager.api.context import ApiContext
+from proctor.manager.api.groups import API_PREFIX
 from proctor.manager.api.guard import Guard
 from proctor.manager.clock import SystemClock
 from proctor.manager.config.experiment import ExperimentConfig
@@ -57,12 +57,6 @@ CONFIG: Mapping[str, Any] = {
     "trainingService": {"platform": "local"},
 }
 T = TypeVar("T")
-
-
-@functools.cache
-def application() -> FastAPI:
-    """Made once in a process: that costs more than a manager. It belongs to the manager that was served last."""
-    return create_application(None)
 
 
 class SlowService(InMemoryTrainingService):
@@ -246,10 +240,8 @@ class ServedManager:
                     create_service=self._create_service,
                 )
                 context = ApiContext(self.manager, home, names, self.url, NOW, self._stop.set)
-                app = application()
-                app.state.context = context
                 guard = Guard(
-                    app,
+                    Application(context, build_once),
                     tokens=Tokens(TOKEN, "a-token-to-read"),
                     named_tokens=names,
                     hosts=HostGuard(bound="127.0.0.1"),

@@ -9,13 +9,11 @@ from typing import Any
 
 import httpx
 import pytest
+from fakes.built_routes import build_once
 from fakes.node_provider import FakeProvider
-from fastapi import FastAPI
 
-from proctor.manager.api import description
-from proctor.manager.api.application import Application, BuildGroup
+from proctor.manager.api.application import Application
 from proctor.manager.api.context import ApiContext
-from proctor.manager.api.groups import RouteGroup
 from proctor.manager.api.guard import Guard
 from proctor.manager.clock import SystemClock
 from proctor.manager.dispatcher.client.in_process import open_in_process
@@ -136,24 +134,8 @@ def service_class() -> type[InMemoryTrainingService]:
     return InMemoryTrainingService
 
 
-@pytest.fixture(scope="session")
-def build_once() -> BuildGroup:
-    """Build each group of routes once: that takes longer than most tests. Each test gives it a context of its own."""
-    built: dict[RouteGroup, FastAPI] = {}
-
-    def build(group: RouteGroup, context: ApiContext) -> FastAPI:
-        if group not in built:
-            built[group] = description.build_group(group, context)
-        built[group].state.context = context
-        return built[group]
-
-    return build
-
-
 @pytest.fixture
-async def api(
-    tmp_path: Path, service_class: type[InMemoryTrainingService], build_once: BuildGroup
-) -> AsyncIterator[Api]:
+async def api(tmp_path: Path, service_class: type[InMemoryTrainingService]) -> AsyncIterator[Api]:
     """A client with the full token, and one without any."""
     home = Home(tmp_path / "home")
     shutdowns: list[None] = []
