@@ -2,6 +2,7 @@
 
 import gzip
 import ipaddress
+import re
 import socket
 import ssl
 import threading
@@ -29,6 +30,18 @@ def answer(body: bytes = b'{"a": 1}', *, status: str = "200 OK", length: int | N
     """An answer; `length`: not the true one."""
     size = len(body) if length is None else length
     return f"HTTP/1.1 {status}\r\nContent-Length: {size}\r\n{head}\r\n".encode() + body
+
+
+def read_request(connection: socket.socket) -> bytes:
+    """Return a whole request, its body included, or what came of one that breaks off."""
+    request = b""
+    while piece := connection.recv(65536):
+        request += piece
+        head, end, body = request.partition(b"\r\n\r\n")
+        length = re.search(rb"content-length: (\d+)", head.lower())
+        if end and len(body) >= (int(length[1]) if length else 0):
+            break
+    return request
 
 
 class Server:
@@ -65,7 +78,7 @@ class Server:
                     self._talk(wrapped)
 
     def _talk(self, connection: socket.socket) -> None:
-        while request := connection.recv(65536):
+        while request := read_request(connection):
             self.requests.append(request)
             if self.last and not self.answers:
                 connection.sendall(self.last.pop(0))
