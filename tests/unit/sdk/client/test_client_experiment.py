@@ -2,6 +2,7 @@
 
 import json
 import math
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from proctor.sdk.client.errors import BadInput, Conflict
 from proctor.sdk.client.experiment import ProgressReport
 from proctor.training_services.base import EndReason, TrialJobForm
 from proctor.training_services.in_memory.scripts import one_report
-from proctor.training_services.testing import Script, ScriptedExit, Step
+from proctor.training_services.testing import Script, ScriptedExit, ScriptedReport, Step
 
 
 @pytest.fixture
@@ -208,14 +209,22 @@ def test_viewing_a_running_experiment_leaves_it_running(
 def test_run_prints_the_page_and_its_progress(
     served: ServedManager, experiment: Experiment, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    served.script = lambda form: one_report(form, delay=0.1)
+    asked = threading.Event()
+    served.on_ask["GET", "/experiments/e"] = asked.set
+
+    def report_once_asked(form: TrialJobForm) -> Iterator[Step]:
+        while not asked.is_set():
+            yield ScriptedReport(0.01, 0.5)
+        yield from one_report(form)
+
+    served.script = report_once_asked
     assert experiment.run() is True
     best = experiment.best()
     assert best is not None
     printed = capsys.readouterr()
     page, first, *_, last = printed.err.splitlines()
     assert page == f"Experiment e: {served.url}/experiments/e?token={TOKEN}"
-    assert first.endswith(": 0 of 3 trials ended")
+    assert ": 0 of 3 trials ended" in first
     done = "Experiment e is DONE: 3 of 3 trials ended (3 succeeded); best "
     assert last == f"{done}{best['value']:.6g} (trial {best['sequence_id']}); maxTrialNumber 3 is reached"
     assert printed.out == ""
