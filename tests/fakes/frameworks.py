@@ -1,27 +1,25 @@
 """Stand-ins for Lightning and for the Trainer of transformers: their order of calls, as far as our callbacks see it.
 
 Taken from lightning 2.6.6 and transformers 5.23.0; `tests/integration/sdk/pytorch/test_frameworks.py` does the same
-with the real ones.
+with the real ones. `Lightning` and `Transformers` are what the tests of both frameworks need to know of each.
 """
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-import pytest
 import torch
-from fakes.attempts import begin_attempt
-from fakes.trained_models import DigitsModel, hash_state
+from fakes.trained_models import DigitsModel, DisturbedDigits, hash_state
 
-from proctor.sdk.checkpoints.saving import find_newest_checkpoint
 from proctor.sdk.protocol import JOURNAL_FILE
-from proctor.sdk.pytorch import trial
-from proctor.sdk.pytorch.checkpoints.pointer import Entry
+from proctor.sdk.pytorch import DataLoaderParams, DataModule, seed_rngs
+from proctor.sdk.pytorch.config import Phase
 from proctor.sdk.pytorch.distributed.ranks import Ranks
 
 
@@ -37,46 +35,8 @@ class Killed(Exception):
     """As if the process had been killed."""
 
 
-def cut_before_registration(
-    ours: Any, fit: "Callable[[Any, Path], object]", folder: Path, *, job: Path, monkeypatch: pytest.MonkeyPatch
-) -> "str | None":
-    """Have an attempt killed when a checkpoint later than step 2 is in its folder and not yet registered; returns what
-    is registered."""
-    register_links = trial.register_links
-
-    def register(run_name: str, entry: Entry, paths: Any, *, place: Path) -> None:
-        if entry.iteration > 2:
-            raise Killed
-        register_links(run_name, entry, paths, place=place)
-
-    begin_attempt(monkeypatch, job)
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(trial, "register_links", register)
-        fit(ours, folder)
-    return find_newest_checkpoint(str(job))
-
-
 class Callback:
     """The base that both frameworks have."""
-
-
-@contextmanager
-def imported_with(framework: str, base: str, ours: str) -> "Iterator[Any]":
-    """Give our module, imported with a stand-in of the framework that has nothing but the base class of callbacks."""
-    package = framework.partition(".")[0]
-    before = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == package}
-    for name in before:
-        del sys.modules[name]
-    stand_in = ModuleType(framework)
-    vars(stand_in)[base] = Callback
-    sys.modules.update({package: ModuleType(package), framework: stand_in})
-    sys.modules.pop(ours, None)
-    try:
-        yield import_module(ours)
-    finally:
-        for name in (package, framework, ours):
-            sys.modules.pop(name, None)
-        sys.modules.update(before)
 
 
 class Training:
@@ -263,7 +223,7 @@ class TransformersTrainer:
 
     def _save(self) -> None:
         folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
-        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "folder").mkdir(parents=True, exist_ok=True)  # some write folders into it
         torch.save(self.training.state_dict(), folder / "training.pt")
         torch.save(torch.get_rng_state(), folder / "rng_state.pth")
         (folder / "trainer_state.json").write_text(json.dumps({"global_step": self.state.global_step}))
@@ -272,3 +232,136 @@ class TransformersTrainer:
         self.training.load_state_dict(torch.load(folder / "training.pt", weights_only=True))
         torch.set_rng_state(torch.load(folder / "rng_state.pth", weights_only=True))
         self.state.global_step = json.loads((folder / "trainer_state.json").read_text())["global_step"]
+
+
+class Framework(ABC):
+    """Runs of one framework's stand-in, and what each of them comes to."""
+
+    name: str  # what a run is called by itself
+    module: str  # ours
+    library: str  # where its class of callbacks is, by the name `base`
+    base: str
+    absent: "tuple[str, ...]"  # what cannot be imported where it is not installed
+    batches: int  # how many a run trains on
+    last_saved: int  # behind this batch a run saves last
+    kills: "tuple[tuple[dict[str, Any], dict[int, int]], ...]"  # by options: where a run is killed, where it had saved
+    stopped_at: "tuple[int, int]"  # after so many reports a trial is asked to stop; it leaves behind this batch
+    reports: "tuple[tuple[int, list[str]], ...]"  # of the trial that leaves, and then one of its next attempt's
+    saved: "tuple[int, ...]"  # the steps that the trial that leaves has registered
+    changed: "tuple[str, Any]"  # an option with which a resume is not exact, and how that is told
+    difference: str
+    forgetful: "tuple[str, Any]"  # an option with which a resumed run forgets where in the data it is
+
+    @contextmanager
+    def imported(self) -> "Iterator[Framework]":
+        """Import our module with a stand-in of the framework that has nothing but the base class of callbacks."""
+        package = self.library.partition(".")[0]
+        before = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == package}
+        for name in before:
+            del sys.modules[name]
+        stand_in = ModuleType(self.library)
+        vars(stand_in)[self.base] = Callback
+        sys.modules.update({package: ModuleType(package), self.library: stand_in})
+        sys.modules.pop(self.module, None)
+        try:
+            self.ours: Any = import_module(self.module)
+            yield self
+        finally:
+            for name in (package, self.library, self.module):
+                sys.modules.pop(name, None)
+            sys.modules.update(before)
+
+    def fit(
+        self,
+        root: Path,
+        *,
+        run_name: "str | None" = None,
+        kill: int = 0,
+        seed: int = 5,
+        rate: float = 0.01,
+        **options: Any,
+    ) -> Training:
+        """Train, from the newest checkpoint if there is one.
+
+        :param options: `strict` about what is not exact, `anew` without a checkpoint, and those of `_train`.
+        """
+        seed_rngs(seed)
+        training = Training(kill, rate)
+        self._train(root, training, run_name=run_name or self.name, seed=seed, **options)
+        return training
+
+    @abstractmethod
+    def _train(self, root: Path, training: Training, *, run_name: str, seed: int, **options: Any) -> None: ...
+
+
+class Lightning(Framework):
+    """Epochs of six batches, saved every two steps, but not behind the last batch of an epoch."""
+
+    name, module = "lightning", "proctor.sdk.pytorch.lightning"
+    library, base, absent = "lightning.pytorch", "Callback", ("lightning", "lightning.pytorch", "pytorch_lightning")
+    batches, last_saved = 18, 17
+    kills = (
+        ({}, {4: 2, 6: 4, 8: 7, 15: 13}),
+        ({"accumulate": 2}, {8: 4}),
+        ({"trainer": {"val_check_batch": 2}}, {6: 5}),
+    )
+    stopped_at, saved = (1, 7), (2, 4, 7)
+    reports = ((6, ["default", "loss"]), (12, ["default", "loss"]))
+    changed, difference = ("batch_size", 2), "batch size of training 0 was 4, is 2"
+    forgetful = ("shown_loader", object())
+
+    def _train(
+        self,
+        root: Path,
+        training: Training,
+        *,
+        run_name: str,
+        seed: int,
+        strict: bool = False,
+        anew: bool = False,
+        accumulate: int = 1,
+        batch_size: int = 4,
+        trainer: "dict[str, Any] | None" = None,
+        shown_loader: Any = None,
+        **options: Any,
+    ) -> None:
+        named: Any = {"run_name": run_name, "strict_resume": strict, "metric": "loss", "every_n_steps": 2, **options}
+        callback = self.ours.ProctorCallback(root, **named)
+        params = DataLoaderParams(batch_size=batch_size, shuffle=True)
+        loader = self.ours.ResumableLoader(DisturbedDigits(), params, seed=seed)
+        lightning = LightningTrainer(training, callback, accumulate=accumulate)
+        vars(lightning).update(trainer or {})
+        lightning.fit(loader, None if anew else callback.find_checkpoint(), shown_loader=shown_loader)
+
+
+class Transformers(Framework):
+    """Two epochs of six batches, saved every two steps."""
+
+    name, module = "transformers", "proctor.sdk.pytorch.huggingface"
+    library, base, absent = "transformers", "TrainerCallback", ("transformers",)
+    batches, last_saved = 12, 12
+    kills = (({}, {1: 0, 4: 2, 7: 6, 8: 6, 9: 8}),)
+    stopped_at, saved = (2, 3), (2, 3)
+    reports = (*((step, ["default", "loss"]) for step in (1, 2, 3)), (6, ["eval_loss"]))
+    changed, difference = ("gradient_accumulation_steps", 2), "accumulation steps was 1, is 2"
+    forgetful = ("ignore_data_skip", True)
+
+    def _train(
+        self,
+        root: Path,
+        training: Training,
+        *,
+        run_name: str,
+        seed: int,
+        strict: bool = False,
+        anew: bool = False,
+        **arguments: Any,
+    ) -> None:
+        data = DataModule()
+        data.bind(seed, Ranks())
+        data.add_train_phase(DisturbedDigits(), DataLoaderParams(batch_size=4))
+        batches = list(data.open(Phase.TRAINING)) * 2
+        callback = self.ours.ProctorCallback(root, run_name=run_name, metric="loss", strict_resume=strict)
+        (rate,) = training.rates()
+        trainer = TransformersTrainer(training, callback, **{"seed": seed, "learning_rate": rate, **arguments})
+        trainer.train(batches, None if anew else callback.find_checkpoint())
