@@ -4,7 +4,7 @@ tried by `tests/integration/sdk/pytorch/test_scheduled_runs.py`."""
 from pathlib import Path
 
 import pytest
-from fakes.scheduled_training import SCHEDULERS, SCRIPTS, check, scheduled_training
+from fakes.scheduled_training import SCHEDULERS, SCRIPTS, check, train_scheduled
 
 pytestmark = pytest.mark.chaos
 HAPPENS: dict[str, set[str]] = {
@@ -21,8 +21,7 @@ HAPPENS: dict[str, set[str]] = {
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 @pytest.mark.parametrize("framework", SCRIPTS)
 def test_a_job_continues_where_its_checkpoint_was_saved(framework: str, scheduler: str, tmp_path: Path) -> None:
-    with scheduled_training(tmp_path) as run:
-        trained = run(framework, scheduler)
+    (trained,) = train_scheduled(tmp_path, (framework, scheduler)).values()
     happened = check(trained)
     assert happened == HAPPENS.get(scheduler, happened)
     assert {row["status"] for row in trained.trials} <= {"SUCCEEDED", "EARLY_STOPPED"}

@@ -1,19 +1,20 @@
-"""Every example as a user runs it: `proctor create --config … --foreground` in a home of its own."""
+"""Every example as a user runs it: `proctor create --config … --foreground`, all of them in one home."""
 
-import json
 import os
 import random
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
 
+from proctor.sdk.client import Client
 from proctor.trial_keeper.start import stop_keeper
 
 pytestmark = pytest.mark.slow
@@ -42,12 +43,6 @@ class CommandLine:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("PROCTOR_", "PYTHON", "VIRTUAL_ENV"))}
         return {**kept, "PATH": self.path, "PROCTOR_HOME": str(self.home), "PROCTOR_PORT": "0"}
 
-    def __call__(self, *arguments: str | Path) -> str:
-        """Run it; returns its stdout. A failure shows what it said."""
-        done = self.attempt(*arguments)
-        assert done.returncode == 0, f"proctor {arguments} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
-        return done.stdout
-
     def attempt(self, *arguments: str | Path) -> "subprocess.CompletedProcess[str]":
         """Run it, whatever its exit code."""
         command = [sys.executable, "-m", "proctor.manager.cli.main", *map(str, arguments)]
@@ -55,29 +50,34 @@ class CommandLine:
             command, env=self.environment, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
         )
 
-    def create(self, config: Path) -> tuple[str, str]:
-        """Run an experiment to its end; returns its id and what was said of the outcome."""
-        printed = self("create", "--config", config, "--foreground")
-        identifier, _, outcome = printed.partition("\n")
+    def create(self, config: Path, first_on_path: "Path | None" = None) -> tuple[str, str]:
+        """Run an experiment to its end; returns its id and what was said of the outcome.
+
+        :param first_on_path: an environment whose programs come first on the PATH.
+        """
+        path = self.path if first_on_path is None else os.pathsep.join([str(first_on_path / "bin"), self.path])
+        done = replace(self, path=path).attempt("create", "--config", config, "--foreground")
+        assert done.returncode == 0, f"it ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+        identifier, _, outcome = done.stdout.partition("\n")
         return identifier, outcome
 
     def trials(self, experiment: str) -> list[dict[str, Any]]:
-        """The trials as the REST API has them."""
-        found = json.loads(self("trial", "ls", experiment, "-o", "json"))
-        return found if isinstance(found, list) else found["items"]
+        """The trials as the REST API has them, the first one first."""
+        with Client(home=self.home) as client:
+            return list(client.trials(experiment, sort="sequence_id"))
 
 
-@pytest.fixture
-def proctor(tmp_path: Path) -> Iterator[CommandLine]:
+@pytest.fixture(scope="module")
+def proctor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
     """The command line. Afterwards the manager, its keeper and its experiments are gone."""
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    command_line = CommandLine(tmp_path / "home", path)
+    home = tmp_path_factory.mktemp("examples") / "home"
+    command_line = CommandLine(home, os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
     try:
         yield command_line
     finally:
         command_line.attempt("stop", "--all")
         command_line.attempt("manager", "stop")
-        for directory in (tmp_path / "home" / "nodes").glob("*"):
+        for directory in (home / "nodes").glob("*"):
             stop_keeper(directory)
 
 
@@ -99,9 +99,8 @@ def _edit(config: Path, changes: Mapping[str, Any]) -> None:
     yaml.dump(document, config)
 
 
-def make_environment(tmp_path: Path, name: str = "venv") -> Path:
+def make_environment(environment: Path) -> Path:
     """A bare virtual environment whose Python says in every trial's output folder that it was there."""
-    environment = tmp_path / name
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
     (packages,) = environment.glob("lib/python*/site-packages")
     (packages / "remember_interpreter.py").write_text(REMEMBER_INTERPRETER)
@@ -112,10 +111,10 @@ def make_environment(tmp_path: Path, name: str = "venv") -> Path:
 def test_digits_finds_a_best_trial_and_keeps_its_weights(proctor: CommandLine, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("sklearn")
-    experiment, outcome = proctor.create(copy("digits", tmp_path, maxTrialNumber=3))
+    experiment, outcome = proctor.create(copy("digits", tmp_path, maxTrialNumber=2))
     trials = proctor.trials(experiment)
     assert [trial["status"] for trial in trials if trial["status"] not in ("SUCCEEDED", "EARLY_STOPPED")] == []
-    assert len(trials) == 3
+    assert len(trials) == 2
     ended = [trial for trial in trials if trial["status"] == "SUCCEEDED"]
     best = max(ended, key=lambda trial: trial["final_value"])
     assert f"({best['id']})" in outcome
@@ -125,6 +124,7 @@ def test_digits_finds_a_best_trial_and_keeps_its_weights(proctor: CommandLine, t
     assert "http://127.0.0.1:" in outcome
 
 
+@pytest.mark.thorough
 def test_population_based_training_reaches_what_no_fixed_schedule_does(proctor: CommandLine, tmp_path: Path) -> None:
     config = copy("pbt-toy", tmp_path)
     experiment, _ = proctor.create(config)
@@ -156,12 +156,11 @@ def test_a_trial_of_the_trainer_that_is_killed_ends_with_the_weights_of_one_that
 
 
 def test_the_nni_example_runs_unchanged_in_its_own_environment(proctor: CommandLine, tmp_path: Path) -> None:
-    environment = make_environment(tmp_path)
-    proctor.path = os.pathsep.join([str(environment / "bin"), os.environ["PATH"]])
+    environment = make_environment(tmp_path / "venv")
     config = copy("nni-unchanged", tmp_path)
     for name in ("config.yml", "search_space.json", "code/train.py", "data/points.csv"):
         assert (config.parent / name).read_bytes() == (EXAMPLES / "nni-unchanged" / name).read_bytes()
-    experiment, _ = proctor.create(config)
+    experiment, _ = proctor.create(config, first_on_path=environment)
     trials = proctor.trials(experiment)
     assert len(trials) == 12
     assert {trial["status"] for trial in trials} <= {"SUCCEEDED", "EARLY_STOPPED"}
@@ -197,25 +196,23 @@ trainingService: {platform: local}
 
 def test_two_experiments_from_two_environments_run_side_by_side(proctor: CommandLine, tmp_path: Path) -> None:
     (tmp_path / "meet.py").write_text(MEETING)
-    names = {"one": "two", "two": "one"}
-    environments, experiments = {}, {}
-    for mine, other in names.items():
-        environments[mine] = make_environment(tmp_path, mine)
-        config = tmp_path / f"{mine}.yml"
-        config.write_text(MEETING_CONFIG.replace("MINE", f"{mine}.here").replace("OTHER", f"{other}.here"))
-        proctor.path = os.pathsep.join([str(environments[mine] / "bin"), os.environ["PATH"]])
-        experiments[mine] = proctor("create", "--config", config).strip()
-    for name, experiment in experiments.items():
-        proctor("experiment", "wait", experiment)
+    environments, configs = [], []
+    for mine, other in (("one", "two"), ("two", "one")):
+        environments.append(make_environment(tmp_path / mine))
+        configs.append(tmp_path / f"{mine}.yml")
+        configs[-1].write_text(MEETING_CONFIG.replace("MINE", f"{mine}.here").replace("OTHER", f"{other}.here"))
+    with ThreadPoolExecutor() as pool:
+        created = list(pool.map(proctor.create, configs, environments))
+    for (experiment, _), environment in zip(created, environments, strict=True):
         (trial,) = proctor.trials(experiment)
         assert trial["status"] == "SUCCEEDED"
         output = Path(trial["directory"]) / "jobs" / "1" / "output"
-        assert (output / "interpreter").read_text() == str(environments[name])
+        assert (output / "interpreter").read_text() == str(environment)
 
 
 def test_the_custom_tuner_proposes_and_learns(proctor: CommandLine, tmp_path: Path) -> None:
     experiment, outcome = proctor.create(copy("custom_tuner", tmp_path, maxTrialNumber=8))
-    trials = sorted(proctor.trials(experiment), key=lambda trial: trial["sequence_id"])
+    trials = proctor.trials(experiment)
     assert [trial["status"] for trial in trials] == ["SUCCEEDED"] * 8
     for trial in trials:
         x, y = trial["parameters"]["x"], trial["parameters"]["y"]

@@ -39,6 +39,12 @@ class CheckpointWriter:
         self.storage.export(folder)
         return folder
 
+    def newest(self) -> Any:
+        """What a run would continue from."""
+        loaded = self.storage.load_newest()
+        assert loaded is not None, "there is no checkpoint"
+        return loaded
+
     def names(self) -> "list[str]":
         """The files of the checkpoints that there are."""
         return sorted(path.name for path in self.storage.path.glob("*.pth"))

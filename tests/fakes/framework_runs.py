@@ -4,6 +4,7 @@ There are draws when samples are read (Lightning) and in the dropout, so that a 
 """
 
 import contextlib
+import importlib
 import json
 import logging
 import os
@@ -29,6 +30,8 @@ from proctor.sdk.pytorch import lightning as ours
 from proctor.sdk.pytorch.distributed.ranks import Ranks
 
 _LOADED = (transformers.Trainer, transformers.TrainingArguments)  # before the forks: they are imported when named
+with contextlib.suppress(ImportError):
+    importlib.import_module("s3fs")  # Lightning imports it with its first checkpoint
 
 
 class Network(torch.nn.Module):

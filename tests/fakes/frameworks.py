@@ -248,7 +248,7 @@ class Framework(ABC):
     stopped_at: "tuple[int, int]"  # after so many reports a trial is asked to stop; it leaves behind this batch
     reports: "tuple[tuple[int, list[str]], ...]"  # of the trial that leaves, and then one of its next attempt's
     saved: "tuple[int, ...]"  # the steps that the trial that leaves has registered
-    changed: "tuple[str, Any]"  # an option with which a resume is not exact, and how that is told
+    changed: "tuple[str, Any]"  # an option with which a resume is not exact, and how that is reported
     difference: str
     forgetful: "tuple[str, Any]"  # an option with which a resumed run forgets where in the data it is
 

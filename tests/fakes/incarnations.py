@@ -4,6 +4,7 @@ Importing torch takes longer than these runs. The server (this module run as a p
 nothing, and forks; an incarnation is the leader of a session of its own, so that nothing of it outlives it.
 """
 
+import gc
 import importlib
 import json
 import os
@@ -91,6 +92,7 @@ def serve() -> None:
     torch.optim.Adam([torch.zeros(1, requires_grad=True)])  # the first optimizer imports a second's worth of modules
     for name in sys.argv[1:]:
         importlib.import_module(name)
+    gc.freeze()  # the forks need not look through what was imported, and keep it shared
     for line in sys.stdin:
         order = json.loads(line)
         reader, writer = os.pipe()

@@ -279,7 +279,7 @@ def train_under_a_killed_launcher(recipe: "dict[str, Any]", root: str) -> "list[
     launcher = os.fork()
     if launcher == 0:
         try:
-            train(recipe, root, start="spawn", kill_launcher=("batch of rank 1", 9))
+            train(recipe, root, kill_launcher=("batch of rank 1", 9))
         finally:
             os._exit(0)
     _, status = os.waitpid(launcher, 0)

@@ -5,14 +5,12 @@ a trial, and those that it continues, have been trained, step by step.
 """
 
 import json
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.loaded_python import loaded_python
 from fakes.real_manager import RealManager, real_manager
 
 EPOCH = 5
@@ -172,31 +170,31 @@ class Trained:
         }
 
 
-@contextmanager
-def scheduled_training(directory: Path) -> Iterator[Callable[[str, str], Trained]]:
-    """A manager, and what runs an experiment of a framework under a scheduler to its end in it."""
-    with real_manager(directory) as manager:
-
-        def run(framework: str, scheduler: str) -> Trained:
-            if missing := [name for name in NEEDED[framework] if find_spec(name) is None]:
-                pytest.skip(f"{' and '.join(missing)} cannot be imported")
-            ledgers = directory / "ledgers"
+def train_scheduled(directory: Path, *pairs: tuple[str, str]) -> dict[tuple[str, str], Trained]:
+    """Run an experiment of each framework under its scheduler to its end, all of them side by side in one manager."""
+    needed = {package for framework, _ in pairs for package in NEEDED[framework]}
+    if missing := sorted(name for name in needed if find_spec(name) is None):
+        pytest.skip(f"{' and '.join(missing)} cannot be imported")
+    experiments = {}
+    with real_manager(directory) as manager, loaded_python(*sorted(needed)) as interpreter:
+        for number, (framework, scheduler) in enumerate(pairs):
+            ledgers = directory / f"ledgers-{number}"
             ledgers.mkdir()
             count, settings = SCHEDULERS[scheduler]
             experiment = manager.create(
                 BEGINNING + SCRIPTS[framework],
                 ledgers,
-                interpreter=sys.executable,
+                interpreter=interpreter,
                 searchSpace={"rate": {"_type": "uniform", "_value": [0.1, 1]}},
                 trialConcurrency=2,
                 maxTrialNumber=count,
                 seed=3,
                 trialScheduler=settings,
             )
+            experiments[framework, scheduler] = (experiment, ledgers)
+        for experiment, _ in experiments.values():
             manager.until_status(experiment, "DONE")
-            return Trained(manager, experiment, ledgers)
-
-        yield run
+        return {pair: Trained(manager, *made) for pair, made in experiments.items()}
 
 
 def check(trained: Trained) -> set[str]:

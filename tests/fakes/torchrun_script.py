@@ -1,12 +1,18 @@
-"""A script that torchrun starts twice: it trains and then tests, and each rank writes down what came of it."""
+"""A script that torchrun starts twice: it trains and then tests, and each rank writes down what came of it.
+
+At its end it becomes a trial, which reports: what it trains must not depend on that.
+"""
 
 import json
+import os
 import sys
 from pathlib import Path
 
+from fakes.attempts import make_environment
 from fakes.trained_models import DigitsData, DigitsModel, Recipe
 from fakes.trained_runs import RUN, describe_rank
 
+import proctor
 from proctor.sdk.pytorch import Trainer
 
 
@@ -36,6 +42,8 @@ def main(folder: Path) -> None:
         "tested from": str(tested.resumed_from.name if tested.resumed_from else None),
     }
     (folder / f"rank-{model.ranks.rank}.json").write_text(json.dumps(found))
+    os.environ.update(make_environment(folder))
+    proctor.report_intermediate_result(model.ranks.rank)
 
 
 if __name__ == "__main__":

@@ -77,7 +77,8 @@ class DisturbedDigits:
         return len(self.labels)
 
     def __getitem__(self, index: int) -> "tuple[Any, Any, int]":
-        time.sleep(self.pause_seconds)
+        if self.pause_seconds:
+            time.sleep(self.pause_seconds)
         noise = 0.1 * torch.rand(1, 8, 8) + 0.1 * random.random() + 0.1 * float(get_default_numpy_rng().random())
         return self.images[index] + noise, self.labels[index], self.first + index
 
@@ -112,7 +113,7 @@ class DigitsModel(Model):
     :param sample_file: with the rank as its suffix, gets a line for each batch: its number and its samples.
     """
 
-    transient = ("samples",)  # of this start alone
+    transient = ("samples", "watch")  # of this start alone; the watch of one before has counted other passages
 
     def __init__(
         self,

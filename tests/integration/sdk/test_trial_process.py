@@ -1,7 +1,6 @@
 """A trial's calls in real processes, on this interpreter and the oldest supported one."""
 
 import json
-import os
 import signal
 import subprocess
 from collections.abc import Callable
@@ -326,16 +325,3 @@ def test_a_closed_standard_error_harms_no_report(job: Any) -> None:
     )
     assert done.returncode == 0
     assert job.values("final") == [{"a": 1}]
-
-
-@pytest.mark.slow
-def test_torchrun_workers_report_into_the_journals_of_their_ranks(make_job: MakeJob, interpreter: str) -> None:
-    job = make_job(PYTHONWARNINGS="ignore", OMP_NUM_THREADS="1")
-    found = subprocess.run([interpreter, "-c", "import torch.distributed.run"], capture_output=True)
-    if found.returncode:
-        pytest.skip("this interpreter has no torch")
-    _, script = job.command("import os, nni; nni.report_intermediate_result(int(os.environ['RANK']))")
-    command = [interpreter, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", script]
-    subprocess.run(command, env={**os.environ, **job.environment}, check=True, capture_output=True, timeout=300)
-    assert job.values() == [0]
-    assert json.loads((job.folder / "journal.1").read_text())["value"] == 1

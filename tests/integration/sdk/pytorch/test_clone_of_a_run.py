@@ -1,6 +1,5 @@
 """A clone of a real trial that trains: it continues from the donor's checkpoint, with its own learning rate."""
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -40,13 +39,11 @@ if outcome.reason is not StopReason.REQUESTED:
 
 
 @pytest.mark.slow
-def test_a_clone_trains_on_from_the_donors_checkpoint_with_its_own_learning_rate(tmp_path: Path) -> None:
+@pytest.mark.thorough
+def test_a_clone_trains_on_from_the_donors_checkpoint_with_its_own_learning_rate(loaded: str, tmp_path: Path) -> None:
     space = {"lr": {"_type": "uniform", "_value": [0, 1]}, "steps": {"_type": "randint", "_value": [1, 10**9]}}
     with real_manager(tmp_path) as manager:
-        (manager.code / "train.py").write_text(TRAIN)
-        experiment = manager.create(
-            "", trialCommand=f"{sys.executable} train.py", searchSpace=space, maxTrialNumber=1, seed=7
-        )
+        experiment = manager.create(TRAIN, interpreter=loaded, searchSpace=space, maxTrialNumber=1, seed=7)
         (donor,) = manager.until(
             lambda: [row for row in manager.trials(experiment) if row["intermediate_count"] > 30], "reports"
         )

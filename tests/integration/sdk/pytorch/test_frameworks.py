@@ -91,13 +91,12 @@ def check_rest(found: "dict[str, Any]", whole: "dict[str, Any]", *, name: str = 
 @pytest.mark.parametrize(
     ("kills", "recipe"),
     [
-        ([("batch", 4), ("batch", 9)], {}),
-        ([("batch", 8)], {"workers": 2}),
-        ([("batch", 11)], {"accumulate": 2}),
-        ([("{}.before", 2), ("{}.after", 1)], {}),
-        ([("batch", 4)], {"validate_every": 2}),
+        ([("batch", 4), ("{}.before", 2), ("{}.after", 1), ("batch", 4)], {}),
+        pytest.param([("batch", 8)], {"workers": 2}, marks=pytest.mark.thorough),
+        pytest.param([("batch", 11)], {"accumulate": 2}, marks=pytest.mark.thorough),
+        pytest.param([("batch", 4)], {"validate_every": 2}, marks=pytest.mark.thorough),
     ],
-    ids=["twice", "with workers", "inside an optimizer window", "inside a save", "validated in the middle of epochs"],
+    ids=["four times", "with workers", "inside an optimizer window", "validated in the middle of epochs"],
 )
 def test_a_killed_run_ends_with_the_bits_of_one_that_was_not(
     framework: Framework, tmp_path: Path, kills: "list[tuple[str, int]]", recipe: "dict[str, Any]"
@@ -110,6 +109,7 @@ def test_a_killed_run_ends_with_the_bits_of_one_that_was_not(
     assert whole["called"] == []  # nothing over a network
 
 
+@pytest.mark.thorough
 def test_a_run_of_two_ranks_is_exact_and_tells_when_a_rank_s_device_is_another(
     framework: Framework, tmp_path: Path
 ) -> None:
@@ -123,6 +123,7 @@ def test_a_run_of_two_ranks_is_exact_and_tells_when_a_rank_s_device_is_another(
     assert other["ranks"][0]["warned"] == ["not exact: threads was '1 / 2', is '1 / 3'"]
 
 
+@pytest.mark.thorough
 def test_a_retried_trial_gives_every_run_back_what_it_had(framework: Framework, tmp_path: Path) -> None:
     folds = {"names": ("fold0", "fold1")}
     whole = framework.train(tmp_path / "whole", **folds)

@@ -1,6 +1,6 @@
 """Runs that are killed and continued end with the same bits as runs that are left alone.
 
-A pairwise selection of the matrix's cells, three kills each; `make chaos` runs the whole matrix.
+A pairwise selection of the matrix's cells, two kills each; `make chaos` runs the whole matrix.
 """
 
 from itertools import combinations
@@ -14,11 +14,13 @@ from fakes.kill_matrix import AXES, Cell, check_cell, choose_pairwise, name_cell
 CELLS = choose_pairwise(AXES, 7, 12)
 
 
-@pytest.mark.parametrize("cell", CELLS, ids=name_cell)
-def test_R1_a_run_killed_three_times_ends_as_if_it_had_not_been(
+@pytest.mark.parametrize(
+    "cell", [CELLS[0], *(pytest.param(cell, marks=pytest.mark.thorough) for cell in CELLS[1:])], ids=name_cell
+)
+def test_R1_a_run_killed_twice_ends_as_if_it_had_not_been(
     incarnations: Incarnations, cell: Cell, tmp_path: Path
 ) -> None:
-    check_cell(incarnations, cell, kills=3, seed="make test", root=tmp_path)
+    check_cell(incarnations, cell, kills=2, seed="make test", root=tmp_path)
 
 
 GPU_CELL = {name: values[0] for name, values in AXES.items()} | {"unit": "iteration", "amp": True, "accumulation": 3}

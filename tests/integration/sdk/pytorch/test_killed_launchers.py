@@ -11,7 +11,7 @@ from fakes.killed_launchers import CELLS, PATIENCE_SECONDS, Launcher, kill_at_ra
 from proctor.sdk.pytorch.data import loaders
 
 
-@pytest.mark.parametrize(("method", "ranks"), [("spawn", 2), ("spawn", 1), ("forkserver", 1)])
+@pytest.mark.parametrize(("method", "ranks"), [("spawn", 2), pytest.param("forkserver", 1, marks=pytest.mark.thorough)])
 def test_processes_that_still_import_go_with_their_launcher(method: str, ranks: int, tmp_path: Path) -> None:
     launcher = Launcher(method, ranks, stall=tmp_path)
     deadline = time.monotonic() + PATIENCE_SECONDS
@@ -22,6 +22,7 @@ def test_processes_that_still_import_go_with_their_launcher(method: str, ranks: 
     assert found.left_seconds < PATIENCE_SECONDS
 
 
+@pytest.mark.thorough
 def test_launchers_that_are_killed_at_any_time_leave_nothing() -> None:
     for kill in kill_at_random(3, seed="make test", cells=CELLS[::4]):
         assert kill.left_seconds < PATIENCE_SECONDS, kill

@@ -12,6 +12,7 @@ from fakes.trained_runs import read_samples
 KILLS = 10
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", TIMED_RECIPES)
 def test_R2_a_run_killed_at_any_time_ends_as_if_it_had_not_been(
     incarnations: Incarnations, name: str, tmp_path: Path

@@ -23,7 +23,12 @@ EDGES = {
 }
 
 
-@pytest.mark.parametrize("edge", EDGES)
+PLAIN = ("inside a window", "inside the second validation of an epoch's end", "where the data's phase changes")
+
+
+@pytest.mark.parametrize(
+    "edge", [edge if edge in PLAIN else pytest.param(edge, marks=pytest.mark.thorough) for edge in EDGES]
+)
 def test_R4_a_run_killed_at_an_edge_ends_as_if_it_had_not_been(
     incarnations: Incarnations, edge: str, tmp_path: Path
 ) -> None:

@@ -42,7 +42,10 @@ def test_X2_many_runs_at_a_time_do_not_meet(incarnations: Incarnations) -> None:
     assert incarnations.call(SCENARIOS, "talk_at_a_time", groups=4) == ["from rank 0 of 2"] * 4
 
 
-def test_X3_torchrun_is_joined_on_the_cpu_too(alone: "dict[str, Any]", tmp_path: Path) -> None:
+@pytest.mark.thorough
+def test_X3_torchrun_is_joined_on_the_cpu_too_and_its_ranks_report_into_journals_of_their_own(
+    alone: "dict[str, Any]", tmp_path: Path
+) -> None:
     ended = subprocess.run(
         [*TORCHRUN, "--standalone", "--nproc-per-node=2", "-m", "fakes.torchrun_script", str(tmp_path)],
         env={**os.environ, "PYTHONPATH": f"{TESTS}:{TESTS.parent / 'src'}", "OMP_NUM_THREADS": "1"},
@@ -58,6 +61,7 @@ def test_X3_torchrun_is_joined_on_the_cpu_too(alone: "dict[str, Any]", tmp_path:
     assert [rank["world"] for rank in ranks] == [2, 2]
     assert [rank["tested from"] for rank in ranks] == ["run_epoch_3_iter_9.pth"] * 2
     assert (tmp_path / "prepared").read_text() == "xx"  # once for fit, once for test
+    assert [json.loads((tmp_path / name).read_text())["value"] for name in ("journal", "journal.1")] == [0, 1]
 
 
 def test_all_ranks_test_the_best_checkpoint_or_none(incarnations: Incarnations, tmp_path: Path) -> None:
@@ -194,6 +198,7 @@ MANY = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("recipe", MANY, ids=[f"{r.processes} ranks {r.model} {r.unit}" for r in MANY])
 def test_R7_three_and_four_ranks_that_are_killed_and_started_again_end_with_the_same_bits(
     incarnations: Incarnations, recipe: Recipe, tmp_path: Path

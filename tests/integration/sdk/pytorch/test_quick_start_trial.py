@@ -19,6 +19,7 @@ def changed_script() -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_the_quick_start_is_a_trial_after_three_changes(tmp_path: Path) -> None:
     with real_manager(tmp_path) as manager:
         (manager.code / "train.py").write_text(changed_script())

@@ -98,6 +98,7 @@ def test_several_runs_in_one_trial_each_have_their_own_weights(folds: "dict[str,
     assert {folds[name]["batches"] for name in FOLDS} == {18}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fold", FOLDS)
 def test_a_retry_elsewhere_gives_every_run_of_the_trial_back(
     incarnations: Incarnations, folds: "dict[str, Any]", tmp_path: Path, fold: str

@@ -9,7 +9,7 @@ import pytest
 from fakes.incarnations import Incarnations
 from fakes.trained_models import Recipe
 
-MACHINES = "fakes.separate_machines"
+pytestmark = pytest.mark.thorough
 RECIPE = Recipe(unit="iteration", amp=True)
 EQUAL = ("rank", "weights", "optimizer", "streams", "state", "metrics")
 AT_ONCE = {"background_writes": False}  # a checkpoint is there when the next batch is

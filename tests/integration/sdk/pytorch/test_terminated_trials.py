@@ -4,7 +4,7 @@ import json
 import os
 import signal
 import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,6 @@ from fakes.attempts import make_environment
 from proctor.sdk.checkpoints.saving import list_checkpoints
 from proctor.sdk.protocol import JOURNAL_FILE
 
-TESTS = Path(__file__).parents[3]
 BEGINNING = """
 import os, signal
 from fakes.recording_model import RangeData
@@ -37,12 +36,20 @@ def fit():
 """
 
 
-def run_trial(job: Path, script: str) -> "subprocess.CompletedProcess[str]":
+RunTrial = Callable[[str], "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def run_trial(loaded: str, tmp_path: Path) -> RunTrial:
     """Run a trial's script in a job of its own."""
-    environment = {**os.environ, **make_environment(job), "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent / 'src'}"}
-    return subprocess.run(
-        [sys.executable, "-c", BEGINNING + script], env=environment, capture_output=True, text=True, timeout=120
-    )
+
+    def run(script: str) -> "subprocess.CompletedProcess[str]":
+        (tmp_path / "trial.py").write_text(BEGINNING + script)
+        environment = {**os.environ, **make_environment(tmp_path)}
+        command = [*loaded.split(), str(tmp_path / "trial.py")]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+
+    return run
 
 
 def saved_steps(job: Path) -> "list[int]":
@@ -66,20 +73,22 @@ print('returned', flush=True)
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_terminated_run_saves_at_the_boundary_and_then_ends_by_the_signal(way: str, tmp_path: Path) -> None:
-    done = run_trial(tmp_path, WAYS[way])
+def test_a_terminated_run_saves_at_the_boundary_and_then_ends_by_the_signal(
+    run_trial: RunTrial, way: str, tmp_path: Path
+) -> None:
+    done = run_trial(WAYS[way])
     assert (done.returncode, done.stdout) == (-signal.SIGTERM, ""), done.stderr
     assert saved_steps(tmp_path) == [4]
     assert len(list_checkpoints(str(tmp_path))) == 1
 
 
-def test_a_handler_of_the_users_is_left_alone(tmp_path: Path) -> None:
+def test_a_handler_of_the_users_is_left_alone(run_trial: RunTrial) -> None:
     script = "signal.signal(signal.SIGTERM, lambda *_: os._exit(7))\nfit()"
-    done = run_trial(tmp_path, script)
+    done = run_trial(script)
     assert done.returncode == 7, done.stderr
 
 
-def test_a_process_that_is_forked_meanwhile_can_be_terminated(tmp_path: Path) -> None:
+def test_a_process_that_is_forked_meanwhile_can_be_terminated(run_trial: RunTrial) -> None:
     script = """
 from proctor.sdk.pytorch.trial import deferring_termination
 
@@ -94,5 +103,5 @@ with deferring_termination():
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 print(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)
 """
-    done = run_trial(tmp_path, script)
+    done = run_trial(script)
     assert (done.returncode, done.stdout.split()) == (0, ["-15", "True"]), done.stderr

@@ -1,7 +1,7 @@
 """Checkpoints of Helios and of other versions (rows C5, C13, C14). The Helios files were written by Helios itself."""
 
+import runpy
 import shutil
-import subprocess
 import sys
 from collections import OrderedDict
 from pathlib import Path
@@ -162,12 +162,16 @@ class Own:
     """A class of the user's."""
 
 
-@pytest.mark.slow
-def test_C14_the_command_runs_as_a_module(source: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-W", "error", "-m", "proctor.sdk.pytorch.migrate", str(source), str(tmp_path / "run")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "migrated from helios 1.0.0 to format" in done.stdout
+def test_C14_the_command_runs_as_a_module(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = main.__module__
+    monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "argv", [name, str(source), str(tmp_path / "run")])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module(name, run_name="__main__")
+    assert ended.value.code == 0
+    assert "migrated from helios 1.0.0 to format" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -58,16 +58,6 @@ def test_T10_a_run_that_stopped_early_is_left_as_it_is(unit: str, tmp_path: Path
 
 
 @BOTH_UNITS
-def test_C17_a_finished_run_is_left_as_it_is(unit: str, tmp_path: Path) -> None:
-    first = make_trainer(tmp_path, train_unit=unit, total_steps=3).fit(RecordingModel(), RangeData(3))
-    model = RecordingModel()
-    again = make_trainer(tmp_path, train_unit=unit, total_steps=3).fit(model, RangeData(3))
-    assert first.reason is again.reason is StopReason.COMPLETED
-    assert model.batches == []
-    assert again.state == first.state
-
-
-@BOTH_UNITS
 def test_a_finished_run_goes_on_when_it_is_given_more_to_do(unit: str, tmp_path: Path) -> None:
     make_trainer(tmp_path, train_unit=unit, total_steps=3).fit(RecordingModel(), RangeData(2, shuffle=True))
     model, whole = RecordingModel(), RecordingModel()

@@ -11,15 +11,13 @@ import torch
 from fakes.attempts import begin_attempt
 from fakes.frameworks import read_reports
 from fakes.recording_model import RangeData, RecordingModel
-from fakes.trained_models import DigitsData, DigitsModel, Recipe, hash_state
+from fakes.trained_models import DigitsData, DigitsModel, hash_state
 
 from proctor.sdk.files import hash_file
 from proctor.sdk.pytorch import (
     ConfigurationError,
     DataModule,
     Model,
-    NotExactError,
-    NotExactWarning,
     StopReason,
     Trainer,
     get_default_numpy_rng,
@@ -177,14 +175,6 @@ def test_C16_without_a_checkpoint_the_model_loads_for_the_test_by_itself(tmp_pat
     assert "load_state_dict" in model.hooks
 
 
-def test_C6_networks_optimizers_and_schedulers_are_saved_by_themselves_and_the_scaler_beside(tmp_path: Path) -> None:
-    trainer = Trainer("run", total_steps=1, chkpt_root=tmp_path, use_cpu=True)
-    outcome = trainer.fit(DigitsModel(Recipe(amp=True)), DigitsData())
-    content = torch.load(outcome.checkpoint, weights_only=True)
-    assert set(content["model"]) == {"net", "optimizer", "scheduler"}
-    assert "amp_scaler" in content
-
-
 def test_C6_a_model_of_other_parts_than_the_checkpoint_is_refused(tmp_path: Path) -> None:
     class Grown(DigitsModel):
         """Has a part more."""
@@ -197,25 +187,6 @@ def test_C6_a_model_of_other_parts_than_the_checkpoint_is_refused(tmp_path: Path
     trainer.fit(DigitsModel(), DigitsData())
     with pytest.raises(ConfigurationError, match="'extra'"):
         trainer.fit(Grown(), DigitsData())
-
-
-def test_a_resume_that_cannot_be_exact_warns_or_is_refused(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"total_steps": 3, "chkpt_root": tmp_path, "use_cpu": True}
-    Trainer("run", **options).fit(RecordingModel(stop_after=2), RangeData(4, batch_size=2))
-    with pytest.raises(NotExactError, match="batch size of training 0 was 2, is 1"):
-        Trainer("run", strict_resume=True, **options).fit(RecordingModel(), RangeData(4, batch_size=1))
-    with pytest.warns(NotExactWarning, match="batch size of training 0 was 2, is 1"):
-        Trainer("run", **options).fit(RecordingModel(), RangeData(4, batch_size=1))
-
-
-def test_metrics_come_back_and_outlast_a_resume(tmp_path: Path) -> None:
-    def fit() -> "dict[str, float]":
-        trainer = Trainer("run", total_steps=1, valid_frequency=1, chkpt_root=tmp_path, use_cpu=True)
-        return trainer.fit(DigitsModel(), DigitsData()).metrics
-
-    first = fit()
-    assert set(first) == {"loss", "valid_loss"}
-    assert fit() == first
 
 
 @pytest.mark.parametrize(

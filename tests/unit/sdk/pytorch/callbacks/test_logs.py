@@ -1,23 +1,18 @@
 """The log file of a run (rows X9, X10, X12)."""
 
 import logging
-import os
-import shutil
 from functools import partial
 from pathlib import Path
 from time import localtime
 from typing import Any
 
 import pytest
-from fakes.attempts import begin_attempt
 from fakes.full_disk import FullDisk
 from fakes.trained_models import DigitsData, DigitsModel
 
 from proctor.sdk import trial as sdk
-from proctor.sdk.checkpoints.saving import find_newest_checkpoint
 from proctor.sdk.pytorch import (
     CheckpointWarning,
-    ConfigurationError,
     LogWarning,
     NotExactError,
     Outcome,
@@ -47,11 +42,6 @@ def logs(root: Path) -> "list[Path]":
 def test_X9_without_file_logging_no_file_is_written_though_a_folder_is_named(tmp_path: Path) -> None:
     fit(tmp_path, enable_file_logging=False)
     assert not (tmp_path / "logs").exists()
-
-
-def test_X9_file_logging_without_a_folder_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="enable_file_logging needs log_path"):
-        Trainer("run", enable_file_logging=True)
 
 
 def test_X9_the_folder_is_made_and_the_file_tells_the_run(tmp_path: Path) -> None:
@@ -204,56 +194,6 @@ def test_X10_a_resumed_run_goes_on_in_the_file_it_began_though_another_folder_is
     assert load(outcome.checkpoint)["observers"]["log_file"] == {"path": str(path)}
 
 
-def test_X10_where_the_first_file_is_gone_a_resumed_run_begins_a_new_one(tmp_path: Path) -> None:
-    fit(tmp_path)
-    logs(tmp_path)[0].unlink()
-    fit(tmp_path, total_steps=2)
-    assert "continues from" in logs(tmp_path)[0].read_text()
-
-
-def test_X10_where_the_first_file_may_not_be_written_a_resumed_run_begins_a_new_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fit(tmp_path)
-    (first,) = logs(tmp_path)
-    before = first.read_bytes()
-    may = os.access
-    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != first and may(path, mode))  # as root may all
-    fit(tmp_path, total_steps=2, log_path=tmp_path / "elsewhere")
-    assert first.read_bytes() == before
-    (second,) = (tmp_path / "elsewhere").iterdir()
-    assert "continues from" in second.read_text()
-
-
-def test_X10_a_run_that_goes_on_from_a_copy_of_the_folder_begins_a_file_of_its_own(tmp_path: Path) -> None:
-    fit(tmp_path)
-    (original,) = logs(tmp_path)
-    before = original.read_bytes()
-    shutil.copytree(tmp_path / "chkpt", tmp_path / "branch" / "chkpt")
-    fit(tmp_path / "branch", total_steps=2, log_path=tmp_path / "logs")
-    assert original.read_bytes() == before
-    (branch,) = {*logs(tmp_path)} - {original}
-    assert "run run continues from" in branch.read_text()
-
-
-def test_X10_a_trial_that_continues_another_ones_checkpoint_begins_a_file_and_its_retry_elsewhere_appends_to_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begin_attempt(monkeypatch, tmp_path / "a", trial="a")
-    fit(tmp_path)
-    (first,) = logs(tmp_path)
-    before = first.read_bytes()
-    begin_attempt(monkeypatch, tmp_path / "b", trial="b", resume=find_newest_checkpoint(str(tmp_path / "a")))
-    fit(tmp_path, total_steps=2)
-    begin_attempt(monkeypatch, tmp_path / "b-again", trial="b", resume=find_newest_checkpoint(str(tmp_path / "b")))
-    fit(tmp_path / "elsewhere", total_steps=3, log_path=tmp_path / "logs")
-    assert first.read_bytes() == before
-    (second,) = {*logs(tmp_path)} - {first}
-    assert second.name.startswith("run_b_")
-    text = second.read_text()
-    assert [f"epoch {epoch} step {6 * epoch}: loss=" in text for epoch in (1, 2, 3)] == [False, True, True]
-
-
 def test_X12_the_third_run_of_a_process_writes_each_line_once(tmp_path: Path) -> None:
     before = (list(LOGGER.handlers), LOGGER.level)
     for epochs in (1, 2, 3):
@@ -276,29 +216,6 @@ def test_X12_runs_that_are_open_side_by_side_keep_to_their_files(tmp_path: Path)
     assert ["loss=1" in text for text in texts] == [True, False]
     assert ["loss=2" in text for text in texts] == [False, True]
     assert ["of both" in text for text in texts] == [True, True]
-
-
-def test_X12_the_folds_of_a_trial_keep_to_their_files_also_when_it_is_retried(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folds = ("fold-1", "fold-2", "fold-3")
-    options: dict[str, Any] = {"log_path": tmp_path / "logs", "enable_file_logging": True}
-
-    def fit_folds(count: int, epochs: int) -> None:
-        for name in folds[:count]:
-            chosen = {"total_steps": epochs, "chkpt_frequency": 1, "use_cpu": True, **options}
-            Trainer(name, **chosen).fit(DigitsModel(), DigitsData())
-
-    begin_attempt(monkeypatch, tmp_path / "first")
-    fit_folds(2, 1)
-    begin_attempt(monkeypatch, tmp_path / "second", resume=find_newest_checkpoint(str(tmp_path / "first")))
-    fit_folds(3, 2)
-    assert [path.name.partition("_")[0] for path in logs(tmp_path)] == list(folds)
-    for name, path in zip(folds, logs(tmp_path), strict=True):
-        text = path.read_text()
-        assert f"run {name} starts" in text
-        assert "epoch 2 step 12: loss=" in text
-        assert not [other for other in folds if other != name and other in text]
 
 
 def test_X12_a_run_that_fails_leaves_no_handler(tmp_path: Path) -> None:

@@ -79,9 +79,7 @@ def test_C10_a_run_that_is_started_anew_leaves_nothing_of_the_one_before_to_win(
     pinned.unlink()
     (newest.parent / POINTER_FILE).unlink()
     with pytest.warns(CheckpointWarning, match="weights.pth"):
-        loaded = writer.storage.load_newest()
-    assert loaded is not None
-    assert loaded.path == newest
+        assert writer.newest().path == newest
 
 
 def test_C10_what_a_kill_after_the_pointer_left_is_removed_at_the_next_start(

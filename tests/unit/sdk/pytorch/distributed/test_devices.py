@@ -73,11 +73,6 @@ def test_X1_a_missing_gpu_is_an_error_of_both_kinds() -> None:
         choose([], gpus=[0])
 
 
-def test_X1_the_cpu_and_gpus_exclude_each_other() -> None:
-    with pytest.raises(ConfigurationError, match="use_cpu=True and gpus"):
-        Trainer("run", use_cpu=True, gpus=[0])
-
-
 def test_X1_processes_are_for_the_cpu() -> None:
     with pytest.raises(ConfigurationError, match="processes=2 is for the CPU"):
         choose([0, 1], processes=2)

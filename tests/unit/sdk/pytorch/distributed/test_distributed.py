@@ -14,7 +14,6 @@ import torch.distributed as dist
 from proctor.sdk.pytorch import (
     ConfigurationError,
     HandoverQueue,
-    Trainer,
     all_reduce_tensors,
     barrier,
     gather_into_tensor,
@@ -51,13 +50,6 @@ def test_X4_the_backend_follows_the_device(monkeypatch: pytest.MonkeyPatch) -> N
 def test_X4_nccl_is_refused_on_the_cpu() -> None:
     with pytest.raises(ConfigurationError, match="backend='nccl' works between GPUs only"):
         choose_backend(CPU, "nccl")
-
-
-@pytest.mark.parametrize("seconds", [0, -1, float("inf"), float("nan")])
-def test_X4_the_patience_of_a_group_is_some_seconds(seconds: float) -> None:
-    assert Trainer("run", group_timeout_seconds=90).settings.group_timeout_seconds == 90
-    with pytest.raises(ConfigurationError, match="group_timeout_seconds must be a number of seconds above 0"):
-        Trainer("run", group_timeout_seconds=seconds)
 
 
 @pytest.mark.parametrize("call", [gather_into_tensor, all_reduce_tensors])
