@@ -5,14 +5,11 @@ Only little is imported, so that the CLI can ask for a path without waiting for 
 
 import math
 import os
-import secrets
 import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-
-import platformdirs
 
 from proctor.sdk.files import make_folder, replace_file
 
@@ -58,7 +55,11 @@ class Home:
     @classmethod
     def find(cls, path: str | os.PathLike[str] | None = None, environment: Mapping[str, str] = os.environ) -> "Home":
         """The home named by `path`, else by PROCTOR_HOME, else the platform's state directory for proctor."""
-        chosen = path or environment.get(ENV_HOME) or platformdirs.user_state_dir("proctor")
+        chosen = path or environment.get(ENV_HOME)
+        if not chosen:
+            import platformdirs
+
+            chosen = platformdirs.user_state_dir("proctor")
         return cls(Path(chosen).expanduser().absolute())
 
     @property
@@ -175,7 +176,7 @@ class Home:
         with suppress(FileNotFoundError):
             if found := path.read_text(encoding="utf-8", errors="replace").strip():
                 return found
-        made = secrets.token_hex(4)
+        made = os.urandom(4).hex()
         replace_file(str(path), made.encode(), durable=True)
         return made
 
@@ -185,7 +186,7 @@ class Home:
         with suppress(FileNotFoundError):
             if len(found := path.read_bytes()) == _KEY_BYTES:
                 return found
-        made = secrets.token_bytes(_KEY_BYTES)
+        made = os.urandom(_KEY_BYTES)
         replace_file(str(path), made, durable=True)
         return made
 

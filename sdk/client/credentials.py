@@ -11,7 +11,6 @@ A configuration may name its secrets instead of holding them: `passwordEnv: NAME
 import json
 import os
 import re
-import secrets
 import shutil
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -57,7 +56,7 @@ def write_caller_environment(
         "umask": read_umask(),
         "secrets": dict(secret_values or {}),
     }
-    path = incoming / f"{secrets.token_hex(16)}.json"
+    path = incoming / f"{os.urandom(16).hex()}.json"
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
@@ -86,7 +85,7 @@ def held_copy(home: Path, source: Path) -> Iterator[str]:
     releases the lock, so that the next manager removes the copy."""
     incoming = home / "incoming"
     incoming.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path = incoming / f"{HELD_PREFIX}{secrets.token_hex(16)}{source.suffix}"
+    path = incoming / f"{HELD_PREFIX}{os.urandom(16).hex()}{source.suffix}"
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as target:
         try:
             lock_file(target.fileno(), waits=True)
