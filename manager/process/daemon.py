@@ -56,7 +56,7 @@ def manager_status(home: Home) -> ManagerAddress | None:
 
 
 def print_to_stderr(text: str) -> None:
-    """Show a person what is going on."""
+    """Show a line to the user."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -152,7 +152,7 @@ class _StartingProcess:
 
 
 class _Waiting:
-    """The wait for a manager that comes up: it lasts as long as that lives, and says what is going on."""
+    """The wait for a manager that comes up: it lasts as long as that lives, and reports what the manager does."""
 
     def __init__(self, home: Home, report: Callable[[str], None]) -> None:
         self._home = home

@@ -65,7 +65,7 @@ class Connections:
 
     def send(
         self, method: str, target: str, *, body: bytes | None, headers: Mapping[str, str], seconds: float
-    ) -> "Answer":
+    ) -> "HttpAnswer":
         """Send a request; the answer has begun when this returns.
 
         :param target: path and query, quoted.
@@ -90,7 +90,7 @@ class Connections:
                 connection.request(method, self._prefix + target, body=content, headers=all_headers)
                 used, response = connection.sock, connection.getresponse()
                 _require_whole_head(response)
-                return Answer(self, connection, used, response, asked)
+                return HttpAnswer(self, connection, used, response, asked)
             except BaseException:
                 if connection is not None:
                     connection.close()
@@ -156,7 +156,7 @@ class Connections:
         return proxy
 
 
-class Answer:
+class HttpAnswer:
     """An answer whose body is still coming: read it, or close it. Reading one that breaks off raises
     ManagerUnreachable."""
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from proctor.sdk.client.connections import Answer
+from proctor.sdk.client.connections import HttpAnswer
 from proctor.sdk.client.errors import ClientError, ManagerUnreachable
 from proctor.sdk.client.transport import Transport
 
@@ -72,7 +72,7 @@ class EventStream:
         self._patience = patience_seconds
         self._delays = reconnect_seconds
         self._closed = threading.Event()
-        self._answer: Answer | None = None
+        self._answer: HttpAnswer | None = None
 
     def close(self) -> None:
         """End the stream, also while another thread waits for its next change."""

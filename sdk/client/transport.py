@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote, urlencode
 
-from proctor.sdk.client.connections import Answer, Connections
+from proctor.sdk.client.connections import Connections, HttpAnswer
 from proctor.sdk.client.errors import BadInput, ManagerUnreachable, problem_error
 from proctor.sdk.client.logs import LogPiece
 
@@ -96,7 +96,7 @@ class Transport:
         method: str = "GET",
         query: Query | None = None,
         headers: Mapping[str, str] | None = None,
-    ) -> Iterator[Answer]:
+    ) -> Iterator[HttpAnswer]:
         """An answer whose body is still coming. Reading it may raise ManagerUnreachable."""
         answer = self._connections.send(
             method, _target(path, query), body=None, headers=headers or {}, seconds=STREAM_SILENCE_SECONDS

@@ -1,4 +1,4 @@
-"""A store whose disk is full loses nothing, and goes on when there is room."""
+"""A store whose disk is full loses nothing, and continues when there is room."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""Groups of routes are built when they are needed: once, in a thread, and for nobody without a token."""
+"""Groups of routes are built when they are needed: once, in a thread, and never without a token."""
 
 import asyncio
 import inspect
