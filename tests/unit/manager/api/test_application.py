@@ -182,7 +182,8 @@ async def test_the_rest_is_loaded_when_the_page_is_opened(
             await client.get("/api/v1/health")
             assert builds.groups == []
             await client.get("/experiments/x")
-        await loading
+        async with asyncio.timeout(60.0):
+            await loading
         assert builds.groups == ["experiments:routes"]
         await app.load_rest()
     assert sorted(builds.groups[1:]) == sorted(group.location for group in GROUPS)
