@@ -132,7 +132,7 @@ def test_what_is_sent(server: Server) -> None:
         b"HTTP/1.1 200 OK\r\nConte",
         b"SSH-2.0-OpenSSH_9.2\r\n",
         answer(b"no gzip", head="Content-Encoding: gzip\r\n"),
-        answer(gzip.compress(b"{}")[:-9], head="Content-Encoding: gzip\r\n"),
+        answer(gzip.compress(b"{}", mtime=0)[:-9], head="Content-Encoding: gzip\r\n"),
     ],
 )
 def test_an_answer_that_breaks_off_is_none(server: Server, broken: bytes) -> None:
@@ -167,7 +167,7 @@ def test_lines_come_whole_however_they_were_sent(server: Server) -> None:
 
 
 def test_a_compressed_answer_is_unpacked(server: Server) -> None:
-    server.answers = [answer(gzip.compress(b'{"a": 1}'), head="Content-Encoding: gzip\r\n")]
+    server.answers = [answer(gzip.compress(b'{"a": 1}', mtime=0), head="Content-Encoding: gzip\r\n")]
     server.last = [b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n[]"]
     with Transport(server.url, "token") as transport:
         assert transport.request("GET", "/x") == {"a": 1}
