@@ -68,10 +68,8 @@ if outcome.reason is not StopReason.REQUESTED:
 """
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[tuple[int, float]], str]:
+def undisturbed(folder: Path) -> tuple[list[tuple[int, float]], str]:
     """The curve and the hash of the weights of a run without an experiment."""
-    folder = tmp_path_factory.mktemp("undisturbed")
     script = folder / "undisturbed.py"
     script.write_text(TRAIN)
     printed = subprocess.run(
@@ -105,66 +103,49 @@ def pause(scene: Scene, trial: dict[str, Any]) -> None:
     )
 
 
-def test_a_run_that_loses_its_machine_comes_to_what_an_undisturbed_one_does(
-    stage: Callable[..., Scene], undisturbed: tuple[list[tuple[int, float]], str]
+def test_runs_that_lose_their_machine_or_are_moved_come_to_what_an_undisturbed_one_does_bit_for_bit(
+    stage: Callable[..., Scene], tmp_path: Path
 ) -> None:
+    """One continues from the manager's copy of a checkpoint, the other one from an object store."""
     scene = stage(2, users=(ADMINISTRATOR,))
-    points, digest = undisturbed
-    experiment, [trial] = scene.spread(
-        1, script=TRAIN, trialCommand=f"{sys.executable} trial.py", trainingService=NODE_TIMEOUT
-    )
-    lost = until_steps(scene, trial, jobs=1, steps=30)
-    note = Path(trial["directory"], "jobs", "1.collected.json")
-    scene.manager.poll_for(
-        lambda: note.exists() and json.loads(note.read_text())["whole"], "a checkpoint to be copied to the manager"
-    )
-    lost.power_off()
-    other = until_steps(scene, trial, jobs=2, steps=60)
-    assert other is not lost
-    scene.release_trials(other)
-    assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 1}
-    first, second = scene.jobs(trial["id"])
-    assert first["end_reason"] == "NODE_LOST"
-    assert second["resumed_from_step"] in (10, 20, 30), second["start_reason"]
-    assert curve(scene, trial) == points
-    [row] = scene.manager.trials(experiment)
-    assert row["final_data"]["digest"] == digest
-    lost.power_on()
-    scene.remove(experiment)
-    scene.until_left()
-
-
-def test_a_run_whose_checkpoints_are_in_an_object_store_continues_on_another_machine_bit_for_bit(
-    stage: Callable[..., Scene], undisturbed: tuple[list[tuple[int, float]], str], tmp_path: Path
-) -> None:
-    scene = stage(2, users=(ADMINISTRATOR,))
-    points, digest = undisturbed
+    points, digest = undisturbed(tmp_path)
+    running = {"script": TRAIN, "trialCommand": f"{sys.executable} trial.py", "trainingService": NODE_TIMEOUT}
     with s3_server(tmp_path / "s3", address=scene.network.manager_address) as server:
-        experiment, [trial] = scene.spread(
-            1,
-            script=TRAIN,
-            trialCommand=f"{sys.executable} trial.py",
-            trainingService=NODE_TIMEOUT,
-            **stored_in(server),
+        losing, [lost] = scene.spread(1, **running)
+        first = until_steps(scene, lost, jobs=1, steps=30)
+        [other] = [machine for machine in scene.machines if machine is not first]
+        scene.manager.client.drain_node(scene.node(other)["id"])
+        moving, [moved] = scene.spread(1, **running, **stored_in(server))
+        assert until_steps(scene, moved, jobs=1, steps=30) is first
+        note = Path(lost["directory"], "jobs", "1.collected.json")
+        scene.manager.poll_for(
+            lambda: note.exists() and json.loads(note.read_text())["whole"], "a checkpoint to be copied to the manager"
         )
-        first = until_steps(scene, trial, jobs=1, steps=30)
+        scene.manager.client.resume_node(scene.node(other)["id"])
         scene.manager.client.drain_node(scene.node(first)["id"])
-        pause(scene, trial)
+        pause(scene, moved)
         first.power_off()
-        scene.manager.command_line("trial", "resume", trial["id"])
-        other = until_steps(scene, trial, jobs=2, steps=60)
+        scene.manager.command_line("trial", "resume", moved["id"])
+        assert until_steps(scene, lost, jobs=2, steps=1) is other
+        assert until_steps(scene, moved, jobs=2, steps=60) is other
         scene.release_trials(other)
-        assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 1}
-        _, second = scene.jobs(trial["id"])
-        assert (second["resumed_from_step"], second["start_reason"][:15]) == (30, "from checkpoint")
-        assert curve(scene, trial) == points
-        [row] = scene.manager.trials(experiment)
-        assert row["final_data"]["digest"] == digest
-        assert list(other.home().rglob("output/checkpoints/*")) == [], "what was downloaded is removed with the job"
+        for experiment in (losing, moving):
+            assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 1}
+            [row] = scene.manager.trials(experiment)
+            assert curve(scene, row) == points
+            assert row["final_data"]["digest"] == digest
+        ended, continued = scene.jobs(lost["id"])
+        assert ended["end_reason"] == "NODE_LOST"
+        assert continued["resumed_from_step"] in (10, 20, 30), continued["start_reason"]
+        ended, continued = scene.jobs(moved["id"])
+        assert ended["end_reason"] == "PAUSED"
+        assert (continued["resumed_from_step"], continued["start_reason"][:15]) == (30, "from checkpoint")
+        assert list(other.home().rglob(f"{moving}/**/output/checkpoints/*")) == [], "what was downloaded is removed"
         first.power_on()
-        scene.remove(experiment)
+        for experiment in (losing, moving):
+            scene.remove(experiment)
         scene.until_left()
-        assert [path for path in server.system().find(BUCKET) if f"/{experiment}/" in path] == []
+        assert [path for path in server.system().find(BUCKET) if f"/{moving}/" in path] == []
 
 
 SAVING = """\
