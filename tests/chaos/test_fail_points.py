@@ -1,8 +1,8 @@
 """Every named place where manager, keeper, spawner, reaper or dispatcher can die, one after another.
 
 An undisturbed small experiment passes all of these places. In a few longer ones of the same kind a process is killed
-with SIGKILL at one place after another, each time the one that gets there first, and the experiment continues. What comes
-out must be what came out without it.
+with SIGKILL at one place after another, each time the one that gets there first, and the experiment continues. What
+comes out must be what came out without it.
 """
 
 import json
