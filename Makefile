@@ -105,7 +105,7 @@ bench-peers: $(PEERS)/ready  ## measure the PyTorch trainer against a loop by ha
 	$(PEERS)/bin/python -m benchmarks.training.peers $(ARGS)
 	$(PEERS)/bin/python -m benchmarks.scheduling.peers $(ARGS)
 
-chaos: setup  ## kill at every passage of every fail point, 20 times in a long experiment, 20 times in each cell of the trainer's matrix, 200 launchers (two hours or more)
+chaos: setup  ## kill twelve times at every fail point, 20 times in a long experiment, 20 times in each cell of the trainer's matrix, 200 launchers (two hours or more)
 	tests/run $(BIN)/pytest -q tests/chaos --chaos -m chaos --timeout=0 $(ARGS)
 
 release: setup  ## cut a release: make release VERSION=0.2.0 (docs/releasing.md)
