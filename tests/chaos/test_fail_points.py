@@ -74,7 +74,7 @@ def test_deaths_at_one_place_after_another_change_nothing(life: str, rounds: int
     if rounds > 1:
         random.Random(life).shuffle(later)
     with house(tmp_path, armed=at_its_start) as built:
-        built.create(experiment(built, trials=100 * rounds))
+        built.create(experiment(built, trials=1000 * rounds))  # more than there is time for
         built.wait_for_deaths()
         built.wait_for_jobs(2)
         for place in later:
