@@ -3,7 +3,6 @@
 Its resources are made by the API's own models, so a test that reads them reads what the manager would send.
 """
 
-import asyncio
 import json
 import threading
 from collections.abc import Mapping
@@ -21,12 +20,8 @@ from proctor.manager.api.json_types import rfc3339
 from proctor.manager.api.routes.failures import Failures
 from proctor.manager.api.routes.importance import Importance
 from proctor.manager.api.routes.schedulers import SchedulerState
-from proctor.manager.api.routes.tokens import token_resource
-from proctor.manager.errors import ManagerError
 from proctor.manager.lifecycle.states import ExperimentStatus
-from proctor.manager.named_tokens import NamedTokens
 from proctor.manager.process.instance import ManagerAddress, write_address
-from proctor.manager.security import Access
 from proctor.manager.settings import Home
 from proctor.sdk.client.logs import LogPiece
 from proctor.sdk.client.results import reported
@@ -43,7 +38,6 @@ class FakeRest(NodesOfRest):
         """:param page: no list answer is longer, however much was asked for."""
         super().__init__(home)
         self.page = page
-        self.tokens = NamedTokens.read(home / "named-tokens.json", NOW.timestamp)
         self.experiments: dict[str, Row] = {}
         self.trials: dict[str, Row] = {}
         self.jobs: dict[str, list[Row]] = {}
@@ -207,8 +201,6 @@ class FakeRest(NodesOfRest):
                 return made.model_dump(mode="json")
             case _, "nodes", *rest:
                 return self.node_routes(method, rest, body)
-            case _, "tokens", *rest:
-                return self._token_routes(method, rest, body)
             case "POST", "platforms", verb:
                 return {"items": self.ask_machine(verb, body), "next_cursor": None}
             case "POST", "stop-all":
@@ -218,22 +210,6 @@ class FakeRest(NodesOfRest):
             case _, "trials", *rest:
                 return self._trial_routes(method, rest, query)
         raise Answer(404, f"no route {method} {parts}")
-
-    def _token_routes(self, method: str, parts: list[str], body: Any) -> Any:
-        try:
-            match method, *parts:
-                case ("GET",):
-                    found = [token_resource(each) for each in self.tokens.all()]
-                    return {"items": [each.model_dump(mode="json") for each in found], "next_cursor": None}
-                case ("POST",):
-                    access = Access.FULL if body["access"] == "full" else Access.READ
-                    token, made = asyncio.run(self.tokens.add(body["name"], access, created_by="owner"))
-                    return {**token_resource(made).model_dump(mode="json"), "token": token}
-                case "DELETE", name:
-                    return asyncio.run(self.tokens.revoke(name))
-        except ManagerError as error:
-            raise Answer(error.status_code, str(error)) from error
-        raise Answer(405, f"no route {method} {parts}")
 
     def _experiment_routes(self, method: str, parts: list[str], query: Mapping[str, str], body: Any) -> Any:
         match method, *parts:

@@ -225,7 +225,8 @@ class ServedManager:
         home.prepare()
         (self.home / "token").write_text(TOKEN + "\n")
         (self.home / "token").chmod(0o600)
-        pool, names = NodePool(), NamedTokens.read(home.named_tokens_file, time.time)
+        pool = NodePool()
+        self.tokens = NamedTokens.read(home.named_tokens_file, time.time)
         with socket.create_server(("127.0.0.1", 0)) as listener:
             port = listener.getsockname()[1]
             self.url = f"http://127.0.0.1:{port}"
@@ -239,11 +240,11 @@ class ServedManager:
                     open_dispatcher=lambda row, config: open_in_process,
                     create_service=self._create_service,
                 )
-                context = ApiContext(self.manager, home, names, self.url, NOW, self._stop.set)
+                context = ApiContext(self.manager, home, self.tokens, self.url, NOW, self._stop.set)
                 guard = Guard(
                     Application(context, build_once),
                     tokens=Tokens(TOKEN, "a-token-to-read"),
-                    named_tokens=names,
+                    named_tokens=self.tokens,
                     hosts=HostGuard(bound="127.0.0.1"),
                 )
                 self._server = HttpServer(self._noting(guard))
@@ -305,7 +306,8 @@ class ServedManager:
         loaded = creation.check(dict(config), str(self.home.parent), self.home)
         folder = Home(self.home).experiment_directory(experiment_id)
         row = creation.new_row(loaded, experiment_id, folder, NOW)
-        left = {"status": ExperimentStatus.STOPPED, "reason": "", "started_at": NOW, "ended_at": NOW, **columns}
+        left = {"status": "STOPPED", "reason": "", "started_at": NOW, "ended_at": NOW, **columns}
+        left["status"] = ExperimentStatus(left["status"])
         row = replace(row, **left, next_sequence_id=len(trials), next_parameter_id=len(trials))
         creation.make_folder(folder, ExperimentConfig.from_canonical(row.config))
         made = [make_trial(experiment_id, number, fields) for number, fields in enumerate(trials)]

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from fakes.rest import FakeRest
+from fakes.served_manager import ServedManager
 
 from proctor.manager.cli.main import cli
 
@@ -20,6 +21,12 @@ def home(tmp_path: Path) -> Path:
 @pytest.fixture
 def rest(home: Path) -> Iterator[FakeRest]:
     with FakeRest(home) as manager:
+        yield manager
+
+
+@pytest.fixture
+def served(home: Path) -> Iterator[ServedManager]:
+    with ServedManager(home) as manager:
         yield manager
 
 

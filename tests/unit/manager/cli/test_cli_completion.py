@@ -2,7 +2,7 @@
 
 import click
 from click.shell_completion import ShellComplete
-from fakes.rest import FakeRest
+from fakes.served_manager import ServedManager
 
 from proctor.manager.cli import identifiers
 from proctor.manager.cli.main import cli
@@ -18,18 +18,16 @@ def test_commands_are_completed(home) -> None:
     assert complete(home, "tr") == ["trial"]
 
 
-def test_experiments_are_completed_by_their_beginning(rest: FakeRest, home, monkeypatch) -> None:
+def test_experiments_are_completed_by_their_beginning(served: ServedManager, home, monkeypatch) -> None:
     monkeypatch.setattr(identifiers, "CAP_SECONDS", 30.0)
     for name in ("ab1", "ab2", "c"):
-        rest.add_experiment(name)
+        served.add_experiment(name, status="RUNNING")
     assert sorted(complete(home, "stop", "ab")) == ["ab1", "ab2"]
 
 
-def test_running_trials_are_offered_before_anything_is_typed(rest: FakeRest, home, monkeypatch) -> None:
+def test_running_trials_are_offered_before_anything_is_typed(served: ServedManager, home, monkeypatch) -> None:
     monkeypatch.setattr(identifiers, "CAP_SECONDS", 30.0)
-    rest.add_experiment("e")
-    rest.add_trial("e", "done")
-    rest.add_trial("e", "runs", status="RUNNING")
+    served.add_experiment(status="RUNNING", trials=[{"id": "done"}, {"id": "runs", "status": "RUNNING"}])
     assert complete(home, "trial", "kill", "") == ["runs"]
     assert complete(home, "trial", "show", "do") == ["done"]
 
@@ -38,12 +36,12 @@ def test_without_a_manager_nothing_is_offered(home) -> None:
     assert complete(home, "stop", "") == []
 
 
-def test_a_manager_that_does_not_answer_is_not_waited_for(rest: FakeRest, home, monkeypatch) -> None:
+def test_a_manager_that_does_not_answer_is_not_waited_for(served: ServedManager, home, monkeypatch) -> None:
     monkeypatch.setattr(identifiers, "CAP_SECONDS", 0.0)
-    rest.add_experiment("ab1")
+    served.add_experiment("ab1", status="RUNNING")
     assert complete(home, "stop", "") == []
 
 
-def test_completion_does_not_need_a_session(rest: FakeRest, home) -> None:
+def test_completion_does_not_need_a_session(served: ServedManager, home) -> None:
     context = click.Context(cli)
     assert identifiers.experiment_ids(context, click.Argument(["experiment"]), "zzz") == []

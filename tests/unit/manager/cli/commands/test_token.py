@@ -4,17 +4,17 @@ import json
 from collections.abc import Callable
 
 from click.testing import Result
-from fakes.rest import FakeRest
+from fakes.served_manager import ServedManager
 
 Invoke = Callable[..., Result]
 
 
-def test_a_token_is_printed_once_alone_on_stdout_with_its_link_beside_it(rest: FakeRest, invoke: Invoke) -> None:
+def test_a_token_is_printed_once_alone_on_stdout_with_its_link_beside_it(served: ServedManager, invoke: Invoke) -> None:
     made = invoke("token", "add", "alice")
     assert made.exit_code == 0, made.stderr
     token = made.stdout.strip()
-    assert rest.tokens.find(token) is not None
-    assert f"{rest.url}/?token={token}" in made.stderr
+    assert served.tokens.find(token) is not None
+    assert f"{served.url}/?token={token}" in made.stderr
     assert "shown this once" in made.stderr
     listed = invoke("token", "ls").stdout
     assert token not in listed
@@ -22,29 +22,29 @@ def test_a_token_is_printed_once_alone_on_stdout_with_its_link_beside_it(rest: F
     assert "full" in listed
 
 
-def test_json_is_what_rest_answers(rest: FakeRest, invoke: Invoke) -> None:
+def test_json_is_what_rest_answers(served: ServedManager, invoke: Invoke) -> None:
     made = json.loads(invoke("token", "add", "grafana", "--read-only", "-o", "json").stdout)
     assert made["access"] == "read-only"
     [listed] = json.loads(invoke("token", "ls", "-o", "json").stdout)
     token = made.pop("token")
-    assert rest.tokens.find(token) is not None
+    assert served.tokens.find(token) is not None
     assert listed == {**made, "last_used_at": listed["last_used_at"]}
 
 
-def test_a_token_is_revoked_after_a_question(rest: FakeRest, invoke: Invoke) -> None:
+def test_a_token_is_revoked_after_a_question(served: ServedManager, invoke: Invoke) -> None:
     token = invoke("token", "add", "alice").stdout.strip()
     refused = invoke("token", "revoke", "alice")
     assert refused.exit_code != 0
     assert "use -y" in refused.stderr
-    assert rest.tokens.find(token) is not None
+    assert served.tokens.find(token) is not None
     assert invoke("token", "revoke", "alice", "-y").exit_code == 0
-    assert rest.tokens.find(token) is None
+    assert served.tokens.find(token) is None
     again = invoke("token", "revoke", "alice", "-y")
     assert again.exit_code == 3
     assert "no token 'alice'" in again.stderr
 
 
-def test_a_name_that_is_taken_is_refused(rest: FakeRest, invoke: Invoke) -> None:
+def test_a_name_that_is_taken_is_refused(served: ServedManager, invoke: Invoke) -> None:
     invoke("token", "add", "alice")
     refused = invoke("token", "add", "alice")
     assert refused.exit_code == 5
