@@ -236,7 +236,7 @@ def measure_round(python: str) -> dict[str, Cost]:
         page.start_manager()
         found["the page and its first requests, right after a start"] = Cost(page.open_page(), 0.0)
         time.sleep(QUIET_SECONDS)
-        found["… when the manager has been up for a while"] = Cost(page.open_page(), 0.0)
+        found["… a few seconds later"] = Cost(page.open_page(), 0.0)
     with installation(python) as warm:
         found["`manager start` until it answers"] = warm.start_manager()
         warm.create()

@@ -1,8 +1,8 @@
 """The application behind the TCP port: health and the page at once, a group of the API's routes once it is asked for.
 
 The web framework and the models of all routes take longer to load than all else of a manager's start, and a manager
-that runs a few trials needs few of them. A group is built in a thread, so that the loop is not blocked, and only one at
-a time. The request that needs it waits.
+that runs a few trials needs few of them. A group is built in a thread, so that the loop stays responsive, and only one at a
+time; who asks for it waits.
 """
 
 import asyncio
@@ -29,7 +29,8 @@ MOST_USED = ("experiments:routes", "system:routes")
 MOST_USED_MODULE = "proctor.manager.config.loading"
 """What the engine imports with the first experiment."""
 MOST_USED_SECONDS = 0.1
-"""Delay after the start: first the process that waits for the manager learns its address, and prepares its request."""
+"""So long after the start they are loaded: the command that waits for the manager has seen it by then, and
+prepares its request."""
 REST_SECONDS = 3.0
 """So long after the start all else is loaded that was not asked for; many a manager is gone by then."""
 REST_MODULE = "proctor.manager.engine.archive.importing"
@@ -87,7 +88,7 @@ class Application:
         try:
             await self._load(first, MOST_USED_MODULE, MOST_USED_SECONDS)
             await self._load(GROUPS, REST_MODULE, REST_SECONDS - MOST_USED_SECONDS)
-        except Exception:  # a request that needs what is missing tries again, and fails with the reason
+        except Exception:  # a request that needs what is missing tries again, and is answered with the reason
             log.exception("not all parts of the API can be loaded", extra={"action": "api.load"})
 
     async def _load(self, groups: Iterable[RouteGroup], module: str, seconds: float) -> None:

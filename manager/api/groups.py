@@ -96,9 +96,9 @@ GROUPS = (
         },
     ),
     RouteGroup("tokens:routes", {"/tokens": ("GET", "POST"), "/tokens/{name}": ("DELETE",)}),
-    RouteGroup("dashboard:saved_page", {"/saved-page": _READ}),
+    RouteGroup("dashboard:routes", {"/saved-page": _READ}),
     RouteGroup(
-        "nodes:nodes",
+        "nodes:routes",
         {
             "/nodes": _READ,
             _NODE: _READ,

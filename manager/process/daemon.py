@@ -56,7 +56,7 @@ def manager_status(home: Home) -> ManagerAddress | None:
 
 
 def print_to_stderr(text: str) -> None:
-    """Show a line to the user."""
+    """Show a person a sentence."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -152,7 +152,7 @@ class _StartingProcess:
 
 
 class _Waiting:
-    """The wait for a manager that comes up: it lasts as long as that lives, and reports what the manager does."""
+    """The wait for a manager that comes up: it lasts as long as that lives, and reports the stages of the start."""
 
     def __init__(self, home: Home, report: Callable[[str], None]) -> None:
         self._home = home

@@ -20,7 +20,7 @@ from starlette.routing import Route
 from proctor.manager.api.groups import Routes
 from proctor.manager.errors import NotFound, Unavailable
 
-saved_page = Routes(tags=["system"])
+routes = Routes(tags=["system"])
 
 STATIC = Path(__file__).parents[2] / "static"
 ASSETS = "assets"
@@ -71,7 +71,7 @@ async def get_dashboard(request: Request) -> HTMLResponse:
     return HTMLResponse(index_for(path), status_code=200 if is_known else 404, headers={"Cache-Control": "no-store"})
 
 
-@saved_page.get("/saved-page", summary="The dashboard as one file, without data", response_class=HTMLResponse)
+@routes.get("/saved-page", summary="The dashboard as one file, without data", response_class=HTMLResponse)
 async def get_saved_page() -> HTMLResponse:
     """It asks no manager and loads nothing. A client puts the data of an experiment into its element `snapshot`."""
     return HTMLResponse(_read_built("saved.html"))

@@ -22,24 +22,24 @@ from proctor.training_services.providers import FileCollection
 JSON_LINES = "application/x-ndjson"
 PROGRESS_SECONDS = 5.0
 
-nodes = Routes(tags=["nodes"])
+routes = Routes(tags=["nodes"])
 platforms = Routes(tags=["platforms"])
 
 
-@nodes.get("/nodes", summary="The machines on which trials run")
+@routes.get("/nodes", summary="The machines on which trials run")
 async def list_nodes(context: Context) -> models.Page[models.Node]:
     """As last reported by their keepers."""
     return models.Page(items=await node_resources(context, context.manager.pool.nodes()))
 
 
-@nodes.get("/nodes/{node_id}", summary="One machine")
+@routes.get("/nodes/{node_id}", summary="One machine")
 async def get_node(context: Context, node_id: str) -> models.Node:
     """As last reported by its keeper."""
     [resource] = await node_resources(context, [context.manager.pool.node(node_id)])
     return resource
 
 
-@nodes.post("/nodes/{node_id}/check", status_code=202, summary="Try to reach a machine now")
+@routes.post("/nodes/{node_id}/check", status_code=202, summary="Try to reach a machine now")
 async def check_node(context: Context, sender: RequestSender, node_id: str) -> models.Node:
     """Instead of at its next retry. Events of kind `node` report the result."""
     node = await context.manager.node_connections.check(node_id, actor=sender.actor)
@@ -47,7 +47,7 @@ async def check_node(context: Context, sender: RequestSender, node_id: str) -> m
     return resource
 
 
-@nodes.post("/nodes/{node_id}/drain", summary="Give a machine no new jobs")
+@routes.post("/nodes/{node_id}/drain", summary="Give a machine no new jobs")
 async def drain_node(
     context: Context, sender: RequestSender, node_id: str, body: DrainNode | None = None
 ) -> models.Node:
@@ -57,14 +57,14 @@ async def drain_node(
     return resource
 
 
-@nodes.post("/nodes/{node_id}/resume", summary="Give a drained or quarantined machine jobs again")
+@routes.post("/nodes/{node_id}/resume", summary="Give a drained or quarantined machine jobs again")
 async def resume_node(context: Context, sender: RequestSender, node_id: str) -> models.Node:
     """One that already gets them does not change."""
     [resource] = await node_resources(context, [await context.manager.nodes.resume(node_id, actor=sender.actor)])
     return resource
 
 
-@nodes.post(
+@routes.post(
     "/nodes/{node_id}/collect",
     summary="Collect the files that stopped experiments still have on a machine",
     response_class=StreamingResponse,
@@ -97,7 +97,7 @@ async def _progress(context: ApiContext, sender: Sender, collections: Sequence[F
             yield collection_resource(collection).model_dump_json().encode() + b"\n"
 
 
-@nodes.post("/nodes/{node_id}/forget", status_code=204, summary="Forget a machine that cannot be cleaned up")
+@routes.post("/nodes/{node_id}/forget", status_code=204, summary="Forget a machine that cannot be cleaned up")
 async def forget_node(context: Context, sender: RequestSender, node_id: str) -> None:
     """For one that no experiment needs and that will not come back, or refuses every login. What is there stays
     there, and files that were not collected are lost."""
