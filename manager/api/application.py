@@ -1,8 +1,8 @@
 """The application behind the TCP port: health and the page at once, a group of the API's routes once it is asked for.
 
 The web framework and the models of all routes take longer to load than all else of a manager's start, and a manager
-that runs a few trials needs few of them. A group is built in a thread, so that the loop stays responsive, and only one at a
-time; who asks for it waits.
+that runs a few trials needs few of them. A group is built in a thread, so that the loop stays responsive, and only one
+at a time; the requests for it wait.
 """
 
 import asyncio
