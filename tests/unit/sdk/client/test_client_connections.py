@@ -134,6 +134,7 @@ def test_what_is_sent(server: Server) -> None:
         answer(b"no gzip", head="Content-Encoding: gzip\r\n"),
         answer(gzip.compress(b"{}", mtime=0)[:-9], head="Content-Encoding: gzip\r\n"),
     ],
+    ids=["body", "chunk head", "chunk", "head", "not HTTP", "not compressed", "compressed"],
 )
 def test_an_answer_that_breaks_off_is_none(server: Server, broken: bytes) -> None:
     server.last = [broken]
