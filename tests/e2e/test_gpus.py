@@ -229,6 +229,7 @@ def test_own_trials_are_no_others_even_while_they_use_their_gpu(machine: Machine
     manager.until_status(experiment, "DONE")
 
 
+@pytest.mark.thorough
 def test_after_a_kill_of_the_manager_gpus_are_still_held(machine: Machine) -> None:
     manager = machine.manager
     experiment = machine.create(trialGpuNumber=1)
@@ -265,6 +266,7 @@ def neighbor(machine: Machine, neighbors_manager: RealManager, tmp_path: Path) -
     made.clear()
 
 
+@pytest.mark.thorough
 def test_another_manager_waits_for_leased_gpus_and_says_who_has_them_since_when(
     machine: Machine, neighbor: Machine
 ) -> None:
@@ -292,6 +294,7 @@ def test_another_manager_waits_for_leased_gpus_and_says_who_has_them_since_when(
     assert not [path for name in machine.uuids for path in Path(default_lock_folder()).glob(f"{name}.*")]
 
 
+@pytest.mark.thorough
 def test_two_managers_that_race_for_the_same_gpus_run_all_their_trials(machine: Machine, neighbor: Machine) -> None:
     """The manager that loses the race for a GPU tries again, and no retry is charged."""
     machine.release_trials()

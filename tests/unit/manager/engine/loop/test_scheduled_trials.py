@@ -49,7 +49,12 @@ def test_reports_say_job_step_and_how_long_the_trial_has_run(run: ScheduledRun) 
 
 
 @pytest.mark.parametrize(
-    ("tuner", "stride"), [("Random", 40), ("TPE", 60), pytest.param("Random", 13, marks=pytest.mark.thorough)]
+    ("tuner", "stride"),
+    [
+        ("Random", 40),
+        pytest.param("TPE", 60, marks=pytest.mark.thorough),
+        pytest.param("Random", 13, marks=pytest.mark.thorough),
+    ],
 )
 def test_a_manager_that_is_killed_at_a_commit_changes_nothing(run: ScheduledRun, tuner: str, stride: int) -> None:
     undisturbed = run(tuner)
@@ -58,7 +63,12 @@ def test_a_manager_that_is_killed_at_a_commit_changes_nothing(run: ScheduledRun,
 
 
 @pytest.mark.parametrize(
-    ("tuner", "stride"), [("Random", 20), ("TPE", 30), pytest.param("Random", 9, marks=pytest.mark.thorough)]
+    ("tuner", "stride"),
+    [
+        ("Random", 20),
+        pytest.param("TPE", 30, marks=pytest.mark.thorough),
+        pytest.param("Random", 9, marks=pytest.mark.thorough),
+    ],
 )
 def test_a_dispatcher_that_is_killed_at_an_input_changes_nothing(run: ScheduledRun, tuner: str, stride: int) -> None:
     undisturbed = run(tuner)
@@ -120,6 +130,7 @@ def test_no_kill_changes_what_a_scheduler_decides(run: ScheduledRun, scheduler: 
     assert outcome.found == undisturbed.found, f"the dispatcher was killed at input {moment}"
 
 
+@pytest.mark.thorough
 def test_a_final_metric_that_was_stored_before_a_kill_is_no_report(run: ScheduledRun) -> None:
     """The last trials end while others wait that may run again: what is no news does not make them asked for again."""
     undisturbed = run("Random", "PBT")
@@ -128,6 +139,7 @@ def test_a_final_metric_that_was_stored_before_a_kill_is_no_report(run: Schedule
         assert outcome.found == undisturbed.found, f"the manager was killed at commit {moment}"
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("saving_often")
 def test_trials_that_do_not_run_again_end_in_several_turns_as_in_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
