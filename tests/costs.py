@@ -94,8 +94,10 @@ class Costs:
     def _not_run(self) -> list[str]:
         """Return at most five lines about the tests that did not run."""
         number, chosen = self._left_out.deselected, self._config.option.markexpr
-        lines = [f"Left out: {number:,} tests by -m {chosen!r}; `make test-all` runs them, too"] if number else []
-        reasons = self._skipped.most_common()
+        lines = []
+        if number and chosen and not self._config.option.keyword:  # a keyword leaves out what no one wants to know of
+            lines.append(f"Left out: {number:,} tests by -m {chosen!r}; `make test-all` runs them, too")
+        reasons = sorted(self._skipped.items(), key=lambda item: (-item[1], item[0]))
         lines += [f"Skipped: {number:,} tests: {reason}" for reason, number in reasons[:MAX_REASONS]]
         if more := reasons[MAX_REASONS:]:
             number = sum(number for _, number in more)

@@ -63,6 +63,11 @@ async def keeper_of(manager: HubManager, machine: Machine) -> Process:
     return find()[0]
 
 
+def relays(machine: Machine) -> int:
+    """The number of sessions in which a relay runs."""
+    return sum(" relay" in process.command for process in machine.processes())
+
+
 async def stop_trial(manager: HubManager, machine: Machine) -> None:
     """Let job.1 succeed, which waits for the file `stop` in the keeper's directory."""
     [directory] = (machine.home() / ".proctor" / "nodes").iterdir()
@@ -123,10 +128,6 @@ async def test_trials_go_on_while_the_ssh_server_is_away_and_while_keepers_die_a
 async def test_where_forwarding_is_forbidden_a_relay_takes_its_place(group: Group, manager: HubManager) -> None:
     [machine] = group.machines
     machine.configure(DisableForwarding="yes", MaxSessions="5")
-
-    def relays() -> int:
-        return sum(" relay" in process.command for process in machine.processes())
-
     steps = await manager.provider.inspect(remote_settings(group.machine_list()), {})
     [forwarding] = [step for step in steps if step.name == "forwarding"]
     assert forwarding.verdict is CheckVerdict.NOTE
@@ -134,7 +135,7 @@ async def test_where_forwarding_is_forbidden_a_relay_takes_its_place(group: Grou
     await asyncio.to_thread(group.leavings.expect_none)
     node_id = claim(manager, group)
     await manager.until_status(node_id, "CONNECTED")
-    await manager.until(lambda: relays() == 4, "a session that listens and three for connections")
+    await manager.until(lambda: relays(machine) == 4, "a session that listens and three for connections")
     manager.launch(node_id, "job.1", "true")
     await manager.until_job("job.1", TrialJobStatus.ENDED)
     machine.break_connections()
@@ -143,7 +144,7 @@ async def test_where_forwarding_is_forbidden_a_relay_takes_its_place(group: Grou
     (await keeper_of(manager, machine)).kill()
     await manager.until_status(node_id, "SILENT")
     await manager.until_status(node_id, "CONNECTED")
-    await manager.until(lambda: relays() == 4, "the sessions of the killed keeper to be replaced")
+    await manager.until(lambda: relays(machine) == 4, "the sessions of the killed keeper to be replaced")
     await manager.provider.release(EXPERIMENT)
     await until_left(manager, group, node_id)
 
@@ -160,10 +161,11 @@ async def test_where_forwarding_is_forbidden_and_a_relay_has_no_room_the_setting
     assert forwarding.advice == "allow AllowStreamLocalForwarding or raise MaxSessions in its sshd_config"
     node_id = claim(manager, group)
     await manager.until_status(node_id, "FAILED", reason="the 5 sessions at once that a relay needs")
-    machine.configure(MaxSessions=None)
+    machine.configure(DisableForwarding=None, AllowStreamLocalForwarding="no", MaxSessions=None)
     machine.break_connections()
     manager.provider.check(node_id)
     await manager.until_status(node_id, "CONNECTED")
+    await manager.until(lambda: relays(machine) == 4, "a relay also where only sockets are not forwarded")
     await manager.provider.release(EXPERIMENT)
     await until_left(manager, group, node_id)
 

@@ -92,11 +92,12 @@ def test_the_processor_time_of_a_daemon_whose_parent_has_ended_is_counted() -> N
     assert "Killed" not in done.stdout
 
 
-def test_a_daemon_that_is_left_is_named_and_killed(tmp_path: Path) -> None:
-    done = run("sh", "-c", f"(sleep 4321 & echo $! > {tmp_path}/pid)")
-    assert "Killed 1 daemons that no test has ended:\n  sleep 4321\n" in done.stdout
+def test_a_daemon_that_is_left_is_named_and_killed() -> None:
+    done = run(sys.executable, "-c", "import subprocess; print(subprocess.Popen(['sleep', '4321']).pid)")
+    pid, rest = done.stdout.split("\n", maxsplit=1)
+    assert rest.endswith("Killed 1 daemons that no test has ended:\n  sleep 4321\n")
     with pytest.raises(ProcessLookupError):
-        os.kill(int(tmp_path.joinpath("pid").read_text()), 0)
+        os.kill(int(pid), 0)
 
 
 def test_the_status_of_the_command_is_passed_on() -> None:
