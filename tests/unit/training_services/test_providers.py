@@ -64,7 +64,7 @@ async def test_a_provider_whose_libraries_are_gone_keeps_no_manager_from_startin
 
 async def test_nodes_of_a_packages_provider_are_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = EntryPoint("slurm", "fakes.node_provider:FakeProvider", providers.ENTRY_POINT_GROUP)
-    monkeypatch.setattr(providers, "entry_points", lambda group: [found] if group == found.group else [])
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [found] if group == found.group else [])
     record(tmp_path, "gpu-1", {"kind": "slurm"})
     pool = NodePool()
     context = ProviderContext("m1", tmp_path / "nodes", tmp_path / "socket", pool, KeeperHub(pool))
@@ -76,7 +76,7 @@ async def test_a_packages_provider_that_cannot_be_made_keeps_no_manager_from_sta
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     found = EntryPoint("slurm", "fakes.node_provider:Nothing", providers.ENTRY_POINT_GROUP)
-    monkeypatch.setattr(providers, "entry_points", lambda group: [found])
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [found])
     record(tmp_path, "gpu-1", {"kind": "slurm"})
     pool = NodePool()
     context = ProviderContext("m1", tmp_path / "nodes", tmp_path / "socket", pool, KeeperHub(pool))

@@ -24,7 +24,7 @@ def context() -> ServiceContext:
 def install(monkeypatch: pytest.MonkeyPatch, *entries: tuple[str, str]) -> None:
     """Entry points as packages would bring them."""
     found = [EntryPoint(name, value, registry.ENTRY_POINT_GROUP) for name, value in entries]
-    monkeypatch.setattr(registry, "entry_points", lambda group: found)
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: found)
 
 
 def plug_in(context: ServiceContext) -> InMemoryTrainingService:
