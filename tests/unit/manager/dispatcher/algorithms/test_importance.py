@@ -7,7 +7,6 @@ from typing import Any
 import optuna
 import pytest
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
-from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 from optuna.trial import create_trial
 
 from proctor.manager.dispatcher.algorithms.importance import LEAST_TRIALS, importances
@@ -61,6 +60,9 @@ def of_optuna(found: list[list[Any]], *, direction: str, quantile: float) -> dic
             flat["model.width"] = parameters["model"]["width"]
             distributions["model.width"] = WIDTHS[flat["model"]]
         study.add_trial(create_trial(value=value, params=flat, distributions=distributions))
+    # Here, because it imports scikit-learn, and every worker collects this module.
+    from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
+
     return get_param_importances(study, evaluator=PedAnovaImportanceEvaluator(target_quantile=quantile))
 
 
