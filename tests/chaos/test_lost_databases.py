@@ -112,6 +112,7 @@ def test_no_loss_of_the_control_database_ends_a_trial_and_all_goes_on_when_it_is
     audit.check(audit.Ending.read(built.home, built.ledgers), trials=2)
 
 
+@pytest.mark.thorough
 def test_a_person_can_begin_with_an_empty_database_and_then_trials_of_the_lost_one_are_stopped(tmp_path: Path) -> None:
     with house(tmp_path) as built:
         running = run_two_trials(built, tmp_path / "gate")

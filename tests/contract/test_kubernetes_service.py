@@ -9,7 +9,7 @@ from integration.kubernetes.harness import KubernetesHarness
 
 from proctor.training_services.testing import TrainingServiceContract
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 
 @pytest.fixture

@@ -113,6 +113,7 @@ def manager(installed: Path, tmp_path: Path) -> Iterator[RealManager]:
         yield made
 
 
+@pytest.mark.thorough
 def test_in_a_real_manager_no_trial_runs_twice_into_one_journal_when_it_is_killed(
     manager: RealManager, tmp_path: Path
 ) -> None:

@@ -27,7 +27,7 @@ from proctor.training_services.testing import (
     serving,
 )
 
-pytestmark = [needs_loopback, pytest.mark.slow]
+pytestmark = [needs_loopback, pytest.mark.slow, pytest.mark.thorough]
 
 ANCHOR = "Anchor01"
 """The experiment that keeps the machines claimed."""

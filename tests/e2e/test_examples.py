@@ -142,6 +142,7 @@ def test_population_based_training_reaches_what_no_fixed_schedule_does(proctor: 
     assert [trial["final_value"] for trial in trials] == pytest.approx([0.39, 0.39], abs=0.01)
 
 
+@pytest.mark.thorough
 def test_a_trial_of_the_trainer_that_is_killed_ends_with_the_weights_of_one_that_is_not(
     proctor: CommandLine, tmp_path: Path
 ) -> None:

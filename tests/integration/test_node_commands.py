@@ -82,6 +82,7 @@ async def test_a_keeper_comes_works_dies_is_followed_and_leaves_no_trace(tmp_pat
         check_that_nothing_is_left(node)
 
 
+@pytest.mark.thorough
 async def test_another_version_takes_over_with_all_jobs(tmp_path: Path) -> None:
     async with open_archive_node(tmp_path) as node:
         await node.bring()
@@ -100,6 +101,7 @@ async def test_another_version_takes_over_with_all_jobs(tmp_path: Path) -> None:
         check_that_nothing_is_left(node)
 
 
+@pytest.mark.thorough
 async def test_other_settings_and_a_search_path_reach_the_keeper(tmp_path: Path) -> None:
     async with open_archive_node(tmp_path) as node:
         await node.bring()
@@ -116,6 +118,7 @@ async def test_other_settings_and_a_search_path_reach_the_keeper(tmp_path: Path)
         check_that_nothing_is_left(node)
 
 
+@pytest.mark.thorough
 async def test_jobs_that_are_killed_with_their_keeper_are_reported_by_the_next_one(tmp_path: Path) -> None:
     async with open_archive_node(tmp_path) as node:
         await node.bring()
@@ -140,6 +143,7 @@ async def test_jobs_that_are_killed_with_their_keeper_are_reported_by_the_next_o
         check_that_nothing_is_left(node)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("victims", ["keeper", "keeper and reapers", "keeper, records and reapers"])
 async def test_nothing_of_a_keeper_that_was_killed_escapes_its_removal(tmp_path: Path, victims: str) -> None:
     async with open_archive_node(tmp_path) as node:
@@ -176,6 +180,7 @@ async def test_a_job_whose_reaper_was_not_there_yet_never_starts_after_the_remov
         check_that_nothing_is_left(node)
 
 
+@pytest.mark.thorough
 async def test_a_stopped_reaper_does_not_keep_its_trial_alive(tmp_path: Path) -> None:
     async with open_archive_node(tmp_path) as node:
         await node.bring()

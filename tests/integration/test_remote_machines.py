@@ -96,6 +96,7 @@ async def test_a_machine_is_left_without_a_trace_by_each_experiment_that_has_cla
     await until_left(manager, group, node_id)
 
 
+@pytest.mark.thorough
 async def test_trials_go_on_while_the_ssh_server_is_away_and_while_keepers_die_and_hang(
     group: Group, manager: HubManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,6 +150,7 @@ async def test_where_forwarding_is_forbidden_a_relay_takes_its_place(group: Grou
     await until_left(manager, group, node_id)
 
 
+@pytest.mark.thorough
 async def test_where_forwarding_is_forbidden_and_a_relay_has_no_room_the_setting_is_named(
     group: Group, manager: HubManager
 ) -> None:
@@ -194,6 +196,7 @@ async def test_a_machine_without_python_is_shown_with_what_to_do_until_it_has_on
     await until_left(manager, group, node_id)
 
 
+@pytest.mark.thorough
 async def test_a_machine_that_cannot_be_left_is_owed_that_over_a_restart_of_the_manager(
     group: Group, tmp_path: Path
 ) -> None:
@@ -231,6 +234,7 @@ async def test_a_password_is_read_again_where_the_experiment_keeps_it(group: Gro
         await until_left(manager, group, node_id)
 
 
+@pytest.mark.thorough
 async def test_a_killed_managers_successor_finds_its_keeper_and_jobs_and_leaves_what_no_experiment_claims(
     group: Group, tmp_path: Path
 ) -> None:
@@ -269,6 +273,7 @@ async def test_every_hop_is_looked_at_and_nothing_of_that_stays(group: Group, ma
     await asyncio.to_thread(group.leavings.expect_none)
 
 
+@pytest.mark.thorough
 async def test_a_machine_in_use_is_not_cleaned_and_one_that_a_manager_without_records_has_left_is(
     group: Group, tmp_path: Path
 ) -> None:
@@ -289,6 +294,7 @@ async def test_a_machine_in_use_is_not_cleaned_and_one_that_a_manager_without_re
         assert step.found == "nothing of this manager was there"
 
 
+@pytest.mark.thorough
 async def test_two_machines_that_share_one_home_are_looked_after_and_left_each_for_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -315,6 +321,7 @@ async def test_two_machines_that_share_one_home_are_looked_after_and_left_each_f
             await until_left(manager, group, second_id)
 
 
+@pytest.mark.thorough
 async def test_a_full_disk_is_the_reason_until_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with loopback_group(tmp_path / "machines", 1, disk_mb=100) as group:
         for name, value in group.person.environment.items():

@@ -129,6 +129,7 @@ async def test_an_upload_that_was_cut_off_goes_on(serve: Serve, folder: Path) ->
     assert target.read_bytes() == content
 
 
+@pytest.mark.thorough
 async def test_more_sessions_than_sshd_allows_wait_for_each_other(serve: Serve) -> None:
     async with connected(serve()) as there:
         async with there.start_process(["cat"]):
@@ -148,6 +149,7 @@ async def test_many_machines_behind_one_server_get_in_although_sshd_drops_logins
         await asyncio.gather(*(come_in() for _ in range(30)))
 
 
+@pytest.mark.thorough
 async def test_a_server_that_drops_most_logins_lets_all_in_in_the_end(serve: Serve) -> None:
     server = serve("MaxStartups 1:50:3")
     async with asyncio.timeout(PATIENCE_SECONDS):

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -311,6 +312,7 @@ gpu_requests = st.builds(PlacementRequest, gpu_number=st.integers(1, 4), strateg
 gpu_asks = st.builds(Ask, gpu_requests, st.lists(all_rules, min_size=1, max_size=3).map(tuple))
 
 
+@pytest.mark.thorough
 @often
 @given(
     st.lists(st.integers(1, 4), min_size=1, max_size=3),

@@ -99,12 +99,14 @@ def test_a_file_with_strange_values_is_checked(tree: Any, tmp_path_factory: pyte
     check(folder_of(tmp_path_factory), json.dumps(tree).encode())
 
 
+@pytest.mark.thorough
 @settings(QUIET, max_examples=200)
 @given(text=texts())
 def test_a_file_with_odd_yaml_is_checked(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     check(folder_of(tmp_path_factory), text.encode("utf-8", "surrogatepass"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("content", HARD, ids=lambda content: repr(content[:12]))
 def test_a_hostile_file_is_checked(content: bytes, tmp_path: Path) -> None:
     check(tmp_path, content)

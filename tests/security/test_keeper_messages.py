@@ -258,6 +258,7 @@ async def test_a_message_with_one_strange_value_is_taken_or_refused(name: str) -
                 pass
 
 
+@pytest.mark.thorough
 @pytest.mark.anyio
 @settings(max_examples=200, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 @given(mutation=mutations())

@@ -12,7 +12,7 @@ from fakes.real_manager import RealManager, real_manager
 from proctor.manager.process.instance import read_address
 from proctor.manager.settings import Home
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 HOSTILE = "<img src=x onerror=alert(1)>" + " very-" * 20 + "long"
 SPACE = {

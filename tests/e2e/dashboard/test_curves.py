@@ -48,6 +48,7 @@ def _best(manager: RealManager) -> list[int]:
     return [row["sequence_id"] for row in sorted(manager.trials("over"), key=lambda row: -row["final_value"])]
 
 
+@pytest.mark.thorough
 def test_the_page_is_accessible_and_fits_its_screen(browser: Any, manager: RealManager, screen: Screen) -> None:
     with visiting(browser, manager, **screen.options) as visitor:
         page = visitor.goto("/experiments/over/curves?smooth=0.5")
@@ -57,6 +58,7 @@ def test_the_page_is_accessible_and_fits_its_screen(browser: Any, manager: RealM
         assert page.evaluate("document.documentElement.scrollWidth") <= screen.width
 
 
+@pytest.mark.thorough
 def test_what_is_shown_is_in_the_address(visitor: Visitor, manager: RealManager) -> None:
     best = _best(manager)
     page = visitor.goto("/experiments/over/curves")
@@ -98,6 +100,7 @@ def test_a_curve_and_its_row_are_highlighted_together_and_a_click_opens_the_tria
     page.get_by_role("heading", name=f"Trial {best}").wait_for()
 
 
+@pytest.mark.thorough
 def test_a_part_is_enlarged_by_dragging_and_the_address_keeps_it(visitor: Visitor) -> None:
     page = visitor.goto("/experiments/over/curves")
     page.get_by_role("img", name="8 curves").wait_for()
@@ -113,6 +116,7 @@ def test_a_part_is_enlarged_by_dragging_and_the_address_keeps_it(visitor: Visito
     assert "view=" not in page.url
 
 
+@pytest.mark.thorough
 def test_a_part_is_enlarged_and_moved_and_axes_are_logarithmic_by_keys(visitor: Visitor) -> None:
     page = visitor.goto("/experiments/over/curves")
     page.get_by_role("img", name="8 curves").wait_for()
@@ -138,6 +142,7 @@ def test_a_part_is_enlarged_and_moved_and_axes_are_logarithmic_by_keys(visitor: 
         page.get_by_role("checkbox", name=f"log {axis}", checked=True).wait_for()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("low", [0.096, 0.1, 1.2])
 def test_a_logarithmic_axis_may_begin_anywhere(visitor: Visitor, low: float) -> None:
     page = visitor.goto(f"/experiments/over/curves?log=xy&view={low},9,{low},9")

@@ -100,6 +100,7 @@ PAGES = {
 }
 
 
+@pytest.mark.thorough
 def test_every_page_is_accessible_and_fits_its_screen(browser: Any, manager: RealManager, screen: Screen) -> None:
     with visiting(browser, manager, **screen.options) as visitor:
         visitor.expected_errors = ("404",)
@@ -124,6 +125,7 @@ def test_the_experiments_are_searched_and_the_search_is_in_the_address(visitor: 
     assert copied.locator("tbody tr").count() == 1
 
 
+@pytest.mark.thorough
 def test_names_of_trials_and_experiments_are_text(visitor: Visitor) -> None:
     page = visitor.goto("/")
     page.get_by_role("link", name="onerror=alert(1)").click()
@@ -158,6 +160,7 @@ def test_an_open_page_follows_a_trial_without_being_asked(
     page.get_by_text("done", exact=True).first.wait_for()
 
 
+@pytest.mark.thorough
 def test_the_pages_say_that_the_manager_is_gone_and_continue_when_it_is_back(browser: Any, tmp_path: Path) -> None:
     with real_manager(tmp_path) as manager:
         steps = tmp_path / "step"
@@ -194,6 +197,7 @@ def test_the_pages_say_that_the_manager_is_gone_and_continue_when_it_is_back(bro
             assert page.locator("tbody tr").count() == 2
 
 
+@pytest.mark.thorough
 def test_all_tabs_of_a_browser_share_one_stream(visitor: Visitor) -> None:
     visitor.page.get_by_text("live", exact=True).wait_for()
     streams: list[str] = []
@@ -259,6 +263,7 @@ def test_a_failed_trial_shows_its_traceback_at_once(visitor: Visitor, manager: R
     page.get_by_role("button", name="parameter.json").wait_for()
 
 
+@pytest.mark.thorough
 def test_a_distributed_trial_shows_its_ranks_and_what_was_not_a_report(visitor: Visitor, manager: RealManager) -> None:
     made = manager.create(TWO_RANKS, maxTrialNumber=1, interpreter=sys.executable)
     manager.until_status(made, "DONE")
@@ -341,6 +346,7 @@ def test_trials_are_filtered_and_ordered_and_the_address_shows_the_same(visitor:
     copied.get_by_role("heading", name="Trial 7").wait_for()
 
 
+@pytest.mark.thorough
 def test_a_wrong_filter_names_the_place_and_keeps_the_rows(visitor: Visitor) -> None:
     visitor.expected_errors = ("422",)
     page = visitor.goto("/experiments/over/trials")
@@ -369,6 +375,7 @@ def test_columns_are_chosen_and_the_table_is_saved_as_csv(visitor: Visitor) -> N
     assert all(line.endswith(",algorithm") for line in lines)
 
 
+@pytest.mark.thorough
 def test_behind_a_buffering_proxy_and_a_prefix_it_stays_current(
     browser: Any, manager: RealManager, tmp_path: Path
 ) -> None:
@@ -388,6 +395,7 @@ def test_behind_a_buffering_proxy_and_a_prefix_it_stays_current(
         page.get_by_role("region", name="stdout").get_by_text("second line").wait_for()
 
 
+@pytest.mark.thorough
 def test_the_concurrency_is_edited_and_a_refused_value_says_why(
     visitor: Visitor, manager: RealManager, tmp_path: Path
 ) -> None:

@@ -59,6 +59,7 @@ def parameters(page: Any) -> dict[str, list[str]]:
     return parse_qs(urlsplit(page.url).query)
 
 
+@pytest.mark.thorough
 def test_the_pages_are_accessible_and_fit_their_screen(browser: Any, manager: RealManager, screen: Screen) -> None:
     with visiting(browser, manager, **screen.options) as visitor:
         page = visitor.goto("/?selected=first,second&tags=<b>tag 1</b>")
@@ -82,6 +83,7 @@ def test_the_pages_are_accessible_and_fit_their_screen(browser: Any, manager: Re
         assert page.evaluate("document.documentElement.scrollWidth") <= screen.width
 
 
+@pytest.mark.thorough
 def test_experiments_are_filtered_by_a_tag_that_is_clicked(visitor: Visitor) -> None:
     page = visitor.goto("/")
     row(page, "digits").get_by_role("button", name="paper").click()
@@ -161,6 +163,7 @@ def test_an_experiment_is_paused_and_stopped_from_its_row(visitor: Visitor, mana
     manager.client.delete_experiment(made)
 
 
+@pytest.mark.thorough
 def test_selected_experiments_are_compared(visitor: Visitor, manager: RealManager) -> None:
     page = visitor.goto("/")
     page.get_by_role("link", name="digits").focus()

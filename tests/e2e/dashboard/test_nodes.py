@@ -51,6 +51,7 @@ PAGES = {
 }
 
 
+@pytest.mark.thorough
 def test_every_page_is_accessible_and_fits_its_screen(browser: Any, manager: RealManager, screen: Screen) -> None:
     with visiting(browser, manager, **screen.options) as visitor:
         for name, (path, text) in PAGES.items():
@@ -71,6 +72,7 @@ def test_a_node_shows_which_trials_it_ran_and_leads_to_them(visitor: Visitor) ->
     page.get_by_role("heading", name="Trial 3").wait_for()
 
 
+@pytest.mark.thorough
 def test_a_found_line_leads_to_its_place_in_the_output(visitor: Visitor) -> None:
     page = visitor.goto("/experiments/over/search")
     page.get_by_label("Text to search for").fill("needle")

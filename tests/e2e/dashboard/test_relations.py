@@ -54,6 +54,7 @@ def axes(page: Any) -> list[str]:
     return [text.rstrip(" ↑↓") for text in page.get_by_role("list", name="Axes").locator("button").all_inner_texts()]
 
 
+@pytest.mark.thorough
 def test_the_page_is_accessible_and_fits_its_screen(browser: Any, manager: RealManager, screen: Screen) -> None:
     with visiting(browser, manager, **screen.options) as visitor:
         for experiment, text in (("many", "PED-ANOVA"), ("few", "Too few trials: 4 trials")):
@@ -87,6 +88,7 @@ def test_a_range_dragged_on_an_axis_is_a_filter_that_the_table_is_opened_with(
     assert page.get_by_label("Filter").input_value() == ranges
 
 
+@pytest.mark.thorough
 def test_axes_are_moved_and_flipped_and_ranges_chosen_by_the_keyboard(visitor: Visitor) -> None:
     page = opened(visitor)
     first, second, *others = axes(page)
@@ -111,6 +113,7 @@ def test_axes_are_moved_and_flipped_and_ranges_chosen_by_the_keyboard(visitor: V
     page.get_by_text("16 trials", exact=True).wait_for()
 
 
+@pytest.mark.thorough
 def test_importance_puts_a_parameter_first_and_a_point_opens_its_trial(visitor: Visitor, manager: RealManager) -> None:
     page = opened(visitor)
     bars = page.get_by_role("region", name="Importance", exact=True)

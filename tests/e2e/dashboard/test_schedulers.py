@@ -59,6 +59,7 @@ def clones(manager: RealManager) -> list[dict[str, Any]]:
     return [row for row in rows if any(each["kind"] == "clone" and each["job"] for each in row["decisions"])]
 
 
+@pytest.mark.thorough
 def test_the_overview_has_the_population_with_links_to_its_trials(visitor: Visitor, manager: RealManager) -> None:
     page = visitor.goto("/experiments/population")
     panel = page.get_by_role("region", name="Trial scheduler")
@@ -85,6 +86,7 @@ def test_a_clone_says_from_whom_it_continues_and_why(visitor: Visitor, manager: 
     page.get_by_role("heading", name=re.compile(rf"^Trial {decision['donor_sequence_id']}\b")).wait_for()
 
 
+@pytest.mark.thorough
 def test_both_pages_fit_every_screen(browser: Any, manager: RealManager, screen: Screen, tmp_path: Path) -> None:
     with visiting(browser, manager, **screen.options) as visitor:
         for number, path in enumerate(("/experiments/population", f"/trials/{clones(manager)[0]['id']}")):

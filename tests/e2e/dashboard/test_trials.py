@@ -52,6 +52,7 @@ def box(page: Any, number: int) -> Any:
     return page.get_by_role("checkbox", name=f"Trial {number}", exact=True)
 
 
+@pytest.mark.thorough
 def test_selection_dialogs_and_comparison_are_accessible_and_fit(
     browser: Any, manager: RealManager, screen: Screen
 ) -> None:
@@ -91,6 +92,7 @@ def test_rows_are_selected_with_the_mouse_and_the_keys(visitor: Visitor) -> None
     page.get_by_text("8 trials selected").wait_for()
 
 
+@pytest.mark.thorough
 def test_a_column_that_costs_more_is_read_when_it_is_chosen(visitor: Visitor, manager: RealManager) -> None:
     page = visitor.goto("/experiments/over/trials?sort=no&columns=no,value")
     page.get_by_text("columns", exact=True).click()
@@ -131,6 +133,7 @@ def test_selected_trials_are_killed_after_a_question_and_the_table_follows(
     assert whole_tables == []  # only what has changed was read
 
 
+@pytest.mark.thorough
 def test_a_row_leaves_the_table_when_the_filter_no_longer_lets_it_through(
     visitor: Visitor, manager: RealManager, tmp_path: Path
 ) -> None:
@@ -194,6 +197,7 @@ def test_the_filtered_table_is_saved_as_csv(visitor: Visitor) -> None:
     assert [line.split(",")[0] for line in lines[1:]] == ["0", "1"]
 
 
+@pytest.mark.thorough
 def test_a_trial_is_added_from_the_form_and_problems_stand_at_their_keys(
     visitor: Visitor, manager: RealManager, tmp_path: Path
 ) -> None:
@@ -217,6 +221,7 @@ def test_a_trial_is_added_from_the_form_and_problems_stand_at_their_keys(
     manager.client.stop_experiment(made)
 
 
+@pytest.mark.thorough
 def test_the_search_space_is_edited_as_yaml(visitor: Visitor, manager: RealManager, tmp_path: Path) -> None:
     visitor.expected_errors = ("422",)
     made = manager.create(

@@ -6,7 +6,7 @@ import pytest
 from fakes.machines.requirements import needs_faketime
 from fakes.machines.scene import Scene
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 
 def test_machines_that_cannot_be_used_are_named_by_create_and_used_once_mended(stage: Callable[..., Scene]) -> None:

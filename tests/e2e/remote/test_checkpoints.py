@@ -13,7 +13,7 @@ from fakes.machines.scene import NODE_TIMEOUT, Scene
 
 from proctor.sdk.client.errors import NotFound
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 CONTINUING = """\
 import os, tempfile, time

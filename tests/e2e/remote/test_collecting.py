@@ -9,7 +9,7 @@ from fakes.machines.machine import Machine
 from fakes.machines.scene import NODE_TIMEOUT, TRIAL, Scene
 from fakes.real_manager import Row
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 MODEL = bytes(range(256)) * 4000
 MAKING = (

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from fakes.machines.scene import TRIAL, Scene
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 FAILING = TRIAL.replace("parameters =", "if os.uname().nodename == 'm1':\n    sys.exit('broken here')\nparameters =")
 

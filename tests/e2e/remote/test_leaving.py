@@ -7,7 +7,7 @@ from fakes.machines.person import PASSWORD
 from fakes.machines.scene import NODE_TIMEOUT, TRIAL, Scene
 from fakes.nvidia import find_compiler
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 CHILDREN = (
     "import subprocess, sys\n"

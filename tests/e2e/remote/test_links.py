@@ -8,7 +8,7 @@ from fakes.machines.machine import Machine
 from fakes.machines.requirements import needs_nft
 from fakes.machines.scene import NODE_TIMEOUT, Scene, read_records
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 STEPS_A_SECOND = 20
 LONGER = int((NODE_TIMEOUT["nodeTimeout"] + 1) * STEPS_A_SECOND)

@@ -8,7 +8,7 @@ from fakes.machines.person import PASSWORD
 from fakes.machines.scene import Scene
 from fakes.terminal import on_terminal
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 
 @pytest.mark.thorough

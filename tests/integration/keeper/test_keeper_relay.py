@@ -207,6 +207,7 @@ async def test_a_keeper_works_through_a_relay_and_through_the_next_one(tmp_path:
         assert not node.manager.overlaps
 
 
+@pytest.mark.thorough
 async def test_a_relay_whose_connection_has_died_without_a_word_leaves_when_another_counts(tmp_path: Path) -> None:
     async with open_archive_node(tmp_path) as node:
         await node.bring()
@@ -245,6 +246,7 @@ async def test_what_comes_after_the_request_ends_the_relay(tmp_path: Path) -> No
         assert b"more than its request" in relay.listening.stderr_tail
 
 
+@pytest.mark.thorough
 async def test_much_goes_both_ways_at_once_and_a_half_closed_connection_is_answered(tmp_path: Path, wire: str) -> None:
     data = random.Random(1).randbytes(MUCH)
 
@@ -259,6 +261,7 @@ async def test_much_goes_both_ways_at_once_and_a_half_closed_connection_is_answe
         await asyncio.gather(*(carry(relay) for _ in range(5)))  # two of them wait for a session
 
 
+@pytest.mark.thorough
 async def test_a_connection_that_is_not_read_from_holds_up_its_sender_and_nothing_else(
     tmp_path: Path, wire: str
 ) -> None:
@@ -282,6 +285,7 @@ async def test_a_connection_that_is_not_read_from_holds_up_its_sender_and_nothin
         quick.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("who", ["keeper", "manager"])
 async def test_a_connection_that_breaks_is_gone_at_the_other_end(tmp_path: Path, wire: str, who: str) -> None:
     ended: asyncio.Queue[bytes] = asyncio.Queue()
@@ -308,6 +312,7 @@ async def test_a_connection_that_breaks_is_gone_at_the_other_end(tmp_path: Path,
             writer.close()
 
 
+@pytest.mark.thorough
 async def test_sessions_that_are_killed_end_their_connections_and_the_relay(tmp_path: Path) -> None:
     async with relay_to(echo, tmp_path, "pipes") as relay:
         reader, writer = await relay.connect()
@@ -322,6 +327,7 @@ async def test_sessions_that_are_killed_end_their_connections_and_the_relay(tmp_
         writer.close()
 
 
+@pytest.mark.thorough
 async def test_a_manager_that_does_not_listen_yet_is_found_later(tmp_path: Path) -> None:
     async with relay_to(echo, tmp_path / "there", "pipes") as relay:
         place = tmp_path / "there" / "sock"

@@ -98,6 +98,7 @@ def test_a_trial_continues_from_a_folder_that_nodes_share(manager: RealManager, 
     assert list(shared.iterdir()) == []
 
 
+@pytest.mark.thorough
 def test_a_trial_continues_from_an_object_store(manager: RealManager, server: S3Server, tmp_path: Path) -> None:
     experiment = manager.create(SAVES_SIX, maxTrialNumber=1, **storage(server))
     trial = pause_and_resume(manager, experiment)
@@ -216,6 +217,7 @@ proctor.report_final_result(1)
 """
 
 
+@pytest.mark.thorough
 def test_what_cannot_be_stored_while_the_server_is_away_is_said_and_the_trial_continues(
     manager: RealManager, server: S3Server, tmp_path: Path
 ) -> None:

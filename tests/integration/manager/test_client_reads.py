@@ -127,6 +127,7 @@ def test_the_occupancy_of_a_node_has_its_jobs(manager: RealManager) -> None:
     assert "LOAD" in table
 
 
+@pytest.mark.thorough
 def test_importance_says_why_there_is_none(manager: RealManager) -> None:
     answer = json.loads(manager.command_line("experiment", "importance", "reads", "-o", "json"))
     assert answer == manager.client.importance("reads")

@@ -34,6 +34,7 @@ def reports(manager: RealManager, experiment: str) -> int:
     return len(values)
 
 
+@pytest.mark.thorough
 def test_a_manager_that_is_killed_in_the_middle_of_deliveries_over_tls_gets_all_reports_once(tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
     environment = {"PROCTOR_KEEPER_LISTEN": "127.0.0.1:0"}

@@ -190,6 +190,7 @@ def test_a_setting_that_cannot_be_used_is_said(home: Home, arguments: tuple[str,
     assert arguments[0] in refused.stderr
 
 
+@pytest.mark.thorough
 def test_a_database_of_a_newer_version_is_refused(stopped: Home) -> None:
     with closing(sqlite3.connect(stopped.control_database)) as connection:
         connection.execute("PRAGMA user_version = 9999")
@@ -232,6 +233,7 @@ def test_a_browser_that_comes_back_goes_on_after_its_last_event(served: Home) ->
         assert next(line for line in answer.iter_lines() if line.startswith("id:")) == "id: 2"
 
 
+@pytest.mark.thorough
 def test_a_manager_lets_old_events_go_and_tells_a_browser_that_comes_back_after_one_of_them(home: Home) -> None:
     home.prepare()
     connection = open_writer(str(home.control_database), "control")

@@ -80,6 +80,7 @@ def newest_job(manager: RealManager, trial: dict[str, Any]) -> dict[str, Any]:
     return dict(max(manager.client.jobs(trial["id"]), key=lambda job: job["number"]))
 
 
+@pytest.mark.thorough
 def test_trials_are_resumed_from_their_newest_whole_checkpoints(manager: RealManager, tmp_path: Path) -> None:
     end, count = tmp_path / "end", len(DAMAGES)
     limits = {"maxTrialNumber": count, "trialConcurrency": count, "keepCheckpoints": "all"}

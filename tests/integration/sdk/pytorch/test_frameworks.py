@@ -58,6 +58,7 @@ def framework(server: Incarnations, request: pytest.FixtureRequest) -> Framework
     return Framework(request.param, server)
 
 
+@pytest.mark.thorough
 def test_the_guides_table_has_hooks_of_the_framework(server: Incarnations) -> None:
     where: dict[str, Any] = {"library": "lightning.pytorch", "kind": "LightningModule", "column": 1}
     assert server.call("fakes.guide_samples", "find_unknown", **where) == []

@@ -72,6 +72,7 @@ def test_all_ranks_test_the_best_checkpoint_or_none(incarnations: Incarnations, 
     assert "holds none that was saved with a value of 'score'" in found["error"]
 
 
+@pytest.mark.thorough
 def test_ranks_share_weighted_draws_and_batches_and_go_on_with_them(incarnations: Incarnations, tmp_path: Path) -> None:
     whole = incarnations.call(SCENARIOS, "share", root=str(tmp_path / "whole"), stops=[])
     assert incarnations.call(SCENARIOS, "share", root=str(tmp_path / "stopped"), stops=[2, 5, 8, 9]) == whole
@@ -149,6 +150,7 @@ def failures(incarnations: Incarnations, tmp_path_factory: pytest.TempPathFactor
     return found
 
 
+@pytest.mark.thorough
 def test_X7_a_listed_exception_of_a_rank_passes_through_as_itself(failures: "dict[str, Any]") -> None:
     seen = failures["oddly"]
     assert (seen["type"], seen["text"], seen["number"]) == ("OddError", "a place number 7", 7)
@@ -225,6 +227,7 @@ def test_R7_three_and_four_ranks_that_are_killed_and_started_again_end_with_the_
     assert [rank["batches"] for rank in again["ranks"]] == [0] * recipe.processes  # finished: nothing is done
 
 
+@pytest.mark.thorough
 def test_R7_a_launcher_that_is_killed_leaves_nothing_and_the_run_goes_on_exactly(
     incarnations: Incarnations, tmp_path: Path
 ) -> None:
@@ -247,6 +250,7 @@ def test_R7_ranks_on_gpus_that_are_killed_end_with_the_same_bits(incarnations: I
     check_equal(incarnations.run(recipe, tmp_path / "killed", **options), expected)
 
 
+@pytest.mark.thorough
 def test_R7_another_number_of_ranks_goes_on_and_is_told_to_be_inexact(
     incarnations: Incarnations, tmp_path: Path
 ) -> None:

@@ -122,6 +122,7 @@ async def test_a_process_that_is_killed_or_too_slow_is_gone_and_says_so(
     assert await pgrep.wait() == 1  # none
 
 
+@pytest.mark.thorough
 async def test_a_module_in_the_folder_of_the_manager_is_not_imported(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -130,6 +131,7 @@ async def test_a_module_in_the_folder_of_the_manager_is_not_imported(
     assert (await importance.compute(QUESTION))["trials"] == 0
 
 
+@pytest.mark.thorough
 def test_the_process_ends_with_its_parent_and_at_its_own_limit() -> None:
     program = [sys.executable, "-m", importance.MODULE, "--seconds"]
     orphan = subprocess.Popen([*program, "600", "--parent", "1"], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)

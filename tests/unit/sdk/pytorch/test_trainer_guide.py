@@ -64,6 +64,7 @@ def run_quick_start(folder: Path, sample: str) -> str:
     return done.stdout
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_quick_start_is_a_whole_script_and_does_nothing_when_it_is_run_again(
     elsewhere: Path, capsys: pytest.CaptureFixture[str]
