@@ -44,12 +44,18 @@ def by_experiment(at: Iterable[str]) -> dict[str, str]:
     return {place.replace(".", "-"): place for place in sorted(at)}
 
 
+def has_begun(ledger: Path) -> bool:
+    """Whether a job has written its first line."""
+    return ledger.exists() and ledger.stat().st_size > 0
+
+
 def wait_for_trials(built: House, experiment_id: str) -> None:
-    """Until two jobs run, as far as the manager knows."""
+    """Until two jobs run, as the manager knows and as their ledgers say."""
 
     def running() -> bool | None:
-        shown = built.ask(lambda client: client.experiment(experiment_id))
-        return True if shown["trial_counts"].get("RUNNING") == 2 else None
+        rows = built.ask(lambda client: list(client.trials(experiment_id)))
+        jobs = [f"{row['id']}.1" for row in rows if row["status"] == "RUNNING"]
+        return (len(jobs) == 2 and all(has_begun(built.ledgers / job) for job in jobs)) or None
 
     built.wait_for(running, "two running trials")
 

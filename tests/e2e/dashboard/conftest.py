@@ -10,9 +10,9 @@ from fakes.real_manager import RealManager
 SCREENS = [Screen("light", 1440), Screen("dark", 400)]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """A browser."""
+    """A browser of the module: as long as it is there, no other test of this process can run an event loop."""
     with browsing() as opened:
         yield opened
 

@@ -215,8 +215,8 @@ async def test_no_child_survives_the_kill_of_its_reaper_wherever_it_hides(
     elif first == "spawner":
         await kill_and_wait(survey()[reaper].parent)
     await kill_and_wait(reaper)
-    assert is_alive(*hidden)
-    if first == "keeper":
+    if first == "keeper":  # else the keeper may be faster than we are
+        assert is_alive(*hidden)
         await node.start()
     assert (await node.manager.end_of("T.1")).reason == EndReason.EXIT_UNKNOWN
     assert not is_alive(*hidden)

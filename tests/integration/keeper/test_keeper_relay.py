@@ -241,7 +241,10 @@ async def test_a_socket_that_cannot_be_made_is_told(tmp_path: Path) -> None:
 async def test_what_comes_after_the_request_ends_the_relay(tmp_path: Path) -> None:
     async with relay_to(echo, tmp_path, "pipes") as relay:
         relay.listening.stdin.write(b"what a shell prints")
-        await relay.running
+        with contextlib.suppress(
+            ConnectionEnded
+        ):  # where a session that waits for a connection is the first to end with it
+            await relay.running
         assert await relay.listening.wait() == 1
         assert b"more than its request" in relay.listening.stderr_tail
 
