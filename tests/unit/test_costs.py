@@ -35,7 +35,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> str:
         "-m",
         "pytest",
         "-p",
-        "no:kmock",
+        "xdist",
         "-p",
         "costs",
         "--costs",
@@ -44,7 +44,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> str:
         "-m",
         "not thorough",
     ]
-    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
+    environment = {**os.environ, "PYTHONPATH": str(TESTS), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True)
     return done.stdout
 
