@@ -35,14 +35,24 @@ from proctor.manager.process.server import HttpServer
 from proctor.manager.security import HostGuard, Tokens
 from proctor.manager.settings import METRICS_FILE, Home
 from proctor.manager.store.database import Database
-from proctor.manager.store.rows import ExperimentRow, MetricRow, TrialJobRow, TrialRow
+from proctor.manager.store.rows import (
+    ExperimentRow,
+    MetricRow,
+    SavedViewRow,
+    SchedulerTablesRow,
+    TrialJobRow,
+    TrialRow,
+    bind,
+)
 from proctor.manager.store.tables import events, experiments, metrics, trials
-from proctor.training_services.base import EndReason, TrialJobForm, TrialJobStatus
+from proctor.training_services.base import EndReason, SupportsLogs, TrialJobForm, TrialJobStatus
+from proctor.training_services.errors import ServiceUnavailable
 from proctor.training_services.in_memory.scripts import Script, Step, hang
 from proctor.training_services.in_memory.service import InMemoryPlatform, InMemoryTrainingService
 from proctor.training_services.keepers.hub import KeeperHub
 from proctor.training_services.nodes.pool import NodePool
 from proctor.training_services.registry import ServiceContext
+from proctor.trial_keeper.files.access import list_files, read_file
 
 TOKEN = "a-token-for-tests"
 NOW = 1_767_323_045.0  # 2026-01-02T03:04:05Z
@@ -59,17 +69,31 @@ CONFIG: Mapping[str, Any] = {
 T = TypeVar("T")
 
 
-class SlowService(InMemoryTrainingService):
-    """Its jobs may take long to stop."""
+class SlowService(InMemoryTrainingService, SupportsLogs):
+    """Its jobs may take long to stop, and their machine may be away; their files are on this one."""
 
     held: list[str] | None = None
     """The jobs that are to be stopped, while that takes long."""
+    away: Mapping[str, list[str]]
+    """Of the served manager."""
 
     async def cancel_trial_job(self, job_id: str, is_early_stopped: bool = False) -> None:
         if self.held is None:
             await super().cancel_trial_job(job_id, is_early_stopped)
         else:
             self.held.append(job_id)
+
+    async def list_job_files(self, form: TrialJobForm) -> list[tuple[str, int]]:
+        self._require_answer(form)
+        return [(file.path, file.size) for file in list_files(form.directory)]
+
+    async def read_job_file(self, form: TrialJobForm, path: str, offset: int, limit: int) -> bytes:
+        self._require_answer(form)
+        return read_file(form.directory, path, offset, limit)
+
+    def _require_answer(self, form: TrialJobForm) -> None:
+        if reasons := self.away.get(form.job_id):
+            raise ServiceUnavailable(reasons.pop(0))
 
 
 class ServedManager:
@@ -85,6 +109,9 @@ class ServedManager:
         """Called once after a request was answered, by (method, path): what happens next in the world."""
         self.before: dict[tuple[str, str], Callable[[Any], object]] = {}
         """Called once with the body of a request before it is answered, by (method, path)."""
+        self.away: dict[str, list[str]] = {}
+        """Why the next readings of a job's files are refused, by job: its machine is away."""
+        self.pool = NodePool()
         self._platforms: dict[str, InMemoryPlatform] = {}
         self._services: dict[str, SlowService] = {}
         self._ready = threading.Event()
@@ -133,27 +160,56 @@ class ServedManager:
         *,
         config: Mapping[str, Any] = {},
         trials: Sequence[Mapping[str, Any]] = (),
+        views: Sequence[SavedViewRow] = (),
+        tables: Sequence[Mapping[str, Any]] | None = None,
         **columns: Any,
     ) -> None:
         """An experiment as it was left: STOPPED, unless the columns say something else.
 
         :param trials: the columns of each of its trials, which have succeeded with one job unless they say something
-            else; `job` has columns of that, and `points` are what it has reported: (kind, value), or (kind, value,
+            else; `job` has columns of that, `earlier_jobs` those of each job before it, and `points` are what it has reported: (kind, value), or (kind, value,
             further columns).
+        :param tables: what its trial scheduler shows.
         """
-        self.call(self._add_experiment(experiment_id, {**CONFIG, **config}, trials, columns))
+        scheduler = None if tables is None else SchedulerTablesRow(experiment_id, [dict(each) for each in tables], NOW)
+        self.call(self._add_experiment(experiment_id, {**CONFIG, **config}, trials, views, scheduler, columns))
 
-    def stop_slowly(self, experiment_id: str = "e") -> None:
-        """Stop an experiment whose trials do not end before somebody has asked for it."""
+    def change_experiment(self, experiment_id: str = "e", **columns: Any) -> None:
+        """Change columns of an experiment behind the manager's back, and have its event sent."""
+        values = bind(ExperimentRow, columns)
+        self._change("experiments", experiment_id, values, events.EXPERIMENT_STATUS, experiment_id=experiment_id)
+
+    def change_trial(self, trial_id: str, **columns: Any) -> None:
+        """The same of a trial."""
+        owners = {"experiment_id": self.trial(trial_id).experiment_id, "trial_id": trial_id}
+        self._change("trials", trial_id, bind(TrialRow, columns), events.TRIAL_STATUS, **owners)
+
+    def write_file(self, trial_id: str, path: str, data: bytes, *, job: int = 1) -> Path:
+        """Add to a file of a trial's job, such as `stdout`; returns its path."""
+        trial = self.trial(trial_id)
+        folder = Path(self.experiment(trial.experiment_id).directory, "trials", f"{trial.sequence_id}-{trial_id}")
+        file = folder / "jobs" / str(job) / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("ab") as opened:
+            opened.write(data)
+        return file
+
+    def hold_stops(self, experiment_id: str = "e") -> Callable[[], None]:
+        """Have the trials of an experiment end only when what is returned is called, however much they are asked."""
         service = self._services[experiment_id]
         service.held = []
-        self.call(self.manager.stop_experiment(experiment_id))
 
         def end() -> None:
             held, service.held = service.held or [], None
             for job_id in held:
                 self.call(service.cancel_trial_job(job_id))
 
+        return end
+
+    def stop_slowly(self, experiment_id: str = "e") -> None:
+        """Stop an experiment whose trials do not end before somebody has asked for it."""
+        end = self.hold_stops(experiment_id)
+        self.call(self.manager.stop_experiment(experiment_id))
         self.on_ask["GET", f"/experiments/{experiment_id}"] = end
 
     def emit(self, kind: str, *, trial_id: str | None = None) -> None:
@@ -181,6 +237,15 @@ class ServedManager:
     def last_event(self) -> int:
         """The id of the newest event."""
         return self.read(events.last_id)
+
+    def _change(self, table: str, row_id: str, values: Mapping[str, Any], kind: str, **owners: str) -> None:
+        settings = ", ".join(f"{name} = :{name}" for name in values)
+
+        def write(connection: Any) -> None:
+            connection.execute(f"UPDATE {table} SET {settings} WHERE id = :id", {**values, "id": row_id})
+            events.append(connection, time=time.time(), kind=kind, data={}, **owners)
+
+        self.write(write)
 
     # What a test looks at
 
@@ -225,7 +290,6 @@ class ServedManager:
         home.prepare()
         (self.home / "token").write_text(TOKEN + "\n")
         (self.home / "token").chmod(0o600)
-        pool = NodePool()
         self.tokens = NamedTokens.read(home.named_tokens_file, time.time)
         with socket.create_server(("127.0.0.1", 0)) as listener:
             port = listener.getsockname()[1]
@@ -234,8 +298,8 @@ class ServedManager:
                 self.manager = Manager(
                     home=home,
                     control=control,
-                    pool=pool,
-                    hub=KeeperHub(pool),
+                    pool=self.pool,
+                    hub=KeeperHub(self.pool),
                     clock=SystemClock(),
                     open_dispatcher=lambda row, config: open_in_process,
                     create_service=self._create_service,
@@ -262,6 +326,7 @@ class ServedManager:
     def _create_service(self, platform: str, context: ServiceContext) -> InMemoryTrainingService:
         memory = self._platforms.setdefault(context.experiment_id, InMemoryPlatform(time.time))
         made = SlowService(self._play, platform=memory, now=time.time)
+        made.away = self.away
         self._services[context.experiment_id] = made
         return made
 
@@ -301,6 +366,8 @@ class ServedManager:
         experiment_id: str,
         config: Mapping[str, Any],
         trials: Sequence[Mapping[str, Any]],
+        views: Sequence[SavedViewRow],
+        scheduler: SchedulerTablesRow | None,
         columns: Mapping[str, Any],
     ) -> None:
         loaded = creation.check(dict(config), str(self.home.parent), self.home)
@@ -314,7 +381,9 @@ class ServedManager:
         async with await Database.open(str(folder / METRICS_FILE), "metrics") as database:
             reported = [metric for *_, points in made for metric in points]
             await database.write(lambda c: metrics.insert(c, reported, starts={}))
-        found = ImportedExperiment(row, [trial for trial, *_ in made], [job for _, job, _ in made], ())
+        found = ImportedExperiment(
+            row, [trial for trial, *_ in made], [job for _, jobs, _ in made for job in jobs], (), views, scheduler
+        )
         await self.manager.control.write(lambda c: found.insert(c, time=NOW))
         creation.finish_folder(folder)
         self.manager.feed.notify()
@@ -322,32 +391,27 @@ class ServedManager:
 
 def make_trial(
     experiment_id: str, number: int, columns: Mapping[str, Any]
-) -> tuple[TrialRow, TrialJobRow, list[MetricRow]]:
-    """A trial that was left, with its newest job and what it has reported."""
+) -> tuple[TrialRow, list[TrialJobRow], list[MetricRow]]:
+    """A trial that was left, with its newest jobs and what it has reported."""
     usual = {"id": f"t{number}", "status": "SUCCEEDED", "parameters": {"lr": 0.25, "layer": {"units": 8}}, "jobs": 1}
-    left = {**usual, "started_at": NOW, "ended_at": NOW, **columns}
+    left = {"sequence_id": number, **usual, "started_at": NOW, "ended_at": NOW, "created_at": NOW, **columns}
     points, of_job, status = left.pop("points", ()), left.pop("job", {}), TrialStatus(left.pop("status"))
+    of_earlier = left.pop("earlier_jobs", ())
     owner = {"experiment_id": experiment_id, "parameter_id": number, "parameters": left.pop("parameters")}
-    trial = TrialRow(**owner, sequence_id=number, status=status, created_at=NOW, **left)
-    job = TrialJobRow(
-        **owner,
-        id=f"{trial.id}.{trial.jobs}",
-        trial_id=trial.id,
-        number=trial.jobs,
-        token="t",
-        status=TrialJobStatus.ENDED if status.is_terminal else TrialJobStatus.RUNNING,
-        end_reason=EndReason.EXITED_OK if status.is_terminal else None,
-        submitted_at=NOW,
-        started_at=NOW,
-        ended_at=trial.ended_at,
-        **of_job,
-    )
+    trial = TrialRow(**owner, status=status, **left)
+    over: dict[str, Any] = {"status": TrialJobStatus.ENDED, "end_reason": EndReason.EXITED_OK}
+    running = {"status": TrialJobStatus.RUNNING}
+    owner |= {"trial_id": trial.id, "token": "t", "submitted_at": NOW, "started_at": NOW, "ended_at": trial.ended_at}
+    every = [*(over | each for each in of_earlier), {**(over if status.is_terminal else running), **of_job}]
+    numbers = range(trial.jobs - len(every) + 1, trial.jobs + 1)
+    jobs = [
+        TrialJobRow(**{**owner, **each}, id=f"{trial.id}.{job}", number=job)
+        for job, each in zip(numbers, every, strict=True)
+    ]
     reported: list[MetricRow] = []
     for index, (kind, value, *more) in enumerate(points):
         sequence = sum(before.kind == kind for before in reported)
-        fields = {"job": trial.jobs, "sequence": sequence, "step": None, **(more[0] if more else {})}
+        fields = {"job": trial.jobs, "sequence": sequence, "step": None, "member": 0, **(more[0] if more else {})}
         identifier = 1_000 * number + index + 1
-        reported.append(
-            MetricRow(identifier, trial.id, member=0, offset=0, kind=kind, value=None, data=value, **fields)
-        )
-    return trial, job, reported
+        reported.append(MetricRow(identifier, trial.id, offset=0, kind=kind, value=None, data=value, **fields))
+    return trial, jobs, reported

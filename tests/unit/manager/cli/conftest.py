@@ -30,9 +30,26 @@ def served(home: Path) -> Iterator[ServedManager]:
         yield manager
 
 
+@pytest.fixture(scope="module")
+def read_only(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedManager]:
+    """For tests that change nothing, or only experiments of their own."""
+    with ServedManager(tmp_path_factory.mktemp("read_only") / "home") as manager:
+        yield manager
+
+
 @pytest.fixture
 def invoke(home: Path, monkeypatch: pytest.MonkeyPatch) -> Invoke:
     """Runs `proctor --home HOME …`; the result has exit_code, stdout and stderr."""
+    return runner(home, monkeypatch)
+
+
+@pytest.fixture
+def read(read_only: ServedManager, monkeypatch: pytest.MonkeyPatch) -> Invoke:
+    """The same with the manager that is `read_only`."""
+    return runner(read_only.home, monkeypatch)
+
+
+def runner(home: Path, monkeypatch: pytest.MonkeyPatch) -> Invoke:
     for name in ("PROCTOR_URL", "PROCTOR_TOKEN", "PROCTOR_HOME"):
         monkeypatch.delenv(name, raising=False)
 

@@ -1,19 +1,18 @@
 """Every documented exit code, and that errors are sentences."""
 
-from functools import partial
-
 import pytest
-from fakes.rest import STATUS_AFTER, FakeRest
+from fakes.served_manager import ServedManager
 
 from proctor.manager.cli.commands import nodes
 from proctor.manager.cli.exits import ExitCode
+from proctor.manager.lifecycle.states import ExperimentStatus
 
 
-def test_a_read_that_works_ends_with_0(rest: FakeRest, invoke) -> None:
+def test_a_read_that_works_ends_with_0(served: ServedManager, invoke) -> None:
     assert invoke("nodes").exit_code == 0
 
 
-def test_an_error_that_nobody_expects_ends_with_1_and_one_line(invoke, rest: FakeRest, monkeypatch) -> None:
+def test_an_error_that_nobody_expects_ends_with_1_and_one_line(invoke, served: ServedManager, monkeypatch) -> None:
     def break_down(*_: object, **__: object) -> None:
         raise RuntimeError("the sky has fallen")
 
@@ -22,12 +21,15 @@ def test_an_error_that_nobody_expects_ends_with_1_and_one_line(invoke, rest: Fak
     assert result.exit_code == 1
     assert "RuntimeError: the sky has fallen" in result.stderr
     assert "Traceback" not in result.stderr
+    shown = invoke("--debug", "trial", "show", "nothing")
+    assert (shown.exit_code, "Traceback" in shown.stderr) == (3, True)
 
 
-def test_debug_shows_the_traceback(invoke, rest: FakeRest) -> None:
-    result = invoke("--debug", "trial", "show", "nothing")
-    assert result.exit_code == 3
-    assert "Traceback" in result.stderr
+@pytest.fixture(scope="module")
+def one(read_only: ServedManager) -> ServedManager:
+    """One experiment runs."""
+    read_only.add_experiment("a", status="RUNNING", trials=[{}])
+    return read_only
 
 
 @pytest.mark.parametrize(
@@ -57,80 +59,68 @@ def test_debug_shows_the_traceback(invoke, rest: FakeRest) -> None:
     ],
     ids=" ".join,
 )
-def test_wrong_input_ends_with_2_and_changes_nothing(rest: FakeRest, invoke, arguments: tuple[str, ...]) -> None:
-    rest.add_experiment("a")
-    result = invoke(*arguments)
+def test_wrong_input_ends_with_2_and_changes_nothing(one: ServedManager, read, arguments: tuple[str, ...]) -> None:
+    result = read(*arguments)
     assert result.exit_code == 2, result.stderr
     assert result.stderr
     assert not result.stdout
-    assert not rest.requests("POST") + rest.requests("PATCH") + rest.requests("DELETE")
+    assert not one.requests("POST") + one.requests("PATCH") + one.requests("DELETE")
 
 
 def test_a_misspelt_command_is_told_the_nearest_one(invoke) -> None:
     assert "Did you mean 'trial'?" in invoke("trail").stderr
 
 
-@pytest.mark.parametrize(
-    "arguments", [("experiment", "show", "nothing"), ("trial", "show", "nothing"), ("stop",), ("algo", "show", "x")]
-)
-def test_what_is_not_there_ends_with_3(rest: FakeRest, invoke, arguments: tuple[str, ...]) -> None:
-    result = invoke(*arguments)
-    assert result.exit_code == 3
-    assert result.stderr.startswith("Error: ")
+def test_what_is_not_there_ends_with_3(served: ServedManager, invoke) -> None:
+    for arguments in ("experiment show nothing", "trial show nothing", "stop", "algo show x"):
+        result = invoke(*arguments.split())
+        assert result.exit_code == 3
+        assert result.stderr.startswith("Error: ")
 
 
-def test_a_wrong_token_ends_with_4(rest: FakeRest, invoke, home) -> None:
+def test_a_wrong_token_ends_with_4(served: ServedManager, invoke, home) -> None:
     (home / "token").write_text("another")
     assert invoke("experiment", "list").exit_code == 4
 
 
-def test_a_conflict_ends_with_5(rest: FakeRest, invoke) -> None:
-    rest.add_experiment("a")
+def test_a_conflict_ends_with_5(served: ServedManager, invoke) -> None:
+    served.add_experiment("a", status="RUNNING")
     result = invoke("experiment", "delete", "a", "--yes")
     assert result.exit_code == 5
-    assert result.stderr == "Error: experiment a is running; stop it before you delete it\n"
+    assert result.stderr == "Error: experiment a is RUNNING; stop it before you delete it\n"
 
 
 def test_no_manager_ends_with_6(invoke) -> None:
     result = invoke("experiment", "list")
     assert result.exit_code == 6
     assert "proctor manager start" in result.stderr
-
-
-def test_a_manager_that_has_gone_ends_with_6(rest: FakeRest, invoke) -> None:
     result = invoke("--url", "http://127.0.0.1:1", "nodes")
     assert result.exit_code == 6
     assert "no manager answers at http://127.0.0.1:1" in result.stderr
 
 
-def test_the_home_token_is_not_shown_to_another_manager(rest: FakeRest, invoke, home) -> None:
+def test_the_home_token_is_not_shown_to_another_manager(served: ServedManager, invoke, home) -> None:
     (home / "manager.json").unlink()
-    assert invoke("--url", rest.url, "nodes").exit_code == 4
+    assert invoke("--url", served.url, "nodes").exit_code == 4
 
 
-@pytest.mark.parametrize(
-    ("status", "code"),
-    [
-        ("DONE", ExitCode.OK),
-        ("ERROR", ExitCode.EXPERIMENT_FAILED),
-        ("STOPPED", ExitCode.CANCELLED),
-    ],
-)
-def test_waiting_ends_as_the_experiment_does(rest: FakeRest, invoke, status: str, code: ExitCode) -> None:
-    rest.add_experiment("a")
-    rest.add_trial("a", "t0")
-    rest.on_ask["GET", "/experiments/a"] = lambda: rest.set_status("a", status)
-    assert invoke("experiment", "wait", "a").exit_code == code
+def test_waiting_ends_as_the_experiment_does(served: ServedManager, invoke) -> None:
+    codes = {"DONE": ExitCode.OK, "ERROR": ExitCode.EXPERIMENT_FAILED, "STOPPED": ExitCode.CANCELLED}
+    for status, code in codes.items():
+        served.add_experiment(status, status="RUNNING", trials=[{"id": f"of-{status}", "final_value": 0.5}])
+        served.on_ask["GET", f"/experiments/{status}"] = lambda name=status: served.change_experiment(
+            name, status=ExperimentStatus(name)
+        )
+        assert invoke("experiment", "wait", status).exit_code == code
 
 
-def test_waiting_for_an_experiment_without_one_good_trial_ends_with_100(rest: FakeRest, invoke) -> None:
-    rest.add_experiment("a", status="DONE")
-    rest.add_trial("a", "t0", status="FAILED", final_value=None)
+def test_waiting_for_an_experiment_without_one_good_trial_ends_with_100(served: ServedManager, invoke) -> None:
+    served.add_experiment("a", status="DONE", trials=[{"status": "FAILED"}])
     assert invoke("experiment", "wait", "a").exit_code == 100
 
 
-def test_waiting_too_long_ends_with_101(rest: FakeRest, invoke) -> None:
-    rest.add_experiment("a")
+def test_waiting_too_long_ends_with_101(served: ServedManager, invoke) -> None:
+    served.add_experiment("a", status="RUNNING")
     result = invoke("experiment", "wait", "a", "--timeout", "0.001s")
     assert result.exit_code == 101
     assert result.stderr.endswith("Experiment a is still RUNNING after 0.001s.\n")
@@ -138,42 +128,43 @@ def test_waiting_too_long_ends_with_101(rest: FakeRest, invoke) -> None:
 
 
 @pytest.fixture
-def stopping(rest: FakeRest, monkeypatch) -> FakeRest:
-    """Experiments are STOPPING first when they are stopped."""
-    monkeypatch.setitem(STATUS_AFTER, "stop", "STOPPING")
-    rest.add_experiment("a", reason="waiting for 2 trials to save")
-    rest.add_experiment("b")
-    return rest
+def stopping(served: ServedManager) -> ServedManager:
+    """Each experiment has a trial, and is STOPPING until `on_ask` says otherwise."""
+    for name in ("a", "b"):
+        served.create(name)
+        served.until(lambda name=name: served.read(lambda c: c.execute(RUNNING_JOBS, (name,)).fetchone()))
+    return served
+
+
+RUNNING_JOBS = "SELECT id FROM trial_jobs WHERE experiment_id = ? AND status = 'RUNNING'"
 
 
 @pytest.mark.parametrize(("words", "stopped"), [(("stop", "a"), ["a"]), (("stop", "--all"), ["a", "b"])])
-def test_stop_waits_until_it_is_stopped(stopping: FakeRest, invoke, words: tuple[str, ...], stopped: list[str]) -> None:
-    for name in stopped:
-        stopping.on_ask["GET", f"/experiments/{name}"] = partial(end_stopping, stopping, name)
+def test_stop_waits_until_it_is_stopped(
+    stopping: ServedManager, invoke, words: tuple[str, ...], stopped: list[str]
+) -> None:
+    ends = {("GET", f"/experiments/{name}"): stopping.hold_stops(name) for name in stopped}
+    path = "/stop-all" if "--all" in words else "/experiments/a/stop"  # the command looks before it asks for the stop
+    stopping.on_ask["POST", path] = lambda: stopping.on_ask.update(ends)
     result = invoke(*words, "--wait")
     assert result.exit_code == 0, result.stderr
-    assert "Experiment a is STOPPING: waiting for 2 trials to save.\n" in result.stderr
+    assert "Experiment a is STOPPING: waits for 1 trial on node memory.\n" in result.stderr
     for name in stopped:
-        assert f"Experiment {name} is STOPPED.\n" in result.stderr
+        assert f"Experiment {name} is STOPPED: stopped by the user.\n" in result.stderr
 
 
-def end_stopping(rest: FakeRest, name: str) -> None:
-    """When it was looked at while it is STOPPING; the command looks once before it asks for the stop."""
-    if rest.experiments[name]["status"] == "STOPPING":
-        rest.set_status(name, "STOPPED", reason="")
-    else:
-        rest.on_ask["GET", f"/experiments/{name}"] = partial(end_stopping, rest, name)
-
-
-def test_stop_says_what_was_not_stopped_in_time(stopping: FakeRest, invoke) -> None:
+def test_stop_says_what_was_not_stopped_in_time(stopping: ServedManager, invoke) -> None:
+    stopping.hold_stops("a")
     result = invoke("stop", "a", "--wait", "--timeout", "0.001s")
     assert result.exit_code == 101
     assert result.stderr.endswith("Error: not stopped in time: a\n")
     assert invoke("stop", "a", "--timeout", "soon").exit_code == 2
 
 
-def test_waiting_for_a_stop_ends_when_the_experiment_is_resumed(stopping: FakeRest, invoke, monkeypatch) -> None:
-    monkeypatch.setitem(STATUS_AFTER, "stop", "RUNNING")
+def test_waiting_for_a_stop_ends_when_the_experiment_is_resumed(stopping: ServedManager, invoke) -> None:
+    stopping.hold_stops("a")
+    status = ExperimentStatus.RUNNING
+    stopping.on_ask["POST", "/experiments/a/stop"] = lambda: stopping.change_experiment("a", status=status)
     result = invoke("stop", "a", "--wait")
     assert result.exit_code == 5
     assert "experiment a was resumed meanwhile" in result.stderr

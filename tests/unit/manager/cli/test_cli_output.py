@@ -4,14 +4,18 @@ import csv
 import io
 import json
 import time
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from fakes.rest import FakeRest
+from fakes.served_manager import ServedManager
 from ruamel.yaml import YAML
 
 from proctor.manager.api.json_types import rfc3339, utc
 from proctor.manager.cli import columns
+from proctor.sdk.client import Client
 from proctor.sdk.json_input import LATEST_TIME
+from proctor.training_services.base import EndReason
 
 
 @pytest.mark.parametrize("zone", ["Asia/Tokyo", "Pacific/Kiritimati", "Etc/GMT-14", "Etc/GMT+12", "UTC"])
@@ -28,76 +32,84 @@ def test_every_time_that_a_manager_sends_can_be_shown_in_every_time_zone(
         time.tzset()
 
 
+@pytest.fixture(scope="module")
+def seven(read_only: ServedManager) -> ServedManager:
+    trials = [{"id": f"trial{number}", "final_value": float(number)} for number in range(7)]
+    read_only.add_experiment("seven", trials=trials)
+    return read_only
+
+
 @pytest.fixture
-def seven(rest: FakeRest) -> FakeRest:
-    rest.add_experiment("e")
-    for number in range(7):
-        rest.add_trial("e", f"trial{number}")
-    return rest
+def sent(seven: ServedManager) -> Iterator[list[dict[str, Any]]]:
+    """The resources of the seven trials."""
+    with Client(home=seven.home) as client:
+        yield list(client.trials("seven"))
 
 
-def test_json_is_exactly_what_the_manager_sent_of_all_pages(seven: FakeRest, invoke) -> None:
-    result = invoke("trial", "ls", "-o", "json")
-    assert json.loads(result.stdout) == list(seven.trials.values())
+def test_json_is_exactly_what_the_manager_sent_of_all_pages(
+    sent, read, seven: ServedManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(Client.trials.__kwdefaults__, "page_size", 3)
+    seven.asked.clear()
+    result = read("trial", "ls", "seven", "-o", "json")
+    assert seven.requests("GET").count(("/experiments/seven/trials", None)) == 3
+    assert json.loads(result.stdout) == sent
     assert not result.stderr
 
 
-def test_one_object_in_json_is_the_object(seven: FakeRest, invoke) -> None:
-    assert json.loads(invoke("experiment", "show", "-o", "json").stdout) == seven.experiments["e"]
+def test_one_object_in_json_is_the_object(seven: ServedManager, read) -> None:
+    with Client(home=seven.home) as client:
+        assert json.loads(read("experiment", "show", "seven", "-o", "json").stdout) == client.experiment("seven")
 
 
-def test_yaml_says_the_same_as_json(seven: FakeRest, invoke) -> None:
-    assert YAML(typ="safe").load(invoke("trial", "ls", "-o", "yaml").stdout) == list(seven.trials.values())
+def test_yaml_says_the_same_as_json(sent, read) -> None:
+    assert YAML(typ="safe").load(read("trial", "ls", "seven", "-o", "yaml").stdout) == sent
 
 
-def test_csv_has_a_column_for_every_nested_field(seven: FakeRest, invoke) -> None:
-    rows = list(csv.DictReader(io.StringIO(invoke("trial", "ls", "-o", "csv").stdout)))
+def test_csv_has_a_column_for_every_nested_field(seven: ServedManager, read) -> None:
+    rows = list(csv.DictReader(io.StringIO(read("trial", "ls", "seven", "-o", "csv").stdout)))
     assert len(rows) == 7
     assert rows[3]["parameters.layer.units"] == "8"
     assert rows[3]["final_value"] == "3.0"
 
 
-def test_a_table_into_a_file_is_plain_and_not_cut(rest: FakeRest, invoke) -> None:
-    rest.add_experiment("e", reason="long " * 60)
+def test_a_table_into_a_file_is_plain_and_not_cut(served: ServedManager, invoke) -> None:
+    empty = invoke("experiment", "list")
+    assert not empty.stdout
+    assert "no experiments" in empty.stderr
+    assert invoke("experiment", "list", "-o", "json").stdout == "[]\n"
+    served.add_experiment(reason="long " * 60)
     output = invoke("experiment", "list").stdout
     assert "\x1b" not in output
     assert "long " * 59 in output
 
 
-def test_what_is_empty_is_said_on_stderr(rest: FakeRest, invoke) -> None:
-    result = invoke("experiment", "list")
-    assert not result.stdout
-    assert "no experiments" in result.stderr
-    assert invoke("experiment", "list", "-o", "json").stdout == "[]\n"
-
-
-def test_the_same_fields_have_values_that_are_no_numbers(rest: FakeRest, invoke) -> None:
-    rest.add_experiment("e")
-    rest.add_trial("e", "t", final_value=float("nan"))
-    rest.add_trial("e", "u", final_value=None, latest_value=float("inf"), status="RUNNING")
-    output = invoke("trial", "ls").stdout
+def test_the_same_fields_have_values_that_are_no_numbers(read_only: ServedManager, read) -> None:
+    trials = [
+        {"id": "n0", "final_data": "NaN"},
+        {"id": "n1", "latest_value": float("inf"), "status": "RUNNING"},
+    ]
+    read_only.add_experiment("no-numbers", trials=trials)
+    output = read("trial", "ls", "no-numbers").stdout
     assert " NaN " in output
     assert "~Infinity" in output
 
 
 @pytest.mark.parametrize(
-    ("arguments", "names"),
+    ("arguments", "numbers"),
     [
-        ((), ["t0", "t1", "t2", "t3", "t4"]),
-        (("--head", "2"), ["t4", "t3"]),
-        (("--tail", "2"), ["t1", "t0"]),
-        (("--sort", "sequence_id", "--tail", "2"), ["t3", "t4"]),
-        (("--sort", "-sequence_id", "--head", "1"), ["t4"]),
-        (("--sort", "value"), ["t0", "t1", "t2", "t3", "t4"]),
-        (("--status", "failed"), []),
+        ((), "0123456"),
+        (("--head", "2"), "65"),
+        (("--tail", "2"), "10"),
+        (("--sort", "sequence_id", "--tail", "2"), "56"),
+        (("--sort", "-sequence_id", "--head", "1"), "6"),
+        (("--sort", "value"), "0123456"),
+        (("--status", "failed"), ""),
     ],
 )
-def test_trials_are_listed_in_the_order_asked_for(rest: FakeRest, invoke, arguments, names: list[str]) -> None:
-    rest.add_experiment("e")
-    for number in range(5):
-        rest.add_trial("e", f"t{number}")
-    rows = json.loads(invoke("trial", "ls", *arguments, "-o", "json").stdout)
-    assert [row["id"] for row in rows] == names
+def test_trials_are_listed_in_the_order_asked_for(seven: ServedManager, read, arguments, numbers: str) -> None:
+    rows = json.loads(read("trial", "ls", "seven", *arguments, "-o", "json").stdout)
+    assert [row["id"] for row in rows] == [f"trial{number}" for number in numbers]
 
 
 @pytest.mark.parametrize(
@@ -155,40 +167,34 @@ def test_the_time_that_remains_follows_from_the_trials_that_have_ended(changes, 
     assert columns.remaining({**experiment, "max_experiment_duration_seconds": None, **changes}, 30.0) == seconds
 
 
-def test_wide_characters_do_not_shift_the_columns_of_a_file(rest: FakeRest, invoke) -> None:
-    rest.add_experiment("a", name="数字")
-    rest.add_experiment("b", name="digits!")
+def test_wide_characters_do_not_shift_the_columns_of_a_file(served: ServedManager, invoke) -> None:
+    served.add_experiment("a", name="数字", created_at=1.0)
+    served.add_experiment("b", name="digits!", created_at=2.0)
     lines = invoke("experiment", "list").stdout.splitlines()
-    assert {line.index("STATUS") for line in lines[:1]} == {lines[1].index("RUNNING")}
-    assert lines[2].index("RUNNING") == lines[1].index("RUNNING") - 2  # each of the two is as wide as two
+    assert lines[0].index("STATUS") == lines[1].index("STOPPED")
+    assert lines[2].index("STOPPED") == lines[1].index("STOPPED") - 2  # each of the two is as wide as two
 
 
-def test_a_job_that_was_killed_shows_its_signal(rest: FakeRest, invoke) -> None:
-    rest.add_experiment("e")
-    rest.add_trial("e", "t")
-    job = dict.fromkeys(("node_id", "started_at", "ended_at", "exit_code"))
-    rest.jobs["t"] = [
-        {**job, "id": "t.1", "status": "ENDED", "end_reason": "SIGNALED", "signal": 9, "detail": "killed from outside"}
-    ]
-    line = invoke("trial", "show", "t").stdout.splitlines()[-1]
-    assert line.split() == ["t.1", "ENDED", "SIGNALED", "signal", "9", "-", "-", "-", "killed", "from", "outside"]
+def test_the_jobs_of_a_trial_are_shown_with_their_ends_and_where_they_begin(read_only: ServedManager, read) -> None:
+    killed = {"end_reason": EndReason.SIGNALED, "signal": 9, "detail": "killed from outside"}
+    begun = {"start_reason": "from checkpoint 3 of job 1"}
+    trials = [{"id": "killed", "job": killed}, {"id": "again", "status": "RUNNING", "jobs": 2, "job": begun}]
+    read_only.add_experiment("jobs", trials=trials)
+    line = read("trial", "show", "killed").stdout.splitlines()[-1].split()
+    assert line[:5] == ["killed.1", "ENDED", "SIGNALED", "signal", "9"]
+    assert line[-3:] == ["killed", "from", "outside"]
+    assert begun["start_reason"] in " ".join(read("trial", "show", "again").stdout.split())
 
 
-def test_a_second_attempt_shows_where_it_begins(rest: FakeRest, invoke) -> None:
-    rest.add_experiment("e")
-    rest.add_trial("e", "t")
-    job = dict.fromkeys(("node_id", "started_at", "ended_at", "exit_code", "end_reason", "signal"))
-    reason = "from checkpoint 3 of job 1"
-    rest.jobs["t"] = [{**job, "id": "t.2", "status": "RUNNING", "detail": "", "start_reason": reason}]
-    assert reason in " ".join(invoke("trial", "show", "t").stdout.split())
-
-
-def test_an_experiment_in_which_nothing_has_succeeded_stands_out_in_the_list(rest: FakeRest, invoke) -> None:
-    failure = "none of 12 trials has succeeded; 9 of 12 ended with: exit code 1"
+def test_an_experiment_in_which_nothing_has_succeeded_stands_out_in_the_list(served: ServedManager, invoke) -> None:
     fields = {"status": "DONE", "max_trial_number": 12, "reason": "maxTrialNumber 12 is reached"}
-    rest.add_experiment("e", trial_counts={"FAILED": 12}, failure=failure, **fields)
-    rest.add_experiment("c", trial_counts={"USER_CANCELED": 12}, failure="none of 12", **fields)
-    rest.add_experiment("f", trial_counts={"SUCCEEDED": 12}, **fields)
+    failed = {"status": "FAILED", "reason": "exit code 1"}
+    trials = {"e": [failed] * 9 + [{**failed, "reason": "killed"}] * 3, "c": [{"status": "USER_CANCELED"}] * 12}
+    trials["f"] = [{"final_value": 1.0}] * 12
+    for name, made in trials.items():
+        numbered = [{**trial, "id": f"{name}{number}"} for number, trial in enumerate(made)]
+        served.add_experiment(name, trials=numbered, **fields)
+    failure = "none of 12 trials has succeeded; 9 of 12 ended with: exit code 1"
     lines = {line.split()[0]: line for line in invoke("experiment", "list").stdout.splitlines()}
     assert "12/12 failed" in lines["e"]
     assert f"{failure}; maxTrialNumber 12 is reached" in lines["e"]
@@ -198,11 +204,9 @@ def test_an_experiment_in_which_nothing_has_succeeded_stands_out_in_the_list(res
     assert failure in invoke("experiment", "status", "e").stdout
 
 
-def test_a_trial_is_shown_with_the_reports_that_are_lost(rest: FakeRest, invoke) -> None:
-    rest.add_experiment("e")
-    rest.add_trial("e", "t", jobs=1)
-    row = {"job": 1, "kind": "lost", "value": None, "data": "the trial cut its journal back"}
-    rest.metrics["t"] = [row, {**row, "value": 7.0, "data": 7.0}, {**row, "kind": "final", "value": 1.0}]
-    lines = invoke("trial", "show", "t").stdout.splitlines()
+def test_a_trial_is_shown_with_the_reports_that_are_lost(read_only: ServedManager, read) -> None:
+    points = [("lost", "the trial cut its journal back"), ("lost", 7.0), ("final", 1.0)]
+    read_only.add_experiment("lost", trials=[{"id": "lost", "points": points}])
+    lines = read("trial", "show", "lost").stdout.splitlines()
     assert "job 1: the trial cut its journal back" in lines
     assert "job 1: 7 reports lost: the trial's disk was full" in lines
