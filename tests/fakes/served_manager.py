@@ -44,7 +44,7 @@ from proctor.manager.store.rows import (
     TrialRow,
     bind,
 )
-from proctor.manager.store.tables import events, experiments, metrics, trials
+from proctor.manager.store.tables import events, experiments, jobs, metrics, trials
 from proctor.training_services.base import EndReason, SupportsLogs, TrialJobForm, TrialJobStatus
 from proctor.training_services.errors import ServiceUnavailable
 from proctor.training_services.in_memory.scripts import Script, Step, hang
@@ -167,8 +167,8 @@ class ServedManager:
         """An experiment as it was left: STOPPED, unless the columns say something else.
 
         :param trials: the columns of each of its trials, which have succeeded with one job unless they say something
-            else; `job` has columns of that, `earlier_jobs` those of each job before it, and `points` are what it has reported: (kind, value), or (kind, value,
-            further columns).
+            else; `job` has columns of that, `earlier_jobs` those of each job before it, and `points` are what it has
+            reported: (kind, value), or (kind, value, further columns).
         :param tables: what its trial scheduler shows.
         """
         scheduler = None if tables is None else SchedulerTablesRow(experiment_id, [dict(each) for each in tables], NOW)
@@ -183,6 +183,14 @@ class ServedManager:
         """The same of a trial."""
         owners = {"experiment_id": self.trial(trial_id).experiment_id, "trial_id": trial_id}
         self._change("trials", trial_id, bind(TrialRow, columns), events.TRIAL_STATUS, **owners)
+
+    def add_job(self, trial_id: str) -> None:
+        """Have a trial tried again: another job of it runs."""
+        trial = self.trial(trial_id)
+        number = trial.jobs + 1
+        job = self.read(lambda c: jobs.get(c, f"{trial_id}.{trial.jobs}"))
+        self.write(lambda c: jobs.insert(c, replace(job, id=f"{trial_id}.{number}", number=number)))
+        self.change_trial(trial_id, jobs=number)
 
     def write_file(self, trial_id: str, path: str, data: bytes, *, job: int = 1) -> Path:
         """Add to a file of a trial's job, such as `stdout`; returns its path."""
@@ -382,7 +390,12 @@ class ServedManager:
             reported = [metric for *_, points in made for metric in points]
             await database.write(lambda c: metrics.insert(c, reported, starts={}))
         found = ImportedExperiment(
-            row, [trial for trial, *_ in made], [job for _, jobs, _ in made for job in jobs], (), views, scheduler
+            row,
+            [trial for trial, *_ in made],
+            [job for _, attempts, _ in made for job in attempts],
+            (),
+            views,
+            scheduler,
         )
         await self.manager.control.write(lambda c: found.insert(c, time=NOW))
         creation.finish_folder(folder)
@@ -404,7 +417,7 @@ def make_trial(
     owner |= {"trial_id": trial.id, "token": "t", "submitted_at": NOW, "started_at": NOW, "ended_at": trial.ended_at}
     every = [*(over | each for each in of_earlier), {**(over if status.is_terminal else running), **of_job}]
     numbers = range(trial.jobs - len(every) + 1, trial.jobs + 1)
-    jobs = [
+    attempts = [
         TrialJobRow(**{**owner, **each}, id=f"{trial.id}.{job}", number=job)
         for job, each in zip(numbers, every, strict=True)
     ]
@@ -414,4 +427,4 @@ def make_trial(
         fields = {"job": trial.jobs, "sequence": sequence, "step": None, "member": 0, **(more[0] if more else {})}
         identifier = 1_000 * number + index + 1
         reported.append(MetricRow(identifier, trial.id, offset=0, kind=kind, value=None, data=value, **fields))
-    return trial, jobs, reported
+    return trial, attempts, reported

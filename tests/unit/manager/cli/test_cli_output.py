@@ -13,6 +13,7 @@ from ruamel.yaml import YAML
 
 from proctor.manager.api.json_types import rfc3339, utc
 from proctor.manager.cli import columns
+from proctor.manager.cli.commands.trial import Selection
 from proctor.sdk.client import Client
 from proctor.sdk.json_input import LATEST_TIME
 from proctor.training_services.base import EndReason
@@ -49,7 +50,7 @@ def sent(seven: ServedManager) -> Iterator[list[dict[str, Any]]]:
 def test_json_is_exactly_what_the_manager_sent_of_all_pages(
     sent, read, seven: ServedManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(Client.trials.__kwdefaults__, "page_size", 3)
+    monkeypatch.setitem(Selection._read.__kwdefaults__, "page_size", 3)
     seven.asked.clear()
     result = read("trial", "ls", "seven", "-o", "json")
     assert seven.requests("GET").count(("/experiments/seven/trials", None)) == 3
