@@ -34,6 +34,8 @@ class FakeProvider(NodeProvider):
         self.ended_collections: list[str] = []
         self.verdicts: dict[str, CheckVerdict] = {}
         """By host: what its last step finds."""
+        self.steps: dict[str, Sequence[CheckStep]] = {}
+        """By host: all its steps, in place of the usual one."""
 
     def add(self, node_id: str, address: str) -> None:
         """A node of this provider."""
@@ -97,4 +99,6 @@ class FakeProvider(NodeProvider):
     ) -> Sequence[CheckStep]:
         self.asked.append((verb, settings, secrets))
         hosts = [str(machine["host"]) for machine in settings["machine_list"]]
-        return [CheckStep(host, name, self.verdicts.get(host, CheckVerdict.OK), f"{verb} of {host}") for host in hosts]
+        usual = {host: self.verdicts.get(host, CheckVerdict.OK) for host in hosts}
+        found = (self.steps.get(host) or [CheckStep(host, name, usual[host], f"{verb} of {host}")] for host in hosts)
+        return [step for steps in found for step in steps]

@@ -13,9 +13,10 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 from fakes.built_routes import build_once
+from fakes.node_provider import FakeProvider
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from proctor.manager.api.application import Application
@@ -50,7 +51,8 @@ from proctor.training_services.errors import ServiceUnavailable
 from proctor.training_services.in_memory.scripts import Script, Step, hang
 from proctor.training_services.in_memory.service import InMemoryPlatform, InMemoryTrainingService
 from proctor.training_services.keepers.hub import KeeperHub
-from proctor.training_services.nodes.pool import NodePool
+from proctor.training_services.nodes.pool import NodePool, NodeStatus
+from proctor.training_services.providers import ProviderContext, Providers
 from proctor.training_services.registry import ServiceContext
 from proctor.trial_keeper.files.access import list_files, read_file
 
@@ -105,6 +107,8 @@ class ServedManager:
         """What the jobs that start from now on do."""
         self.asked: list[tuple[str, str, Any]] = []
         """Every request: its method, its path without the API's prefix, and its body."""
+        self.sent_bytes = 0
+        """Of the bodies of all answers."""
         self.on_ask: dict[tuple[str, str], Callable[[], object]] = {}
         """Called once after a request was answered, by (method, path): what happens next in the world."""
         self.before: dict[tuple[str, str], Callable[[Any], object]] = {}
@@ -220,6 +224,34 @@ class ServedManager:
         self.call(self.manager.stop_experiment(experiment_id))
         self.on_ask["GET", f"/experiments/{experiment_id}"] = end
 
+    def add_node(self, node_id: str, kind: str = "remote", *, address: str = "", **fields: Any) -> None:
+        """A machine whose keeper answers, unless the fields of its `Node` say something else."""
+
+        async def add() -> None:
+            if kind == "remote":
+                self.remote.add(node_id, address)
+            else:
+                self.pool.add(node_id, kind)
+
+        self.call(add())
+        self.set_node(node_id, **{"status": NodeStatus.CONNECTED, "seen_at": NOW, **fields})
+
+    def set_node(self, node_id: str, **fields: Any) -> None:
+        """Move a machine on."""
+
+        async def change() -> None:
+            self.pool._replace(replace(self.pool.node(node_id), **fields))
+
+        self.call(change())
+
+    def write_reports(self, work: Callable[[Any], object], experiment_id: str = "e") -> None:
+        """Change what the trials of an experiment have reported."""
+
+        async def carry_out() -> None:
+            await (await self.manager.metrics(experiment_id)).write(work)
+
+        self.call(carry_out())
+
     def emit(self, kind: str, *, trial_id: str | None = None) -> None:
         """A change, to every stream."""
         self.write(lambda c: events.append(c, time=time.time(), kind=kind, data={}, trial_id=trial_id))
@@ -260,6 +292,10 @@ class ServedManager:
     def requests(self, method: str) -> list[tuple[str, Any]]:
         """Paths and bodies of what was asked with a method."""
         return [(path, body) for asked, path, body in self.asked if asked == method]
+
+    def read_handover(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """What a request hands over in a file. For `before`: the manager removes the file."""
+        return cast(dict[str, Any], json.loads((self.home / "incoming" / body["handover"]).read_text()))
 
     def experiment(self, experiment_id: str = "e") -> ExperimentRow:
         """The row of an experiment."""
@@ -303,14 +339,19 @@ class ServedManager:
             port = listener.getsockname()[1]
             self.url = f"http://127.0.0.1:{port}"
             async with await Database.open(str(home.control_database), "control") as control:
+                hub = KeeperHub(self.pool)
+                around = ProviderContext("m1", home.path / "nodes", home.path / "socket", self.pool, hub)
+                providers = Providers(around, {"remote": FakeProvider})
+                self.remote = cast(FakeProvider, providers.get("remote"))
                 self.manager = Manager(
                     home=home,
                     control=control,
                     pool=self.pool,
-                    hub=KeeperHub(self.pool),
+                    hub=hub,
                     clock=SystemClock(),
                     open_dispatcher=lambda row, config: open_in_process,
                     create_service=self._create_service,
+                    providers=providers,
                 )
                 context = ApiContext(self.manager, home, self.tokens, self.url, NOW, self._stop.set)
                 guard = Guard(
@@ -363,7 +404,11 @@ class ServedManager:
             async def replay() -> Message:
                 return given.pop() if given else await receive()
 
-            await app(scope, replay, send)
+            async def count(message: Message) -> None:
+                self.sent_bytes += len(message.get("body", b""))
+                await send(message)
+
+            await app(scope, replay, count)
             if (then := self.on_ask.pop(asked, None)) is not None:
                 await asyncio.to_thread(then)
 

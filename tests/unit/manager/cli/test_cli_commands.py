@@ -4,179 +4,272 @@ import csv
 import io
 import json
 import re
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from importlib.metadata import version
+from itertools import product
 from pathlib import Path
+from string import ascii_lowercase
 from typing import Any
 
 import pytest
-from fakes.rest import FakeRest
+from fakes.served_manager import NOW, ServedManager
 
+from proctor.manager.api.routes import failures
 from proctor.manager.config.loading import load_experiment, load_experiment_mapping
+from proctor.manager.engine import importance
+from proctor.manager.lifecycle.states import TrialStatus
+from proctor.manager.lifecycle.trial import DecisionKind
 from proctor.manager.process.instance import ManagerAddress, write_address
 from proctor.manager.settings import Home
+from proctor.manager.store.rows import CheckpointRow, DecisionRow
+from proctor.manager.store.tables import dispatcher_inputs, experiments
 from proctor.sdk.client import Client, result_calls
 from proctor.sdk.client.experiment import Experiment
+from proctor.training_services.base import EndReason, TrialJobForm
+from proctor.training_services.in_memory.scripts import Raw, ScriptedExit
+from proctor.training_services.nodes.pool import NodeStatus
+from proctor.trial_keeper.protocol import Device, Lease
+
+OWN_TUNER = """
+from proctor.sdk.tuner import Tuner
+
+class Anything(Tuner):
+    def generate_parameters(self, parameter_id, **_):
+        return {"lr": 0.5}
+
+    def update_search_space(self, search_space):
+        pass
+
+    def import_data(self, data):
+        pass
+
+    def receive_trial_result(self, *_, **__):
+        pass
+"""
+TRIALS: tuple[Mapping[str, Any], ...] = ({"id": "t0", "status": "RUNNING"}, {"id": "t1", "final_value": 0.5})
+
+CHECKPOINT = b'{"kind":"checkpoint","path":"output/checkpoints/1","step":1,"time":1.0}\n'
 
 
 @pytest.fixture
-def running(rest: FakeRest) -> FakeRest:
-    rest.add_experiment("e")
-    rest.add_trial("e", "t0", status="RUNNING", final_value=None)
-    rest.add_trial("e", "t1", final_value=0.5)
-    return rest
+def running(served: ServedManager) -> ServedManager:
+    """An experiment as it was left while it ran: nothing of it changes by itself."""
+    served.add_experiment(status="RUNNING", trials=TRIALS)
+    return served
 
 
-@pytest.mark.parametrize(
-    ("arguments", "changes", "said"),
-    [
-        (("concurrency", "-v", "5"), {"trial_concurrency": 5}, "Concurrency of e is now 5 (was 2)."),
-        (("trialnum", "-v", "99"), {"max_trial_number": 99}, "Trial limit of e is now 99 (was 30)."),
-        (("trialnum", "--value", "none"), {"max_trial_number": None}, "Trial limit of e is now none (was 30)."),
-        (
-            ("duration", "-v", "1.5h"),
-            {"max_experiment_duration_seconds": 5400.0},
-            "Time limit of e is now 1h 30m (was none).",
-        ),
-        (
-            ("duration", "-v", "none"),
-            {"max_experiment_duration_seconds": None},
-            "Time limit of e is now none (was none).",
-        ),
-        (
-            ("duration", "-v", "30s", "--trial"),
-            {"max_trial_duration_seconds": 30.0},
-            "Time limit of each trial of e is now 30s (was none).",
-        ),
-        (("priority", "--value", "-5"), {"priority": -5}, "Priority of e is now -5 (was 0)."),
-        (("gpuhours", "--value", "12.5"), {"max_gpu_hours": 12.5}, "Limit of GPU-hours of e is now 12.5 (was none)."),
-        (("gpuhours", "--value", "none"), {"max_gpu_hours": None}, "Limit of GPU-hours of e is now none (was none)."),
-    ],
-)
-def test_update_changes_one_limit(running: FakeRest, invoke, arguments, changes, said: str) -> None:
-    running.experiments["e"].update(trial_concurrency=2, max_trial_number=30)
-    result = invoke("update", arguments[0], "e", *arguments[1:])
-    assert (result.exit_code, result.stderr) == (0, f"{said}\n")
-    assert running.requests("PATCH") == [("/experiments/e", changes)]
+@pytest.fixture
+def live(served: ServedManager, tmp_path: Path) -> ServedManager:
+    """An experiment that runs, with a tuner that takes everything, and its first trial, which does."""
+    (tmp_path / "everything.py").write_text(OWN_TUNER)
+    served.create(tuner={"className": "everything.Anything", "codeDirectory": str(tmp_path)})
+    served.until(lambda: served.read(lambda c: c.execute("SELECT id FROM trials WHERE status = 'RUNNING'").fetchone()))
+    return served
 
 
-def test_update_reads_a_search_space_from_a_file(running: FakeRest, invoke, tmp_path: Path) -> None:
-    (tmp_path / "space.json").write_text('{"lr": {"_type": "uniform", "_value": [1e-4, 1]}}')
-    result = invoke("update", "searchspace", "-f", str(tmp_path / "space.json"))
-    assert (result.exit_code, result.stderr) == (0, "Changed the search space of e: lr.\n")
-    [(_, body)] = running.requests("PATCH")
-    assert body == {"search_space": {"lr": {"_type": "uniform", "_value": [0.0001, 1]}}}
+def ids(served: ServedManager) -> list[str]:
+    """Those of the trials, by their numbers."""
+    return [row[0] for row in served.read(lambda c: c.execute("SELECT id FROM trials ORDER BY sequence_id").fetchall())]
 
 
-@pytest.mark.parametrize("space", [[1, "two"], {}, "a name"])
-def test_update_reads_a_search_space_of_any_kind(running: FakeRest, invoke, tmp_path: Path, space) -> None:
-    (tmp_path / "space.json").write_text(json.dumps(space))
-    assert invoke("update", "searchspace", "-f", str(tmp_path / "space.json")).exit_code == 0
-    assert running.requests("PATCH") == [("/experiments/e", {"search_space": space})]
+@contextmanager
+def connected(served: ServedManager, experiment_id: str = "e") -> Iterator[Experiment]:
+    """An experiment as scripts have it."""
+    experiment = Experiment.connect(id=experiment_id, home=served.home)
+    with closing(experiment.client):
+        yield experiment
 
 
-@pytest.mark.parametrize("parameters", [[1, {"x": 2}], "a text", 3, None])
-def test_a_trial_is_added_with_parameters_of_any_kind(running: FakeRest, invoke, tmp_path: Path, parameters) -> None:
-    (tmp_path / "parameters.json").write_text(json.dumps(parameters))
-    assert invoke("trial", "add", "--parameters", json.dumps(parameters)).exit_code == 0
-    assert invoke("trial", "add", "--filename", str(tmp_path / "parameters.json")).exit_code == 0
-    assert running.requests("POST") == [("/experiments/e/trials", {"parameters": parameters})] * 2
+def test_update_changes_one_limit(served: ServedManager, invoke) -> None:
+    served.add_experiment(trial_concurrency=2, max_trial_number=30)
+    said = {
+        "concurrency e -v 5": "Concurrency of e is now 5 (was 2).",
+        "trialnum e -v 99": "Trial limit of e is now 99 (was 30).",
+        "trialnum e --value none": "Trial limit of e is now none (was 99).",
+        "duration e -v 1.5h": "Time limit of e is now 1h 30m (was none).",
+        "duration e -v none": "Time limit of e is now none (was 1h 30m).",
+        "duration e -v 30s --trial": "Time limit of each trial of e is now 30s (was none).",
+        "priority e --value -5": "Priority of e is now -5 (was 0).",
+        "gpuhours e --value 12.5": "Limit of GPU-hours of e is now 12.5 (was none).",
+        "gpuhours e --value none": "Limit of GPU-hours of e is now none (was 12.5).",
+    }
+    for words, sentence in said.items():
+        result = invoke("update", *words.split())
+        assert (result.exit_code, result.stderr) == (0, f"{sentence}\n")
+    assert [body for _, body in served.requests("PATCH")] == [
+        {"trial_concurrency": 5},
+        {"max_trial_number": 99},
+        {"max_trial_number": None},
+        {"max_experiment_duration_seconds": 5400.0},
+        {"max_experiment_duration_seconds": None},
+        {"max_trial_duration_seconds": 30.0},
+        {"priority": -5},
+        {"max_gpu_hours": 12.5},
+        {"max_gpu_hours": None},
+    ]
 
 
-def test_parameters_of_any_kind_are_shown(running: FakeRest, invoke) -> None:
-    running.add_trial("e", "t9", sequence_id=9, parameters=[1, "two"])
-    assert '[1, "two"]' in invoke("trial", "ls", "e").stdout
-    assert '[1, "two"]' in invoke("trial", "show", "t9").stdout
+def test_update_reads_a_search_space_of_any_kind_from_a_file(live: ServedManager, invoke, tmp_path: Path) -> None:
+    known = {"lr": {"_type": "uniform", "_value": [0.0001, 1]}}
+    for space in (known, [1, "two"], {}, "a name"):
+        (tmp_path / "space.json").write_text(json.dumps(space))
+        result = invoke("update", "searchspace", "-f", str(tmp_path / "space.json"))
+        assert result.exit_code == 0, result.stderr
+        assert live.experiment().search_space == space
+        assert space != known or result.stderr == "Changed the search space of e: lr.\n"
 
 
-def test_trials_are_paused_and_resumed(running: FakeRest, invoke) -> None:
-    assert "Trial 0 (t0) is PAUSED; `proctor trial resume t0` resumes it." in invoke("trial", "pause", "t0").stderr
-    assert "Trial 0 (t0) is resumed (waiting: resumed by the user)." in invoke("trial", "resume", "0").stderr
-    assert running.requests("POST") == [("/trials/t0/pause", None), ("/trials/t0/resume", None)]
+def test_a_trial_is_added_with_parameters_of_any_kind(live: ServedManager, invoke, tmp_path: Path) -> None:
+    for parameters in ([1, {"x": 2}], "a text", 3, None, {"lr": 0.1}):
+        (tmp_path / "parameters.json").write_text(json.dumps(parameters))
+        for words in (("--parameters", json.dumps(parameters)), ("--filename", str(tmp_path / "parameters.json"))):
+            result = invoke("trial", "add", *words)
+            assert result.exit_code == 0, result.stderr
+            assert live.trial(result.stdout.strip()).parameters == parameters
 
 
-def test_a_trial_is_cloned_with_other_parameters(running: FakeRest, invoke) -> None:
-    result = invoke("trial", "clone", "t0", "--set", "lr=0.01", "--set", "kind=adam", "--set", 'net={"depth": 3}')
-    assert result.stdout == "clonet0\n"
+def test_parameters_of_any_kind_are_shown(read_only: ServedManager, read) -> None:
+    read_only.add_experiment("any", trials=[{"id": "any", "parameters": [1, "two"]}])
+    assert '[1, "two"]' in read("trial", "ls", "any").stdout
+    assert '[1, "two"]' in read("trial", "show", "any").stdout
+
+
+def test_trials_are_paused_resumed_killed_and_retried(live: ServedManager, invoke) -> None:
+    [first] = ids(live)
+    waiting = invoke("trial", "add", "--parameters", "1").stdout.strip()
+    paused = invoke("trial", "pause", waiting).stderr
+    assert f"Trial 1 ({waiting}) is PAUSED; `proctor trial resume {waiting}` resumes it." in paused
+    end = live.hold_stops()
+    assert f"Trial 0 ({first}) is being paused; " in invoke("trial", "pause", first).stderr
+    end()
+    live.until(lambda: live.trial(first).status == "PAUSED")
+    assert f"Trial 0 ({first}) is resumed (waiting: " in invoke("trial", "resume", "0").stderr
+    assert invoke("trial", "kill", first).exit_code == 0
+    live.until(lambda: live.trial(first).status == "USER_CANCELED")
+    again = invoke("trial", "retry", "0")
+    assert live.trial(again.stdout.strip()).origin_trial == first
+    assert [path for path, _ in live.requests("POST")][2:] == [
+        f"/trials/{first}/{verb}" for verb in ("pause", "resume", "kill", "retry")
+    ]
+
+
+def test_a_trial_is_cloned_with_other_parameters_and_retried_from_its_checkpoint(served: ServedManager, invoke) -> None:
+    def save(form: TrialJobForm) -> list[Raw | ScriptedExit]:
+        folder = Path(form.directory, "output", "checkpoints", "1")
+        folder.mkdir(parents=True)
+        (folder / "weights").write_text("1")
+        return [Raw(0.0, CHECKPOINT), ScriptedExit(0.0)]
+
+    served.script = save
+    choices = {"kind": ["adam", "sgd"], "net": [[3], [4, 5]]}
+    space = {name: {"_type": "choice", "_value": values} for name, values in choices.items()}
+    served.create(maxTrialNumber=1, searchSpace={"lr": {"_type": "uniform", "_value": [0, 1]}, **space})
+    served.until(lambda: served.experiment().status in ("DONE", "NO_MORE_TRIAL"))
+    [first] = ids(served)
+    words = ("--set", "lr=0.01", "--set", "kind=adam", "--set", "net=[4, 5]")
+    result = invoke("trial", "clone", first, *words)
     assert "continues from the newest checkpoint of trial 0." in result.stderr
-    parameters = {"lr": 0.01, "kind": "adam", "net": {"depth": 3}}
-    assert running.requests("POST") == [("/trials/t0/clone", {"parameters": parameters})]
+    assert served.trial(result.stdout.strip()).parameters == {"lr": 0.01, "kind": "adam", "net": [4, 5]}
+    again = invoke("trial", "retry", first, "--from-checkpoint")
+    assert again.stderr.endswith(", from its newest checkpoint.\n")
+    assert served.trial(again.stdout.strip()).origin_checkpoint
 
 
-def test_a_change_without_a_name_or_a_value_is_refused(running: FakeRest, invoke) -> None:
+def test_a_change_without_a_name_or_a_value_is_refused(running: ServedManager, invoke) -> None:
     result = invoke("trial", "clone", "t0", "--set", "0.01")
     assert result.exit_code == 2
     assert "--set expects NAME=VALUE, as in lr=0.01; found '0.01'" in result.stderr
 
 
-def test_a_trial_is_retried_from_its_checkpoint(running: FakeRest, invoke) -> None:
-    again = invoke("trial", "retry", "t1", "--from-checkpoint")
-    assert again.stderr.endswith(", from its newest checkpoint.\n")
-    assert running.queries == [{"from_checkpoint": "true"}]
-
-
-def test_an_experiment_is_paused_and_resumed_with_its_trials(running: FakeRest, invoke) -> None:
+def test_an_experiment_is_paused_and_resumed_with_its_trials(live: ServedManager, invoke) -> None:
+    [first] = ids(live)
     assert "its trials are being paused; `proctor resume e --trials` resumes" in invoke("pause", "--trials").stderr
-    running.set_status("e", "NO_MORE_TRIAL")
+    live.until(lambda: live.trial(first).status == "PAUSED")
+    assert live.experiment().status == "PAUSED"
     assert invoke("resume", "--trials").exit_code == 0
-    assert running.queries == [{"trials": "true"}, {"trials": "true"}]
+    live.until(lambda: live.trial(first).status == "RUNNING")
+    assert invoke("pause").exit_code == 0
+    assert (live.experiment().status, live.trial(first).status) == ("PAUSED", "RUNNING")
+    assert invoke("resume").exit_code == 0
+    assert live.experiment().status == "RUNNING"
 
 
-def test_a_list_without_trials_names_what_was_asked_for(running: FakeRest, invoke) -> None:
+def test_a_list_without_trials_names_what_was_asked_for(running: ServedManager, invoke) -> None:
     assert invoke("trial", "ls", "e", "--status", "early_stopped").stderr == "No early stopped trials in e.\n"
     running.add_experiment("empty")
     assert invoke("trial", "ls", "empty").stderr == "No trials in empty.\n"
 
 
-def test_the_causes_of_failed_trials_are_listed(running: FakeRest, invoke) -> None:
-    assert invoke("experiment", "failures", "e").stderr == "no trial of experiment e has failed\n"
-    cause = {
-        "end_reason": "EXITED_ERROR",
-        "detail": "exit code 1: no such file",
-        "trials": 14,
-        "nodes": [{"node_id": "gpu-3", "trials": 12}, {"node_id": None, "trials": 2}],
-        "example": {"trial_id": "t1", "sequence_id": 1, "reason": "exit code 1: no such file\nmore"},
-    }
-    running.failures = {"failed": 20, "counted": 14, "cause_count": 3, "causes": [cause]}
+def test_the_causes_of_failed_trials_are_listed(served: ServedManager, invoke) -> None:
+    served.add_experiment("none")
+    assert invoke("experiment", "failures", "none").stderr == "no trial of experiment none has failed\n"
+    reason = "exit code 1: no such file\nmore"
+    ended = {"status": "FAILED", "reason": reason, "job": {"end_reason": EndReason.EXITED_ERROR, "node_id": "gpu-3"}}
+    elsewhere = {**ended, "job": {"end_reason": EndReason.EXITED_ERROR}}
+    killed = {**ended, "reason": "killed", "job": {"end_reason": EndReason.SIGNALED}}
+    served.add_experiment(trials=[*[ended] * 3, elsewhere, killed])
     listed = invoke("experiment", "failures", "e")
     assert listed.stdout.splitlines()[1].split() == [
-        *("14", "EXITED_ERROR", "gpu-3:12", "-:2", "1", "exit", "code", "1:", "no", "such", "file")
+        *("4", "EXITED_ERROR", "gpu-3:3", "-:1", "3", "exit", "code", "1:", "no", "such", "file")
     ]  # fmt: skip
-    assert listed.stderr == (
-        "Counted are the newest 14 of 20 failed trials.\nThese are the most frequent of 3 causes.\n"
+    assert listed.stderr == ""
+    causes = json.loads(invoke("experiment", "failures", "e", "-o", "json").stdout)
+    assert [cause["trials"] for cause in causes] == [4, 1]
+    with Client(home=served.home) as client:
+        assert client.failures("e")["causes"] == causes
+    with connected(served) as experiment:
+        assert experiment.failures() == causes
+
+
+def test_it_is_said_where_failures_or_their_causes_are_not_all_listed(
+    served: ServedManager, invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failures, "MOST_TRIALS", 101)
+    reasons = ["".join(pair) for pair in product(ascii_lowercase, "abcd")][:102]
+    served.add_experiment(trials=[{"status": "FAILED", "reason": reason} for reason in reasons])
+    assert invoke("experiment", "failures", "e").stderr == (
+        "Counted are the newest 101 of 102 failed trials.\nThese are the most frequent of 101 causes.\n"
     )
-    assert json.loads(invoke("experiment", "failures", "e", "-o", "json").stdout) == [cause]
-    with Client(home=running.home) as client:
-        assert client.failures("e")["causes"] == [cause]
-    assert Experiment.connect(id="e", home=running.home).failures() == [cause]
 
 
 def test_the_importance_of_parameters_is_listed_once_it_is_computed(
-    running: FakeRest, invoke, monkeypatch: pytest.MonkeyPatch
+    running: ServedManager, invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(result_calls, "IMPORTANCE_POLL_SECONDS", 0)
-    known: dict[str, Any] = {"key": None, "quantile": 0.1, "direction": "minimize", "revision": 7, "reason": None}
-    computing = {**known, "state": "COMPUTING", "trials": 0, "top": 0, "outside": 0, "parameters": []}
     shares = [{"name": "lr", "importance": 0.8125}, {"name": "model.width", "importance": 0.1875}]
-    ready = {**known, "state": "CURRENT", "trials": 40, "top": 4, "outside": 1, "parameters": shares}
-    running.importances = [computing, computing, ready]
+    computed = {"trials": 40, "top": 4, "outside": 1, "parameters": shares, "reason": None}
+
+    async def compute(data: bytes) -> dict[str, Any]:
+        return computed
+
+    monkeypatch.setattr(result_calls, "IMPORTANCE_POLL_SECONDS", 0)
+    monkeypatch.setattr(importance, "compute", compute)
     listed = invoke("experiment", "importance", "e")
     assert [line.split() for line in listed.stdout.splitlines()[1:]] == [["lr", "81.2%"], ["model.width", "18.8%"]]
     assert listed.stderr == (
         "Of 40 trials with a value, the best 4 against all.\nLeft out 1 trial outside of the search space.\n"
     )
-    assert json.loads(invoke("experiment", "importance", "e", "-o", "json").stdout) == ready
-    assert Experiment.connect(id="e", home=running.home).importance() == {"lr": 0.8125, "model.width": 0.1875}
-    running.importances = [{**computing, "state": "CURRENT", "reason": "too few trials: 1 trial that succeeded has"}]
-    assert invoke("experiment", "importance", "e").stderr == "too few trials: 1 trial that succeeded has\n"
+    assert len(running.requests("GET")) > 2  # the first answer is that it is being computed
+    shown = json.loads(invoke("experiment", "importance", "e", "-o", "json").stdout)
+    assert (shown["state"], shown["parameters"]) == ("CURRENT", shares)
+    with connected(running) as experiment:
+        assert experiment.importance() == {"lr": 0.8125, "model.width": 0.1875}
+    running.add_experiment("few")
+    computed = {**computed, "outside": 0, "parameters": [], "reason": "too few trials: 1 trial that succeeded has"}
+    assert invoke("experiment", "importance", "few").stderr == "too few trials: 1 trial that succeeded has\n"
 
 
-def test_a_trial_scheduler_is_shown_as_tables_with_the_numbers_of_trials(running: FakeRest, invoke) -> None:
-    assert invoke("experiment", "scheduler", "e").stderr == "Experiment e has no trial scheduler.\n"
+def test_a_trial_scheduler_is_shown_as_tables_with_the_numbers_of_trials(served: ServedManager, invoke) -> None:
+    served.add_experiment("plain")
+    assert invoke("experiment", "scheduler", "plain").stderr == "Experiment plain has no trial scheduler.\n"
+    asha = {"trialScheduler": {"name": "ASHA"}}
+    served.add_experiment("new", config=asha)
+    assert invoke("experiment", "scheduler", "new").stderr == "ASHA has shown nothing yet.\n"
     rungs = {"title": "Rungs", "columns": ["milestone", "trials", "best"], "rows": [[1, 9, 0.712345], [3, 0, None]]}
-    paused = {"title": "Paused trials", "columns": ["trial", "because it"], "rows": [[4, "waits for 2"]]}
+    paused = {"title": "Paused trials", "columns": ["trial", "because it"], "rows": [[1, "waits for 2"]]}
     tables = [{**rungs, "trial_columns": []}, {**paused, "trial_columns": [0]}]
-    known = {"name": "ASHA", "tables": tables, "trial_ids": {"4": "t4"}, "updated_at": "2026-01-02T03:04:05Z"}
-    running.schedulers["e"] = known
+    served.add_experiment(config=asha, tables=tables, trials=TRIALS)
     shown = invoke("experiment", "scheduler", "e")
     assert [line.split() for line in shown.stdout.splitlines()] == [
         ["Rungs:"],
@@ -186,45 +279,40 @@ def test_a_trial_scheduler_is_shown_as_tables_with_the_numbers_of_trials(running
         [],
         ["Paused", "trials:"],
         ["TRIAL", "BECAUSE", "IT"],
-        ["4", "waits", "for", "2"],
+        ["1", "waits", "for", "2"],
         [],
     ]
     assert shown.stderr.startswith("ASHA, as of 2026-01-0")
     assert json.loads(invoke("experiment", "scheduler", "e", "-o", "json").stdout)["tables"] == tables
-    assert (
-        invoke("experiment", "scheduler", "e", "-o", "csv").stdout.splitlines()[-1] == "Paused trials,,,,4,waits for 2"
-    )
-    with Client(home=running.home) as client:
-        assert client.scheduler("e")["trial_ids"] == {"4": "t4"}
-    running.schedulers["e"] = {**known, "tables": []}
-    assert invoke("experiment", "scheduler", "e").stderr == "ASHA has shown nothing yet.\n"
+    lines = invoke("experiment", "scheduler", "e", "-o", "csv").stdout.splitlines()
+    assert lines[-1] == "Paused trials,,,,1,waits for 2"
+    with Client(home=served.home) as client:
+        assert client.scheduler("e")["trial_ids"] == {"1": "t1"}
 
 
-def test_a_trial_is_shown_with_what_its_scheduler_has_decided(running: FakeRest, invoke) -> None:
-    running.add_trial("e", "decided1")
-    donor = {"donor_trial_id": "t3", "donor_sequence_id": 3, "has_donor_checkpoint": True}
-    decision = {"kind": "clone", "reason": "the donor is at 0.91", "job": 2, "decided_at": "2026-01-02T03:04:05Z"}
-    running.decisions["decided1"] = [decision | donor]
-    shown = invoke("trial", "show", "decided1").stdout
-    assert "continues from trial 3: the donor is at 0.91" in shown
-    (found,) = json.loads(invoke("trial", "show", "decided1", "-o", "json").stdout)["decisions"]
+def test_a_trial_is_shown_with_what_its_scheduler_has_decided(running: ServedManager, invoke) -> None:
+    decision = DecisionRow("e", 7, 1, DecisionKind.CLONE, "t0", NOW, reason="the donor is at 0.91", job=2)
+    donor = replace(decision, donor_trial="t1", donor_job="t1.1", donor_checkpoint="1", donor_sequence=1)
+    running.write(lambda c: dispatcher_inputs.record(c, donor))
+    assert "continues from trial 1: the donor is at 0.91" in invoke("trial", "show", "t0").stdout
+    (found,) = json.loads(invoke("trial", "show", "t0", "-o", "json").stdout)["decisions"]
     assert (found["kind"], found["job"]) == ("clone", 2)
 
 
-def test_experiments_are_tagged_and_found_by_their_tags(running: FakeRest, invoke) -> None:
+def test_experiments_are_tagged_and_found_by_their_tags(running: ServedManager, invoke) -> None:
     running.add_experiment("other")
     assert "TAGS" not in invoke("experiment", "ls").stdout
     assert invoke("experiment", "tag", "e", "paper", "base line").stderr == "Tags of e: paper, base line.\n"
     assert invoke("experiment", "tag", "e", "paper", "--remove").stderr == "Tags of e: base line.\n"
-    assert running.experiments["e"]["tags"] == ["base line"]
+    assert running.experiment().tags == ["base line"]
     listed = invoke("experiment", "ls", "--tag", "base line").stdout.splitlines()
     assert "TAGS" in listed[0]
     assert [line.split()[0] for line in listed[1:]] == ["e"]
     assert invoke("experiment", "ls", "--tag", "paper").stdout == ""
 
 
-def test_archived_experiments_are_listed_only_when_asked_for(running: FakeRest, invoke) -> None:
-    running.add_experiment("old", name="old one", status="STOPPED")
+def test_archived_experiments_are_listed_only_when_asked_for(running: ServedManager, invoke) -> None:
+    running.add_experiment("old", name="old one")
     said = invoke("experiment", "archive", "old", "e").stderr.splitlines()
     assert said == ["Archived experiment old.", "Archived experiment e; it is RUNNING, and listed until it has ended."]
     assert [row["id"] for row in json.loads(invoke("experiment", "ls", "-o", "json").stdout)] == ["e"]
@@ -232,60 +320,56 @@ def test_archived_experiments_are_listed_only_when_asked_for(running: FakeRest, 
     assert "archived" in invoke("experiment", "show", "old one").stdout
     assert invoke("experiment", "unarchive", "old").stderr == "Experiment old is listed again.\n"
     assert {row["id"] for row in json.loads(invoke("experiment", "ls", "-o", "json").stdout)} == {"e", "old"}
-    old = Experiment.connect(id="old", home=running.home)
-    old.archive()
-    old.update_tags("a", "b")
+    with connected(running, "old") as old:
+        old.archive()
+        old.update_tags("a", "b")
+        assert len(old.get_all_experiments_metadata()) == 2
     with Client(home=running.home) as client:
         assert [row["id"] for row in client.experiments()] == ["e"]
         assert [row["id"] for row in client.experiments(archived=True, tags=["b"])] == ["old"]
-    assert len(old.get_all_experiments_metadata()) == 2
 
 
-def test_the_checkpoints_of_a_trial_are_listed(running: FakeRest, invoke) -> None:
+def test_the_checkpoints_of_a_trial_are_listed(running: ServedManager, invoke) -> None:
     assert invoke("trial", "checkpoints", "t0").stderr == "Trial t0 has no checkpoint.\n"
-    row = {"id": 1, "trial_id": "t0", "job": 2, "member": 0, "step": 300, "sequence": 3, "time": "2026-01-02T03:04:05Z"}
-    gone = {"deleted_at": "2026-01-02T03:04:05Z", "kept": [], "value": None}
-    kept = {"deleted_at": None, "kept": ["NEWEST", "GIVEN"], "value": 0.25}
-    old = {**row, **gone, "path": "output/checkpoints/1", "is_here": False, "size_bytes": None}
-    new = {**row, **kept, "id": 2, "path": "output/checkpoints/2", "is_here": True, "size_bytes": 10_485_760}
-    running.checkpoints["t0"] = [old, new, {**new, "kept": []}]
+    rows = [
+        CheckpointRow(1, "t0", 1, 0, 0, 100, "output/checkpoints/1", 1, NOW, deleted_at=NOW),
+        CheckpointRow(2, "t0", 1, 0, 1, 300, "output/checkpoints/2", 3, NOW, bytes=10_485_760, value=0.25),
+    ]
+    running.write_reports(lambda c: [insert_checkpoint(c, row) for row in rows])
     listed = invoke("trial", "checkpoints", "t0")
     assert "output/checkpoints/1" not in listed.stdout
     assert listed.stderr == "1 more was deleted; --all lists it.\n"
     lines = invoke("trial", "checkpoints", "t0", "--all").stdout.splitlines()
-    assert lines[1].split()[:7] == ["1", "2", "0", "output/checkpoints/1", "300", "3", "-"]
+    assert lines[1].split()[:7] == ["1", "1", "0", "output/checkpoints/1", "100", "1", "-"]
     assert "deleted" in lines[1]
-    assert lines[2].split()[:8] == ["2", "2", "0", "output/checkpoints/2", "300", "3", "10.5", "MB"]
-    assert "newest, given to a job" in lines[2]
-    assert "being deleted" in lines[3]
+    assert lines[2].split()[:8] == ["2", "1", "0", "output/checkpoints/2", "300", "3", "10.5", "MB"]
+    assert "newest" in lines[2]
     refused = invoke("trial", "checkpoints", "t0", "-d", "here")
     assert (refused.exit_code, "goes with --download ID" in refused.stderr) == (2, True)
 
 
-def test_trials_are_killed_retried_and_added(running: FakeRest, invoke) -> None:
-    assert invoke("trial", "kill", "t0").exit_code == 0
-    assert invoke("trial", "retry", "1").stdout == "againt1\n"
-    assert invoke("trial", "add", "--parameters", '{"lr": 0.1}').stdout == "new3\n"
-    assert running.requests("POST") == [
-        ("/trials/t0/kill", None),
-        ("/trials/t1/retry", None),
-        ("/experiments/e/trials", {"parameters": {"lr": 0.1}}),
-    ]
+def insert_checkpoint(connection: Any, row: CheckpointRow) -> None:
+    values = row.to_columns()
+    names = ", ".join(values)
+    places = ", ".join(f":{name}" for name in values)
+    connection.execute(f"INSERT INTO checkpoints ({names}) VALUES ({places})", values)
 
 
-def test_a_log_is_printed_byte_by_byte_as_it_is(running: FakeRest, invoke) -> None:
+def test_a_log_is_printed_byte_by_byte_as_it_is(running: ServedManager, invoke) -> None:
+    assert invoke("trial", "log", "t1").stderr == "Trial t1 has printed nothing yet.\n"
     text = "first line\nsecond \xff\nthird without end".encode("latin-1")
-    running.logs["t1", "stdout", 1] = text
+    running.write_file("t1", "stdout", text)
     assert invoke("trial", "log", "t1").stdout_bytes == text
     assert invoke("trial", "log", "t1", "--tail", "2").stdout_bytes == text[11:]
     assert invoke("trial", "log", "t1", "--head", "1").stdout_bytes == text[:11]
-    assert invoke("log", "trial", "t1", "--stderr").stdout_bytes == b""
+    nothing = invoke("log", "trial", "t1", "--stderr")
+    assert (nothing.stdout_bytes, nothing.stderr) == (b"", "Trial t1 has printed nothing to stderr yet.\n")
 
 
-def test_both_streams_of_a_trial_are_printed(running: FakeRest, invoke) -> None:
-    running.logs["t1", "stdout", 1] = b"one\ntwo"
+def test_both_streams_of_a_trial_are_printed(running: ServedManager, invoke) -> None:
+    running.write_file("t1", "stdout", b"one\ntwo")
     assert invoke("trial", "log", "t1").stderr == ""
-    running.logs["t1", "stderr", 1] = b"a warning\nan error\n"
+    running.write_file("t1", "stderr", b"a warning\nan error\n")
     both = invoke("trial", "log", "t1")
     assert both.stdout == "one\ntwo\na warning\nan error\n"
     assert both.stderr == "==> stdout <==\n==> stderr <==\n"
@@ -297,11 +381,11 @@ def test_both_streams_of_a_trial_are_printed(running: FakeRest, invoke) -> None:
     assert invoke("trial", "log", "t1", "--head", "1").stdout == "one\na warning\n"
 
 
-def test_the_stderr_of_a_failed_trial_is_never_hidden(running: FakeRest, invoke) -> None:
-    running.logs["t1", "stdout", 1] = b"one\n"
-    running.logs["t1", "stderr", 1] = b"Traceback\n"
+def test_the_stderr_of_a_failed_trial_is_never_hidden(running: ServedManager, invoke) -> None:
+    running.write_file("t1", "stdout", b"one\n")
+    running.write_file("t1", "stderr", b"Traceback\n")
     assert invoke("trial", "log", "t1", "--stdout").stderr == ""
-    running.set_status("t1", "FAILED")
+    running.change_trial("t1", status=TrialStatus.FAILED)
     for words in ((), ("-f",), ("--tail", "1"), ("-f", "--tail", "1")):
         assert "Traceback" in invoke("trial", "log", "t1", *words).stdout
         hidden = invoke("trial", "log", "t1", "--stdout", *words)
@@ -309,62 +393,50 @@ def test_the_stderr_of_a_failed_trial_is_never_hidden(running: FakeRest, invoke)
         assert hidden.stderr == "It failed and wrote to stderr, too: proctor trial log t1 --stderr\n"
 
 
-def test_a_trial_that_has_printed_nothing_says_so(running: FakeRest, invoke) -> None:
-    assert invoke("trial", "log", "t1").stderr == "Trial t1 has printed nothing yet.\n"
-    running.logs["t1", "stdout", 1] = b"one\n"
-    assert invoke("trial", "log", "t1", "--stderr").stderr == "Trial t1 has printed nothing to stderr yet.\n"
-
-
-def test_a_followed_log_may_begin_with_its_last_lines(running: FakeRest, invoke) -> None:
-    running.logs["t0", "stdout", 1] = b"one\ntwo\nthree\n"
-    running.logs["t0", "stderr", 1] = b"a\nb\n"
+def test_a_followed_log_may_begin_with_its_last_lines(running: ServedManager, invoke) -> None:
+    running.write_file("t0", "stdout", b"one\ntwo\nthree\n")
+    running.write_file("t0", "stderr", b"a\nb\n")
 
     def add() -> None:
-        running.logs["t0", "stdout", 1] += b"four\n"
-        running.logs["t0", "stderr", 1] += b"c\n"
-        running.set_status("t0", "SUCCEEDED")
+        running.write_file("t0", "stdout", b"four\n")
+        running.write_file("t0", "stderr", b"c\n")
+        running.change_trial("t0", status=TrialStatus.SUCCEEDED)
 
     running.on_ask["GET", "/trials/t0"] = lambda: running.on_ask.update({("GET", "/trials/t0"): add})
     result = invoke("trial", "log", "t0", "-f", "--tail", "1")
     assert result.output == ("==> stdout <==\nthree\n==> stderr <==\nb\n==> following both <==\nfour\nc\n")
 
 
-def test_a_followed_log_goes_on_until_the_trial_has_ended(running: FakeRest, invoke) -> None:
-    running.logs["t0", "stdout", 1] = b"one\n"
-
-    def end() -> None:
-        running.logs["t0", "stdout", 1] += b"two\n"
-        running.set_status("t0", "SUCCEEDED")
-
-    running.on_ask["GET", "/trials/t0/logs"] = end
-    result = invoke("trial", "log", "t0", "-f")
-    assert result.exit_code == 0
-    assert result.stdout == "one\ntwo\n"
-
-
-def test_a_followed_log_goes_on_with_the_next_attempt(running: FakeRest, invoke) -> None:
-    running.logs["t0", "stdout", 1] = b"the first attempt\n"
-    running.logs["t0", "stdout", 2] = b"the second attempt\n"
+def test_a_followed_log_goes_on_until_the_trial_has_ended_also_with_its_next_attempt(
+    running: ServedManager, invoke
+) -> None:
+    running.write_file("t0", "stdout", b"one\n")
 
     def try_again() -> None:
-        running.set_status("t0", "SUCCEEDED", jobs=2)
+        running.write_file("t0", "stdout", b"two\n")
+        running.write_file("t0", "stdout", b"the second attempt\n", job=2)
+        running.add_job("t0")
+        running.change_trial("t0", status=TrialStatus.SUCCEEDED)
 
     running.on_ask["GET", "/trials/t0/logs"] = try_again
     result = invoke("trial", "log", "t0", "-f")
-    assert result.stdout == "the first attempt\nthe second attempt\n"
+    assert result.exit_code == 0
+    assert result.stdout == "one\ntwo\nthe second attempt\n"
     assert "attempt 2" in result.stderr
 
 
-def test_a_followed_log_waits_for_a_machine_that_is_away_and_prints_every_line_once(running: FakeRest, invoke) -> None:
-    running.logs["t0", "stdout", 1] = b"one\n"
+def test_a_followed_log_waits_for_a_machine_that_is_away_and_prints_every_line_once(
+    running: ServedManager, invoke
+) -> None:
+    running.write_file("t0", "stdout", b"one\n")
 
     def cut() -> None:
-        running.logs["t0", "stdout", 1] += b"two\n"
-        running.away["t0", 1] = [f"node gpu-1 is silent: it hung up; tried again in {left} s" for left in (8, 3, 1)]
+        running.write_file("t0", "stdout", b"two\n")
+        running.away["t0.1"] = [f"node gpu-1 is silent: it hung up; tried again in {left} s" for left in (8, 3, 1)]
         running.on_ask["GET", "/trials/t0/logs"] = end  # also while the machine is away
 
     def end() -> None:
-        running.set_status("t0", "SUCCEEDED")
+        running.change_trial("t0", status=TrialStatus.SUCCEEDED)
 
     running.on_ask["GET", "/trials/t0/logs"] = cut
     result = invoke("trial", "log", "t0", "-f")
@@ -373,18 +445,23 @@ def test_a_followed_log_waits_for_a_machine_that_is_away_and_prints_every_line_o
     assert result.stderr == "waiting: node gpu-1 is silent: it hung up; tried again in 8 s\n"
 
 
-def test_a_followed_log_does_not_wait_for_the_machine_of_an_attempt_before(running: FakeRest, invoke) -> None:
-    running.logs["t0", "stdout", 2] = b"the second attempt\n"
-    running.away["t0", 1] = ["node gpu-1 is lost"] * 1000
-    running.on_ask["GET", "/trials/t0/logs"] = lambda: running.set_status("t0", "SUCCEEDED", jobs=2)
+def test_a_followed_log_does_not_wait_for_the_machine_of_an_attempt_before(running: ServedManager, invoke) -> None:
+    running.write_file("t0", "stdout", b"the second attempt\n", job=2)
+    running.away["t0.1"] = ["node gpu-1 is lost"] * 1000
+
+    def try_again() -> None:
+        running.add_job("t0")
+        running.change_trial("t0", status=TrialStatus.SUCCEEDED)
+
+    running.on_ask["GET", "/trials/t0/logs"] = try_again
     result = invoke("trial", "log", "t0", "-f")
     assert result.exit_code == 0
     assert result.stdout == "the second attempt\n"
     assert "proctor trial log t0 -j 1" in result.stderr
 
 
-def test_a_followed_log_ends_where_the_question_itself_is_wrong(running: FakeRest, invoke) -> None:
-    running.on_ask["GET", "/trials/t0"] = lambda: running.trials.pop("t0")
+def test_a_followed_log_ends_where_the_question_itself_is_wrong(running: ServedManager, invoke) -> None:
+    running.on_ask["GET", "/trials/t0"] = lambda: running.write(lambda c: experiments.delete(c, "e", time=NOW))
     result = invoke("trial", "log", "t0", "-f")
     assert result.exit_code == 3
     assert "waiting" not in result.stderr
@@ -398,179 +475,156 @@ def test_the_managers_log_is_read_from_its_file_when_it_is_down(invoke, home: Pa
 
 
 def test_the_last_lines_of_a_long_log_are_printed_without_reading_the_rest(
-    running: FakeRest, invoke, home: Path
+    running: ServedManager, invoke, home: Path
 ) -> None:
     text = b"".join(b"line %d\n" % number for number in range(300_000))
-    running.logs["t1", "stdout", 1] = running.dispatcher_log = text
+    logs = [Home(home).dispatcher_log("e"), running.write_file("t1", "stdout", text)]
+    for file in (logs[0], home / "log" / "manager.log"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(text)
     for words in (("trial", "log", "t1"), ("log", "dispatcher")):
         assert invoke(*words, "--tail", "3").stdout_bytes == b"line 299997\nline 299998\nline 299999\n"
-    assert running.log_bytes < len(text) // 50
-    (home / "log").mkdir(parents=True, exist_ok=True)
-    (home / "log" / "manager.log").write_bytes(text)
+    assert running.sent_bytes < len(text) // 50
     assert invoke("log", "manager", "--tail", "1").stdout_bytes == b"line 299999\n"
+    assert invoke("log", "dispatcher").stdout_bytes == text
 
 
-def test_the_dispatchers_log_is_read_to_its_end(running: FakeRest, invoke) -> None:
-    running.dispatcher_log = b"x" * 250 + b"\n"
-    assert invoke("log", "dispatcher").stdout_bytes == running.dispatcher_log
-
-
-def test_export_gives_what_import_takes(running: FakeRest, invoke, tmp_path: Path) -> None:
+def test_export_gives_what_import_takes(live: ServedManager, invoke, tmp_path: Path) -> None:
+    live.add_experiment("done", trials=[{"id": "t1", "final_value": 0.5}])
     file = tmp_path / "rows.json"
-    assert invoke("experiment", "export", "-f", str(file)).exit_code == 0
+    assert invoke("experiment", "export", "done", "-f", str(file)).exit_code == 0
     rows = json.loads(file.read_text())
     assert rows[0]["parameter"] == {"lr": 0.25, "layer": {"units": 8}}
-    assert invoke("experiment", "import", "-f", str(file)).exit_code == 0
-    assert running.requests("POST") == [("/experiments/e/import", rows)]
+    assert invoke("experiment", "import", "e", "-f", str(file)).exit_code == 0
+    assert live.requests("POST") == [("/experiments/e/import", rows)]
 
 
-def test_export_as_csv_has_a_column_for_each_parameter(running: FakeRest, invoke) -> None:
+def test_export_as_csv_has_a_column_for_each_parameter_and_each_key_of_a_metric(running: ServedManager, invoke) -> None:
     lines = invoke("experiment", "export", "-t", "csv").stdout.splitlines()
     assert lines[0].startswith("parameter.lr,parameter.layer.units,value,trial_id")
     assert lines[0].endswith("status,reason,latest_value")
     assert len(lines) == 2
-
-
-def test_export_as_csv_has_a_column_for_each_key_of_a_metric(running: FakeRest, invoke) -> None:
     data = {"default": 0.75, "loss": 0.5, "accuracy": {"top5": 0.9}}
-    running.add_trial("e", "t2", final_value=0.75, final_data=data)
-    rows = list(csv.DictReader(io.StringIO(invoke("experiment", "export", "-t", "csv").stdout)))
+    running.add_experiment(
+        "f", trials=[TRIALS[1] | {"id": "u1"}, {"id": "u2", "final_value": 0.75, "final_data": data}]
+    )
+    rows = list(csv.DictReader(io.StringIO(invoke("experiment", "export", "f", "-t", "csv").stdout)))
     keys = ("value", "value.loss", "value.accuracy.top5")
     assert [[row[key] for key in keys] for row in rows] == [["0.5", "", ""], ["0.75", "0.5", "0.9"]]
 
 
 def test_intermediate_metrics_are_exported_as_csv_with_a_line_for_each(
-    running: FakeRest, invoke, tmp_path: Path
+    read_only: ServedManager, read, tmp_path: Path
 ) -> None:
-    running.add_metric("t1", "intermediate", 0.1, step=10)
-    running.add_metric("t1", "intermediate", 0.2, step=20, data={"default": 0.2, "loss": 3.0})
-    running.add_trial("e", "t2", parameters={"lr": 1.0, "model": {"_name": "mlp", "units": 8}})
-    running.add_metric("t2", "intermediate", 0.3)
-    running.add_trial("e", "t3")
+    steps = [("intermediate", 0.1, {"step": 10}), ("intermediate", {"default": 0.2, "loss": 3.0}, {"step": 20})]
+    nested = {"lr": 1.0, "model": {"_name": "mlp", "units": 8}}
+    trials: list[dict[str, Any]] = [{"points": steps}, {"parameters": nested, "points": [("intermediate", 0.3)]}, {}]
+    read_only.add_experiment("curves", trials=[{**each, "id": f"c{number}"} for number, each in enumerate(trials)])
     file = tmp_path / "curves.csv"
-    result = invoke("experiment", "export", "--intermediate", "-t", "csv", "-f", str(file))
-    assert f"Written to {file}: 3 intermediate metrics of 3 trials of experiment e" in result.stderr
+    result = read("experiment", "export", "curves", "--intermediate", "-t", "csv", "-f", str(file))
+    assert f"Written to {file}: 3 intermediate metrics of 3 trials of experiment curves" in result.stderr
     assert file.read_text().splitlines() == [
         "sequence_id,trial_id,status,parameter.lr,parameter.layer.units,parameter.model,parameter.model.units,sequence,step,"
         "value,value.loss",
-        "1,t1,SUCCEEDED,0.25,8,,,0,10,0.1,",
-        "1,t1,SUCCEEDED,0.25,8,,,1,20,0.2,3.0",
-        "2,t2,SUCCEEDED,1.0,,mlp,8,0,,0.3,",
+        "0,c0,SUCCEEDED,0.25,8,,,0,10,0.1,",
+        "0,c0,SUCCEEDED,0.25,8,,,1,20,0.2,3.0",
+        "1,c1,SUCCEEDED,1.0,,mlp,8,0,,0.3,",
     ]
-    rows = json.loads(invoke("experiment", "export", "--intermediate").stdout)
+    rows = json.loads(read("experiment", "export", "curves", "--intermediate").stdout)
     assert [row["intermediate"] for row in rows] == [[0.1, {"default": 0.2, "loss": 3.0}], [0.3], []]
     assert [row["intermediate_steps"] for row in rows] == [[10, 20], [None], []]
 
 
-def test_an_export_leaves_nothing_out_without_saying_so(running: FakeRest, invoke, tmp_path: Path) -> None:
-    running.add_trial("e", "t2", status="FAILED", final_value=None, reason="exit code 1")
-    running.add_trial("e", "t3", status="EARLY_STOPPED", final_value=None, latest_value=0.25)
-    running.add_trial("e", "t4", status="WAITING", final_value=None)
-    printed = invoke("experiment", "export")
+def test_an_export_leaves_nothing_out_without_saying_so(live: ServedManager, invoke, tmp_path: Path) -> None:
+    statuses = {"RUNNING": {}, "SUCCEEDED": {"final_value": 0.5}, "FAILED": {}, "EARLY_STOPPED": {}, "WAITING": {}}
+    live.add_experiment("f", trials=[{"status": status, **more} for status, more in statuses.items()])
+    printed = invoke("experiment", "export", "f")
     assert [row["status"] for row in json.loads(printed.stdout)] == ["SUCCEEDED", "FAILED", "EARLY_STOPPED"]
-    assert printed.stderr == "Omitted 2 trials of experiment e that have not ended yet.\n"
+    assert printed.stderr == "Omitted 2 trials of experiment f that have not ended yet.\n"
     file = tmp_path / "rows.json"
-    result = invoke("experiment", "export", "-f", str(file))
+    result = invoke("experiment", "export", "f", "-f", str(file))
     assert result.stderr.splitlines() == [
-        f"Written to {file}: 3 trials of experiment e (1 succeeded, 1 failed, 1 early stopped).",
-        "Omitted 2 trials of experiment e that have not ended yet.",
+        f"Written to {file}: 3 trials of experiment f (1 succeeded, 1 failed, 1 early stopped).",
+        "Omitted 2 trials of experiment f that have not ended yet.",
     ]
-    assert invoke("experiment", "import", "-f", str(file)).stderr == (
+    assert invoke("experiment", "import", "e", "-f", str(file)).stderr == (
         "Imported 1 result into e; skipped 2 rows without a value.\n"
     )
-    succeeded = invoke("experiment", "export", "--succeeded")
+    succeeded = invoke("experiment", "export", "f", "--succeeded")
     assert [row["trial_id"] for row in json.loads(succeeded.stdout)] == ["t1"]
-    assert succeeded.stderr == "Omitted 4 trials of experiment e that did not succeed.\n"
+    assert succeeded.stderr == "Omitted 4 trials of experiment f that did not succeed.\n"
 
 
-def test_import_skips_rows_outside_of_the_space_where_that_is_asked_for(
-    running: FakeRest, invoke, tmp_path: Path
+def test_import_takes_nan_as_python_writes_it_and_skips_rows_outside_where_that_is_asked_for(
+    served: ServedManager, invoke, tmp_path: Path
 ) -> None:
-    (tmp_path / "rows.json").write_text('[{"parameter": {"outside": 1}, "value": 1}, {"parameter": {}, "value": 2}]')
-    result = invoke("experiment", "import", "-f", str(tmp_path / "rows.json"), "--skip-outside")
+    served.create()
+    file = tmp_path / "rows.json"
+    file.write_text('[{"parameter": {"outside": 1}, "value": 1}, {"parameter": {"lr": 0.5}, "value": 2}]')
+    result = invoke("experiment", "import", "-f", str(file), "--skip-outside")
     assert result.stderr == ("Imported 1 result into e; skipped 1 row outside of the search space.\n")
-
-
-def test_import_takes_nan_as_python_writes_it(running: FakeRest, invoke, tmp_path: Path) -> None:
-    (tmp_path / "rows.json").write_text(
-        '[{"parameter": {"x": 1}, "value": NaN}, {"parameter": {}, "value": -Infinity}]'
-    )
-    assert invoke("experiment", "import", "-f", str(tmp_path / "rows.json")).exit_code == 0
-    [(_, rows)] = running.requests("POST")
-    assert [row["value"] for row in rows] == ["NaN", "-Infinity"]
-
-
-def test_import_refuses_rows_without_values(running: FakeRest, invoke, tmp_path: Path) -> None:
-    (tmp_path / "rows.json").write_text('[{"parameter": {}}]')
-    result = invoke("experiment", "import", "-f", str(tmp_path / "rows.json"))
+    file.write_text('[{"parameter": {"lr": 0.5}, "value": NaN}, {"parameter": {"lr": 0.5}, "value": -Infinity}]')
+    invoke("experiment", "import", "-f", str(file))
+    assert [row["value"] for row in served.requests("POST")[-1][1]] == ["NaN", "-Infinity"]
+    file.write_text('[{"parameter": {}}]')
+    result = invoke("experiment", "import", "-f", str(file))
     assert result.exit_code == 2
     assert "`parameter` and `value`" in result.stderr
 
 
-def test_delete_asks_first(rest: FakeRest, invoke) -> None:
-    rest.add_experiment("e", status="STOPPED")
+def test_delete_asks_first(served: ServedManager, invoke) -> None:
+    served.add_experiment()
+    served.add_node("gpu", status=NodeStatus.RELEASED)
+    for command in (("experiment", "delete", "e"), ("nodes", "forget", "gpu")):
+        result = invoke(*command, input="")  # neither a terminal nor an answer
+        assert result.exit_code == 2
+        assert result.stderr.splitlines()[-1] == "Error: not confirmed: there is no terminal to ask on; use -y"
     assert invoke("experiment", "delete", "e", input="n\n").exit_code == 0
-    assert "e" in rest.experiments
+    assert not served.requests("DELETE") + served.requests("POST")
     assert invoke("experiment", "delete", "e", input="y\n").exit_code == 0
-    assert "e" not in rest.experiments
+    assert invoke("experiment", "list", "-o", "json").stdout == "[]\n"
 
 
-@pytest.mark.parametrize("command", [("experiment", "delete", "e"), ("nodes", "forget", "gpu")])
-def test_without_a_terminal_and_an_answer_the_option_is_named(rest: FakeRest, invoke, command: tuple[str, ...]) -> None:
-    rest.add_experiment("e", status="STOPPED")
-    rest.add_node("gpu", status="RELEASED")
-    result = invoke(*command, input="")
-    assert result.exit_code == 2
-    assert result.stderr.splitlines()[-1] == "Error: not confirmed: there is no terminal to ask on; use -y"
-    assert not rest.requests("DELETE") + rest.requests("POST")
+def test_delete_stops_what_is_done_and_leaves_what_runs(live: ServedManager, invoke) -> None:
+    live.script = lambda form: ()
+    live.create("done", maxTrialNumber=1)
+    live.until(lambda: live.experiment("done").status == "DONE")
+    result = invoke("experiment", "delete", "--all", "--yes")
+    assert result.exit_code == 0, result.stderr
+    assert [row["id"] for row in json.loads(invoke("experiment", "list", "-o", "json").stdout)] == ["e"]
 
 
-def test_delete_stops_what_is_done_and_leaves_what_runs(rest: FakeRest, invoke) -> None:
-    rest.add_experiment("done", status="DONE")
-    rest.add_experiment("runs")
-    assert invoke("experiment", "delete", "--all", "--yes").exit_code == 0
-    assert list(rest.experiments) == ["runs"]
-
-
-def test_stop_without_an_id_names_what_has_ended_and_keeps_machines(rest: FakeRest, invoke) -> None:
-    rest.add_experiment("here", status="DONE")
-    rest.add_experiment("there", status="DONE")
-    rest.add_node("local", kind="local", experiments=["here"])
+def test_stop_without_an_id_names_what_has_ended_and_keeps_machines(
+    served: ServedManager, invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = {"local": ["here"]}
+    monkeypatch.setattr(served.manager, "experiments_on", lambda node_id: used.get(node_id, []))
+    for name in ("here", "there"):
+        served.add_experiment(name, status="DONE")
+    served.add_node("local", "local")
     assert "keeps its machines" not in invoke("stop").stderr
     for name in ("gpu-1", "gpu-2"):
-        rest.add_node(name, experiments=["there"])
+        served.add_node(name)
+        used[name] = ["there"]
     result = invoke("stop")
     assert result.exit_code == 3
     assert "ended experiments keep their machines until they are stopped" in result.stderr
     assert "proctor stop there    # DONE, gpu-1, gpu-2" in result.stderr
     assert "proctor stop here" not in result.stderr
-    assert rest.experiments["there"]["status"] == "DONE"  # only what was named is stopped
+    assert not served.requests("POST")  # only what was named is stopped
 
 
-def test_pause_resume_and_view(running: FakeRest, invoke) -> None:
-    assert invoke("pause").exit_code == 0
-    assert running.experiments["e"]["status"] == "PAUSED"
-    assert invoke("resume").exit_code == 0
-    assert running.experiments["e"]["status"] == "RUNNING"
-    running.experiments["e"]["status"] = "STOPPED"
-    assert invoke("view", "e").stdout.startswith(f"{running.url}/experiments/e?token=")
-    assert running.experiments["e"]["status"] == "VIEWED"
+def test_view_and_webui_give_addresses_that_hold_the_token(served: ServedManager, invoke) -> None:
+    served.add_experiment()
+    assert invoke("view", "e").stdout.startswith(f"{served.url}/experiments/e?token=")
+    assert served.experiment().status == "VIEWED"
+    assert invoke("webui", "url").stdout == f"{served.url}/?token=a-token-for-tests\n"
 
 
-def test_webui_url_holds_the_token(running: FakeRest, invoke) -> None:
-    assert invoke("webui", "url").stdout == f"{running.url}/?token=a-token-for-tests\n"
-
-
-def test_nodes_show_their_gpus(rest: FakeRest, invoke) -> None:
-    device = {
-        "index": 0,
-        "name": "H200",
-        "memory_used_mb": 5,
-        "memory_total_mb": 100,
-        "utilization": 3,
-        "held_by": ["trial 3", "trial 4"],
-    }
-    rest.add_node("local", kind="local", facts={"hostname": "gpu-3", "devices": [device, {**device, "held_by": []}]})
+def test_nodes_show_their_gpus(served: ServedManager, invoke) -> None:
+    leases = [Lease(slot, f"trial {slot + 3}", None, None, "", 2) for slot in (0, 1)]
+    devices = [Device(0, uuid, "H200", 100, 5, 3, leases=held) for uuid, held in (("u0", leases), ("u1", []))]
+    served.add_node("local", "local", hostname="gpu-3", devices=tuple(devices))
     output = invoke("nodes").stdout
     assert "gpu-3       0   1/2" in output
     assert output.splitlines()[-2:] == [
@@ -579,59 +633,44 @@ def test_nodes_show_their_gpus(rest: FakeRest, invoke) -> None:
     ]
 
 
-def test_top_without_a_terminal_is_one_screen(running: FakeRest, invoke) -> None:
+def test_top_without_a_terminal_is_one_screen(running: ServedManager, invoke) -> None:
+    running.change_experiment(name="name of e")
     lines = invoke("top").stdout.splitlines()
     assert lines[1].startswith("e   name of e  RUNNING")
     assert lines[-1].split()[:3] == ["0", "t0", "RUNNING"]
 
 
-def test_metrics_of_a_trial_are_listed(running: FakeRest, invoke) -> None:
-    for value in (0.1, 0.2, 0.3, 0.4):
-        running.add_metric("t0", "intermediate", value, step=int(value * 100))
-    lines = invoke("trial", "show", "t0", "--metrics").stdout.splitlines()
+def test_metrics_and_the_curve_of_a_trial_are_listed_with_the_rank_that_reported_them(
+    read_only: ServedManager, read
+) -> None:
+    points = [("intermediate", value, {"step": int(value * 100)}) for value in (0.1, 0.2, 0.3, 0.4)]
+    read_only.add_experiment("metrics", trials=[{"id": "m0", "points": points}])
+    lines = read("trial", "show", "m0", "--metrics").stdout.splitlines()
     assert len(lines) == 5
     assert lines[-1].split()[-1] == "0.4"
-
-
-def test_the_curve_of_a_trial_is_listed(running: FakeRest, invoke) -> None:
-    running.add_metric("t0", "intermediate", 0.1)
-    running.add_metric("t0", "intermediate", 0.2)
-    running.add_metric("t0", "intermediate", 0.3, job=2, sequence=1)
-    running.add_metric("t0", "final", 0.3, job=2)
-    lines = invoke("trial", "show", "t0", "--curve").stdout.splitlines()
-    assert [line.split()[-1] for line in lines[1:]] == ["0.1", "0.3"]
-    assert invoke("trial", "show", "t0", "--curve", "--metrics").exit_code == 2
-
-
-def test_metrics_name_the_rank_that_reported_them(running: FakeRest, invoke) -> None:
-    running.add_metric("t0", "intermediate", 0.1, member=3, counts=False)
-    header, line = invoke("trial", "show", "t0", "--metrics").stdout.splitlines()
+    curve = [line.split()[-1] for line in read("trial", "show", "m0", "--curve").stdout.splitlines()[1:]]
+    assert curve == ["0.1", "0.2", "0.3", "0.4"]
+    assert read("trial", "show", "m0", "--curve", "--metrics").exit_code == 2
+    read_only.add_experiment("ranks", trials=[{"id": "r0", "points": [("intermediate", 0.1, {"member": 3})]}])
+    header, line = read("trial", "show", "r0", "--metrics").stdout.splitlines()
     assert line.split()[header.split().index("RANK") + 1] == "3"  # a time has two words
 
 
-def test_config_show_is_yaml_without_nothing_else(running: FakeRest, invoke, home: Path) -> None:
-    output = invoke("config", "show").stdout
-    assert output == f"trial_command: python trial.py\ntrial_code_directory: {home}\n"
-
-
-def test_version_names_both_sides(rest: FakeRest, invoke) -> None:
+def test_version_names_both_sides(served: ServedManager, invoke) -> None:
     found = json.loads(invoke("version", "-o", "json").stdout)
-    assert (found["version"], found["manager"]["version"]) == (version("proctor"), "0.1.0")
+    assert found["version"] == found["manager"]["version"] == version("proctor")
+    assert found["manager"]["home"] == str(served.home)
     assert invoke("--version").stdout == f"proctor {version('proctor')}\n"
 
 
-def test_manager_status_without_a_manager_ends_with_6(invoke, home: Path) -> None:
-    result = invoke("manager", "status", "-o", "json")
-    assert result.exit_code == 6
-    assert json.loads(result.stdout)["running"] is False
-
-
-def test_manager_status_tells_where_it_is(rest: FakeRest, invoke) -> None:
+def test_manager_status_tells_where_it_is(served: ServedManager, invoke) -> None:
     found = json.loads(invoke("manager", "status", "-o", "json").stdout)
-    assert (found["url"], found["health"]) == (rest.url, "ok")
+    assert (found["url"], found["health"]) == (served.url, "ok")
 
 
-def test_manager_status_ends_with_6_if_the_manager_does_not_answer(home: Path, invoke) -> None:
+def test_manager_status_ends_with_6_if_no_manager_answers(home: Path, invoke) -> None:
+    result = invoke("manager", "status", "-o", "json")
+    assert (result.exit_code, json.loads(result.stdout)["running"]) == (6, False)
     home.mkdir(parents=True, exist_ok=True)
     url = "http://127.0.0.1:1"  # nothing listens there
     write_address(Home(home), ManagerAddress.of_this_process(host="127.0.0.1", port=1, url=url))
@@ -639,59 +678,55 @@ def test_manager_status_ends_with_6_if_the_manager_does_not_answer(home: Path, i
     assert (result.exit_code, json.loads(result.stdout)["health"]) == (6, "no answer")
 
 
-@pytest.mark.parametrize(
-    ("direction", "arguments", "expected"),
-    [
-        ("maximize", ("--sort", "best"), ["c", "b", "a"]),
-        ("minimize", ("--sort", "best"), ["a", "b", "c"]),
-        ("minimize", ("--sort", "best", "--head", "2"), ["a", "b"]),
-        ("minimize", ("--sort", "best", "--tail", "2"), ["b", "c"]),
-        ("minimize", ("--sort", "-best", "--head", "1"), ["c"]),
-        ("minimize", ("--head", "1"), ["a"]),
-    ],
-)
-def test_trials_are_listed_by_how_good_they_are(
-    rest: FakeRest, invoke, direction: str, arguments: tuple[str, ...], expected: list[str]
-) -> None:
-    rest.add_experiment("e", objective={"metric": "default", "direction": direction})
-    for identifier in "abc":
-        rest.add_trial("e", identifier)
-    result = invoke("trial", "ls", "e", *arguments, "-o", "json")
-    assert [row["id"] for row in json.loads(result.stdout)] == expected
+@pytest.fixture(scope="module")
+def directions(read_only: ServedManager) -> ServedManager:
+    """An experiment for each direction, with the same trials."""
+    statuses = {"running": "RUNNING", "lost": "SYS_CANCELED", "a": "SUCCEEDED", "b": "EARLY_STOPPED", "c": "SUCCEEDED"}
+    values = {"a": 2.0, "b": 3.0, "c": 4.0, "failed": 5.0}
+    for direction in ("maximize", "minimize"):
+        trials = [
+            {"id": f"{name}-{direction[:3]}", "status": status, "final_value": values.get(name)}
+            for name, status in {**statuses, "failed": "FAILED"}.items()
+        ]
+        read_only.add_experiment(direction, config={"objective": {"direction": direction}}, trials=trials)
+    return read_only
 
 
 @pytest.mark.parametrize(
-    ("direction", "arguments", "expected"),
+    ("direction", "words", "expected"),
     [
-        ("maximize", ("--sort", "best"), ["failed", "c", "b", "a", "running", "lost"]),
-        ("minimize", ("--sort", "value"), ["a", "b", "c", "failed", "running", "lost"]),
-        ("maximize", ("--sort", "value", "--tail", "5"), ["a", "b", "c", "failed", "running"]),
-        ("maximize", ("--head", "1"), ["failed"]),
-        ("minimize", ("--tail", "3"), ["b", "c", "failed"]),
-        ("minimize", ("--tail", "5"), ["a", "b", "c", "failed", "running"]),
-        ("minimize", ("--best", "2"), ["a", "b"]),
-        ("maximize", ("--best", "2"), ["c", "b"]),
-        ("maximize", ("--best", "9"), ["c", "b", "a"]),
-        ("maximize", ("--best", "9", "--status", "early_stopped"), ["b"]),
-        ("maximize", ("--best", "9", "--status", "failed"), []),
+        ("maximize", "--sort best", "failed c b a running lost"),
+        ("minimize", "--sort best", "a b c failed running lost"),
+        ("minimize", "--sort best --head 2", "a b"),
+        ("minimize", "--sort best --tail 3", "b c failed"),
+        ("minimize", "--sort -best --head 1", "failed"),
+        ("minimize", "--sort value", "a b c failed running lost"),
+        ("maximize", "--sort value --tail 5", "a b c failed running"),
+        ("maximize", "--head 1", "failed"),
+        ("minimize", "--head 1", "a"),
+        ("minimize", "--tail 3", "b c failed"),
+        ("minimize", "--tail 5", "a b c failed running"),
+        ("minimize", "--best 2", "a b"),
+        ("maximize", "--best 2", "c b"),
+        ("maximize", "--best 9", "c b a"),
+        ("maximize", "--best 9 --status early_stopped", "b"),
+        ("maximize", "--best 9 --status failed", ""),
     ],
 )
 def test_trials_without_a_value_come_last_and_only_those_that_may_be_the_best_are_among_them(
-    rest: FakeRest, invoke, direction: str, arguments: tuple[str, ...], expected: list[str]
+    directions: ServedManager, read, direction: str, words: str, expected: str
 ) -> None:
-    rest.add_experiment("e", objective={"metric": "default", "direction": direction})
-    for identifier, status in {"running": "RUNNING", "lost": "SYS_CANCELED"}.items():
-        rest.add_trial("e", identifier, status=status, final_value=None)
-    for identifier, status in {"a": "SUCCEEDED", "b": "EARLY_STOPPED", "c": "SUCCEEDED", "failed": "FAILED"}.items():
-        rest.add_trial("e", identifier, status=status)
-    result = invoke("trial", "ls", "e", *arguments, "-o", "json")
-    assert [row["id"] for row in json.loads(result.stdout)] == expected
+    result = read("trial", "ls", direction, *words.split(), "-o", "json")
+    assert [row["id"].partition("-")[0] for row in json.loads(result.stdout)] == expected.split()
 
 
-def test_trials_are_filtered_and_ordered_by_any_column(rest: FakeRest, invoke) -> None:
-    rest.add_experiment("e")
-    for identifier, status in {"a": "FAILED", "b": "SUCCEEDED", "c": "FAILED", "d": "FAILED"}.items():
-        rest.add_trial("e", identifier, status=status)
+def test_trials_are_filtered_and_ordered_by_any_column(served: ServedManager, invoke) -> None:
+    statuses = {"a": "FAILED", "b": "SUCCEEDED", "c": "FAILED", "d": "FAILED"}
+    trials = [
+        {"id": name, "status": status, "final_value": number / 2, "ended_at": NOW + number}
+        for number, (name, status) in enumerate(statuses.items())
+    ]
+    served.add_experiment(trials=trials)
 
     def listed(*arguments: str) -> list[str]:
         return [row["id"] for row in json.loads(invoke("trial", "ls", "e", *arguments, "-o", "json").stdout)]
@@ -702,17 +737,13 @@ def test_trials_are_filtered_and_ordered_by_any_column(rest: FakeRest, invoke) -
     assert listed("--filter", "status = FAILED", "--sort", "no", "--tail", "2") == ["c", "d"]
     assert listed("--filter", "status = FAILED", "--sort", "time", "--tail", "1") == ["d"]
     assert listed("--filter", "status = SUCCEEDED", "--best", "2") == ["b"]
-    nothing = invoke("trial", "ls", "e", "--filter", "status = LOST")
+    nothing = invoke("trial", "ls", "e", "--filter", "status = WAITING")
     assert nothing.stderr == "No trials in e that the filter lets through.\n"
     assert invoke("trial", "ls", "e", "--columns", "no,latest,origin").exit_code == 0
-
-
-def test_a_filter_that_is_refused_is_shown_with_the_place(rest: FakeRest, invoke) -> None:
-    rest.add_experiment("e")
-    rest.add_trial("e", "a")
-    result = invoke("trial", "ls", "e", "--filter", "lrr = 3")
-    assert result.exit_code == 2
-    assert result.stderr == "Error: filter: expected a column, found 'lrr' (position 0)\n"
+    refused = invoke("trial", "ls", "e", "--filter", "lrr = 3")
+    assert refused.exit_code == 2
+    assert refused.stderr.startswith("Error: filter: expected a column")
+    assert "(position 0)" in refused.stderr
 
 
 @pytest.mark.parametrize(
@@ -727,45 +758,46 @@ def test_a_filter_that_is_refused_is_shown_with_the_place(rest: FakeRest, invoke
     ],
 )
 def test_options_of_a_list_of_trials_that_contradict_each_other_are_refused(
-    running: FakeRest, invoke, arguments: tuple[str, ...], words: str
+    directions: ServedManager, read, arguments: tuple[str, ...], words: str
 ) -> None:
-    result = invoke("trial", "ls", *arguments)
+    result = read("trial", "ls", "maximize", *arguments)
     assert result.exit_code == 2
     assert words in result.stderr
 
 
-def test_the_columns_of_a_list_of_trials_are_chosen(running: FakeRest, invoke) -> None:
+def test_the_columns_of_a_list_of_trials_are_chosen(read_only: ServedManager, read) -> None:
     nested = {"lr": 0.012648573, "model": {"_name": "mlp", "units": 64}}
-    running.add_trial("e", "t2", parameters=nested, final_value=1.0, final_data={"default": 1.0, "loss": 2.0}, jobs=3)
-    lines = invoke("trial", "ls", "--columns", "NO,parameter.lr, parameter.model.units,value.loss,jobs").stdout
+    last = {"parameters": nested, "final_value": 1.0, "final_data": {"default": 1.0, "loss": 2.0}, "jobs": 3}
+    read_only.add_experiment("columns", trials=[{"id": "c-0"}, {"id": "c-1", **last}])
+    names = "NO,parameter.lr, parameter.model.units,value.loss,jobs"
+    lines = read("trial", "ls", "columns", "--columns", names).stdout
     assert [line.split() for line in lines.splitlines()] == [
         ["NO.", "lr", "model.units", "loss", "JOBS"],
         ["0", "0.25", "-", "-", "1"],
-        ["1", "0.25", "-", "-", "1"],
-        ["2", "0.01265", "64", "2", "3"],
+        ["1", "0.01265", "64", "2", "3"],
     ]
-    running.trials.clear()
-    assert invoke("trial", "ls", "--columns", "id,parameter.lr").exit_code == 0
+    read_only.add_experiment("no-trials")
+    assert read("trial", "ls", "no-trials", "--columns", "id,parameter.lr").exit_code == 0
 
 
-def test_nested_choices_are_shown_by_the_name_of_the_choice(running: FakeRest, invoke) -> None:
+def test_nested_choices_are_shown_by_the_name_of_the_choice(read_only: ServedManager, read) -> None:
     model = {"_name": "mlp", "lr": 0.012648573920184, "act": {"_name": "relu"}}
     parameters = {"model": model, "words": "a b", "none": None, "fast": True, "sizes": [1, 2], "empty": {}}
-    running.add_trial("e", "t2", parameters=parameters)
+    read_only.add_experiment("nested", trials=[{"id": "nested", "parameters": parameters}])
     rest = 'model.act=relu words="a b" none=null fast=true sizes=[1, 2] empty={}'
-    assert f"model=mlp model.lr=0.01265 {rest}\n" in invoke("trial", "ls").stdout
-    assert f"model=mlp model.lr=0.0126486 {rest}\n" in invoke("trial", "show", "t2").stdout
+    assert f"model=mlp model.lr=0.01265 {rest}\n" in read("trial", "ls", "nested").stdout
+    assert f"model=mlp model.lr=0.0126486 {rest}\n" in read("trial", "show", "nested").stdout
 
 
-def test_all_keys_of_a_metric_are_shown(running: FakeRest, invoke) -> None:
+def test_all_keys_of_a_metric_are_shown(read_only: ServedManager, read) -> None:
     data = {"default": 0.123456789, "loss": 0.5, "accuracy": {"top5": 0.9}}
-    running.add_trial("e", "t2", final_value=0.123456789, final_data=data)
-    running.add_metric("t2", "intermediate", 0.1, data={"default": 0.1, "loss": 0.7})
-    running.add_metric("t2", "final", 0.123456789, data=data)
-    shown = invoke("trial", "show", "t2").stdout
+    points = [("intermediate", {"default": 0.1, "loss": 0.7}), ("final", data)]
+    trial = {"id": "k", "final_value": 0.123456789, "final_data": data, "points": points}
+    read_only.add_experiment("keys", trials=[trial])
+    shown = read("trial", "show", "k").stdout
     assert re.search(r"^final metric +0\.123457$", shown, re.MULTILINE)
     assert re.search(r"^other metrics +loss=0\.5 accuracy\.top5=0\.9$", shown, re.MULTILINE)
-    lines = invoke("trial", "show", "t2", "--metrics").stdout.splitlines()
+    lines = read("trial", "show", "k", "--metrics").stdout.splitlines()
     assert [line.split()[-3:] for line in lines] == [
         ["VALUE", "loss", "accuracy.top5"],
         ["0.1", "0.7", "-"],
@@ -773,15 +805,14 @@ def test_all_keys_of_a_metric_are_shown(running: FakeRest, invoke) -> None:
     ]
 
 
-def test_a_metric_that_is_no_finite_number_is_shown_as_it_was_reported(running: FakeRest, invoke) -> None:
+def test_a_metric_that_is_no_finite_number_is_shown_as_it_was_reported(read_only: ServedManager, read) -> None:
     data = {"default": "NaN", "loss": "Infinity"}
-    running.add_trial("e", "t2", final_value=None, final_data=data, latest_value=0.5)
-    running.add_metric("t2", "intermediate", 0.1)
-    running.add_metric("t2", "final", None, data=data)
-    assert invoke("trial", "ls", "--tail", "3").stdout.splitlines()[-1].split()[3] == "NaN"
-    shown = invoke("trial", "show", "t2").stdout
+    trial = {"id": "x", "final_data": data, "latest_value": 0.5, "points": [("intermediate", 0.1), ("final", data)]}
+    read_only.add_experiment("infinite", trials=[trial])
+    assert read("trial", "ls", "infinite", "--tail", "3").stdout.splitlines()[-1].split()[3] == "NaN"
+    shown = read("trial", "show", "x").stdout
     assert re.search(r"^final metric +NaN\nother metrics +loss=Infinity$", shown, re.MULTILINE)
-    lines = invoke("trial", "show", "t2", "--metrics").stdout.splitlines()
+    lines = read("trial", "show", "x", "--metrics").stdout.splitlines()
     assert [line.split()[-2:] for line in lines] == [["VALUE", "loss"], ["0.1", "-"], ["NaN", "Infinity"]]
 
 
@@ -796,30 +827,29 @@ def test_a_metric_that_is_no_finite_number_is_shown_as_it_was_reported(running: 
     ],
 )
 def test_a_word_that_is_none_of_a_list_is_answered_with_the_list(
-    running: FakeRest, invoke, arguments: tuple[str, ...], words: str
+    invoke, arguments: tuple[str, ...], words: str
 ) -> None:
-    result = invoke(*arguments)
+    result = invoke(*arguments)  # without a manager: it is not asked
     assert result.exit_code == 2
     assert words in result.stderr
-    assert not running.asked
 
 
-def test_statuses_are_written_in_any_case(running: FakeRest, invoke) -> None:
+def test_statuses_are_written_in_any_case(running: ServedManager, invoke) -> None:
     running.add_experiment("f", status="DONE")
-    assert [row["id"] for row in json.loads(invoke("experiment", "list", "--status", "done", "-o", "json").stdout)] == [
-        "f"
-    ]
+    found = json.loads(invoke("experiment", "list", "--status", "done", "-o", "json").stdout)
+    assert [row["id"] for row in found] == ["f"]
 
 
-@pytest.mark.parametrize(("direction", "short"), [("maximize", "0.5 max"), ("minimize", "0.5 min")])
-def test_wherever_the_best_is_shown_so_is_what_is_better(rest: FakeRest, invoke, direction: str, short: str) -> None:
-    best = {"trial_id": "t", "sequence_id": 3, "value": 0.5, "parameters": {}}
-    rest.add_experiment("e", best=best, objective={"metric": "default", "direction": direction})
-    assert short in invoke("experiment", "list").stdout
-    assert short in invoke("top", "--once").stdout
-    shown = invoke("experiment", "show", "e").stdout
-    assert re.search(rf"^objective +{direction}$", shown, re.MULTILINE)
-    assert f"0.5 (trial 3, {direction})" in shown
+def test_wherever_the_best_is_shown_so_is_what_is_better(served: ServedManager, invoke) -> None:
+    for direction in ("maximize", "minimize"):
+        trials = [{"id": direction, "sequence_id": 3, "final_value": 0.5}]
+        config = {"objective": {"direction": direction}}
+        served.add_experiment(direction, status="RUNNING", config=config, trials=trials)
+        assert f"0.5 {direction[:3]}" in invoke("experiment", "list").stdout
+        assert f"0.5 {direction[:3]}" in invoke("top", direction, "--once").stdout
+        shown = invoke("experiment", "show", direction).stdout
+        assert re.search(rf"^objective +{direction}$", shown, re.MULTILINE)
+        assert f"0.5 (trial 3, {direction})" in shown
 
 
 def test_a_check_names_the_direction_taken_and_refuses_two(invoke, tmp_path: Path) -> None:
@@ -848,10 +878,9 @@ REMOTE = {
 }
 
 
-@pytest.mark.parametrize("output", ["yaml", "json"])
 @pytest.mark.parametrize("service", [{"platform": "local"}, REMOTE], ids=["local", "remote"])
 def test_what_config_show_prints_passes_config_check(
-    rest: FakeRest, invoke, tmp_path: Path, service: dict[str, Any], output: str
+    served: ServedManager, invoke, tmp_path: Path, service: dict[str, Any]
 ) -> None:
     (tmp_path / "space.json").write_text('{"x": {"_type": "choice", "_value": [1e-4, 2]}}')
     (tmp_path / "mine.py").write_text("class Tuner: ...\n")
@@ -866,13 +895,15 @@ def test_what_config_show_prints_passes_config_check(
     }
     canonical = load_experiment_mapping(written, tmp_path).config.canonical()
     assert canonical["shared_storage"] is None
-    rest.add_experiment("e", config=canonical)
-    shown = tmp_path / "elsewhere" / f"shown.{output}"
-    shown.parent.mkdir()
-    shown.write_text(invoke("config", "show", "e", "-o", output).stdout)
-    result = invoke("config", "check", str(shown))
-    assert result.exit_code == 0, result.stderr
-    assert load_experiment(shown).config.canonical() == {**canonical, "search_space_file": None}
+    served.add_experiment()
+    served.change_experiment(config=canonical)
+    for output in ("yaml", "json"):
+        shown = tmp_path / "elsewhere" / f"shown.{output}"
+        shown.parent.mkdir(exist_ok=True)
+        shown.write_text(invoke("config", "show", "e", "-o", output).stdout)
+        result = invoke("config", "check", str(shown))
+        assert result.exit_code == 0, result.stderr
+        assert load_experiment(shown).config.canonical() == {**canonical, "search_space_file": None}
 
 
 def test_a_configuration_written_by_nni_with_all_its_empty_keys_is_accepted(invoke, tmp_path: Path) -> None:
