@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from fakes.rest import FakeRest
+from fakes.served_manager import ServedManager
 
 
 @pytest.mark.parametrize("words", [["experiment", "export"], ["trial", "list"]])
@@ -39,18 +39,18 @@ def test_help_imports_no_heavy_library(arguments: list[str]) -> None:
     ids=["experiment list", "trial ls", "create"],
 )
 def test_a_command_imports_only_what_it_uses(
-    rest: FakeRest, tmp_path: Path, arguments: list[str], more: set[str]
+    served: ServedManager, tmp_path: Path, arguments: list[str], more: set[str]
 ) -> None:
     unused = {"httpx", "httpcore", "anyio", "asyncio", "rich.console", "pygments", "platformdirs", "optuna", *more}
-    rest.add_experiment("e")
-    rest.add_trial("e", "t")
+    served.add_experiment(trials=[{}])
     (tmp_path / "experiment.yml").write_text(
         "{searchSpace: {x: {_type: uniform, _value: [0, 1]}}, trialCommand: python3 trial.py, tuner: {name: TPE}, "
         "trialConcurrency: 1, maxTrialNumber: 1, trainingService: {platform: local}}"
     )
     code = (
         "import sys\nfrom proctor.manager.cli.main import cli\n"
-        f"try: cli.main({['--home', str(rest.home), *arguments]!r})\nexcept SystemExit as left: assert not left.code\n"
+        f"try: cli.main({['--home', str(served.home), *arguments]!r})\n"
+        "except SystemExit as left: assert not left.code\n"
         f"print('imported:', sorted({unused!r} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from fakes.rest import FakeRest
+from fakes.served_manager import ServedManager
 from fakes.terminal import on_terminal
 from rich.console import Console
 
@@ -20,6 +20,9 @@ from proctor.manager.cli.live import experiment_screen, overview
 from proctor.manager.cli.output import Column, TableRow
 from proctor.manager.cli.screen import Listing, wrap
 from proctor.manager.cli.watching import WatchedExperiment
+from proctor.manager.lifecycle.states import ExperimentStatus
+from proctor.manager.settings import Home
+from proctor.manager.store.tables import events
 
 EXPERIMENT: TableRow = {
     "id": "Ab3dE5f7",
@@ -153,8 +156,8 @@ def run_on_a_terminal(home: Path, *arguments: str, environment: Mapping[str, str
     return text.decode()
 
 
-def test_q_leaves_top_and_the_terminal_as_it_was(rest: FakeRest, home: Path) -> None:
-    rest.add_experiment("e")
+def test_q_leaves_top_and_the_terminal_as_it_was(served: ServedManager, home: Path) -> None:
+    served.add_experiment()
     script = '"$@" >/dev/tty; code=$?; stty -a; exit $code'
     top = [sys.executable, "-m", "proctor.manager.cli.main", "--home", str(home), "top", "-t", "60"]
     with on_terminal(["sh", "-c", script, "sh", *top], {**os.environ, "TERM": "xterm-256color"}) as terminal:
@@ -165,9 +168,8 @@ def test_q_leaves_top_and_the_terminal_as_it_was(rest: FakeRest, home: Path) -> 
     assert {"icanon", "echo"} <= set(settings.split())
 
 
-def test_a_terminal_that_only_prints_lines_gets_one_plain_screen_of_top(rest: FakeRest, home: Path) -> None:
-    rest.add_experiment("e")
-    rest.add_trial("e", "t0", status="RUNNING")
+def test_a_terminal_that_only_prints_lines_gets_one_plain_screen_of_top(served: ServedManager, home: Path) -> None:
+    served.add_experiment(status="RUNNING", name="name of e", trials=[{"status": "RUNNING"}])
     shown = run_on_a_terminal(home, "top", environment={"TERM": "dumb"})
     assert "\x1b" not in shown
     assert "name of e" in shown
@@ -176,9 +178,9 @@ def test_a_terminal_that_only_prints_lines_gets_one_plain_screen_of_top(rest: Fa
 
 @pytest.mark.parametrize(("environment", "colored"), [({}, True), ({"NO_COLOR": "1"}, False)])
 def test_colors_are_for_terminals_and_can_be_turned_off(
-    rest: FakeRest, home: Path, environment: dict[str, str], colored: bool
+    served: ServedManager, home: Path, environment: dict[str, str], colored: bool
 ) -> None:
-    rest.add_experiment("e")
+    served.add_experiment(status="RUNNING")
     shown = run_on_a_terminal(home, "experiment", "list", environment={"TERM": "xterm-256color", **environment})
     assert "RUNNING" in shown
     assert bool(re.search(r"\x1b\[[0-9;]*3\d", shown)) is colored
@@ -208,16 +210,21 @@ COMMANDS = [
 ]
 
 
-def test_no_command_hands_control_characters_of_others_to_the_terminal(rest: FakeRest, home: Path) -> None:
+def test_no_command_hands_control_characters_of_others_to_the_terminal(served: ServedManager, home: Path) -> None:
     """One process runs them all: each of its own would take half a second."""
-    rest.add_experiment("e", name=EVIL, reason=EVIL, error=EVIL, notices=[EVIL], failure=EVIL, config={EVIL: EVIL})
-    rest.add_experiment("x1", name=EVIL)
-    rest.add_experiment("x2", name=EVIL)
-    rest.add_trial("e", "t0", status="RUNNING", reason=EVIL, parameters={EVIL: EVIL}, directory=EVIL)
-    rest.add_metric("t0", "intermediate", 0.5, data={EVIL: EVIL})
-    rest.add_node("gpu", address=EVIL, reason=EVIL, facts={"hostname": EVIL})
-    rest.logs["t0", "stdout", 1] = rest.dispatcher_log = f"\x1b[31mred {EVIL}\n".encode()
-    rest.on_ask["POST", "/experiments/e/resume"] = lambda: rest.set_status("e", "ERROR")
+    points = [("intermediate", {"default": 0.5, EVIL: EVIL})]
+    trial = {"id": "t0", "status": "RUNNING", "reason": EVIL, "parameters": {EVIL: EVIL}, "points": points}
+    served.add_experiment(name=EVIL, reason=EVIL, error=EVIL, trials=[trial])
+    served.change_experiment(config={**served.experiment().config, EVIL: EVIL})
+    for identifier in ("x1", "x2"):
+        served.add_experiment(identifier, name=EVIL)
+    served.add_node("gpu", address=EVIL, reason=EVIL, hostname=EVIL)
+    log = f"\x1b[31mred {EVIL}\n".encode()
+    served.write_file("t0", "stdout", log)
+    Home(home).dispatcher_log("e").write_bytes(log)
+    served.write(lambda c: events.append(c, time=1.0, kind=events.NOTICE, data={"text": EVIL}, experiment_id="e"))
+    failed = {"status": ExperimentStatus.ERROR, "reason": EVIL}
+    served.on_ask["POST", "/experiments/e/resume"] = lambda: served.change_experiment(**failed)
     script = f"""
 import sys
 from proctor.manager.cli.main import cli

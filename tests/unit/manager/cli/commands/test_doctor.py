@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from fakes.rest import FakeRest
+from fakes.served_manager import ServedManager
 
 import proctor.sdk.compat
 from proctor.manager.cli import checks
@@ -62,7 +62,7 @@ def test_a_secret_that_others_may_read_fails(tmp_path: Path, name: str) -> None:
     assert f"chmod go= {tmp_path / name}" in found.advice
 
 
-def test_a_manager_that_has_died_fails(rest: FakeRest, home: Path) -> None:
+def test_a_manager_that_has_died_fails(served: ServedManager, home: Path) -> None:
     assert checks.check_manager(Home(home)).verdict is CheckResult.OK
     address = json.loads((home / "manager.json").read_text())
     (home / "manager.json").write_text(json.dumps({**address, "url": "http://127.0.0.1:1"}))
@@ -83,7 +83,7 @@ def test_files_from_another_time_fail(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "-100" in found.found
 
 
-def test_a_machine_in_order_ends_with_0(rest: FakeRest, invoke, monkeypatch) -> None:
+def test_a_machine_in_order_ends_with_0(served: ServedManager, invoke, monkeypatch) -> None:
     result = invoke("doctor", "-o", "json")
     verdicts = {row["name"]: row["verdict"] for row in json.loads(result.stdout)}
     assert verdicts["manager"] == "ok"
