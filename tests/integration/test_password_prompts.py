@@ -4,9 +4,10 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-from fakes.rest import FakeRest
+from fakes.served_manager import ServedManager
 from fakes.terminal import on_terminal
 
 pytestmark = pytest.mark.skipif(shutil.which("setsid") is None, reason="needs setsid of util-linux")
@@ -34,7 +35,9 @@ def test_passwords_are_asked_for_once_without_echo_and_handed_over(tmp_path: Pat
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PROCTOR_")}
     environment |= {"PROCTOR_HOME": str(tmp_path / "home"), "TERM": "dumb"}
     command = [sys.executable, "-P", "-m", "proctor.manager.cli.main", "create", "-c", str(file), "--id", "mine"]
-    with FakeRest(tmp_path / "home") as rest, on_terminal(command, environment) as terminal:
+    handed: list[dict[str, Any]] = []
+    with ServedManager(tmp_path / "home") as served, on_terminal(command, environment) as terminal:
+        served.before["POST", "/experiments"] = lambda body: handed.append(served.read_handover(body))
         terminal.until_asked("Password of bob@gpu-1: ")
         terminal.type("correct horse")
         terminal.until_asked("Password of bob@gpu-2 (Enter: the same again): ")
@@ -43,7 +46,7 @@ def test_passwords_are_asked_for_once_without_echo_and_handed_over(tmp_path: Pat
         terminal.type("open sesame")
         code, output = terminal.until_ended()
     assert (code, output.strip()) == (0, "mine"), terminal.shown
-    assert rest.handed_over["secrets"] == {
+    assert handed[0]["secrets"] == {
         "training_service.machine_list.0.password": "correct horse",
         "training_service.machine_list.1.password": "correct horse",
         "training_service.machine_list.2.ssh_passphrase": "open sesame",
@@ -52,4 +55,4 @@ def test_passwords_are_asked_for_once_without_echo_and_handed_over(tmp_path: Pat
     assert terminal.shown.count("Passphrase of") == 1
     for secret in ("correct horse", "open sesame"):
         assert secret not in terminal.shown + output
-        assert secret not in str(rest.asked)
+        assert secret not in str(served.asked)

@@ -1,13 +1,21 @@
-"""`proctor nodes`, `platform` and `doctor FILE` against the fake manager."""
+"""`proctor nodes`, `platform` and `doctor FILE` against a manager whose machines are made up."""
 
+import asyncio
 import json
 import threading
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
-from fakes.rest import FakeRest
+from fakes.served_manager import ServedManager
 
+from proctor.manager.api.routes import nodes as node_routes
 from proctor.manager.cli import machines
+from proctor.training_services.base import NodePlacement
+from proctor.training_services.errors import ServiceUnavailable
+from proctor.training_services.nodes.pool import NodeStatus
+from proctor.training_services.providers import CheckStep, CheckVerdict, UncollectedFiles
 
 CONFIG = """\
 searchSpace: {lr: {_type: uniform, _value: [0, 1]}}
@@ -33,16 +41,20 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def fleet(rest: FakeRest) -> FakeRest:
+def fleet(served: ServedManager) -> ServedManager:
     """Three machines: one well, one that cannot be reached, and the manager's own."""
-    reservation = {"job_id": "t.1", "holder": "trial 0 of experiment e", "gpus": None}
-    rest.add_node("gpu-1", address="bob@gpu-1", reservations=[reservation])
-    rest.add_node("gpu-2", address="gpu-2:2222", status="FAILED", reason="its SSH server does not answer")
-    rest.add_node("local", kind="local", facts={"hostname": "here"})
-    return rest
+    served.add_node("gpu-1", address="bob@gpu-1")
+    served.add_node("gpu-2", address="gpu-2:2222", status=NodeStatus.FAILED, reason="its SSH server does not answer")
+    served.add_node("local", "local", hostname="here")
+    return served
 
 
-def test_the_list_shows_address_hold_and_reason(fleet: FakeRest, invoke) -> None:
+def holds(served: ServedManager) -> list[str]:
+    """Those of the nodes, by id."""
+    return [node.hold for node in sorted(served.pool.nodes(), key=lambda node: node.id)]
+
+
+def test_the_list_shows_address_hold_and_reason(fleet: ServedManager, invoke) -> None:
     fleet.set_node("gpu-1", hold="drained: new disk")
     lines = invoke("nodes").stdout.splitlines()
     columns = "ID KIND STATUS ADDRESS JOBS GPUS GPU-HOURS CPU-HOURS SEEN HOLD REASON"
@@ -53,7 +65,8 @@ def test_the_list_shows_address_hold_and_reason(fleet: FakeRest, invoke) -> None
     assert "here" in lines[3]
 
 
-def test_a_node_is_drained_with_a_reason_and_resumed(fleet: FakeRest, invoke) -> None:
+def test_a_node_is_drained_with_a_reason_and_resumed(fleet: ServedManager, invoke) -> None:
+    fleet.call(reserve(fleet))
     result = invoke("nodes", "drain", "gpu-1", "--reason", "new disk")
     assert result.exit_code == 0
     assert result.stdout == ""
@@ -61,16 +74,18 @@ def test_a_node_is_drained_with_a_reason_and_resumed(fleet: FakeRest, invoke) ->
     assert "proctor nodes resume gpu-1" in result.stderr
     assert json.loads(invoke("nodes", "-o", "json").stdout)[0]["hold"] == "drained: new disk"
     assert "gets jobs again; it is CONNECTED" in invoke("nodes", "resume", "gpu-1").stderr
-    assert fleet.node_rows[0]["hold"] == ""
+    assert holds(fleet) == ["", "", ""]
 
 
-def test_a_node_is_named_by_its_address_or_a_beginning_too(fleet: FakeRest, invoke) -> None:
+async def reserve(served: ServedManager) -> None:
+    placement = NodePlacement("gpu-1", None)
+    served.pool.restore("t.1", placement, "trial 0 of experiment e")
+
+
+def test_a_node_is_named_by_its_address_or_a_beginning_too(fleet: ServedManager, invoke) -> None:
     assert invoke("nodes", "drain", "bob@gpu-1").exit_code == 0
     assert invoke("nodes", "drain", "loc").exit_code == 0
-    assert [row["hold"] for row in fleet.node_rows] == ["drained", "", "drained"]
-
-
-def test_a_name_that_fits_several_or_none_is_refused(fleet: FakeRest, invoke) -> None:
+    assert holds(fleet) == ["drained", "", "drained"]
     several, none = invoke("nodes", "drain", "gpu"), invoke("nodes", "resume", "tpu")
     assert (several.exit_code, none.exit_code) == (5, 3)
     assert "gpu-1, gpu-2" in several.stderr
@@ -78,54 +93,74 @@ def test_a_name_that_fits_several_or_none_is_refused(fleet: FakeRest, invoke) ->
 
 
 def test_an_exact_node_id_wins_over_an_address_and_two_nodes_of_one_address_are_ambiguous(
-    rest: FakeRest, invoke
+    served: ServedManager, invoke
 ) -> None:
-    rest.add_node("gpu-10", address="gpu-1")
-    rest.add_node("gpu-1", address="shared")
-    rest.add_node("gpu-2", address="shared")
+    for node_id, address in {"gpu-10": "gpu-1", "gpu-1": "shared", "gpu-2": "shared"}.items():
+        served.add_node(node_id, address=address)
     assert invoke("nodes", "drain", "gpu-1").exit_code == 0
-    assert [row["hold"] for row in rest.node_rows] == ["", "drained", ""]
+    assert holds(served) == ["drained", "", ""]
     result = invoke("nodes", "drain", "shared")
     assert result.exit_code == 5
     assert "gpu-1, gpu-2" in result.stderr
     assert invoke("nodes", "forget", "", "-y").exit_code == 3
 
 
-def test_checking_a_node_that_answers_is_done_at_once(fleet: FakeRest, invoke) -> None:
+def test_checking_a_node_that_answers_is_done_at_once(fleet: ServedManager, invoke) -> None:
     result = invoke("nodes", "check", "gpu-1")
     assert result.exit_code == 0
     assert "Node gpu-1 is CONNECTED." in result.stderr
+    assert fleet.remote.checked == ["gpu-1"]
+    refused = invoke("nodes", "check", "local")
+    assert refused.exit_code == 5
+    assert "not reached over a network" in refused.stderr
 
 
 @pytest.mark.parametrize(
     ("status", "reason", "code"), [("CONNECTED", "", 0), ("FAILED", "login as bob was refused", 1)]
 )
 def test_checking_a_node_waits_for_what_comes_of_it(
-    fleet: FakeRest, invoke, status: str, reason: str, code: int
+    fleet: ServedManager, invoke, status: str, reason: str, code: int
 ) -> None:
     def answer() -> None:
-        fleet.set_node("gpu-2", status="FAILED", reason="its network is down; it is being tried again")
-        threading.Thread(target=fleet.set_node, args=("gpu-2",), kwargs={"status": status, "reason": reason}).start()
+        fleet.set_node("gpu-2", reason="its network is down; it is being tried again")
+        then = {"status": NodeStatus(status), "reason": reason}
+        threading.Thread(target=fleet.set_node, args=("gpu-2",), kwargs=then).start()
 
     fleet.on_ask["POST", "/nodes/gpu-2/check"] = answer
+    fleet.set_node("gpu-2", reason="its network is down; it is being tried again")
     result = invoke("nodes", "check", "gpu-2")
     assert result.exit_code == code, result.stderr
     assert result.stderr.splitlines()[-1] == f"Node gpu-2 is {status}{'; ' if reason else ''}{reason}."
 
 
-def test_checking_the_managers_own_node_is_refused(fleet: FakeRest, invoke) -> None:
-    result = invoke("nodes", "check", "local")
-    assert result.exit_code == 5
-    assert "not reached over a network" in result.stderr
+BEGUN = {"files": 0, "total_files": 0, "bytes": 0, "total_bytes": 0}
+HALF = {"files": 1, "total_files": 2, "bytes": 1_500_000, "total_bytes": 3_000_000}
+ALL = {"files": 2, "total_files": 2, "bytes": 3_000_000, "total_bytes": 3_000_000}
 
 
-STATE = {"experiment_id": "E1", "files": 0, "total_files": 0, "bytes": 0, "total_bytes": 0, "is_finished": False}
-HALF = STATE | {"files": 1, "total_files": 2, "bytes": 1_500_000, "total_bytes": 3_000_000}
-ALL = STATE | {"files": 2, "total_files": 2, "bytes": 3_000_000, "total_bytes": 3_000_000, "is_finished": True}
+def play(
+    served: ServedManager, monkeypatch: pytest.MonkeyPatch, *, is_cut_off: bool = False, **states: list[dict[str, Any]]
+) -> None:
+    """Have nodes (`gpu_1`) files of experiment E1, and collections go through these states, the last of which ends
+    them."""
+    nodes = {name.replace("_", "-"): list(progress) for name, progress in states.items()}
+    served.remote.left = [UncollectedFiles("E1", node_id, "there", "it was away") for node_id in nodes]
+
+    async def wait_for_any(seconds: float, ended: asyncio.Event, *others: asyncio.Event) -> bool:
+        [(node_id, _)] = [key for key, each in served.remote.collections.items() if each.ended is ended]
+        for name, value in nodes[node_id].pop(0).items():
+            setattr(served.remote.collections[node_id, "E1"], name, value)
+        if not nodes[node_id] and not is_cut_off:
+            ended.set()
+        return not nodes[node_id]
+
+    monkeypatch.setattr(node_routes, "wait_for_any", wait_for_any)
 
 
-def test_files_are_collected_and_the_progress_is_shown(fleet: FakeRest, invoke) -> None:
-    fleet.collections["gpu-2"] = [STATE, HALF, ALL]
+def test_files_are_collected_and_the_progress_is_shown(
+    fleet: ServedManager, invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play(fleet, monkeypatch, gpu_2=[BEGUN, HALF, ALL])
     result = invoke("nodes", "collect", "gpu-2")
     assert (result.exit_code, result.stdout) == (0, "")
     assert result.stderr.splitlines() == [
@@ -135,13 +170,10 @@ def test_files_are_collected_and_the_progress_is_shown(fleet: FakeRest, invoke) 
     ]
 
 
-def test_without_a_node_files_of_all_that_have_some_are_collected(fleet: FakeRest, invoke) -> None:
-    fleet.set_node("gpu-1", uncollected=["E1"])
-    fleet.set_node("gpu-2", uncollected=["E1"])
-    fleet.collections = {
-        "gpu-1": [ALL],
-        "gpu-2": [HALF | {"is_finished": True, "problem": "the machine is unreachable"}],
-    }
+def test_without_a_node_files_of_all_that_have_some_are_collected(
+    fleet: ServedManager, invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play(fleet, monkeypatch, gpu_1=[ALL], gpu_2=[HALF | {"problem": "the machine is unreachable"}])
     result = invoke("nodes", "collect")
     assert result.exit_code == 1
     assert "Node gpu-1, experiment E1: done: 2 files, 3.0 MB." in result.stderr
@@ -151,12 +183,14 @@ def test_without_a_node_files_of_all_that_have_some_are_collected(fleet: FakeRes
     )
 
 
-def test_a_collection_that_did_not_come_to_its_end_is_a_failure(fleet: FakeRest, invoke) -> None:
-    fleet.collections["gpu-2"] = [STATE, HALF]
+def test_a_collection_that_did_not_come_to_its_end_is_a_failure(
+    fleet: ServedManager, invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play(fleet, monkeypatch, is_cut_off=True, gpu_2=[BEGUN, HALF])
     assert invoke("nodes", "collect", "gpu-2").exit_code == 1
 
 
-def test_it_is_said_where_there_is_nothing_to_collect(fleet: FakeRest, invoke) -> None:
+def test_it_is_said_where_there_is_nothing_to_collect(fleet: ServedManager, invoke) -> None:
     one, every = invoke("nodes", "collect", "gpu-1"), invoke("nodes", "collect")
     assert (one.exit_code, every.exit_code) == (0, 0)
     assert one.stderr == "Node gpu-1 has no files that were not collected.\n"
@@ -165,37 +199,42 @@ def test_it_is_said_where_there_is_nothing_to_collect(fleet: FakeRest, invoke) -
     assert invoke("nodes", "collect", "gpu-1", "--experiment", "unknown").exit_code == 3
 
 
-def test_a_node_is_forgotten_once_that_is_confirmed(fleet: FakeRest, invoke) -> None:
+def test_a_node_is_forgotten_once_that_is_confirmed(fleet: ServedManager, invoke) -> None:
     declined = invoke("nodes", "forget", "gpu-2", input="n\n")
     assert "Forget node gpu-2, which is FAILED; its SSH server does not answer?" in declined.stderr
-    assert len(fleet.node_rows) == 3
+    assert len(fleet.pool.nodes()) == 3
+    fleet.remote.used = {"gpu-2"}
+    needed = invoke("nodes", "forget", "gpu-2", "--yes")
+    assert needed.exit_code == 5
+    assert "used by experiment E1" in needed.stderr
+    fleet.remote.used.clear()
     assert "Forgot node gpu-2." in invoke("nodes", "forget", "gpu-2:2222", input="y\n").stderr
     assert "Forgot node gpu-1." in invoke("nodes", "forget", "gpu-1", "--yes").stderr
-    assert [row["id"] for row in fleet.node_rows] == ["local"]
+    assert [node.id for node in fleet.pool.nodes()] == ["local"]
 
 
-def test_a_node_that_an_experiment_needs_is_not_forgotten(fleet: FakeRest, invoke) -> None:
-    fleet.set_node("gpu-2", experiments=["E1"])
-    result = invoke("nodes", "forget", "gpu-2", "--yes")
-    assert result.exit_code == 5
-    assert "used by experiment E1" in result.stderr
+def step(name: str, verdict: str = "ok", found: str = "as it should be", advice: str = "") -> dict[str, Any]:
+    return {"name": name, "verdict": CheckVerdict(verdict), "found": found, "advice": advice}
 
 
-def test_doctor_prints_every_hop_of_every_machine_in_one_table(rest: FakeRest, invoke, file: Path) -> None:
-    rest.found["gpu-2"] = [
-        {"name": "port"},
-        {"name": "login", "verdict": "fail", "found": "login as bob was refused", "advice": "give a password"},
-    ]
+def find(served: ServedManager, host: str, *steps: dict[str, Any]) -> None:
+    """What is found on a machine."""
+    served.remote.steps[host] = [CheckStep(host, **each) for each in steps]
+
+
+def test_doctor_prints_every_hop_of_every_machine_in_one_table(served: ServedManager, invoke, file: Path) -> None:
+    refused = step("login", "fail", "login as bob was refused", "give a password")
+    find(served, "gpu-2", step("port"), refused)
     result = invoke("doctor", "--config", str(file))
     assert result.exit_code == 1
     lines = result.stdout.splitlines()
     assert lines[0].split() == ["MACHINE", "CHECK", "FOUND", "ADVICE"]
     assert lines[1].split()[:2] == ["here", "python"]
     assert [line.split()[:3] for line in lines[-4:]] == [
-        ["gpu-1", "check", "ok"],
+        ["gpu-1", "login", "ok"],
         ["gpu-2", "port", "ok"],
         ["gpu-2", "login", "fail"],
-        ["gpu-3", "check", "ok"],
+        ["gpu-3", "login", "ok"],
     ]
     assert "give a password" in lines[-2]
     printed = result.stderr.splitlines()
@@ -205,25 +244,27 @@ def test_doctor_prints_every_hop_of_every_machine_in_one_table(rest: FakeRest, i
 
 
 def test_a_machine_that_can_run_no_trial_is_a_failure_only_where_no_other_can(
-    rest: FakeRest, invoke, file: Path
+    served: ServedManager, invoke, file: Path
 ) -> None:
-    unable = [{"name": "trials", "verdict": "fail", "found": "gpuIndices names GPU 7, it has GPUs 0, 1"}]
-    rest.found = dict.fromkeys(("gpu-1", "gpu-2", "gpu-3"), unable)
+    for host in ("gpu-1", "gpu-2", "gpu-3"):
+        find(served, host, step("trials", "fail", "gpuIndices names GPU 7, it has GPUs 0, 1"))
 
     def verdicts() -> list[str]:
         rows = json.loads(invoke("doctor", "--config", str(file), "-o", "json").stdout)
         return [row["verdict"] for row in rows if row["name"] == "trials"]
 
     assert verdicts() == ["fail", "fail", "fail"]
-    rest.found["gpu-2"] = [{"name": "trials", "verdict": "skipped", "found": "not reached"}]
+    find(served, "gpu-2", step("trials", "skipped", "not reached"))
     assert verdicts() == ["fail", "skipped", "fail"]
-    rest.found["gpu-2"] = [{"name": "trials", "found": "need 1 GPU, may use 2"}]
+    find(served, "gpu-2", step("trials", found="need 1 GPU, may use 2"))
     assert verdicts() == ["note", "ok", "note"]
 
 
-def test_what_was_skipped_is_one_line_for_people_and_all_of_it_for_programs(rest: FakeRest, invoke, file: Path) -> None:
-    skipped = [{"name": name, "verdict": "skipped", "found": "not reached"} for name in ("login", "python", "gpus")]
-    rest.found["gpu-2"] = [{"name": "port", "verdict": "fail", "found": "refused"}, *skipped]
+def test_what_was_skipped_is_one_line_for_people_and_all_of_it_for_programs(
+    served: ServedManager, invoke, file: Path
+) -> None:
+    skipped = [step(name, "skipped", "not reached") for name in ("login", "python", "gpus")]
+    find(served, "gpu-2", step("port", "fail", "refused"), *skipped)
     lines = invoke("doctor", "--config", str(file)).stdout.splitlines()
     [line] = [line for line in lines if " skipped " in line]
     assert line.split() == ["gpu-2", "login", "…", "gpus", "skipped", "not", "reached"]
@@ -232,23 +273,27 @@ def test_what_was_skipped_is_one_line_for_people_and_all_of_it_for_programs(rest
 
 
 def test_doctor_asks_about_one_machine_a_request_and_hands_the_secrets_over(
-    rest: FakeRest, invoke, file: Path, home: Path
+    served: ServedManager, invoke, file: Path, home: Path
 ) -> None:
+    handed: list[dict[str, Any]] = []
+    served.before["POST", "/platforms/check"] = lambda body: handed.append(served.read_handover(body))
     rows = json.loads(invoke("doctor", "--config", str(file), "-o", "json").stdout)
     assert [row["machine"] for row in rows if row["machine"]] == ["gpu-1", "gpu-2", "gpu-3"]
-    assert sorted(body["machine"] for _, body in rest.requests("POST")) == [0, 1, 2]
-    assert rest.handed_over["secrets"] == {"training_service.machine_list.1.password": "swordfish"}
-    assert "GPU_PASSWORD" not in rest.handed_over["environment"]
+    assert sorted(body["machine"] for _, body in served.requests("POST")) == [0, 1, 2]
+    assert [secrets for _, _, secrets in served.remote.asked if secrets] == [
+        {"training_service.machine_list.0.password": "swordfish"}
+    ]
+    assert "GPU_PASSWORD" not in handed[0]["environment"]
     assert not list((home / "incoming").iterdir())
 
 
-def test_doctor_does_not_look_for_programs_of_the_machines_here(rest: FakeRest, invoke, file: Path) -> None:
+def test_doctor_does_not_look_for_programs_of_the_machines_here(served: ServedManager, invoke, file: Path) -> None:
     rows = json.loads(invoke("doctor", "--config", str(file), "-o", "json").stdout)
     assert {row["name"]: row["verdict"] for row in rows}["command"] == "ok"
 
 
 def test_doctor_tells_of_a_missing_password_and_of_the_rest(
-    rest: FakeRest, invoke, file: Path, monkeypatch: pytest.MonkeyPatch
+    served: ServedManager, invoke, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("GPU_PASSWORD")
     result = invoke("doctor", "--config", str(file), "-o", "json")
@@ -256,18 +301,23 @@ def test_doctor_tells_of_a_missing_password_and_of_the_rest(
     assert (last["name"], last["verdict"]) == ("logins", "fail")
     assert "GPU_PASSWORD" in last["found"]
     assert result.exit_code == 1
-    assert rest.requests("POST") == []
+    assert served.requests("POST") == []
 
 
-def test_a_request_that_fails_ends_the_command_with_its_sentence(rest: FakeRest, invoke, file: Path) -> None:
-    rest.refused = "the manager cannot reach machines"
+def test_a_request_that_fails_ends_the_command_with_its_sentence(
+    served: ServedManager, invoke, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_: object, **__: object) -> None:
+        raise ServiceUnavailable("the manager cannot reach machines")
+
+    monkeypatch.setattr(served.remote, "inspect", refuse)
     result = invoke("doctor", "--config", str(file))
     assert result.exit_code == 1
     assert "the manager cannot reach machines" in result.stderr
 
 
-def test_cleaning_tells_what_was_removed_and_what_is_left(rest: FakeRest, invoke, file: Path) -> None:
-    rest.found["gpu-1"] = [{"verdict": "fail", "found": "experiment e uses it", "advice": "stop it"}]
+def test_cleaning_tells_what_was_removed_and_what_is_left(served: ServedManager, invoke, file: Path) -> None:
+    find(served, "gpu-1", step("clean", "fail", "experiment e uses it", "stop it"))
     result = invoke("platform", "clean", "--config", str(file))
     assert result.exit_code == 1
     assert [line.split()[:3] for line in result.stdout.splitlines()[1:]] == [
@@ -276,7 +326,7 @@ def test_cleaning_tells_what_was_removed_and_what_is_left(rest: FakeRest, invoke
         ["gpu-3", "clean", "ok"],
     ]
     assert "Not clean: gpu-1." in result.stderr
-    del rest.found["gpu-1"]
+    del served.remote.steps["gpu-1"]
     assert invoke("platform", "clean", "--config", str(file)).exit_code == 0
 
 
@@ -288,7 +338,7 @@ def test_a_platform_without_machines_cannot_be_cleaned(invoke, file: Path, home:
     assert not home.exists()
 
 
-class Successive(dict[str, list[list[dict[str, str]]]]):
+class Successive(dict[str, list[Sequence[CheckStep]]]):
     """What is found on a machine each time it is asked about; afterwards all is well."""
 
     def get(self, host: str, default: object = None) -> object:  # type: ignore[override]
@@ -297,22 +347,24 @@ class Successive(dict[str, list[list[dict[str, str]]]]):
 
 
 def test_cleaning_waits_for_an_experiment_that_is_leaving_and_says_so_once(
-    rest: FakeRest, invoke, file: Path, monkeypatch: pytest.MonkeyPatch
+    served: ServedManager, invoke, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(machines, "PAUSE_SECONDS", 0.0)
-    leaving = [{"name": "leaving", "verdict": "fail", "found": "experiment e was stopped and is leaving it"}]
-    rest.found = Successive({"gpu-2": [leaving, leaving]})
+    leaving = [CheckStep("gpu-2", **step("leaving", "fail", "experiment e was stopped and is leaving it"))]
+    monkeypatch.setattr(served.remote, "steps", Successive({"gpu-2": [leaving, leaving]}))
     result = invoke("platform", "clean", "--config", str(file))
     assert result.exit_code == 0
     assert result.stderr.count("gpu-2: waits: experiment e was stopped and is leaving it") == 1
-    assert sorted(body["machine"] for _, body in rest.requests("POST")) == [0, 1, 1, 1, 2]
-    assert rest.handed_over["secrets"]
+    assert sorted(body["machine"] for _, body in served.requests("POST")) == [0, 1, 1, 1, 2]
+    assert all(secrets for _, settings, secrets in served.remote.asked if "gpu-2" in str(settings))
 
 
-def test_cleaning_does_not_wait_for_ever(rest: FakeRest, invoke, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cleaning_does_not_wait_for_ever(
+    served: ServedManager, invoke, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(machines, "LEAVING_SECONDS", 0.0)
     found = "experiment e was stopped and is leaving it"
-    rest.found["gpu-2"] = [{"name": "leaving", "verdict": "fail", "found": found, "advice": "ask again"}]
+    find(served, "gpu-2", step("leaving", "fail", found, "ask again"))
     result = invoke("platform", "clean", "--config", str(file))
     assert result.exit_code == 1
     assert found in result.stdout
