@@ -1,17 +1,28 @@
-"""`proctor create` against the fake manager."""
+"""`proctor create` against a manager whose trials run in memory."""
 
 import importlib.util
 import json
 import os
+import re
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from fakes.rest import FakeRest
+from fakes.served_manager import ServedManager
 
 from proctor.manager.cli.commands import create as create_module
 from proctor.manager.cli.commands.create import submit
+from proctor.manager.config.errors import NOWHERE, ConfigProblem
+from proctor.manager.engine.feasibility import Outlook
+from proctor.manager.errors import BadRequest
+from proctor.manager.lifecycle.states import ExperimentStatus
+from proctor.manager.store.tables import trials
 from proctor.sdk.client import Client, credentials
+from proctor.sdk.client.errors import ProblemError
+from proctor.training_services.base import EndReason
+from proctor.training_services.in_memory.scripts import Final, ScriptedExit
 
 CONFIG = """\
 searchSpace:
@@ -32,31 +43,31 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_it_posts_the_configuration_as_written_and_prints_the_id(rest: FakeRest, invoke, file: Path) -> None:
+def test_it_posts_the_configuration_as_written_and_prints_the_id(served: ServedManager, invoke, file: Path) -> None:
     result = invoke("create", "--config", str(file), "--id", "mine")
     assert result.exit_code == 0, result.stderr
     assert result.stdout == "mine\n"
-    [(path, body)] = rest.requests("POST")
+    [(path, body)] = served.requests("POST")
     assert path == "/experiments"
     assert body["config"]["trialCommand"] == "python3 trial.py"
     assert body["config"]["searchSpace"]["lr"]["_value"] == [1e-4, 0.1]
     assert body["directory"] == str(file.parent)
-    assert f"{rest.url}/experiments/mine?token=" in result.stderr
+    assert f"{served.url}/experiments/mine?token=" in result.stderr
     assert "proctor stop mine" in result.stderr
     assert result.stderr.endswith("Experiment mine has started.\n")
 
 
-def test_the_file_is_an_argument_or_an_option_but_not_both(rest: FakeRest, invoke, file: Path) -> None:
+def test_the_file_is_an_argument_or_an_option_but_not_both(served: ServedManager, invoke, file: Path) -> None:
     for words in ((str(file),), ("-c", str(file)), ("--config", str(file))):
         assert invoke("create", *words).exit_code == 0
-    assert len(rest.requests("POST")) == 3
+    assert len(served.requests("POST")) == 3
     assert "give one FILE" in invoke("create", str(file), "--config", str(file)).stderr
     assert "give the FILE of an experiment" in invoke("create").stderr
-    assert len(rest.requests("POST")) == 3
+    assert len(served.requests("POST")) == 3
 
 
 @pytest.mark.parametrize("words", [("create",), ("config", "check"), ("create", "--dry-run"), ("doctor",)])
-def test_a_missing_package_is_all_that_is_said(rest: FakeRest, invoke, file: Path, words, monkeypatch) -> None:
+def test_a_missing_package_is_all_that_is_said(served: ServedManager, invoke, file: Path, words, monkeypatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, package=None: None)
     text = CONFIG.replace("platform: local", "platform: remote, machineLst: [{host: a}]").replace("TPE", "TPF")
     file.write_text(text)
@@ -66,35 +77,50 @@ def test_a_missing_package_is_all_that_is_said(rest: FakeRest, invoke, file: Pat
     else:
         assert result.stderr == "Error: platform remote needs asyncssh: pip install 'proctor[remote]'\n"
         assert result.exit_code == 2
-    assert not rest.requests("POST")
+    assert not served.requests("POST")
 
 
-def test_the_environment_goes_through_a_private_file(rest: FakeRest, invoke, file: Path, monkeypatch) -> None:
+def test_the_environment_goes_through_a_private_file(served: ServedManager, invoke, file: Path, monkeypatch) -> None:
     monkeypatch.setenv("OF_THIS_SHELL", "yes")
+    modes: list[int] = []
+
+    def note(body: Any) -> None:
+        modes.append((served.home / "incoming" / body["handover"]).stat().st_mode & 0o777)
+        handed.append(served.read_handover(body))
+
+    handed: list[dict[str, Any]] = []
+    served.before["POST", "/experiments"] = note
     assert invoke("create", "--config", str(file)).exit_code == 0
-    assert rest.handover_mode == 0o600
-    assert rest.handed_over["environment"]["OF_THIS_SHELL"] == "yes"
-    assert rest.handed_over["cwd"] == os.getcwd()
-    assert set(rest.handed_over) == {"environment", "cwd", "executable", "path", "secrets", "umask"}
-    [(_, body)] = rest.requests("POST")
+    assert modes == [0o600]
+    assert handed[0]["environment"]["OF_THIS_SHELL"] == "yes"
+    assert handed[0]["cwd"] == os.getcwd()
+    assert set(handed[0]) == {"environment", "cwd", "executable", "path", "secrets", "umask"}
+    [(_, body)] = served.requests("POST")
     assert "OF_THIS_SHELL" not in json.dumps(body)
 
 
-def test_a_refused_configuration_leaves_no_file_behind(rest: FakeRest, invoke, file: Path, home: Path) -> None:
-    file.write_text(CONFIG.replace("COMMAND", "refuse"))
+def test_a_refused_configuration_leaves_no_file_behind(
+    served: ServedManager, invoke, file: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(**_: object) -> None:
+        raise BadRequest("the configuration is not valid", [ConfigProblem(NOWHERE, "trialCommand", "something better")])
+
+    monkeypatch.setattr(served.manager, "create_experiment", refuse)
     result = invoke("create", "--config", str(file))
     assert result.exit_code == 2
-    assert "3: trialCommand: expected something better" in result.stderr
+    assert "trialCommand: expected something better" in result.stderr
     assert not list((home / "incoming").iterdir())
 
 
-def test_problems_are_told_with_their_places_before_anything_is_asked(rest: FakeRest, invoke, file: Path) -> None:
+def test_problems_are_told_with_their_places_before_anything_is_asked(
+    served: ServedManager, invoke, file: Path
+) -> None:
     file.write_text(CONFIG.replace("trialConcurrency: 2", "trialConcurrencies: two"))
     result = invoke("create", "--config", str(file))
     assert result.exit_code == 2
     assert f"{file}:4:1" in result.stderr
     assert "trialConcurrency" in result.stderr
-    assert not rest.asked
+    assert not served.asked
 
 
 def test_a_dry_run_starts_nothing(invoke, file: Path, home: Path) -> None:
@@ -122,121 +148,128 @@ def test_a_dry_run_counts_the_gpus_of_this_machine(invoke, file: Path) -> None:
     assert "trialGpuNumber is 4000, and this machine has " in result.stderr
 
 
-def unusable(*names: str) -> list[dict[str, str]]:
-    return [{"node_id": name, "reason": f"node {name} is failed: it is off"} for name in names]
+def unusable(*names: str) -> dict[str, str]:
+    return {name: f"node {name} is failed: it is off" for name in names}
 
 
-def test_it_waits_for_machines_and_says_which_cannot_be_used(rest: FakeRest, invoke, file: Path) -> None:
-    rest.machines = {"total": 3, "pending": ["b", "c"], "unusable": unusable("a"), "never": ""}
-    known = {"total": 3, "pending": [], "unusable": unusable("a", "b"), "never": ""}
-    rest.on_ask["GET", "/experiments/mine"] = lambda: rest.set_status("mine", "RUNNING", machines=known)
+@pytest.fixture
+def machines(served: ServedManager, monkeypatch: pytest.MonkeyPatch) -> Callable[[Outlook], None]:
+    """Say which machines experiments can use."""
+    return lambda found: monkeypatch.setattr(served.manager, "outlook", lambda row: found)
+
+
+def test_it_waits_for_machines_and_says_which_cannot_be_used(
+    served: ServedManager, invoke, file: Path, machines
+) -> None:
+    machines(Outlook(total=3, pending=("b", "c"), unusable=unusable("a")))
+
+    def come() -> None:
+        machines(Outlook(total=3, unusable=unusable("a", "b")))
+        served.emit("node")
+
+    served.on_ask["GET", "/experiments/mine"] = come
     result = invoke("create", "--config", str(file), "--id", "mine")
     assert (result.exit_code, result.stdout) == (0, "mine\n")
     assert "2 of 3 machines cannot be used now:\n  node a is failed: it is off\n  node b is" in result.stderr
 
 
-def test_no_machine_at_all_is_an_error_that_says_what_goes_on(rest: FakeRest, invoke, file: Path) -> None:
-    rest.machines = {"total": 1, "pending": [], "unusable": unusable("a"), "never": ""}
+def test_no_machine_at_all_is_an_error_that_says_what_goes_on(invoke, file: Path, machines) -> None:
+    machines(Outlook(total=1, unusable=unusable("a")))
     result = invoke("create", "--config", str(file), "--id", "mine")
     assert (result.exit_code, result.stdout) == (100, "mine\n")
     assert "No trial can run until one of them is usable. To give up: proctor stop mine" in result.stderr
 
 
 @pytest.mark.parametrize(
-    ("machines", "has_started"),
+    ("known", "has_started"),
     [
-        ({"total": 2, "pending": ["b"], "unusable": [], "never": ""}, True),
-        ({"total": 2, "pending": ["a", "b"], "unusable": [], "never": ""}, False),
-        ({"total": 1, "pending": [], "unusable": [{"node_id": "a", "reason": "it is off"}], "never": ""}, False),
-        ({"total": 2, "pending": [], "unusable": [{"node_id": "a", "reason": "it is off"}], "never": ""}, True),
+        (Outlook(total=2, pending=("b",)), True),
+        (Outlook(total=2, pending=("a", "b")), False),
+        (Outlook(total=1, unusable=unusable("a")), False),
+        (Outlook(total=2, unusable=unusable("a")), True),
     ],
 )
 def test_it_is_said_to_have_started_once_a_machine_can_run_trials(
-    rest: FakeRest, invoke, file: Path, monkeypatch, machines: dict[str, object], has_started: bool
+    invoke, file: Path, monkeypatch: pytest.MonkeyPatch, machines, known: Outlook, has_started: bool
 ) -> None:
     monkeypatch.setattr(create_module, "CONNECTING_SECONDS", 0.0)
-    rest.machines = machines
+    machines(known)
     result = invoke("create", "--config", str(file), "--id", "mine")
     assert "Created experiment mine (" in result.stderr
     assert ("has started" in result.stderr) == has_started
 
 
-def test_what_can_never_run_is_an_error(rest: FakeRest, invoke, file: Path) -> None:
+def test_what_can_never_run_is_an_error(invoke, file: Path, machines) -> None:
     never = "needs 1 GPU, node local has no GPU"
-    rest.machines = {"total": 1, "pending": [], "unusable": unusable("local"), "never": never}
+    machines(Outlook(total=1, unusable=unusable("local"), never=never))
     result = invoke("create", "--config", str(file), "--id", "mine")
     assert (result.exit_code, result.stdout) == (100, "mine\n")
     assert f"No trial of experiment mine can ever run: {never}" in result.stderr
     assert "has started" not in result.stderr
 
 
-def test_an_experiment_that_fails_meanwhile_is_an_error(rest: FakeRest, invoke, file: Path) -> None:
-    rest.machines = {"total": 1, "pending": ["a"], "unusable": [], "never": ""}
-    rest.on_ask["GET", "/experiments/mine"] = lambda: rest.set_status("mine", "ERROR", reason="its tuner raised")
+def test_an_experiment_that_fails_meanwhile_is_an_error(served: ServedManager, invoke, file: Path, machines) -> None:
+    machines(Outlook(total=1, pending=("a",)))
+    failed = {"status": ExperimentStatus.ERROR, "reason": "its tuner raised"}
+    served.on_ask["GET", "/experiments/mine"] = lambda: served.change_experiment("mine", **failed)
     result = invoke("create", "--config", str(file), "--id", "mine")
     assert result.exit_code == 100
-    assert "Experiment mine cannot run: its tuner raised" in result.stderr
+    assert "Experiment mine cannot run: " in result.stderr
+    assert "its tuner raised" in result.stderr
 
 
-def test_an_id_that_is_taken_is_a_conflict(rest: FakeRest, invoke, file: Path) -> None:
-    rest.add_experiment("mine")
+def test_an_id_that_is_taken_is_a_conflict(served: ServedManager, invoke, file: Path) -> None:
+    served.add_experiment("mine")
     assert invoke("create", "--config", str(file), "--id", "mine").exit_code == 5
 
 
-def test_in_the_foreground_it_ends_with_the_best_trial(rest: FakeRest, invoke, file: Path) -> None:
-    def finish() -> None:
-        rest.add_trial("mine", "t0", status="RUNNING", final_value=None)
-        rest.add_trial("mine", "t1", final_value=0.75)
-        best = {"trial_id": "t1", "sequence_id": 1, "value": 0.75, "parameters": {"lr": 0.05}}
-        rest.set_status("mine", "RUNNING", best=best)
-        rest.on_ask["GET", "/experiments/mine/trials"] = lambda: rest.set_status("mine", "DONE")
-
-    rest.on_ask["GET", "/experiments/mine"] = finish
+def test_in_the_foreground_it_ends_with_the_best_trial(served: ServedManager, invoke, file: Path) -> None:
+    served.script = lambda form: [Final(0.0, 0.75 if form.sequence_id == 1 else 0.5)]
     result = invoke("create", "--config", str(file), "--id", "mine", "--foreground")
     assert result.exit_code == 0, result.stderr
-    assert "Best trial:  1 (t1)" in result.stdout
+    best = served.read(lambda c: trials.best(c, "mine", True))
+    assert f"Best trial:  1 ({best.id})" in result.stdout
     assert "Metric:      0.75 (maximize)" in result.stdout
-    assert "Parameters:  lr=0.05" in result.stdout
-    assert f"Files:       {rest.trials['t1']['directory']}" in result.stdout
-    assert f"Page:        {rest.url}/experiments/mine?token=" in result.stdout
-    assert "1/10 trials: 1 running, 1 succeeded; best 0.75 (trial 1, maximize)" in result.stderr
+    assert "Parameters:  lr=" in result.stdout
+    assert f"Files:       {served.home}/experiments/mine/trials/1-{best.id}\n" in result.stdout
+    assert f"Page:        {served.url}/experiments/mine?token=" in result.stdout
+    assert "4/4 trials: 4 succeeded; best 0.75 (trial 1, maximize)" in result.stderr
 
 
-def test_results_that_are_no_numbers_are_not_said_to_be_missing(rest: FakeRest, invoke, file: Path) -> None:
-    why = "no final metric is a finite number that could be compared; trial 0 reported NaN"
-
-    def finish() -> None:
-        rest.add_trial("mine", "t0", final_value="NaN", final_data="NaN")
-        rest.set_status("mine", "DONE", no_best_reason=why)
-
-    rest.on_ask["GET", "/experiments/mine"] = finish
+def test_results_that_are_no_numbers_are_not_said_to_be_missing(served: ServedManager, invoke, file: Path) -> None:
+    served.script = lambda form: [Final(0.0, float("nan"))]
     result = invoke("create", "--config", str(file), "--id", "mine", "--foreground")
-    assert f"No best trial: {why}." in result.stderr
+    why = "no final metric is a finite number that could be compared"
+    assert f"No best trial: {why}" in result.stderr
     assert "No trial has reported" not in result.stderr
-    assert f"- ({why})" in invoke("experiment", "show", "mine").stdout
+    assert f"- ({why}" in invoke("experiment", "show", "mine").stdout
 
 
 @pytest.mark.parametrize(("status", "code"), [("ERROR", 100), ("STOPPED", 103)])
 def test_in_the_foreground_its_exit_code_is_the_experiments(
-    rest: FakeRest, invoke, file: Path, status: str, code: int
+    served: ServedManager, invoke, file: Path, status: str, code: int
 ) -> None:
-    rest.on_ask["GET", "/experiments/mine"] = lambda: rest.set_status("mine", status, error="the tuner's traceback")
+    ended = {"status": ExperimentStatus(status), "error": "the tuner's traceback"}
+    served.on_ask["GET", "/experiments/mine"] = lambda: served.change_experiment("mine", **ended)
     result = invoke("create", "--config", str(file), "--id", "mine", "--foreground")
     assert result.exit_code == code
     assert "the tuner's traceback" in result.stderr
 
 
-def test_in_the_foreground_the_machines_that_are_kept_are_named_at_the_end(rest: FakeRest, invoke, file: Path) -> None:
-    rest.add_node("local", kind="local", experiments=["mine"])
+def test_in_the_foreground_the_machines_that_are_kept_are_named_at_the_end(
+    served: ServedManager, invoke, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(served.manager, "experiments_on", lambda node_id: ["mine"])
+    served.add_node("local", "local")
     for name in ("gpu-1", "gpu-2"):
-        rest.add_node(name, experiments=["mine"])
-    rest.on_ask["GET", "/experiments/mine"] = lambda: rest.set_status("mine", "DONE")
+        served.add_node(name)
+    served.script = lambda form: [Final(0.0, 1.0)]
     last = invoke("create", "--config", str(file), "--id", "mine", "--foreground").stderr.splitlines()[-1]
     assert last == "It keeps its machines (gpu-1, gpu-2) until: proctor stop mine"
 
 
 def test_ctrl_c_in_the_foreground_stops_watching_and_nothing_else(
-    rest: FakeRest, invoke, file: Path, monkeypatch
+    served: ServedManager, invoke, file: Path, monkeypatch
 ) -> None:
     from proctor.sdk.client.events import Watch
 
@@ -248,32 +281,39 @@ def test_ctrl_c_in_the_foreground_stops_watching_and_nothing_else(
     assert result.exit_code == 130
     assert "experiment mine keeps running" in result.stderr
     assert "proctor stop mine" in result.stderr
-    assert rest.experiments["mine"]["status"] == "RUNNING"
+    assert served.experiment("mine").status == "RUNNING"
 
 
-def test_why_no_trial_succeeded_is_told(rest: FakeRest, invoke, file: Path) -> None:
-    def fail() -> None:
-        rest.add_trial("mine", "t0", status="FAILED", final_value=None, reason="exit code 3")
-        rest.set_status("mine", "DONE")
-
-    rest.on_ask["GET", "/experiments/mine"] = fail
+def test_why_no_trial_succeeded_is_told(served: ServedManager, invoke, file: Path) -> None:
+    served.script = lambda form: [ScriptedExit(reason=EndReason.EXITED_ERROR, code=3, detail="exit code 3")]
     result = invoke("create", "--config", str(file), "--id", "mine", "--foreground")
     assert result.exit_code == 100
-    assert "Trial 0 failed: exit code 3" in result.stderr
-    assert "proctor trial log t0\n" in result.stderr
+    found = re.search(r"Trial \d failed: exit code 3", result.stderr)
+    assert found, result.stderr
+    assert re.search(r"proctor trial log \w{8}\n", result.stderr)
 
 
-def test_secrets_are_handed_over_and_not_posted(rest: FakeRest, home: Path, tmp_path: Path) -> None:
+def test_secrets_are_handed_over_and_not_posted(
+    served: ServedManager, home: Path, tmp_path: Path, handed: list[dict[str, Any]]
+) -> None:
     loaded = SimpleNamespace(
         mapping={"password": "********"},
         secrets={"machine_list.0.password": "hush"},
         config=SimpleNamespace(tuner=None, assessor=None, trial_scheduler=None),
     )
-    with Client(home=home) as client:
+    with Client(home=home) as client, pytest.raises(ProblemError):  # it is no configuration
         submit(client, loaded, tmp_path / "experiment.yml")
-    [(_, body)] = rest.requests("POST")
+    [(_, body)] = served.requests("POST")
     assert body["config"] == {"password": "********"}
-    assert rest.handed_over["secrets"] == {"machine_list.0.password": "hush"}
+    assert handed[0]["secrets"] == {"machine_list.0.password": "hush"}
+
+
+@pytest.fixture
+def handed(served: ServedManager) -> list[dict[str, Any]]:
+    """What is handed over with the next experiment."""
+    found: list[dict[str, Any]] = []
+    served.before["POST", "/experiments"] = lambda body: found.append(served.read_handover(body))
+    return found
 
 
 REMOTE = """
@@ -295,21 +335,22 @@ def remote_file(file: Path) -> Path:
 
 
 def test_secrets_come_from_the_environment_and_from_the_terminal(
-    rest: FakeRest, invoke, remote_file: Path, monkeypatch: pytest.MonkeyPatch
+    served: ServedManager, invoke, remote_file: Path, monkeypatch: pytest.MonkeyPatch, handed: list[dict[str, Any]]
 ) -> None:
+    monkeypatch.setattr(create_module, "CONNECTING_SECONDS", 0.0)
     asked, answers = [], iter(["hunter2", ""])
     monkeypatch.setenv("GPU_PASSWORD", "swordfish")
     monkeypatch.setattr(credentials, "_ask_on_terminal", lambda wanted, prompt: asked.append(prompt) or next(answers))
     result = invoke("create", "--config", str(remote_file))
     assert result.exit_code == 0, result.stderr
     assert asked == ["Password of bob@gpu-2: ", "Passphrase of gpu-3 (Enter: the same again): "]
-    assert rest.handed_over["secrets"] == {
+    assert handed[0]["secrets"] == {
         "training_service.machine_list.0.password": "swordfish",
         "training_service.machine_list.1.password": "hunter2",
         "training_service.machine_list.2.ssh_passphrase": "hunter2",
     }
-    assert "GPU_PASSWORD" not in rest.handed_over["environment"]
-    for text in (json.dumps(rest.requests("POST")), result.stdout, result.stderr):
+    assert "GPU_PASSWORD" not in handed[0]["environment"]
+    for text in (json.dumps(served.requests("POST")), result.stdout, result.stderr):
         assert "swordfish" not in text
         assert "hunter2" not in text
 
@@ -337,14 +378,14 @@ def test_where_nobody_can_be_asked_the_key_that_helps_is_named(
     assert not home.exists()
 
 
-def test_a_registered_name_is_posted_as_its_class(rest: FakeRest, invoke, file: Path) -> None:
+def test_a_registered_name_is_posted_as_its_class(served: ServedManager, invoke, file: Path) -> None:
     (file.parent / "demo.py").write_text("import proctor.sdk.tuner\n\nclass Tuner(proctor.sdk.tuner.Tuner): ...\n")
     (file.parent / "meta.yml").write_text("algoType: tuner\nbuiltinName: Mine\nclassName: demo.Tuner\n")
     assert invoke("algo", "register", "-m", str(file.parent / "meta.yml")).exit_code == 0
     file.write_text(CONFIG.replace("COMMAND", "python3 trial.py").replace("name: TPE", "name: mine"))
     assert invoke("config", "check", str(file)).exit_code == 0
     assert invoke("create", "--config", str(file)).exit_code == 0
-    [(_, body)] = rest.requests("POST")
+    [(_, body)] = served.requests("POST")
     assert body["config"]["tuner"] == {
         "class_name": "demo.Tuner",
         "code_directory": str(file.parent),
@@ -352,7 +393,7 @@ def test_a_registered_name_is_posted_as_its_class(rest: FakeRest, invoke, file: 
     }
 
 
-def test_a_name_that_is_not_registered_is_refused(rest: FakeRest, invoke, file: Path) -> None:
+def test_a_name_that_is_not_registered_is_refused(served: ServedManager, invoke, file: Path) -> None:
     file.write_text(CONFIG.replace("COMMAND", "python3 trial.py").replace("name: TPE", "name: mine"))
     result = invoke("config", "check", str(file))
     assert result.exit_code == 2
