@@ -11,22 +11,19 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from fakes.rest import FakeRest
+from fakes.served_manager import NOW, ServedManager
 
 from proctor.manager.cli import archive as of_the_cli
 from proctor.manager.cli.archive import LARGE_BYTES, MANY_CODE_FILES, MAX_HEAD_BYTES, SPARE_BYTES
 from proctor.manager.cli.columns import size_text
 from proctor.manager.engine.archive import format as of_the_manager
 from proctor.manager.engine.archive.format import ExperimentArchive
+from proctor.manager.store.rows import SavedViewRow
+from proctor.sdk.client import Client
+from proctor.sdk.client.errors import NotFound
 
 TABLE = {"title": "Rungs", "columns": ["milestone", "trial"], "rows": [[1, 0], [3, None]], "trial_columns": [1]}
-VIEW = {
-    "name": "best",
-    "page": "trials",
-    "query": "sort=-value",
-    "saved_at": "2026-11-24T10:30:00Z",
-    "saved_by": "owner",
-}
+VIEW = SavedViewRow("e", "best", "trials", "sort=-value", NOW, "owner")
 
 
 @pytest.mark.parametrize("name", ["DAMAGES", "COMPRESSIONS", "MAX_HEAD_BYTES", "SPARE_BYTES", "NEVER_SAVED"])
@@ -36,17 +33,15 @@ def test_the_command_and_the_manager_agree_about_archives(name: str) -> None:
 
 
 @pytest.fixture
-def saved(rest: FakeRest, invoke, tmp_path: Path) -> Path:
+def saved(served: ServedManager, invoke, tmp_path: Path) -> Path:
     """The zip of an experiment of two trials, saved with its code."""
     code = tmp_path / "project"
-    folder = Path(rest.add_experiment("e", config={"trial_code_directory": str(code)})["directory"])
-    rest.add_trial("e", "a")
-    rest.add_trial("e", "b")
-    rest.add_metric("b", "final", 0.5)
-    rest.views["e"] = [VIEW]
-    rest.schedulers["e"] = {"name": "ASHA", "tables": [TABLE]}
+    code.mkdir()
+    config = {"trialCodeDirectory": str(code), "trialScheduler": {"name": "ASHA"}}
+    trials = [{"id": "a"}, {"id": "b", "points": [("final", 0.5)]}]
+    served.add_experiment(config=config, trials=trials, views=[VIEW], tables=[TABLE])
+    folder = Path(served.experiment().directory)
     for path, text in {
-        folder / "metrics.db": "not to be copied while it is written",
         folder / "secrets.json": "hush",
         folder / "environment.json": "hush",
         folder / "trials/0-a/jobs/1/stdout": "printed\n",
@@ -61,26 +56,32 @@ def saved(rest: FakeRest, invoke, tmp_path: Path) -> Path:
     return tmp_path / "e.zip"
 
 
-def test_it_holds_records_outputs_and_code_and_no_secrets(rest: FakeRest, saved: Path) -> None:
-    with zipfile.ZipFile(saved) as archive:
+def test_it_holds_records_outputs_and_code_and_no_secrets(served: ServedManager, saved: Path) -> None:
+    with zipfile.ZipFile(saved) as archive, Client(home=served.home) as client:
         assert set(archive.namelist()) == {
             "proctor.json",
             "trials.jsonl",
             "jobs.jsonl",
             "metrics.jsonl",
+            "experiment/config.json",
             "experiment/trials/0-a/jobs/1/stdout",
             "code/trial.py",
         }
         assert json.loads(archive.read("proctor.json")) == {
             "format": 1,
-            "experiment": rest.experiments["e"] | {"views": [VIEW], "scheduler_tables": [TABLE]},
+            "experiment": client.experiment("e") | {"views": client.views("e"), "scheduler_tables": [TABLE]},
         }
-        assert [json.loads(line) for line in archive.read("trials.jsonl").splitlines()] == list(rest.trials.values())
+        assert [json.loads(line) for line in archive.read("trials.jsonl").splitlines()] == list(client.trials("e"))
         assert json.loads(archive.read("metrics.jsonl"))["value"] == 0.5
 
 
-def test_an_experiment_is_saved_from_a_manager_that_has_no_views(saved: Path, rest: FakeRest, invoke) -> None:
-    rest.has_views = False
+def test_an_experiment_is_saved_from_a_manager_that_has_no_views(
+    saved: Path, invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise NotFound("no such address", status_code=404)
+
+    monkeypatch.setattr(Client, "views", refuse)
     saved.unlink()
     result = invoke("experiment", "save", "e", "-p", str(saved))
     assert result.exit_code == 0, result.stderr
@@ -92,29 +93,37 @@ def test_nothing_half_written_is_left_beside_it(saved: Path) -> None:
     assert [path.name for path in saved.parent.iterdir() if "zip" in path.name] == ["e.zip"]
 
 
-def test_it_is_handed_to_the_manager_that_loads_it(rest: FakeRest, invoke, saved: Path, tmp_path: Path) -> None:
+def test_it_is_handed_to_the_manager_that_loads_it(served: ServedManager, invoke, saved: Path, tmp_path: Path) -> None:
+    received: list[bytes] = []
+    served.before["POST", "/experiments/load"] = lambda body: received.append(
+        (served.home / "incoming" / body["archive"]).read_bytes()
+    )
+    before = saved.read_bytes()
+    assert invoke("experiment", "delete", "e", "-y").exit_code == 0  # its trials have their ids
     result = invoke("experiment", "load", "-p", str(saved), "--id", "again", "--codeDir", str(tmp_path / "unpacked"))
     assert result.stdout == "again\n", result.stderr
-    [(path, body)] = rest.requests("POST")
+    [(path, body)] = served.requests("POST")
     assert path == "/experiments/load"
     assert body["code_directory"] == str(tmp_path / "unpacked")
-    assert rest.loaded_archive == saved.read_bytes()
+    assert received == [before]
     assert (tmp_path / "unpacked" / "trial.py").read_text() == "print()\n"
     assert not (tmp_path / "unpacked" / ".git").exists()
-    assert not list((rest.home / "incoming").iterdir())
+    assert not list((served.home / "incoming").iterdir())
 
 
-def test_an_archive_cannot_write_outside_of_its_folder(rest: FakeRest, invoke, saved: Path, tmp_path: Path) -> None:
+def test_an_archive_cannot_write_outside_of_its_folder(
+    served: ServedManager, invoke, saved: Path, tmp_path: Path
+) -> None:
     with zipfile.ZipFile(saved, "a") as archive:
         archive.writestr("code/../../escaped.py", "")
     result = invoke("experiment", "load", "-p", str(saved), "--codeDir", str(tmp_path / "unpacked"))
     assert result.exit_code == 2
     assert "outside" in result.stderr
     assert not (tmp_path / "escaped.py").exists()
-    assert not rest.requests("POST")
+    assert not served.requests("POST")
 
 
-def test_a_file_that_is_no_archive_is_refused(rest: FakeRest, invoke, tmp_path: Path) -> None:
+def test_a_file_that_is_no_archive_is_refused(served: ServedManager, invoke, tmp_path: Path) -> None:
     (tmp_path / "x.zip").write_text("hello")
     result = invoke("experiment", "load", "-p", str(tmp_path / "x.zip"))
     assert result.exit_code == 2
@@ -122,7 +131,9 @@ def test_a_file_that_is_no_archive_is_refused(rest: FakeRest, invoke, tmp_path: 
 
 
 @pytest.mark.parametrize("head", ["[]", '{"format": 1}', '{"format": 1, "experiment": []}', "[" * 300_000])
-def test_an_archive_whose_head_is_no_experiment_is_refused(rest: FakeRest, invoke, tmp_path: Path, head: str) -> None:
+def test_an_archive_whose_head_is_no_experiment_is_refused(
+    served: ServedManager, invoke, tmp_path: Path, head: str
+) -> None:
     with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
         archive.writestr("proctor.json", head)
     result = invoke("experiment", "load", "-p", str(tmp_path / "x.zip"))
@@ -130,7 +141,7 @@ def test_an_archive_whose_head_is_no_experiment_is_refused(rest: FakeRest, invok
     assert "is not an experiment saved by" in result.stderr
 
 
-def test_a_head_of_unreasonable_size_is_not_read(rest: FakeRest, invoke, tmp_path: Path) -> None:
+def test_a_head_of_unreasonable_size_is_not_read(served: ServedManager, invoke, tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "x.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("proctor.json", b" " * (MAX_HEAD_BYTES + 1))
     result = invoke("experiment", "load", "-p", str(tmp_path / "x.zip"))
@@ -156,7 +167,7 @@ def refused(invoke, saved: Path, target: Path) -> str:
 @pytest.mark.parametrize("is_there", [False, True])
 @pytest.mark.parametrize("damage", ["data", "name", "place", "compression"])
 def test_damaged_code_is_refused_and_nothing_of_it_stays(
-    rest: FakeRest, invoke, saved: Path, tmp_path: Path, damage: str, is_there: bool
+    served: ServedManager, invoke, saved: Path, tmp_path: Path, damage: str, is_there: bool
 ) -> None:
     if damage == "compression":
         with zipfile.ZipFile(saved, "a") as archive:
@@ -178,11 +189,11 @@ def test_damaged_code_is_refused_and_nothing_of_it_stays(
         (target / "mine").write_text("x")
     assert "is damaged" in refused(invoke, saved, tmp_path / "unpacked" / "here")
     assert (tmp_path / "unpacked").exists() == is_there
-    assert not rest.requests("POST")
+    assert not served.requests("POST")
 
 
 def test_code_with_a_file_and_a_folder_of_one_name_is_refused(
-    rest: FakeRest, invoke, saved: Path, tmp_path: Path
+    served: ServedManager, invoke, saved: Path, tmp_path: Path
 ) -> None:
     with zipfile.ZipFile(saved, "a") as archive:
         archive.writestr("code/new/a", "a file")
@@ -191,11 +202,14 @@ def test_code_with_a_file_and_a_folder_of_one_name_is_refused(
     assert not (tmp_path / "unpacked").exists()
 
 
-def test_a_folder_in_the_saved_code_becomes_a_folder(rest: FakeRest, invoke, saved: Path, tmp_path: Path) -> None:
+def test_a_folder_in_the_saved_code_becomes_a_folder(
+    served: ServedManager, invoke, saved: Path, tmp_path: Path
+) -> None:
     with zipfile.ZipFile(saved, "a") as archive:
         archive.writestr("code/empty/", "")
         archive.writestr("code/full/", "")
         archive.writestr("code/full/a", "x")
+    assert invoke("experiment", "delete", "e", "-y").exit_code == 0
     assert invoke("experiment", "load", "-p", str(saved), "--codeDir", str(tmp_path / "unpacked")).exit_code == 0
     assert (tmp_path / "unpacked" / "empty").is_dir()
     assert (tmp_path / "unpacked" / "full" / "a").read_text() == "x"
@@ -203,7 +217,7 @@ def test_a_folder_in_the_saved_code_becomes_a_folder(rest: FakeRest, invoke, sav
 
 @pytest.mark.parametrize("size", ["far too much", "all but what is kept free"])
 def test_code_that_the_disk_has_no_room_for_is_refused_before_it_is_unpacked(
-    rest: FakeRest, invoke, saved: Path, tmp_path: Path, size: str
+    served: ServedManager, invoke, saved: Path, tmp_path: Path, size: str
 ) -> None:
     with zipfile.ZipFile(saved, "a") as archive:
         archive.writestr("code/large", "x")
@@ -214,14 +228,15 @@ def test_code_that_the_disk_has_no_room_for_is_refused_before_it_is_unpacked(
     assert "are kept free; free some space" in " ".join(answered.split())
 
 
-def test_an_archive_of_a_newer_kind_is_refused(rest: FakeRest, invoke, tmp_path: Path) -> None:
+def test_an_archive_of_a_newer_kind_is_refused(served: ServedManager, invoke, tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
         archive.writestr("proctor.json", json.dumps({"format": 2, "experiment": {}}))
     assert "has format 2" in invoke("experiment", "load", "-p", str(tmp_path / "x.zip")).stderr
 
 
-def test_an_experiment_of_another_machine_cannot_be_saved_here(rest: FakeRest, invoke, tmp_path: Path) -> None:
-    rest.add_experiment("e")
+def test_an_experiment_of_another_machine_cannot_be_saved_here(served: ServedManager, invoke, tmp_path: Path) -> None:
+    served.add_experiment()
+    shutil.rmtree(served.experiment().directory)
     result = invoke("experiment", "save", "e", "-p", str(tmp_path / "e.zip"))
     assert result.exit_code == 1
     assert "is not on this machine" in result.stderr
@@ -229,10 +244,12 @@ def test_an_experiment_of_another_machine_cannot_be_saved_here(rest: FakeRest, i
 
 
 @pytest.fixture
-def project(rest: FakeRest, tmp_path: Path) -> Path:
+def project(served: ServedManager, tmp_path: Path) -> Path:
     """The code directory of experiment `e`, whose own folder is there as well."""
     code = tmp_path / "project"
-    folder = Path(rest.add_experiment("e", config={"trial_code_directory": str(code)})["directory"])
+    code.mkdir()
+    served.add_experiment(config={"trialCodeDirectory": str(code)})
+    folder = Path(served.experiment().directory)
     write(folder, "log/dispatcher.log")
     write(code, "trial.py")
     return code
@@ -251,7 +268,7 @@ def code_in(archive: Path) -> set[str]:
 
 
 def test_an_archive_in_the_code_directory_never_holds_itself_nor_an_earlier_one(
-    rest: FakeRest, invoke, project: Path, monkeypatch: pytest.MonkeyPatch
+    served: ServedManager, invoke, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(project)
     write(project, ".e.zip.1234abcd.proctor-draft")  # of a save that was killed
@@ -261,15 +278,19 @@ def test_an_archive_in_the_code_directory_never_holds_itself_nor_an_earlier_one(
     assert code_in(project / "e.zip") == code_in(project / "other.zip") == {"trial.py"}
 
 
-def test_an_archive_in_the_experiments_own_folder_never_holds_itself(rest: FakeRest, invoke, project: Path) -> None:
-    folder = Path(rest.experiments["e"]["directory"])
+def test_an_archive_in_the_experiments_own_folder_never_holds_itself(
+    served: ServedManager, invoke, project: Path
+) -> None:
+    folder = Path(served.experiment().directory)
     for _ in range(2):
         assert invoke("experiment", "save", "e", "-p", str(folder / "log")).exit_code == 0
     with zipfile.ZipFile(folder / "log" / "e.zip") as archive:
-        assert archive.namelist()[4:] == ["experiment/log/dispatcher.log"]
+        assert archive.namelist()[4:] == ["experiment/config.json", "experiment/log/dispatcher.log"]
 
 
-def test_ignore_files_say_what_of_the_code_is_saved(rest: FakeRest, invoke, project: Path, tmp_path: Path) -> None:
+def test_ignore_files_say_what_of_the_code_is_saved(
+    served: ServedManager, invoke, project: Path, tmp_path: Path
+) -> None:
     write(
         project, "data/big", "out/1", "a/keep.log", "b.log", "venv/pyvenv.cfg", ".venv/settings", "x/__pycache__/x.pyc"
     )
@@ -282,7 +303,9 @@ def test_ignore_files_say_what_of_the_code_is_saved(rest: FakeRest, invoke, proj
     }  # fmt: skip
 
 
-def test_version_control_and_homes_are_never_saved(rest: FakeRest, invoke, project: Path, tmp_path: Path) -> None:
+def test_version_control_and_homes_are_never_saved(
+    served: ServedManager, invoke, project: Path, tmp_path: Path
+) -> None:
     write(project, ".git/config", "sub/.git/config", ".hg/store", ".svn/entries", "sub/model.py")
     write(project, "state/control.db", "state/token", "state/experiments/x/trials/0-a/output/model")
     write(project, "runs/x/config.json", "runs/x/metrics.db", "runs/x/secrets.json", "runs/x/environment.json")
@@ -293,7 +316,9 @@ def test_version_control_and_homes_are_never_saved(rest: FakeRest, invoke, proje
     assert code_in(tmp_path / "e.zip") == {"trial.py", ".proctorignore", "sub/model.py"}, result.output
 
 
-def test_a_code_directory_that_is_a_home_is_not_saved(rest: FakeRest, invoke, project: Path, tmp_path: Path) -> None:
+def test_a_code_directory_that_is_a_home_is_not_saved(
+    served: ServedManager, invoke, project: Path, tmp_path: Path
+) -> None:
     write(project, "control.db", "token")
     result = invoke("experiment", "save", "e", "-s", "-p", str(tmp_path))
     assert result.exit_code == 1
@@ -302,15 +327,15 @@ def test_a_code_directory_that_is_a_home_is_not_saved(rest: FakeRest, invoke, pr
 
 
 def test_a_link_is_saved_as_what_it_leads_to_or_named_as_left_out(
-    rest: FakeRest, invoke, project: Path, tmp_path: Path
+    served: ServedManager, invoke, project: Path, tmp_path: Path
 ) -> None:
-    folder = Path(rest.experiments["e"]["directory"])
+    folder = Path(served.experiment().directory)
     write(tmp_path, "shared/data.csv")
     write(folder, "secrets.json", "trials/0-a/output/step-9")
     (folder / "trials/0-a/output/latest").symlink_to("step-9")
     (folder / "trials/0-a/output/hush").symlink_to(folder / "secrets.json")
-    (folder / "trials/0-a/output/token").symlink_to(rest.home / "token")
-    (rest.home / "control.db").touch()
+    (folder / "trials/0-a/output/token").symlink_to(served.home / "token")
+    (served.home / "control.db").touch()
     (project / "data.csv").symlink_to(tmp_path / "shared" / "data.csv")
     (project / "folder").symlink_to(tmp_path / "shared")
     result = invoke("experiment", "save", "e", "-s", "-p", str(tmp_path))
@@ -325,9 +350,9 @@ def test_a_link_is_saved_as_what_it_leads_to_or_named_as_left_out(
 
 
 def test_names_that_the_manager_would_refuse_in_an_archive_are_left_out(
-    rest: FakeRest, invoke, project: Path, tmp_path: Path
+    served: ServedManager, invoke, project: Path, tmp_path: Path
 ) -> None:
-    output = Path(rest.experiments["e"]["directory"]) / "trials" / "0-a" / "output"
+    output = Path(served.experiment().directory) / "trials" / "0-a" / "output"
     write(output, "results.db", "environment.json", "back\\slash", "model")
     (output / os.fsdecode(b"odd\xff")).touch()
     result = invoke("experiment", "save", "e", "-p", str(tmp_path / "e.zip"))
@@ -338,16 +363,18 @@ def test_names_that_the_manager_would_refuse_in_an_archive_are_left_out(
         assert name in result.stderr
 
 
-def test_the_size_is_said_before_and_after(rest: FakeRest, invoke, project: Path, tmp_path: Path) -> None:
+def test_the_size_is_said_before_and_after(served: ServedManager, invoke, project: Path, tmp_path: Path) -> None:
     (project / "weights").write_bytes(bytes(2_500_000))
     result = invoke("experiment", "save", "e", "-s", "-p", str(tmp_path))
-    assert "1 file (19 B) of the experiment and 2 files (2.5 MB) of its code" in result.stderr
+    assert "2 files (1.5 kB) of the experiment and 2 files (2.5 MB) of its code" in result.stderr
     assert f"Saved experiment e ({size_text((tmp_path / 'e.zip').stat().st_size)})." in result.stderr
     assert result.stdout == f"{tmp_path / 'e.zip'}\n"
 
 
 @pytest.mark.parametrize("what", ["bytes", "files"])
-def test_a_large_one_needs_a_confirmation(rest: FakeRest, invoke, project: Path, tmp_path: Path, what: str) -> None:
+def test_a_large_one_needs_a_confirmation(
+    served: ServedManager, invoke, project: Path, tmp_path: Path, what: str
+) -> None:
     if what == "bytes":
         with (project / "data").open("wb") as file:
             file.truncate(LARGE_BYTES + 1)
@@ -369,7 +396,7 @@ def test_a_large_one_needs_a_confirmation(rest: FakeRest, invoke, project: Path,
 
 
 def test_only_its_owner_may_read_an_archive_even_one_that_replaces_an_open_one(
-    rest: FakeRest, invoke, project: Path, tmp_path: Path
+    served: ServedManager, invoke, project: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "e.zip").touch(mode=0o644)
     before = os.umask(0)
@@ -381,20 +408,20 @@ def test_only_its_owner_may_read_an_archive_even_one_that_replaces_an_open_one(
 
 
 def test_what_is_left_of_a_checkpoint_that_is_being_deleted_is_not_saved(
-    rest: FakeRest, invoke, project: Path, tmp_path: Path
+    served: ServedManager, invoke, project: Path, tmp_path: Path
 ) -> None:
     place = "trials/0-t0/jobs/1/output/checkpoints"
     names = (f"{place}/2/weights", f"{place}/.unfinished-deleted-1/weights", f"{place}/.unfinished-host-7/weights")
-    write(Path(rest.experiments["e"]["directory"]), *names)
+    write(Path(served.experiment().directory), *names)
     assert invoke("experiment", "save", "e", "-p", str(tmp_path)).exit_code == 0
     with zipfile.ZipFile(tmp_path / "e.zip") as archive:
         assert [name for name in archive.namelist() if place in name] == [f"experiment/{place}/2/weights"]
 
 
 def test_a_file_that_grows_or_vanishes_while_it_is_saved_does_no_harm(
-    rest: FakeRest, invoke, project: Path, tmp_path: Path
+    served: ServedManager, invoke, project: Path, tmp_path: Path
 ) -> None:
-    folder = Path(rest.experiments["e"]["directory"])
+    folder = Path(served.experiment().directory)
     write(folder, "gone")
 
     def change() -> None:
@@ -402,7 +429,7 @@ def test_a_file_that_grows_or_vanishes_while_it_is_saved_does_no_harm(
         with (folder / "log" / "dispatcher.log").open("a") as file:
             file.write("a line more\n")
 
-    rest.on_ask["GET", "/experiments/e/trials"] = change
+    served.on_ask["GET", "/experiments/e/trials"] = change
     assert invoke("experiment", "save", "e", "-p", str(tmp_path)).exit_code == 0
     with zipfile.ZipFile(tmp_path / "e.zip") as archive:
         assert archive.read("experiment/log/dispatcher.log") == b"log/dispatcher.log\n"
@@ -411,7 +438,7 @@ def test_a_file_that_grows_or_vanishes_while_it_is_saved_does_no_harm(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_nothing_half_written_stays_when_it_is_interrupted(
-    rest: FakeRest, home: Path, project: Path, tmp_path: Path, number: signal.Signals
+    served: ServedManager, home: Path, project: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
     """It has gigabytes before it when it is ended."""
     with (project / "data").open("wb") as file:
@@ -428,7 +455,7 @@ def test_nothing_half_written_stays_when_it_is_interrupted(
 
 
 def test_a_disk_that_is_too_small_is_named_by_the_archive_and_nothing_stays(
-    rest: FakeRest, home: Path, project: Path, tmp_path: Path
+    served: ServedManager, home: Path, project: Path, tmp_path: Path
 ) -> None:
     (project / "data").write_bytes(os.urandom(100_000))
     save = f"{sys.executable} -m proctor.manager.cli.main --home {home} experiment save e -s -p {tmp_path}"
@@ -439,18 +466,19 @@ def test_a_disk_that_is_too_small_is_named_by_the_archive_and_nothing_stays(
     assert not list(tmp_path.glob("*e.zip*"))
 
 
-def test_a_folder_that_is_not_there_is_named(rest: FakeRest, invoke, project: Path, tmp_path: Path) -> None:
+def test_a_folder_that_is_not_there_is_named(served: ServedManager, invoke, project: Path, tmp_path: Path) -> None:
     result = invoke("experiment", "save", "e", "-p", str(tmp_path / "nowhere" / "e.zip"))
     assert result.exit_code == 2
     assert f"{tmp_path / 'nowhere'}: there is no such folder" in result.stderr
 
 
 def test_programs_of_the_code_can_be_run_after_it_was_unpacked(
-    rest: FakeRest, invoke, project: Path, tmp_path: Path
+    served: ServedManager, invoke, project: Path, tmp_path: Path
 ) -> None:
     write(project, "run.sh")
     (project / "run.sh").chmod(0o755)
     assert invoke("experiment", "save", "e", "-s", "-p", str(tmp_path)).exit_code == 0
+    assert invoke("experiment", "delete", "e", "-y").exit_code == 0
     assert invoke("experiment", "load", "-p", str(tmp_path / "e.zip"), "-c", str(tmp_path / "new")).exit_code == 0
     assert os.access(tmp_path / "new" / "run.sh", os.X_OK)
     assert not os.access(tmp_path / "new" / "trial.py", os.X_OK)
