@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.rest import FakeRest
+from fakes.served_manager import ServedManager
 
 from proctor.manager.cli.commands import nnictl
 from proctor.manager.dispatcher.algorithms.registered import registered_algorithms
+from proctor.manager.settings import Home
 
 CONFIG = """\
 searchSpace: {x: {_type: uniform, _value: [0, 1]}}
@@ -145,20 +146,20 @@ ANSWERED = {
 
 
 @pytest.fixture
-def words(rest: FakeRest, invoke, tmp_path: Path) -> dict[str, str]:
+def words(served: ServedManager, invoke, tmp_path: Path) -> dict[str, str]:
     """What the upper-case words of the argument lists stand for."""
     code = tmp_path / "code"
     code.mkdir()
     (code / "trial.py").write_text("")
-    for name, status in (("sT0pPed1", "STOPPED"), ("aB3dE5f7", "RUNNING")):
-        row = rest.add_experiment(
-            name, status=status, config={"trial_code_directory": str(code), "search_space_file": None}
-        )
-        Path(row["directory"]).mkdir(parents=True)
-    rest.add_trial("aB3dE5f7", "tRiAl", status="RUNNING")
-    rest.dispatcher_log = b"first\nsecond\n"
-    (rest.home / "log").mkdir()
-    (rest.home / "log" / "manager.log").write_text(LOG)
+    space = {"x": {"_type": "uniform", "_value": [0, 1]}}
+    config = {"trialCodeDirectory": str(code), "searchSpace": space}
+    for name in ("sT0pPed1", "saved"):
+        served.add_experiment(name, config=config)
+    served.create("aB3dE5f7", **config)
+    trial = served.until(lambda: served.read(lambda c: c.execute(RUNNING_TRIAL).fetchone()))[0]
+    Home(served.home).dispatcher_log("aB3dE5f7").write_bytes(b"first\nsecond\n")
+    (served.home / "log").mkdir(exist_ok=True)
+    (served.home / "log" / "manager.log").write_text(LOG)
     files = {
         "CONFIG": ("config.yml", CONFIG.replace("PLATFORM", "local")),
         "REMOTE": ("remote.yml", CONFIG.replace("PLATFORM", REMOTE)),
@@ -172,12 +173,17 @@ def words(rest: FakeRest, invoke, tmp_path: Path) -> dict[str, str]:
         (tmp_path / name).write_text(text)
     (tmp_path / "demo.py").write_text("from nni.tuner import Tuner\nclass Demo(Tuner): ...\n")
     (tmp_path / "mine.yml").write_text(META.replace("builtinName: demo", "builtinName: mine"))
-    invoke("experiment", "save", "aB3dE5f7", "-s", "-p", str(tmp_path / "saved.zip"))
+    invoke("experiment", "save", "saved", "-s", "-p", str(tmp_path / "saved.zip"))
+    served.call(served.manager.delete_experiment("saved"))
     with zipfile.ZipFile(tmp_path / "nni.zip", "w") as archive:
         archive.writestr("experiment/nni.sqlite", "")
     places = {"NNI_ZIP": "nni.zip", "ZIP": "saved.zip", "OUT": "out", "DIR": ".", "CODE": "elsewhere"}
     found |= {word: str(tmp_path / name) for word, name in places.items()}
-    return {**found, "STOPPED": rest.experiments["sT0pPed1"]["directory"], "PORT": rest.url.rpartition(":")[2]}
+    folder = served.experiment("sT0pPed1").directory
+    return {**found, "STOPPED": folder, "PORT": served.url.rpartition(":")[2], "tRiAl": trial}
+
+
+RUNNING_TRIAL = "SELECT id FROM trials WHERE status = 'RUNNING'"
 
 
 @pytest.fixture
@@ -188,7 +194,7 @@ def typed(invoke, words: dict[str, str]) -> Any:
 
 @pytest.mark.parametrize("line", CARRIED_OUT.splitlines())
 def test_what_nnictl_takes_is_carried_out(
-    rest: FakeRest, typed, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    served: ServedManager, typed, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("proctor.manager.cli.watching.watch_to_the_end", lambda session, experiment: 0)
@@ -201,13 +207,13 @@ def test_what_nnictl_takes_is_carried_out(
 
 
 @pytest.mark.parametrize("line", ANSWERED)
-def test_what_has_no_meaning_here_is_answered_with_what_to_do(rest: FakeRest, typed, line: str) -> None:
+def test_what_has_no_meaning_here_is_answered_with_what_to_do(served: ServedManager, typed, line: str) -> None:
     result = typed(line)
     assert result.exit_code in (2, 3), result.stdout
     assert ANSWERED[line] in result.stderr
     assert "No such option" not in result.stderr
     assert len(result.stderr.splitlines()) == 1
-    assert not rest.requests("POST")
+    assert not served.requests("POST")
 
 
 @pytest.mark.parametrize("verb", ["hello", "ss_gen", "package", "trainingservice", "jupyter-extension"])
@@ -216,20 +222,21 @@ def test_a_verb_that_is_answered_is_not_listed_but_has_help(invoke, verb: str) -
     assert invoke(verb, "--help").exit_code == 0
 
 
-def test_debug_reaches_the_configuration(rest: FakeRest, typed, words: dict[str, str]) -> None:
+def test_debug_reaches_the_configuration(served: ServedManager, typed, words: dict[str, str]) -> None:
     Path(words["CONFIG"]).write_text(CONFIG.replace("PLATFORM", "local") + "debug: false\n")
     typed("create -c CONFIG -d")
-    [(_, body)] = rest.requests("POST")
+    [(_, body)] = served.requests("POST")
     assert [(key, value) for key, value in body["config"].items() if key.lower() == "debug"] == [("debug", True)]
 
 
 @pytest.mark.parametrize("line", ["create -c CONFIG", "resume sT0pPed1", "view sT0pPed1"])
 def test_a_port_or_prefix_that_comes_too_late_is_named_once(
-    rest: FakeRest, typed, words: dict[str, str], line: str
+    served: ServedManager, typed, words: dict[str, str], line: str
 ) -> None:
-    where = f"has no effect: the manager, which serves all experiments, runs at {rest.url}"
+    where = f"has no effect: the manager, which serves all experiments, runs at {served.url}"
     assert typed(f"{line} -p 8081").stderr.count(f"--port 8081 {where}\n") == 1
-    rest.experiments["sT0pPed1"]["status"] = "STOPPED"
+    served.call(served.manager.stop_experiment("sT0pPed1"))
+    served.until(lambda: served.experiment("sT0pPed1").status == "STOPPED")
     assert "has no effect" not in typed(f"{line} -p PORT").stderr
     assert f"--url-prefix {where}\n" in typed("create -c CONFIG -u x").stderr
 
@@ -257,28 +264,27 @@ def test_the_logs_are_those_of_the_manager_and_of_the_tuner(typed, line: str, pr
     assert typed(line).stdout == printed
 
 
-def test_path_prints_where_a_log_is(rest: FakeRest, typed) -> None:
-    assert typed("log stdout --path").stdout == f"{rest.home / 'log' / 'manager.log'}\n"
-    assert typed("log stderr --path").stdout == f"{rest.home / 'log' / 'manager.log'}\n"
-    folder = rest.experiments["aB3dE5f7"]["directory"]
+def test_path_prints_where_a_log_is(served: ServedManager, typed) -> None:
+    assert typed("log stdout --path").stdout == f"{served.home / 'log' / 'manager.log'}\n"
+    assert typed("log stderr --path").stdout == f"{served.home / 'log' / 'manager.log'}\n"
+    folder = served.experiment("aB3dE5f7").directory
     assert typed("log stderr aB3dE5f7 --path").stdout == f"{folder}/log/dispatcher.log\n"
 
 
 @pytest.mark.parametrize(("verb", "status"), [("resume", "RUNNING"), ("view", "VIEWED")])
 @pytest.mark.parametrize("named", [True, False])
 def test_an_experiment_that_is_being_stopped_is_waited_for(
-    rest: FakeRest, invoke, verb: str, status: str, named: bool
+    served: ServedManager, invoke, verb: str, status: str, named: bool
 ) -> None:
-    rest.add_experiment("e", status="STOPPING", reason="waits for trial 3 to save")
-
-    def after_the_first_look() -> None:
-        rest.on_ask["GET", "/experiments/e"] = lambda: rest.set_status("e", "STOPPED", reason="")
-
-    rest.on_ask["GET", "/experiments/e"] = after_the_first_look
+    served.create()
+    served.until(lambda: served.read(lambda c: c.execute(RUNNING_TRIAL).fetchone()))
+    end, look = served.hold_stops(), ("GET", "/experiments/e")
+    served.call(served.manager.stop_experiment("e"))
+    served.on_ask[look] = lambda: served.on_ask.update({look: end})  # not at the first look
     result = invoke(verb, *(["e"] if named else []))
     assert result.exit_code == 0, result.stderr
-    assert rest.experiments["e"]["status"] == status
-    assert "Experiment e is still being stopped (waits for trial 3 to save); waiting" in result.stderr
+    assert served.experiment().status == status
+    assert "Experiment e is still being stopped (waits for 1 trial on node memory); waiting" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -306,19 +312,19 @@ def test_a_class_is_checked_before_it_is_registered(
 
 
 def test_tensorboard_is_started_on_the_folder_of_the_trials(
-    rest: FakeRest, typed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    served: ServedManager, typed, words: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     program = tmp_path / "bin" / "tensorboard"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/given\nexit 7\n')
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(program.parent), prepend=":")
-    given, folder = tmp_path / "given", rest.experiments["aB3dE5f7"]["directory"]
+    given, folder = tmp_path / "given", served.experiment("aB3dE5f7").directory
     assert typed("tensorboard aB3dE5f7").exit_code == 7
     assert given.read_text() == f"--logdir {folder}\n"
     assert typed("tensorboard start --port 7007").exit_code == 7  # nnictl's, before 3.0
     assert given.read_text() == f"--logdir {folder} --port 7007\n"
-    trial = Path(rest.trials["tRiAl"]["directory"])
+    trial = Path(folder) / "trials" / f"0-{words['tRiAl']}"
     result = typed("tensorboard start aB3dE5f7 --trial_id tRiAl")
     assert f"{trial} is not on this machine" in result.stderr
     trial.mkdir(parents=True)
@@ -327,13 +333,13 @@ def test_tensorboard_is_started_on_the_folder_of_the_trials(
 
 
 def test_tensorboard_that_is_not_installed_says_how_to_install_it(
-    rest: FakeRest, typed, monkeypatch: pytest.MonkeyPatch
+    served: ServedManager, typed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nnictl.shutil, "which", lambda program: None)
     result = typed("tensorboard")
     assert result.exit_code == 1
     assert "`pip install tensorboard`" in result.stderr
-    assert f"--logdir {rest.experiments['aB3dE5f7']['directory']}" in result.stderr
+    assert f"--logdir {served.experiment('aB3dE5f7').directory}" in result.stderr
 
 
 def test_the_documentation_has_every_verb_and_option(request: pytest.FixtureRequest) -> None:
