@@ -15,16 +15,11 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from fakes.rest_nodes import NOW, USAGE, Answer, NodesOfRest, Row
 
 from proctor.manager.api import models
-from proctor.manager.api.description import Problem, ProblemItem
+from proctor.manager.api.description import Problem
 from proctor.manager.api.json_types import rfc3339
-from proctor.manager.api.routes.failures import Failures
-from proctor.manager.api.routes.importance import Importance
 from proctor.manager.api.routes.schedulers import SchedulerState
-from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.process.instance import ManagerAddress, write_address
 from proctor.manager.settings import Home
-from proctor.sdk.client.logs import LogPiece
-from proctor.sdk.client.results import reported
 
 TOKEN = "a-token-for-tests"
 ENDED = {"SUCCEEDED", "FAILED", "EARLY_STOPPED", "USER_CANCELED", "SYS_CANCELED"}
@@ -42,25 +37,10 @@ class FakeRest(NodesOfRest):
         self.trials: dict[str, Row] = {}
         self.jobs: dict[str, list[Row]] = {}
         self.metrics: dict[str, list[Row]] = {}
-        self.logs: dict[tuple[str, str, int], bytes] = {}
-        self.away: dict[tuple[str, int], list[str]] = {}
-        """Why the next readings of an attempt's log are refused, by trial and attempt: its machine is away."""
-        self.dispatcher_log = b""
-        self.log_bytes = 0
-        """How much of all logs was asked for."""
         self.asked: list[tuple[str, str, Any]] = []
-        self.queries: list[dict[str, str]] = []  # of what was posted
-        self.checkpoints: dict[str, list[Row]] = {}  # by trial
-        self.failures: Row = {"failed": 0, "counted": 0, "cause_count": 0, "causes": []}
-        self.importances: list[Row] = []
         self.schedulers: dict[str, Row] = {}
         self.decisions: dict[str, list[Row]] = {}  # by trial
-        self.views: dict[str, list[Row]] = {}
-        self.has_views = True  # False: as a manager before there were saved views
-        """The answers to come; the last one stays."""
         self.on_ask: dict[tuple[str, str], Any] = {}
-        self.machines: Row | None = None
-        """Of the experiments that are added from now on."""
         """Functions called after a request was answered, by (method, path): what happens next in the world."""
         self._events: list[Row] = []
         self._changed = threading.Condition()
@@ -113,7 +93,6 @@ class FakeRest(NodesOfRest):
             "active_seconds": 5.0,
             "directory": str(folder),
             "url": f"{self.url}/experiments/{identifier}",
-            "machines": self.machines,
         }
         made = models.Experiment(**{**fields, **changes}).model_dump(mode="json")
         self.experiments[identifier] = made
@@ -178,10 +157,6 @@ class FakeRest(NodesOfRest):
             self._events.append({"id": len(self._events) + 1, "time": time, "kind": kind, "data": data or {}, **row})
             self._changed.notify_all()
 
-    def requests(self, method: str) -> list[tuple[str, Any]]:
-        """What was asked with a method: paths without the API's prefix, and bodies."""
-        return [(path, body) for asked, path, body in self.asked if asked == method]
-
     def _count(self, experiment_id: str) -> None:
         counts: dict[str, int] = {}
         for row in self.trials.values():
@@ -203,8 +178,6 @@ class FakeRest(NodesOfRest):
                 return self.node_routes(method, rest, body)
             case "POST", "platforms", verb:
                 return {"items": self.ask_machine(verb, body), "next_cursor": None}
-            case "POST", "stop-all":
-                return {"items": [self._stop(name) for name in self.experiments], "next_cursor": None}
             case _, "experiments", *rest:
                 return self._experiment_routes(method, rest, query, body)
             case _, "trials", *rest:
@@ -215,54 +188,13 @@ class FakeRest(NodesOfRest):
         match method, *parts:
             case ("GET",):
                 return self._list_experiments(query)
-            case ("POST",):
-                return self._create(body)
-            case "POST", "load":
-                self.loaded_archive = (self.home / "incoming" / body["archive"]).read_bytes()
-                return self.add_experiment(body["experiment_id"] or "loaded", status="STOPPED")
             case "GET", name:
                 return self._experiment(name)
-            case "PATCH", name:
-                self._experiment(name).update(body)
-                return self._experiment(name)
-            case "DELETE", name:
-                if self._experiment(name)["status"] != "STOPPED":
-                    raise Answer(409, f"experiment {name} is running; stop it before you delete it")
-                del self.experiments[name]
-                return None
             case "GET", name, "trials":
                 return self._list_trials(name, query)
-            case "POST", name, "trials":
-                made = {"status": "WAITING", "parameters": body["parameters"], "final_value": None}
-                return self.add_trial(name, f"new{len(self.trials)}", **made)
-            case "GET", name, "export":
-                wanted = {query["status"]} if "status" in query else ENDED
-                rows = [row for row in self.trials.values() if row["experiment_id"] == name]
-                exported = [self._export_row(row, "intermediate" in query) for row in rows if row["status"] in wanted]
-                return self._page(exported, query)
-            case "POST", name, "import":
-                known = [row for row in body if row["value"] is not None]
-                outside = [row for row in known if "outside" in row["parameter"]] if "skip_outside" in query else []
-                counts = {"skipped": len(body) - len(known), "outside": len(outside)}
-                return {"imported": len(known) - len(outside), **counts}
-            case "GET", name, "failures":
-                return Failures(**self.failures).model_dump(mode="json")
-            case "GET", name, "views" if self.has_views:
-                return {"items": self.views.get(name, []), "next_cursor": None}
-            case "GET", name, "views":
-                raise Answer(404, "no such address")
             case "GET", name, "scheduler":
                 return SchedulerState(**self.schedulers.get(name, {"name": None, "tables": []})).model_dump(mode="json")
-            case "GET", name, "importance":
-                found = self.importances.pop(0) if len(self.importances) > 1 else self.importances[0]
-                return Importance(**found).model_dump(mode="json")
-            case "GET", name, "curve":
-                return {"items": [{"sequence_id": 0, "value": 1.0, "best": "NaN"}], "next_cursor": None}
-            case "GET", name, "logs":
-                return part_of(self.dispatcher_log, query, usual=100)
             case "POST", name, ("stop" | "resume" | "pause" | "view") as verb:
-                if self._experiment(name)["status"] == "STOPPING" and verb != "stop":
-                    raise Answer(409, f"experiment {name} is STOPPING; only a stopped or failed one can be resumed")
                 self.set_status(self._experiment(name)["id"], STATUS_AFTER[verb])
                 return self._experiment(name)
         raise Answer(405, f"no route {method} {parts}")
@@ -275,33 +207,11 @@ class FakeRest(NodesOfRest):
             case "GET", name:
                 decisions = self.decisions.get(name, [])
                 return models.TrialInFull(**self._trial(name), decisions=decisions).model_dump(mode="json")
-            case "POST", name, "kill":
-                self.set_status(self._trial(name)["id"], "USER_CANCELED")
-                return self._trial(name)
-            case "POST", name, ("pause" | "resume") as verb:
-                changes = {"reason": ""} if verb == "pause" else {"reason": "waiting: resumed by the user"}
-                self.set_status(self._trial(name)["id"], "PAUSED" if verb == "pause" else "WAITING", **changes)
-                return self._trial(name)
-            case "POST", name, "clone":
-                old = self._trial(name)
-                return self.add_trial(old["experiment_id"], f"clone{name}", status="WAITING", final_value=None)
-            case "POST", name, "retry":
-                old = self._trial(name)
-                return self.add_trial(old["experiment_id"], f"again{name}", status="WAITING", final_value=None)
             case "GET", name, "jobs":
                 return {"items": self.jobs.get(name, []), "next_cursor": None}
             case "GET", name, "metrics":
                 rows = [row for row in self.metrics.get(name, []) if query.get("kind") in (None, row["kind"])]
                 return self._page(rows, query)
-            case "GET", name, "checkpoints":
-                return self._page(self.checkpoints.get(name, []), query)
-            case "GET", name, "curve":
-                return self._page(_visible(self.metrics.get(name, [])), query)
-            case "GET", name, "logs":
-                key = (name, query["stream"], int(query.get("job", self._trial(name)["jobs"])))
-                if reasons := self.away.get((name, key[2])):
-                    raise Answer(503, reasons.pop(0))
-                return part_of(self.logs.get(key, b""), query, usual=10)
         raise Answer(405, f"no route {method} {parts}")
 
     def events_after(self, position: int, experiment_id: str | None) -> list[Row] | None:
@@ -323,20 +233,13 @@ class FakeRest(NodesOfRest):
         rows = list(self.experiments.values())[::-1]
         rows = [row for row in rows if query.get("status") in (None, row["status"])]
         rows = [row for row in rows if query.get("name") in (None, row["name"])]
-        rows = [row for row in rows if query.get("tag", "") in ("", *row["tags"])]
-        if (archived := query.get("archived", "false")) != "all":
-            over = (row["archived"] and ExperimentStatus(row["status"]).has_ended for row in rows)
-            rows = [row for row, is_over in zip(rows, over, strict=True) if is_over == (archived == "true")]
         return self._page([row for row in rows if row["id"].startswith(query.get("id_prefix", ""))], query)
 
     def _list_trials(self, name: str, query: Mapping[str, str]) -> Row:
         self._experiment(name)
         rows = [row for row in self.trials.values() if row["experiment_id"] == name]
         rows = [row for row in rows if query.get("status") in (None, row["status"])]
-        rows = self._filtered(rows, query)
         sort = query.get("sort", "sequence_id")
-        if sort.removeprefix("-") not in ("sequence_id", "no", "value", "best", "time"):
-            raise Answer(422, f"sort: expected a column, found {sort!r} (position 0)")
         if sort.endswith("best"):
             maximize = self.experiments[name]["objective"]["direction"] == "maximize"
             sort = "-value" if (sort == "best") == maximize else "value"
@@ -345,33 +248,6 @@ class FakeRest(NodesOfRest):
         if sort.startswith("-"):
             valued.reverse()
         return self._page([*valued, *(row for row in rows if row[key] is None)], query)
-
-    @staticmethod
-    def _filtered(rows: list[Row], query: Mapping[str, str]) -> list[Row]:
-        """Knows filters such as `status = FAILED` only."""
-        if "filter" not in query:
-            return rows
-        name, sign, value = query["filter"].split()
-        if sign != "=" or name not in rows[0]:
-            problem = ProblemItem(key="filter", position=0, message=f"expected a column, found {name!r}", found=name)
-            raise Answer(422, f"filter: expected a column, found {name!r} (position 0)", [problem.model_dump()])
-        return [row for row in rows if row[name] == value]
-
-    def _create(self, body: Row) -> Row:
-        handover = self.home / "incoming" / body["handover"]
-        self.handed_over = json.loads(handover.read_text())
-        self.handover_mode = handover.stat().st_mode & 0o777
-        if "refuse" in body["config"].values():
-            problem = {"key": "trialCommand", "message": "expected something better", "line": 3}
-            raise Answer(422, "the configuration is not valid", [problem])
-        if body["experiment_id"] in self.experiments:
-            raise Answer(409, f"experiment {body['experiment_id']} already exists")
-        handover.unlink()
-        return self.add_experiment(body["experiment_id"] or f"exp{len(self.experiments)}", config=body["config"])
-
-    def _stop(self, name: str) -> str:
-        self.set_status(name, STATUS_AFTER["stop"])
-        return name
 
     def _experiment(self, name: str) -> Row:
         if name not in self.experiments:
@@ -387,21 +263,6 @@ class FakeRest(NodesOfRest):
         begin = int(query.get("cursor", 0))
         end = begin + min(self.page, int(query.get("limit", self.page)))
         return {"items": rows[begin:end], "next_cursor": str(end) if end < len(rows) else None}
-
-    def _export_row(self, row: Row, with_curve: bool) -> Row:
-        curve = _visible(self.metrics.get(row["id"], [])) if with_curve else None
-        made = models.ExportRow(
-            parameter=row["parameters"],
-            value=row["final_value"] if row["final_data"] is None else row["final_data"],
-            trial_id=row["id"],
-            sequence_id=row["sequence_id"],
-            status=row["status"],
-            reason=row["reason"],
-            latest_value=row["latest_value"],
-            intermediate=None if curve is None else [reported(point) for point in curve],
-            intermediate_steps=None if curve is None else [point["step"] for point in curve],
-        )
-        return made.model_dump(mode="json")
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -425,8 +286,6 @@ class _Handler(BaseHTTPRequestHandler):
         length = int(self.headers.get("Content-Length") or 0)
         body = json.loads(self.rfile.read(length)) if length else None
         self.rest.asked.append((self.command, path, body))
-        if self.command == "POST":
-            self.rest.queries.append(query)
         try:
             if path != "/health" and self.headers.get("Authorization") != f"Bearer {TOKEN}":
                 raise Answer(401, "a token is needed")
@@ -445,14 +304,10 @@ class _Handler(BaseHTTPRequestHandler):
             then()
 
     def _send(self, status: int, found: Any) -> None:
-        text = found.data if isinstance(found, LogPiece) else found if isinstance(found, bytes) else None
-        data = text if text is not None else b"" if found is None else json.dumps(found).encode()
+        data = b"" if found is None else json.dumps(found).encode()
         self.send_response(status)
-        self.send_header("Content-Type", "application/json" if text is None else "text/plain")
+        self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))
-        if isinstance(found, LogPiece):
-            self.send_header("X-Next-Offset", str(found.next_offset))
-            self.rest.log_bytes += len(data)
         self.end_headers()
         self.wfile.write(data)
 
@@ -474,20 +329,3 @@ class _Handler(BaseHTTPRequestHandler):
                 self.wfile.flush()
         except (BrokenPipeError, ConnectionResetError):  # the client has gone
             return
-
-
-def part_of(log: bytes, query: Mapping[str, str], *, usual: int) -> LogPiece:
-    """What a reading of a log is answered; without a limit, `usual` bytes."""
-    offset = int(query["offset"])
-    begin = max(len(log) + offset, 0) if offset < 0 else offset
-    data = log[begin:][: int(query.get("limit", usual))]
-    return LogPiece(data, begin + len(data))
-
-
-def _visible(rows: list[Row]) -> list[Row]:
-    """The intermediates of the newest job, and before its first one those of the jobs before it."""
-    points: list[Row] = []
-    for row in sorted((row for row in rows if row["kind"] == "intermediate"), key=lambda row: row["job"]):
-        points = [point for point in points if point["job"] == row["job"] or point["sequence"] < row["sequence"]]
-        points.append(row)
-    return points

@@ -1,6 +1,5 @@
 """The nodes and machines of the fake manager."""
 
-import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -28,11 +27,6 @@ class NodesOfRest:
         self.node_rows: list[Row] = []
         self.found: dict[str, list[Row]] = {}
         """What there is to say of a machine, by host; nothing: one step that is ok."""
-        self.refused = ""
-        """Why machines cannot be asked about."""
-        self.handed_over: Row = {}
-        self.collections: dict[str, list[Row]] = {}
-        """What a collection of files says, one after the other, by node."""
 
     def emit(self, kind: str, *, data: Row | None = None, **ids: Any) -> None:
         """A change, to every stream."""
@@ -45,12 +39,6 @@ class NodesOfRest:
         self.node_rows.append(made)
         return made
 
-    def set_node(self, identifier: str, **changes: Any) -> None:
-        """Move a node on, and tell the streams."""
-        row = next(row for row in self.node_rows if row["id"] == identifier)
-        row.update(changes)
-        self.emit("node", data={"node_id": identifier, "status": row["status"], "reason": row["reason"]})
-
     def node_routes(self, method: str, parts: list[str], body: Any) -> Any:
         """What is below /nodes."""
         if not parts:
@@ -62,21 +50,6 @@ class NodesOfRest:
         match method, *verb:
             case ("GET",):
                 pass
-            case "POST", "check":
-                if row["kind"] == "local":
-                    raise Answer(409, f"node {name} is not reached over a network")
-            case "POST", "drain":
-                row["hold"] = f"drained: {body['reason']}" if body["reason"] else "drained"
-            case "POST", "collect":
-                states = self.collections.get(name, [])
-                return b"".join(models.FileCollection(**state).model_dump_json().encode() + b"\n" for state in states)
-            case "POST", "resume":
-                row["hold"] = ""
-            case "POST", "forget":
-                if row["experiments"]:
-                    raise Answer(409, f"node {name} is used by experiment {row['experiments'][0]}")
-                self.node_rows.remove(row)
-                return None
             case _:
                 raise Answer(405, f"no route {method} {parts}")
         return row
@@ -84,10 +57,7 @@ class NodesOfRest:
     def ask_machine(self, verb: str, body: Any) -> list[Row]:
         """What is found on one machine."""
         handover = self.home / "incoming" / body["handover"]
-        self.handed_over = json.loads(handover.read_text())
         handover.unlink()
-        if self.refused:
-            raise Answer(503, self.refused)
         host = body["config"]["trainingService"]["machineList"][body["machine"]]["host"]
         step = {"machine": host, "name": verb, "verdict": "ok", "found": "as it should be", "advice": ""}
         return [{**step, **changes} for changes in self.found.get(host, [{}])]

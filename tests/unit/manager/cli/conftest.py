@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from fakes.rest import FakeRest
 from fakes.served_manager import ServedManager
 
 from proctor.manager.cli.main import cli
@@ -16,12 +15,6 @@ Invoke = Callable[..., Result]
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     return tmp_path / "home"
-
-
-@pytest.fixture
-def rest(home: Path) -> Iterator[FakeRest]:
-    with FakeRest(home) as manager:
-        yield manager
 
 
 @pytest.fixture
