@@ -16,10 +16,10 @@ $(VENV)/ready: pyproject.toml constraints.txt
 
 setup: $(VENV)/ready  ## make the virtual environment
 
-# Most tests wait for processes and machines: all together they use a core less than half of their time, so there are three
-# workers for each of the two cores that CI has. They start thousands of Python processes, each of which would compile its
-# modules anew without bytecode files.
-WORKERS ?= 6
+# Most tests wait for processes and machines: all together they use a core less than half of their time, so there are five
+# workers for the two cores that CI has; each more collects all tests once more. They start thousands of Python processes,
+# each of which would compile its modules anew without bytecode files.
+WORKERS ?= 5
 export PYTHONDONTWRITEBYTECODE =
 PYTEST := tests/run $(BIN)/pytest -q --dist worksteal
 test: setup  ## set up and run the tests: each feature, on each platform

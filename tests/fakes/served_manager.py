@@ -362,15 +362,23 @@ class ServedManager:
                 )
                 self._server = HttpServer(self._noting(guard))
                 async with self.manager.serve(), asyncio.TaskGroup() as group:
+                    records = group.create_task(self.manager.nodes.keep(), name="node records")
                     group.create_task(self._server.serve_on(listener), name="REST")
                     await self._server.serving.wait()
                     write_address(home, ManagerAddress.of_this_process(host="127.0.0.1", port=port, url=self.url))
                     self._ready.set()
                     await self._stop.wait()
                     context.closing.set()
-                    for connection in tuple(self._server.server_state.connections):
-                        connection.transport.abort()
+                    await self._cut_off_clients()
                     self._server.leave()
+                    records.cancel()
+                await self._cut_off_clients()  # one may have come meanwhile
+
+    async def _cut_off_clients(self) -> None:
+        while connections := tuple(self._server.server_state.connections):
+            for connection in connections:
+                connection.transport.abort()
+            await asyncio.sleep(0)
 
     def _create_service(self, platform: str, context: ServiceContext) -> InMemoryTrainingService:
         memory = self._platforms.setdefault(context.experiment_id, InMemoryPlatform(time.time))

@@ -60,6 +60,7 @@ KEYS = {
 CHILD = """
 import fcntl
 import os
+import signal
 import struct
 import sys
 import termios
@@ -70,6 +71,7 @@ from proctor.manager.cli.checks import Check, CheckResult
 from proctor.manager.cli.commands import doctor
 from proctor.manager.cli.main import cli
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # where the tests run in the background it is ignored
 columns.now = lambda: datetime(2026, 1, 2, 4, 4, 4, tzinfo=UTC)
 doctor.CHECKS = [
     lambda home: Check("python", CheckResult.OK, "3.13.1 at /usr/bin/python3.13"),
