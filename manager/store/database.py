@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -53,11 +54,14 @@ class Database:
         self._impatient: set[asyncio.Future[None]] = set()
         self._unflushed: list[WriteRequest] = []
         self._closing: asyncio.Future[None] | None = None
+        # The last connection to close moves the log into the file; two at once would each leave that to the other.
+        closing_lock = threading.Lock()
         self._writer = Writer(
             connection,
             path,
             schema,
             idle_seconds=idle_seconds,
+            closing_lock=closing_lock,
             deliver=lambda committed: self._call(self._take, committed),
             on_health=lambda health: self._call(self._heal, health),
         )
@@ -65,6 +69,7 @@ class Database:
             path,
             size=_READERS,
             idle_seconds=idle_seconds,
+            closing_lock=closing_lock,
             resolve=lambda *answer: self._call(self._resolve, *answer),
         )
         self._lacks_thread = False

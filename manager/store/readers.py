@@ -48,12 +48,16 @@ class ReaderPool:
     """At most `size` threads, started as they are needed. `resolve` is called in them with each result.
 
     :param idle_seconds: after how long without requests a thread closes the file and ends; None: at `close`.
+    :param closing_lock: held while a connection closes, by the writer of the file, too.
     """
 
-    def __init__(self, path: str, *, size: int, idle_seconds: float | None, resolve: Resolve) -> None:
+    def __init__(
+        self, path: str, *, size: int, idle_seconds: float | None, closing_lock: threading.Lock, resolve: Resolve
+    ) -> None:
         self._path = path
         self._size = size
         self._idle_seconds = idle_seconds
+        self._closing_lock = closing_lock
         self._resolve = resolve
         self._queue: SimpleQueue[ReadRequest | _WalCheckpoint | _Rest | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []  # that take what is queued
@@ -127,7 +131,8 @@ class ReaderPool:
             with self._lock:
                 self._busy -= 1
         if connection is not None:
-            connection.close()
+            with self._closing_lock:
+                connection.close()
 
     def _take(self) -> ReadRequest | _WalCheckpoint | _Rest | None:
         try:

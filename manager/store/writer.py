@@ -58,6 +58,7 @@ class Writer:
     """The writer thread of one file. `deliver` and `on_health` are called in that thread.
 
     :param idle_seconds: after how long without requests the thread closes the file and ends; None: at `close`.
+    :param closing_lock: held while a connection closes, by the readers of the file, too.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Writer:
         schema: SchemaName,
         *,
         idle_seconds: float | None,
+        closing_lock: threading.Lock,
         deliver: Callable[[Committed], None],
         on_health: Callable[[str], None],
     ) -> None:
@@ -84,6 +86,7 @@ class Writer:
         self._health = HEALTHY
         self._since_checkpoint = (0, 0)
         self._idle_seconds = idle_seconds
+        self._closing_lock = closing_lock
         self._lock = threading.Lock()  # of the two below
         self._thread: threading.Thread | None = None  # the newest
         self.is_serving = False
@@ -143,7 +146,8 @@ class Writer:
             self.witness.close()
         if self._connection is not None:
             connection, self._connection = self._connection, None
-            connection.close()
+            with self._closing_lock:
+                connection.close()
 
     def _may_leave(self) -> bool:
         """Nothing was queued: whether that is still so. What is queued from now on is for another thread."""

@@ -47,11 +47,14 @@ def test_a_manager_that_is_killed_in_the_middle_of_deliveries_over_tls_gets_all_
         with httpx.Client(base_url=address.keeper_url, verify=False) as stranger:
             token = {"Authorization": f"Bearer {manager.client.token}"}
             assert stranger.get("/api/v1/experiments", headers=token).status_code == 404
-        replace_file(str(home.socket_pointer), pointer.encode(), durable=False)  # which the local keeper follows
         log = home.path / "nodes/local/log"
-        manager.poll_for(
-            lambda: log.read_text().count("registered with the manager") >= 2 or None, "the keeper to move"
-        )
+
+        def registered(times: int) -> bool | None:
+            return (log.exists() and log.read_text().count("registered with the manager") >= times) or None
+
+        manager.poll_for(lambda: registered(1), "the keeper to come")
+        replace_file(str(home.socket_pointer), pointer.encode(), durable=False)  # which the local keeper follows
+        manager.poll_for(lambda: registered(2), "the keeper to move")
         experiment = manager.create(REPORTING, maxTrialNumber=1)
         manager.until(lambda: manager.trials(experiment) or None, "a trial")
         for wanted in (5, 25):

@@ -58,7 +58,7 @@ async def until_closed(database: Database) -> None:
     """Until nothing of it is open and no thread serves it."""
     async with asyncio.timeout(90):
         while database.is_open or descriptors(database.path) or threads():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.001)
 
 
 async def test_a_database_at_rest_holds_neither_descriptors_nor_threads_and_comes_back(path: str) -> None:
@@ -72,6 +72,17 @@ async def test_a_database_at_rest_holds_neither_descriptors_nor_threads_and_come
             await until_closed(database)
             assert not os.path.exists(f"{path}-wal"), "what is at rest is one whole file"
         assert (database.health, database.pending) == (HEALTHY, 0)
+
+
+async def test_connections_that_close_at_the_same_time_leave_one_whole_file(path: str) -> None:
+    async with OpenDatabases(most=8) as databases:
+        database = await databases.open(path, "metrics")
+        for number in range(120):
+            await database.write(add(str(number)))
+            await asyncio.gather(database.read(texts), database.read(texts))
+            database.rest()
+            await until_closed(database)
+            assert not os.path.exists(f"{path}-wal")
 
 
 async def test_an_idle_database_closes_its_file_by_itself(path: str) -> None:
@@ -133,14 +144,14 @@ async def test_of_many_databases_few_are_open(tmp_path: Path) -> None:
             await (await databases.open(path, "metrics")).write(add(str(number)))
         async with asyncio.timeout(90):
             while sum(database.is_open for database in databases.known()) > 4:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0.001)
         is_open = [database.is_open for database in databases.known()]
         assert is_open == [False] * 8 + [True] * 4, "those that were idle for longest are closed"
         for number, path in enumerate(paths):
             assert await (await databases.open(path, "metrics")).read(texts) == [str(number)]
         async with asyncio.timeout(90):
             while sum(database.is_open for database in databases.known()) > 4:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0.001)
 
 
 async def test_one_that_is_used_all_the_time_is_not_closed_early(tmp_path: Path) -> None:
@@ -152,7 +163,7 @@ async def test_one_that_is_used_all_the_time_is_not_closed_early(tmp_path: Path)
             await database.write(add("again"))
         async with asyncio.timeout(90):
             while sum(one.is_open for one in databases.known()) > 2:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0.001)
         assert database.is_open
 
 
