@@ -1,6 +1,5 @@
 """A user's own tuner and assessor: two threads, waiting tuners, late suggestions, checkpoints, errors."""
 
-import os
 import queue
 import sys
 import textwrap
@@ -12,20 +11,6 @@ from proctor.manager.dispatcher.host.session import HostSession
 
 TIME_LIMIT = 20.0
 SPACE = {"x": {"_type": "uniform", "_value": [0, 1]}}
-
-
-@pytest.fixture(autouse=True)
-def own_modules(monkeypatch):
-    """What user code does to this process is undone."""
-    before = set(sys.modules)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    environment = dict(os.environ)
-    yield
-    os.environ.clear()
-    os.environ.update(environment)
-    for name in set(sys.modules) - before:
-        if name.startswith("own_"):
-            del sys.modules[name]
 
 
 class Conversation:
