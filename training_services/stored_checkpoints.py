@@ -9,22 +9,33 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from textwrap import shorten
 from typing import Any
 
+from proctor.sdk.checkpoints.ownership import Owner, StoredProof
 from proctor.training_services.base import CheckpointOffer
 from proctor.training_services.errors import ServiceUnavailable
 from proctor.trial_keeper.linux.backoff import growing_pause
 
-__all__ = ["await_verified", "delete_stored", "download_stored", "probe_storage", "verify_stored"]
+__all__ = [
+    "await_verified",
+    "claim_place",
+    "delete_place",
+    "delete_stored",
+    "download_stored",
+    "probe_storage",
+    "release_place",
+    "verify_stored",
+]
 
 TIME_LIMIT_SECONDS = 120.0
 DELETE_SECONDS = 600.0
 DOWNLOAD_SECONDS = 3600.0
 MOST_SAID = 300
-_MODULE = "proctor.sdk.checkpoints.storage"
+_STORAGE = "proctor.sdk.checkpoints.storage"
+_OWNERSHIP = "proctor.sdk.checkpoints.ownership"
 
 
 async def await_verified(offer: CheckpointOffer, environment: Mapping[str, str], notify: Callable[[str], None]) -> str:
@@ -57,6 +68,31 @@ async def delete_stored(url: str, environment: Mapping[str, str]) -> None:
     await _ask({"do": "delete", "url": url}, environment, time_limit=DELETE_SECONDS)
 
 
+async def claim_place(
+    url: str,
+    owner: Owner,
+    environment: Mapping[str, str],
+    *,
+    proofs: Iterable[StoredProof] = (),
+    adopts: bool = False,
+) -> str:
+    """As `ownership.claim`. Raises ServiceUnavailable."""
+    request = {"do": "claim", "url": url, "owner": list(owner), "proofs": list(proofs), "adopts": adopts}
+    return await _ask(request, environment, time_limit=TIME_LIMIT_SECONDS, module=_OWNERSHIP)
+
+
+async def release_place(url: str, owner: Owner, environment: Mapping[str, str]) -> None:
+    """As `ownership.release`. Raises ServiceUnavailable."""
+    request = {"do": "release", "url": url, "owner": list(owner)}
+    await _ask(request, environment, time_limit=TIME_LIMIT_SECONDS, module=_OWNERSHIP)
+
+
+async def delete_place(url: str, owner: Owner, environment: Mapping[str, str]) -> str:
+    """As `ownership.delete`. Raises ServiceUnavailable."""
+    request = {"do": "delete", "url": url, "owner": list(owner)}
+    return await _ask(request, environment, time_limit=DELETE_SECONDS, module=_OWNERSHIP)
+
+
 async def download_stored(url: str, folder: str, environment: Mapping[str, str]) -> None:
     """Make a checkpoint a folder, which appears whole or not at all. Raises ServiceUnavailable."""
     await _ask({"do": "download", "url": url, "folder": folder}, environment, time_limit=DOWNLOAD_SECONDS)
@@ -71,11 +107,13 @@ async def probe_storage(url: str, environment: Mapping[str, str]) -> str:
         return str(error)
 
 
-async def _ask(request: Mapping[str, Any], environment: Mapping[str, str], *, time_limit: float) -> str:
+async def _ask(
+    request: Mapping[str, Any], environment: Mapping[str, str], *, time_limit: float, module: str = _STORAGE
+) -> str:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        _MODULE,
+        module,
         env={**os.environ, **environment},
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,

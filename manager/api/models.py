@@ -468,6 +468,13 @@ class Version(Resource):
     started_at: Time
 
 
+class Deletion(Resource):
+    """What became of an experiment that was deleted."""
+
+    left: list[str] = Field(examples=[["/mnt/all/k3x9 was left: it belongs to experiment k3x9 of another manager"]])
+    """What was not deleted because nothing shows that it is the experiment's, a sentence each."""
+
+
 class Accepted(Resource):
     """It was stored and will be carried out."""
 

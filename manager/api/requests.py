@@ -75,6 +75,8 @@ class LoadExperiment(RequestBody):
     """An id of one's own; null for the one it had."""
     code_directory: str | None = Field(default=None, examples=["/home/ada/digits"])
     """The folder its code is in now, absolute; null for the original one."""
+    keep_storage: bool = False
+    """Adopt the checkpointStorage that the archive names, with what the experiment has stored there."""
     handover: str | None = Field(default=None, pattern=r"^[A-Za-z0-9._-]+$", examples=["k3v9.json"])
     """The name of a file in the incoming folder with the environment that its trials will run in."""
 

@@ -134,20 +134,24 @@ def write_archive(
 
 
 def load_archive(
-    client: "Client", path: Path, *, code_directory: Path | None, identifier: str | None
+    client: "Client", path: Path, *, code_directory: Path | None, identifier: str | None, keep_storage: bool
 ) -> dict[str, Any]:
-    """Hand a saved experiment to the manager, which takes it in as STOPPED. Raises CommandError."""
+    """Hand a saved experiment to the manager, which takes it in as STOPPED. Raises CommandError.
+
+    :param keep_storage: it stores its checkpoints where it did before.
+    """
     from proctor.sdk.client.credentials import held_copy
 
-    experiment = read_archive(path)
+    config = read_archive(path)["config"]
     if code_directory is not None:
         _unpack_code(path, code_directory)
-    logins = find_logins(experiment["config"])
+    logins = find_logins(config if keep_storage else {**config, "checkpoint_storage": None})
     with held_copy(client.home, path) as handed, handover_file(client, logins) as handover:
         return client.load_experiment(
             handed,
             experiment_id=identifier,
             code_directory=None if code_directory is None else str(code_directory.absolute()),
+            keep_storage=keep_storage,
             handover=handover,
         )
 

@@ -9,7 +9,6 @@ import logging
 import os
 import shutil
 import sqlite3
-import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
@@ -22,8 +21,7 @@ from proctor.manager.actors import Actor
 from proctor.manager.dispatcher.algorithms.registered import RegistrationError, registered_algorithms
 from proctor.manager.dispatcher.class_args import Caller, refusal
 from proctor.manager.engine import code
-from proctor.manager.engine.context import EngineContext, read_config
-from proctor.manager.engine.loop.context import CheckpointStorage
+from proctor.manager.engine.context import EngineContext
 from proctor.manager.engine.loop.transitions import new_id
 from proctor.manager.errors import BadRequest, Unavailable
 from proctor.manager.lifecycle.states import ExperimentStatus
@@ -34,12 +32,9 @@ from proctor.manager.store.tables import events, experiments
 from proctor.manager.trial_commands import problem_of
 from proctor.sdk import files
 from proctor.sdk.client.credentials import HELD_PREFIX, wanted_secrets
-from proctor.sdk.protocol import is_url
 from proctor.training_services.base import TrainingService
-from proctor.training_services.errors import ServiceUnavailable
 from proctor.training_services.providers import SECRETS_FILE, read_secrets
 from proctor.training_services.registry import ServiceContext
-from proctor.training_services.stored_checkpoints import delete_stored, probe_storage
 
 if TYPE_CHECKING:
     from proctor.manager.config.experiment import ExperimentConfig
@@ -94,56 +89,6 @@ def check_command(config: "ExperimentConfig", environment: Mapping[str, str] | N
         return
     if problem := problem_of(config.trial_command, str(config.trial_code_directory), environment):
         raise BadRequest(f"the configuration is not valid: trialCommand: {problem}", [f"trialCommand: {problem}"])
-
-
-async def check_storage(config: "ExperimentConfig", secrets: Mapping[str, str]) -> None:
-    """Raise BadRequest where checkpoints cannot be stored where the experiment wants them, as far as this machine can
-    tell: a folder is tried where trials run here; a URL always, unless what it needs was not handed over."""
-    if config.checkpoint_storage is None:
-        return
-    storage = CheckpointStorage.with_secrets(config.checkpoint_storage, secrets)
-    if is_url(storage.location):
-        if len(storage.environment) < len(config.checkpoint_storage.environment):
-            return
-        problem = await probe_storage(storage.location, storage.environment)
-        if "is not installed" in problem or "Please install" in problem:
-            problem += "; the manager needs `pip install 'proctor[storage]'` and what this kind of URL needs"
-        elif problem:
-            problem += "; credentials are looked for in the variables that checkpointStorage.environment names"
-    else:
-        is_local = config.training_service.platform == "local"
-        problem = await asyncio.to_thread(_folder_problem, storage.location) if is_local else ""
-    if problem:
-        raise BadRequest(
-            f"the configuration is not valid: checkpointStorage: {problem}", [f"checkpointStorage: {problem}"]
-        )
-
-
-def _folder_problem(folder: str) -> str:
-    try:
-        with tempfile.TemporaryFile(dir=folder, prefix=files.UNFINISHED_PREFIX):
-            return ""
-    except OSError as error:
-        return f"nothing can be stored in {folder}: {error.strerror}; create it, or give its owner the right to write"
-
-
-async def delete_storage(row: ExperimentRow) -> None:
-    """Delete what an experiment has in its checkpointStorage. A folder that this machine does not have is left. Raises
-    Unavailable with what to do."""
-    storage = CheckpointStorage.of(await read_config(row), Path(row.directory))
-    if storage is None:
-        return
-    place = storage.of_experiment(row.id)
-    try:
-        if is_url(place):
-            await delete_stored(place, storage.environment)
-        elif os.path.isdir(place):
-            await asyncio.to_thread(files.discard, place)
-    except (ServiceUnavailable, OSError) as error:
-        raise Unavailable(
-            f"the checkpoints of experiment {row.id} cannot be deleted: {error}; delete the experiment again, or leave "
-            "them where they are (`proctor experiment delete --keep-checkpoints`)"
-        ) from error
 
 
 def handover_path(home: Home, name: str) -> Path:

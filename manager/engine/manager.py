@@ -21,6 +21,7 @@ from proctor.manager.engine.importance import Importances
 from proctor.manager.engine.imported_data import Import, read_import
 from proctor.manager.engine.job_files import FolderArchive, TrialFiles
 from proctor.manager.engine.loop import messages as m
+from proctor.manager.engine.loop.checkpoint_storage import CheckpointPlaces, check_storage, claimed
 from proctor.manager.engine.nodes.connections import NodeConnections
 from proctor.manager.engine.nodes.history import NodeHistory
 from proctor.manager.engine.nodes.records import NodeRecords
@@ -41,7 +42,7 @@ from proctor.manager.store.tables import experiments, jobs
 from proctor.sdk.disk_errors import explain
 from proctor.sdk.failpoints import failpoint
 from proctor.sdk.space import SearchSpaceError
-from proctor.training_services.errors import TrainingServiceError
+from proctor.training_services.errors import ServiceUnavailable, TrainingServiceError
 from proctor.training_services.keepers.hub import KeeperHub
 from proctor.training_services.nodes.pool import NodePool
 from proctor.training_services.providers import Providers
@@ -115,6 +116,7 @@ class Manager:
         self.trials = Trials(self._supervisor, control)
         self.importances = Importances(control, clock)
         self._files = TrialFiles(control, self._supervisor)
+        self._places = CheckpointPlaces(control, self._supervisor.metrics)
         control.on_health_change(lambda health: self.feed.notify())
 
     @asynccontextmanager
@@ -124,8 +126,10 @@ class Manager:
         await self.nodes.load()
         known = await self.control.read(experiments.ids)
         await asyncio.to_thread(remove_leftovers, self.home, known)
-        async with self._supervisor.serve(), self.importances.serve():
+        async with self._supervisor.serve(), self.importances.serve(), asyncio.TaskGroup() as group:
+            claiming = group.create_task(self._places.mark_earlier(), name="checkpoints of an earlier version")
             yield self
+            claiming.cancel()
 
     # ---- experiments
 
@@ -145,7 +149,7 @@ class Manager:
         caller = Caller.captured(captured)
         loaded = await asyncio.to_thread(creation.check, config, directory, self.home.path, caller=caller)
         await asyncio.to_thread(creation.check_command, loaded.config, captured.get("environment"))
-        await creation.check_storage(loaded.config, {**loaded.secrets, **request.secrets})
+        await check_storage(loaded.config, {**loaded.secrets, **request.secrets})
         experiment_id = creation.make_id(experiment_id)
         folder = creation.experiment_directory(self.home, loaded, experiment_id)
         row = creation.new_row(loaded, experiment_id, folder, self.clock.now())
@@ -153,8 +157,10 @@ class Manager:
             self._require_possible(row)
             return row
         handed = creation.take_handover(self.home, handover)
-        creation.check_secrets(loaded.config, {**loaded.secrets, **handed.secrets})
-        async with self._new_folder(folder, experiment_id):
+        secrets = {**loaded.secrets, **handed.secrets}
+        creation.check_secrets(loaded.config, secrets)
+        place = await self._places.new(loaded.config, secrets, row.id, row.created_at)
+        async with self._new_folder(folder, experiment_id), claimed(place):
             failpoint("manager.create.before")
             await self._write_folder(folder, loaded, handed)
             failpoint("manager.create.after")
@@ -233,15 +239,18 @@ class Manager:
         archive: str,
         experiment_id: str | None = None,
         code_directory: str | None = None,
+        keep_storage: bool = False,
         handover: str | None = None,
     ) -> ExperimentRow:
         """Take in a saved experiment, STOPPED. `archive` and `handover` are names of files in the incoming folder.
+
+        :param keep_storage: store its checkpoints where the archive says; else in its jobs' folders.
 
         Raises BadRequest for an archive that is not sound, Conflict for ids that are in use; nothing of it is left.
         """
         await asyncio.to_thread(import_module, "proctor.manager.engine.archive.importing")
         from proctor.manager.engine.archive.format import ExperimentArchive
-        from proctor.manager.engine.archive.importing import Loading
+        from proctor.manager.engine.archive.importing import Loading, read_config
 
         saved = ExperimentArchive(creation.handover_path(self.home, archive))
         found = await asyncio.to_thread(saved.experiment)
@@ -249,8 +258,10 @@ class Manager:
         folder = self.home.experiment_directory(experiment_id)
         await asyncio.to_thread(saved.check_room, self.home.path)
         handed = creation.take_handover(self.home, handover)
-        loading = Loading(saved, found, experiment_id, folder, code_directory, handed)
-        async with self._new_folder(folder, experiment_id):
+        config = read_config(found, code_directory, keep_storage=keep_storage)
+        loading = Loading(saved, found, experiment_id, folder, config, handed)
+        place = await self._places.new(config, handed.secrets, experiment_id, found.created_at.timestamp())
+        async with self._new_folder(folder, experiment_id), claimed(place, adopts=True):
             row = await loading.carry_out(self.control, self.clock.now(), threads=self._threads)
         self.feed.notify()
         return row
@@ -331,9 +342,9 @@ class Manager:
 
     async def delete_experiment(
         self, experiment_id: str, *, keep_checkpoints: bool = False, actor: Actor = USER
-    ) -> None:
+    ) -> list[str]:
         """Remove everything of a stopped experiment: its rows, its folder, and what it has stored in its
-        checkpointStorage.
+        checkpointStorage, as far as that is marked as its own. Returns what was left of it, a sentence each.
 
         :param keep_checkpoints: leave what is in the checkpointStorage.
         """
@@ -346,9 +357,8 @@ class Manager:
             await self.providers.forget(experiment_id)
         if row.clean_up_owed or row.status is ExperimentStatus.STOPPING:
             await self._supervisor.settle(row)
+        left = await self._places.give_up(row, keep_checkpoints=keep_checkpoints)
         await self._supervisor.close_metrics(experiment_id)
-        if not keep_checkpoints:
-            await creation.delete_storage(row)
         failpoint("manager.delete.before")
         try:
             await asyncio.to_thread(creation.remove_folder, Path(row.directory))
@@ -359,6 +369,7 @@ class Manager:
         await self.control.write(lambda c: experiments.delete(c, experiment_id, time=now, actor=actor))
         self._supervisor.forget(experiment_id)
         self.feed.notify()
+        return left
 
     async def _require_deletable(self, row: ExperimentRow) -> None:
         """Raise Conflict for an experiment that is active, or whose trials may still be running. One that is being
@@ -528,6 +539,9 @@ class Manager:
         """An experiment whose loop could not be started was never begun: nothing of it stays. Returns what to tell
         the user. Where it cannot be removed it is in ERROR, from which it can be stopped and deleted."""
         await self._supervisor.close_metrics(row.id)
+        if (place := await self._places.of(row)) is not None:
+            with suppress(ServiceUnavailable):
+                await place.release()
         try:
             await asyncio.to_thread(creation.remove_folder, Path(row.directory))
         except OSError as obstacle:

@@ -23,6 +23,12 @@ WHERE (created_at, id) < (:created_at, :id)
        OR :archived = (experiments.archived AND status IN (SELECT value FROM json_each(:ended))))
 ORDER BY created_at DESC, id DESC LIMIT :limit;
 
+-- name: experiments.unmarked
+SELECT experiments.* FROM experiments JOIN unmarked_storages ON experiment_id = id ORDER BY id;
+
+-- name: experiments.settle_mark
+DELETE FROM unmarked_storages WHERE experiment_id = :id;
+
 -- name: experiments.ids
 SELECT id FROM experiments;
 
@@ -666,6 +672,12 @@ UPDATE checkpoints SET expendable = :expendable WHERE id = :id;
 
 -- name: checkpoints.to_remove
 SELECT * FROM checkpoints WHERE deleted_at IS NOT NULL AND removed_at IS NULL ORDER BY id;
+
+-- name: checkpoints.newest_stored
+SELECT * FROM checkpoints
+WHERE id > (SELECT max(id) FROM checkpoints) - :limit
+  AND deleted_at IS NULL AND manifest IS NOT NULL AND substr(path, 1, length(:prefix)) = :prefix
+ORDER BY id DESC;
 
 -- name: checkpoints.expendable
 SELECT * FROM checkpoints WHERE deleted_at IS NULL AND expendable = :expendable ORDER BY id LIMIT :limit;

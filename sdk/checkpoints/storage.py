@@ -26,7 +26,7 @@ from proctor.sdk.files import name_unfinished, put_in_place, remove_tree, remove
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import Any
 
 _DAMAGES = 2
@@ -46,8 +46,8 @@ def upload(folder: str, url: str) -> None:
     :raises StorageError: it could not be stored.
     """
     names = sorted(_relative_files(folder))
-    with _explaining(f"{url} cannot be written"):
-        system, root = _open(url)
+    with explaining(f"{url} cannot be written"):
+        system, root = open_url(url)
         if system.exists(f"{root}/{MANIFEST_FILE}"):
             with open(f"{folder}/{MANIFEST_FILE}", "rb") as file:
                 if system.cat_file(f"{root}/{MANIFEST_FILE}") == file.read():
@@ -55,7 +55,7 @@ def upload(folder: str, url: str) -> None:
             raise FileExistsError("another experiment of the same id has a checkpoint there")
         if system.exists(root):
             system.rm(root, recursive=True)
-        if _has_folders(root):
+        if has_folders(root):
             for parent in {os.path.dirname(f"{root}/{name}") for name in names}:
                 system.makedirs(parent, exist_ok=True)
         files = [name for name in names if name != MANIFEST_FILE]
@@ -90,8 +90,8 @@ def download(url: str, folder: str, *, patience_seconds: float = 0.0, discards_d
         failures += 1
     if not discards_damaged:
         raise CheckpointError(f"checkpoint {url}: {damage}")
-    with _explaining(f"{url} cannot be written"):
-        system, root = _open(url)
+    with explaining(f"{url} cannot be written"):
+        system, root = open_url(url)
         system.rm_file(f"{root}/{MANIFEST_FILE}")
     raise CheckpointError(
         f"checkpoint {url}: {damage}. It is not offered again: another attempt of the trial continues from the one "
@@ -107,8 +107,8 @@ def _download_once(url: str, folder: str) -> str:
     unfinished = name_unfinished(parent)
     try:
         os.mkdir(unfinished)
-        with _explaining(f"{url} cannot be read"):
-            system, root = _open(url)
+        with explaining(f"{url} cannot be read"):
+            system, root = open_url(url)
             manifest = system.cat_file(f"{root}/{MANIFEST_FILE}")
             names = list(read_manifest(manifest))
             for name in names:
@@ -134,8 +134,8 @@ def verify_stored(url: str, manifest: "str | None") -> str:
     :param manifest: the SHA-256 of its manifest, as it was registered.
     :raises StorageError: the storage cannot be read.
     """
-    with _explaining(f"{url} cannot be read"):
-        system, root = _open(url)
+    with explaining(f"{url} cannot be read"):
+        system, root = open_url(url)
         try:
             data = system.cat_file(f"{root}/{MANIFEST_FILE}")
         except FileNotFoundError:
@@ -158,8 +158,8 @@ def delete_stored(url: str) -> None:
 
     :raises StorageError: something of it is left.
     """
-    with _explaining(f"{url} cannot be deleted"):
-        system, root = _open(url)
+    with explaining(f"{url} cannot be deleted"):
+        system, root = open_url(url)
         if not system.exists(root):
             return
         if system.exists(f"{root}/{MANIFEST_FILE}"):
@@ -175,10 +175,10 @@ def probe(url: str) -> None:
 
     :raises StorageError: what keeps checkpoints from being stored under the URL.
     """
-    with _explaining(f"{url} cannot be used"):
-        system, root = _open(url)
+    with explaining(f"{url} cannot be used"):
+        system, root = open_url(url)
         path = f"{root}/.proctor-probe-{os.getpid()}-{os.urandom(4).hex()}"
-        if _has_folders(root):
+        if has_folders(root):
             system.makedirs(root, exist_ok=True)
         system.pipe_file(path, _PROBE_CONTENT)
         if system.cat_file(path) != _PROBE_CONTENT:
@@ -187,7 +187,7 @@ def probe(url: str) -> None:
 
 
 @contextmanager
-def _explaining(clause: str) -> "Iterator[None]":
+def explaining(clause: str) -> "Iterator[None]":
     """Whatever an implementation of fsspec raises, as a StorageError."""
     try:
         yield
@@ -204,7 +204,7 @@ def _describe(problem: Exception) -> str:
     return text if isinstance(problem, OSError) else f"{type(problem).__name__}: {text}"
 
 
-def _open(url: str) -> "tuple[Any, str]":
+def open_url(url: str) -> "tuple[Any, str]":
     """The file system of a URL, and the path in it. What it remembers of earlier listings is forgotten: other processes
     write, too."""
     from fsspec.core import url_to_fs  # type: ignore[import-untyped, unused-ignore]
@@ -214,7 +214,7 @@ def _open(url: str) -> "tuple[Any, str]":
     return system, root.rstrip("/")
 
 
-def _has_folders(root: str) -> bool:
+def has_folders(root: str) -> bool:
     """Whether folders must be made: the paths of an object store begin with its bucket, which is never made here."""
     return root.startswith("/")
 
@@ -238,9 +238,14 @@ def _answer(request: "dict[str, Any]") -> str:
     return ""
 
 
-if __name__ == "__main__":
+def answer_request(answer: "Callable[[dict[str, Any]], str]") -> None:
+    """Read one request from standard input and print what `answer` makes of it, or the error that it raises."""
     try:
-        outcome: dict[str, object] = {"answer": _answer(json.load(sys.stdin))}
+        outcome: dict[str, object] = {"answer": answer(json.load(sys.stdin))}
     except (StorageError, CheckpointError) as error:
         outcome = {"error": str(error)}
     print(json.dumps(outcome))
+
+
+if __name__ == "__main__":
+    answer_request(_answer)

@@ -245,16 +245,20 @@ class Client(ResultCalls, TrialCalls):
         *,
         experiment_id: str | None = None,
         code_directory: str | None = None,
+        keep_storage: bool = False,
         handover: str | None = None,
     ) -> JsonObject:
         """Import a saved experiment, stopped.
 
         :param archive: name of a zip in the home's incoming folder, made by `proctor experiment save`.
         :param code_directory: where its code is now, if not where it was; absolute.
+        :param keep_storage: adopt the checkpointStorage that the archive names, with what the experiment has there.
         :param handover: name of a file in the home's incoming folder, from `credentials.write_caller_environment`: the
             environment of its trials once it is resumed.
         """
-        body = {"archive": archive, "experiment_id": experiment_id, "code_directory": code_directory}
+        body: JsonObject = {"archive": archive, "experiment_id": experiment_id, "code_directory": code_directory}
+        if keep_storage:  # which an earlier manager refuses, rather than do something else
+            body["keep_storage"] = True
         return self._post("/experiments/load", {**body, "handover": handover})
 
     def update_experiment(self, experiment_id: str, changes: Mapping[str, Any]) -> JsonObject:
@@ -266,11 +270,12 @@ class Client(ResultCalls, TrialCalls):
         found: JsonObject = self._transport.request("PATCH", path_of("experiments", experiment_id), body=dict(changes))
         return found
 
-    def delete_experiment(self, experiment_id: str, *, keep_checkpoints: bool = False) -> None:
+    def delete_experiment(self, experiment_id: str, *, keep_checkpoints: bool = False) -> list[str]:
         """Remove an experiment that does not run, with its folder; `keep_checkpoints`: not what is in its
-        checkpointStorage."""
+        checkpointStorage. Returns what was left because nothing shows that it is the experiment's, a sentence each."""
         query = {"keep_checkpoints": "true"} if keep_checkpoints else None
-        self._transport.request("DELETE", path_of("experiments", experiment_id), query=query)
+        answer = self._transport.request("DELETE", path_of("experiments", experiment_id), query=query)
+        return list((answer or {}).get("left", []))  # an earlier manager answers nothing
 
     def stop_experiment(self, experiment_id: str) -> JsonObject:
         """End its trials and the experiment; it can be resumed."""

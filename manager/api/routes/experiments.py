@@ -106,6 +106,7 @@ async def load_experiment(context: Context, body: LoadExperiment, response: Resp
         archive=body.archive,
         experiment_id=body.experiment_id,
         code_directory=body.code_directory,
+        keep_storage=body.keep_storage,
         handover=body.handover,
     )
     response.headers["Location"] = f"{row.id}"
@@ -140,15 +141,16 @@ async def update_experiment(
     return await _resource(context, await context.manager.experiment(experiment_id))
 
 
-@routes.delete("/{experiment_id}", status_code=204, summary="Delete a stopped experiment")
+@routes.delete("/{experiment_id}", summary="Delete a stopped experiment")
 async def delete_experiment(
     context: Context,
     sender: RequestSender,
     experiment_id: str,
     keep_checkpoints: Annotated[bool, Query(description="Leave what is in its checkpointStorage.")] = False,
-) -> None:
-    """Removes its rows, its folder, and its checkpoints."""
-    await context.manager.delete_experiment(experiment_id, keep_checkpoints=keep_checkpoints, actor=sender.actor)
+) -> models.Deletion:
+    """Removes its rows, its folder, and its checkpoints. Of a checkpointStorage only what is marked as its own."""
+    left = await context.manager.delete_experiment(experiment_id, keep_checkpoints=keep_checkpoints, actor=sender.actor)
+    return models.Deletion(left=left)
 
 
 @routes.post("/{experiment_id}/stop", status_code=202, summary="Stop an experiment")

@@ -317,17 +317,23 @@ def unarchive(session: CliSession, experiments: Sequence[str]) -> None:
 @click.option("--keep-checkpoints", is_flag=True, help="Leave what is in the experiment's checkpointStorage.")
 @with_session
 def delete(session: CliSession, experiment: str | None, yes: bool, every: bool, keep_checkpoints: bool) -> None:
-    """Delete an experiment and its folder: metrics, logs, checkpoints, outputs. It must not be running."""
+    """Delete an experiment and its folder: metrics, logs, checkpoints, outputs. It must not be running.
+
+    Checkpoints in a checkpointStorage are deleted, too: what lies below <location>/<id> and is marked as this
+    experiment's own. What is not is left, and named."""
     if every == (experiment is not None):
         raise click.UsageError("give the ID to delete, or --all")
     found = [find_experiment(session.client, experiment)] if not every else list(session.client.experiments())
     doomed = [row for row in found if not every or not is_running(row)]
     for row in doomed:
-        question = f"Delete experiment {row['id']} ({row['name']}, {row['status']}) and {row['directory']}?"
-        if yes or confirm(question):
+        storage = "" if keep_checkpoints else storage_of(row)
+        places = f"{row['directory']}, and its checkpoints in {storage}" if storage else row["directory"]
+        if yes or confirm(f"Delete experiment {row['id']} ({row['name']}, {row['status']}) and {places}?"):
             _settle(session, row)
-            session.client.delete_experiment(row["id"], keep_checkpoints=keep_checkpoints)
+            left = session.client.delete_experiment(row["id"], keep_checkpoints=keep_checkpoints)
             session.report(f"Deleted experiment {row['id']}.")
+            for sentence in left:
+                session.report(f"Notice: {sentence}")
 
 
 @experiment.command(
@@ -488,17 +494,35 @@ def save(session: CliSession, experiment: str | None, path: Path, code: bool, ye
     help="Where to unpack the saved code.",
 )
 @click.option("--id", "identifier", metavar="ID", help="Give it a different id.")
+@click.option(
+    "--keep-storage",
+    is_flag=True,
+    help="Adopt the checkpointStorage that the archive names, with what the experiment has stored there.",
+)
 @ignored_option("-l", "--logDir", metavar="DIR", because="a loaded experiment gets its folder in this home")
 @ignored_option("-s", "--searchSpacePath", metavar="FILE", because="the search space is part of what was saved")
 @with_session
-def load(session: CliSession, path: Path, code: Path | None, identifier: str | None) -> None:
-    """Import a saved experiment; its status is STOPPED. Its id goes to stdout."""
+def load(session: CliSession, path: Path, code: Path | None, identifier: str | None, keep_storage: bool) -> None:
+    """Import a saved experiment; its status is STOPPED. Its id goes to stdout.
+
+    Where it stored its checkpoints in a checkpointStorage, it stores new ones in its own folder, unless --keep-storage
+    is given."""
     from proctor.manager.cli.archive import load_archive, read_archive
 
-    read_archive(path)  # no manager is started for a file that is none
-    loaded = load_archive(session.ensure_client(), path, code_directory=code, identifier=identifier)
+    saved = read_archive(path)  # no manager is started for a file that is none
+    loaded = load_archive(
+        session.ensure_client(), path, code_directory=code, identifier=identifier, keep_storage=keep_storage
+    )
     echo(loaded["id"])
     session.report(f"Loaded experiment {loaded['id']} ({loaded['name']}); it is {loaded['status']}.")
+    if (storage := storage_of(saved)) and not keep_storage:
+        session.report(f"It stores checkpoints in its own folder from now on, no longer in {storage} (--keep-storage).")
+
+
+def storage_of(experiment: Mapping[str, Any]) -> str:
+    """Where an experiment stores checkpoints, if not in its folder, else ''."""
+    storage = experiment["config"].get("checkpoint_storage")
+    return f"{storage['location']}/{experiment['id']}" if isinstance(storage, dict) else ""
 
 
 def _settle(session: CliSession, experiment: dict[str, Any]) -> None:

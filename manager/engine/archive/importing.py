@@ -54,6 +54,8 @@ class ImportedExperiment:
     inputs: Sequence[Any]
     views: Sequence[SavedViewRow] = ()
     scheduler: SchedulerTablesRow | None = None
+    storage_clause: str = ""
+    """What became of the place where its checkpoints were stored."""
 
     def insert(self, connection: sqlite3.Connection, *, time: float) -> None:
         """Write everything down. Raises Conflict for an experiment or trial that is here already."""
@@ -75,7 +77,7 @@ class ImportedExperiment:
             saved_views.upsert(connection, view)
         if self.scheduler is not None:
             scheduler_tables.upsert(connection, self.scheduler)
-        text = f"loaded from an archive, with {len(self.trials)} trials"
+        text = f"loaded from an archive, with {len(self.trials)} trials{self.storage_clause}"
         events.append(connection, time=time, kind=events.NOTICE, data={"text": text}, experiment_id=self.experiment.id)
 
 
@@ -129,11 +131,22 @@ def convert(
     ]
     tables = [table.model_dump() for table in saved.scheduler_tables]
     scheduler = SchedulerTablesRow(experiment_id, tables, now) if tables else None
-    return ImportedExperiment(experiment, trial_rows, job_rows, messages, views, scheduler)
+    return ImportedExperiment(
+        experiment, trial_rows, job_rows, messages, views, scheduler, _storage_clause(saved, config)
+    )
 
 
-def read_config(saved: SavedExperiment, code_directory: str | None) -> ExperimentConfig:
+def _storage_clause(saved: SavedExperiment, config: ExperimentConfig) -> str:
+    if config.checkpoint_storage is not None:
+        return f"; its checkpoints are stored in {config.checkpoint_storage.location}, as before"
+    before = ExperimentConfig.from_canonical(saved.config).checkpoint_storage
+    return "" if before is None else f"; its checkpoints are stored in its folder, no longer in {before.location}"
+
+
+def read_config(saved: SavedExperiment, code_directory: str | None, *, keep_storage: bool) -> ExperimentConfig:
     """The configuration here: in the home, and with the code where it is now (None: where it was).
+
+    :param keep_storage: checkpoints are stored where they were; else in the jobs' folders.
 
     Raises BadRequest.
     """
@@ -145,6 +158,8 @@ def read_config(saved: SavedExperiment, code_directory: str | None) -> Experimen
         raise BadRequest(f"the saved configuration cannot be used by this version: {key}: {first['msg']}") from error
     _check_spaces(saved, config)
     body = config.canonical() | {"experiment_working_directory": None}
+    if not keep_storage:
+        body["checkpoint_storage"] = None
     if code_directory is not None:
         before, after = Path(config.trial_code_directory), Path(code_directory)
         if not (after.is_absolute() and after.is_dir()):
@@ -301,27 +316,26 @@ _NOT_UNPACKED = frozenset({CONFIG_FILE, UNFINISHED_FILE, creation.CHECKPOINT_FOL
 class Loading:
     """One experiment on its way from an archive into a folder of the home.
 
-    `code_directory` is where its code is now; None: where it was.
+    :param config: from `read_config`.
     """
 
     archive: ExperimentArchive
     saved: SavedExperiment
     experiment_id: str
     folder: Path
-    code_directory: str | None
+    config: ExperimentConfig
     handover: creation.CreationRequest
 
     async def carry_out(self, control: Database, now: float, *, threads: bool) -> ExperimentRow:
         """Write everything down. Raises BadRequest, Conflict or Unavailable; then nothing is left."""
-        config = read_config(self.saved, self.code_directory)
         found, attempts = await asyncio.to_thread(self._read_records)
         failpoint("manager.load.before")
         try:
-            await asyncio.to_thread(creation.make_folder, self.folder, config)
+            await asyncio.to_thread(creation.make_folder, self.folder, self.config)
         except FileExistsError:
             raise Conflict(f"the folder {self.folder} already exists; choose another id or remove it") from None
         try:
-            row = await self._fill(control, config, found, attempts, now, threads=threads)
+            row = await self._fill(control, found, attempts, now, threads=threads)
         except OSError as error:
             await self._remove()
             why = explain(error, str(self.folder))
@@ -336,7 +350,6 @@ class Loading:
     async def _fill(
         self,
         control: Database,
-        config: ExperimentConfig,
         found: list[SavedTrial],
         attempts: list[SavedJob],
         now: float,
@@ -349,7 +362,7 @@ class Loading:
             self.saved,
             found,
             attempts,
-            config=config,
+            config=self.config,
             experiment_id=self.experiment_id,
             directory=self.folder,
             last_metric=last_metric,

@@ -1,8 +1,7 @@
 """What an experiment's loop is given: everything that is not the experiment itself, and the forms of its jobs."""
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ from proctor.manager.clock import Clock
 from proctor.manager.dispatcher import protocol
 from proctor.manager.dispatcher.client.client import Opener
 from proctor.manager.engine.code import SNAPSHOT_FOLDER, CodeWatch
+from proctor.manager.engine.loop.checkpoint_storage import CheckpointStorage
 from proctor.manager.engine.loop.reservations import Placer
 from proctor.manager.engine.loop.stopping import save_time
 from proctor.manager.events import ChangeFeed
@@ -18,7 +18,6 @@ from proctor.manager.lifecycle.retries import RetryPolicy
 from proctor.manager.settings import ENVIRONMENT_FILE
 from proctor.manager.store.database import Database
 from proctor.manager.store.rows import ExperimentRow, TrialJobRow, TrialRow
-from proctor.sdk.client.credentials import STORAGE_SECRETS
 from proctor.sdk.protocol import (
     CHECKPOINT_FOLDER,
     ENV_CHECKPOINT_QUOTA,
@@ -33,41 +32,9 @@ from proctor.training_services.base import (
     TrainingService,
     TrialJobForm,
 )
-from proctor.training_services.providers import read_secrets
 
 if TYPE_CHECKING:
-    from proctor.manager.config.experiment import AlgorithmConfig, CheckpointStorageConfig, ExperimentConfig
-
-
-@dataclass(frozen=True)
-class CheckpointStorage:
-    """Where an experiment's checkpoints are stored instead of in the jobs' folders: below `location`, a folder or a
-    URL, with what must be in the environment of whoever reads or writes there."""
-
-    location: str
-    environment: Mapping[str, str] = field(repr=False)
-
-    @classmethod
-    def of(cls, config: "ExperimentConfig", directory: Path) -> "CheckpointStorage | None":
-        """That of the experiment in this folder, if it has one."""
-        found = config.checkpoint_storage
-        if found is None:
-            return None
-        return cls.with_secrets(found, read_secrets(directory) if found.environment else {})
-
-    @classmethod
-    def with_secrets(cls, config: "CheckpointStorageConfig", secrets: Mapping[str, str]) -> "CheckpointStorage":
-        """That of an experiment whose secrets were handed over: those that are missing are left out."""
-        found = {name: secrets.get(f"{STORAGE_SECRETS}.{name}") for name in config.environment}
-        return cls(config.location, {name: value for name, value in found.items() if value is not None})
-
-    def of_experiment(self, experiment_id: str) -> str:
-        """Where the checkpoints of an experiment are."""
-        return f"{self.location}/{experiment_id}"
-
-    def of_job(self, experiment_id: str, trial_id: str, number: int) -> str:
-        """Where the checkpoints of a job are."""
-        return f"{self.of_experiment(experiment_id)}/{trial_id}/{number}"
+    from proctor.manager.config.experiment import AlgorithmConfig, ExperimentConfig
 
 
 class JobFormBuilder:

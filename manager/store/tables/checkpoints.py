@@ -57,6 +57,12 @@ def total_bytes(connection: sqlite3.Connection) -> int:
     return int(connection.execute(query("checkpoints.total_bytes")).fetchone()[0])
 
 
+def newest_stored(connection: sqlite3.Connection, prefix: str, *, limit: int) -> list[CheckpointRow]:
+    """Those of the newest checkpoints that were not deleted, whose manifest is known and whose path begins so, newest
+    first."""
+    return _select(connection, "checkpoints.newest_stored", prefix=prefix, limit=limit)
+
+
 def delete(connection: sqlite3.Connection, rows: Iterable[CheckpointRow], *, time: float) -> None:
     """Decide that the files of checkpoints are deleted: from now on no job is given them. Idempotent."""
     connection.executemany(query("checkpoints.delete"), [_place(row, time) for row in rows])

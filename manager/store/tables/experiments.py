@@ -92,6 +92,16 @@ def active(connection: sqlite3.Connection) -> list[ExperimentRow]:
     return [ExperimentRow.from_row(row) for row in connection.execute(query("experiments.active"))]
 
 
+def unmarked(connection: sqlite3.Connection) -> list[ExperimentRow]:
+    """The experiments of an earlier version of which it is not decided yet whose place in a checkpointStorage is."""
+    return [ExperimentRow.from_row(row) for row in connection.execute(query("experiments.unmarked"))]
+
+
+def settle_mark(connection: sqlite3.Connection, experiment_id: str) -> None:
+    """That is decided for an experiment. Idempotent."""
+    connection.execute(query("experiments.settle_mark"), {"id": experiment_id})
+
+
 def needing_clean_up(connection: sqlite3.Connection) -> list[str]:
     """The ids of the experiments that were stopped and whose platforms have not cleaned up after them yet."""
     return [row[0] for row in connection.execute(query("experiments.needing_clean_up"))]

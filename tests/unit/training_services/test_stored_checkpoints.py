@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from proctor.sdk.checkpoints.manifest import verify_checkpoint
+from proctor.sdk.checkpoints.ownership import Owner, StoredProof
 from proctor.sdk.checkpoints.saving import StoredCheckpoint, save_checkpoint
 from proctor.sdk.checkpoints.storage import upload
 from proctor.training_services import stored_checkpoints
@@ -15,9 +16,12 @@ from proctor.training_services.base import CheckpointOffer
 from proctor.training_services.errors import ServiceUnavailable
 from proctor.training_services.stored_checkpoints import (
     await_verified,
+    claim_place,
+    delete_place,
     delete_stored,
     download_stored,
     probe_storage,
+    release_place,
     verify_stored,
 )
 
@@ -43,6 +47,22 @@ async def test_a_checkpoint_is_verified_downloaded_and_deleted(tmp_path: Path, o
     await delete_stored(offer.path, {})
     assert "it has no manifest" in await verify_stored(offer, {})
     assert [path.name for path in (tmp_path / "stored").iterdir()] == []
+
+
+async def test_a_place_is_claimed_with_proofs_adopted_released_and_deleted(
+    tmp_path: Path, offer: CheckpointOffer
+) -> None:
+    place, owner = f"file://{tmp_path}/stored", Owner("home-1", "e1", 1.5)
+    assert offer.manifest is not None
+    assert "it holds something" in await claim_place(place, owner, {})
+    assert await claim_place(place, owner, {}, proofs=[StoredProof("1", offer.manifest)]) == ""
+    await release_place(place, owner, {})
+    assert "nothing shows" in await delete_place(place, owner, {})
+    assert await claim_place(place, owner, {}, adopts=True) == ""
+    assert await delete_place(place, owner, {}) == ""
+    assert not (tmp_path / "stored").exists()
+    with pytest.raises(ServiceUnavailable, match=r"^nosuch://b/c cannot be deleted: "):
+        await delete_place("nosuch://b/c", owner, {})
 
 
 async def test_the_variables_are_those_of_the_process_alone(tmp_path: Path, offer: CheckpointOffer) -> None:

@@ -40,7 +40,7 @@ export function lostWith(experiment: Experiment, keepsCheckpoints: boolean): str
     `the folder ${experiment.directory}`,
   ];
   if (!storage) return [...lines, "all its checkpoints, which are in that folder"];
-  return keepsCheckpoints ? lines : [...lines, `all its checkpoints in ${storage}`];
+  return keepsCheckpoints ? lines : [...lines, `all its checkpoints in ${storage}/${experiment.id}`];
 }
 
 /** Where its checkpoints are, if not in its folder. */
@@ -50,15 +50,19 @@ export function storageOf(experiment: Experiment): string {
   return String(location ?? "");
 }
 
-/** Deletes it for good. One that is DONE or in ERROR is stopped first, as `proctor experiment delete` does. */
-export async function deleteExperiment(experiment: Experiment, keepsCheckpoints: boolean): Promise<void> {
+/**
+ * Deletes it for good. One that is DONE or in ERROR is stopped first, as `proctor experiment delete` does. What was left
+ * because nothing shows that it is the experiment's, a sentence each.
+ */
+export async function deleteExperiment(experiment: Experiment, keepsCheckpoints: boolean): Promise<string[]> {
   const path = { experiment_id: experiment.id };
   if (experiment.status === "DONE" || experiment.status === "ERROR") {
     await read(client.POST("/api/v1/experiments/{experiment_id}/stop", { params: { path } }));
     await untilStopped(experiment.id);
   }
   const query = { keep_checkpoints: keepsCheckpoints };
-  await read(client.DELETE("/api/v1/experiments/{experiment_id}", { params: { path, query } }));
+  const { left } = await read(client.DELETE("/api/v1/experiments/{experiment_id}", { params: { path, query } }));
+  return left;
 }
 
 async function untilStopped(id: string): Promise<void> {

@@ -1201,7 +1201,7 @@ export interface paths {
         post?: never;
         /**
          * Delete a stopped experiment
-         * @description Removes its rows, its folder, and its checkpoints.
+         * @description Removes its rows, its folder, and its checkpoints. Of a checkpointStorage only what is marked as its own.
          */
         delete: operations["delete_experiment"];
         options?: never;
@@ -1641,6 +1641,20 @@ export interface components {
          * @enum {string}
          */
         DecisionKind: "resume" | "clone";
+        /**
+         * Deletion
+         * @description What became of an experiment that was deleted.
+         */
+        Deletion: {
+            /**
+             * Left
+             * @description What was not deleted because nothing shows that it is the experiment's, a sentence each.
+             * @example [
+             *       "/mnt/checkpoints/k3x9 was left: it belongs to experiment k3x9 of another manager"
+             *     ]
+             */
+            left: string[];
+        };
         /**
          * DrainNode
          * @description No new jobs for a node.
@@ -2476,6 +2490,12 @@ export interface components {
              * @example /home/ada/digits
              */
             code_directory?: string | null;
+            /**
+             * Keep Storage
+             * @description Adopt the checkpointStorage that the archive names, with what the experiment has stored there.
+             * @default false
+             */
+            keep_storage: boolean;
             /**
              * Handover
              * @description The name of a file in the incoming folder with the environment that its trials will run in.
@@ -4009,6 +4029,7 @@ export type CurveKeys = components['schemas']['CurveKeys'];
 export type CurvePoint = components['schemas']['CurvePoint'];
 export type CurveStretch = components['schemas']['CurveStretch'];
 export type DecisionKind = components['schemas']['DecisionKind'];
+export type Deletion = components['schemas']['Deletion'];
 export type DrainNode = components['schemas']['DrainNode'];
 export type EndReason = components['schemas']['EndReason'];
 export type EventActor = components['schemas']['EventActor'];
@@ -6309,11 +6330,13 @@ export interface operations {
         requestBody?: never;
         responses: {
             /** @description Successful Response */
-            204: {
+            200: {
                 headers: {
                     [name: string]: unknown;
                 };
-                content?: never;
+                content: {
+                    "application/json": components["schemas"]["Deletion"];
+                };
             };
             /** @description A problem */
             default: {

@@ -106,6 +106,25 @@ function Labels({ experiment, onClose, onDelete }: LabelsProps) {
   );
 }
 
+/** What a deletion has left, until it was read. */
+function Left({ sentences, onClose }: { sentences: string[]; onClose: () => void }) {
+  return (
+    <>
+      <p>The experiment is deleted. Not everything was:</p>
+      <ul>
+        {sentences.map((sentence) => (
+          <li key={sentence}>{sentence}</li>
+        ))}
+      </ul>
+      <div className="bar">
+        <button type="button" className="strong" onClick={onClose}>
+          Close
+        </button>
+      </div>
+    </>
+  );
+}
+
 interface DeletionProps {
   experiment: Experiment;
   onCancel: () => void;
@@ -117,8 +136,9 @@ function Deletion({ experiment, onCancel, onDeleted }: DeletionProps) {
   const storage = storageOf(experiment);
   const deletion = useMutation({
     mutationFn: () => deleteExperiment(experiment, keepsCheckpoints),
-    onSuccess: onDeleted,
+    onSuccess: (left) => left.length === 0 && onDeleted(),
   });
+  if (deletion.data) return <Left sentences={deletion.data} onClose={onDeleted} />;
   return (
     <>
       <p>This is lost, and cannot be brought back:</p>
