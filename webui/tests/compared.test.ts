@@ -126,7 +126,7 @@ describe("labels and deletion", () => {
       "all its checkpoints, which are in that folder",
     ]);
     const stored = experiment({ ...stopped, config: { checkpoint_storage: { location: "s3://bucket/all" } } });
-    expect(lostWith(stored, false)).toContain("all its checkpoints in s3://bucket/all/e1");
+    expect(lostWith(stored, false)).toContain("all its checkpoints in s3://bucket/all/Ab3dE5f7");
     expect(lostWith(stored, true).join()).not.toContain("checkpoints");
   });
 });
