@@ -97,14 +97,6 @@ async def test_a_pod_starts_one_python_and_another_spawner_where_the_first_was_k
         assert (await pod.manager.ask(ReadFile("read", "job", "stdout", 0, 100)))[1] == b"/dev/null\n"
 
 
-async def test_a_trial_that_is_killed_ends_as_signaled_and_the_pod_goes_on(tmp_path: Path) -> None:
-    async with open_pod(tmp_path) as pod:
-        await pod.manager.command(pod.launch("kill -9 $$"))
-        end = await pod.manager.end_of(JOB)
-        assert (end.reason, end.signal) == (EndReason.SIGNALED, signal.SIGKILL)
-        assert pod.process.poll() is None
-
-
 async def test_one_pod_runs_one_job(tmp_path: Path) -> None:
     async with open_pod(tmp_path) as pod:
         await pod.manager.command(pod.launch("sleep 600"))

@@ -187,16 +187,6 @@ def test_parameters_are_copied_from_the_selection(visitor: Visitor, manager: Rea
     assert copied == [trial["parameters"] for trial in manager.trials("over")[:2]]
 
 
-def test_the_filtered_table_is_saved_as_csv(visitor: Visitor) -> None:
-    page = visitor.goto("/experiments/over/trials?filter=no%20%3C%202&sort=no&columns=no,status,parameter.lr")
-    page.get_by_text("2 of 8 trials").wait_for()
-    with page.expect_download() as download:
-        page.get_by_role("link", name="CSV").click()
-    lines = download.value.path().read_text().splitlines()
-    assert lines[0] == "no,status,parameter.lr"
-    assert [line.split(",")[0] for line in lines[1:]] == ["0", "1"]
-
-
 @pytest.mark.thorough
 def test_a_trial_is_added_from_the_form_and_problems_stand_at_their_keys(
     visitor: Visitor, manager: RealManager, tmp_path: Path
