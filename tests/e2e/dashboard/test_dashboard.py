@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.dashboard import Screen, Visitor, accessibility_problems, buffering_proxy, visiting
+from fakes.dashboard import Visitor, accessibility_problems, buffering_proxy, visiting
 from fakes.real_manager import RealManager, real_manager
 
 from proctor.manager.process.instance import read_address
@@ -85,30 +85,6 @@ def manager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealManager]:
         made.until_status(over, "DONE")
         made.until_status(failed, "ERROR", "DONE")
         yield made
-
-
-PAGES = {
-    "experiments": ("/", "digits"),
-    "overview": ("/experiments/over", "Best trial"),
-    "failed": ("/experiments/failed", "Failures"),
-    "trials": ("/experiments/over/trials", "8 trials"),
-    "nodes": ("/nodes", "last report"),
-    "log": ("/log", "experiment over is RUNNING"),
-    "dispatcher's log": ("/experiments/over/log", "Log of the dispatcher"),
-    "unknown trial": ("/trials/nothing", "Not found"),
-    "unknown": ("/experiments/nothing", "Not found"),
-}
-
-
-@pytest.mark.thorough
-def test_every_page_is_accessible_and_fits_its_screen(browser: Any, manager: RealManager, screen: Screen) -> None:
-    with visiting(browser, manager, **screen.options) as visitor:
-        visitor.expected_errors = ("404",)
-        for name, (path, text) in PAGES.items():
-            page = visitor.goto(path)
-            page.get_by_text(text, exact=False).first.wait_for()
-            assert accessibility_problems(page) == [], name
-            assert page.evaluate("document.documentElement.scrollWidth") <= screen.width, name
 
 
 def test_the_experiments_are_searched_and_the_search_is_in_the_address(visitor: Visitor) -> None:
