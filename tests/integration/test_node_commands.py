@@ -180,21 +180,6 @@ async def test_a_job_whose_reaper_was_not_there_yet_never_starts_after_the_remov
         check_that_nothing_is_left(node)
 
 
-@pytest.mark.thorough
-async def test_a_stopped_reaper_does_not_keep_its_trial_alive(tmp_path: Path) -> None:
-    async with open_archive_node(tmp_path) as node:
-        await node.bring()
-        await node.start()
-        await start_job(node)
-        record = RecordFolder(node.directory / "jobs").read_process("T.1")
-        assert record is not None
-        os.kill(record.reaper.pid, signal.SIGSTOP)
-        answer = await node.command("stop", kill_jobs=True, grace_seconds=0.5)
-        assert answer == {"jobs": 1, "left": [], "experiments": ["Ab3dE5f7"]}
-        assert node.processes() == []
-        assert (await node.remove())["removed"]
-
-
 async def test_what_may_not_be_removed_is_told_and_removed_when_it_may(tmp_path: Path) -> None:
     async with open_archive_node(tmp_path) as node:
         await node.bring()

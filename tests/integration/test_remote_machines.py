@@ -88,33 +88,6 @@ async def test_where_forwarding_is_forbidden_a_relay_takes_its_place(group: Grou
 
 
 @pytest.mark.thorough
-async def test_two_machines_that_share_one_home_are_looked_after_and_left_each_for_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with loopback_group(tmp_path / "machines", 2, homes="shared") as group:
-        for name, value in group.person.environment.items():
-            monkeypatch.setenv(name, value)
-        first, second = group.machines
-        async with open_hub_manager(tmp_path / "home") as manager:
-            one, other = remote_settings([first.entry()]), remote_settings([second.entry()])
-            [first_id] = manager.provider.claim("Experim1", one, {})
-            [second_id] = manager.provider.claim("Experim2", other, {})
-            assert first_id != second_id
-            await manager.until_status(first_id, "CONNECTED")
-            await manager.until_status(second_id, "CONNECTED")
-            manager.launch(second_id, "job.2", LONG)
-            await manager.until_job("job.2", TrialJobStatus.RUNNING)
-            steps = await manager.provider.inspect(remote_settings(group.machine_list()), {})
-            assert CheckVerdict.FAIL not in {step.verdict for step in steps}, steps
-            await manager.provider.release("Experim1")
-            await manager.until(lambda: not manager.provider.has(first_id), "the first one to be left")
-            assert any("sleep 1000" in process.command for process in second.processes())
-            await manager.until_status(second_id, "CONNECTED")
-            await manager.provider.release("Experim2")
-            await until_left(manager, group, second_id)
-
-
-@pytest.mark.thorough
 async def test_a_full_disk_is_the_reason_until_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with loopback_group(tmp_path / "machines", 1, disk_mb=100) as group:
         for name, value in group.person.environment.items():
