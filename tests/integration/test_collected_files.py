@@ -2,15 +2,12 @@
 
 import asyncio
 import os
-import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from fakes.keeper_listeners import listening
 
-from proctor.manager.api.keepers import keeper_application
-from proctor.manager.process.server import HttpServer
 from proctor.training_services.errors import TrainingServiceError
 from proctor.training_services.files.mirror import CollectedFiles
 from proctor.training_services.keepers.hub import KeeperHub
@@ -30,7 +27,6 @@ class End:
     """The manager's end, and one real keeper in `directory`."""
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
         self.keeper_directory = directory / "keeper"
         self.there = self.keeper_directory / FOLDER
         self.here = directory / "collected"
@@ -38,39 +34,6 @@ class End:
         self.pool.add(NODE, "remote")
         self.hub = KeeperHub(self.pool, heartbeat_seconds=0.5, silent_after=600)
         self.hub.add_node(NODE, SECRET)
-
-    @asynccontextmanager
-    async def listening(self) -> AsyncIterator[None]:
-        """Serve the keepers' routes, with a keeper that knows where."""
-        await self.hub.mark_reattached()
-        path = self.directory / "manager.sock"
-        with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(str(path))
-            listener.listen(64)
-            listener.setblocking(False)
-            (self.directory / "pointer").write_text(str(path))
-            server = HttpServer(keeper_application(self.hub))
-            async with asyncio.TaskGroup() as group:
-                group.create_task(server.serve_on(listener), name="keepers")
-                try:
-                    await self.start_keeper()
-                    await self.connected()
-                    yield
-                finally:
-                    await asyncio.to_thread(stop_keeper, self.keeper_directory)
-                    self.hub.close()
-                    server.leave()
-
-    async def start_keeper(self) -> None:
-        """Start the keeper if none runs."""
-        await asyncio.to_thread(
-            start_keeper,
-            self.keeper_directory,
-            node_id=NODE,
-            manager_pointer=self.directory / "pointer",
-            secret=SECRET,
-            gpu_lock_directory=str(self.directory / "gpu-locks"),
-        )
 
     async def connected(self) -> None:
         """Wait until the keeper has a session."""
@@ -102,8 +65,22 @@ class End:
 @pytest.fixture
 async def end(tmp_path: Path) -> AsyncIterator[End]:
     end = End(tmp_path)
-    async with end.listening():
-        yield end
+    await end.hub.mark_reattached()
+    async with listening(end.hub, tmp_path / "manager.sock"):
+        (tmp_path / "pointer").write_text(str(tmp_path / "manager.sock"))
+        await asyncio.to_thread(
+            start_keeper,
+            end.keeper_directory,
+            node_id=NODE,
+            manager_pointer=tmp_path / "pointer",
+            secret=SECRET,
+            gpu_lock_directory=str(tmp_path / "gpu-locks"),
+        )
+        try:
+            await end.connected()
+            yield end
+        finally:
+            await asyncio.to_thread(stop_keeper, end.keeper_directory)
 
 
 async def test_a_folder_is_mirrored_and_then_removed_from_the_node(end: End) -> None:

@@ -187,20 +187,6 @@ async def test_what_no_manager_has_acknowledged_is_in_the_log_and_in_the_termina
     assert "token of" not in pod.termination_file.read_text() + (tmp_path / "stdout").read_text() + pod.said()
 
 
-async def test_sigterm_without_a_manager_leaves_the_end_behind(tmp_path: Path) -> None:
-    async with open_pod(tmp_path, "--grace-seconds", "2") as pod:
-        await pod.manager.command(pod.launch("sleep 600"))
-        await pod.manager.start_of(JOB)
-        await pod.manager.stop()
-        await pod.terminate()
-        assert await pod.ended() == 0
-        await pod.manager.start()
-        message = pod.read_termination()
-        assert message is not None
-        assert message.exit.reason == EndReason.PREEMPTED
-        assert [end.exit for end in pod.read_log().header.ends] == [message.exit]
-
-
 @pytest.mark.parametrize("place", ["pod.leave.before", "pod.leave.after"])
 async def test_a_pod_that_is_killed_while_it_leaves_has_written_everything_or_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str

@@ -5,8 +5,7 @@ Those tests would fail without logins, Python, disks, clocks and GPUs as they wa
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
 
 import asyncssh
@@ -38,25 +37,18 @@ def cabled(tmp_path: Path) -> Iterator[Group]:
         yield group
 
 
-@asynccontextmanager
-async def connected(group: Group, machine: Machine, **options: object) -> AsyncIterator[asyncssh.SSHClientConnection]:
-    """A connection as the manager's person would make it."""
-    defaults: dict[str, object] = {
-        "username": machine.users[0].name,
-        "client_keys": [str(group.person.key_file)],
-        "known_hosts": str(group.person.known_hosts),
-        "config": None,
-        "agent_path": None,
-        "connect_timeout": PATIENCE_SECONDS,
-    }
-    where = machine.place
-    async with asyncssh.connect(where.address, where.port, **{**defaults, **options}) as connection:
-        yield connection
-
-
 async def say(group: Group, machine: Machine, command: str) -> str:
-    """The output of a command."""
-    async with connected(group, machine) as connection:
+    """The output of a command, over a connection as the manager's person would make it."""
+    async with asyncssh.connect(
+        machine.place.address,
+        machine.place.port,
+        username=machine.users[0].name,
+        client_keys=[str(group.person.key_file)],
+        known_hosts=str(group.person.known_hosts),
+        config=None,
+        agent_path=None,
+        connect_timeout=PATIENCE_SECONDS,
+    ) as connection:
         return str((await connection.run(command, check=True)).stdout).strip()
 
 
