@@ -60,6 +60,9 @@ def python(request: pytest.FixtureRequest) -> str:
 async def test_a_keeper_comes_works_dies_is_followed_and_leaves_no_trace(tmp_path: Path, python: str) -> None:
     async with open_archive_node(tmp_path, python=python) as node:
         await node.bring()
+        found = await node.command("probe", gpu_lock_directory=str(node.locks))
+        assert found["archive"] == node.archive.name
+        assert "pynvml" not in found["driver_note"], "the archive brings it along"
         started = await node.start()
         assert (started["started"], started["replaced"]) == (True, False)
         report = "import proctor; proctor.report_final_result(proctor.get_next_parameter()['x'])"
@@ -199,15 +202,6 @@ async def test_commands_on_a_directory_that_is_not_there(tmp_path: Path) -> None
         assert (await node.start())["started"], "what it needs is made"
         assert (await node.remove())["removed"]
         check_that_nothing_is_left(node)
-
-
-async def test_the_archive_says_what_it_finds(tmp_path: Path) -> None:
-    async with open_archive_node(tmp_path) as node:
-        await node.bring()
-        answer = await node.command("probe", gpu_lock_directory=str(node.locks))
-        assert answer["archive"] == node.archive.name
-        assert "pynvml" not in answer["driver_note"], "the archive brings it along"
-        assert (await node.remove())["removed"]
 
 
 def command_line(pid: int) -> str:

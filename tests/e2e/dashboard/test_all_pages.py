@@ -46,6 +46,8 @@ CHANGES = (
     "Drain",
     "Check",
     "Save",
+    "Replace",
+    "Delete",
     "…",
 )
 """How the names of buttons begin that change something."""
@@ -61,6 +63,7 @@ def manager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealManager]:
         for name in ("over", "second"):
             made.until_status(name, "DONE")
             made.client.update_experiment(name, {"tags": ["<b>tag</b>"]})
+        made.client.save_view("over", "a view", page="trials", query="sort=-value")
         made.create("import time; time.sleep(600)", experiment_id="runs", **options)
         made.until(lambda: list(made.client.trials("runs", status=["RUNNING"])), "a trial that runs")
         yield made
@@ -109,9 +112,10 @@ def test_every_page_is_shown_below_a_prefix_without_a_stream_to_one_who_may_only
         for name, (path, text) in PAGES.items():
             page = visitor.goto(path.format(failed=f"{failed['id']}?stream=stdout", running=running["id"]))
             page.get_by_text(text).first.wait_for()
+            page.evaluate("document.querySelectorAll('main details').forEach(each => { each.open = true; })")
+            assert page.locator("main img[src], main script, main iframe").count() == 0, name
+            assert problems_on(page, screen) == [], name
             buttons = page.get_by_role("button").all_inner_texts()
             assert [text for text in buttons if text.startswith(CHANGES)] == [], name
-            assert page.locator("main img[src], main script, main iframe").count() == 0, name
-            page.evaluate("document.querySelectorAll('main details').forEach(each => { each.open = true; })")
-            assert problems_on(page, screen) == [], name
+            assert page.locator(".views input").count() == 0, name
     assert sent == []
