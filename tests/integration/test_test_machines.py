@@ -1,6 +1,6 @@
-"""The machines that other tests use do what they promise: each has its own everything, and a fault is just that fault.
+"""The machines that other tests use do what they promise: each has its own everything, and what is left there is found.
 
-Those tests would fail without logins, Python, disks, clocks and GPUs as they want them; that is not repeated here.
+Those tests would fail without logins, Python, disks, GPUs and faults as they want them; that is not repeated here.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Machines that get no new jobs: drained by a person, quarantined after failures that others do not have."""
+"""Machines that get no new jobs: quarantined after failures that others do not have."""
 
 from collections.abc import Callable
 
