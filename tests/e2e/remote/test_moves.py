@@ -1,5 +1,5 @@
-"""Trials whose machine is lost, and that are paused on one machine and resumed on another: their curves have no seam, and
-the trainer comes to what an undisturbed run comes to, to the last bit."""
+"""Trials whose machine is lost, and that are paused on one machine and resumed on another: their curves have no seam,
+and the trainer comes to what an undisturbed run comes to, to the last bit."""
 
 import json
 import subprocess
