@@ -233,6 +233,20 @@ def check_curves(ending: Ending, *, last: float) -> None:
             assert trial["intermediate_count"] == len(points), what
 
 
+def check_continued(ending: Ending, may_die: Collection[str]) -> None:
+    """Every trial has succeeded; each of its jobs but the last was paused, which at least one was, or may have been
+    killed."""
+    reasons = set()
+    for trial_id, trial in ending.trials.items():
+        assert trial["status"] == "SUCCEEDED", trial
+        *others, last = ending.jobs_of(trial_id)
+        for job in others:
+            assert job["end_reason"] == "PAUSED" or job["id"] in may_die, job
+        assert last["end_reason"] == "EXITED_OK" or trial["final_value"] is not None, last
+        reasons |= {job["end_reason"] for job in others}
+    assert "PAUSED" in reasons, "nothing was paused"
+
+
 def check_nothing_left(ending: Ending, *, but: Set[str] = frozenset()) -> None:
     """No lock is held, no temporary file and no half of anything is left.
 

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -15,8 +14,6 @@ from chaos.harness import EXPERIMENT_ID, House, house
 from chaos.processes import Kind, find
 
 pytestmark = pytest.mark.slow
-
-PAGE = 4096
 
 
 def config(built: House, gate: Path) -> Mapping[str, Any]:
@@ -49,29 +46,8 @@ def trials(built: House) -> list[int]:
 
 
 def delete(database: Path) -> None:
-    database.unlink()
-
-
-def delete_all(database: Path) -> None:
     for path in database.parent.glob("control.db*"):
         path.unlink()
-
-
-def empty(database: Path) -> None:
-    os.truncate(database, 0)
-
-
-def damage(database: Path) -> None:
-    connection = sqlite3.connect(database)
-    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # what is in the log would repair it
-    connection.close()
-    with database.open("r+b") as file:
-        file.seek(6 * PAGE)
-        file.write(b"\x5a" * 6 * PAGE)
-
-
-def remove_log(database: Path) -> None:
-    (database.parent / "control.db-wal").unlink()
 
 
 def cut_log(database: Path) -> None:
@@ -81,12 +57,9 @@ def cut_log(database: Path) -> None:
 
 LOSSES: Mapping[Callable[[Path], None], str] = {
     delete: "is missing or empty, but the home had one",
-    delete_all: "is missing or empty, but the home had one",
-    empty: "is missing or empty, but the home had one",
-    damage: "is damaged",
-    remove_log: "is missing or empty, but the home had one",  # all of it is still in the log
     cut_log: "has lost its newest",
 }
+"""tests/unit/manager/process/test_control_database.py has them all."""
 
 
 @pytest.mark.thorough
@@ -117,7 +90,7 @@ def test_a_person_can_begin_with_an_empty_database_and_then_trials_of_the_lost_o
     with house(tmp_path) as built:
         running = run_two_trials(built, tmp_path / "gate")
         built.kill_manager()
-        delete_all(built.home / "control.db")
+        delete(built.home / "control.db")
         refused = subprocess.run(
             [sys.executable, "-P", "-m", "proctor.manager.cli.main", "manager", "start"],
             env={**os.environ, "PROCTOR_HOME": str(built.home)},

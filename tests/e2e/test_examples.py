@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -172,43 +171,6 @@ def test_the_nni_example_runs_unchanged_in_its_own_environment(proctor: CommandL
     reported = {t["sequence_id"]: t["final_value"] for t in trials if t["status"] == "SUCCEEDED"}
     assert reported
     assert reported == {number: written[number] for number in reported}
-
-
-MEETING = """\
-import nni, os, sys, time
-mine, other = sys.argv[1:]
-parameters = nni.get_next_parameter()
-open(mine, "w").close()
-while not os.path.exists(other):  # the other experiment's trial: neither ends before both run
-    time.sleep(0.01)
-nni.report_final_result(parameters["x"])
-"""
-MEETING_CONFIG = """\
-searchSpace: {x: {_type: uniform, _value: [0, 1]}}
-trialCommand: python3 meet.py MINE OTHER
-trialConcurrency: 1
-maxTrialNumber: 1
-maxTrialDuration: 60s
-objective: {direction: maximize}
-tuner: {name: Random}
-trainingService: {platform: local}
-"""
-
-
-def test_two_experiments_from_two_environments_run_side_by_side(proctor: CommandLine, tmp_path: Path) -> None:
-    (tmp_path / "meet.py").write_text(MEETING)
-    environments, configs = [], []
-    for mine, other in (("one", "two"), ("two", "one")):
-        environments.append(make_environment(tmp_path / mine))
-        configs.append(tmp_path / f"{mine}.yml")
-        configs[-1].write_text(MEETING_CONFIG.replace("MINE", f"{mine}.here").replace("OTHER", f"{other}.here"))
-    with ThreadPoolExecutor() as pool:
-        created = list(pool.map(proctor.create, configs, environments))
-    for (experiment, _), environment in zip(created, environments, strict=True):
-        (trial,) = proctor.trials(experiment)
-        assert trial["status"] == "SUCCEEDED"
-        output = Path(trial["directory"]) / "jobs" / "1" / "output"
-        assert (output / "interpreter").read_text() == str(environment)
 
 
 def test_the_custom_tuner_proposes_and_learns(proctor: CommandLine, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from fakes.machines.requirements import find_program
@@ -142,6 +143,17 @@ def accessibility_problems(page: "Page") -> list[str]:
     page.evaluate((WEBUI / "node_modules/axe-core/axe.min.js").read_text())  # not bound by the page's policy
     found = page.evaluate("async () => (await axe.run(document, {resultTypes: ['violations']})).violations")
     return [f"{one['id']}: {json.dumps([node['html'][:200] for node in one['nodes']])}" for one in found]
+
+
+def problems_on(page: "Page", screen: Screen) -> list[str]:
+    """What is not accessible on a page, and whether it is wider than its screen."""
+    width = page.evaluate("document.documentElement.scrollWidth")
+    return [*accessibility_problems(page), *([f"{width} pixels wide"] if width > screen.width else [])]
+
+
+def parameters_of(page: "Page") -> dict[str, list[str]]:
+    """What is in the query of a page's address."""
+    return parse_qs(urlsplit(page.url).query)
 
 
 class _Forwarder(BaseHTTPRequestHandler):

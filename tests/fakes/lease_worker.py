@@ -1,6 +1,6 @@
-"""A process that takes and gives back GPU leases, or only looks at them, as fast as it can; it may be killed any time.
+"""A process that takes and gives back GPU leases as fast as it can; it may be killed any time.
 
-`python lease_worker.py '{"log": …, "user": …, "seed": …, "gpus": […], "looks": …}'` in the folder that holds the
+`python lease_worker.py '{"log": …, "user": …, "seed": …, "gpus": […]}'` in the folder that holds the
 directory of leases; it runs until there is a file `stop`. What it held, and from when to when, it appends to its
 log: an interval that lies within the time in which it really held the lease.
 """
@@ -12,7 +12,6 @@ import sys
 import time
 from typing import Any
 
-from proctor.trial_keeper import gpus
 from proctor.trial_keeper.reaper.leases import LeaseRefused, acquire, release, remove_unused
 
 FOLDER = "./locks"
@@ -33,11 +32,7 @@ def main() -> None:
     number = 0
     while not os.path.exists(STOP):
         number += 1
-        if reported["looks"]:
-            _say(log, {"seen": sum(len(held) for held in gpus.read(FOLDER).values())})
-            time.sleep(0.001)
-        else:
-            _take_and_give_back(log, reported["gpus"], number=number, chance=chance)
+        _take_and_give_back(log, reported["gpus"], number=number, chance=chance)
     _say(log, {"stopped": True})
 
 

@@ -2,23 +2,18 @@
 
 import asyncio
 import os
-import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from fakes.keeper_node import kill_and_wait
+from fakes.keeper_listeners import listening
 
-from proctor.manager.api.keepers import keeper_application
-from proctor.manager.process.server import HttpServer
-from proctor.training_services.errors import ServiceUnavailable, TrainingServiceError
+from proctor.training_services.errors import TrainingServiceError
 from proctor.training_services.files.mirror import CollectedFiles
 from proctor.training_services.keepers.hub import KeeperHub
 from proctor.training_services.nodes.pool import NodePool, NodeStatus
 from proctor.trial_keeper.files.access import list_files
-from proctor.trial_keeper.protocol import FileFacts
-from proctor.trial_keeper.start import find_keeper, start_keeper, stop_keeper
+from proctor.trial_keeper.start import start_keeper, stop_keeper
 
 pytestmark = pytest.mark.anyio
 
@@ -32,7 +27,6 @@ class End:
     """The manager's end, and one real keeper in `directory`."""
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
         self.keeper_directory = directory / "keeper"
         self.there = self.keeper_directory / FOLDER
         self.here = directory / "collected"
@@ -40,39 +34,6 @@ class End:
         self.pool.add(NODE, "remote")
         self.hub = KeeperHub(self.pool, heartbeat_seconds=0.5, silent_after=600)
         self.hub.add_node(NODE, SECRET)
-
-    @asynccontextmanager
-    async def listening(self) -> AsyncIterator[None]:
-        """Serve the keepers' routes, with a keeper that knows where."""
-        await self.hub.mark_reattached()
-        path = self.directory / "manager.sock"
-        with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(str(path))
-            listener.listen(64)
-            listener.setblocking(False)
-            (self.directory / "pointer").write_text(str(path))
-            server = HttpServer(keeper_application(self.hub))
-            async with asyncio.TaskGroup() as group:
-                group.create_task(server.serve_on(listener), name="keepers")
-                try:
-                    await self.start_keeper()
-                    await self.connected()
-                    yield
-                finally:
-                    await asyncio.to_thread(stop_keeper, self.keeper_directory)
-                    self.hub.close()
-                    server.leave()
-
-    async def start_keeper(self) -> None:
-        """Start the keeper if none runs."""
-        await asyncio.to_thread(
-            start_keeper,
-            self.keeper_directory,
-            node_id=NODE,
-            manager_pointer=self.directory / "pointer",
-            secret=SECRET,
-            gpu_lock_directory=str(self.directory / "gpu-locks"),
-        )
 
     async def connected(self) -> None:
         """Wait until the keeper has a session."""
@@ -101,37 +62,25 @@ class End:
         assert all((self.here / file.path).read_bytes() == (self.there / file.path).read_bytes() for file in files)
 
 
-class Interrupted:
-    """The hub, except that before the `at`-th read of a file something happens beside it."""
-
-    def __init__(self, hub: KeeperHub, at: int, happening: Callable[[], Awaitable[None]]) -> None:
-        self.reads = 0
-        self._hub = hub
-        self._at = at
-        self._happening = happening
-
-    async def list_files(self, node_id: str, folder: str, *, timeout_seconds: float) -> list[FileFacts]:
-        return await self._hub.list_files(node_id, folder, timeout_seconds=timeout_seconds)
-
-    async def read_files(
-        self, node_id: str, folder: str, paths: Sequence[str], *, limit: int, timeout_seconds: float
-    ) -> dict[str, bytes]:
-        return await self._hub.read_files(node_id, folder, paths, limit=limit, timeout_seconds=timeout_seconds)
-
-    async def read_file(
-        self, node_id: str, folder: str, path: str, offset: int, limit: int, *, timeout_seconds: float
-    ) -> bytes:
-        self.reads += 1
-        if self.reads == self._at:
-            await self._happening()
-        return await self._hub.read_file(node_id, folder, path, offset, limit, timeout_seconds=timeout_seconds)
-
-
 @pytest.fixture
 async def end(tmp_path: Path) -> AsyncIterator[End]:
     end = End(tmp_path)
-    async with end.listening():
-        yield end
+    await end.hub.mark_reattached()
+    async with listening(end.hub, tmp_path / "manager.sock"):
+        (tmp_path / "pointer").write_text(str(tmp_path / "manager.sock"))
+        await asyncio.to_thread(
+            start_keeper,
+            end.keeper_directory,
+            node_id=NODE,
+            manager_pointer=tmp_path / "pointer",
+            secret=SECRET,
+            gpu_lock_directory=str(tmp_path / "gpu-locks"),
+        )
+        try:
+            await end.connected()
+            yield end
+        finally:
+            await asyncio.to_thread(stop_keeper, end.keeper_directory)
 
 
 async def test_a_folder_is_mirrored_and_then_removed_from_the_node(end: End) -> None:
@@ -152,34 +101,6 @@ async def test_a_folder_is_mirrored_and_then_removed_from_the_node(end: End) -> 
         await end.hub.read_file(NODE, FOLDER, "stdout", 0, 10)
     with pytest.raises(TrainingServiceError, match="is not in the keeper's directory"):
         await end.hub.remove_folder(NODE, str(end.here))
-
-
-async def test_a_large_file_is_read_in_pieces_by_one_call(end: End) -> None:
-    data = os.urandom(9 * MEBIBYTE)
-    end.write("model", data)
-    assert await end.hub.read_file(NODE, FOLDER, "model", 5, 8 * MEBIBYTE) == data[5 : 5 + 8 * MEBIBYTE]
-    assert await end.hub.read_file(NODE, FOLDER, "model", -7, MEBIBYTE) == data[-7:]
-
-
-async def test_a_collection_whose_keeper_is_killed_says_so_and_goes_on_with_the_next_one(end: End) -> None:
-    data = os.urandom(12 * MEBIBYTE)
-    end.write("model", data)
-    async with asyncio.TaskGroup() as group:
-
-        async def kill() -> None:
-            pid = find_keeper(end.keeper_directory)
-            assert pid is not None
-            await kill_and_wait(pid)
-            group.create_task(end.start_keeper(), name="another keeper")
-
-        hub = Interrupted(end.hub, 3, kill)
-        with pytest.raises(ServiceUnavailable, match="ended before it had answered"):
-            await CollectedFiles(hub, NODE, folder=FOLDER, local_folder=end.here).collect()
-    done = (end.here / "model.part").stat().st_size
-    assert 0 < done < len(data)
-    collection = await end.mirror().collect()
-    assert (collection.files, collection.bytes) == (1, len(data) - done)
-    end.assert_mirrored()
 
 
 async def test_many_collections_beside_each_other_all_end(end: End) -> None:

@@ -8,23 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from integration.test_dispatcher_restarts import config, dispatchers, trial_count
+from integration.test_dispatcher_restarts import config, dispatchers, serving_manager, trial_count
 from integration.test_dispatcher_restarts import script as two_reports
 
-from proctor.manager.clock import SystemClock
-from proctor.manager.engine.dispatchers import ProcessDispatchers
 from proctor.manager.engine.manager import Manager
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.settings import Home
-from proctor.manager.store.database import Database
 from proctor.manager.store.rows import ExperimentRow
 from proctor.manager.store.tables import events, trials
-from proctor.training_services.base import TrainingService, TrialJobForm
+from proctor.training_services.base import TrialJobForm
 from proctor.training_services.in_memory.scripts import Final, Script, ScriptedReport, Step
-from proctor.training_services.in_memory.service import InMemoryPlatform, InMemoryTrainingService
-from proctor.training_services.keepers.hub import KeeperHub
-from proctor.training_services.nodes.pool import NodePool
-from proctor.training_services.registry import ServiceContext
 
 pytestmark = pytest.mark.anyio
 
@@ -104,22 +97,8 @@ class Place:
     @asynccontextmanager
     async def manager(self) -> AsyncIterator[Manager]:
         """A manager; on leaving it goes as after SIGTERM."""
-        async with await Database.open(str(self.home.control_database), "control") as control:
-            pool = NodePool()
-            manager = Manager(
-                home=self.home,
-                control=control,
-                pool=pool,
-                hub=KeeperHub(pool),
-                clock=SystemClock(),
-                open_dispatcher=ProcessDispatchers(self.home),
-                create_service=self._create_service,
-            )
-            async with manager.serve():
-                yield manager
-
-    def _create_service(self, platform: str, context: ServiceContext) -> TrainingService:
-        return InMemoryTrainingService(self._script, platform=InMemoryPlatform())
+        async with serving_manager(self.home, self._script) as manager:
+            yield manager
 
     def diary(self, *words: str) -> list[list[Any]]:
         """What the tuner wrote, in order; only what begins with one of the words, if any are given."""
@@ -146,79 +125,60 @@ async def parameters(manager: Manager, experiment_id: str) -> list[Any]:
     return [trial.parameters for trial in page.items]
 
 
+async def raise_limit(manager: Manager, experiment_id: str, trials: int) -> None:
+    """Let a finished experiment have more trials; returns when these have ended."""
+    await manager.update_experiment(experiment_id, max_trial_number=trials)
+    await trial_count(manager, experiment_id, trials)
+    await reached(manager, experiment_id, ExperimentStatus.DONE)
+
+
 async def stop(manager: Manager, experiment_id: str) -> None:
     await manager.stop_experiment(experiment_id)
     await reached(manager, experiment_id, ExperimentStatus.STOPPED)
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.3])
-async def test_every_result_and_every_end_come_before_the_exit_hook_and_nothing_after_it(
+async def test_a_tuner_goes_on_after_a_raised_limit_and_gets_everything_before_its_exit_hook_and_nothing_after_it(
     tmp_path: Path, pause: float
 ) -> None:
     place = Place(tmp_path, pause=pause)
     async with place.manager() as manager:
         experiment_id = await place.create(manager)
         await reached(manager, experiment_id, ExperimentStatus.DONE)
+        await raise_limit(manager, experiment_id, 5)
+        assert await parameters(manager, experiment_id) == [{"x": n / 100} for n in range(1, 6)]
         await stop(manager, experiment_id)
         assert dispatchers() == []
-    assert place.diary("result") == [["result", 0], ["result", 1], ["result", 2]]
-    assert sorted(place.diary("end")) == [["end", 0], ["end", 1], ["end", 2]]
+    assert place.diary("new", "generate") == [["new"], *(["generate", n] for n in range(5))]
+    assert place.diary("result") == [["result", n] for n in range(5)]
+    assert sorted(place.diary("end")) == [["end", n] for n in range(5)]
     assert place.diary()[-1] == ["exit"]
     assert place.diary("exit") == [["exit"]]
 
 
-async def test_a_raised_limit_lets_the_same_tuner_go_on(tmp_path: Path) -> None:
-    place = Place(tmp_path)
-    async with place.manager() as manager:
-        experiment_id = await place.create(manager)
-        await reached(manager, experiment_id, ExperimentStatus.DONE)
-        await manager.update_experiment(experiment_id, max_trial_number=5)
-        await trial_count(manager, experiment_id, 5)
-        await reached(manager, experiment_id, ExperimentStatus.DONE)
-        assert await parameters(manager, experiment_id) == [{"x": n / 100} for n in range(1, 6)]
-        await stop(manager, experiment_id)
-    assert place.diary("new", "exit") == [["new"], ["exit"]]
-    assert place.diary("generate") == [["generate", n] for n in range(5)]
-
-
-async def test_a_restarted_manager_starts_no_tuner_for_an_experiment_that_is_done(tmp_path: Path) -> None:
-    place = Place(tmp_path)
+@pytest.mark.parametrize(
+    ("saves", "x", "loads", "imported"),
+    [(False, 0.01, [], [0.01, 0.02, 0.03]), (True, 0.04, [["load"]], [])],
+    ids=["new", "saved"],
+)
+async def test_a_restarted_manager_starts_a_tuner_only_when_it_is_asked_for_new_ids(
+    tmp_path: Path, saves: bool, x: float, loads: list[Any], imported: list[float]
+) -> None:
+    """One that has saved itself continues; a new one is given the results."""
+    place = Place(tmp_path, saves=saves)
     async with place.manager() as manager:
         experiment_id = await place.create(manager)
         await reached(manager, experiment_id, ExperimentStatus.DONE)
     async with place.manager() as manager:
         await reached(manager, experiment_id, ExperimentStatus.DONE)
         assert dispatchers() == []
-    assert place.diary("new") == [["new"]]
-
-
-async def test_after_a_restart_of_the_manager_a_new_tuner_is_asked_for_new_ids_only(tmp_path: Path) -> None:
-    place = Place(tmp_path)
-    async with place.manager() as manager:
-        experiment_id = await place.create(manager)
-        await reached(manager, experiment_id, ExperimentStatus.DONE)
-    async with place.manager() as manager:
-        await manager.update_experiment(experiment_id, max_trial_number=4)
-        await trial_count(manager, experiment_id, 4)
-        await reached(manager, experiment_id, ExperimentStatus.DONE)
+        assert place.diary("new") == [["new"]]
+        await raise_limit(manager, experiment_id, 4)
+        assert (await parameters(manager, experiment_id))[3] == {"x": x}
         await stop(manager, experiment_id)
     assert place.diary("generate") == [["generate", n] for n in range(4)]
-    imported = [x for _, xs in place.diary("import") for x in xs]
-    assert imported == [0.01, 0.02, 0.03]
-
-
-async def test_after_a_restart_of_the_manager_a_tuner_that_saved_itself_goes_on(tmp_path: Path) -> None:
-    place = Place(tmp_path, saves=True)
-    async with place.manager() as manager:
-        experiment_id = await place.create(manager)
-        await reached(manager, experiment_id, ExperimentStatus.DONE)
-    async with place.manager() as manager:
-        await manager.update_experiment(experiment_id, max_trial_number=4)
-        await trial_count(manager, experiment_id, 4)
-        await reached(manager, experiment_id, ExperimentStatus.DONE)
-        assert await parameters(manager, experiment_id) == [{"x": n / 100} for n in range(1, 5)]
-        await stop(manager, experiment_id)
-    assert place.diary("load", "import") == [["load"]]
+    assert place.diary("load") == loads
+    assert [x for _, xs in place.diary("import") for x in xs] == imported
     assert place.diary("result") == [["result", n] for n in range(4)]
 
 
@@ -284,19 +244,14 @@ def falling_behind(form: TrialJobForm) -> Iterable[Step]:
     yield Final(0.01, 0.5)
 
 
-@pytest.mark.parametrize(("given", "results"), [(None, [0, 1]), (False, [0, 1]), (True, [0, 1, 2])])
-async def test_a_trial_that_was_stopped_early_has_a_result_only_where_intermediate_results_are_included(
-    tmp_path: Path, given: bool | None, results: list[int]
-) -> None:
+async def test_a_trial_that_was_stopped_early_has_no_result_unless_that_is_asked_for(tmp_path: Path) -> None:
     place = Place(tmp_path, script=falling_behind)
     place.config["assessor"] = {"name": "Medianstop", "classArgs": {"optimize_mode": "maximize"}}
-    if given is not None:
-        place.config["tuner"]["includeIntermediateResults"] = given
     async with place.manager() as manager:
         experiment_id = await place.create(manager)
         await reached(manager, experiment_id, ExperimentStatus.DONE)
         await stop(manager, experiment_id)
         page = await manager.control.read(lambda c: trials.page(c, experiment_id))
     assert page.items[2].status is TrialStatus.EARLY_STOPPED
-    assert place.diary("result") == [["result", n] for n in results]
+    assert place.diary("result") == [["result", 0], ["result", 1]]
     assert sorted(place.diary("end")) == [["end", 0], ["end", 1], ["end", 2]]

@@ -60,6 +60,9 @@ def python(request: pytest.FixtureRequest) -> str:
 async def test_a_keeper_comes_works_dies_is_followed_and_leaves_no_trace(tmp_path: Path, python: str) -> None:
     async with open_archive_node(tmp_path, python=python) as node:
         await node.bring()
+        found = await node.command("probe", gpu_lock_directory=str(node.locks))
+        assert found["archive"] == node.archive.name
+        assert "pynvml" not in found["driver_note"], "the archive brings it along"
         started = await node.start()
         assert (started["started"], started["replaced"]) == (True, False)
         report = "import proctor; proctor.report_final_result(proctor.get_next_parameter()['x'])"
@@ -180,21 +183,6 @@ async def test_a_job_whose_reaper_was_not_there_yet_never_starts_after_the_remov
         check_that_nothing_is_left(node)
 
 
-@pytest.mark.thorough
-async def test_a_stopped_reaper_does_not_keep_its_trial_alive(tmp_path: Path) -> None:
-    async with open_archive_node(tmp_path) as node:
-        await node.bring()
-        await node.start()
-        await start_job(node)
-        record = RecordFolder(node.directory / "jobs").read_process("T.1")
-        assert record is not None
-        os.kill(record.reaper.pid, signal.SIGSTOP)
-        answer = await node.command("stop", kill_jobs=True, grace_seconds=0.5)
-        assert answer == {"jobs": 1, "left": [], "experiments": ["Ab3dE5f7"]}
-        assert node.processes() == []
-        assert (await node.remove())["removed"]
-
-
 async def test_what_may_not_be_removed_is_told_and_removed_when_it_may(tmp_path: Path) -> None:
     async with open_archive_node(tmp_path) as node:
         await node.bring()
@@ -214,15 +202,6 @@ async def test_commands_on_a_directory_that_is_not_there(tmp_path: Path) -> None
         assert (await node.start())["started"], "what it needs is made"
         assert (await node.remove())["removed"]
         check_that_nothing_is_left(node)
-
-
-async def test_the_archive_says_what_it_finds(tmp_path: Path) -> None:
-    async with open_archive_node(tmp_path) as node:
-        await node.bring()
-        answer = await node.command("probe", gpu_lock_directory=str(node.locks))
-        assert answer["archive"] == node.archive.name
-        assert "pynvml" not in answer["driver_note"], "the archive brings it along"
-        assert (await node.remove())["removed"]
 
 
 def command_line(pid: int) -> str:

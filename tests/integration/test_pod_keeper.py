@@ -97,14 +97,6 @@ async def test_a_pod_starts_one_python_and_another_spawner_where_the_first_was_k
         assert (await pod.manager.ask(ReadFile("read", "job", "stdout", 0, 100)))[1] == b"/dev/null\n"
 
 
-async def test_a_trial_that_is_killed_ends_as_signaled_and_the_pod_goes_on(tmp_path: Path) -> None:
-    async with open_pod(tmp_path) as pod:
-        await pod.manager.command(pod.launch("kill -9 $$"))
-        end = await pod.manager.end_of(JOB)
-        assert (end.reason, end.signal) == (EndReason.SIGNALED, signal.SIGKILL)
-        assert pod.process.poll() is None
-
-
 async def test_one_pod_runs_one_job(tmp_path: Path) -> None:
     async with open_pod(tmp_path) as pod:
         await pod.manager.command(pod.launch("sleep 600"))
@@ -193,20 +185,6 @@ async def test_what_no_manager_has_acknowledged_is_in_the_log_and_in_the_termina
     written = (tmp_path / "pod" / "job" / "journal").read_bytes()
     assert (message.exit, message.finals) == (end.exit, {"0": FinalMetric(written.index(FINAL_LINE), FINAL_LINE)})
     assert "token of" not in pod.termination_file.read_text() + (tmp_path / "stdout").read_text() + pod.said()
-
-
-async def test_sigterm_without_a_manager_leaves_the_end_behind(tmp_path: Path) -> None:
-    async with open_pod(tmp_path, "--grace-seconds", "2") as pod:
-        await pod.manager.command(pod.launch("sleep 600"))
-        await pod.manager.start_of(JOB)
-        await pod.manager.stop()
-        await pod.terminate()
-        assert await pod.ended() == 0
-        await pod.manager.start()
-        message = pod.read_termination()
-        assert message is not None
-        assert message.exit.reason == EndReason.PREEMPTED
-        assert [end.exit for end in pod.read_log().header.ends] == [message.exit]
 
 
 @pytest.mark.parametrize("place", ["pod.leave.before", "pod.leave.after"])

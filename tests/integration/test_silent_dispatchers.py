@@ -19,66 +19,29 @@ from proctor.manager.store.tables import events
 
 pytestmark = pytest.mark.anyio
 
-PATIENT = Patience(24.0)
 IMPATIENT = Patience(3.0)
 
 
-class Suspender:
-    """Suspends the dispatcher after a few trials."""
-
-    def __init__(self, *, lets_go: bool) -> None:
-        self.lets_go = lets_go
-        self.pids: list[int] = []
-        self.successors: list[int] = []
-        self.notices: list[str] = []
-
-    async def __call__(self, manager: Manager, experiment_id: str) -> None:
-        await trial_count(manager, experiment_id, 2)
-        self.pids = dispatchers()
-        for pid in self.pids:
-            os.kill(pid, signal.SIGSTOP)
-        try:
-            if self.lets_go:
-                await problem(manager, experiment_id)
-            else:
-                await trial_count(manager, experiment_id, 12)
-        finally:
-            for pid in self.pids:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGCONT)
-        await trial_count(manager, experiment_id, 12)
-        self.successors = dispatchers()
-        self.notices = await manager.control.read(lambda c: events.notices(c, experiment_id))
-
-
-async def problem(manager: Manager, experiment_id: str) -> None:
-    """Wait until the experiment says that its dispatcher is suspended."""
-    row = await manager.experiment(experiment_id)
-    async with asyncio.timeout(60):
-        while "suspended" not in manager.problem_of(row):  # noqa: ASYNC110 - it is not stored, so no bell rings
-            await asyncio.sleep(0.1)
-
-
-async def test_a_dispatcher_that_was_suspended_for_a_moment_goes_on(tmp_path: Path) -> None:
-    suspender = Suspender(lets_go=True)
-    row, found = await run(Home(tmp_path / "a" / "home"), config(), suspender, patience=PATIENT)
-    _, expected = await run(Home(tmp_path / "b" / "home"), config(), leave_alone)
-    assert row.status is ExperimentStatus.DONE
-    assert [trial.parameters for trial in found] == [trial.parameters for trial in expected]
-    assert set(suspender.successors) <= set(suspender.pids)
-    assert suspender.notices == []
-
-
 async def test_a_suspended_dispatcher_is_replaced_and_no_suggestion_is_lost_or_doubled(tmp_path: Path) -> None:
-    suspender = Suspender(lets_go=False)
+    suspended, successors, notices = list[int](), list[int](), list[str]()
+
+    async def suspend(manager: Manager, experiment_id: str) -> None:
+        await trial_count(manager, experiment_id, 2)
+        suspended.extend(dispatchers())
+        for pid in suspended:
+            os.kill(pid, signal.SIGSTOP)
+        await trial_count(manager, experiment_id, 12)
+        successors.extend(dispatchers())
+        notices.extend(await manager.control.read(lambda c: events.notices(c, experiment_id)))
+
     settings = config(assessor={"name": "Medianstop"})
-    row, found = await run(Home(tmp_path / "a" / "home"), settings, suspender, patience=IMPATIENT)
+    row, found = await run(Home(tmp_path / "a" / "home"), settings, suspend, patience=IMPATIENT)
     _, expected = await run(Home(tmp_path / "b" / "home"), settings, leave_alone)
     assert row.status is ExperimentStatus.DONE
     assert [trial.parameters for trial in found] == [trial.parameters for trial in expected]
     assert [trial.parameter_id for trial in found] == list(range(12))
-    assert not set(suspender.successors) & set(suspender.pids)
-    (notice,) = suspender.notices
+    assert not set(successors) & set(suspended)
+    (notice,) = notices
     assert "it is suspended (by SIGSTOP or a debugger), so it was killed" in notice
     assert "was killed by signal 9" in notice
 

@@ -21,7 +21,6 @@ from proctor.training_services.ssh.errors import (
     KeyUnusable,
     LoginRefused,
     NoRoom,
-    RemoteError,
     Unreachable,
 )
 from proctor.training_services.ssh.settings import Login, MachineSettings
@@ -106,54 +105,6 @@ async def test_everything_works_with_the_defaults_of_sshd(serve: Serve, folder: 
             await there.forward(f"{folder}/there", f"{folder}/here")
             assert (folder / "there").stat().st_mode & 0o077 == 0
             assert await read_from(folder / "there") == b"hello"
-
-
-async def test_an_upload_that_was_cut_off_goes_on(serve: Serve, folder: Path) -> None:
-    server = serve()
-    content = random.Random(4).randbytes(20_000_000)
-    target = folder / "target"
-
-    def cut(done: int, _: int) -> None:
-        if done > 8_000_000:
-            kill_connections(server)
-
-    with pytest.raises(RemoteError):
-        async with connected(server) as there:
-            await there.upload(content, str(target), on_progress=cut)
-    arrived = target.stat().st_size
-    assert 8_000_000 < arrived < len(content)
-    reported: list[int] = []
-    async with connected(server) as there:
-        await there.upload(content, str(target), on_progress=lambda done, _: reported.append(done))
-    assert reported[0] == arrived
-    assert target.read_bytes() == content
-
-
-@pytest.mark.thorough
-async def test_more_sessions_than_sshd_allows_wait_for_each_other(serve: Serve) -> None:
-    async with connected(serve()) as there:
-        async with there.start_process(["cat"]):
-            done = await asyncio.gather(*(there.run(["echo", str(number)]) for number in range(15)))
-    assert [int(finished.stdout) for finished in done] == list(range(15))
-
-
-async def test_many_machines_behind_one_server_get_in_although_sshd_drops_logins(serve: Serve) -> None:
-    server = serve()
-    inside = asyncio.Barrier(30)
-
-    async def come_in() -> None:
-        async with connected(server):
-            await inside.wait()
-
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        await asyncio.gather(*(come_in() for _ in range(30)))
-
-
-@pytest.mark.thorough
-async def test_a_server_that_drops_most_logins_lets_all_in_in_the_end(serve: Serve) -> None:
-    server = serve("MaxStartups 1:50:3")
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        await asyncio.gather(*(send_hello(server) for _ in range(8)))
 
 
 @pytest.mark.parametrize(
@@ -273,23 +224,6 @@ async def test_a_hashed_known_hosts_file_is_understood(serve: Serve, home: Path)
     with pytest.raises(HostKeyRefused, match="not known") as caught:
         await send_hello(other, trust_on_first_use=False)
     assert caught.value.line == other.line
-
-
-async def test_the_way_leads_through_a_jump_host(serve: Serve, folder: Path, home: Path) -> None:
-    jump, server = serve(), serve()
-    (home / ".ssh" / "config").write_text(
-        f"Host bastion\n HostName {jump.host}\n Port {jump.port}\n IdentityFile {jump.client_key}\n"
-        f"Host inner\n HostName {server.host}\n Port {server.port}\n ProxyJump bastion\n"
-        f" IdentityFile {server.client_key}\n"
-    )
-    async with connected(server, host="inner", port=None, ssh_key_file=None) as there:
-        assert there.peer == f"{server.user}@{server.host}:{server.port} through bastion"
-        async with answering(folder / "here", b"hello"):
-            await there.forward(f"{folder}/there", f"{folder}/here")
-            assert await read_from(folder / "there") == b"hello"
-        kill_connections(jump)
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            await there.until_ended()
 
 
 async def test_a_proxy_command_makes_the_connection(serve: Serve, folder: Path, home: Path) -> None:

@@ -4,11 +4,10 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from fakes.dashboard import Screen, Visitor, accessibility_problems, visiting
+from fakes.dashboard import Visitor
 from fakes.real_manager import RealManager, real_manager
 
 pytestmark = pytest.mark.slow
@@ -46,16 +45,6 @@ def manager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealManager]:
 
 def _best(manager: RealManager) -> list[int]:
     return [row["sequence_id"] for row in sorted(manager.trials("over"), key=lambda row: -row["final_value"])]
-
-
-@pytest.mark.thorough
-def test_the_page_is_accessible_and_fits_its_screen(browser: Any, manager: RealManager, screen: Screen) -> None:
-    with visiting(browser, manager, **screen.options) as visitor:
-        page = visitor.goto("/experiments/over/curves?smooth=0.5")
-        page.get_by_role("img", name="8 curves of 80 points over the density of 8").wait_for()
-        page.get_by_role("table").get_by_text(LONG).first.wait_for()
-        assert accessibility_problems(page) == []
-        assert page.evaluate("document.documentElement.scrollWidth") <= screen.width
 
 
 @pytest.mark.thorough

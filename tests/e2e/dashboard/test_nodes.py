@@ -2,10 +2,9 @@
 
 import re
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
-from fakes.dashboard import Screen, Visitor, accessibility_problems, visiting
+from fakes.dashboard import Visitor
 from fakes.real_manager import RealManager, real_manager
 
 pytestmark = pytest.mark.slow
@@ -41,25 +40,6 @@ def manager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealManager]:
         )
         made.until_status(over, "DONE")
         yield made
-
-
-PAGES = {
-    "nodes": ("/nodes", "slot 0"),
-    "events": ("/experiments/over/events", "SUCCEEDED"),
-    "search": ("/experiments/over/search?q=needle&case=ignore", "lines in"),
-    "overview": ("/experiments/over", "Best trial"),
-}
-
-
-@pytest.mark.thorough
-def test_every_page_is_accessible_and_fits_its_screen(browser: Any, manager: RealManager, screen: Screen) -> None:
-    with visiting(browser, manager, **screen.options) as visitor:
-        for name, (path, text) in PAGES.items():
-            page = visitor.goto(path)
-            page.get_by_text(text).first.wait_for()
-            assert accessibility_problems(page) == [], name
-            wide = page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
-            assert not wide, f"{name} is wider than the screen"
 
 
 def test_a_node_shows_which_trials_it_ran_and_leads_to_them(visitor: Visitor) -> None:

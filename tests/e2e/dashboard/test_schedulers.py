@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.dashboard import Screen, Visitor, accessibility_problems, visiting
+from fakes.dashboard import Screen, Visitor, problems_on, visiting
 from fakes.real_manager import RealManager, real_manager
 
 pytestmark = pytest.mark.slow
@@ -92,6 +92,5 @@ def test_both_pages_fit_every_screen(browser: Any, manager: RealManager, screen:
         for number, path in enumerate(("/experiments/population", f"/trials/{clones(manager)[0]['id']}")):
             page = visitor.goto(path)
             page.get_by_text(re.compile("^Population|^Continues from")).first.wait_for()
-            assert accessibility_problems(page) == []
-            assert page.evaluate("document.documentElement.scrollWidth") <= screen.width
+            assert problems_on(page, screen) == []
             page.screenshot(path=tmp_path / f"{screen}-{number}.png", full_page=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.dashboard import Screen, Visitor, accessibility_problems, visiting
+from fakes.dashboard import Screen, Visitor, accessibility_problems, problems_on, visiting
 from fakes.real_manager import RealManager, real_manager
 
 pytestmark = pytest.mark.slow
@@ -61,15 +61,13 @@ def test_selection_dialogs_and_comparison_are_accessible_and_fit(
         box(page, 0).check()
         box(page, 2).check()
         page.get_by_text("2 trials selected").wait_for()
-        assert accessibility_problems(page) == []
-        assert page.evaluate("document.documentElement.scrollWidth") <= screen.width
+        assert problems_on(page, screen) == []
         page.get_by_role("button", name="Retry 2", exact=True).click()
         page.get_by_role("dialog").wait_for()
         assert accessibility_problems(page) == []
         page.goto(f"{visitor.url}/experiments/over/compare?trials=0,1,2")
         page.get_by_role("img", name="Curves of trials 0, 1, 2").wait_for()
-        assert accessibility_problems(page) == []
-        assert page.evaluate("document.documentElement.scrollWidth") <= screen.width
+        assert problems_on(page, screen) == []
 
 
 def test_rows_are_selected_with_the_mouse_and_the_keys(visitor: Visitor) -> None:
@@ -133,18 +131,6 @@ def test_selected_trials_are_killed_after_a_question_and_the_table_follows(
     assert whole_tables == []  # only what has changed was read
 
 
-@pytest.mark.thorough
-def test_a_row_leaves_the_table_when_the_filter_no_longer_lets_it_through(
-    visitor: Visitor, manager: RealManager, tmp_path: Path
-) -> None:
-    end = tmp_path / "end"
-    made = manager.create(WAITS_FOR_FILE, end, maxTrialNumber=1, interpreter=sys.executable)
-    page = visitor.goto(f"/experiments/{made}/trials?filter=status%20%3D%20RUNNING")
-    page.get_by_role("rowheader", name="0").wait_for()
-    end.touch()
-    page.get_by_text("No trial matches the filter.").wait_for()
-
-
 def test_what_failed_for_one_trial_is_said_beside_what_was_done(visitor: Visitor, manager: RealManager) -> None:
     visitor.expected_errors = ("409",)
     first = manager.trials("over")[0]["id"]
@@ -185,16 +171,6 @@ def test_parameters_are_copied_from_the_selection(visitor: Visitor, manager: Rea
     page.get_by_text("JSON copied").wait_for()
     copied = json.loads(page.evaluate("navigator.clipboard.readText()"))
     assert copied == [trial["parameters"] for trial in manager.trials("over")[:2]]
-
-
-def test_the_filtered_table_is_saved_as_csv(visitor: Visitor) -> None:
-    page = visitor.goto("/experiments/over/trials?filter=no%20%3C%202&sort=no&columns=no,status,parameter.lr")
-    page.get_by_text("2 of 8 trials").wait_for()
-    with page.expect_download() as download:
-        page.get_by_role("link", name="CSV").click()
-    lines = download.value.path().read_text().splitlines()
-    assert lines[0] == "no,status,parameter.lr"
-    assert [line.split(",")[0] for line in lines[1:]] == ["0", "1"]
 
 
 @pytest.mark.thorough

@@ -115,19 +115,6 @@ def test_a_trial_whose_pod_is_evicted_continues_from_its_checkpoint(cluster: Clu
 
 
 @pytest.mark.thorough
-def test_an_experiment_that_is_deleted_after_a_kill_leaves_nothing(cluster: Cluster, manager: RealManager) -> None:
-    cluster.add_node("node")
-    experiment_id = manager.create(TRIAL, 60, trainingService=service(), trialConcurrency=3, maxTrialNumber=3)
-    manager.until(lambda: count(manager, [experiment_id])["RUNNING"] == 3, "three trials")
-    manager.client.stop_experiment(experiment_id)
-    manager.kill()
-    manager.start()
-    manager.until_status(experiment_id, "STOPPED")
-    manager.client.delete_experiment(experiment_id)
-    manager.poll_for(lambda: not objects(cluster), "an empty namespace")
-
-
-@pytest.mark.thorough
 @pytest.mark.parametrize("side", ["before", "after"])
 def test_a_manager_that_dies_between_the_deletion_of_jobs_and_of_their_anchor_leaves_nothing_in_the_end(
     cluster: Cluster, tmp_path: Path, side: str

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 import pytest
-from fakes.machines.requirements import needs_faketime
 from fakes.machines.scene import Scene
 
 pytestmark = [pytest.mark.slow, pytest.mark.thorough]
@@ -60,42 +59,4 @@ def test_a_disk_that_fills_up_while_trials_run_loses_no_trial(stage: Callable[..
     full.empty_disk()
     assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 4}
     scene.expect_all_reports(experiment)
-    scene.leave()
-
-
-@needs_faketime
-@pytest.mark.thorough
-def test_a_machine_with_a_wrong_clock_is_shown_and_one_that_forbids_forwarding_is_used(
-    stage: Callable[..., Scene],
-) -> None:
-    scene = stage(2)
-    wrong, good = scene.machines
-    wrong.set_clock("+7200")
-    good.forbid_forwarding()
-    experiment = scene.create(maxTrialNumber=4, trialConcurrency=2)
-    scene.until_node(wrong, "FAILED", reason="clock")
-    scene.until_running(experiment, 2)
-    scene.release_trials()
-    assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 4}
-    assert {scene.machine_of(trial).name for trial in scene.manager.trials(experiment)} == {good.name}
-    scene.expect_all_reports(experiment)
-    scene.leave()
-
-
-@pytest.mark.thorough
-def test_no_machine_at_all_is_a_reason_and_not_an_end(stage: Callable[..., Scene]) -> None:
-    scene = stage(1)
-    [machine] = scene.machines
-    machine.power_off()
-    experiment = scene.create(seconds=0.1, maxTrialNumber=1, machines=[machine.entry()])
-    node = scene.until_node(machine, "FAILED", "CONNECTING", reason="tried again in")
-
-    def waiting() -> str | None:
-        rows = scene.manager.trials(experiment)
-        return str(rows[0]["reason"]) if rows and node["id"] in rows[0]["reason"] else None
-
-    scene.manager.until(waiting, "a trial that says which machine it waits for")
-    machine.power_on()
-    scene.manager.command_line("nodes", "check", node["id"])
-    assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 1}
     scene.leave()

@@ -115,44 +115,6 @@ def noted(copy: Path) -> bool:
 
 
 @pytest.mark.thorough
-def test_a_trial_goes_on_from_its_checkpoint_in_a_home_that_the_machines_share(stage: Callable[..., Scene]) -> None:
-    scene = stage(2, homes="shared")
-    experiment, trial, dead = begin(scene)
-    dead.power_off()
-    job = second_job(scene, trial, begins=3)
-    assert job["resumed_from_job"] == f"{trial['id']}.1"
-    assert job["start_reason"].endswith(f"of node {trial['node_id']}, whose home this node shares")
-    finish(scene, experiment)
-    metrics = scene.manager.client.metrics(trial["id"], kind="intermediate")
-    assert next(metric["value"] for metric in metrics if metric["job"] == 2) == 4.0
-    dead.power_on()
-    scene.reconnect(dead)
-    scene.leave()
-
-
-@pytest.mark.thorough
-def test_a_trial_that_moves_continues_from_the_last_checkpoint_that_is_whole(stage: Callable[..., Scene]) -> None:
-    scene = stage(2)
-    script = SAVING.replace("if step == 3 else", "if step <= 3 else")
-    experiment, trial, machine = begin(scene, script, maxTrialRetries=1)
-    (newest,) = machine.home().glob("**/jobs/1/output/checkpoints/3/step")
-    newest.write_text("")
-    scene.manager.client.drain_node(trial["node_id"])
-    for process in machine.processes():
-        if "trial.py" in process.command:
-            process.kill()
-    job = second_job(scene, trial, begins=2)
-    assert job["node_id"] != trial["node_id"]
-    assert (job["resumed_from_job"], job["resumed_from_step"]) == (f"{trial['id']}.1", 2)
-    begun, passed_over = job["start_reason"].split("; ")
-    assert begun.startswith("from checkpoint 2 of job 1, ")
-    assert ("fetched from node" in begun) or ("copied from the manager's machine" in begun)
-    assert passed_over == "checkpoint 3 was passed over: step has 0 bytes, 1 expected"
-    finish(scene, experiment)
-    scene.leave()
-
-
-@pytest.mark.thorough
 def test_what_is_not_kept_is_deleted_on_the_machine_and_on_the_managers(
     stage: Callable[..., Scene], tmp_path: Path
 ) -> None:
@@ -193,36 +155,3 @@ ALWAYS_SAVING = f'''\
     time.sleep(0.1)
 proctor.report_final_result(float(step))
 '''
-
-LATE = f'''\
-"""Save a checkpoint only when asked to stop, on which the experiment was stopped; continue from it."""
-{CONTINUING}    proctor.report_intermediate_result(float(step))
-    if proctor.should_stop():
-        with tempfile.TemporaryDirectory() as folder:
-            with open(os.path.join(folder, "step"), "w") as file:
-                file.write(str(step))
-            time.sleep(0.5)
-            proctor.report(float(step), checkpoint=folder, step=step)
-        print("saved step", step, flush=True)
-        raise SystemExit
-    time.sleep(0.05)
-proctor.report_final_result(float(step))
-'''
-
-
-@pytest.mark.thorough
-def test_a_stopped_trial_saves_on_its_machine_and_goes_on_from_there_after_a_resume(
-    stage: Callable[..., Scene],
-) -> None:
-    scene = stage(1)
-    experiment, [trial] = scene.spread(1, script=LATE)
-    scene.manager.command_line("stop", experiment)
-    scene.manager.until_status(experiment, "STOPPED")
-    began, saved = scene.manager.command_line("trial", "log", trial["id"]).splitlines()
-    assert began == "begins at step 0"
-    step = saved.removeprefix("saved step ")
-    scene.manager.client.resume_experiment(experiment)
-    job = second_job(scene, trial, begins=int(step))
-    assert job["resumed_from_job"] == f"{trial['id']}.1"
-    finish(scene, experiment)
-    scene.leave()

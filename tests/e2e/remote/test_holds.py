@@ -1,4 +1,4 @@
-"""Machines that get no new jobs: drained by a person, quarantined after failures that others do not have."""
+"""Machines that get no new jobs: quarantined after failures that others do not have."""
 
 from collections.abc import Callable
 
@@ -8,33 +8,6 @@ from fakes.machines.scene import TRIAL, Scene
 pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 FAILING = TRIAL.replace("parameters =", "if os.uname().nodename == 'm1':\n    sys.exit('broken here')\nparameters =")
-
-
-@pytest.mark.thorough
-def test_a_drained_machine_gets_no_new_trials_until_it_is_resumed(stage: Callable[..., Scene]) -> None:
-    scene = stage(2)
-    drained, other = scene.machines
-    experiment, _ = scene.spread(2, maxTrialNumber=4)
-    node = scene.node(drained)["id"]
-    scene.manager.command_line("nodes", "drain", node, "--reason", "its disk is replaced")
-    assert "its disk is replaced" in scene.node(drained)["hold"]
-    scene.manager.kill()
-    scene.manager.start()
-    scene.until_node(drained, "CONNECTED")
-    assert "its disk is replaced" in scene.node(drained)["hold"]
-    scene.release_trials()
-    assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 4}
-    used = [scene.machine_of(trial).name for trial in scene.manager.trials(experiment)]
-    assert used.count(drained.name) == 1
-    assert used.count(other.name) == 3
-    scene.hold_trials()
-    scene.manager.command_line("nodes", "resume", node)
-    assert scene.node(drained)["hold"] == ""
-    scene.leave()
-    again, _ = scene.spread(2)
-    scene.release_trials()
-    scene.manager.until_status(again, "DONE")
-    scene.leave()
 
 
 def test_a_machine_on_which_only_trials_fail_is_quarantined(stage: Callable[..., Scene]) -> None:

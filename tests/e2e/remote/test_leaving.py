@@ -39,38 +39,6 @@ def test_stop_all_ends_trials_with_all_their_children_and_leaves_the_machines(st
 
 
 @pytest.mark.thorough
-def test_experiments_that_are_deleted_are_forgotten_by_machines_that_were_away_or_never_entered(
-    stage: Callable[..., Scene],
-) -> None:
-    scene = stage(3)
-    away, closed, good = scene.machines
-    wrong, _ = scene.group.person.make_key("wrong")
-    closed.configure(PasswordAuthentication="no")
-    never = [{"host": "gpuu-1.invalid"}, closed.entry(sshKeyFile=str(wrong))]
-    experiment = scene.create(
-        machines=[*never, away.entry(), good.entry()], maxTrialNumber=2, trainingService=NODE_TIMEOUT
-    )
-    for machine in (away, good):
-        scene.until_node(machine, "CONNECTED")
-    scene.manager.client.update_experiment(experiment, {"trial_concurrency": 2})
-    running = scene.until_running(experiment, 2)
-    assert {scene.machine_of(trial).name for trial in running} == {away.name, good.name}
-    scene.until_node(closed, "FAILED", reason="refused")
-    assert scene.manager.attempt("nodes", "forget", "gpuu-1.invalid", "--yes").returncode == 5  # it is needed still
-    away.cut()
-    scene.manager.command_line("stop", experiment)
-    scene.manager.until_status(experiment, "STOPPED")
-    scene.manager.command_line("experiment", "delete", experiment, "--yes")
-    scene.manager.kill()
-    scene.manager.start()
-    assert scene.group.leavings.find() != []
-    away.heal()
-    scene.until_left()
-    assert "gpuu-1" not in scene.manager.command_line("nodes")
-    scene.expect_nothing_left()
-
-
-@pytest.mark.thorough
 def test_machines_whose_passwords_went_with_their_experiment_are_cleaned_or_given_up(
     stage: Callable[..., Scene],
 ) -> None:

@@ -1,12 +1,10 @@
 """Getting into machines: passwords, keys, host keys; one machine that refuses does not hinder the others."""
 
-import sys
 from collections.abc import Callable
 
 import pytest
 from fakes.machines.person import PASSWORD
 from fakes.machines.scene import Scene
-from fakes.terminal import on_terminal
 
 pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
@@ -49,26 +47,6 @@ def test_machines_open_for_a_password_and_for_keys(stage: Callable[..., Scene]) 
         assert path.stat().st_mode & 0o077 == 0
     scene.leave()
     assert [path for path in home.rglob("*") if path.is_file() and PASSWORD.encode() in path.read_bytes()] == []
-
-
-def test_a_password_typed_on_a_terminal_is_asked_for_once_not_shown_and_opens_the_machine(
-    stage: Callable[..., Scene],
-) -> None:
-    scene = stage(1)
-    [machine] = scene.machines
-    machine.configure(PubkeyAuthentication="no")
-    config = scene.write_config(machines=[machine.entry(passwordPrompt=True)], seconds=0.1, maxTrialNumber=1)
-    command = [sys.executable, "-P", "-m", "proctor.manager.cli.main", "create", "--config", str(config)]
-    environment = {**scene.manager.environment, "PROCTOR_HOME": str(scene.manager.home), "TERM": "dumb"}
-    with on_terminal(command, environment) as terminal:
-        terminal.until_asked("Password of ")
-        terminal.type(PASSWORD)
-        code, output = terminal.until_ended()
-    assert code == 0, terminal.shown
-    assert terminal.shown.count("Password of ") == 1
-    assert PASSWORD not in terminal.shown + output
-    assert scene.manager.until_status(output.strip(), "DONE")["trial_counts"] == {"SUCCEEDED": 1}
-    scene.leave()
 
 
 def test_machines_that_refuse_the_login_are_told_with_what_would_help_and_used_once_they_let_us_in(

@@ -69,21 +69,3 @@ def test_neither_a_kill_nor_a_stop_waits_for_ever_for_the_only_machine(stage: Ca
     scene.manager.client.check_node(scene.node(away)["id"])
     scene.manager.poll_for(lambda: not runs_trials(away), "the orphaned copies to be stopped")
     scene.leave()
-
-
-@pytest.mark.thorough
-def test_a_keeper_without_a_manager_stops_its_jobs_when_their_lease_is_over(stage: Callable[..., Scene]) -> None:
-    scene = stage(1)
-    [machine] = scene.machines
-    experiment = scene.create(maxTrialNumber=1, leaseSeconds=2)
-    scene.until_running(experiment, 1)
-    scene.manager.kill()
-    scene.manager.poll_for(lambda: not runs_trials(machine), "the trial to be stopped")
-    [record] = read_records(machine)
-    assert record.end is None
-    scene.release_trials()
-    scene.manager.start()
-    assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 1}
-    [trial] = scene.manager.trials(experiment)
-    assert trial["jobs"] == 2
-    scene.leave()

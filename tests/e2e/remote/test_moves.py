@@ -1,5 +1,5 @@
-"""Trials whose machine is lost, that are paused on one machine and resumed on another, whose disk is full: their curves
-have no seam, and the trainer comes to what an undisturbed run comes to, to the last bit."""
+"""Trials whose machine is lost, and that are paused on one machine and resumed on another: their curves have no seam,
+and the trainer comes to what an undisturbed run comes to, to the last bit."""
 
 import json
 import subprocess
@@ -80,9 +80,8 @@ def undisturbed(folder: Path) -> tuple[list[tuple[int, float]], str]:
     return [(point["step"], point["metrics"]["default"]) for point in points], printed.strip()
 
 
-def curve(scene: Scene, trial: dict[str, Any], key: str | None = "default") -> list[tuple[int, Any]]:
-    points = scene.manager.client.trial_curve(trial["id"])
-    return [(point["step"], point["data"][key] if key is not None else point["data"]) for point in points]
+def curve(scene: Scene, trial: dict[str, Any]) -> list[tuple[int, float]]:
+    return [(point["step"], point["data"]["default"]) for point in scene.manager.client.trial_curve(trial["id"])]
 
 
 def until_steps(scene: Scene, trial: dict[str, Any], *, jobs: int, steps: int) -> Machine:
@@ -94,13 +93,6 @@ def until_steps(scene: Scene, trial: dict[str, Any], *, jobs: int, steps: int) -
 
     scene.manager.until(look, f"{steps} steps, with attempt {jobs}")
     return scene.machine_of(scene.manager.client.trial(trial["id"]))
-
-
-def pause(scene: Scene, trial: dict[str, Any]) -> None:
-    scene.manager.command_line("trial", "pause", trial["id"])
-    scene.manager.until(
-        lambda: scene.manager.client.trial(trial["id"])["status"] == "PAUSED" or None, "the trial to be PAUSED"
-    )
 
 
 def test_runs_that_lose_their_machine_or_are_moved_come_to_what_an_undisturbed_one_does_bit_for_bit(
@@ -123,7 +115,10 @@ def test_runs_that_lose_their_machine_or_are_moved_come_to_what_an_undisturbed_o
         )
         scene.manager.client.resume_node(scene.node(other)["id"])
         scene.manager.client.drain_node(scene.node(first)["id"])
-        pause(scene, moved)
+        scene.manager.command_line("trial", "pause", moved["id"])
+        scene.manager.until(
+            lambda: scene.manager.client.trial(moved["id"])["status"] == "PAUSED" or None, "the trial to be PAUSED"
+        )
         first.power_off()
         scene.manager.command_line("trial", "resume", moved["id"])
         assert until_steps(scene, lost, jobs=2, steps=1) is other
@@ -146,50 +141,3 @@ def test_runs_that_lose_their_machine_or_are_moved_come_to_what_an_undisturbed_o
             scene.remove(experiment)
         scene.until_left()
         assert [path for path in server.system().find(BUCKET) if f"/{moving}/" in path] == []
-
-
-SAVING = """\
-import os, tempfile, time
-
-import proctor
-
-proctor.get_next_parameter()
-found = proctor.get_checkpoint()
-step = 0 if found is None else int(open(os.path.join(found, "step")).read())
-print("begins at step", step, flush=True)
-while not os.path.exists("/run/machine/records/go"):
-    step += 1
-    with tempfile.TemporaryDirectory(dir="/run/machine/records") as folder:
-        with open(os.path.join(folder, "step"), "w") as file:
-            file.write(str(step).ljust(300_000))
-        saves = step == 3 or proctor.should_stop()
-        proctor.report(float(step), checkpoint=folder if saves else None, step=step)
-    if saves and step != 3:
-        raise SystemExit
-    time.sleep(0.05)
-proctor.report_final_result(float(step))
-"""
-
-
-def test_a_trial_whose_disk_is_full_while_it_saves_continues_from_the_checkpoint_before(
-    stage: Callable[..., Scene],
-) -> None:
-    scene = stage(1, disk_mb=100)
-    [machine] = scene.machines
-    experiment, [trial] = scene.spread(
-        1, script=SAVING, trialCommand="PROCTOR_REPORT_WAIT_SECONDS=0.5 python3 trial.py"
-    )
-    until_steps(scene, trial, jobs=1, steps=6)
-    machine.fill_disk()
-    pause(scene, trial)
-    machine.empty_disk()
-    scene.manager.command_line("trial", "resume", trial["id"])
-    until_steps(scene, trial, jobs=2, steps=10)
-    assert scene.manager.command_line("trial", "log", trial["id"]) == "begins at step 3\n"
-    scene.release_trials()
-    assert scene.manager.until_status(experiment, "DONE")["trial_counts"] == {"SUCCEEDED": 1}
-    found = curve(scene, trial, None)
-    assert found == [(step, float(step)) for step in range(1, len(found) + 1)]
-    [row] = scene.manager.trials(experiment)
-    assert row["final_value"] == len(found)
-    scene.leave()

@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,6 @@ from proctor.manager.settings import Home
 PATIENCE_SECONDS = 60.0
 OWNER_LABEL = "proctor-test/cluster"
 """Which nodes belong to a test."""
-_AT_ONCE = 20
 _failed: list[Access] = []
 _GROUPS = {
     "jobs": "apis/batch/v1",
@@ -54,10 +53,6 @@ class Node:
         self.cut_off()
         self._cluster.soon(self.agent.power_off)
 
-    def come_back(self) -> None:
-        """It is there again, after either."""
-        self._cluster.call(self.agent.come_back())
-
     def cordon(self, *, is_unschedulable: bool = True) -> None:
         """No new pod is put on it."""
         self._cluster.patch(f"/api/v1/nodes/{self.name}", {"spec": {"unschedulable": is_unschedulable}})
@@ -78,17 +73,6 @@ class Node:
         """End a container as the kernel does when its memory is used up."""
         runner = self.runner(pod)
         self._cluster.soon(lambda: runner.oom_kill(container or next(iter(runner.containers))))
-
-    def finish(self, pod: str, *, exit_code: int = 0, message: str = "") -> None:
-        """End a pod that is only played."""
-        runner = self.runner(pod)
-        self._cluster.soon(lambda: runner.finish(exit_code, message))
-
-    def finish_all(self) -> int:
-        """End the pods that are only played and run now; how many there were."""
-        running = [runner for runner in list(self.agent.runners.values()) if runner.phase() == "Running"]
-        self._cluster.soon(lambda: [runner.finish(0, "") for runner in running])
-        return len(running)
 
     def container(self, pod: str, name: str = "") -> Container:
         """A container that has been started, the first one if it is not named."""
@@ -165,36 +149,20 @@ class Cluster:
         if self._failure is not None:
             raise self._failure
 
-    def add_node(
-        self,
-        name: str,
-        *,
-        gpus: int = 0,
-        cpus: int = 8,
-        memory: str = "32Gi",
-        labels: Mapping[str, str] | None = None,
-        taints: Sequence[Object] = (),
-        capacity: Mapping[str, str] | None = None,
-        plays: bool = False,
-    ) -> Node:
+    def add_node(self, name: str, *, gpus: int = 0) -> Node:
         """A node that is ready.
 
         :param name: unique in this test; in the cluster, the namespace is added to it.
-        :param capacity: more of it, by resource name: other GPUs, more than 110 `pods`.
-        :param plays: its pods have no processes; they run until `Node.finish`.
         """
-        amounts = {"cpu": str(cpus), "memory": memory, **({GPU: str(gpus)} if gpus else {}), **(capacity or {})}
         agent = NodeAgent(
             f"{name}-{self.namespace}",
             api=self._api,
             folder=self.folder / name,
             images=self._images,
-            labels={OWNER_LABEL: self.namespace, **(labels or {})},
-            capacity=amounts,
+            labels={OWNER_LABEL: self.namespace},
+            capacity={"cpu": "8", "memory": "32Gi", **({GPU: str(gpus)} if gpus else {})},
             tls=self._tls,
         )
-        agent.plays = plays
-        agent.taints = list(taints)
         port = str(self.access.port)
         agent.service_environment = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": port}
         self.call(agent.register())
@@ -234,20 +202,6 @@ class Cluster:
     def create(self, path: str, body: Object) -> Object:
         """Add an object to the list at `path`."""
         return self.call(self._api.create(path, body))
-
-    def create_all(self, path: str, bodies: "list[Object]") -> "list[Object]":
-        """Add many objects to the list at `path`, some at a time."""
-
-        async def create() -> list[Object]:
-            places = asyncio.Semaphore(_AT_ONCE)
-
-            async def create_one(body: Object) -> Object:
-                async with places:
-                    return await self._api.create(path, body)
-
-            return await asyncio.gather(*map(create_one, bodies))
-
-        return self.call(create())
 
     def patch(self, path: str, body: Object) -> Object:
         """Change a part of an object."""

@@ -15,7 +15,6 @@ from signal import SIGKILL, Signals
 
 from fakes.kubernetes.requirements import NAMESPACES
 
-_MEMORY = Path("/sys/fs/cgroup/memory")
 _PSEUDO_FILE_SYSTEMS = {"proc", "sysfs", "devtmpfs", "devpts", "cgroup", "cgroup2", "mqueue", "hugetlbfs", "tracefs"}
 _DEVICES = {"null": 3, "zero": 5, "full": 7, "random": 8, "urandom": 9}
 _MOST_MESSAGE_BYTES = 4096
@@ -45,11 +44,8 @@ class Container:
     hostname: str
     working_directory: str = "/"
     user: int | None = None
-    memory_bytes: int | None = None
     termination_path: str = "/dev/termination-log"
     has_network: bool = True
-    cgroup: Path | None = None
-    """Its own group for memory."""
     pid: int = 0
     """Of its first process, as this machine sees it."""
     was_killed_for_memory: bool = False
@@ -77,9 +73,6 @@ class Container:
         (self.folder / "termination").touch()
         (self.folder / "termination").chmod(0o666)
         _make_devices(self.folder / "dev")
-        if self.memory_bytes is not None and self.cgroup is not None:
-            self.cgroup.mkdir(parents=True)
-            (self.cgroup / "memory.limit_in_bytes").write_text(str(self.memory_bytes))
         (self.folder / "start").write_text(self._script())
         network = () if self.has_network else ("--net",)
         words = ["setpriv", "--pdeathsig", "KILL", "--", *NAMESPACES, *network, "sh", "-e", str(self.folder / "start")]
@@ -109,10 +102,6 @@ class Container:
         code = await self._process.wait()
         if code == 1 and self._complaints.read_bytes():
             code = -SIGKILL  # with which unshare could not end itself, as it does with other signals
-        self.was_killed_for_memory = self.was_killed_for_memory or self._count_kills_for_memory() > 0
-        if self.cgroup is not None:
-            with suppress(OSError):
-                self.cgroup.rmdir()
         return code if code >= 0 else 128 - code
 
     def signal(self, number: Signals) -> None:
@@ -142,12 +131,6 @@ class Container:
         enter = ["nsenter", "--target", str(self.pid), *spaces, "--root"]
         return [*enter, *self._run_in_root(command)]
 
-    def _count_kills_for_memory(self) -> int:
-        if self.memory_bytes is None or self.cgroup is None:
-            return 0
-        words = (self.cgroup / "memory.oom_control").read_text().split()
-        return int(words[words.index("oom_kill") + 1])
-
     def _run_in_root(self, command: Sequence[str]) -> list[str]:
         """The words that run a command once its root folder is in place."""
         user = () if self.user is None else ("--reuid", str(self.user), "--regid", str(self.user), "--clear-groups")
@@ -159,10 +142,7 @@ class Container:
         """What its first process does before it becomes the command."""
         quote = shlex.quote
         log, base, root = quote(str(self.log)), str(self.folder / "root"), str(self.folder / "root" / "merged")
-        lines = []
-        if self.memory_bytes is not None and self.cgroup is not None:
-            lines.append(f"echo 0 > {quote(str(self.cgroup))}/cgroup.procs")
-        lines += [
+        lines = [
             f"hostname {quote(self.hostname)}",
             f"mount -t tmpfs -o size=256m,mode=755 tmpfs {quote(base)}",
             f"cd {quote(base)}",
@@ -175,8 +155,6 @@ class Container:
             "mount -t devpts -o newinstance,ptmxmode=0666,mode=0620 devpts merged/dev/pts",
         ]
         lines += [f"mount --rbind {quote(each)} merged{quote(each)}" for each in _other_mounts()]
-        if self.memory_bytes is not None and self.cgroup is not None:
-            lines.append(f"mount --bind {quote(str(self.cgroup))} merged{_MEMORY}")
         mounts = [*self.mounts, Mount(self.folder / "termination", self.termination_path)]
         for mount in sorted(mounts, key=lambda each: each.target.count("/")):
             inside = f"merged{os.path.realpath(mount.target)}"  # a link such as /var/run would lead out of it
@@ -194,11 +172,6 @@ class Container:
             f"exec chroot {quote(root)} {shlex.join(self._run_in_root(self.command))} < /dev/null >> {log} 2>&1"
         )
         return "\n".join(lines) + "\n"
-
-
-def memory_cgroup(name: str) -> Path | None:
-    """Where a group for memory can be made, or None: no pod is killed by the kernel then."""
-    return _MEMORY / name if (_MEMORY / "memory.oom_control").exists() else None
 
 
 def _make_devices(folder: Path) -> None:

@@ -129,18 +129,6 @@ class ControlPlane:
             process.wait()
         self._running.clear()
 
-    def kill_api_server(self) -> None:
-        """End the API server at once, as a crash does."""
-        process = self._running.pop("kube-apiserver")
-        process.kill()
-        process.wait()
-
-    def start_api_server(self) -> None:
-        """Start the API server that was killed, and wait until it answers."""
-        self._deadline = time.monotonic() + READY_SECONDS
-        self._start("kube-apiserver", self._api_server())
-        self._wait("/readyz")
-
     @contextmanager
     def running(self) -> Iterator["ControlPlane"]:
         """Started, and ended afterwards."""

@@ -49,15 +49,9 @@ class NodeAgent:
         self.runners: dict[str, PodRunner] = {}
         """The pods that it has, by uid."""
         self.is_connected = True
-        self.plays = False
-        """Whether its pods have no processes."""
-        self.start_delay_seconds = 0.0
-        self.environment: dict[str, str] = {}
-        """What its containers have besides their own variables."""
         self.without_network: list[str] = []
         """How the names of pods begin that have no network."""
         self.service_environment: dict[str, str] = {}
-        self.taints: list[Object] = []
         self._images = images
         self._labels = labels
         self._capacity = dict(capacity)
@@ -98,13 +92,6 @@ class NodeAgent:
         for runner in self.runners.values():
             runner.lose()
 
-    async def come_back(self) -> None:
-        """It can be reached again."""
-        await self._server.start()
-        self.is_connected = True
-        with suppress(ApiError):  # the next heartbeat tries again
-            await self._post_status()
-
     def lacks_image(self, image: str) -> str | None:
         """Why an image cannot be pulled, or None: it can."""
         return self._images.missing.get(image)
@@ -126,7 +113,7 @@ class NodeAgent:
     def image_environment(self, gpus: list[str]) -> dict[str, str]:
         """What the image and the device plugin set."""
         visible = {"NVIDIA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}
-        return {"PATH": _PATH, "HOME": "/root", **visible, **self.environment}
+        return {"PATH": _PATH, "HOME": "/root", **visible}
 
     def find(self, namespace: str, name: str) -> PodRunner | None:
         """The pod of this name."""
@@ -146,7 +133,6 @@ class NodeAgent:
         }
         return {
             "metadata": {"name": self.name, "labels": {"kubernetes.io/hostname": self.name, **self._labels}},
-            "spec": {"taints": self.taints},
             "status": {
                 "capacity": amounts,
                 "allocatable": amounts,

@@ -10,7 +10,7 @@ from signal import SIGKILL, SIGTERM
 from typing import TYPE_CHECKING
 
 from fakes.kubernetes.api import STRATEGIC, ApiError, Object
-from fakes.kubernetes.container import Container, Mount, StartFailure, memory_cgroup
+from fakes.kubernetes.container import Container, Mount, StartFailure
 from fakes.kubernetes.volumes import Missing, Volume, Volumes, expand
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 RETRY_SECONDS = 0.5
 """A kubelet waits longer, and ever longer, before it tries again."""
-_UNITS = {"Ki": 1024, "Mi": 1024**2, "Gi": 1024**3, "k": 1000, "M": 1000**2, "G": 1000**3, "": 1}
 
 
 class _Stopped(Exception):
@@ -49,7 +48,6 @@ class PodRunner:
         self._gone = asyncio.Event()
         self._is_lost = False
         self._stop_deadline = float("inf")
-        self._finish = asyncio.Event()
         self._volumes: dict[str, Volume] = {}
         self._source = Volumes(agent.api, pod, self.folder)
 
@@ -83,7 +81,7 @@ class PodRunner:
         async with asyncio.TaskGroup() as group:
             reporter = group.create_task(self._report_changes(), name=f"status of {self.name}")
             try:
-                await (self._play() if self._agent.plays else self._run())
+                await self._run()
             finally:
                 self.kill()
                 self._agent.give_gpus(self._gpus)
@@ -120,12 +118,6 @@ class PodRunner:
         self._verdict = {"phase": "Failed", "reason": "Evicted", "message": message}
         self.stop(0)
 
-    def finish(self, exit_code: int, message: str) -> None:
-        """End the containers of a pod that is only played."""
-        for spec in self._spec["containers"]:
-            self._end(spec["name"], exit_code, "Completed" if exit_code == 0 else "Error", message)
-        self._finish.set()
-
     def lose(self) -> None:
         """Its node has lost power."""
         self._is_lost = True
@@ -149,13 +141,6 @@ class PodRunner:
             return "Running"
         return "Failed" if any(state["terminated"]["exitCode"] != 0 for state in states) else "Succeeded"
 
-    async def _play(self) -> None:
-        for spec in self._spec["containers"]:
-            self._set(spec["name"], {"running": {"startedAt": _now()}})
-        await self._first_of(self._finish, self._stop)
-        if not self._finish.is_set():
-            self.finish(143, "")
-
     async def _run(self) -> None:
         """Run the containers. One that is not started before the pod is to go stays waiting."""
         with suppress(_Stopped):
@@ -172,7 +157,6 @@ class PodRunner:
             await self._run_container(spec)
 
     async def _make_volumes(self) -> None:
-        await self._pause(self._agent.start_delay_seconds)
         while True:
             try:
                 self._volumes = await self._source.make()
@@ -241,8 +225,7 @@ class PodRunner:
             except ApiError:
                 pass
             await self._pause(RETRY_SECONDS)
-        limits = spec.get("resources", {}).get("limits", {})
-        gpus = self._agent.take_gpus(limits)
+        gpus = self._agent.take_gpus(spec.get("resources", {}).get("limits", {}))
         self._gpus += gpus
         environment = self._agent.image_environment(gpus)
         environment |= {"HOSTNAME": self.name, **self._agent.service_environment, **variables}
@@ -253,23 +236,17 @@ class PodRunner:
             self.folder / "containers" / name,
             words or ["sleep", "infinity"],
             environment,
-            [self._mount(mount, environment) for mount in spec.get("volumeMounts", [])],
+            [self._mount(mount) for mount in spec.get("volumeMounts", [])],
             self._spec.get("hostname", self.name)[:63],
             working_directory=spec.get("workingDir") or "/",
             user=security.get("runAsUser") or None,
-            memory_bytes=read_quantity(limits["memory"]) if "memory" in limits else None,
             termination_path=spec.get("terminationMessagePath") or "/dev/termination-log",
             has_network=not self._agent.is_without_network(self.name),
-            cgroup=memory_cgroup(f"proctor-pod-{self.uid}-{name}"),
         )
 
-    def _mount(self, mount: Object, environment: dict[str, str]) -> Mount:
+    def _mount(self, mount: Object) -> Mount:
         volume = self._volumes[mount["name"]]
-        part = expand(mount.get("subPathExpr", ""), environment) or mount.get("subPath", "")
-        source = volume.path / part if part else volume.path
-        if part and not source.exists():
-            source.mkdir(parents=True)
-        return Mount(source, mount["mountPath"].rstrip("/"), volume.is_read_only or mount.get("readOnly", False))
+        return Mount(volume.path, mount["mountPath"].rstrip("/"), volume.is_read_only or mount.get("readOnly", False))
 
     async def _stop_container(self, container: Container, spec: Object) -> None:
         """Once the pod is to go: a request, and the end after the grace."""
@@ -321,13 +298,6 @@ class PodRunner:
         if self._agent.is_connected:
             with suppress(ApiError):
                 await self._agent.api.create(f"/api/v1/namespaces/{self.namespace}/events", body)
-
-    async def _first_of(self, *events: asyncio.Event) -> None:
-        async with asyncio.TaskGroup() as group:
-            waits = [group.create_task(event.wait(), name=f"wait for {self.name}") for event in events]
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            for wait in waits:
-                wait.cancel()
 
     async def _pause(self, seconds: float) -> None:
         """Wait. Raises _Stopped if the pod is to go."""
@@ -416,12 +386,6 @@ class PodRunner:
 
     def _container_id(self, name: str) -> str:
         return f"containerd://{uuid.uuid5(uuid.UUID(self.uid), name).hex * 2}"
-
-
-def read_quantity(text: str) -> int:
-    """An amount of memory in bytes."""
-    unit = text.lstrip("0123456789.")
-    return int(float(text.removesuffix(unit)) * _UNITS[unit])
 
 
 def _now() -> str:

@@ -255,10 +255,6 @@ class Machine:
         self.set_environment(LD_LIBRARY_PATH="/run/machine/nvml", FAKE_NVML_STATE="/run/machine/nvml/gpus")
         return uuids
 
-    def set_clock(self, offset: str | None) -> None:
-        """Every new session's clock is this far away ("+2h", "-1d"); None: it is right. Needs faketime."""
-        self.set_environment(LD_PRELOAD=None if offset is None else _faketime(), FAKETIME=offset)
-
     def fill_disk(self, user: str | None = None) -> None:
         """No byte fits into the home of a user any more. Only for machines made with `disk_mb`."""
         assert self._disk_mb is not None, "this machine has no small disk"
@@ -351,8 +347,3 @@ class Machine:
 def _kept() -> list[str]:
     """What of this machine must be visible on all: the interpreter, what it has installed, and this source tree."""
     return sorted({sys.prefix, sys.base_prefix, os.path.realpath(sys.base_prefix), str(_INIT.parents[3])})
-
-
-def _faketime() -> str:
-    [path, *_] = sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
-    return str(path)

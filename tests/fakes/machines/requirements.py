@@ -64,4 +64,3 @@ def _try(words: list[str]) -> str:
 needs_loopback = pytest.mark.skipif(bool(missing_for_loopback()), reason=missing_for_loopback() or "-")
 needs_namespaces = pytest.mark.skipif(bool(missing_for_namespaces()), reason=missing_for_namespaces() or "-")
 needs_nft = pytest.mark.skipif(bool(missing_program("nft")), reason=missing_program("nft") or "-")
-needs_faketime = pytest.mark.skipif(bool(missing_program("faketime")), reason=missing_program("faketime") or "-")

@@ -77,7 +77,6 @@ class Record:
     job_id: str
     gpus: tuple[str, ...] | None
     begin: float
-    last: float
     end: float | None
     steps: int
 
@@ -102,7 +101,6 @@ def _read(path: Path) -> Record | None:
         job_id=path.name.rsplit(".", 2)[0],
         gpus=None if gpus is None else tuple(uuid for uuid in gpus.split(",") if uuid),
         begin=lines[0]["at"],
-        last=lines[-1]["at"],
         end=lines[-1]["at"] if lines[-1]["what"] == "end" else None,
         steps=sum(line["what"] == "step" for line in lines),
     )

@@ -5,11 +5,14 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
+from fakes.kubernetes.api import Object
 from fakes.kubernetes.cluster import Cluster
 from integration.kubernetes.harness import KubernetesHarness, Scene
 
+from proctor.training_services.base import TrialJobForm
 from proctor.training_services.errors import ServiceUnavailable
 from proctor.training_services.job_keeper_service import PlatformJob, PlatformStatus
+from proctor.training_services.job_keepers.platform import LeftReport
 from proctor.training_services.kubernetes.checks import RIGHTS, RIGHTS_FOR_EXEC
 from proctor.training_services.kubernetes.client import ApiRefused
 from proctor.training_services.kubernetes.client import Cluster as ApiServer
@@ -196,58 +199,74 @@ async def test_a_check_names_the_verbs_that_are_missing(harness: KubernetesHarne
     assert "list events, watch events" in steps["rights"][1]
 
 
+END = Exit(EndReason.EXITED_OK, 0, None, 1.0, 2.0)
+METADATA = {"name": "pod", "uid": "1", "creationTimestamp": "2026-11-24T00:00:00Z"}
+
+
+class EndedPod:
+    """A pod in whose termination message an end and a final metric are, and whose log answers as a test wants it."""
+
+    def __init__(self, harness: KubernetesHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.harness = harness
+        self.log: bytes | int = 404
+        """Its content, or the status with which reading it is refused."""
+        message = format_termination(TerminationMessage("T.1", END, {"0": FinalMetric(500, b"[]")})).decode()
+        ended = {"name": "trial", "state": {"terminated": {"message": message, "exitCode": 0}}}
+        self.pod = read_pod({"metadata": METADATA, "spec": {}, "status": {"containerStatuses": [ended]}})
+        monkeypatch.setattr(NamespaceView, "first_pod", lambda *_: self.pod)
+        monkeypatch.setattr(ApiServer, "read_log", self._read_log)
+
+    async def read(self) -> LeftReport | None:
+        """What the service finds."""
+        seen = PlatformJob("T.1", "t", self.harness.experiment_id, PlatformStatus.ENDED, 0.0)
+        return await self.harness.service.read_left_report(seen, is_last=False)
+
+    async def _read_log(self, *_: object, **__: object) -> bytes:
+        if isinstance(self.log, int):
+            raise ApiRefused(self.log, "", "not now")
+        return self.log
+
+
+@pytest.fixture
+def ended(harness: KubernetesHarness, monkeypatch: pytest.MonkeyPatch) -> EndedPod:
+    return EndedPod(harness, monkeypatch)
+
+
 @pytest.mark.parametrize("has_chunks", [True, False])
 async def test_what_is_missing_in_a_log_that_stays_cut_is_lost_and_the_end_with_its_result_is_not(
-    harness: KubernetesHarness, monkeypatch: pytest.MonkeyPatch, has_chunks: bool
+    ended: EndedPod, has_chunks: bool
 ) -> None:
-    end = Exit(EndReason.EXITED_OK, 0, None, 1.0, 2.0)
     chunks = [Chunk("T.1", "t", "0", 100, 3)] if has_chunks else []
-    header = ReportHeader("", chunks, [], [End("T.1", "t", end)])
+    header = ReportHeader("", chunks, [], [End("T.1", "t", END)])
     records = list(format_records(header, [b"{}\n"] if has_chunks else []))
-    log = "\n".join([*records, format_whole(7)]).encode()  # the first ones are gone
-    message = format_termination(TerminationMessage("T.1", end, {"0": FinalMetric(500, b"[]")})).decode()
-    metadata = {"name": "pod", "uid": "1", "creationTimestamp": "2026-11-24T00:00:00Z"}
-    ended = {"name": "trial", "state": {"terminated": {"message": message, "exitCode": 0}}}
-    pod = read_pod({"metadata": metadata, "spec": {}, "status": {"containerStatuses": [ended]}})
-
-    async def read(*_: object, **__: object) -> bytes:
-        return log
-
-    monkeypatch.setattr(NamespaceView, "first_pod", lambda *_: pod)
-    monkeypatch.setattr(ApiServer, "read_log", read)
-    seen = PlatformJob("T.1", "t", harness.experiment_id, PlatformStatus.ENDED, 0.0)
+    ended.log = "\n".join([*records, format_whole(7)]).encode()  # the first ones are gone
     with pytest.raises(ServiceUnavailable):
-        await harness.service.read_left_report(seen, is_last=False)
-    harness.service.leave_keeper("T.1")  # it is removed: how often its log was read is forgotten
+        await ended.read()
+    ended.harness.service.leave_keeper("T.1")  # it is removed: how often its log was read is forgotten
     for _ in range(TORN_READS):
         with pytest.raises(ServiceUnavailable, match="the log of pod pod is cut"):
-            await harness.service.read_left_report(seen, is_last=False)
-    left = await harness.service.read_left_report(seen, is_last=False)
+            await ended.read()
+    left = await ended.read()
     assert left is not None
     assert left.header.chunks == [*chunks, Chunk("T.1", "t", "0", 500, 3)]
     assert (left.body, left.is_cut) == (b"{}\n[]\n" if has_chunks else b"[]\n", True)
     assert left.header.ends[0].exit.detail == "reports may be lost: the log of its pod was cut or is gone"
 
 
-async def test_where_a_log_is_gone_the_termination_message_has_the_end_and_the_result(
-    harness: KubernetesHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def refuse(*_: object, **__: object) -> bytes:
-        raise ApiRefused(404, "NotFound", "there is no such pod")
-
-    end = Exit(EndReason.EXITED_OK, 0, None, 1.0, 2.0)
-    message = format_termination(TerminationMessage("T.1", end, {"0": FinalMetric(500, b"[]")})).decode()
-    metadata = {"name": "pod", "uid": "1", "creationTimestamp": "2026-11-24T00:00:00Z"}
-    ended = {"name": "trial", "state": {"terminated": {"message": message, "exitCode": 0}}}
-    pod = read_pod({"metadata": metadata, "spec": {}, "status": {"containerStatuses": [ended]}})
-    monkeypatch.setattr(NamespaceView, "first_pod", lambda *_: pod)
-    monkeypatch.setattr(ApiServer, "read_log", refuse)
-    left = await harness.service.read_left_report(
-        PlatformJob("T.1", "t", harness.experiment_id, PlatformStatus.ENDED, 0.0), is_last=False
-    )
+async def test_where_a_log_is_gone_the_termination_message_has_the_end_and_the_result(ended: EndedPod) -> None:
+    left = await ended.read()
     assert left is not None
     assert (left.header.chunks, left.body) == ([Chunk("T.1", "t", "0", 500, 3)], b"[]\n")
     assert (left.header.ends[0].exit.reason, left.is_cut) == (EndReason.EXITED_OK, True)
+
+
+async def test_reports_in_a_log_that_cannot_be_read_now_are_not_given_up(ended: EndedPod) -> None:
+    ended.pod = read_pod({"metadata": METADATA, "spec": {}})
+    for ended.log in (429, 500):
+        with pytest.raises(ServiceUnavailable):
+            await ended.read()
+    for ended.log in (404, 400):  # it is gone
+        assert await ended.read() is None
 
 
 RECORD = """echo '{"kind":"%s","value":%s,"time":1.0}' >> "$PROCTOR_JOB_DIR/journal"; """
@@ -294,36 +313,22 @@ async def test_what_ended_while_the_manager_was_away_is_read_from_log_and_termin
     assert records(rotated.job_id) == [first, final]
 
 
-async def test_reports_in_a_log_that_cannot_be_read_now_are_not_given_up(
-    harness: KubernetesHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    metadata = {"name": "pod", "uid": "1", "creationTimestamp": "2026-11-24T00:00:00Z"}
-    refusals = [429, 500, 404, 400]
-
-    async def refuse(*_: object, **__: object) -> bytes:
-        raise ApiRefused(refusals.pop(0), "", "not now")
-
-    monkeypatch.setattr(NamespaceView, "first_pod", lambda *_: read_pod({"metadata": metadata, "spec": {}}))
-    monkeypatch.setattr(ApiServer, "read_log", refuse)
-    seen = PlatformJob("T.1", "t", harness.experiment_id, PlatformStatus.ENDED, 0.0)
-    for _ in (429, 500):
-        with pytest.raises(ServiceUnavailable):
-            await harness.service.read_left_report(seen, is_last=False)
-    for _ in (404, 400):  # it is gone
-        assert await harness.service.read_left_report(seen, is_last=False) is None
-    assert not refusals
+def made_job(harness: KubernetesHarness, name: str) -> tuple[TrialJobForm, Object]:
+    """A form, and its Job as the API server shows it."""
+    form = harness.form_of("true", name)
+    settings = KubernetesSettings.read({"image": "i"})
+    manifests = ExperimentManifests(harness.provider.names, harness.experiment_id, settings, "1")
+    anchor = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "anchor", "uid": "1"}}
+    job = manifests.job(form, keeper_id="k", keeper_sha256="0" * 64, owner=anchor)
+    job["metadata"] |= {"uid": name, "creationTimestamp": "2026-11-24T00:00:00Z"}
+    return form, job
 
 
 async def test_what_changes_between_a_list_and_its_watch_is_not_missed(harness: KubernetesHarness) -> None:
+    view = await harness.provider.view(KubernetesSettings.read(harness.settings), harness.experiment_id)
     assert await harness.service.list_keepers() == []
-    manifests = ExperimentManifests(
-        harness.provider.names, harness.experiment_id, KubernetesSettings.read({"image": "i"}), "1"
-    )
-    anchor = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "anchor", "uid": "1"}}
-    form = harness.form_of("true")
-    job = manifests.job(form, keeper_id="k", keeper_sha256="0" * 64, owner=anchor)
-    job["metadata"] |= {"uid": "2", "creationTimestamp": "2026-11-24T00:00:00Z"}
-    (await harness.provider.view(KubernetesSettings.read(harness.settings), harness.experiment_id)).note_created(job)
+    form, job = made_job(harness, "first")
+    view.note_created(job)
     async for seen in harness.service.watch_keepers():
         assert (seen.job_id, seen.status) == (form.job_id, PlatformStatus.PENDING)
         break
@@ -331,10 +336,6 @@ async def test_what_changes_between_a_list_and_its_watch_is_not_missed(harness: 
 
 async def test_a_service_that_is_canceled_while_a_job_changes_ends_at_once(harness: KubernetesHarness) -> None:
     view = await harness.provider.view(KubernetesSettings.read(harness.settings), harness.experiment_id)
-    manifests = ExperimentManifests(
-        harness.provider.names, harness.experiment_id, KubernetesSettings.read({"image": "i"}), "1"
-    )
-    anchor = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "anchor", "uid": "1"}}
     assert await harness.service.list_keepers() == []
 
     async def follow() -> None:
@@ -342,13 +343,10 @@ async def test_a_service_that_is_canceled_while_a_job_changes_ends_at_once(harne
             pass
 
     for turns in range(4):
-        form = harness.form_of("true", f"job{turns}")
-        job = manifests.job(form, keeper_id="k", keeper_sha256="0" * 64, owner=anchor)
-        job["metadata"] |= {"uid": f"{turns}", "creationTimestamp": "2026-11-24T00:00:00Z"}
         async with asyncio.TaskGroup() as group:
             following = group.create_task(follow(), name="changes on the platform")
             await asyncio.sleep(0.05)
-            view.note_created(job)
+            view.note_created(made_job(harness, f"job{turns}")[1])
             for _ in range(turns):
                 await asyncio.sleep(0)
             following.cancel()

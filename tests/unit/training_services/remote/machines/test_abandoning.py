@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from fakes.fake_connection import FakeConnection, FakeMachine
-from fakes.provider_scene import Scene, play, played
+from unit.training_services.remote.machines.scene import Scene, play, played
 
 from proctor.training_services.errors import NodeInUse, UnknownNode
 from proctor.training_services.providers import CheckVerdict

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from fakes.fake_connection import FakeConnection
-from fakes.provider_scene import Scene, play, played
+from unit.training_services.remote.machines.scene import Scene, play, played
 
 from proctor.training_services.base import NodePlacement
 from proctor.training_services.errors import ServiceUnavailable

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from fakes.fake_connection import FakeMachine
-from fakes.provider_scene import DAY, Scene, declared, play
 from fakes.remote_nodes import FakeKeeper
+from unit.training_services.remote.machines.scene import DAY, Scene, declared, play
 
 from proctor.training_services.errors import CollectionFailed, KeeperUnavailable, NodeInUse, UnknownNode
 from proctor.training_services.files.collection import CollectionNote
