@@ -11,7 +11,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def read_all(api: Any, path: str) -> list[dict[str, Any]]:
-    return list((await api.client.get(f"/api/v1{path}")).json()["items"])
+    return list((await api.get(f"/api/v1{path}"))["items"])
 
 
 async def save(api: Any, experiment: dict[str, Any]) -> dict[str, Any]:
@@ -36,10 +36,8 @@ async def gone(api: Any) -> dict[str, Any]:
     """The records of an experiment that has ended and is deleted."""
     ran = await api.ran(max_trial_number=4)
     await api.client.patch(ran.path, json={"search_space": {"x": {"_type": "uniform", "_value": [2, 3]}}})
-    records = await save(api, (await api.client.get(ran.path)).json())
-    await api.client.post(f"{ran.path}/stop")
-    while (await api.client.delete(ran.path)).status_code != 204:
-        await api.manager.feed.next_change().wait()
+    records = await save(api, await api.get(ran.path))
+    await api.delete_ended(ran.path)
     return records
 
 
@@ -67,8 +65,7 @@ async def test_everything_is_as_it_was_and_its_tuner_goes_on_with_what_it_knows(
     path = f"/api/v1/experiments/{loaded['id']}"
     assert (await api.client.post(f"{path}/resume")).status_code == 202
     await api.client.patch(path, json={"max_trial_number": 6})
-    while (await api.client.get(path)).json()["trial_counts"].get("SUCCEEDED") != 6:
-        await api.manager.feed.next_change().wait()
+    await api.until(path, lambda found: found["trial_counts"].get("SUCCEEDED") == 6)
     trials = (await save(api, before))["trials.jsonl"]
     assert [trial["sequence_id"] for trial in trials] == [*range(6)]
     assert [trial["parameter_id"] for trial in trials] == [*range(6)]
@@ -82,7 +79,7 @@ async def test_saved_views_are_loaded(api: Any) -> None:
     records["proctor.json"]["experiment"]["views"] = [view, {**view, "page": "curves"}]
     hand_over(api, records)
     loaded = (await load(api)).json()
-    found = (await api.client.get(f"/api/v1/experiments/{loaded['id']}/views")).json()["items"]
+    found = (await api.get(f"/api/v1/experiments/{loaded['id']}/views"))["items"]
     assert [(row["name"], row["page"], row["query"], row["saved_by"]) for row in found] == [
         ("best", "curves", "sort=-value", "")
     ]
@@ -120,8 +117,7 @@ async def test_parameter_ids_that_never_became_trials_are_not_waited_for(api: An
     hand_over(api, records)
     path = f"/api/v1/experiments/{(await load(api)).json()['id']}"
     await api.client.post(f"{path}/resume")
-    while (await api.client.get(path)).json()["trial_counts"].get("SUCCEEDED") != 4:
-        await api.manager.feed.next_change().wait()
+    await api.until(path, lambda found: found["trial_counts"].get("SUCCEEDED") == 4)
     trials = await read_all(api, path.removeprefix("/api/v1") + "/trials")
     assert [trial["parameter_id"] for trial in trials] == [0, 3, 4, 5]
 
@@ -137,7 +133,7 @@ async def test_another_id_may_be_chosen(api: Any) -> None:
 
 async def test_ids_in_use_are_refused_and_nothing_is_left(api: Any) -> None:
     ran = await api.ran()
-    hand_over(api, await save(api, (await api.client.get(ran.path)).json()))
+    hand_over(api, await save(api, await api.get(ran.path)))
     taken, trials_taken = await load(api), await load(api, experiment_id="again")
     assert (taken.status_code, trials_taken.status_code) == (409, 409)
     assert f"experiment {ran.id} already exists" in taken.json()["detail"]
@@ -167,7 +163,7 @@ async def test_an_archive_that_is_not_sound_leaves_nothing(
     assert answer.status_code == 422, answer.text
     assert sentence in answer.json()["detail"]
     assert left(api) == []
-    assert (await api.client.get("/api/v1/experiments")).json()["items"] == []
+    assert (await api.get("/api/v1/experiments"))["items"] == []
 
 
 async def test_a_configuration_that_is_not_understood_and_a_missing_folder_are_named(api: Any) -> None:

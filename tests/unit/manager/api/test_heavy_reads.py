@@ -23,9 +23,8 @@ async def experiment(api: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'without'}:{Path(heavy_reads.__file__).parents[1]}")
     async with ReadProcesses.open() as reads:
         monkeypatch.setattr(api.manager, "_reads", reads)
-        created = await api.create()
-        await api.ended(created["id"])
-        yield f"/api/v1/experiments/{created['id']}"
+        ran = await api.ran()
+        yield ran.path
 
 
 async def test_a_table_that_is_refused_names_the_key_and_the_place(api: Any, experiment: str) -> None:
@@ -38,7 +37,7 @@ async def test_a_table_that_is_refused_names_the_key_and_the_place(api: Any, exp
             answer = await api.client.get(f"{experiment}/table?{query}", headers={"Accept": accept})
             assert answer.status_code == 422, answer.text
             assert answer.json()["problems"][0].items() >= problem.items()
-    assert (await api.client.get(f"{experiment}/table")).json()["total"] == 3
+    assert (await api.get(f"{experiment}/table"))["total"] == 3
 
 
 async def test_a_file_that_needs_a_package_names_it(api: Any, experiment: str) -> None:
@@ -55,9 +54,8 @@ async def test_a_chart_that_takes_too_long_is_unavailable(
     monkeypatch.setattr(charts, "density_block", endless)
     monkeypatch.setattr(charts, "curves_block", endless)
     for path in ("curves/density", "curves"):
-        answer = await api.client.get(f"{experiment}/{path}")
-        assert answer.status_code == 503, answer.text
-        assert "took longer than 0.05 s and was interrupted. Ask for less at a time." in answer.json()["detail"]
+        answer = await api.get(f"{experiment}/{path}", status=503)
+        assert "took longer than 0.05 s and was interrupted. Ask for less at a time." in answer["detail"]
 
 
 async def test_a_chart_whose_process_dies_is_unavailable_and_the_next_one_is_read(
@@ -69,8 +67,6 @@ async def test_a_chart_whose_process_dies_is_unavailable_and_the_next_one_is_rea
     with monkeypatch.context() as patches:
         patches.setattr(ReadProcess, "_start", fail)
         for path in ("curves/density", "curves", "table"):
-            answer = await api.client.get(f"{experiment}/{path}")
-            assert answer.status_code == 503, answer.text
-            assert "no process can be started" in answer.json()["detail"]
+            assert "no process can be started" in (await api.get(f"{experiment}/{path}", status=503))["detail"]
     for path in ("curves/density", "curves", "table"):
         assert (await api.client.get(f"{experiment}/{path}")).status_code == 200

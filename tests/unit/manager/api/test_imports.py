@@ -28,8 +28,7 @@ NNI = [
 
 
 async def experiment(api: Any, **changes: Any) -> str:
-    ran = await api.ran(search_space=SPACE, **changes)
-    return str(ran.id)
+    return str((await api.ran(search_space=SPACE, **changes)).id)
 
 
 async def reported(api: Any, experiment_id: str) -> list[Any]:
@@ -124,26 +123,25 @@ async def test_many_bad_rows_are_counted_and_some_listed(api: Any) -> None:
 )
 async def test_a_trial_outside_of_the_space_is_not_added(api: Any, parameters: Any, words: str) -> None:
     found = await experiment(api)
-    answer = await api.client.post(f"/api/v1/experiments/{found}/trials", json={"parameters": parameters})
-    assert answer.status_code == 422
-    assert f"the parameters are outside of the search space of experiment {found}" in answer.json()["detail"]
-    assert words in answer.json()["detail"]
-    trials = (await api.client.get(f"/api/v1/experiments/{found}/trials")).json()["items"]
+    answer = await api.post(f"/api/v1/experiments/{found}/trials", json={"parameters": parameters}, status=422)
+    assert f"the parameters are outside of the search space of experiment {found}" in answer["detail"]
+    assert words in answer["detail"]
+    trials = (await api.get(f"/api/v1/experiments/{found}/trials"))["items"]
     assert {trial["source"] for trial in trials} == {"algorithm"}
 
 
 async def test_an_added_trial_has_parameters_as_the_space_writes_them(api: Any) -> None:
     found = await experiment(api)
     parameters = {"layer": {"n": 3.0, "_name": "conv"}, "lr": 1}
-    answer = await api.client.post(f"/api/v1/experiments/{found}/trials", json={"parameters": parameters})
-    assert repr(answer.json()["parameters"]) == "{'lr': 1, 'layer': {'_name': 'conv', 'n': 3}}"
+    answer = await api.post(f"/api/v1/experiments/{found}/trials", json={"parameters": parameters})
+    assert repr(answer["parameters"]) == "{'lr': 1, 'layer': {'_name': 'conv', 'n': 3}}"
 
 
 async def test_a_trial_of_an_earlier_space_is_retried(api: Any) -> None:
     found = await experiment(api)
     changed = {"lr": {"_type": "uniform", "_value": [2, 3]}}
     await api.client.patch(f"/api/v1/experiments/{found}", json={"search_space": changed})
-    trial = (await api.client.get(f"/api/v1/experiments/{found}/trials")).json()["items"][0]
+    trial = (await api.get(f"/api/v1/experiments/{found}/trials"))["items"][0]
     answer = await api.client.post(f"/api/v1/trials/{trial['id']}/retry")
     assert (answer.status_code, answer.json()["parameters"]) == (201, trial["parameters"])
 
@@ -152,8 +150,8 @@ async def test_batch_takes_its_options_only(api: Any) -> None:
     options = {"sets": {"_type": "choice", "_value": [[1, 2], {"lr": 1.0}, "small"]}}
     ran = await api.ran(tuner={"name": "Batch"}, search_space=options, max_trial_number=1)
     path = f"{ran.path}/trials"
-    assert (await api.client.post(path, json={"parameters": {"lr": 1}})).json()["parameters"] == {"lr": 1.0}
-    refused = (await api.client.post(path, json={"parameters": {"lr": 2}})).json()["detail"]
+    assert (await api.post(path, json={"parameters": {"lr": 1}}))["parameters"] == {"lr": 1.0}
+    refused = (await api.post(path, json={"parameters": {"lr": 2}}))["detail"]
     assert 'expected an option of sets, one of [1, 2], {"lr": 1.0}, "small", found {"lr": 2}' in refused
     answer = await import_(api, ran.id, [{"parameter": "small", "value": 1}, {"parameter": 3, "value": 1}])
     assert "row 2: parameter: expected an option of sets" in answer.json()["detail"]

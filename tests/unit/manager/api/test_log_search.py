@@ -15,7 +15,7 @@ async def with_logs(api: Any, *logs: dict[str, bytes]) -> tuple[str, list[Path]]
     """An experiment whose trials have these files; returns its id and the directories of the jobs."""
     created = await api.create(max_trial_number=len(logs))
     experiment = await api.ended(created["id"])
-    trials = (await api.client.get(f"/api/v1/experiments/{created['id']}/trials")).json()["items"]
+    trials = (await api.get(f"{created.path}/trials"))["items"]
     folders = []
     for trial, files in zip(trials, logs, strict=True):
         folder = Path(experiment["directory"], "trials", f"{trial['sequence_id']}-{trial['id']}", "jobs", "1")
@@ -27,9 +27,7 @@ async def with_logs(api: Any, *logs: dict[str, bytes]) -> tuple[str, list[Path]]
 
 
 async def search(api: Any, experiment_id: str, **query: Any) -> dict[str, Any]:
-    answer = await api.client.get(f"/api/v1/experiments/{experiment_id}/logs/search", params=query)
-    assert answer.status_code == 200, answer.text
-    return dict(answer.json())
+    return dict(await api.get(f"/api/v1/experiments/{experiment_id}/logs/search", params=query, status=200))
 
 
 async def test_lines_are_found_in_both_streams_of_all_jobs_with_their_places(api: Any) -> None:
@@ -64,14 +62,7 @@ async def test_a_search_of_pages_of_one_line_finds_what_a_whole_search_finds(
     assert len(whole) == 180
     for row in whole:
         assert row["text"].lstrip("…").startswith(f"{row['line'] - 1} needle")
-    pages: list[Any] = []
-    cursor = None
-    while True:
-        found = await search(api, experiment_id, q="needle", limit=7, **({"cursor": cursor} if cursor else {}))
-        pages += found["items"]
-        if (cursor := found["next_cursor"]) is None:
-            break
-    assert pages == whole
+    assert await api.pages(f"/api/v1/experiments/{experiment_id}/logs/search?q=needle&limit=7") == whole
 
 
 async def test_bounded_searches_say_where_to_continue(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,9 +120,9 @@ async def test_hostile_files_are_searched_or_left_out(api: Any, tmp_path: Path) 
 
 async def test_a_trial_is_searched_alone(api: Any) -> None:
     experiment_id, _ = await with_logs(api, {"stdout": b"needle"}, {"stdout": b"needle"})
-    trials = (await api.client.get(f"/api/v1/experiments/{experiment_id}/trials")).json()["items"]
-    answer = await api.client.get(f"/api/v1/trials/{trials[0]['id']}/logs/search", params={"q": "needle"})
-    assert [row["trial_id"] for row in answer.json()["items"]] == [trials[0]["id"]]
+    trials = (await api.get(f"/api/v1/experiments/{experiment_id}/trials"))["items"]
+    answer = await api.get(f"/api/v1/trials/{trials[0]['id']}/logs/search", params={"q": "needle"})
+    assert [row["trial_id"] for row in answer["items"]] == [trials[0]["id"]]
 
 
 @pytest.mark.parametrize(
@@ -140,5 +131,5 @@ async def test_a_trial_is_searched_alone(api: Any) -> None:
 )
 async def test_what_cannot_be_searched_is_refused(api: Any, query: str) -> None:
     created = await api.create()
-    answer = await api.client.get(f"/api/v1/experiments/{created['id']}/logs/search?{query}")
+    answer = await api.client.get(f"{created.path}/logs/search?{query}")
     assert answer.status_code in (400, 422), answer.text

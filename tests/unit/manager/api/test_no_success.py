@@ -39,7 +39,7 @@ async def end_as(api: Any, ends: list[tuple[TrialStatus, str]], status: str = "D
 
 
 async def failure(api: Any, identifier: str) -> str:
-    return str((await api.client.get(f"/api/v1/experiments/{identifier}")).json()["failure"])
+    return str((await api.get(f"/api/v1/experiments/{identifier}"))["failure"])
 
 
 async def test_an_experiment_without_a_success_says_the_most_frequent_reason(api: Any) -> None:
@@ -92,19 +92,18 @@ async def test_without_a_best_trial_it_is_said_what_became_of_the_final_metrics(
     api: Any, status: str, data: object, said: str
 ) -> None:
     identifier = await end_as(api, [(FAILED, "exit code 1"), (TrialStatus(status), "")])
-    rows = (await api.client.get(f"/api/v1/experiments/{identifier}/trials?sort=sequence_id")).json()["items"]
+    rows = (await api.get(f"/api/v1/experiments/{identifier}/trials?sort=sequence_id"))["items"]
 
     def write(connection: sqlite3.Connection) -> None:
         trials.update(connection, rows[0]["id"], final_data=None)
         trials.update(connection, rows[1]["id"], final_data=data)
 
     await api.manager.control.write(write)
-    body = (await api.client.get(f"/api/v1/experiments/{identifier}")).json()
+    body = await api.get(f"/api/v1/experiments/{identifier}")
     assert (body["best"], body["no_best_reason"]) == (None, said)
-    refused = await api.client.get(f"/api/v1/experiments/{identifier}/best")
-    assert refused.json()["detail"] == f"experiment {identifier} has no best trial: {said}"
+    refused = await api.get(f"/api/v1/experiments/{identifier}/best")
+    assert refused["detail"] == f"experiment {identifier} has no best trial: {said}"
 
 
 async def test_an_experiment_with_a_best_trial_gives_no_reason_for_none(api: Any) -> None:
-    created = await api.create()
-    assert (await api.ended(created["id"]))["no_best_reason"] == ""
+    assert (await api.ended((await api.create())["id"]))["no_best_reason"] == ""

@@ -28,9 +28,7 @@ def body_of(api: Any, **changes: Any) -> dict[str, Any]:
 
 
 async def post(api: Any, verb: str, body: dict[str, Any], status: int = 200) -> Any:
-    answer = await api.client.post(f"/api/v1/platforms/{verb}", json=body)
-    assert answer.status_code == status, answer.text
-    return answer.json()
+    return await api.post(f"/api/v1/platforms/{verb}", json=body, status=status)
 
 
 @pytest.mark.parametrize(("verb", "asked"), [("check", "inspect"), ("clean", "clean")])
@@ -85,10 +83,8 @@ async def test_secrets_that_were_not_handed_over_are_named(api: Any) -> None:
 
 async def test_an_experiment_without_its_secrets_is_not_begun(api: Any) -> None:
     body = body_of(api, handover=None)
-    answer = await api.client.post("/api/v1/experiments", json=body)
-    assert answer.status_code == 422
-    assert "password of a" in answer.json()["detail"]
-    assert (await api.client.get("/api/v1/experiments")).json()["items"] == []
+    assert "password of a" in (await api.post("/api/v1/experiments", json=body, status=422))["detail"]
+    assert (await api.get("/api/v1/experiments"))["items"] == []
 
 
 async def test_a_missing_library_says_what_to_install(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:

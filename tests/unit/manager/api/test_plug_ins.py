@@ -86,22 +86,19 @@ async def test_an_experiment_runs_on_the_platform_of_a_package(real: Any) -> Non
 async def test_a_service_that_cannot_be_made_leaves_no_experiment_behind(real: Any, platform: str, why: str) -> None:
     config = {**real.config, "training_service": {"platform": platform}}
     body: dict[str, Any] = {"config": config, "directory": str(real.directory)}
-    answer = await real.client.post("/api/v1/experiments", json={**body, "experiment_id": "Ab3dE5f7"})
-    assert answer.status_code == 422
-    assert why in answer.json()["detail"]
-    assert (await real.client.get("/api/v1/experiments")).json()["items"] == []
+    answer = await real.post("/api/v1/experiments", json={**body, "experiment_id": "Ab3dE5f7"}, status=422)
+    assert why in answer["detail"]
+    assert (await real.get("/api/v1/experiments"))["items"] == []
     assert not real.manager.home.experiment_directory("Ab3dE5f7").exists()
     body["config"] = {**real.config, "training_service": {"platform": "cluster"}}
-    answer = await real.client.post("/api/v1/experiments", json={**body, "experiment_id": "Ab3dE5f7"})
-    assert answer.status_code == 201
+    await real.post("/api/v1/experiments", json={**body, "experiment_id": "Ab3dE5f7"}, status=201)
     await real.ended("Ab3dE5f7")
 
 
 async def test_a_platform_that_nobody_brings_is_refused_with_those_that_are_known(real: Any) -> None:
     body = {"config": {**real.config, "training_service": {"platform": "moonbase"}}, "directory": str(real.directory)}
-    answer = await real.client.post("/api/v1/experiments", json=body)
-    assert answer.status_code == 422
-    assert "local or remote or kubernetes or broken or cluster or missing" in answer.json()["detail"]
+    answer = await real.post("/api/v1/experiments", json=body, status=422)
+    assert "local or remote or kubernetes or broken or cluster or missing" in answer["detail"]
 
 
 async def _ask(real: Any, what: str, platform: str) -> Any:

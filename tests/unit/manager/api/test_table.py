@@ -68,11 +68,9 @@ async def insert(api: Any, experiment_id: str, **columns: Any) -> None:
 
 
 async def test_the_table_has_a_row_for_every_trial(api: Any) -> None:
-    created = await api.create()
-    await api.ended(created["id"])
-    path = f"/api/v1/experiments/{created['id']}"
-    listed = (await api.client.get(f"{path}/trials")).json()["items"]
-    body = (await api.client.get(f"{path}/table?columns=no,id,status,value,parameter.*,created,ended")).json()
+    ran = await api.ran()
+    listed = (await api.get(f"{ran.path}/trials"))["items"]
+    body = await api.get(f"{ran.path}/table?columns=no,id,status,value,parameter.*,created,ended")
     assert [each["name"] for each in body["columns"]] == [
         *("no", "id", "status", "value", "parameter.x", "created", "ended")
     ]  # fmt: skip
@@ -96,7 +94,7 @@ async def test_both_formats_say_the_same(api: Any) -> None:
     ran = await api.ran()
     await insert(api, ran.id, parameters={"x": "NaN", "größe": [1, {"a": None}], "on": True}, reason="x" * 5000)
     address = f"{ran.path}/table"
-    rows = (await api.client.get(address)).json()
+    rows = await api.get(address)
     answer = await api.client.get(address, headers=BINARY)
     assert answer.headers["content-type"] == MEDIA_TYPE
     assert answer.headers["vary"] == "Accept"
@@ -165,7 +163,7 @@ async def test_a_trial_whose_node_is_silent_says_so_as_elsewhere(api: Any, monke
     monkeypatch.setattr(
         api.manager, "silence_of", lambda trial, node: f"silent: {trial.id}" if trial.id == running else ""
     )
-    body = (await api.client.get(f"{ran.path}/table?columns=reason")).json()
+    body = await api.get(f"{ran.path}/table?columns=reason")
     assert body["rows"][0] == [f"silent: {running}"]
     assert body["rows"][1] != [f"silent: {running}"]
     assert (await api.client.get(f"{ran.path}/table?columns=no")).status_code == 200
@@ -174,7 +172,7 @@ async def test_a_trial_whose_node_is_silent_says_so_as_elsewhere(api: Any, monke
 async def test_a_list_of_trials_takes_the_same_filter_and_any_column_as_order(api: Any) -> None:
     ran = await api.ran(max_trial_number=6)
     path = f"{ran.path}/trials"
-    every = (await api.client.get(path)).json()["items"]
+    every = (await api.get(path))["items"]
     for query, expected in {
         "filter=x<0.5": [trial for trial in every if trial["parameters"]["x"] < 0.5],
         "filter=x<0.5&status=FAILED": [],
@@ -183,15 +181,7 @@ async def test_a_list_of_trials_takes_the_same_filter_and_any_column_as_order(ap
         "sort=-no": every[::-1],
         "sort=-sequence_id&filter=no>2": every[:2:-1],
     }.items():
-        found: list[Any] = []
-        cursor = ""
-        while True:
-            page = (await api.client.get(f"{path}?limit=2&{query}{cursor}")).json()
-            found += page["items"]
-            if page["next_cursor"] is None:
-                break
-            cursor = f"&cursor={page['next_cursor']}"
-        assert found == expected, query
+        assert await api.pages(f"{path}?limit=2&{query}") == expected, query
 
 
 MISTAKES = [
@@ -209,25 +199,18 @@ async def test_a_mistake_is_answered_with_its_place(api: Any) -> None:
     ran = await api.ran()
     for query, key, position, found in MISTAKES:
         for what in ("table", "trials") if key == "filter" else ("table",):
-            answer = await api.client.get(f"{ran.path}/{what}?{query}")
-            assert answer.status_code == 422, query
-            [problem] = answer.json()["problems"]
+            answer = await api.get(f"{ran.path}/{what}?{query}", status=422)
+            [problem] = answer["problems"]
             assert (problem["key"], problem["position"], problem["found"]) == (key, position, found)
             assert problem["expected"]
-            assert answer.json()["detail"] == f"{key}: {problem['message']} (position {position})"
+            assert answer["detail"] == f"{key}: {problem['message']} (position {position})"
 
 
 async def test_a_range_that_is_none_is_refused(api: Any) -> None:
     created = await api.create()
     ranges = ("limit=0", "limit=100001", "limit=many", "offset=-1", "offset=1e3")
     for query in (*ranges, "sort=" + "&sort=no" * 9, "columns=" + "a" * 10_001):
-        answer = await api.client.get(f"/api/v1/experiments/{created['id']}/table?{query}")
-        assert answer.status_code == 422, query
-        assert answer.json()["problems"]
-
-
-async def test_an_experiment_that_is_not_there_has_no_table(api: Any) -> None:
-    assert (await api.client.get("/api/v1/experiments/nonesuch/table")).status_code == 404
+        assert (await api.get(f"{created.path}/table?{query}", status=422))["problems"]
 
 
 WORDS = st.sampled_from(

@@ -59,9 +59,9 @@ async def test_the_file_has_the_rows_of_the_filter_and_a_name(api: Any) -> None:
     assert answer.headers["content-type"].startswith("text/csv")
     assert answer.headers["content-disposition"] == f'attachment; filename="{ran.id}.csv"'
     assert answer.text.splitlines() == ["no,status", "2,SUCCEEDED", "1,SUCCEEDED"]
-    plain = await api.client.get(path)
+    plain = await api.get(path)
     saved = await api.client.get(f"{path}&format=json", headers={"Accept": "application/vnd.proctor.columns"})
-    assert saved.json() == plain.json()
+    assert saved.json() == plain
     assert (await api.client.get(f"{path}&format=xlsx")).status_code == 422
 
 
@@ -70,14 +70,13 @@ async def test_without_pyarrow_the_answer_names_it_and_the_session_does_not_offe
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     created = await api.create()
-    answer = await api.client.get(f"/api/v1/experiments/{created['id']}/table?format=parquet")
-    assert answer.status_code == 501
-    assert "pip install pyarrow" in answer.json()["detail"]
-    assert (await api.client.get("/api/v1/session")).json()["export_formats"] == ["json", "csv"]
+    answer = await api.get(f"{created.path}/table?format=parquet", status=501)
+    assert "pip install pyarrow" in answer["detail"]
+    assert (await api.get("/api/v1/session"))["export_formats"] == ["json", "csv"]
 
 
 async def test_the_session_offers_parquet_with_pyarrow(api: Any) -> None:
-    assert (await api.client.get("/api/v1/session")).json()["export_formats"] == ["json", "csv", "parquet"]
+    assert (await api.get("/api/v1/session"))["export_formats"] == ["json", "csv", "parquet"]
     created = await api.create()
-    answer = await api.client.get(f"/api/v1/experiments/{created['id']}/table?format=parquet")
+    answer = await api.client.get(f"{created.path}/table?format=parquet")
     assert answer.content[:4] == b"PAR1"

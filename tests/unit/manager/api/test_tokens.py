@@ -32,7 +32,7 @@ async def test_a_named_token_does_what_it_is_for_and_the_session_names_it(api: A
     for headers, access, name in ((alice, "full", "alice"), (grafana, "read-only", "grafana")):
         session = (await api.anonymous.get("/api/v1/session", headers=headers)).json()
         assert (session["access"], session["token"]) == (access, name)
-    assert (await api.client.get("/api/v1/session")).json()["token"] == "owner"
+    assert (await api.get("/api/v1/session"))["token"] == "owner"
     assert (await api.anonymous.get("/api/v1/session", headers=READ)).json()["token"] == "read-only"
     assert (await api.anonymous.post("/api/v1/stop-all", headers=alice)).status_code == 202
     assert (await api.anonymous.post("/api/v1/stop-all", headers=grafana)).status_code == 403
@@ -42,7 +42,7 @@ async def test_the_list_shows_no_token_and_is_shown_to_full_access_only(api: Any
     alice, grafana = await add(api, "alice"), await add(api, "grafana", "read-only")
     made = await api.anonymous.post("/api/v1/tokens", json={"name": "bob"}, headers=alice)
     assert made.json()["created_by"] == "alice"
-    items = (await api.client.get("/api/v1/tokens")).json()["items"]
+    items = (await api.get("/api/v1/tokens"))["items"]
     assert [(item["name"], item["access"], item["created_by"]) for item in items] == [
         ("alice", "full", "owner"),
         ("bob", "full", "alice"),
@@ -60,8 +60,6 @@ async def test_names_that_cannot_be_used_are_refused(api: Any) -> None:
     for name, status in (("alice", 409), ("ALICE", 409), ("owner", 422), ("a b", 422), ("", 422), ("x" * 41, 422)):
         assert (await api.client.post("/api/v1/tokens", json={"name": name})).status_code == status, name
     assert (await api.client.post("/api/v1/tokens", json={"name": "x", "access": "none"})).status_code == 422
-    assert (await api.client.delete("/api/v1/tokens/unknown")).status_code == 404
-    assert (await api.client.delete("/api/v1/tokens/owner")).status_code == 404
 
 
 async def test_a_link_with_a_named_token_opens_the_page_until_the_token_is_revoked(api: Any) -> None:

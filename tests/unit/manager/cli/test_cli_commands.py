@@ -115,8 +115,7 @@ def test_update_reads_a_search_space_of_any_kind_from_a_file(live: ServedManager
     known = {"lr": {"_type": "uniform", "_value": [0.0001, 1]}}
     for space in (known, [1, "two"], {}, "a name"):
         (tmp_path / "space.json").write_text(json.dumps(space))
-        result = invoke("update", "searchspace", "-f", str(tmp_path / "space.json"))
-        assert result.exit_code == 0, result.stderr
+        result = invoke("update", "searchspace", "-f", str(tmp_path / "space.json"), code=0)
         assert live.experiment().search_space == space
         assert space != known or result.stderr == "Changed the search space of e: lr.\n"
 
@@ -125,9 +124,7 @@ def test_a_trial_is_added_with_parameters_of_any_kind(live: ServedManager, invok
     for parameters in ([1, {"x": 2}], "a text", 3, None, {"lr": 0.1}):
         (tmp_path / "parameters.json").write_text(json.dumps(parameters))
         for words in (("--parameters", json.dumps(parameters)), ("--filename", str(tmp_path / "parameters.json"))):
-            result = invoke("trial", "add", *words)
-            assert result.exit_code == 0, result.stderr
-            assert live.trial(result.stdout.strip()).parameters == parameters
+            assert live.trial(invoke("trial", "add", *words, code=0).stdout.strip()).parameters == parameters
 
 
 def test_parameters_of_any_kind_are_shown(read_only: ServedManager, read) -> None:
@@ -148,8 +145,7 @@ def test_trials_are_paused_resumed_killed_and_retried(live: ServedManager, invok
     assert f"Trial 0 ({first}) is resumed (waiting: " in invoke("trial", "resume", "0").stderr
     assert invoke("trial", "kill", first).exit_code == 0
     live.until(lambda: live.trial(first).status == "USER_CANCELED")
-    again = invoke("trial", "retry", "0")
-    assert live.trial(again.stdout.strip()).origin_trial == first
+    assert live.trial(invoke("trial", "retry", "0").stdout.strip()).origin_trial == first
     assert [path for path, _ in live.requests("POST")][2:] == [
         f"/trials/{first}/{verb}" for verb in ("pause", "resume", "kill", "retry")
     ]
@@ -178,8 +174,7 @@ def test_a_trial_is_cloned_with_other_parameters_and_retried_from_its_checkpoint
 
 
 def test_a_change_without_a_name_or_a_value_is_refused(running: ServedManager, invoke) -> None:
-    result = invoke("trial", "clone", "t0", "--set", "0.01")
-    assert result.exit_code == 2
+    result = invoke("trial", "clone", "t0", "--set", "0.01", code=2)
     assert "--set expects NAME=VALUE, as in lr=0.01; found '0.01'" in result.stderr
 
 
@@ -419,8 +414,7 @@ def test_a_followed_log_goes_on_until_the_trial_has_ended_also_with_its_next_att
         running.change_trial("t0", status=TrialStatus.SUCCEEDED)
 
     running.on_ask["GET", "/trials/t0/logs"] = try_again
-    result = invoke("trial", "log", "t0", "-f")
-    assert result.exit_code == 0
+    result = invoke("trial", "log", "t0", "-f", code=0)
     assert result.stdout == "one\ntwo\nthe second attempt\n"
     assert "attempt 2" in result.stderr
 
@@ -439,8 +433,7 @@ def test_a_followed_log_waits_for_a_machine_that_is_away_and_prints_every_line_o
         running.change_trial("t0", status=TrialStatus.SUCCEEDED)
 
     running.on_ask["GET", "/trials/t0/logs"] = cut
-    result = invoke("trial", "log", "t0", "-f")
-    assert result.exit_code == 0
+    result = invoke("trial", "log", "t0", "-f", code=0)
     assert result.stdout == "one\ntwo\n"
     assert result.stderr == "waiting: node gpu-1 is silent: it hung up; tried again in 8 s\n"
 
@@ -454,17 +447,14 @@ def test_a_followed_log_does_not_wait_for_the_machine_of_an_attempt_before(runni
         running.change_trial("t0", status=TrialStatus.SUCCEEDED)
 
     running.on_ask["GET", "/trials/t0/logs"] = try_again
-    result = invoke("trial", "log", "t0", "-f")
-    assert result.exit_code == 0
+    result = invoke("trial", "log", "t0", "-f", code=0)
     assert result.stdout == "the second attempt\n"
     assert "proctor trial log t0 -j 1" in result.stderr
 
 
 def test_a_followed_log_ends_where_the_question_itself_is_wrong(running: ServedManager, invoke) -> None:
     running.on_ask["GET", "/trials/t0"] = lambda: running.write(lambda c: experiments.delete(c, "e", time=NOW))
-    result = invoke("trial", "log", "t0", "-f")
-    assert result.exit_code == 3
-    assert "waiting" not in result.stderr
+    assert "waiting" not in invoke("trial", "log", "t0", "-f", code=3).stderr
 
 
 def test_the_managers_log_is_read_from_its_file_when_it_is_down(invoke, home: Path) -> None:
@@ -567,17 +557,14 @@ def test_import_takes_nan_as_python_writes_it_and_skips_rows_outside_where_that_
     invoke("experiment", "import", "-f", str(file))
     assert [row["value"] for row in served.requests("POST")[-1][1]] == ["NaN", "-Infinity"]
     file.write_text('[{"parameter": {}}]')
-    result = invoke("experiment", "import", "-f", str(file))
-    assert result.exit_code == 2
-    assert "`parameter` and `value`" in result.stderr
+    assert "`parameter` and `value`" in invoke("experiment", "import", "-f", str(file), code=2).stderr
 
 
 def test_delete_asks_first(served: ServedManager, invoke) -> None:
     served.add_experiment()
     served.add_node("gpu", status=NodeStatus.RELEASED)
     for command in (("experiment", "delete", "e"), ("nodes", "forget", "gpu")):
-        result = invoke(*command, input="")  # neither a terminal nor an answer
-        assert result.exit_code == 2
+        result = invoke(*command, input="", code=2)  # neither a terminal nor an answer
         assert result.stderr.splitlines()[-1] == "Error: not confirmed: there is no terminal to ask on; use -y"
     assert invoke("experiment", "delete", "e", input="n\n").exit_code == 0
     assert not served.requests("DELETE") + served.requests("POST")
@@ -589,8 +576,7 @@ def test_delete_stops_what_is_done_and_leaves_what_runs(live: ServedManager, inv
     live.script = lambda form: ()
     live.create("done", maxTrialNumber=1)
     live.until(lambda: live.experiment("done").status == "DONE")
-    result = invoke("experiment", "delete", "--all", "--yes")
-    assert result.exit_code == 0, result.stderr
+    invoke("experiment", "delete", "--all", "--yes", code=0)
     assert [row["id"] for row in json.loads(invoke("experiment", "list", "-o", "json").stdout)] == ["e"]
 
 
@@ -606,8 +592,7 @@ def test_stop_without_an_id_names_what_has_ended_and_keeps_machines(
     for name in ("gpu-1", "gpu-2"):
         served.add_node(name)
         used[name] = ["there"]
-    result = invoke("stop")
-    assert result.exit_code == 3
+    result = invoke("stop", code=3)
     assert "ended experiments keep their machines until they are stopped" in result.stderr
     assert "proctor stop there    # DONE, gpu-1, gpu-2" in result.stderr
     assert "proctor stop here" not in result.stderr
@@ -740,8 +725,7 @@ def test_trials_are_filtered_and_ordered_by_any_column(served: ServedManager, in
     nothing = invoke("trial", "ls", "e", "--filter", "status = WAITING")
     assert nothing.stderr == "No trials in e that the filter lets through.\n"
     assert invoke("trial", "ls", "e", "--columns", "no,latest,origin").exit_code == 0
-    refused = invoke("trial", "ls", "e", "--filter", "lrr = 3")
-    assert refused.exit_code == 2
+    refused = invoke("trial", "ls", "e", "--filter", "lrr = 3", code=2)
     assert refused.stderr.startswith("Error: filter: expected a column")
     assert "(position 0)" in refused.stderr
 
@@ -760,9 +744,7 @@ def test_trials_are_filtered_and_ordered_by_any_column(served: ServedManager, in
 def test_options_of_a_list_of_trials_that_contradict_each_other_are_refused(
     directions: ServedManager, read, arguments: tuple[str, ...], words: str
 ) -> None:
-    result = read("trial", "ls", "maximize", *arguments)
-    assert result.exit_code == 2
-    assert words in result.stderr
+    assert words in read("trial", "ls", "maximize", *arguments, code=2).stderr
 
 
 def test_the_columns_of_a_list_of_trials_are_chosen(read_only: ServedManager, read) -> None:
@@ -829,8 +811,7 @@ def test_a_metric_that_is_no_finite_number_is_shown_as_it_was_reported(read_only
 def test_a_word_that_is_none_of_a_list_is_answered_with_the_list(
     invoke, arguments: tuple[str, ...], words: str
 ) -> None:
-    result = invoke(*arguments)  # without a manager: it is not asked
-    assert result.exit_code == 2
+    result = invoke(*arguments, code=2)  # without a manager: it is not asked
     assert words in result.stderr
 
 
@@ -863,8 +844,7 @@ def test_a_check_names_the_direction_taken_and_refuses_two(invoke, tmp_path: Pat
     result = invoke("config", "check", str(file))
     assert (result.exit_code, "Notice" in result.stderr, "maximize, local" in result.stderr) == (0, False, True)
     file.write_text(file.read_text().replace("{name: TPE}", "{name: TPE, classArgs: {optimize_mode: minimize}}"))
-    result = invoke("config", "check", str(file))
-    assert result.exit_code == 2
+    result = invoke("config", "check", str(file), code=2)
     assert f"{file}:5:47: tuner.classArgs.optimize_mode: expected maximize, as objective.direction" in result.stderr
     assert "(line 7, column 24)" in result.stderr
 
@@ -901,8 +881,7 @@ def test_what_config_show_prints_passes_config_check(
         shown = tmp_path / "elsewhere" / f"shown.{output}"
         shown.parent.mkdir(exist_ok=True)
         shown.write_text(invoke("config", "show", "e", "-o", output).stdout)
-        result = invoke("config", "check", str(shown))
-        assert result.exit_code == 0, result.stderr
+        invoke("config", "check", str(shown), code=0)
         assert load_experiment(shown).config.canonical() == {**canonical, "search_space_file": None}
 
 
@@ -925,8 +904,7 @@ def test_a_configuration_written_by_nni_with_all_its_empty_keys_is_accepted(invo
             }
         )
     )  # fmt: skip
-    result = invoke("config", "check", str(tmp_path / "nni.json"))
-    assert result.exit_code == 0, result.stderr
+    invoke("config", "check", str(tmp_path / "nni.json"), code=0)
 
 
 def test_an_old_file_is_printed_with_the_present_keys(invoke, tmp_path: Path) -> None:
@@ -939,8 +917,7 @@ def test_an_old_file_is_printed_with_the_present_keys(invoke, tmp_path: Path) ->
     checked = invoke("config", "check", str(old))
     assert (checked.exit_code, checked.stderr.count("v1 name for")) == (0, 0)
     assert "converted 7 keys of NNI's first format (v1)" in checked.stderr
-    result = invoke("config", "convert", str(old))
-    assert result.exit_code == 0
+    result = invoke("config", "convert", str(old), code=0)
     assert result.stdout == (
         "searchSpaceFile: space.json\ntrialCommand: python3 t.py\ntrialCodeDirectory: .\ntrialConcurrency: 1\n"
         "maxTrialNumber: 3\ntuner:\n  name: TPE\ntrainingService:\n  platform: local\n"

@@ -189,7 +189,7 @@ RUNNING_TRIAL = "SELECT id FROM trials WHERE status = 'RUNNING'"
 @pytest.fixture
 def typed(invoke, words: dict[str, str]) -> Any:
     """Runs a line as it is typed, after `proctor`."""
-    return lambda line: invoke(*(words.get(word, word) for word in line.split()), input="y\ny\n")
+    return lambda line, **ends: invoke(*(words.get(word, word) for word in line.split()), input="y\ny\n", **ends)
 
 
 @pytest.mark.parametrize("line", CARRIED_OUT.splitlines())
@@ -201,9 +201,7 @@ def test_what_nnictl_takes_is_carried_out(
     if "mine" in line:
         assert typed("algo register -m mine.yml").exit_code == 0
     (tmp_path / "aB3dE5f7.zip").unlink(missing_ok=True)
-    result = typed(line)
-    assert result.exit_code == 0, result.stderr
-    assert "Usage:" not in result.stderr
+    assert "Usage:" not in typed(line, code=0).stderr
 
 
 @pytest.mark.parametrize("line", ANSWERED)
@@ -281,8 +279,7 @@ def test_an_experiment_that_is_being_stopped_is_waited_for(
     end, look = served.hold_stops(), ("GET", "/experiments/e")
     served.call(served.manager.stop_experiment("e"))
     served.on_ask[look] = lambda: served.on_ask.update({look: end})  # not at the first look
-    result = invoke(verb, *(["e"] if named else []))
-    assert result.exit_code == 0, result.stderr
+    result = invoke(verb, *(["e"] if named else []), code=0)
     assert served.experiment().status == status
     assert "Experiment e is still being stopped (waits for 1 trial on node memory); waiting" in result.stderr
 
@@ -305,9 +302,7 @@ def test_a_class_is_checked_before_it_is_registered(
     typed, home: Path, tmp_path: Path, source: str, sentence: str
 ) -> None:
     (tmp_path / "demo.py").write_text(source)
-    result = typed("algo register -m META")
-    assert result.exit_code == 2
-    assert sentence in result.stderr
+    assert sentence in typed("algo register -m META", code=2).stderr
     assert registered_algorithms(home) == {}
 
 
@@ -325,8 +320,7 @@ def test_tensorboard_is_started_on_the_folder_of_the_trials(
     assert typed("tensorboard start --port 7007").exit_code == 7  # nnictl's, before 3.0
     assert given.read_text() == f"--logdir {folder} --port 7007\n"
     trial = Path(folder) / "trials" / f"0-{words['tRiAl']}"
-    result = typed("tensorboard start aB3dE5f7 --trial_id tRiAl")
-    assert f"{trial} is not on this machine" in result.stderr
+    assert f"{trial} is not on this machine" in typed("tensorboard start aB3dE5f7 --trial_id tRiAl").stderr
     trial.mkdir(parents=True)
     assert typed("tensorboard start aB3dE5f7 --trial_id tRiAl").exit_code == 7
     assert given.read_text() == f"--logdir {trial}\n"
@@ -336,8 +330,7 @@ def test_tensorboard_that_is_not_installed_says_how_to_install_it(
     served: ServedManager, typed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nnictl.shutil, "which", lambda program: None)
-    result = typed("tensorboard")
-    assert result.exit_code == 1
+    result = typed("tensorboard", code=1)
     assert "`pip install tensorboard`" in result.stderr
     assert f"--logdir {served.experiment('aB3dE5f7').directory}" in result.stderr
 
@@ -355,8 +348,7 @@ def test_the_documentation_has_every_verb_and_option(request: pytest.FixtureRequ
 
 def test_how_a_script_finds_nni_is_among_the_first_lines(request: pytest.FixtureRequest) -> None:
     command = "export PYTHONPATH=$(python3 -c 'import proctor.sdk.compat as c; print(c.__path__[0])'):$PYTHONPATH"
-    lines = (request.config.rootpath / "docs" / "coming-from-nni.md").read_text().splitlines()
-    assert command in lines[:20]
+    assert command in (request.config.rootpath / "docs" / "coming-from-nni.md").read_text().splitlines()[:20]
     assert command in (request.config.rootpath / "README.md").read_text()
     program = "import proctor.sdk.compat as c; print(c.__path__[0])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -67,9 +67,7 @@ def test_an_installed_class_is_found_where_it_is_installed(tmp_path: Path) -> No
 
 def test_the_name_of_a_built_in_is_taken(invoke, meta: Path) -> None:
     meta.write_text(META.replace("demotuner", "TPE"))
-    result = invoke("algo", "register", "--meta", str(meta))
-    assert result.exit_code == 5
-    assert "is a built-in tuner" in result.stderr
+    assert "is a built-in tuner" in invoke("algo", "register", "--meta", str(meta), code=5).stderr
 
 
 @pytest.mark.parametrize(
@@ -91,8 +89,7 @@ def test_a_meta_file_that_is_wrong_says_why(tmp_path: Path, changes: dict[str, s
 def test_a_damaged_registry_is_not_overwritten(invoke, meta: Path, home: Path) -> None:
     home.mkdir()
     (home / "algorithms.json").write_text("{")
-    result = invoke("algo", "register", "--meta", str(meta))
-    assert result.exit_code == 1
+    result = invoke("algo", "register", "--meta", str(meta), code=1)
     assert "algorithms.json is damaged" in result.stderr
     assert "internal error" not in result.stderr
     assert (home / "algorithms.json").read_text() == "{"
