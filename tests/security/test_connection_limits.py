@@ -188,8 +188,7 @@ def test_a_client_that_sends_its_whole_body_to_an_early_answer_may_go_on(short_l
 
 
 def test_empty_lines_after_an_answer_are_no_reason_to_wait_forever(short_limits: None) -> None:
-    sent = [POST % 0, b"\r\n", b"\r\n"]
-    assert b"HTTP/1.1 408 " in asyncio.run(exchange(answer_at_once, *sent))
+    assert b"HTTP/1.1 408 " in asyncio.run(exchange(answer_at_once, POST % 0, b"\r\n", b"\r\n"))
 
 
 @pytest.mark.parametrize(

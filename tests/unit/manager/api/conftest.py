@@ -4,7 +4,6 @@ import json
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partialmethod
 from pathlib import Path
@@ -14,25 +13,21 @@ import httpx
 import pytest
 from fakes.built_routes import build_once
 from fakes.node_provider import FakeProvider
+from fakes.served_manager import open_manager, provider_of
 
 from proctor.manager.api.application import Application
 from proctor.manager.api.context import ApiContext
 from proctor.manager.api.guard import Guard
-from proctor.manager.clock import SystemClock
-from proctor.manager.dispatcher.client.in_process import open_in_process
 from proctor.manager.engine.manager import Manager
 from proctor.manager.named_tokens import NamedTokens
 from proctor.manager.security import HostGuard, Tokens
 from proctor.manager.settings import Home
-from proctor.manager.store.database import Database
 from proctor.manager.store.tables import metrics
 from proctor.manager.store.tables.journals import StoredChunk
 from proctor.training_services.base import TrainingService
 from proctor.training_services.in_memory.scripts import one_report
 from proctor.training_services.in_memory.service import InMemoryPlatform, InMemoryTrainingService
-from proctor.training_services.keepers.hub import KeeperHub
 from proctor.training_services.nodes.pool import NodePool
-from proctor.training_services.providers import ProviderContext, Providers
 from proctor.training_services.registry import ServiceContext
 
 FULL = "the-full-token-of-this-test"
@@ -80,10 +75,7 @@ class Api:
 
     @property
     def provider(self) -> FakeProvider:
-        assert self.manager.providers is not None
-        found = self.manager.providers.get("remote")
-        assert isinstance(found, FakeProvider)
-        return found
+        return provider_of(self.manager)
 
     @property
     def manager(self) -> Manager:
@@ -171,35 +163,6 @@ class Api:
         return Ran(created["id"], path := created.path, (await self.get(f"{path}/trials"))["items"])
 
 
-@asynccontextmanager
-async def open_manager(
-    home: Home, service_class: type[InMemoryTrainingService] = InMemoryTrainingService
-) -> AsyncIterator[Manager]:
-    platforms: dict[str, InMemoryPlatform] = {}
-
-    def create_service(platform: str, context: ServiceContext) -> TrainingService:
-        memory = platforms.setdefault(context.experiment_id, InMemoryPlatform(time.time))
-        return service_class(one_report, platform=memory, now=time.time)
-
-    home.prepare()
-    async with await Database.open(str(home.control_database), "control") as control:
-        pool = NodePool()
-        hub = KeeperHub(pool)
-        around = ProviderContext("0123abcd", home.nodes_directory, home.socket_pointer, pool, hub)
-        manager = Manager(
-            home=home,
-            control=control,
-            pool=pool,
-            hub=hub,
-            clock=SystemClock(),
-            open_dispatcher=lambda row, config: open_in_process,
-            create_service=create_service,
-            providers=Providers(around, {"remote": FakeProvider}),
-        )
-        async with manager.serve():
-            yield manager
-
-
 @pytest.fixture
 def service_class() -> type[InMemoryTrainingService]:
     """What the trials run on."""
@@ -211,7 +174,13 @@ async def api(tmp_path: Path, service_class: type[InMemoryTrainingService]) -> A
     """A client with the full token, and one without any."""
     home = Home(tmp_path / "home")
     shutdowns: list[None] = []
-    async with open_manager(home, service_class) as manager:
+    platforms: dict[str, InMemoryPlatform] = {}
+
+    def create_service(platform: str, context: ServiceContext) -> TrainingService:
+        memory = platforms.setdefault(context.experiment_id, InMemoryPlatform(time.time))
+        return service_class(one_report, platform=memory, now=time.time)
+
+    async with open_manager(home, NodePool(), create_service) as manager:
         named_tokens = NamedTokens.read(home.named_tokens_file, time.time)
         context = ApiContext(
             manager=manager,

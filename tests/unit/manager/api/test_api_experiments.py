@@ -121,8 +121,7 @@ async def test_a_limit_is_changed_and_taken_away(api: Any) -> None:
     "body", [{"priority": None}, {}, {"trial_concurrency": None}, {"trial_concurrency": 0}, {"nonsense": 1}]
 )
 async def test_an_update_that_says_nothing_sensible_is_refused(api: Any, body: dict[str, Any]) -> None:
-    created = await api.create()
-    answer = await api.client.patch(created.path, json=body)
+    answer = await api.client.patch((await api.create()).path, json=body)
     assert answer.status_code == 422
     assert answer.headers["content-type"] == "application/problem+json"
 

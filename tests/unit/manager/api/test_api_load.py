@@ -91,8 +91,7 @@ async def test_a_view_that_could_not_have_been_saved_is_not_loaded(api: Any, cha
     view = {"name": "best", "page": "trials", "query": "sort=-value", "saved_at": "2026-11-24T10:30:00Z"}
     records["proctor.json"]["experiment"]["views"] = [{**view, **changes}]
     hand_over(api, records)
-    answer = await load(api)
-    assert answer.status_code == 422
+    assert (await load(api)).status_code == 422
     assert left(api) == []
 
 

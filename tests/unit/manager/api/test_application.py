@@ -196,8 +196,7 @@ async def test_health_is_what_the_document_describes(api: Any, monkeypatch: pyte
     for problem in ("", "a disk is full: \ud800"):
         monkeypatch.setattr(type(api.manager), "problem", property(lambda manager, text=problem: text))
         answer = await api.anonymous.get("/api/v1/health")
-        described = await get_health(api.context)
-        assert answer.content == described.model_dump_json().encode()
+        assert answer.content == (await get_health(api.context)).model_dump_json().encode()
         assert Health.model_validate(answer.json()).status == ("degraded" if problem else "ok")
     assert (await api.anonymous.head("/api/v1/health")).headers["allow"] == "GET"
 

@@ -23,8 +23,7 @@ async def experiment(api: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'without'}:{Path(heavy_reads.__file__).parents[1]}")
     async with ReadProcesses.open() as reads:
         monkeypatch.setattr(api.manager, "_reads", reads)
-        ran = await api.ran()
-        yield ran.path
+        yield (await api.ran()).path
 
 
 async def test_a_table_that_is_refused_names_the_key_and_the_place(api: Any, experiment: str) -> None:

@@ -43,8 +43,7 @@ async def import_(api: Any, experiment_id: str, rows: Any, query: str = "") -> A
 
 async def test_nnis_export_is_read_as_it_was_meant(api: Any) -> None:
     found = await experiment(api)
-    answer = await import_(api, found, NNI)
-    assert answer.json() == {"imported": 4, "skipped": 0, "outside": 0}
+    assert (await import_(api, found, NNI)).json() == {"imported": 4, "skipped": 0, "outside": 0}
     rows = await reported(api, found)
     assert [row["value"] for row in rows] == [{"default": 0.9, "loss": 0.1}, 0.75, "NaN", "NaN"]
     assert repr(rows[2]["parameter"]) == "{'lr': 0.5, 'layer': {'_name': 'conv', 'n': 3}}"
@@ -63,8 +62,7 @@ async def test_nnis_export_is_read_as_it_was_meant(api: Any) -> None:
 )
 async def test_a_value_without_a_number_is_refused_with_its_row(api: Any, value: Any, shown: str) -> None:
     found = await experiment(api)
-    rows = [NNI[0], {**NNI[1], "value": value}]
-    answer = await import_(api, found, rows)
+    answer = await import_(api, found, [NNI[0], {**NNI[1], "value": value}])
     assert answer.status_code == 422
     (problem,) = answer.json()["problems"]
     assert problem["message"].startswith('row 2: value: expected a number, or a mapping with a number under "default"')

@@ -56,8 +56,7 @@ async def test_labels_and_limits_are_changed_together_each_with_its_event(api: A
     "tags", [[""], [" a"], ["a,b"], ["x" * 51], ["a\nb"], [1], "a", None, [str(n) for n in range(51)]]
 )
 async def test_tags_that_could_not_be_listed_are_refused(api: Any, tags: Any) -> None:
-    created = await api.create()
-    answer = await api.client.patch(created.path, json={"tags": tags})
+    answer = await api.client.patch((await api.create()).path, json={"tags": tags})
     assert answer.status_code == 422, answer.text
     assert "tags" in answer.text
     assert (await api.client.patch("/api/v1/experiments/none", json={"tags": ["a"]})).status_code == 404

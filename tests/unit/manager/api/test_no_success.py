@@ -44,8 +44,7 @@ async def failure(api: Any, identifier: str) -> str:
 
 async def test_an_experiment_without_a_success_says_the_most_frequent_reason(api: Any) -> None:
     ends = [(FAILED, "exit code 1: no <file> 17"), (FAILED, "out of memory"), (FAILED, "exit code 1: no <file> 18")]
-    identifier = await end_as(api, ends)
-    said = await failure(api, identifier)
+    said = await failure(api, await end_as(api, ends))
     assert said == "none of 3 trials has succeeded; 2 of 3 ended with: exit code 1: no <file> 18"
 
 

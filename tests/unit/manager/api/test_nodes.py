@@ -44,8 +44,7 @@ async def test_a_node_tells_its_address_and_who_holds_what(api: Any) -> None:
     assert "trial 0 of experiment e" in reported["held_by"]
     assert any("eve" in holder for holder in reported["held_by"])
     assert "token" not in str(found)
-    listed = (await api.get("/api/v1/nodes"))["items"]
-    assert found in listed
+    assert found in (await api.get("/api/v1/nodes"))["items"]
 
 
 async def test_a_gpu_shows_who_holds_it(api: Any) -> None:
@@ -74,8 +73,7 @@ async def test_a_drained_node_is_written_down_when_the_answer_comes(api: Any) ->
     assert drained["hold"] == "drained: its disk is replaced"
     assert await stored_hold(api, "gpu-3") == drained["hold"]
     assert "drained" in api.manager.pool.obstacle("gpu-3")
-    resumed = await post(api, "/nodes/gpu-3/resume")
-    assert resumed["hold"] == await stored_hold(api, "gpu-3") == ""
+    assert (await post(api, "/nodes/gpu-3/resume"))["hold"] == await stored_hold(api, "gpu-3") == ""
     assert "drained" not in api.manager.pool.obstacle("gpu-3")
 
 

@@ -22,8 +22,7 @@ SECRETS = {
 
 def body_of(api: Any, **changes: Any) -> dict[str, Any]:
     (api.directory / "home" / "incoming" / "handed.json").write_text(json.dumps({"secrets": SECRETS}))
-    service = {"platform": "remote", "machine_list": MACHINES}
-    config = {**api.config, "training_service": service}
+    config = {**api.config, "training_service": {"platform": "remote", "machine_list": MACHINES}}
     return {"config": config, "directory": str(api.directory), "handover": "handed.json", **changes}
 
 

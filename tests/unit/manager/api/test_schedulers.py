@@ -24,8 +24,7 @@ async def shown(api: Any, experiment_id: str) -> dict[str, Any]:
 
 
 async def test_the_last_tables_of_a_scheduler_are_kept(api: Any) -> None:
-    created = (await api.ran(trial_scheduler=ASHA)).id
-    found = await shown(api, created)
+    found = await shown(api, (await api.ran(trial_scheduler=ASHA)).id)
     assert found["name"] == "ASHA"
     (table,) = found["tables"]
     assert (table["title"], table["trial_columns"]) == ("Rungs", [])
@@ -36,8 +35,7 @@ async def test_the_last_tables_of_a_scheduler_are_kept(api: Any) -> None:
 async def test_a_population_names_trials_by_their_numbers(api: Any) -> None:
     arguments = {"perturbation_interval": 1, "time_attr": "training_iteration", "population_size": 3}
     created = (await api.create(trial_scheduler={"name": "PBT", "class_args": arguments}))["id"]
-    found = await shown(api, created)
-    assert found["tables"][0]["trial_columns"] == [0, 4]
+    assert (await shown(api, created))["tables"][0]["trial_columns"] == [0, 4]
     await api.ended(created)
 
 

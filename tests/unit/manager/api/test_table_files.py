@@ -78,5 +78,4 @@ async def test_without_pyarrow_the_answer_names_it_and_the_session_does_not_offe
 async def test_the_session_offers_parquet_with_pyarrow(api: Any) -> None:
     assert (await api.get("/api/v1/session"))["export_formats"] == ["json", "csv", "parquet"]
     created = await api.create()
-    answer = await api.client.get(f"{created.path}/table?format=parquet")
-    assert answer.content[:4] == b"PAR1"
+    assert (await api.client.get(f"{created.path}/table?format=parquet")).content[:4] == b"PAR1"

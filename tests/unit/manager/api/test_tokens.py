@@ -143,8 +143,7 @@ async def test_the_way_of_a_request_is_what_its_sender_says(api: Any) -> None:
     seen: list[str] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        sender = scope["proctor.sender"]
-        seen.append(sender.actor.to_text())
+        seen.append(scope["proctor.sender"].actor.to_text())
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 

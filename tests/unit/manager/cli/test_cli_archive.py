@@ -243,8 +243,7 @@ def project(served: ServedManager, tmp_path: Path) -> Path:
     code = tmp_path / "project"
     code.mkdir()
     served.add_experiment(config={"trialCodeDirectory": str(code)})
-    folder = Path(served.experiment().directory)
-    write(folder, "log/dispatcher.log")
+    write(Path(served.experiment().directory), "log/dispatcher.log")
     write(code, "trial.py")
     return code
 

@@ -8,10 +8,6 @@ from proctor.manager.cli.exits import ExitCode
 from proctor.manager.lifecycle.states import ExperimentStatus
 
 
-def test_a_read_that_works_ends_with_0(served: ServedManager, invoke) -> None:
-    assert invoke("nodes").exit_code == 0
-
-
 def test_an_error_that_nobody_expects_ends_with_1_and_one_line(invoke, served: ServedManager, monkeypatch) -> None:
     def break_down(*_: object, **__: object) -> None:
         raise RuntimeError("the sky has fallen")

@@ -110,8 +110,7 @@ def test_words_and_commands_are_never_broken_and_what_fits_stays_in_its_row() ->
 
 
 def test_a_table_of_reasons_alone_has_them_all() -> None:
-    rows = [{"text": WORDS}, {"text": ""}, {"text": "b"}]
-    shown = lines(Listing(rows, [WRAPPED]), 60)
+    shown = lines(Listing([{"text": WORDS}, {"text": ""}, {"text": "b"}], [WRAPPED]), 60)
     assert (shown[0], shown[-2:]) == ("TEXT", ["", "b"])
     assert " ".join(shown[1:-2]) == WORDS
     assert lines(Listing([{"text": ""}], [WRAPPED]), 60) == ["TEXT", ""]
@@ -128,8 +127,7 @@ def test_a_narrow_terminal_gets_fewer_columns_and_is_told() -> None:
 
 def test_wide_characters_are_as_wide_as_a_terminal_shows_them() -> None:
     rows = [{"id": "数字", "text": "x"}, {"id": "digits", "text": "数字" * 40}]
-    shown = lines(Listing(rows, [ID, CUT]), 40)
-    assert shown[1:] == ["数字    x", f"digits  {'数字' * 7}数 …"]
+    assert lines(Listing(rows, [ID, CUT]), 40)[1:] == ["数字    x", f"digits  {'数字' * 7}数 …"]
 
 
 def test_a_field_of_an_experiment_is_shown_once() -> None:
@@ -174,16 +172,6 @@ def test_a_terminal_that_only_prints_lines_gets_one_plain_screen_of_top(served: 
     assert "\x1b" not in shown
     assert "name of e" in shown
     assert "t0" in shown
-
-
-@pytest.mark.parametrize(("environment", "colored"), [({}, True), ({"NO_COLOR": "1"}, False)])
-def test_colors_are_for_terminals_and_can_be_turned_off(
-    served: ServedManager, home: Path, environment: dict[str, str], colored: bool
-) -> None:
-    served.add_experiment(status="RUNNING")
-    shown = run_on_a_terminal(home, "experiment", "list", environment={"TERM": "xterm-256color", **environment})
-    assert "RUNNING" in shown
-    assert bool(re.search(r"\x1b\[[0-9;]*3\d", shown)) is colored
 
 
 EVIL = "x\x1b]0;title\x07y\x1b[2J\x9b31m\u202ez"

@@ -45,7 +45,7 @@ COMMANDS = {
     "trial_ls": "trial ls digits01",
     "trial_ls_best": "trial ls digits01 --best 3",
     "trial_ls_wide": "trial ls digits01 --wide",
-    "trial_ls_columns": "trial ls digits01 --columns no,value,value.loss,parameter.model,parameter.model.dropout,jobs",
+    "trial_ls_columns": "trial ls digits01 --columns NO,value,value.loss,parameter.model,parameter.model.dropout,jobs",
     "trial_show": "trial show t0000002",
     "trial_show_metrics": "trial show t0000002 --metrics",
     "trial_show_failed": "trial show t0000003",
@@ -198,6 +198,7 @@ def _parameters(number: int) -> dict[str, Any]:
 
 def _fill_digits(served: ServedManager) -> None:
     """An experiment with a trial of every kind."""
+    killed = {"node_id": "gpu-3", "end_reason": EndReason.SIGNALED, "signal": 9, "detail": "killed from outside"}
     out_of_memory = "RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB"
     loss = {"loss": 1.7, "accuracy": {"top5": 0.99}}
     served.add_experiment(
@@ -220,8 +221,8 @@ def _fill_digits(served: ServedManager) -> None:
                 status="FAILED",
                 reason=f"exit code 1: {out_of_memory}. GPU 0 has a total capacity of 79.11 GiB of which 4.19 MiB "
                 "is free",
-                jobs=2,
-                earlier_jobs=[{"node_id": "gpu-4", "end_reason": EndReason.NODE_LOST, "detail": "silent"}],
+                jobs=3,
+                earlier_jobs=[{"node_id": "gpu-4", "end_reason": EndReason.NODE_LOST, "detail": "silent"}, killed],
                 job={
                     "node_id": "gpu-3",
                     "end_reason": EndReason.EXITED_ERROR,
@@ -231,7 +232,7 @@ def _fill_digits(served: ServedManager) -> None:
                     "detail": f"{out_of_memory}; the whole traceback is in its stderr",
                     "start_reason": "from checkpoint 3 of job 1, which was copied to this node",
                 },
-                points=[("lost", 7.0)],
+                points=[("lost", 7.0), ("lost", "the trial cut its journal back")],
             ),
             _trial(4, status="RUNNING", job={"node_id": "local"}, latest_value=None, intermediate_count=0),
             _trial(

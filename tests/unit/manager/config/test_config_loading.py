@@ -486,7 +486,6 @@ def test_an_experiment_name_with_control_characters_is_refused(
 def test_a_host_or_user_that_ssh_would_misread_is_refused(
     small_mapping: dict[str, Any], directory: Path, key: str, name: str
 ) -> None:
-    machine = {"host": "gpu-3"} | {key: name}
-    service = {"platform": "remote", "machineList": [machine]}
+    service = {"platform": "remote", "machineList": [{"host": "gpu-3", key: name}]}
     with pytest.raises(ConfigError, match=f"{key}: expected a name without spaces|{key}: expected text"):
         load_experiment_mapping(small_mapping | {"trainingService": service}, directory)

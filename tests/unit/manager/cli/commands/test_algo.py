@@ -61,8 +61,7 @@ def test_code_beside_the_meta_file_is_found(tmp_path: Path) -> None:
 
 def test_an_installed_class_is_found_where_it_is_installed(tmp_path: Path) -> None:
     mapping = {"algoType": "tuner", "builtinName": "x", "className": "click.core.Command"}
-    directory = Path(read_meta(mapping, tmp_path).code_directory)
-    assert (directory / "click" / "core.py").is_file()
+    assert (Path(read_meta(mapping, tmp_path).code_directory) / "click" / "core.py").is_file()
 
 
 def test_the_name_of_a_built_in_is_taken(invoke, meta: Path) -> None:

@@ -54,17 +54,6 @@ def holds(served: ServedManager) -> list[str]:
     return [node.hold for node in sorted(served.pool.nodes(), key=lambda node: node.id)]
 
 
-def test_the_list_shows_address_hold_and_reason(fleet: ServedManager, invoke) -> None:
-    fleet.set_node("gpu-1", hold="drained: new disk")
-    lines = invoke("nodes").stdout.splitlines()
-    columns = "ID KIND STATUS ADDRESS JOBS GPUS GPU-HOURS CPU-HOURS SEEN HOLD REASON"
-    assert lines[0].split() == columns.split()
-    assert "bob@gpu-1" in lines[1]
-    assert "drained: new disk" in lines[1]
-    assert "its SSH server does not answer" in lines[2]
-    assert "here" in lines[3]
-
-
 def test_a_node_is_drained_with_a_reason_and_resumed(fleet: ServedManager, invoke) -> None:
     fleet.call(reserve(fleet))
     result = invoke("nodes", "drain", "gpu-1", "--reason", "new disk", code=0)
@@ -77,8 +66,7 @@ def test_a_node_is_drained_with_a_reason_and_resumed(fleet: ServedManager, invok
 
 
 async def reserve(served: ServedManager) -> None:
-    placement = NodePlacement("gpu-1", None)
-    served.pool.restore("t.1", placement, "trial 0 of experiment e")
+    served.pool.restore("t.1", NodePlacement("gpu-1", None), "trial 0 of experiment e")
 
 
 def test_a_node_is_named_by_its_address_or_a_beginning_too(fleet: ServedManager, invoke) -> None:
@@ -248,14 +236,9 @@ def test_a_machine_that_can_run_no_trial_is_a_failure_only_where_no_other_can(
     assert verdicts() == ["note", "ok", "note"]
 
 
-def test_what_was_skipped_is_one_line_for_people_and_all_of_it_for_programs(
-    served: ServedManager, invoke, file: Path
-) -> None:
+def test_all_of_what_was_skipped_is_there_for_programs(served: ServedManager, invoke, file: Path) -> None:
     skipped = [step(name, "skipped", "not reached") for name in ("login", "python", "gpus")]
     find(served, "gpu-2", step("port", "fail", "refused"), *skipped)
-    lines = invoke("doctor", "--config", str(file)).stdout.splitlines()
-    [line] = [line for line in lines if " skipped " in line]
-    assert line.split() == ["gpu-2", "login", "…", "gpus", "skipped", "not", "reached"]
     rows = json.loads(invoke("doctor", "--config", str(file), "-o", "json").stdout)
     assert [row["name"] for row in rows if row["verdict"] == "skipped"] == ["login", "python", "gpus"]
 
