@@ -48,9 +48,7 @@ def test_the_sdk_recognizes_homes_and_experiments_by_their_files(tmp_path: Path)
     assert not client_home.is_experiment({CONFIG_FILE, ENVIRONMENT_FILE, "trial.py"})
 
 
-def test_private_folders_are_closed_to_others(tmp_path: Path) -> None:
-    home = Home(tmp_path / "home")
-    home.prepare()
+def test_private_folders_are_closed_to_others(home: Home) -> None:
     home.prepare()
     for folder in (home.path, home.run_directory, home.incoming_directory):
         assert folder.stat().st_mode & 0o777 == 0o700
