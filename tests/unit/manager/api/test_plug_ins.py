@@ -101,29 +101,25 @@ async def test_a_platform_that_nobody_brings_is_refused_with_those_that_are_know
     assert "local or remote or kubernetes or broken or cluster or missing" in answer["detail"]
 
 
-async def _ask(real: Any, what: str, platform: str) -> Any:
+async def _ask(real: Any, what: str, platform: str, status: int = 200) -> Any:
     section = {"platform": platform, "queueName": "long"}
     config = {**real.config, "trial_gpu_number": 2, "training_service": section}
-    return await real.client.post(
-        f"/api/v1/platforms/{what}", json={"config": config, "directory": str(real.directory)}
-    )
+    body = {"config": config, "directory": str(real.directory)}
+    return await real.post(f"/api/v1/platforms/{what}", json=body, status=status)
 
 
 async def test_the_provider_of_a_package_checks_and_cleans_its_platform(real: Any) -> None:
     checked, cleaned = [await _ask(real, what, "cluster") for what in ("check", "clean")]
-    found = [(step["machine"], step["verdict"], step["found"]) for step in checked.json()["items"]]
+    found = [(step["machine"], step["verdict"], step["found"]) for step in checked["items"]]
     assert found == [("long", "ok", "2 GPUs")]
-    assert [(step["verdict"], step["advice"]) for step in cleaned.json()["items"]] == [("fail", "stop it")]
+    assert [(step["verdict"], step["advice"]) for step in cleaned["items"]] == [("fail", "stop it")]
 
 
 async def test_a_platform_without_a_provider_names_those_that_have_one(real: Any) -> None:
-    answer = await _ask(real, "check", "broken")
-    assert answer.status_code == 422
-    assert "those that have: remote, kubernetes" in answer.json()["detail"]
-    assert "cluster" in answer.json()["detail"]
+    detail = (await _ask(real, "check", "broken", 422))["detail"]
+    assert "those that have: remote, kubernetes" in detail
+    assert "cluster" in detail
 
 
 async def test_a_provider_that_cannot_be_loaded_is_named(real: Any) -> None:
-    answer = await _ask(real, "check", "missing")
-    assert answer.status_code == 503
-    assert "platform missing cannot be used" in answer.json()["detail"]
+    assert "platform missing cannot be used" in (await _ask(real, "check", "missing", 503))["detail"]
