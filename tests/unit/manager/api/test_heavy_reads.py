@@ -1,5 +1,7 @@
-"""Tables and charts that are read in a process of their own: what goes wrong there is answered as ever."""
+"""Tables and charts that are read in a process of their own: what goes wrong there is answered as ever, and work for
+clients that go away ends."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -7,9 +9,12 @@ from typing import Any
 import pytest
 from fakes import heavy_reads
 from fakes.heavy_reads import endless
+from starlette.requests import Request
+from starlette.types import Message
 
 from proctor.manager.api import charts
 from proctor.manager.api.routes import curves
+from proctor.manager.api.routes.results import answer_while_connected
 from proctor.manager.store.read_process import ReadProcess, ReadProcesses
 
 pytestmark = pytest.mark.anyio
@@ -69,3 +74,56 @@ async def test_a_chart_whose_process_dies_is_unavailable_and_the_next_one_is_rea
             assert "no process can be started" in (await api.get(f"{experiment}/{path}", status=503))["detail"]
     for path in ("curves/density", "curves", "table"):
         assert (await api.client.get(f"{experiment}/{path}")).status_code == 200
+
+
+class Client:
+    """A connection that is open until it is closed."""
+
+    def __init__(self) -> None:
+        self.gone = asyncio.Event()
+        self.has_asked = False
+        self.request = Request({"type": "http", "method": "GET", "headers": []}, self.receive)
+
+    async def receive(self) -> Message:
+        if not self.has_asked:
+            self.has_asked = True
+            return {"type": "http.request", "body": b"", "more_body": False}
+        await self.gone.wait()
+        return {"type": "http.disconnect"}
+
+
+async def test_work_is_canceled_with_its_client() -> None:
+    client, work = Client(), asyncio.get_running_loop().create_future()
+    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+        answering = group.create_task(answer_while_connected(client.request, work))
+        await asyncio.sleep(0)
+        client.gone.set()
+        answer = await answering
+    assert work.cancelled()
+    assert answer.status_code == 499
+
+
+async def test_work_is_answered_to_a_client_that_waits() -> None:
+    async def work() -> bytes:
+        return b"{}"
+
+    answer = await answer_while_connected(Client().request, work())
+    assert (answer.status_code, answer.body, answer.media_type) == (200, b"{}", "application/json")
+
+
+async def test_work_that_fails_is_an_error_of_the_route() -> None:
+    async def work() -> bytes:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        await answer_while_connected(Client().request, work())
+
+
+async def test_work_ends_with_its_route() -> None:
+    work = asyncio.get_running_loop().create_future()
+    answering = asyncio.ensure_future(answer_while_connected(Client().request, work))
+    await asyncio.sleep(0)
+    answering.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await answering
+    assert work.cancelled()

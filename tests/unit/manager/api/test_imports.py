@@ -137,8 +137,8 @@ async def test_a_trial_of_an_earlier_space_is_retried(api: Any) -> None:
     changed = {"lr": {"_type": "uniform", "_value": [2, 3]}}
     await api.client.patch(f"/api/v1/experiments/{found}", json={"search_space": changed})
     trial = (await api.get(f"/api/v1/experiments/{found}/trials"))["items"][0]
-    answer = await api.client.post(f"/api/v1/trials/{trial['id']}/retry")
-    assert (answer.status_code, answer.json()["parameters"]) == (201, trial["parameters"])
+    again = await api.post(f"/api/v1/trials/{trial['id']}/retry", status=201)
+    assert (again["source"], again["parameters"]) == ("retry", trial["parameters"])
 
 
 async def test_batch_takes_its_options_only(api: Any) -> None:

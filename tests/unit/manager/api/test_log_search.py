@@ -1,4 +1,4 @@
-"""Searching the output of trials: what was found, how far, and what hostile files do."""
+"""The output of trials: parts of it by byte offset, what a search finds, how far it is, and what hostile files do."""
 
 import os
 from pathlib import Path
@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from proctor.manager.api.text import read_part
 from proctor.manager.engine import log_search
 
 pytestmark = pytest.mark.anyio
@@ -133,3 +134,16 @@ async def test_what_cannot_be_searched_is_refused(api: Any, query: str) -> None:
     created = await api.create()
     answer = await api.client.get(f"{created.path}/logs/search?{query}")
     assert answer.status_code in (400, 422), answer.text
+
+
+def test_what_follows_the_end_of_a_log_is_empty(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"12345")
+    assert read_part(tmp_path / "log", 2, 2) == (b"34", 2)
+    assert read_part(tmp_path / "log", -2, 9) == (b"45", 3)
+    assert read_part(tmp_path / "log", 9, 9) == (b"", 9)
+
+
+def test_a_reader_of_a_log_that_was_cut_goes_on_at_its_beginning(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"12345")
+    assert read_part(tmp_path / "log", 9, 9, is_cut=True) == (b"12345", 0)
+    assert read_part(tmp_path / "log", 5, 9, is_cut=True) == (b"", 5)

@@ -2,9 +2,7 @@
 
 import io
 import os
-import pty
 import re
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -137,21 +135,11 @@ def test_a_field_of_an_experiment_is_shown_once() -> None:
 
 def run_on_a_terminal(home: Path, *arguments: str, environment: Mapping[str, str], command: Sequence[str] = ()) -> str:
     """What a command that ends by itself writes to a terminal of 80 columns."""
-    ours, theirs = pty.openpty()
     command = command or [sys.executable, "-m", "proctor.manager.cli.main", "--home", str(home), *arguments]
     kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS")}
-    with open(ours, "rb", buffering=0) as terminal:
-        try:
-            subprocess.run(command, stdin=theirs, stdout=theirs, env={**kept, **environment}, check=True, timeout=60)
-        finally:
-            os.close(theirs)
-        text = b""
-        try:
-            while part := terminal.read(65536):
-                text += part
-        except OSError:  # how Linux says that the other end is closed
-            pass
-    return text.decode()
+    with on_terminal(["sh", "-c", 'exec "$@" >/dev/tty', "sh", *command], {**kept, **environment}) as terminal:
+        assert terminal.until_ended()[0] == 0, terminal.shown
+    return terminal.shown
 
 
 def test_q_leaves_top_and_the_terminal_as_it_was(served: ServedManager, home: Path) -> None:

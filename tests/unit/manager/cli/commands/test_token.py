@@ -38,9 +38,3 @@ def test_a_token_is_revoked_after_a_question(served: ServedManager, invoke: Invo
     assert invoke("token", "revoke", "alice", "-y").exit_code == 0
     assert served.tokens.find(token) is None
     assert "no token 'alice'" in invoke("token", "revoke", "alice", "-y", code=3).stderr
-
-
-def test_a_name_that_is_taken_is_refused(served: ServedManager, invoke: Invoke) -> None:
-    invoke("token", "add", "alice")
-    assert "there is a token 'alice' already" in invoke("token", "add", "alice", code=5).stderr
-    assert invoke("token", "ls", "-o", "json").stdout.count('"name"') == 1
