@@ -43,8 +43,7 @@ def render(overlay: str) -> Rendered:
 
 
 def render_folder(folder: Path) -> Rendered:
-    words = [find_kubectl(), "kustomize", str(folder)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    done = subprocess.run([find_kubectl(), "kustomize", str(folder)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found = list(YAML(typ="safe").load_all(io.StringIO(done.stdout)))
     objects = {each["kind"]: each for each in found}
@@ -109,8 +108,7 @@ def test_there_is_one_manager_at_a_time_on_one_claim(
     named = next(each["persistentVolumeClaim"]["claimName"] for each in pod["volumes"] if each["name"] == volume)
     assert named == claim["metadata"]["name"]
     mounted = next(each["mountPath"] for each in container["volumeMounts"] if each["name"] == volume)
-    dockerfile = (ROOT / "deploy/docker/manager.Dockerfile").read_text(encoding="utf-8")
-    assert f"PROCTOR_HOME={mounted} " in dockerfile
+    assert f"PROCTOR_HOME={mounted} " in (ROOT / "deploy/docker/manager.Dockerfile").read_text(encoding="utf-8")
 
 
 def test_the_pod_may_do_little_and_writes_to_its_volumes_alone(pod: dict[str, Any], container: dict[str, Any]) -> None:

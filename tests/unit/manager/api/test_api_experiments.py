@@ -192,8 +192,7 @@ async def test_an_export_holds_every_trial_that_has_ended_and_an_import_skips_th
 
 async def test_an_import_without_any_value_tells_the_tuner_nothing(api: Any) -> None:
     created = await api.create()
-    path = f"{created.path}/import"
-    answer = await api.post(path, json=[{"parameter": {"x": 0.5}, "value": None}])
+    answer = await api.post(f"{created.path}/import", json=[{"parameter": {"x": 0.5}, "value": None}])
     assert answer == {"imported": 0, "skipped": 1, "outside": 0}
     log = await api.manager.control.read(lambda c: dispatcher_inputs.after(c, created["id"], 0, 100))
     assert "ImportData" not in [row.kind for row in log]
@@ -256,8 +255,7 @@ async def test_the_checkpoints_of_a_trial_are_listed_page_by_page(api: Any) -> N
         ("output/checkpoints/1", 1, 1, False),
         ("output/checkpoints/2", 2, 1, True),
     ]
-    sizes = [(row["size_bytes"], row["manifest"]) for row in first["items"]]
-    assert sizes == [(None, None), (4096, "0f" * 32)]
+    assert [(row["size_bytes"], row["manifest"]) for row in first["items"]] == [(None, None), (4096, "0f" * 32)]
     last = await api.get(f"{path}?limit=2&cursor={first['next_cursor']}")
     assert ([row["step"] for row in last["items"]], last["next_cursor"]) == ([3], None)
 
@@ -323,8 +321,7 @@ async def test_what_a_configuration_asks_in_vain_is_shown_as_a_notice(api: Any) 
 
 async def test_a_registered_algorithm_is_known_by_its_name(api: Any, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("class Mine: ...\n")
-    mine = RegisteredAlgorithm("Mine", "tuner", "mine.Mine", str(tmp_path))
-    register(api.context.home.path, mine)
+    register(api.context.home.path, RegisteredAlgorithm("Mine", "tuner", "mine.Mine", str(tmp_path)))
     body = {"config": {**api.config, "tuner": {"name": "mine"}}, "directory": str(tmp_path), "dry_run": True}
     answer = await api.post("/api/v1/experiments", json=body, status=200)
     assert answer["config"]["tuner"]["class_name"] == "mine.Mine"

@@ -70,8 +70,7 @@ async def test_a_key_of_what_was_reported_is_a_curve(api: Any) -> None:
     loss = unpack((await api.client.get(f"{path}/curves?ids=0&key=loss")).content)[0]
     assert loss[0] == (0, 0.5)
     assert all(math.isnan(value) for _, value in loss[1:])
-    nested = unpack((await api.client.get(f"{path}/curves?ids=0&key=top.5")).content)[0]
-    assert nested[0] == (0, 2.0)
+    assert unpack((await api.client.get(f"{path}/curves?ids=0&key=top.5")).content)[0][0] == (0, 2.0)
     assert [value for _, value in unpack((await api.client.get(f"{path}/curves?ids=0")).content)[0]] == [1, 2, 3]
 
 

@@ -71,9 +71,7 @@ async def test_the_read_only_token_may_only_read_and_the_full_token_may_end_the_
 
 async def test_an_unknown_host_name_is_refused_with_the_flag_that_allows_it_and_the_loopback_is_known(api: Any) -> None:
     for host in ("evil.example", "evil.example:8080", "10.0.0.5", "127.0.0.1.evil.example", ""):
-        answer = await api.client.get("/api/v1/health", headers={"Host": host})
-        assert answer.status_code == 403, host
-        assert "--allowed-host" in answer.json()["detail"]
+        assert "--allowed-host" in (await api.get("/api/v1/health", headers={"Host": host}, status=403))["detail"]
     for host in ("localhost", "LOCALHOST:1", "127.0.0.1:9", "127.8.8.8", "[::1]:80", "a.localhost"):
         assert (await api.client.get("/api/v1/health", headers={"Host": host})).status_code == 200, host
 

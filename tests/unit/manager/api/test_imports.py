@@ -99,8 +99,7 @@ async def test_rows_are_judged_by_the_space_of_now(api: Any) -> None:
 
 
 async def test_many_bad_rows_are_counted_and_some_listed(api: Any) -> None:
-    found = await experiment(api)
-    answer = await import_(api, found, [{"parameter": {}, "value": 1}] * 100)
+    answer = await import_(api, await experiment(api), [{"parameter": {}, "value": 1}] * 100)
     assert len(answer["problems"]) == 20
     assert answer["detail"].startswith("100 of 100 rows cannot be imported")
     assert answer["detail"].endswith("; and 80 more")

@@ -79,8 +79,7 @@ async def test_a_command_reaches_the_keeper_that_waits(client: Any, hub: Any) ->
 async def test_an_empty_report_is_a_heartbeat(client: Any) -> None:
     session = await register(client)
     for ending in (b"", b"\n"):
-        body = json.dumps(to_json(ReportHeader(session))).encode() + ending
-        answer = await client.post("report", content=body)
+        answer = await client.post("report", content=json.dumps(to_json(ReportHeader(session))).encode() + ending)
         assert answer.json() == {"acknowledged": [], "ended": [], "fenced": [], "pause_seconds": 0.0}
 
 
@@ -88,8 +87,7 @@ async def test_an_empty_report_is_a_heartbeat(client: Any) -> None:
 @pytest.mark.parametrize("bearer", ["", "Bearer", "Bearer wrong", f"Basic {SECRET}"])
 async def test_a_keeper_without_the_secret_is_refused(client: Any, bearer: str) -> None:
     for route in ("register", "commands", "report", "answer"):
-        answer = await client.post(route, content=b"{}", headers={"Authorization": bearer})
-        assert answer.status_code == 401
+        assert (await client.post(route, content=b"{}", headers={"Authorization": bearer})).status_code == 401
 
 
 @pytest.mark.anyio
@@ -97,8 +95,7 @@ async def test_an_answer_about_files_reaches_who_asked(client: Any, hub: Any) ->
     session = await register(client)
     async with asyncio.TaskGroup() as group:
         reading = group.create_task(hub.read_file("one", "folder", "file", 0, 10), name="read a file")
-        answer = await client.post("commands", json=to_json(CommandPoll(session, 0)))
-        (command,) = answer.json()["commands"]
+        (command,) = (await client.post("commands", json=to_json(CommandPoll(session, 0)))).json()["commands"]
         assert command["type"] == "ReadFile"
         body = json.dumps(to_json(FileAnswer(session, command["order"]["request"]))).encode()
         answer = await client.post("answer", content=body + b"\n\x00two\nlines")

@@ -49,8 +49,7 @@ async def test_an_experiment_without_a_success_says_the_most_frequent_reason(api
 
 
 async def test_an_experiment_with_one_success_says_nothing_of_failures(api: Any) -> None:
-    identifier = await end_as(api, [(FAILED, "exit code 1"), (TrialStatus.SUCCEEDED, "")])
-    assert await failure(api, identifier) == ""
+    assert await failure(api, await end_as(api, [(FAILED, "exit code 1"), (TrialStatus.SUCCEEDED, "")])) == ""
 
 
 async def test_trials_that_were_stopped_early_are_no_failure_while_others_may_come(api: Any) -> None:
@@ -61,8 +60,7 @@ async def test_trials_that_were_stopped_early_are_no_failure_while_others_may_co
 
 
 async def test_the_first_failure_is_told_while_the_experiment_goes_on(api: Any) -> None:
-    identifier = await end_as(api, [(FAILED, "exit code 127: command not found")], status="RUNNING")
-    said = await failure(api, identifier)
+    said = await failure(api, await end_as(api, [(FAILED, "exit code 127: command not found")], status="RUNNING"))
     assert said == "the only finished trial failed: exit code 127: command not found"
 
 

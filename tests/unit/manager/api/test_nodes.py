@@ -57,8 +57,7 @@ async def test_a_gpu_shows_who_holds_it(api: Any) -> None:
     [node] = (await api.get("/api/v1/nodes"))["items"]
     held = [device["held_by"] for device in node["facts"]["devices"]]
     assert held == [["trial 17 of experiment Ab3dE5f7"], ["another process (pid 4242, 300 MiB)"]]
-    foreign = [[each["pid"] for each in device["foreign"]] for device in node["facts"]["devices"]]
-    assert foreign == [[], [4242]]
+    assert [[each["pid"] for each in device["foreign"]] for device in node["facts"]["devices"]] == [[], [4242]]
 
 
 async def test_an_unknown_node_is_not_found_whatever_is_asked_of_it(api: Any) -> None:

@@ -313,8 +313,7 @@ async def test_the_file_has_the_rows_of_the_filter_and_a_name(api: Any) -> None:
     assert answer.headers["content-disposition"] == f'attachment; filename="{ran.id}.csv"'
     assert answer.text.splitlines() == ["no,status", "2,SUCCEEDED", "1,SUCCEEDED"]
     plain = await api.get(path)
-    saved = await api.client.get(f"{path}&format=json", headers={"Accept": "application/vnd.proctor.columns"})
-    assert saved.json() == plain
+    assert await api.get(f"{path}&format=json", headers={"Accept": "application/vnd.proctor.columns"}) == plain
     assert (await api.client.get(f"{path}&format=xlsx")).status_code == 422
 
 
@@ -323,8 +322,7 @@ async def test_without_pyarrow_the_answer_names_it_and_the_session_does_not_offe
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     created = await api.create()
-    answer = await api.get(f"{created.path}/table?format=parquet", status=501)
-    assert "pip install pyarrow" in answer["detail"]
+    assert "pip install pyarrow" in (await api.get(f"{created.path}/table?format=parquet", status=501))["detail"]
     assert (await api.get("/api/v1/session"))["export_formats"] == ["json", "csv"]
 
 

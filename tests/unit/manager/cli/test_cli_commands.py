@@ -161,8 +161,7 @@ def test_a_trial_is_cloned_with_other_parameters_and_retried_from_its_checkpoint
     served.create(maxTrialNumber=1, searchSpace={"lr": {"_type": "uniform", "_value": [0, 1]}, **space})
     served.until(lambda: served.experiment().status in ("DONE", "NO_MORE_TRIAL"))
     [first] = ids(served)
-    words = ("--set", "lr=0.01", "--set", "kind=adam", "--set", "net=[4, 5]")
-    result = invoke("trial", "clone", first, *words)
+    result = invoke("trial", "clone", first, "--set", "lr=0.01", "--set", "kind=adam", "--set", "net=[4, 5]")
     assert "continues from the newest checkpoint of trial 0." in result.stderr
     assert served.trial(result.stdout.strip()).parameters == {"lr": 0.01, "kind": "adam", "net": [4, 5]}
     again = invoke("trial", "retry", first, "--from-checkpoint")

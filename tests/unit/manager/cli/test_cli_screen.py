@@ -62,8 +62,7 @@ def test_ids_statuses_and_numbers_are_whole_on_every_terminal(width: int) -> Non
     assert "TUNER_NO_MORE_TRIAL" in shown[1]
     assert "118/200" in shown[1]
     assert "best 0.0001235 min, trial 3" in "".join(shown)
-    running = next(line for line in shown if "tRiAl123" in line)
-    assert running.split()[:3] == ["17", "tRiAl123", "0.1235"]
+    assert next(line for line in shown if "tRiAl123" in line).split()[:3] == ["17", "tRiAl123", "0.1235"]
 
 
 def test_the_foreground_shows_the_time_that_it_runs_pauses_left_out() -> None:

@@ -196,8 +196,7 @@ def test_a_role_with_several_pods_is_refused(
 
 
 def test_several_roles_are_refused_by_name_and_place(problems: Problems) -> None:
-    found = problems(f"{KUBEFLOW}  ps: {{command: python ps.py, dockerImage: digits}}\n")
-    [problem] = found.values()
+    [problem] = problems(f"{KUBEFLOW}  ps: {{command: python ps.py, dockerImage: digits}}\n").values()
     assert (problem.key, problem.line) == ("trainingService.ps", 19)
     assert problem.found == "trainingService.worker and trainingService.ps"
 

@@ -200,8 +200,7 @@ def find(served: ServedManager, host: str, *steps: dict[str, Any]) -> None:
 
 
 def test_doctor_prints_every_hop_of_every_machine_in_one_table(served: ServedManager, invoke, file: Path) -> None:
-    refused = step("login", "fail", "login as bob was refused", "give a password")
-    find(served, "gpu-2", step("port"), refused)
+    find(served, "gpu-2", step("port"), step("login", "fail", "login as bob was refused", "give a password"))
     result = invoke("doctor", "--config", str(file), code=1)
     lines = result.stdout.splitlines()
     assert lines[0].split() == ["MACHINE", "CHECK", "FOUND", "ADVICE"]
