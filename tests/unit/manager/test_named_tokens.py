@@ -64,6 +64,8 @@ async def test_the_file_belongs_to_its_owner_alone_and_holds_nothing_that_opens_
     token = await add(tokens, "alice")
     assert file.stat().st_mode & 0o777 == 0o600
     text = file.read_text()
+    content = json.loads(text)
+    assert (content["version"], [entry["access"] for entry in content["tokens"]]) == (1, ["full"])
     assert token not in text
     assert token.removeprefix("proctor-") not in text
     assert cookie_of(token) not in text
@@ -165,10 +167,3 @@ def test_a_damaged_file_is_named_and_not_overwritten(file: Path, clock: Hours, t
     with pytest.raises(OSError, match="should hold the named tokens"):
         NamedTokens.read(file, clock)
     assert file.read_text() == text
-
-
-async def test_the_file_is_json_with_a_version(tokens: NamedTokens, file: Path) -> None:
-    await add(tokens, "alice", Access.READ)
-    content = json.loads(file.read_text())
-    assert content["version"] == 1
-    assert [entry["access"] for entry in content["tokens"]] == ["read-only"]

@@ -642,6 +642,9 @@ def directions(read_only: ServedManager) -> ServedManager:
 @pytest.mark.parametrize(
     ("direction", "words", "expected"),
     [
+        ("maximize", "", "running lost a b c failed"),
+        ("maximize", "--sort sequence_id --tail 2", "c failed"),
+        ("maximize", "--sort -sequence_id --head 1", "failed"),
         ("maximize", "--sort best", "failed c b a running lost"),
         ("minimize", "--sort best", "a b c failed running lost"),
         ("minimize", "--sort best --head 2", "a b"),
@@ -754,20 +757,16 @@ def test_statuses_are_written_in_any_case(running: ServedManager, invoke) -> Non
     assert [row["id"] for row in found] == ["f"]
 
 
-def test_a_check_names_the_direction_taken_and_refuses_two(invoke, tmp_path: Path) -> None:
+def test_a_check_names_the_direction_taken(invoke, tmp_path: Path) -> None:
     file = tmp_path / "e.yml"
     text = "searchSpace: {x: {_type: uniform, _value: [0, 1]}}\ntrialCommand: 'true'\ntrialConcurrency: 1\n"
     file.write_text(text + "trainingService: {platform: local}\ntuner: {name: TPE}\n")
     result = invoke("config", "check", str(file))
     assert (result.exit_code, "assuming minimize, as by TPE in NNI" in result.stderr) == (0, True)
     assert "TPE, minimize, local" in result.stderr
-    file.write_text(file.read_text() + "assessor: {name: Medianstop}\nobjective: {direction: maximize}\n")
-    result = invoke("config", "check", str(file))
-    assert (result.exit_code, "Notice" in result.stderr, "maximize, local" in result.stderr) == (0, False, True)
-    file.write_text(file.read_text().replace("{name: TPE}", "{name: TPE, classArgs: {optimize_mode: minimize}}"))
-    result = invoke("config", "check", str(file), code=2)
-    assert f"{file}:5:47: tuner.classArgs.optimize_mode: expected maximize, as objective.direction" in result.stderr
-    assert "(line 7, column 24)" in result.stderr
+    file.write_text(file.read_text() + "objective: {direction: maximize}\n")
+    said = invoke("config", "check", str(file), code=0).stderr
+    assert ("Notice" in said, "maximize, local" in said) == (False, True)
 
 
 REMOTE = {

@@ -79,19 +79,20 @@ def test_stop_with_a_star_stops_all_that_begin_so_and_all_stops_all(served: Serv
     assert statuses()["c"] == "STOPPED"
 
 
-def test_an_exact_name_wins_over_the_beginning_of_another_id(served: ServedManager, invoke, statuses) -> None:
-    served.add_experiment("k3J9", name="digits")
-    served.add_experiment("digits-2")
-    assert "digits-2" in invoke("experiment", "show", "digits*").stdout  # a star means beginnings only
-    assert invoke("experiment", "delete", "digits", "-y").exit_code == 0
-    assert list(statuses()) == ["digits-2"]
-
-
-def test_an_exact_id_wins_over_the_name_of_another_experiment(served: ServedManager, invoke, statuses) -> None:
-    served.add_experiment("digits")
-    served.add_experiment("k3J9", name="digits")
-    assert invoke("experiment", "delete", "digits", "-y").exit_code == 0
-    assert list(statuses()) == ["k3J9"]
+@pytest.mark.parametrize(
+    ("names", "left"),
+    [({"k3J9": "digits", "digits-2": "other"}, "digits-2"), ({"digits": "other", "k3J9": "digits"}, "k3J9")],
+    ids=["a name over the beginning of an id", "an id over a name"],
+)
+def test_what_is_exact_wins(served: ServedManager, invoke, statuses, names: dict[str, str], left: str) -> None:
+    for identifier, name in names.items():
+        served.add_experiment(identifier, name=name)
+    assert invoke("experiment", "show", "digits*").stdout.split()[:2] == [
+        "id",
+        "digits-2" if "digits-2" in names else "digits",
+    ]
+    invoke("experiment", "delete", "digits", "-y", code=0)
+    assert list(statuses()) == [left]
 
 
 def test_a_name_that_several_experiments_have_is_ambiguous_whatever_ids_begin_so(served: ServedManager, invoke) -> None:

@@ -85,23 +85,6 @@ def test_a_table_into_a_file_is_plain_and_not_cut(served: ServedManager, invoke)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "numbers"),
-    [
-        ((), "0123456"),
-        (("--head", "2"), "65"),
-        (("--tail", "2"), "10"),
-        (("--sort", "sequence_id", "--tail", "2"), "56"),
-        (("--sort", "-sequence_id", "--head", "1"), "6"),
-        (("--sort", "value"), "0123456"),
-        (("--status", "failed"), ""),
-    ],
-)
-def test_trials_are_listed_in_the_order_asked_for(seven: ServedManager, read, arguments, numbers: str) -> None:
-    rows = json.loads(read("trial", "ls", "seven", *arguments, "-o", "json").stdout)
-    assert [row["id"] for row in rows] == [f"trial{number}" for number in numbers]
-
-
-@pytest.mark.parametrize(
     ("seconds", "text"),
     [(None, "-"), (0.04, "0.0s"), (9.94, "9.9s"), (59.9, "59s"), (61, "1m 01s"), (7500, "2h 05m"), (90000, "1d 01h")],
 )

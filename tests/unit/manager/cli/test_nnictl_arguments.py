@@ -379,11 +379,3 @@ def test_how_a_script_finds_nni_is_among_the_first_lines(request: pytest.Fixture
     program = "import proctor.sdk.compat as c; print(c.__path__[0])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert (Path(done.stdout.strip()) / "nni" / "experiment" / "__init__.py").is_file()
-
-
-def test_help_of_an_answered_verb_starts_fast() -> None:
-    code = (
-        "import sys\nfrom proctor.manager.cli.main import cli\ntry: cli.main(['hello'])\nexcept SystemExit: pass\n"
-        "print([name for name in ('httpx', 'rich', 'pydantic') if name in sys.modules])"
-    )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"

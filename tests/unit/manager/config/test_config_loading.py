@@ -44,6 +44,7 @@ VALUES = st.recursive(
 )
 Load = Callable[[str], LoadedExperiment]
 Problems = Callable[[str], dict[str, ConfigProblem]]
+Refused = Callable[[dict[str, Any]], tuple[ConfigProblem, ...]]
 
 
 def test_the_smallest_configuration_has_the_documented_defaults(load: Load, small: str, directory: Path) -> None:
@@ -126,11 +127,9 @@ def test_python_values_that_yaml_cannot_say_are_refused(directory: Path) -> None
         load_experiment_mapping({1: 2}, directory)  # type: ignore[dict-item]
 
 
-def test_a_problem_of_python_values_has_a_key_and_no_position(small_mapping: dict[str, Any], directory: Path) -> None:
-    small_mapping["trialConcurrency"] = 0
-    with pytest.raises(ConfigError) as caught:
-        load_experiment_mapping(small_mapping, directory)
-    assert str(caught.value) == "trialConcurrency: expected at least 1, found the number 0"
+def test_a_problem_of_python_values_has_a_key_and_no_position(small_mapping: dict[str, Any], refused: Refused) -> None:
+    [problem] = refused({**small_mapping, "trialConcurrency": 0})
+    assert str(problem) == "trialConcurrency: expected at least 1, found the number 0"
 
 
 def test_all_problems_are_told_at_once_in_the_order_of_the_text(load: Load, directory: Path) -> None:
@@ -480,12 +479,10 @@ def test_values_that_nothing_could_hold_are_problems_with_a_place(
     assert problems(small + line)[key].line == small.count("\n") + 1
 
 
-def test_of_many_unknown_keys_the_first_ones_are_reported(small_mapping: dict[str, Any], directory: Path) -> None:
-    unknown = {f"unknown{number}": 1 for number in range(100_000)}
-    with pytest.raises(ConfigError) as caught:
-        load_experiment_mapping(small_mapping | unknown, directory)
-    assert len(caught.value.problems) == 51
-    assert "more than 50 unknown keys" in str(caught.value.problems[-1])
+def test_of_many_unknown_keys_the_first_ones_are_reported(small_mapping: dict[str, Any], refused: Refused) -> None:
+    problems = refused(small_mapping | {f"unknown{number}": 1 for number in range(100_000)})
+    assert len(problems) == 51
+    assert "more than 50 unknown keys" in str(problems[-1])
 
 
 def test_a_configuration_of_very_many_values_is_refused(small_mapping: dict[str, Any], directory: Path) -> None:
