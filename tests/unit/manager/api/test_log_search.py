@@ -14,17 +14,15 @@ pytestmark = pytest.mark.anyio
 
 async def with_logs(api: Any, *logs: dict[str, bytes]) -> tuple[str, list[Path]]:
     """An experiment whose trials have these files; returns its id and the directories of the jobs."""
-    created = await api.create(max_trial_number=len(logs))
-    experiment = await api.ended(created["id"])
-    trials = (await api.get(f"{created.path}/trials"))["items"]
+    ran = await api.ran(max_trial_number=len(logs))
     folders = []
-    for trial, files in zip(trials, logs, strict=True):
-        folder = Path(experiment["directory"], "trials", f"{trial['sequence_id']}-{trial['id']}", "jobs", "1")
+    for trial, files in zip(ran.trials, logs, strict=True):
+        folder = Path(trial["directory"], "jobs", "1")
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
             (folder / name).write_bytes(content)
         folders.append(folder)
-    return str(created["id"]), folders
+    return ran.id, folders
 
 
 async def search(api: Any, experiment_id: str, **query: Any) -> dict[str, Any]:
