@@ -107,6 +107,12 @@ class Api:
                 return dict(body)
             await bell.wait()
 
+    async def bearer(self, name: str, access: str = "full") -> dict[str, str]:
+        """The headers of a request with a new token of this name."""
+        answer = await self.client.post("/api/v1/tokens", json={"name": name, "access": access})
+        assert (answer.status_code, answer.headers["cache-control"]) == (201, "no-store"), answer.text
+        return {"Authorization": f"Bearer {answer.json()['token']}"}
+
     async def pages(self, path: str) -> list[Any]:
         """All items of a list, read page by page. The path has a query."""
         page = await self.get(path, status=200)

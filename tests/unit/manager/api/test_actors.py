@@ -13,11 +13,6 @@ from proctor.training_services.providers import UncollectedFiles
 pytestmark = pytest.mark.anyio
 
 
-async def as_alice(api: Any, *, agent: str = "") -> dict[str, str]:
-    token = (await api.post("/api/v1/tokens", json={"name": "alice"}))["token"]
-    return {"Authorization": f"Bearer {token}", "User-Agent": agent}
-
-
 async def found(api: Any, kind: str) -> list[EventRow]:
     rows = await api.manager.control.read(lambda c: events.after(c, 0, limit=1000))
     return [row for row in rows if row.kind == kind]
@@ -32,7 +27,7 @@ def test_an_actor_is_read_back_from_its_text() -> None:
 
 
 async def test_what_a_person_does_has_the_persons_name_to_its_end(api: Any) -> None:
-    alice = await as_alice(api, agent="proctor-cli")
+    alice = {**await api.bearer("alice"), "User-Agent": "proctor-cli"}
     body = {"config": {**api.config, "max_trial_number": 100}, "directory": str(api.directory)}
     made = (await api.anonymous.post("/api/v1/experiments", json=body, headers=alice)).json()
     path = f"/api/v1/experiments/{made['id']}"
@@ -57,7 +52,7 @@ async def test_what_a_person_does_has_the_persons_name_to_its_end(api: Any) -> N
 
 
 async def test_what_is_requested_of_a_machine_is_an_event_with_the_persons_name(api: Any) -> None:
-    alice = await as_alice(api, agent="proctor-cli")
+    alice = {**await api.bearer("alice"), "User-Agent": "proctor-cli"}
     experiment_id = (await api.ran()).id
     api.provider.add("gpu-3", "bob@gpu-3:2222")
     assert (await api.anonymous.post("/api/v1/nodes/gpu-3/collect", headers=alice)).text == ""

@@ -69,8 +69,7 @@ async def test_there_are_at_most_a_hundred_of_an_experiment(api: Any) -> None:
 
 async def test_saving_and_deleting_are_events_of_who_did_it(api: Any) -> None:
     created = (await api.create())["id"]
-    token = (await api.post("/api/v1/tokens", json={"name": "alice"}))["token"]
-    alice = {"Authorization": f"Bearer {token}"}
+    alice = await api.bearer("alice")
     saved = await api.anonymous.put(path_of(created, "a"), json=BODY, headers=alice)
     assert saved.json()["saved_by"] == "alice"
     await api.client.delete(path_of(created, "a"))

@@ -168,11 +168,31 @@ def test_it_waits_for_machines_and_says_which_cannot_be_used(
     assert "2 of 3 machines cannot be used now:\n  node a is failed: it is off\n  node b is" in result.stderr
 
 
-def test_no_machine_at_all_is_an_error_that_says_what_goes_on(invoke, file: Path, machines) -> None:
-    machines(Outlook(total=1, unusable=unusable("a")))
-    result = invoke("create", "--config", str(file), "--id", "mine")
-    assert (result.exit_code, result.stdout) == (100, "mine\n")
-    assert "No trial can run until one of them is usable. To give up: proctor stop mine" in result.stderr
+NEVER = "needs 1 GPU, node local has no GPU"
+
+
+@pytest.mark.parametrize(
+    ("known", "sentence"),
+    [
+        (
+            Outlook(total=1, unusable=unusable("a")),
+            "No trial can run until one of them is usable. To give up: proctor stop mine",
+        ),
+        (
+            Outlook(total=1, unusable=unusable("local"), never=NEVER),
+            f"No trial of experiment mine can ever run: {NEVER}",
+        ),
+    ],
+    ids=["now", "ever"],
+)
+def test_where_no_trial_can_run_it_is_an_error_that_says_what_goes_on(
+    invoke, file: Path, machines, known: Outlook, sentence: str
+) -> None:
+    machines(known)
+    result = invoke("create", "--config", str(file), "--id", "mine", code=100)
+    assert result.stdout == "mine\n"
+    assert sentence in result.stderr
+    assert "has started" not in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -192,15 +212,6 @@ def test_it_is_said_to_have_started_once_a_machine_can_run_trials(
     result = invoke("create", "--config", str(file), "--id", "mine")
     assert "Created experiment mine (" in result.stderr
     assert ("has started" in result.stderr) == has_started
-
-
-def test_what_can_never_run_is_an_error(invoke, file: Path, machines) -> None:
-    never = "needs 1 GPU, node local has no GPU"
-    machines(Outlook(total=1, unusable=unusable("local"), never=never))
-    result = invoke("create", "--config", str(file), "--id", "mine")
-    assert (result.exit_code, result.stdout) == (100, "mine\n")
-    assert f"No trial of experiment mine can ever run: {never}" in result.stderr
-    assert "has started" not in result.stderr
 
 
 def test_an_experiment_that_fails_meanwhile_is_an_error(served: ServedManager, invoke, file: Path, machines) -> None:
@@ -343,24 +354,27 @@ def test_secrets_come_from_the_environment_and_from_the_terminal(
         assert "hunter2" not in text
 
 
-def test_a_variable_that_is_not_set_is_named_before_anything_is_started(
-    invoke, remote_file: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({}, ["password of bob@gpu-1 is expected in the environment variable GPU_PASSWORD, which is not set"]),
+        ({"GPU_PASSWORD": "swordfish"}, ["password of bob@gpu-2", "passwordEnv"]),
+    ],
+    ids=["a variable that is not set", "nobody who can be asked"],
+)
+def test_a_secret_that_cannot_be_had_is_named_before_anything_is_started(
+    invoke,
+    remote_file: Path,
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    environment: dict[str, str],
+    words: list[str],
 ) -> None:
     monkeypatch.delenv("GPU_PASSWORD", raising=False)
-    result = invoke("create", "--config", str(remote_file), code=2)
-    assert (
-        "password of bob@gpu-1 is expected in the environment variable GPU_PASSWORD, which is not set" in result.stderr
-    )
-    assert not home.exists()
-
-
-def test_where_nobody_can_be_asked_the_key_that_helps_is_named(
-    invoke, remote_file: Path, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GPU_PASSWORD", "swordfish")
-    result = invoke("create", "--config", str(remote_file), code=2)
-    assert "password of bob@gpu-2" in result.stderr
-    assert "passwordEnv" in result.stderr
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    said = invoke("create", "--config", str(remote_file), code=2).stderr
+    assert [each for each in words if each not in said] == []
     assert not home.exists()
 
 
