@@ -70,7 +70,7 @@ AWAY = Candidate(NodeCapacity("local", (gpu(0),), ready=False, reason="node loca
 DECISIONS = {
     "without gpuNumber GPUs are not managed": (None, [local(gpu(0))], Placed(NodePlacement("local", None))),
     "with 0 no GPU is seen": (0, [local()], Placed(NodePlacement("local", ()))),
-    "the share is what the keeper is told": (
+    "the share is what the keeper receives": (
         1,
         [local(gpu(0))],
         Placed(NodePlacement("local", (GpuSlot("GPU-0", 0),))),
@@ -80,7 +80,7 @@ DECISIONS = {
         [local(gpu(0), gpu(1), rules=GpuRules(gpu_indices=(1,)))],
         Placed(NodePlacement("local", (GpuSlot("GPU-1", 0),))),
     ),
-    "a trial that waits is told who holds its GPUs": (
+    "a trial that waits says who holds its GPUs": (
         2,
         [local(gpu(0, held_by(17)), gpu(1))],
         Waiting("needs 2 GPUs, node local has 1 free (GPU 0 held by trial 17 of experiment Ab3dE5f7)"),

@@ -360,7 +360,7 @@ def test_secrets_come_from_the_environment_and_from_the_terminal(
         ({}, ["password of bob@gpu-1 is expected in the environment variable GPU_PASSWORD, which is not set"]),
         ({"GPU_PASSWORD": "swordfish"}, ["password of bob@gpu-2", "passwordEnv"]),
     ],
-    ids=["a variable that is not set", "nobody who can be asked"],
+    ids=["a variable that is not set", "no terminal to ask on"],
 )
 def test_a_secret_that_cannot_be_had_is_named_before_anything_is_started(
     invoke,
