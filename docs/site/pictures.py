@@ -13,7 +13,7 @@ import tempfile
 from io import StringIO
 from pathlib import Path
 
-from fakes.rest import FakeRest
+from fakes.served_manager import NOW, ServedManager
 from rich.console import CONSOLE_SVG_FORMAT, Console
 from rich.text import Text
 
@@ -31,36 +31,34 @@ TRIALS = (
 )
 
 
-def fill(rest: FakeRest) -> None:
-    """Two experiments, and the trials of one."""
-    counts = {"RUNNING": 2, "WAITING": 1, "SUCCEEDED": 8, "EARLY_STOPPED": 3}
-    best = {"trial_id": "trial4", "sequence_id": 4, "value": 0.98611, "parameters": {}}
-    other = {"trial_id": "trial21", "sequence_id": 21, "value": 0.2147, "parameters": {}}
-    rest.add_experiment(
+def fill(served: ServedManager) -> None:
+    """Two experiments, with the trials that the table shows of one."""
+    served.add_experiment(
         "k3Vn8QxZ",
+        config={"objective": {"direction": "minimize"}},
+        trials=[{"id": f"resnet{number}", "final_value": 0.2147 + number / 100} for number in range(30)],
         name="resnet sweep",
         status="DONE",
         reason="maxTrialNumber 30 is reached",
-        trial_counts={"SUCCEEDED": 30},
         max_trial_number=30,
-        objective={"metric": "default", "direction": "minimize"},
-        best=other,
     )
-    rest.add_experiment("Ab3dE5f7", name="digits", max_trial_number=24, trial_counts=counts, best=best)
-    for number, status, value, reports, seconds, parameters, reason in TRIALS:
-        started = "2026-03-02T09:30:00Z" if seconds else None
-        rest.add_trial(
-            "Ab3dE5f7",
-            f"{number:02d}kQ7xZ",
-            sequence_id=number,
-            status=status,
-            final_value=value,
-            intermediate_count=reports,
-            parameters=parameters,
-            reason=reason,
-            started_at=started,
-            ended_at=started and f"2026-03-02T09:30:{seconds:02d}Z",
-        )
+    trials = [
+        {
+            "id": f"{number:02d}kQ7xZ",
+            "sequence_id": number,
+            "status": status,
+            "final_value": value,
+            "intermediate_count": reports,
+            "parameters": parameters,
+            "reason": reason,
+            "jobs": 1 if seconds else 0,
+            "started_at": NOW if seconds else None,
+            "ended_at": NOW + seconds if seconds else None,
+        }
+        for number, status, value, reports, seconds, parameters, reason in TRIALS
+    ]
+    running = {"status": "RUNNING", "created_at": NOW + 1, "ended_at": None}
+    served.add_experiment("Ab3dE5f7", trials=trials, name="digits", max_trial_number=24, **running)
 
 
 def run_on_terminal(command: str, home: Path) -> str:
@@ -97,8 +95,8 @@ def read(terminal: int) -> bytes:
 def draw_terminal() -> str:
     """The commands and what they print, as SVG."""
     console = Console(record=True, width=WIDTH, file=StringIO(), force_terminal=True, highlight=False)
-    with tempfile.TemporaryDirectory() as folder, FakeRest(Path(folder)) as rest:
-        fill(rest)
+    with tempfile.TemporaryDirectory() as folder, ServedManager(Path(folder)) as served:
+        fill(served)
         for command in COMMANDS:
             console.print(Text.assemble(("$ ", "dim"), (command, "bold")))
             console.print(Text.from_ansi(run_on_terminal(command, Path(folder)).rstrip()))

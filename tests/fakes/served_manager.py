@@ -9,7 +9,8 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -28,7 +29,7 @@ from proctor.manager.config.experiment import ExperimentConfig
 from proctor.manager.dispatcher.client.in_process import open_in_process
 from proctor.manager.engine import creation
 from proctor.manager.engine.archive.importing import ImportedExperiment
-from proctor.manager.engine.manager import Manager
+from proctor.manager.engine.manager import Manager, ServiceFactory
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.named_tokens import NamedTokens
 from proctor.manager.process.instance import ManagerAddress, write_address
@@ -69,6 +70,33 @@ CONFIG: Mapping[str, Any] = {
     "trainingService": {"platform": "local"},
 }
 T = TypeVar("T")
+
+
+@asynccontextmanager
+async def open_manager(home: Home, pool: NodePool, create_service: ServiceFactory) -> AsyncIterator[Manager]:
+    """A manager without a port. Its algorithms run in this process; its remote nodes are those of `provider_of`."""
+    home.prepare()
+    async with await Database.open(str(home.control_database), "control") as control:
+        hub = KeeperHub(pool)
+        around = ProviderContext("0123abcd", home.nodes_directory, home.socket_pointer, pool, hub)
+        manager = Manager(
+            home=home,
+            control=control,
+            pool=pool,
+            hub=hub,
+            clock=SystemClock(),
+            open_dispatcher=lambda row, config: open_in_process,
+            create_service=create_service,
+            providers=Providers(around, {"remote": FakeProvider}),
+        )
+        async with manager.serve():
+            yield manager
+
+
+def provider_of(manager: Manager) -> FakeProvider:
+    """The provider of remote nodes."""
+    assert manager.providers is not None
+    return cast(FakeProvider, manager.providers.get("remote"))
 
 
 class SlowService(InMemoryTrainingService, SupportsLogs):
@@ -331,28 +359,14 @@ class ServedManager:
 
     async def _serve(self) -> None:
         self._loop, self._stop, home = asyncio.get_running_loop(), asyncio.Event(), Home(self.home)
-        home.prepare()
-        (self.home / "token").write_text(TOKEN + "\n")
-        (self.home / "token").chmod(0o600)
-        self.tokens = NamedTokens.read(home.named_tokens_file, time.time)
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            port = listener.getsockname()[1]
-            self.url = f"http://127.0.0.1:{port}"
-            async with await Database.open(str(home.control_database), "control") as control:
-                hub = KeeperHub(self.pool)
-                around = ProviderContext("m1", home.path / "nodes", home.path / "socket", self.pool, hub)
-                providers = Providers(around, {"remote": FakeProvider})
-                self.remote = cast(FakeProvider, providers.get("remote"))
-                self.manager = Manager(
-                    home=home,
-                    control=control,
-                    pool=self.pool,
-                    hub=hub,
-                    clock=SystemClock(),
-                    open_dispatcher=lambda row, config: open_in_process,
-                    create_service=self._create_service,
-                    providers=providers,
-                )
+        async with open_manager(home, self.pool, self._create_service) as self.manager:
+            (self.home / "token").write_text(TOKEN + "\n")
+            (self.home / "token").chmod(0o600)
+            self.tokens = NamedTokens.read(home.named_tokens_file, time.time)
+            self.remote = provider_of(self.manager)
+            with socket.create_server(("127.0.0.1", 0)) as listener:
+                port = listener.getsockname()[1]
+                self.url = f"http://127.0.0.1:{port}"
                 context = ApiContext(self.manager, home, self.tokens, self.url, NOW, self._stop.set)
                 guard = Guard(
                     Application(context, build_once),
@@ -361,7 +375,7 @@ class ServedManager:
                     hosts=HostGuard(bound="127.0.0.1"),
                 )
                 self._server = HttpServer(self._noting(guard))
-                async with self.manager.serve(), asyncio.TaskGroup() as group:
+                async with asyncio.TaskGroup() as group:
                     records = group.create_task(self.manager.nodes.keep(), name="node records")
                     group.create_task(self._server.serve_on(listener), name="REST")
                     await self._server.serving.wait()

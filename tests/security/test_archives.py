@@ -184,8 +184,7 @@ def test_an_archive_with_strange_records_is_taken_in_or_refused(loader: Loader, 
     text = members[name].decode()
     records = [json.loads(text)] if name == "proctor.json" else [json.loads(line) for line in text.splitlines()]
     record = draw.choice(records)
-    record = record["experiment"] if name == "proctor.json" else record
-    _spoil(draw, record)
+    _spoil(draw, record["experiment"] if name == "proctor.json" else record)
     members[name] = b"".join(json.dumps(each).encode() + b"\n" for each in records)
     loader.load(zipped(tmp_path / "x.zip", members))
 

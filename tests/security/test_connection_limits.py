@@ -26,6 +26,15 @@ def manager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealManager]:
         yield made
 
 
+@pytest.fixture
+def client(manager: RealManager) -> Iterator[httpx.Client]:
+    """One with the token, and as many connections as it likes."""
+    headers = {"Authorization": f"Bearer {manager.client.token}", "Content-Type": "application/json"}
+    limits = httpx.Limits(max_connections=None)
+    with httpx.Client(base_url=f"{manager.client.url}/api/v1/", headers=headers, limits=limits, timeout=60) as made:
+        yield made
+
+
 def connect(manager: RealManager) -> socket.socket:
     parts = urlsplit(manager.client.url)
     assert parts.hostname is not None
@@ -72,22 +81,20 @@ def test_what_stands_between_the_pieces_of_a_body_ends_too(manager: RealManager,
     assert manager.client.health()["status"] == "ok"
 
 
-def test_a_long_body_behind_a_short_head_is_no_long_head(manager: RealManager) -> None:
+def test_a_long_body_behind_a_short_head_is_no_long_head(client: httpx.Client) -> None:
     body = b'{"parameters": {"text": "' + b"a" * (4 * MAX_HEAD_BYTES) + b'"}}'
-    url = f"{manager.client.url}/api/v1/experiments/nonesuch/trials"
-    headers = {"Authorization": f"Bearer {manager.client.token}"}
-    with httpx.Client(headers=headers) as client:
-        for _ in range(2):  # the second one on the same connection
-            assert client.post(url, content=body).status_code in {404, 422}
+    for _ in range(2):  # the second one on the same connection
+        assert client.post("experiments/nonesuch/trials", content=body).status_code in {404, 422}
 
 
-def test_connections_beyond_the_limit_are_refused_and_the_others_go_on(manager: RealManager) -> None:
-    headers = {"Authorization": f"Bearer {manager.client.token}"}
-    with httpx.Client(base_url=manager.client.url, headers=headers, timeout=60) as client, ExitStack() as stack:
-        assert client.get("/api/v1/version").status_code == 200
+def test_connections_beyond_the_limit_are_refused_and_the_others_go_on(
+    manager: RealManager, client: httpx.Client
+) -> None:
+    with ExitStack() as stack:
+        assert client.get("version").status_code == 200
         idle = [stack.enter_context(connect(manager)) for _ in range(MAX_CONNECTIONS + 20)]
         assert received(idle[-1]).startswith(b"HTTP/1.1 503 ")
-        assert client.get("/api/v1/version").status_code == 200
+        assert client.get("version").status_code == 200
     manager.poll_for(lambda: client_answers(manager), "the manager to take connections again")
 
 
@@ -188,8 +195,7 @@ def test_a_client_that_sends_its_whole_body_to_an_early_answer_may_go_on(short_l
 
 
 def test_empty_lines_after_an_answer_are_no_reason_to_wait_forever(short_limits: None) -> None:
-    sent = [POST % 0, b"\r\n", b"\r\n"]
-    assert b"HTTP/1.1 408 " in asyncio.run(exchange(answer_at_once, *sent))
+    assert b"HTTP/1.1 408 " in asyncio.run(exchange(answer_at_once, POST % 0, b"\r\n", b"\r\n"))
 
 
 @pytest.mark.parametrize(
@@ -279,31 +285,23 @@ async def no_application(scope: Scope, receive: Receive, send: Send) -> None:
     raise AssertionError("no request was complete")
 
 
-def test_a_body_that_is_too_long_is_refused_whether_it_says_so_or_not(manager: RealManager) -> None:
-    url = f"{manager.client.url}/api/v1/experiments"
-    headers = {"Authorization": f"Bearer {manager.client.token}", "Content-Type": "application/json"}
-    assert httpx.post(url, headers=headers, content=b" " * (MAX_BODY_BYTES + 1), timeout=60).status_code == 413
-
-    def parts() -> Iterator[bytes]:
-        for _ in range(MAX_BODY_BYTES // 65536 + 2):
-            yield b" " * 65536
-
-    assert httpx.post(url, headers=headers, content=parts(), timeout=60).status_code == 413
+def test_a_body_that_is_too_long_is_refused_whether_it_says_so_or_not(client: httpx.Client) -> None:
+    parts = (b" " * 65536 for _ in range(MAX_BODY_BYTES // 65536 + 2))
+    for content in (b" " * (MAX_BODY_BYTES + 1), parts):
+        assert client.post("experiments", content=content).status_code == 413
 
 
-def test_readers_of_the_stream_beyond_the_limit_are_refused_until_one_leaves(manager: RealManager) -> None:
-    headers = {"Authorization": f"Bearer {manager.client.token}"}
-    limits = httpx.Limits(max_connections=None)
-    with httpx.Client(base_url=manager.client.url, headers=headers, limits=limits, timeout=60) as client:
-        with ExitStack() as stack:
-            streams = [stack.enter_context(client.stream("GET", "/api/v1/events")) for _ in range(MAX_READERS)]
-            begun = [answer.iter_bytes() for answer in streams]
-            assert all(next(stream) for stream in begun)
-            with client.stream("GET", "/api/v1/events") as refused:
-                assert refused.status_code == 503
+def test_readers_of_the_stream_beyond_the_limit_are_refused_until_one_leaves(
+    manager: RealManager, client: httpx.Client
+) -> None:
+    def is_taken() -> bool:
+        with client.stream("GET", "events") as answer:
+            return answer.status_code == 200
 
-        def is_taken() -> bool:
-            with client.stream("GET", "/api/v1/events") as answer:
-                return answer.status_code == 200
-
-        manager.poll_for(is_taken, "a place on the stream")
+    with ExitStack() as stack:
+        streams = [stack.enter_context(client.stream("GET", "events")) for _ in range(MAX_READERS)]
+        begun = [answer.iter_bytes() for answer in streams]
+        assert all(next(stream) for stream in begun)
+        with client.stream("GET", "events") as refused:
+            assert refused.status_code == 503
+    manager.poll_for(is_taken, "a place on the stream")

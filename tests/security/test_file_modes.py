@@ -62,8 +62,7 @@ def test_a_home_made_without_a_umask_is_private_and_trials_and_tuners_keep_their
                 (manager.code / name).write_text(text.replace("PYTHON", sys.executable))
             os.umask(0o013)  # that of the shell which creates the experiment, not of the one that started the manager
             manager.command_line("algo", "register", "-m", manager.code / "meta.yml")
-            created = manager.spawn("create", "-c", "e.yml", "--id", "e", cwd=manager.code)
-            assert created.wait(60.0) == 0
+            assert manager.spawn("create", "-c", "e.yml", "--id", "e", cwd=manager.code).wait(60.0) == 0
             manager.until_status("e", "DONE")
             manager.kill()
             manager.start()

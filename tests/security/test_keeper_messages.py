@@ -100,14 +100,12 @@ class Stage:
             self.pool.add(node, "remote")
             self.hub.add_node(node, f"secret of {node}")
             self.hub.expect(job, "token", "e1")
-            launch = Launch(job, "token", "e1", job, 0, "/job", "true", "/", "{}", None)
-            self.hub.send(node, launch)
+            self.hub.send(node, Launch(job, "token", "e1", job, 0, "/job", "true", "/", "{}", None))
             await self.register(node)
             await self.post(node, "commands", to_json(CommandPoll(self.sessions[node], 0, 0.0)))
 
     async def register(self, node: str) -> None:
-        answer = await self.post(node, "register", registration())
-        self.sessions[node] = answer.json()["session"]
+        self.sessions[node] = (await self.post(node, "register", registration())).json()["session"]
 
     async def post(self, node: str, name: str, body: Any, data: bytes = b"") -> httpx.Response:
         content = body if isinstance(body, bytes) else json.dumps(body).encode()

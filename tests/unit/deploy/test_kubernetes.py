@@ -43,8 +43,7 @@ def render(overlay: str) -> Rendered:
 
 
 def render_folder(folder: Path) -> Rendered:
-    words = [find_kubectl(), "kustomize", str(folder)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    done = subprocess.run([find_kubectl(), "kustomize", str(folder)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found = list(YAML(typ="safe").load_all(io.StringIO(done.stdout)))
     objects = {each["kind"]: each for each in found}
@@ -65,10 +64,8 @@ def pod(base: Rendered) -> dict[str, Any]:
 
 
 @pytest.fixture
-def container(pod: dict[str, Any]) -> dict[str, Any]:
-    (found,) = pod["containers"]
-    assert isinstance(found, dict)
-    return found
+def container(base: Rendered) -> dict[str, Any]:
+    return container_of(base)
 
 
 def environment_of(container: dict[str, Any]) -> dict[str, str]:
@@ -81,6 +78,18 @@ def environment_of(container: dict[str, Any]) -> dict[str, str]:
         assert "$(" not in text, f"{row['name']} names a variable that comes later"
         known[row["name"]] = text
     return known
+
+
+def container_of(objects: Rendered) -> dict[str, Any]:
+    """The only one of the manager's pod."""
+    (found,) = objects["Deployment"]["spec"]["template"]["spec"]["containers"]
+    assert isinstance(found, dict)
+    return found
+
+
+def web_of(container: dict[str, Any]) -> settings.WebSettings:
+    """What its environment says of the page."""
+    return settings.read_environment(environment_of(container))[0]
 
 
 def test_the_base_is_what_a_manager_needs_and_holds_no_secret(base: Rendered) -> None:
@@ -99,8 +108,7 @@ def test_there_is_one_manager_at_a_time_on_one_claim(
     named = next(each["persistentVolumeClaim"]["claimName"] for each in pod["volumes"] if each["name"] == volume)
     assert named == claim["metadata"]["name"]
     mounted = next(each["mountPath"] for each in container["volumeMounts"] if each["name"] == volume)
-    dockerfile = (ROOT / "deploy/docker/manager.Dockerfile").read_text(encoding="utf-8")
-    assert f"PROCTOR_HOME={mounted} " in dockerfile
+    assert f"PROCTOR_HOME={mounted} " in (ROOT / "deploy/docker/manager.Dockerfile").read_text(encoding="utf-8")
 
 
 def test_the_pod_may_do_little_and_writes_to_its_volumes_alone(pod: dict[str, Any], container: dict[str, Any]) -> None:
@@ -122,7 +130,7 @@ def test_the_tokens_come_from_a_secret_of_the_users(pod: dict[str, Any], contain
     secret = next(each for each in pod["volumes"] if "secret" in each)
     assert secret["secret"]["secretName"] == SECRET
     folder = next(each["mountPath"] for each in container["volumeMounts"] if each["name"] == secret["name"])
-    web, _ = settings.read_environment(environment_of(container))
+    web = web_of(container)
     assert (web.token_file, web.readonly_token_file) == (f"{folder}/token", f"{folder}/readonly-token")
 
 
@@ -135,8 +143,8 @@ def test_people_and_keepers_reach_the_manager_by_the_names_of_its_service(
     ports = {each["name"]: each["containerPort"] for each in container["ports"]}
     assert {each["name"]: each["port"] for each in service["spec"]["ports"]} == ports
     assert all(each["targetPort"] == each["name"] for each in service["spec"]["ports"])
-    web, _ = settings.read_environment(environment)
-    assert set(web.allowed_hosts) == {name, f"{name}.lab", f"{name}.lab.svc", f"{name}.lab.svc.cluster.local"}
+    allowed = set(web_of(container).allowed_hosts)
+    assert allowed == {name, f"{name}.lab", f"{name}.lab.svc", f"{name}.lab.svc.cluster.local"}
     keepers = settings.read_keeper_listen(environment=environment)
     assert keepers == settings.ListenAddress("0.0.0.0", ports["keepers"], f"https://{name}.lab.svc:{ports['keepers']}")
 
@@ -175,8 +183,7 @@ def test_the_image_is_that_of_this_release(container: dict[str, Any]) -> None:
 
 def test_the_example_serves_under_a_path_of_a_host_that_the_manager_answers_to() -> None:
     objects = render("overlays/example")
-    (container,) = objects["Deployment"]["spec"]["template"]["spec"]["containers"]
-    web, _ = settings.read_environment(environment_of(container))
+    web = web_of(container_of(objects))
     (rule,) = objects["Ingress"]["spec"]["rules"]
     (path,) = rule["http"]["paths"]
     assert rule["host"] in web.allowed_hosts
@@ -195,11 +202,8 @@ def test_a_copy_of_the_example_in_another_namespace_answers_to_the_names_of_its_
     (tmp_path / "kustomization.yaml").write_text(text, encoding="utf-8")
     objects = render_folder(tmp_path)
     assert {each["metadata"]["namespace"] for each in objects.values()} == {"lab"}
-    (container,) = objects["Deployment"]["spec"]["template"]["spec"]["containers"]
-    (original,) = render("base")["Deployment"]["spec"]["template"]["spec"]["containers"]
-    web, _ = settings.read_environment(environment_of(container))
-    in_cluster, _ = settings.read_environment(environment_of(original))
-    assert set(web.allowed_hosts) == {*in_cluster.allowed_hosts, "proctor.example.org"}
+    in_cluster = web_of(container_of(render("base"))).allowed_hosts
+    assert set(web_of(container_of(objects)).allowed_hosts) == {*in_cluster, "proctor.example.org"}
 
 
 def test_prometheus_gets_the_read_only_token_and_finds_the_service() -> None:

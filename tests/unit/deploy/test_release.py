@@ -60,6 +60,12 @@ class Repository:
         command = [sys.executable, str(self.folder / "deploy" / "release.py"), *words]
         return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
 
+    def refuse(self, version: str) -> str:
+        """Why a version is not released."""
+        done = self.release(version)
+        assert (done.returncode, done.stdout) == (1, "")
+        return done.stderr
+
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Repository:
@@ -95,31 +101,25 @@ def test_one_command_sets_the_version_cuts_the_changelog_commits_and_tags(reposi
 def test_a_version_that_is_none_or_not_the_next_one_is_refused(
     repository: Repository, version: str, problem: str
 ) -> None:
-    refused = repository.release(version)
-    assert (refused.returncode, refused.stdout) == (1, "")
-    assert problem in refused.stderr
+    assert problem in repository.refuse(version)
     assert repository.git("status", "--porcelain") == repository.git("tag") == ""
 
 
 def test_uncommitted_changes_are_refused_and_kept(repository: Repository) -> None:
     (repository.folder / "draft.txt").touch()
-    refused = repository.release("97.1.0")
-    assert refused.returncode == 1
-    assert "the working tree has changes; commit or stash them first:\n?? draft.txt" in refused.stderr
+    changes = "the working tree has changes; commit or stash them first:\n?? draft.txt"
+    assert changes in repository.refuse("97.1.0")
     assert repository.git("tag") == ""
 
 
 def test_a_release_without_news_is_refused(repository: Repository) -> None:
     repository.release("97.1.0")
-    refused = repository.release("97.2.0")
-    assert refused.returncode == 1
-    assert "CHANGELOG.md has nothing under '## [Unreleased]'" in refused.stderr
+    assert "CHANGELOG.md has nothing under '## [Unreleased]'" in repository.refuse("97.2.0")
 
 
 def test_a_tag_that_is_there_is_not_moved(repository: Repository) -> None:
     repository.git("tag", "v97.1.0")
-    refused = repository.release("97.1.0")
-    assert (refused.returncode, refused.stderr) == (1, "release: the tag v97.1.0 is there already\n")
+    assert repository.refuse("97.1.0") == "release: the tag v97.1.0 is there already\n"
 
 
 @pytest.mark.parametrize("setting", ["commit.gpgSign", "tag.gpgSign"])
@@ -127,8 +127,7 @@ def test_a_commit_or_tag_that_cannot_be_made_changes_nothing(repository: Reposit
     before = repository.git("rev-parse", "HEAD")
     repository.git("config", setting, "true")
     repository.git("config", "gpg.program", "/bin/false")
-    refused = repository.release("97.1.0")
-    assert (refused.returncode, refused.stdout) == (1, "")
+    repository.refuse("97.1.0")
     assert repository.git("rev-parse", "HEAD") == before
     assert repository.git("status", "--porcelain") == repository.git("tag") == ""
 
@@ -137,6 +136,6 @@ def test_places_that_do_not_agree_on_the_version_are_named(repository: Repositor
     path = repository.folder / "src/proctor/__init__.py"
     path.write_text(path.read_text().replace(f'"{proctor.__version__}"', '"0.0.9"'))
     repository.commit()
-    refused = repository.release("97.1.0")
-    assert "the version differs" in refused.stderr
-    assert "0.0.9 in src/proctor/__init__.py" in refused.stderr
+    why = repository.refuse("97.1.0")
+    assert "the version differs" in why
+    assert "0.0.9 in src/proctor/__init__.py" in why

@@ -57,8 +57,7 @@ class Reader:
             database = await self._manager.metrics(self._id)
             points = await database.read(lambda c: changes.new_points(c, found.metrics, member=0) or [])
         for new in points:
-            curve = self.curves.setdefault(new.trial_id, [])
-            curve[new.first :] = zip(new.steps, new.values, strict=True)
+            self.curves.setdefault(new.trial_id, [])[new.first :] = zip(new.steps, new.values, strict=True)
         trial_ids = found.trial_ids | {new.trial_id for new in points}
         changed = await self._manager.control.read(lambda c: self._table(c, trial_ids))
         self.rows |= self.by_number(changed)

@@ -64,17 +64,61 @@ def slots(decision: object) -> list[tuple[str, int]]:
     return [(share.uuid, share.slot) for share in decision.placement.gpus or ()]
 
 
-def test_without_gpu_number_gpus_are_not_managed() -> None:
-    assert place(PlacementRequest(), [local(gpu(0))]) == Placed(NodePlacement("local", None))
+BARE = Candidate(NodeCapacity("local", (), driver_note="no NVIDIA driver is installed"))
+UNKNOWN = Candidate(NodeCapacity("gpu-3", None, ready=False, reason="node gpu-3 is connecting"))
+AWAY = Candidate(NodeCapacity("local", (gpu(0),), ready=False, reason="node local is silent: no word for 15 s"))
+DECISIONS = {
+    "without gpuNumber GPUs are not managed": (None, [local(gpu(0))], Placed(NodePlacement("local", None))),
+    "with 0 no GPU is seen": (0, [local()], Placed(NodePlacement("local", ()))),
+    "the share is what the keeper receives": (
+        1,
+        [local(gpu(0))],
+        Placed(NodePlacement("local", (GpuSlot("GPU-0", 0),))),
+    ),
+    "only allowed GPUs are taken": (
+        1,
+        [local(gpu(0), gpu(1), rules=GpuRules(gpu_indices=(1,)))],
+        Placed(NodePlacement("local", (GpuSlot("GPU-1", 0),))),
+    ),
+    "a trial that waits says who holds its GPUs": (
+        2,
+        [local(gpu(0, held_by(17)), gpu(1))],
+        Waiting("needs 2 GPUs, node local has 1 free (GPU 0 held by trial 17 of experiment Ab3dE5f7)"),
+    ),
+    "a node that has not told what it has is waited for": (
+        8,
+        [local(gpu(0)), UNKNOWN],
+        Waiting("node gpu-3 is connecting"),
+    ),
+    "a node that is away gets nothing": (None, [AWAY], Waiting("node local is silent: no word for 15 s")),
+    "more GPUs than any node has": (
+        3,
+        [local(gpu(0), gpu(1)), node("gpu-3", gpu(2))],
+        Impossible("needs 3 GPUs, node local has 2 GPUs; needs 3 GPUs, node gpu-3 has 1 GPU"),
+    ),
+    "a node without GPUs says why it has none": (
+        1,
+        [BARE],
+        Impossible("needs 1 GPU, node local has no GPU (no NVIDIA driver is installed)"),
+    ),
+    "an index that no GPU has": (
+        1,
+        [local(gpu(0), rules=GpuRules(gpu_indices=(0, 5, 7)))],
+        Impossible("gpuIndices names GPUs 5, 7, node local has 1 GPU"),
+    ),
+    "fewer allowed GPUs than asked for": (
+        2,
+        [local(gpu(0), gpu(1), rules=GpuRules(gpu_indices=(1,)))],
+        Impossible("needs 2 GPUs, node local has 2 GPUs, of which gpuIndices allows 1"),
+    ),
+}
 
 
-def test_with_gpu_number_zero_no_gpu_is_seen() -> None:
-    assert place(PlacementRequest(gpu_number=0), [local()]) == Placed(NodePlacement("local", ()))
-
-
-def test_a_trial_that_waits_for_gpus_is_told_who_holds_them() -> None:
-    decision = place(PlacementRequest(gpu_number=2), [local(gpu(0, held_by(17)), gpu(1))])
-    assert decision == Waiting("needs 2 GPUs, node local has 1 free (GPU 0 held by trial 17 of experiment Ab3dE5f7)")
+@pytest.mark.parametrize(("number", "candidates", "decision"), DECISIONS.values(), ids=DECISIONS)
+def test_a_decision_says_where_or_what_is_waited_for_or_why_never(
+    number: int | None, candidates: list[Candidate], decision: object
+) -> None:
+    assert place(PlacementRequest(gpu_number=number), candidates) == decision
 
 
 def test_a_gpu_on_which_others_work_is_refused_with_their_pid() -> None:
@@ -83,37 +127,6 @@ def test_a_gpu_on_which_others_work_is_refused_with_their_pid() -> None:
     assert "GPU 0 in use by another process (pid 4242), useActiveGpu is false" in decision.reason
     active = GpuRules(use_active_gpu=True)
     assert slots(place(PlacementRequest(gpu_number=1), [local(gpu(0, foreign=(4242,)), rules=active)]))
-
-
-def test_more_gpus_than_any_node_has_is_impossible() -> None:
-    decision = place(PlacementRequest(gpu_number=3), [local(gpu(0), gpu(1)), node("gpu-3", gpu(2))])
-    assert decision == Impossible("needs 3 GPUs, node local has 2 GPUs; needs 3 GPUs, node gpu-3 has 1 GPU")
-
-
-def test_a_node_without_gpus_says_why_it_has_none() -> None:
-    bare = NodeCapacity("local", (), driver_note="no NVIDIA driver is installed")
-    assert place(PlacementRequest(gpu_number=1), [Candidate(bare)]) == Impossible(
-        "needs 1 GPU, node local has no GPU (no NVIDIA driver is installed)"
-    )
-
-
-def test_an_index_that_no_gpu_has_is_impossible() -> None:
-    rules = GpuRules(gpu_indices=(0, 5, 7))
-    assert place(PlacementRequest(gpu_number=1), [local(gpu(0), rules=rules)]) == Impossible(
-        "gpuIndices names GPUs 5, 7, node local has 1 GPU"
-    )
-
-
-def test_fewer_allowed_gpus_than_asked_for_is_impossible() -> None:
-    rules = GpuRules(gpu_indices=(1,))
-    assert place(PlacementRequest(gpu_number=2), [local(gpu(0), gpu(1), rules=rules)]) == Impossible(
-        "needs 2 GPUs, node local has 2 GPUs, of which gpuIndices allows 1"
-    )
-
-
-def test_only_allowed_gpus_are_taken() -> None:
-    rules = GpuRules(gpu_indices=(1,))
-    assert slots(place(PlacementRequest(gpu_number=1), [local(gpu(0), gpu(1), rules=rules)])) == [("GPU-1", 0)]
 
 
 def test_every_node_has_its_own_rules() -> None:
@@ -156,9 +169,7 @@ def test_the_least_loaded_node_gets_the_job_and_the_first_named_one_among_equals
         node("also", gpu(4), gpu(5)),
     ]
     for request in (PlacementRequest(gpu_number=1), PlacementRequest()):
-        decision = place(request, candidates)
-        assert isinstance(decision, Placed)
-        assert decision.placement.node_id == "idle"
+        assert node_of(place(request, candidates)) == "idle"
 
 
 def test_packing_gives_the_job_to_the_fullest_node_that_has_room() -> None:
@@ -169,38 +180,17 @@ def test_packing_gives_the_job_to_the_fullest_node_that_has_room() -> None:
         node("also", gpu(6, held_by(4)), gpu(7), jobs=1),
     ]
     for number, expected in ((1, "half"), (2, "idle")):
-        decision = place(PlacementRequest(gpu_number=number, strategy=Strategy.PACK), candidates)
-        assert isinstance(decision, Placed)
-        assert decision.placement.node_id == expected
+        assert node_of(place(PlacementRequest(number, Strategy.PACK), candidates)) == expected
 
 
 def test_jobs_without_gpus_are_spread_even_when_packing() -> None:
     candidates = [node("busy", jobs=1), node("idle")]
     for number in (None, 0):
-        decision = place(PlacementRequest(gpu_number=number, strategy=Strategy.PACK), candidates)
-        assert isinstance(decision, Placed)
-        assert decision.placement.node_id == "idle"
-
-
-def test_a_node_that_has_not_told_what_it_has_is_waited_for() -> None:
-    unknown = NodeCapacity("gpu-3", None, ready=False, reason="node gpu-3 is connecting")
-    assert place(PlacementRequest(gpu_number=8), [local(gpu(0)), Candidate(unknown)]) == Waiting(
-        "node gpu-3 is connecting"
-    )
-
-
-def test_a_node_that_is_away_gets_nothing() -> None:
-    away = NodeCapacity("local", (gpu(0),), ready=False, reason="node local is silent: no word for 15 s")
-    assert place(PlacementRequest(), [Candidate(away)]) == Waiting("node local is silent: no word for 15 s")
+        assert node_of(place(PlacementRequest(number, Strategy.PACK), candidates)) == "idle"
 
 
 def test_an_experiment_without_nodes_can_run_nothing() -> None:
     assert isinstance(place(PlacementRequest(), []), Impossible)
-
-
-def test_the_share_is_what_the_keeper_is_told() -> None:
-    decision = place(PlacementRequest(gpu_number=1), [local(gpu(0))])
-    assert decision == Placed(NodePlacement("local", (GpuSlot("GPU-0", 0),)))
 
 
 @pytest.mark.parametrize("number", [None, 0, 1])

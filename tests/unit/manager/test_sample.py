@@ -3,6 +3,7 @@
 import asyncio
 import sqlite3
 from collections.abc import Coroutine
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -21,37 +22,37 @@ from proctor.manager.store.tables import experiments, jobs, metrics, trials
 SIZE = SampleSize(trials=60, points=5, parameters=10)
 
 
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    """A home as a manager prepares it."""
+    found = Home(tmp_path / "home")
+    prepare(found)
+    return found
+
+
 def read_trials(home: Home, experiment_id: str) -> list[TrialRow]:
-    connection = sqlite3.connect(home.control_database)
-    rows = trials.page(connection, experiment_id, limit=1000).items
-    connection.close()
-    return rows
+    with closing(sqlite3.connect(home.control_database)) as connection:
+        return trials.page(connection, experiment_id, limit=1000).items
 
 
-def test_it_fills_a_home_with_trials_of_every_end_their_jobs_and_curves(tmp_path: Path) -> None:
-    home = Home(tmp_path / "home")
-    prepare(home)
+def test_it_fills_a_home_with_trials_of_every_end_their_jobs_and_curves(home: Home) -> None:
     experiment_id = asyncio.run(fill(home, SIZE))
     rows = read_trials(home, experiment_id)
     assert [row.sequence_id for row in rows] == list(range(60))
     assert {row.status for row in rows} >= {TrialStatus.SUCCEEDED, TrialStatus.FAILED, TrialStatus.EARLY_STOPPED}
     assert all(len(row.parameters) == 10 for row in rows)
     assert {type(row.parameters["model"]) for row in rows} == {dict}
-    control = sqlite3.connect(home.control_database)
-    stored = sqlite3.connect(home.experiment_directory(experiment_id) / METRICS_FILE)
-    for row in rows:
-        assert len(jobs.of_trial(control, row.id)) == row.jobs
-        curve = metrics.curve(stored, row.id)
-        assert len(curve) == row.intermediate_count
-        assert curve == [] or curve[-1].value == row.latest_value
-    assert experiments.get(control, experiment_id).status is ExperimentStatus.STOPPED
-    control.close()
-    stored.close()
+    database = home.experiment_directory(experiment_id) / METRICS_FILE
+    with closing(sqlite3.connect(home.control_database)) as control, closing(sqlite3.connect(database)) as stored:
+        for row in rows:
+            assert len(jobs.of_trial(control, row.id)) == row.jobs
+            curve = metrics.curve(stored, row.id)
+            assert len(curve) == row.intermediate_count
+            assert curve == [] or curve[-1].value == row.latest_value
+        assert experiments.get(control, experiment_id).status is ExperimentStatus.STOPPED
 
 
-def test_the_same_seed_gives_the_same_trials_and_another_home_can_hold_several(tmp_path: Path) -> None:
-    home = Home(tmp_path / "home")
-    prepare(home)
+def test_the_same_seed_gives_the_same_trials_and_another_home_can_hold_several(home: Home) -> None:
     first, second = (asyncio.run(fill(home, SIZE)) for _ in range(2))
     other = asyncio.run(fill(home, SampleSize(trials=60, points=5, parameters=10, seed=1)))
     found = [
@@ -66,9 +67,7 @@ def test_more_parameters_than_there_are_kinds_are_numbered() -> None:
     assert list(search_space(1)) == ["lr"]
 
 
-def test_a_manager_continues_a_live_one_at_the_rate_that_was_asked_for(tmp_path: Path) -> None:
-    home = Home(tmp_path / "home")
-    prepare(home)
+def test_a_manager_continues_a_live_one_at_the_rate_that_was_asked_for(home: Home) -> None:
     experiment_id = asyncio.run(fill(home, SIZE, is_live=True))
 
     def live(loop: VirtualTimeLoop) -> Coroutine[Any, Any, int]:
@@ -85,9 +84,7 @@ def test_a_manager_continues_a_live_one_at_the_rate_that_was_asked_for(tmp_path:
     assert reports == pytest.approx(60 * 20, rel=0.1)
 
 
-def test_a_home_with_a_manager_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    home = Home(tmp_path / "home")
-    prepare(home)
+def test_a_home_with_a_manager_is_left_alone(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
     with InstanceLock(home):
         assert main(["--home", str(home.path), "--trials", "1"]) == 5
     assert "a manager runs on the home" in capsys.readouterr().err

@@ -18,23 +18,20 @@ def test_tokens_are_made_once_and_belong_to_their_owner_alone(tmp_path: Path) ->
     assert sorted(path.name for path in tmp_path.iterdir()) == ["readonly.token", "token"]
 
 
-def test_a_token_that_others_may_read_is_closed_again(tmp_path: Path) -> None:
-    home = Home(tmp_path)
+def test_a_token_that_others_may_read_is_closed_again(home: Home) -> None:
     Tokens.of(home)
     home.token_file.chmod(0o644)
     Tokens.of(home)
     assert home.token_file.stat().st_mode & 0o777 == 0o600
 
 
-def test_an_empty_token_opens_nothing(tmp_path: Path) -> None:
-    home = Home(tmp_path)
+def test_an_empty_token_opens_nothing(home: Home) -> None:
     home.token_file.write_text("\n")
     with pytest.raises(OSError, match="at least 16 characters"):
         Tokens.of(home)
 
 
-def test_a_token_of_no_bytes_is_made_anew(tmp_path: Path) -> None:
-    home = Home(tmp_path)
+def test_a_token_of_no_bytes_is_made_anew(home: Home) -> None:
     home.token_file.touch()
     assert len(Tokens.of(home).full) > 16
     assert Tokens.of(home) == Tokens.of(home)
@@ -59,9 +56,8 @@ def test_each_cookie_allows_what_its_token_does_and_neither_is_the_other() -> No
     assert Tokens("c" * 20, "b" * 20).cookie_access(full) is Access.NONE
 
 
-def test_tokens_of_files_replace_those_of_the_home_for_good(tmp_path: Path) -> None:
-    home, file = Home(tmp_path / "home"), tmp_path / "token"
-    home.prepare()
+def test_tokens_of_files_replace_those_of_the_home_for_good(home: Home, tmp_path: Path) -> None:
+    file = tmp_path / "token"
     before = Tokens.of(home)
     file.write_text("from-a-mounted-secret\n")
     Tokens.replace(home, WebSettings(token_file=str(file)))
@@ -82,10 +78,9 @@ def test_tokens_of_files_replace_those_of_the_home_for_good(tmp_path: Path) -> N
     ],
 )
 def test_a_file_without_a_token_is_named_and_nothing_is_replaced(
-    tmp_path: Path, text: str | None, problem: str
+    home: Home, tmp_path: Path, text: str | None, problem: str
 ) -> None:
-    home, file = Home(tmp_path / "home"), tmp_path / "secret"
-    home.prepare()
+    file = tmp_path / "secret"
     before = Tokens.of(home)
     if text is not None:
         file.write_text(text)
@@ -94,9 +89,8 @@ def test_a_file_without_a_token_is_named_and_nothing_is_replaced(
     assert Tokens.of(home) == before
 
 
-def test_a_read_only_token_that_may_do_everything_is_refused(tmp_path: Path) -> None:
-    home, file = Home(tmp_path / "home"), tmp_path / "token"
-    home.prepare()
+def test_a_read_only_token_that_may_do_everything_is_refused(home: Home, tmp_path: Path) -> None:
+    file = tmp_path / "token"
     file.write_text("a-token-for-everything")
     with pytest.raises(SettingsError, match="expected two tokens, found the same"):
         Tokens.replace(home, WebSettings(token_file=str(file), readonly_token_file=str(file)))

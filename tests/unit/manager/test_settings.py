@@ -48,9 +48,7 @@ def test_the_sdk_recognizes_homes_and_experiments_by_their_files(tmp_path: Path)
     assert not client_home.is_experiment({CONFIG_FILE, ENVIRONMENT_FILE, "trial.py"})
 
 
-def test_private_folders_are_closed_to_others(tmp_path: Path) -> None:
-    home = Home(tmp_path / "home")
-    home.prepare()
+def test_private_folders_are_closed_to_others(home: Home) -> None:
     home.prepare()
     for folder in (home.path, home.run_directory, home.incoming_directory):
         assert folder.stat().st_mode & 0o777 == 0o700
@@ -132,21 +130,25 @@ def test_what_is_no_host_with_a_port_is_refused(text: str) -> None:
         read_keeper_listen(None, {"PROCTOR_KEEPER_LISTEN": text})
 
 
-def test_the_patience_with_dispatchers_can_be_set() -> None:
-    name = "PROCTOR_DISPATCHER_PATIENCE_SECONDS"
-    assert read_dispatcher_settings({}) == DispatcherSettings(60.0)
-    assert read_dispatcher_settings({name: "600"}) == DispatcherSettings(600.0)
-    for value in ("2", "-1", "inf", "nan", "a minute"):
-        with pytest.raises(SettingsError, match=rf"{name}: expected a number of seconds, at least 3, found '{value}'"):
-            read_dispatcher_settings({name: value})
+NUMBERS = {
+    "PROCTOR_DISPATCHER_PATIENCE_SECONDS": (
+        read_dispatcher_settings,
+        {None: DispatcherSettings(60.0), "600": DispatcherSettings(600.0)},
+        ("seconds, at least 3", "2"),
+    ),
+    "PROCTOR_KEEPER_HEARTBEAT_SECONDS": (
+        read_heartbeat,
+        {None: 5.0, "0.5": 0.5},
+        ("seconds from 0.1 to 5", "0.09", "5.1"),
+    ),
+}
 
 
-def test_the_heartbeats_of_keepers_can_be_set() -> None:
-    name = "PROCTOR_KEEPER_HEARTBEAT_SECONDS"
-    assert read_heartbeat({}) == 5.0
-    assert read_heartbeat({name: "0.5"}) == 0.5
-    for value in ("0.09", "5.1", "-1", "inf", "nan", "a minute"):
-        with pytest.raises(
-            SettingsError, match=rf"{name}: expected a number of seconds from 0.1 to 5, found '{value}'"
-        ):
-            read_heartbeat({name: value})
+@pytest.mark.parametrize("name", NUMBERS)
+def test_the_patience_with_dispatchers_and_the_heartbeats_of_keepers_can_be_set(name: str) -> None:
+    read, understood, (words, *beyond) = NUMBERS[name]
+    for text, meant in understood.items():
+        assert read({} if text is None else {name: text}) == meant
+    for text in (*beyond, "-1", "inf", "nan", "a minute"):
+        with pytest.raises(SettingsError, match=rf"{name}: expected a number of {words}, found '{text}'"):
+            read({name: text})

@@ -13,11 +13,6 @@ from proctor.training_services.providers import UncollectedFiles
 pytestmark = pytest.mark.anyio
 
 
-async def as_alice(api: Any, *, agent: str = "") -> dict[str, str]:
-    token = (await api.client.post("/api/v1/tokens", json={"name": "alice"})).json()["token"]
-    return {"Authorization": f"Bearer {token}", "User-Agent": agent}
-
-
 async def found(api: Any, kind: str) -> list[EventRow]:
     rows = await api.manager.control.read(lambda c: events.after(c, 0, limit=1000))
     return [row for row in rows if row.kind == kind]
@@ -32,17 +27,17 @@ def test_an_actor_is_read_back_from_its_text() -> None:
 
 
 async def test_what_a_person_does_has_the_persons_name_to_its_end(api: Any) -> None:
-    alice = await as_alice(api, agent="proctor-cli")
+    alice = {**await api.bearer("alice"), "User-Agent": "proctor-cli"}
     body = {"config": {**api.config, "max_trial_number": 100}, "directory": str(api.directory)}
     made = (await api.anonymous.post("/api/v1/experiments", json=body, headers=alice)).json()
     path = f"/api/v1/experiments/{made['id']}"
     await api.anonymous.patch(path, json={"tags": ["paper"]}, headers=alice)
     await api.anonymous.patch(path, json={"max_trial_number": 50}, headers=alice)
     await api.anonymous.post(f"{path}/pause", headers=alice)
-    assert (await api.client.get(path)).json()["reason"] == "paused by alice (cli)"
+    assert (await api.get(path))["reason"] == "paused by alice (cli)"
     await api.anonymous.post(f"{path}/stop", headers=alice)
-    await _until(api, path, "STOPPED")
-    assert (await api.client.get(path)).json()["reason"] == "stopped by alice (cli)"
+    await api.until(path, lambda found: found["status"] == "STOPPED")
+    assert (await api.get(path))["reason"] == "stopped by alice (cli)"
     assert {row.actor for kind in ("labels", "limits") for row in await found(api, kind)} == {"alice@cli"}
     statuses = [(row.data["status"], row.actor) for row in await found(api, "experiment.status")]
     assert statuses[0] == ("INITIALIZED", "alice@cli")
@@ -57,13 +52,12 @@ async def test_what_a_person_does_has_the_persons_name_to_its_end(api: Any) -> N
 
 
 async def test_what_is_requested_of_a_machine_is_an_event_with_the_persons_name(api: Any) -> None:
-    alice = await as_alice(api, agent="proctor-cli")
-    experiment_id = (await api.create())["id"]
-    await api.ended(experiment_id)
+    alice = {**await api.bearer("alice"), "User-Agent": "proctor-cli"}
+    experiment_id = (await api.ran()).id
     api.provider.add("gpu-3", "bob@gpu-3:2222")
     assert (await api.anonymous.post("/api/v1/nodes/gpu-3/collect", headers=alice)).text == ""
     await api.client.post(f"/api/v1/experiments/{experiment_id}/stop")
-    await _until(api, f"/api/v1/experiments/{experiment_id}", "STOPPED")
+    await api.until(f"/api/v1/experiments/{experiment_id}", lambda found: found["status"] == "STOPPED")
     api.provider.left.append(UncollectedFiles(experiment_id, "gpu-3", "on bob@gpu-3", "the machine is unreachable"))
     api.provider.collect("gpu-3", experiment_id).ended.set()
     for verb in ("check", "collect", "forget"):
@@ -85,11 +79,3 @@ def test_the_stream_names_the_actor_and_none_for_events_of_older_managers() -> N
         EventRow(2, 1.0, None, None, None, "notice", {}, "manager")
     )
     assert b'"actor":null' in _event(EventRow(3, 1.0, None, None, None, "notice", {}, None))
-
-
-async def _until(api: Any, path: str, status: str) -> None:
-    while True:
-        changed = api.manager.feed.next_change()
-        if (await api.client.get(path)).json()["status"] == status:
-            return
-        await changed.wait()

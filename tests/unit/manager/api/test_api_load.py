@@ -11,7 +11,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def read_all(api: Any, path: str) -> list[dict[str, Any]]:
-    return list((await api.client.get(f"/api/v1{path}")).json()["items"])
+    return list((await api.get(f"/api/v1{path}"))["items"])
 
 
 async def save(api: Any, experiment: dict[str, Any]) -> dict[str, Any]:
@@ -36,10 +36,8 @@ async def gone(api: Any) -> dict[str, Any]:
     """The records of an experiment that has ended and is deleted."""
     ran = await api.ran(max_trial_number=4)
     await api.client.patch(ran.path, json={"search_space": {"x": {"_type": "uniform", "_value": [2, 3]}}})
-    records = await save(api, (await api.client.get(ran.path)).json())
-    await api.client.post(f"{ran.path}/stop")
-    while (await api.client.delete(ran.path)).status_code != 204:
-        await api.manager.feed.next_change().wait()
+    records = await save(api, await api.get(ran.path))
+    await api.delete_ended(ran.path)
     return records
 
 
@@ -47,8 +45,8 @@ def left(api: Any) -> list[Path]:
     return list(api.context.home.experiments_directory.iterdir())
 
 
-async def load(api: Any, **body: Any) -> Any:
-    return await api.client.post("/api/v1/experiments/load", json={"archive": "x.zip", **body})
+async def load(api: Any, status: int = 201, **body: Any) -> Any:
+    return await api.post("/api/v1/experiments/load", json={"archive": "x.zip", **body}, status=status)
 
 
 async def test_everything_is_as_it_was_and_its_tuner_goes_on_with_what_it_knows(api: Any) -> None:
@@ -56,9 +54,7 @@ async def test_everything_is_as_it_was_and_its_tuner_goes_on_with_what_it_knows(
     before = records["proctor.json"]["experiment"]
     before["tags"] = ["paper", "base line"]
     hand_over(api, records)
-    answer = await load(api)
-    assert answer.status_code == 201, answer.text
-    loaded = answer.json()
+    loaded = await load(api)
     assert loaded["status"] == "STOPPED"
     same = ("id", "name", "tags", "config", "search_space", "trial_counts", "best", "created_at", "active_seconds")
     assert {name: loaded[name] for name in same} == {name: before[name] for name in same}
@@ -67,8 +63,7 @@ async def test_everything_is_as_it_was_and_its_tuner_goes_on_with_what_it_knows(
     path = f"/api/v1/experiments/{loaded['id']}"
     assert (await api.client.post(f"{path}/resume")).status_code == 202
     await api.client.patch(path, json={"max_trial_number": 6})
-    while (await api.client.get(path)).json()["trial_counts"].get("SUCCEEDED") != 6:
-        await api.manager.feed.next_change().wait()
+    await api.until(path, lambda found: found["trial_counts"].get("SUCCEEDED") == 6)
     trials = (await save(api, before))["trials.jsonl"]
     assert [trial["sequence_id"] for trial in trials] == [*range(6)]
     assert [trial["parameter_id"] for trial in trials] == [*range(6)]
@@ -81,8 +76,8 @@ async def test_saved_views_are_loaded(api: Any) -> None:
     view = {"name": "best", "page": "trials", "query": "sort=-value", "saved_at": "2026-11-24T10:30:00Z"}
     records["proctor.json"]["experiment"]["views"] = [view, {**view, "page": "curves"}]
     hand_over(api, records)
-    loaded = (await load(api)).json()
-    found = (await api.client.get(f"/api/v1/experiments/{loaded['id']}/views")).json()["items"]
+    loaded = await load(api)
+    found = (await api.get(f"/api/v1/experiments/{loaded['id']}/views"))["items"]
     assert [(row["name"], row["page"], row["query"], row["saved_by"]) for row in found] == [
         ("best", "curves", "sort=-value", "")
     ]
@@ -94,8 +89,7 @@ async def test_a_view_that_could_not_have_been_saved_is_not_loaded(api: Any, cha
     view = {"name": "best", "page": "trials", "query": "sort=-value", "saved_at": "2026-11-24T10:30:00Z"}
     records["proctor.json"]["experiment"]["views"] = [{**view, **changes}]
     hand_over(api, records)
-    answer = await load(api)
-    assert answer.status_code == 422
+    await load(api, 422)
     assert left(api) == []
 
 
@@ -106,7 +100,7 @@ async def test_one_saved_before_there_were_objectives_has_the_direction_that_its
     del config["objective"]
     config["tuner"] = {**config["tuner"], "name": "TPE", "class_args": {}}
     hand_over(api, records)
-    loaded = (await load(api)).json()
+    loaded = await load(api)
     assert loaded["objective"]["direction"] == loaded["config"]["objective"]["direction"] == "minimize"
     assert loaded["best"]["value"] == min(trial["final_value"] for trial in records["trials.jsonl"])
 
@@ -118,30 +112,27 @@ async def test_parameter_ids_that_never_became_trials_are_not_waited_for(api: An
     for name in ("jobs.jsonl", "metrics.jsonl"):
         records[name] = [row for row in records[name] if row["trial_id"] in kept]
     hand_over(api, records)
-    path = f"/api/v1/experiments/{(await load(api)).json()['id']}"
+    path = f"/api/v1/experiments/{(await load(api))['id']}"
     await api.client.post(f"{path}/resume")
-    while (await api.client.get(path)).json()["trial_counts"].get("SUCCEEDED") != 4:
-        await api.manager.feed.next_change().wait()
+    await api.until(path, lambda found: found["trial_counts"].get("SUCCEEDED") == 4)
     trials = await read_all(api, path.removeprefix("/api/v1") + "/trials")
     assert [trial["parameter_id"] for trial in trials] == [0, 3, 4, 5]
 
 
 async def test_another_id_may_be_chosen(api: Any) -> None:
     hand_over(api, await gone(api))
-    answer = await load(api, experiment_id="again")
-    assert answer.json()["id"] == "again"
-    assert answer.headers["location"] == "again"
+    body = {"archive": "x.zip", "experiment_id": "again"}
+    answer = await api.client.post("/api/v1/experiments/load", json=body)
+    assert (answer.json()["id"], answer.headers["location"]) == ("again", "again")
     assert [folder.name for folder in left(api)] == ["again"]
     assert not (left(api)[0] / "loading").exists()
 
 
 async def test_ids_in_use_are_refused_and_nothing_is_left(api: Any) -> None:
     ran = await api.ran()
-    hand_over(api, await save(api, (await api.client.get(ran.path)).json()))
-    taken, trials_taken = await load(api), await load(api, experiment_id="again")
-    assert (taken.status_code, trials_taken.status_code) == (409, 409)
-    assert f"experiment {ran.id} already exists" in taken.json()["detail"]
-    assert f"already exists, in experiment {ran.id}" in trials_taken.json()["detail"]
+    hand_over(api, await save(api, await api.get(ran.path)))
+    assert f"experiment {ran.id} already exists" in (await load(api, 409))["detail"]
+    assert f"already exists, in experiment {ran.id}" in (await load(api, 409, experiment_id="again"))["detail"]
     assert [folder.name for folder in left(api)] == [ran.id]
     assert (await api.client.get("/api/v1/experiments/again")).status_code == 404
 
@@ -163,26 +154,23 @@ async def test_an_archive_that_is_not_sound_leaves_nothing(
     records = await gone(api)
     records[name].append({**records[name][0], **line})
     hand_over(api, records)
-    answer = await load(api)
-    assert answer.status_code == 422, answer.text
-    assert sentence in answer.json()["detail"]
+    assert sentence in (await load(api, 422))["detail"]
     assert left(api) == []
-    assert (await api.client.get("/api/v1/experiments")).json()["items"] == []
+    assert (await api.get("/api/v1/experiments"))["items"] == []
 
 
 async def test_a_configuration_that_is_not_understood_and_a_missing_folder_are_named(api: Any) -> None:
     records = await gone(api)
     hand_over(api, records)
-    answer = await load(api, code_directory="/no/such/folder")
-    assert answer.status_code == 422
-    assert "code_directory: expected the absolute path of a folder" in answer.json()["detail"]
+    answer = await load(api, 422, code_directory="/no/such/folder")
+    assert "code_directory: expected the absolute path of a folder" in answer["detail"]
     records["proctor.json"]["experiment"]["config"]["trial_concurrency"] = "many"
     hand_over(api, records)
-    answer = await load(api)
-    assert "the saved configuration cannot be used by this version: trial_concurrency" in answer.json()["detail"]
+    answer = await load(api, 422)
+    assert "the saved configuration cannot be used by this version: trial_concurrency" in answer["detail"]
     assert left(api) == []
 
 
 @pytest.mark.parametrize("archive", ["none.zip", "..", "a/b", ""])
 async def test_only_a_file_that_was_handed_over_is_loaded(api: Any, archive: str) -> None:
-    assert (await load(api, archive=archive)).status_code == 422
+    await load(api, 422, archive=archive)

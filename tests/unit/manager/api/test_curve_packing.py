@@ -1,14 +1,13 @@
 """Curves are packed in the background: when trials end, and once they are looked at."""
 
 import asyncio
-import json
 from typing import Any
 
 import pytest
 
 from proctor.manager.engine import curve_packing
 from proctor.manager.engine.curve_packing import _Packing, pack_curves_forever
-from proctor.manager.store.tables import curves, metrics
+from proctor.manager.store.tables import curves
 
 pytestmark = pytest.mark.anyio
 
@@ -18,15 +17,6 @@ async def ended(api: Any) -> tuple[str, list[str]]:
     ran = await api.ran()
     found = ran.trials
     return ran.id, [trial["id"] for trial in found]
-
-
-async def report(api: Any, experiment_id: str, trial_id: str, values: list[Any]) -> None:
-    lines = "".join(json.dumps({"kind": "intermediate", "value": value, "time": 1.0}) + "\n" for value in values)
-    database = await api.manager.metrics(experiment_id)
-    offset = await database.read(lambda c: metrics.offset_of(c, trial_id, 1))
-    await database.write(
-        lambda c: metrics.store_chunk(c, data=lines.encode(), offset=offset, trial_id=trial_id, job=1, member=0)
-    )
 
 
 async def packed(api: Any, experiment_id: str) -> list[str]:
@@ -39,11 +29,11 @@ async def test_the_curves_of_trials_that_end_are_packed(api: Any) -> None:
     packing = _Packing(api.manager)
     points = list(range(curves.FEWEST_POINTS))
     earlier, before = await ended(api)
-    await report(api, earlier, before[0], points)
+    await api.report(earlier, before[0], points)
     await packing.pack_ended()  # remembers where it begins
     experiment_id, ids = await ended(api)
     for trial_id in ids[:2]:
-        await report(api, experiment_id, trial_id, points)
+        await api.report(experiment_id, trial_id, points)
     await packing.pack_ended()
     assert await packed(api, experiment_id) == sorted(ids[:2])
     assert await packed(api, earlier) == []
@@ -55,7 +45,7 @@ async def test_curves_that_are_looked_at_are_packed_but_those_of_few_points(
     monkeypatch.setattr(curve_packing, "GATHER_SECONDS", 0.01)
     monkeypatch.setattr(curve_packing, "_WAIT_SECONDS", 0.01)
     experiment_id, ids = await ended(api)
-    await report(api, experiment_id, ids[0], list(range(curves.FEWEST_POINTS)))
+    await api.report(experiment_id, ids[0], list(range(curves.FEWEST_POINTS)))
     assert await packed(api, experiment_id) == []
     before = (await api.client.get(f"/api/v1/experiments/{experiment_id}/curves")).content
     async with asyncio.TaskGroup() as group, asyncio.timeout(60):
@@ -76,7 +66,7 @@ async def test_a_curve_that_cannot_be_packed_ends_nothing(
     pack_some = curves.pack_some
     monkeypatch.setattr(curves, "pack_some", lambda *_, **__: [][0])
     experiment_id, ids = await ended(api)
-    await report(api, experiment_id, ids[0], list(range(curves.FEWEST_POINTS)))
+    await api.report(experiment_id, ids[0], list(range(curves.FEWEST_POINTS)))
     async with asyncio.TaskGroup() as group, asyncio.timeout(60):
         running = group.create_task(pack_curves_forever(api.manager))
         api.manager.watched_curves.add(experiment_id)
@@ -93,7 +83,7 @@ async def test_a_curve_that_cannot_be_packed_ends_nothing(
 async def test_keys_that_are_not_packed_are_read_from_the_rows(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(curves, "MOST_KEYS", 1)
     experiment_id, ids = await ended(api)
-    await report(api, experiment_id, ids[0], [{"default": n, "loss": n / 2} for n in range(curves.FEWEST_POINTS)])
+    await api.report(experiment_id, ids[0], [{"default": n, "loss": n / 2} for n in range(curves.FEWEST_POINTS)])
     database = await api.manager.metrics(experiment_id)
 
     async def read(key: str) -> Any:

@@ -1,6 +1,5 @@
 """The curves of several trials in one binary answer."""
 
-import json
 import math
 import struct
 from array import array
@@ -11,7 +10,7 @@ import pytest
 from proctor.manager.api.charts import CURVES_MEDIA_TYPE
 from proctor.manager.api.routes import curves
 from proctor.manager.store.tables import curves as curve_rows
-from proctor.manager.store.tables import events, metrics, trials
+from proctor.manager.store.tables import events, trials
 
 pytestmark = pytest.mark.anyio
 
@@ -51,14 +50,8 @@ async def report(
     step: int = 10,
     begin: float = 1.0,
 ) -> None:
-    lines = "".join(
-        json.dumps({"kind": "intermediate", "value": value, "step": step * place, "time": begin + 2.5 * place}) + "\n"
-        for place, value in enumerate(values)
-    )
-    database = await api.manager.metrics(experiment_id)
-    place = {"trial_id": trial_id, "job": job, "member": 0}
-    offset = await database.read(lambda c: metrics.offset_of(c, trial_id, job))
-    await database.write(lambda c: metrics.store_chunk(c, data=lines.encode(), offset=offset, **place))
+    steps = [step * place for place in range(len(values))]
+    await api.report(experiment_id, trial_id, values, steps=steps, job=job, begin=begin, pause=2.5)
 
 
 async def test_the_visible_curves_of_the_trials_that_are_named(api: Any) -> None:
@@ -77,8 +70,7 @@ async def test_a_key_of_what_was_reported_is_a_curve(api: Any) -> None:
     loss = unpack((await api.client.get(f"{path}/curves?ids=0&key=loss")).content)[0]
     assert loss[0] == (0, 0.5)
     assert all(math.isnan(value) for _, value in loss[1:])
-    nested = unpack((await api.client.get(f"{path}/curves?ids=0&key=top.5")).content)[0]
-    assert nested[0] == (0, 2.0)
+    assert unpack((await api.client.get(f"{path}/curves?ids=0&key=top.5")).content)[0][0] == (0, 2.0)
     assert [value for _, value in unpack((await api.client.get(f"{path}/curves?ids=0")).content)[0]] == [1, 2, 3]
 
 
@@ -86,12 +78,11 @@ async def test_the_keys_of_all_trials_are_listed_packed_or_not(api: Any) -> None
     many = [{"default": 1, "loss": n, "note": "x", "top": {"5": n}} for n in range(curve_rows.FEWEST_POINTS)]
     path, ids = await ended(api, [many, [1.0, {"default": 1, "only here": 2}], [3.0]])
     expected = ["loss", "only here", "top.5"]
-    assert (await api.client.get(f"{path}/curves/keys")).json() == {"items": expected}
+    assert await api.get(f"{path}/curves/keys") == {"items": expected}
     database = await api.manager.metrics(path.rpartition("/")[2])
     packed = await database.read(lambda c: curve_rows.pack_some(c, ids[:1], member=0))
     await database.write(lambda c: [curve_rows.store(c, each, member=0) for each in packed])
-    assert (await api.client.get(f"{path}/curves/keys")).json() == {"items": expected}
-    assert (await api.client.get("/api/v1/experiments/unknown/curves/keys")).status_code == 404
+    assert await api.get(f"{path}/curves/keys") == {"items": expected}
 
 
 async def test_an_answer_that_is_known_is_not_sent_again_until_something_changes(api: Any) -> None:
@@ -125,9 +116,7 @@ WRONG_IDS = [
 async def test_ids_that_name_no_trial_are_answered_with_the_place(api: Any) -> None:
     path, _ = await ended(api, [])
     for ids, *expected in WRONG_IDS:
-        answer = await api.client.get(f"{path}/curves", params={"ids": ids})
-        assert answer.status_code == 422, ids
-        [problem] = answer.json()["problems"]
+        [problem] = (await api.get(f"{path}/curves", params={"ids": ids}, status=422))["problems"]
         assert [problem["key"], problem["position"], problem["found"]] == ["ids", *expected]
 
 
@@ -135,7 +124,6 @@ async def test_trials_of_another_experiment_are_not_found(api: Any) -> None:
     path, _ = await ended(api, [])
     _, others = await ended(api, [])
     assert (await api.client.get(f"{path}/curves?ids={others[0]}")).status_code == 422
-    assert (await api.client.get("/api/v1/experiments/nonesuch/curves?ids=0")).status_code == 404
 
 
 async def test_all_trials_that_have_points_are_there_if_none_is_named(api: Any) -> None:
@@ -190,26 +178,25 @@ async def test_the_table_has_the_best_value_of_a_curve_and_its_value_at_a_step(a
     path, ids = await ended(api, reports, tuner={"name": "Random"}, objective={"direction": "maximize"})
     # steps are 0, 10, 20, …; the newest trial has no point at 10, the NaN of the second is no value
     columns = "no,curve.best,curve.at.15,curve.at.30"
-    found = (await api.client.get(f"{path}/table?columns={columns}&sort=no")).json()
+    found = await api.get(f"{path}/table?columns={columns}&sort=no")
     assert [head["name"] for head in found["columns"]] == columns.split(",")
     assert {head["type"] for head in found["columns"]} == {"number"}
     assert found["rows"][:3] == [[0, 0.75, 0.75, None], [1, 0.5, None, 0.375], [2, 0.625, None, None]]
-    assert "curve.best" not in {head["name"] for head in (await api.client.get(f"{path}/table")).json()["columns"]}
+    assert "curve.best" not in {head["name"] for head in (await api.get(f"{path}/table"))["columns"]}
 
-    best_first = await api.client.get(f"{path}/table?columns=no&sort=-curve.best&limit=3")
-    assert [row[0] for row in best_first.json()["rows"]] == [0, 2, 1]
-    listed = await api.client.get(f"{path}/trials?filter=curve.best%20%3E%200.55&sort=curve.best")
-    assert [trial["id"] for trial in listed.json()["items"]] == [ids[2], ids[0]]
-    changed = (await api.client.get(f"{path}/changes?after=0&columns=no,curve.best&filter=curve.best > 0.7")).json()
+    best_first = await api.get(f"{path}/table?columns=no&sort=-curve.best&limit=3")
+    assert [row[0] for row in best_first["rows"]] == [0, 2, 1]
+    listed = await api.get(f"{path}/trials?filter=curve.best%20%3E%200.55&sort=curve.best")
+    assert [trial["id"] for trial in listed["items"]] == [ids[2], ids[0]]
+    changed = await api.get(f"{path}/changes?after=0&columns=no,curve.best&filter=curve.best > 0.7")
     assert changed["reset"] or changed["rows"]["rows"] == [[0, 0.75]]
 
 
 async def test_the_best_value_is_the_smallest_where_the_experiment_minimizes(api: Any) -> None:
     ran = await api.ran(objective={"direction": "minimize"})
-    [trial] = (await api.client.get(f"{ran.path}/trials?limit=1")).json()["items"]
+    [trial] = (await api.get(f"{ran.path}/trials?limit=1"))["items"]
     await report(api, ran.id, trial["id"], [0.5, 0.25, 0.75])
-    found = (await api.client.get(f"{ran.path}/table?columns=curve.best&sort=no&limit=1")).json()
-    assert found["rows"] == [[0.25]]
+    assert (await api.get(f"{ran.path}/table?columns=curve.best&sort=no&limit=1"))["rows"] == [[0.25]]
 
 
 @pytest.mark.parametrize("name", ["curve.bets", "curve.at", "curve.at.-1", "curve.at.x", "curve"])

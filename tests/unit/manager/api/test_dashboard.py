@@ -84,8 +84,7 @@ async def test_the_index_needs_a_token_and_the_assets_do_not(api: Any) -> None:
 
 
 async def test_an_asset_is_compressed_for_who_takes_it_and_kept_forever(api: Any) -> None:
-    index = await api.client.get("/")
-    (script,) = re.findall(r'src="\./(assets/[^"]+\.js)"', index.text)
+    (script,) = re.findall(r'src="\./(assets/[^"]+\.js)"', (await api.client.get("/")).text)
     built = (dashboard.STATIC / script).read_bytes()
     plain = await api.client.get(f"/{script}", headers={"Accept-Encoding": "identity"})
     assert plain.content == built
@@ -107,9 +106,7 @@ async def test_a_page_that_is_not_built_says_how_to_build_it(
 ) -> None:
     monkeypatch.setattr(dashboard, "STATIC", tmp_path)
     dashboard.read_index.cache_clear()
-    answer = await api.client.get("/")
-    assert answer.status_code == 503
-    assert "make webui" in answer.json()["detail"]
+    assert "make webui" in (await api.get("/", status=503))["detail"]
 
 
 def test_the_script_stays_below_its_budget() -> None:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from proctor.manager.api import charts
 from proctor.manager.api.context import Densities, Density
-from proctor.manager.store.tables import metrics
 
 pytestmark = pytest.mark.anyio
 NAN = float("nan")
@@ -32,15 +31,9 @@ def unpack(data: bytes) -> tuple[dict[str, Any], list[list[int]]]:
 async def ended(api: Any, curves: list[list[tuple[int, float]]]) -> str:
     """The address of an experiment whose trials have these points only."""
     ran = await api.ran(max_trial_number=len(curves))
-    ids = [trial["id"] for trial in ran.trials]
-    database = await api.manager.metrics(ran.id)
-    for trial_id, points in zip(ids, curves, strict=True):
-        lines = "".join(
-            json.dumps({"kind": "intermediate", "value": value, "step": step, "time": 1.0}) + "\n"
-            for step, value in points
-        ).encode()
-        place = {"trial_id": trial_id, "job": 2, "member": 0}
-        await database.write(lambda c, place=place, lines=lines: metrics.store_chunk(c, offset=0, data=lines, **place))
+    for trial, points in zip(ran.trials, curves, strict=True):
+        steps, values = zip(*points, strict=True)
+        await api.report(ran.id, trial["id"], values, steps=steps, job=2)
     return ran.path
 
 
@@ -94,7 +87,6 @@ async def test_it_is_compressed_where_that_is_understood_and_not_sent_again(api:
     again = await api.client.get(f"{path}/curves/density", headers={"If-None-Match": packed.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
     assert (await api.client.get(f"{path}/curves/density?width=0")).status_code == 422
-    assert (await api.client.get("/api/v1/experiments/nonesuch/curves/density")).status_code == 404
 
 
 async def test_one_that_was_costly_is_not_counted_again_with_each_change() -> None:

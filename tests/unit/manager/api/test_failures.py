@@ -57,9 +57,7 @@ async def add_ended(api: Any, experiment_id: str, ends: list[tuple[TrialStatus, 
 
 
 async def read(api: Any, experiment_id: str, query: str = "") -> dict[str, Any]:
-    answer = await api.client.get(f"/api/v1/experiments/{experiment_id}/failures{query}")
-    assert answer.status_code == 200, answer.text
-    return dict(answer.json())
+    return dict(await api.get(f"/api/v1/experiments/{experiment_id}/failures{query}", status=200))
 
 
 async def test_failures_are_grouped_by_the_end_of_the_last_job_and_the_first_line_of_the_reason(api: Any) -> None:
@@ -100,9 +98,7 @@ async def test_failures_are_grouped_by_the_end_of_the_last_job_and_the_first_lin
 async def test_an_experiment_without_failures_has_no_causes(api: Any) -> None:
     ran = await api.ran()
     assert await read(api, ran.id) == {"failed": 0, "counted": 0, "cause_count": 0, "causes": []}
-    assert (await api.client.get("/api/v1/experiments/none/failures")).status_code == 404
-    refused = await api.client.get(f"{ran.path}/failures?limit=0")
-    assert refused.status_code == 422
+    await api.get(f"{ran.path}/failures?limit=0", status=422)
 
 
 async def test_only_the_newest_failures_are_counted_and_that_is_said(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:

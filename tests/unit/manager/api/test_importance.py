@@ -40,9 +40,7 @@ async def add_ended(api: Any, experiment_id: str, first: int, number: int) -> No
 
 
 async def ask(api: Any, experiment_id: str, query: str = "") -> dict[str, Any]:
-    answer = await api.client.get(f"/api/v1/experiments/{experiment_id}/importance{query}")
-    assert answer.status_code == 200, answer.text
-    return dict(answer.json())
+    return dict(await api.get(f"/api/v1/experiments/{experiment_id}/importance{query}", status=200))
 
 
 async def computed(api: Any, experiment_id: str, query: str = "") -> dict[str, Any]:
@@ -59,8 +57,7 @@ async def test_an_answer_is_computed_beside_and_kept_until_trials_end_or_a_failu
 ) -> None:
     monkeypatch.setattr(importance, "LEAST_PAUSE_SECONDS", 0)
     monkeypatch.setattr(importance, "LARGEST_SHARE", float("inf"))
-    created = (await api.create())["id"]
-    await api.ended(created)
+    created = (await api.ran()).id
     first = await ask(api, created)
     assert (first["state"], first["revision"], first["parameters"]) == ("COMPUTING", None, [])
     few = await computed(api, created)
@@ -75,8 +72,7 @@ async def test_an_answer_is_computed_beside_and_kept_until_trials_end_or_a_failu
     assert many["revision"] > few["revision"]
     with monkeypatch.context() as patch:
         patch.setattr(importance, "MODULE", "proctor.no_such_module")
-        changed = await api.client.patch(f"/api/v1/experiments/{created}", json={"tags": ["a change without results"]})
-        assert changed.status_code == 200, changed.text
+        await api.patch(f"/api/v1/experiments/{created}", json={"tags": ["a change without results"]}, status=200)
         again = await computed(api, created)  # without being computed again
         assert again["state"] == "CURRENT"
         assert {**again, "revision": 0} == {**many, "revision": 0}
@@ -90,15 +86,13 @@ async def test_an_answer_is_computed_beside_and_kept_until_trials_end_or_a_failu
 
 
 async def test_a_question_names_key_quantile_and_direction(api: Any) -> None:
-    created = (await api.create())["id"]
-    await api.ended(created)
+    created = (await api.ran()).id
     await add_ended(api, created, 100, 60)
     found = await computed(api, created, "?key=loss&quantile=0.25&direction=maximize")
     assert (found["key"], found["quantile"], found["direction"]) == ("loss", 0.25, "maximize")
     assert (found["trials"], found["parameters"]) == (60, [{"name": "x", "importance": 1.0}])
     for wrong in ("?quantile=0", "?quantile=1", "?direction=up"):
         assert (await api.client.get(f"/api/v1/experiments/{created}/importance{wrong}")).status_code == 422
-    assert (await api.client.get("/api/v1/experiments/none/importance")).status_code == 404
 
 
 async def test_a_process_that_is_killed_or_too_slow_is_gone_and_says_so(

@@ -28,8 +28,7 @@ NNI = [
 
 
 async def experiment(api: Any, **changes: Any) -> str:
-    ran = await api.ran(search_space=SPACE, **changes)
-    return str(ran.id)
+    return str((await api.ran(search_space=SPACE, **changes)).id)
 
 
 async def reported(api: Any, experiment_id: str) -> list[Any]:
@@ -38,14 +37,13 @@ async def reported(api: Any, experiment_id: str) -> list[Any]:
     return [row for entry in log if entry.kind == "ImportData" for row in entry.payload["rows"]]
 
 
-async def import_(api: Any, experiment_id: str, rows: Any, query: str = "") -> Any:
-    return await api.client.post(f"/api/v1/experiments/{experiment_id}/import{query}", json=rows)
+async def import_(api: Any, experiment_id: str, rows: Any, query: str = "", *, status: int | None = None) -> Any:
+    return await api.post(f"/api/v1/experiments/{experiment_id}/import{query}", json=rows, status=status)
 
 
 async def test_nnis_export_is_read_as_it_was_meant(api: Any) -> None:
     found = await experiment(api)
-    answer = await import_(api, found, NNI)
-    assert answer.json() == {"imported": 4, "skipped": 0, "outside": 0}
+    assert await import_(api, found, NNI) == {"imported": 4, "skipped": 0, "outside": 0}
     rows = await reported(api, found)
     assert [row["value"] for row in rows] == [{"default": 0.9, "loss": 0.1}, 0.75, "NaN", "NaN"]
     assert repr(rows[2]["parameter"]) == "{'lr': 0.5, 'layer': {'_name': 'conv', 'n': 3}}"
@@ -64,10 +62,7 @@ async def test_nnis_export_is_read_as_it_was_meant(api: Any) -> None:
 )
 async def test_a_value_without_a_number_is_refused_with_its_row(api: Any, value: Any, shown: str) -> None:
     found = await experiment(api)
-    rows = [NNI[0], {**NNI[1], "value": value}]
-    answer = await import_(api, found, rows)
-    assert answer.status_code == 422
-    (problem,) = answer.json()["problems"]
+    (problem,) = (await import_(api, found, [NNI[0], {**NNI[1], "value": value}], status=422))["problems"]
     assert problem["message"].startswith('row 2: value: expected a number, or a mapping with a number under "default"')
     assert shown in problem["message"]
     assert await reported(api, found) == []
@@ -81,10 +76,9 @@ async def test_rows_outside_of_the_space_are_listed_and_nothing_is_imported(api:
         {"parameter": {"lr": 0.5, "layer": {"_name": "conv", "n": 9}, "seed": 3}, "value": 1.0},
         {"parameter": [1], "value": 1.0},
     ]
-    answer = await import_(api, found, [*NNI, *outside])
-    assert answer.status_code == 422
-    assert "3 of 8 rows cannot be imported, so none was: row 5: parameter lr: " in answer.json()["detail"]
-    assert [problem["message"] for problem in answer.json()["problems"]] == [
+    answer = await import_(api, found, [*NNI, *outside], status=422)
+    assert "3 of 8 rows cannot be imported, so none was: row 5: parameter lr: " in answer["detail"]
+    assert [problem["message"] for problem in answer["problems"]] == [
         "row 5: parameter lr: expected a number from 0 to 1, found 7",
         "row 7: parameter layer.n: expected a whole number from 1 to 8, found 9; "
         "parameter seed: unknown parameter, found 3; the search space has lr, layer",
@@ -92,7 +86,7 @@ async def test_rows_outside_of_the_space_are_listed_and_nothing_is_imported(api:
     ]
     assert await reported(api, found) == []
     skipping = await import_(api, found, [*NNI, *outside], "?skip_outside=true")
-    assert skipping.json() == {"imported": 4, "skipped": 1, "outside": 3}
+    assert skipping == {"imported": 4, "skipped": 1, "outside": 3}
     assert len(await reported(api, found)) == 4
 
 
@@ -100,13 +94,12 @@ async def test_rows_are_judged_by_the_space_of_now(api: Any) -> None:
     found = await experiment(api)
     changed = {"lr": {"_type": "uniform", "_value": [2, 3]}}
     await api.client.patch(f"/api/v1/experiments/{found}", json={"search_space": changed})
-    assert (await import_(api, found, NNI)).status_code == 422
-    assert (await import_(api, found, [{"parameter": {"lr": 2.5}, "value": 1}])).json()["imported"] == 1
+    await import_(api, found, NNI, status=422)
+    assert (await import_(api, found, [{"parameter": {"lr": 2.5}, "value": 1}]))["imported"] == 1
 
 
 async def test_many_bad_rows_are_counted_and_some_listed(api: Any) -> None:
-    found = await experiment(api)
-    answer = (await import_(api, found, [{"parameter": {}, "value": 1}] * 100)).json()
+    answer = await import_(api, await experiment(api), [{"parameter": {}, "value": 1}] * 100)
     assert len(answer["problems"]) == 20
     assert answer["detail"].startswith("100 of 100 rows cannot be imported")
     assert answer["detail"].endswith("; and 80 more")
@@ -124,36 +117,35 @@ async def test_many_bad_rows_are_counted_and_some_listed(api: Any) -> None:
 )
 async def test_a_trial_outside_of_the_space_is_not_added(api: Any, parameters: Any, words: str) -> None:
     found = await experiment(api)
-    answer = await api.client.post(f"/api/v1/experiments/{found}/trials", json={"parameters": parameters})
-    assert answer.status_code == 422
-    assert f"the parameters are outside of the search space of experiment {found}" in answer.json()["detail"]
-    assert words in answer.json()["detail"]
-    trials = (await api.client.get(f"/api/v1/experiments/{found}/trials")).json()["items"]
+    answer = await api.post(f"/api/v1/experiments/{found}/trials", json={"parameters": parameters}, status=422)
+    assert f"the parameters are outside of the search space of experiment {found}" in answer["detail"]
+    assert words in answer["detail"]
+    trials = (await api.get(f"/api/v1/experiments/{found}/trials"))["items"]
     assert {trial["source"] for trial in trials} == {"algorithm"}
 
 
 async def test_an_added_trial_has_parameters_as_the_space_writes_them(api: Any) -> None:
     found = await experiment(api)
     parameters = {"layer": {"n": 3.0, "_name": "conv"}, "lr": 1}
-    answer = await api.client.post(f"/api/v1/experiments/{found}/trials", json={"parameters": parameters})
-    assert repr(answer.json()["parameters"]) == "{'lr': 1, 'layer': {'_name': 'conv', 'n': 3}}"
+    answer = await api.post(f"/api/v1/experiments/{found}/trials", json={"parameters": parameters})
+    assert repr(answer["parameters"]) == "{'lr': 1, 'layer': {'_name': 'conv', 'n': 3}}"
 
 
 async def test_a_trial_of_an_earlier_space_is_retried(api: Any) -> None:
     found = await experiment(api)
     changed = {"lr": {"_type": "uniform", "_value": [2, 3]}}
     await api.client.patch(f"/api/v1/experiments/{found}", json={"search_space": changed})
-    trial = (await api.client.get(f"/api/v1/experiments/{found}/trials")).json()["items"][0]
-    answer = await api.client.post(f"/api/v1/trials/{trial['id']}/retry")
-    assert (answer.status_code, answer.json()["parameters"]) == (201, trial["parameters"])
+    trial = (await api.get(f"/api/v1/experiments/{found}/trials"))["items"][0]
+    again = await api.post(f"/api/v1/trials/{trial['id']}/retry", status=201)
+    assert (again["source"], again["parameters"]) == ("retry", trial["parameters"])
 
 
 async def test_batch_takes_its_options_only(api: Any) -> None:
     options = {"sets": {"_type": "choice", "_value": [[1, 2], {"lr": 1.0}, "small"]}}
     ran = await api.ran(tuner={"name": "Batch"}, search_space=options, max_trial_number=1)
     path = f"{ran.path}/trials"
-    assert (await api.client.post(path, json={"parameters": {"lr": 1}})).json()["parameters"] == {"lr": 1.0}
-    refused = (await api.client.post(path, json={"parameters": {"lr": 2}})).json()["detail"]
+    assert (await api.post(path, json={"parameters": {"lr": 1}}))["parameters"] == {"lr": 1.0}
+    refused = (await api.post(path, json={"parameters": {"lr": 2}}))["detail"]
     assert 'expected an option of sets, one of [1, 2], {"lr": 1.0}, "small", found {"lr": 2}' in refused
     answer = await import_(api, ran.id, [{"parameter": "small", "value": 1}, {"parameter": 3, "value": 1}])
-    assert "row 2: parameter: expected an option of sets" in answer.json()["detail"]
+    assert "row 2: parameter: expected an option of sets" in answer["detail"]

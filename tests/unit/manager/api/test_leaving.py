@@ -39,19 +39,16 @@ async def service_class() -> AsyncIterator[type[SlowToLeave]]:
 async def stopped(api: Any) -> str:
     """An experiment that is STOPPED and has not left its machine."""
     created = await api.create()
-    answer = await api.client.post(f"/api/v1/experiments/{created['id']}/stop")
-    assert answer.status_code == 202
+    await api.post(f"{created.path}/stop", status=202)
     await asyncio.wait_for(SlowToLeave.is_leaving.wait(), 60)
-    assert (await api.client.get(f"/api/v1/experiments/{created['id']}")).json()["status"] == "STOPPED"
+    assert (await api.get(created.path))["status"] == "STOPPED"
     return str(created["id"])
 
 
 async def clean(api: Any) -> list[Any]:
     service = {"platform": "remote", "machine_list": [{"host": "a"}, {"host": "b"}]}
     body = {"config": {**api.config, "training_service": service}, "directory": str(api.directory)}
-    answer = await api.client.post("/api/v1/platforms/clean", json=body)
-    assert answer.status_code == 200, answer.text
-    return list(answer.json()["items"])
+    return list((await api.post("/api/v1/platforms/clean", json=body, status=200))["items"])
 
 
 async def test_cleaning_waits_until_a_stopped_experiment_has_left(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,6 +93,5 @@ async def test_a_running_experiment_is_not_waited_for(api: Any) -> None:
 async def test_a_node_that_is_being_left_is_not_forgotten_and_says_why(api: Any) -> None:
     api.provider.add("b", "bob@b")
     identifier = await stopped(api)
-    answer = await api.client.post("/api/v1/nodes/b/forget")
-    assert answer.status_code == 409
-    assert f"experiment {identifier} was stopped and is leaving it" in answer.json()["detail"]
+    answer = await api.post("/api/v1/nodes/b/forget", status=409)
+    assert f"experiment {identifier} was stopped and is leaving it" in answer["detail"]

@@ -1,4 +1,4 @@
-"""Searching the output of trials: what was found, how far, and what hostile files do."""
+"""The output of trials: parts of it by byte offset, what a search finds, how far it is, and what hostile files do."""
 
 import os
 from pathlib import Path
@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from proctor.manager.api.text import read_part
 from proctor.manager.engine import log_search
 
 pytestmark = pytest.mark.anyio
@@ -13,23 +14,19 @@ pytestmark = pytest.mark.anyio
 
 async def with_logs(api: Any, *logs: dict[str, bytes]) -> tuple[str, list[Path]]:
     """An experiment whose trials have these files; returns its id and the directories of the jobs."""
-    created = await api.create(max_trial_number=len(logs))
-    experiment = await api.ended(created["id"])
-    trials = (await api.client.get(f"/api/v1/experiments/{created['id']}/trials")).json()["items"]
+    ran = await api.ran(max_trial_number=len(logs))
     folders = []
-    for trial, files in zip(trials, logs, strict=True):
-        folder = Path(experiment["directory"], "trials", f"{trial['sequence_id']}-{trial['id']}", "jobs", "1")
+    for trial, files in zip(ran.trials, logs, strict=True):
+        folder = Path(trial["directory"], "jobs", "1")
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
             (folder / name).write_bytes(content)
         folders.append(folder)
-    return str(created["id"]), folders
+    return ran.id, folders
 
 
 async def search(api: Any, experiment_id: str, **query: Any) -> dict[str, Any]:
-    answer = await api.client.get(f"/api/v1/experiments/{experiment_id}/logs/search", params=query)
-    assert answer.status_code == 200, answer.text
-    return dict(answer.json())
+    return dict(await api.get(f"/api/v1/experiments/{experiment_id}/logs/search", params=query, status=200))
 
 
 async def test_lines_are_found_in_both_streams_of_all_jobs_with_their_places(api: Any) -> None:
@@ -64,14 +61,7 @@ async def test_a_search_of_pages_of_one_line_finds_what_a_whole_search_finds(
     assert len(whole) == 180
     for row in whole:
         assert row["text"].lstrip("…").startswith(f"{row['line'] - 1} needle")
-    pages: list[Any] = []
-    cursor = None
-    while True:
-        found = await search(api, experiment_id, q="needle", limit=7, **({"cursor": cursor} if cursor else {}))
-        pages += found["items"]
-        if (cursor := found["next_cursor"]) is None:
-            break
-    assert pages == whole
+    assert await api.pages(f"/api/v1/experiments/{experiment_id}/logs/search?q=needle&limit=7") == whole
 
 
 async def test_bounded_searches_say_where_to_continue(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,9 +119,9 @@ async def test_hostile_files_are_searched_or_left_out(api: Any, tmp_path: Path) 
 
 async def test_a_trial_is_searched_alone(api: Any) -> None:
     experiment_id, _ = await with_logs(api, {"stdout": b"needle"}, {"stdout": b"needle"})
-    trials = (await api.client.get(f"/api/v1/experiments/{experiment_id}/trials")).json()["items"]
-    answer = await api.client.get(f"/api/v1/trials/{trials[0]['id']}/logs/search", params={"q": "needle"})
-    assert [row["trial_id"] for row in answer.json()["items"]] == [trials[0]["id"]]
+    trials = (await api.get(f"/api/v1/experiments/{experiment_id}/trials"))["items"]
+    answer = await api.get(f"/api/v1/trials/{trials[0]['id']}/logs/search", params={"q": "needle"})
+    assert [row["trial_id"] for row in answer["items"]] == [trials[0]["id"]]
 
 
 @pytest.mark.parametrize(
@@ -140,5 +130,18 @@ async def test_a_trial_is_searched_alone(api: Any) -> None:
 )
 async def test_what_cannot_be_searched_is_refused(api: Any, query: str) -> None:
     created = await api.create()
-    answer = await api.client.get(f"/api/v1/experiments/{created['id']}/logs/search?{query}")
+    answer = await api.client.get(f"{created.path}/logs/search?{query}")
     assert answer.status_code in (400, 422), answer.text
+
+
+def test_what_follows_the_end_of_a_log_is_empty(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"12345")
+    assert read_part(tmp_path / "log", 2, 2) == (b"34", 2)
+    assert read_part(tmp_path / "log", -2, 9) == (b"45", 3)
+    assert read_part(tmp_path / "log", 9, 9) == (b"", 9)
+
+
+def test_a_reader_of_a_log_that_was_cut_goes_on_at_its_beginning(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"12345")
+    assert read_part(tmp_path / "log", 9, 9, is_cut=True) == (b"12345", 0)
+    assert read_part(tmp_path / "log", 5, 9, is_cut=True) == (b"", 5)

@@ -39,32 +39,36 @@ async def end_as(api: Any, ends: list[tuple[TrialStatus, str]], status: str = "D
 
 
 async def failure(api: Any, identifier: str) -> str:
-    return str((await api.client.get(f"/api/v1/experiments/{identifier}")).json()["failure"])
+    return str((await api.get(f"/api/v1/experiments/{identifier}"))["failure"])
 
 
-async def test_an_experiment_without_a_success_says_the_most_frequent_reason(api: Any) -> None:
-    ends = [(FAILED, "exit code 1: no <file> 17"), (FAILED, "out of memory"), (FAILED, "exit code 1: no <file> 18")]
-    identifier = await end_as(api, ends)
-    said = await failure(api, identifier)
-    assert said == "none of 3 trials has succeeded; 2 of 3 ended with: exit code 1: no <file> 18"
+NO_FILE = "exit code 1: no <file>"
+FAILURES = {
+    "the most frequent reason": (
+        [(FAILED, f"{NO_FILE} 17"), (FAILED, "out of memory"), (FAILED, f"{NO_FILE} 18")],
+        "DONE",
+        f"none of 3 trials has succeeded; 2 of 3 ended with: {NO_FILE} 18",
+    ),
+    "one has succeeded": ([(FAILED, "exit code 1"), (TrialStatus.SUCCEEDED, "")], "DONE", ""),
+    "one was stopped early and others may come": ([(FAILED, "exit code 1"), (EARLY, "slow")], "RUNNING", ""),
+    "all were stopped early": (
+        [(EARLY, "slow"), (EARLY, "slow")],
+        "DONE",
+        "none of 2 trials has succeeded; 2 of 2 ended with: slow",
+    ),
+    "the first one, while others may come": (
+        [(FAILED, "exit code 127: command not found")],
+        "RUNNING",
+        "the only finished trial failed: exit code 127: command not found",
+    ),
+}
 
 
-async def test_an_experiment_with_one_success_says_nothing_of_failures(api: Any) -> None:
-    identifier = await end_as(api, [(FAILED, "exit code 1"), (TrialStatus.SUCCEEDED, "")])
-    assert await failure(api, identifier) == ""
-
-
-async def test_trials_that_were_stopped_early_are_no_failure_while_others_may_come(api: Any) -> None:
-    going_on = await end_as(api, [(FAILED, "exit code 1"), (EARLY, "slow")], status="RUNNING")
-    assert await failure(api, going_on) == ""
-    over = await end_as(api, [(EARLY, "slow"), (EARLY, "slow")])
-    assert await failure(api, over) == "none of 2 trials has succeeded; 2 of 2 ended with: slow"
-
-
-async def test_the_first_failure_is_told_while_the_experiment_goes_on(api: Any) -> None:
-    identifier = await end_as(api, [(FAILED, "exit code 127: command not found")], status="RUNNING")
-    said = await failure(api, identifier)
-    assert said == "the only finished trial failed: exit code 127: command not found"
+@pytest.mark.parametrize(("ends", "status", "said"), FAILURES.values(), ids=FAILURES)
+async def test_where_nothing_has_succeeded_the_reason_is_said(
+    api: Any, ends: list[tuple[TrialStatus, str]], status: str, said: str
+) -> None:
+    assert await failure(api, await end_as(api, ends, status)) == said
 
 
 async def test_only_the_newest_reasons_are_read(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,19 +96,18 @@ async def test_without_a_best_trial_it_is_said_what_became_of_the_final_metrics(
     api: Any, status: str, data: object, said: str
 ) -> None:
     identifier = await end_as(api, [(FAILED, "exit code 1"), (TrialStatus(status), "")])
-    rows = (await api.client.get(f"/api/v1/experiments/{identifier}/trials?sort=sequence_id")).json()["items"]
+    rows = (await api.get(f"/api/v1/experiments/{identifier}/trials?sort=sequence_id"))["items"]
 
     def write(connection: sqlite3.Connection) -> None:
         trials.update(connection, rows[0]["id"], final_data=None)
         trials.update(connection, rows[1]["id"], final_data=data)
 
     await api.manager.control.write(write)
-    body = (await api.client.get(f"/api/v1/experiments/{identifier}")).json()
+    body = await api.get(f"/api/v1/experiments/{identifier}")
     assert (body["best"], body["no_best_reason"]) == (None, said)
-    refused = await api.client.get(f"/api/v1/experiments/{identifier}/best")
-    assert refused.json()["detail"] == f"experiment {identifier} has no best trial: {said}"
+    refused = await api.get(f"/api/v1/experiments/{identifier}/best")
+    assert refused["detail"] == f"experiment {identifier} has no best trial: {said}"
 
 
 async def test_an_experiment_with_a_best_trial_gives_no_reason_for_none(api: Any) -> None:
-    created = await api.create()
-    assert (await api.ended(created["id"]))["no_best_reason"] == ""
+    assert (await api.ended((await api.create())["id"]))["no_best_reason"] == ""

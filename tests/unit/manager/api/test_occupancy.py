@@ -52,9 +52,7 @@ def connect(api: Any) -> None:
 
 
 async def read(api: Any, query: str = "") -> dict[str, Any]:
-    answer = await api.client.get(f"/api/v1/nodes/gpu-1/occupancy{query}")
-    assert answer.status_code == 200, answer.text
-    return dict(answer.json())
+    return dict(await api.get(f"/api/v1/nodes/gpu-1/occupancy{query}", status=200))
 
 
 async def test_occupancy_names_the_jobs_of_a_stretch_of_time_with_their_gpus_and_the_load(api: Any) -> None:

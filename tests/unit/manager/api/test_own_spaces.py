@@ -72,7 +72,7 @@ async def create(api: Any, space: Any, proposals: list[Any] = PROPOSALS, **chang
 
 
 async def items(api: Any, path: str) -> list[dict[str, Any]]:
-    return list((await api.client.get(f"/api/v1{path}")).json()["items"])
+    return list((await api.get(f"/api/v1{path}"))["items"])
 
 
 @pytest.mark.parametrize("space", [FACTORS, {}, [], [1, 2], "a name", 7])
@@ -101,15 +101,13 @@ async def test_parameters_of_any_kind_reach_trials_results_and_export(api: Any, 
 async def test_added_trials_imported_rows_and_new_spaces_of_any_kind_are_taken(api: Any) -> None:
     created = await create(api, FACTORS, [])
     await api.ended(created["id"])
-    path = f"/api/v1/experiments/{created['id']}"
-    added = await api.client.post(f"{path}/trials", json={"parameters": [3, 4]})
+    added = await api.client.post(f"{created.path}/trials", json={"parameters": [3, 4]})
     assert (added.status_code, added.json()["parameters"]) == (201, [3, 4])
     rows = [{"parameter": "elsewhere", "value": 1.0}, {"parameter": None, "value": 2.0}]
-    assert (await api.client.post(f"{path}/import", json=rows)).json() == {"imported": 2, "skipped": 0, "outside": 0}
-    changed = await api.client.patch(path, json={"search_space": [{"_type": "factor"}]})
-    assert changed.json()["search_space"] == [{"_type": "factor"}]
-    refused = await api.client.patch(path, json={"search_space": None})
-    assert refused.status_code == 422
+    assert await api.post(f"{created.path}/import", json=rows) == {"imported": 2, "skipped": 0, "outside": 0}
+    changed = await api.patch(created.path, json={"search_space": [{"_type": "factor"}]})
+    assert changed["search_space"] == [{"_type": "factor"}]
+    await api.patch(created.path, json={"search_space": None}, status=422)
     async with asyncio.timeout(20):
         while len(sys.modules["own_space_tuner"].spaces) < 2:  # noqa: ASYNC110 - the tuner's thread rings no bell
             await asyncio.sleep(0.01)
@@ -120,14 +118,10 @@ async def test_added_trials_imported_rows_and_new_spaces_of_any_kind_are_taken(a
 async def test_a_saved_experiment_with_parameters_of_any_kind_is_loaded(api: Any) -> None:
     created = await create(api, FACTORS)
     await api.ended(created["id"])
-    path = f"/api/v1/experiments/{created['id']}"
-    records = await save(api, (await api.client.get(path)).json())
-    await api.client.post(f"{path}/stop")
-    while (await api.client.delete(path)).status_code != 204:
-        await api.manager.feed.next_change().wait()
+    records = await save(api, await api.get(created.path))
+    await api.delete_ended(created.path)
     hand_over(api, records)
-    loaded = await load(api)
-    assert (loaded.status_code, loaded.json()["search_space"]) == (201, FACTORS)
+    assert (await load(api))["search_space"] == FACTORS
     trials = await items(api, f"/experiments/{created['id']}/trials")
     assert [trial["parameters"] for trial in trials] == PROPOSALS
 

@@ -17,17 +17,14 @@ async def shown(api: Any, experiment_id: str) -> dict[str, Any]:
     """What there is once the dispatcher has left."""
     while True:
         bell = api.manager.feed.next_change()
-        answer = await api.client.get(f"/api/v1/experiments/{experiment_id}/scheduler")
-        assert answer.status_code == 200, answer.text
-        if answer.json()["updated_at"] or answer.json()["name"] is None:
-            return dict(answer.json())
+        answer = await api.get(f"/api/v1/experiments/{experiment_id}/scheduler", status=200)
+        if answer["updated_at"] or answer["name"] is None:
+            return dict(answer)
         await bell.wait()
 
 
 async def test_the_last_tables_of_a_scheduler_are_kept(api: Any) -> None:
-    created = (await api.create(trial_scheduler=ASHA))["id"]
-    await api.ended(created)
-    found = await shown(api, created)
+    found = await shown(api, (await api.ran(trial_scheduler=ASHA)).id)
     assert found["name"] == "ASHA"
     (table,) = found["tables"]
     assert (table["title"], table["trial_columns"]) == ("Rungs", [])
@@ -38,21 +35,18 @@ async def test_the_last_tables_of_a_scheduler_are_kept(api: Any) -> None:
 async def test_a_population_names_trials_by_their_numbers(api: Any) -> None:
     arguments = {"perturbation_interval": 1, "time_attr": "training_iteration", "population_size": 3}
     created = (await api.create(trial_scheduler={"name": "PBT", "class_args": arguments}))["id"]
-    found = await shown(api, created)
-    assert found["tables"][0]["trial_columns"] == [0, 4]
+    assert (await shown(api, created))["tables"][0]["trial_columns"] == [0, 4]
     await api.ended(created)
 
 
 async def test_without_a_trial_scheduler_there_is_nothing(api: Any) -> None:
     created = (await api.create())["id"]
     assert await shown(api, created) == {"name": None, "tables": [], "trial_ids": {}, "updated_at": None}
-    assert (await api.client.get("/api/v1/experiments/unknown1/scheduler")).status_code == 404
 
 
 async def test_a_trial_says_what_was_decided_of_it(api: Any) -> None:
-    created = (await api.create())["id"]
-    await api.ended(created)
-    rows = (await api.client.get(f"/api/v1/experiments/{created}/trials")).json()["items"]
+    created = (await api.ran()).id
+    rows = (await api.get(f"/api/v1/experiments/{created}/trials"))["items"]
     donor, trial = rows[0], rows[2]
     assert "decisions" not in trial
 
@@ -68,7 +62,7 @@ async def test_a_trial_says_what_was_decided_of_it(api: Any) -> None:
 
     for row in decisions():
         await api.manager.control.write(lambda c, row=row: dispatcher_inputs.record(c, row))
-    found = (await api.client.get(f"/api/v1/trials/{trial['id']}")).json()["decisions"]
+    found = (await api.get(f"/api/v1/trials/{trial['id']}"))["decisions"]
     assert [(each["kind"], each["reason"], each["job"]) for each in found] == [
         ("resume", "promoted to rung 9: 2nd of 7 in rung 3", 2),
         ("clone", "the donor is at 0.91", None),

@@ -1,9 +1,12 @@
-"""The table of an experiment's trials over REST, in both of its formats, and filtered lists of trials."""
+"""The table of an experiment's trials over REST, in both of its formats and as a file, and filtered lists of trials."""
 
+import csv
+import io
 import json
 import math
 import sqlite3
 import struct
+import sys
 from array import array
 from collections.abc import Sequence
 from itertools import pairwise
@@ -12,8 +15,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyarrow import parquet
 
 from proctor.manager.api.columnar import MEDIA_TYPE, pack_table, table_to_json
+from proctor.manager.api.table_files import table_to_csv, table_to_parquet
 from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.store.rows import TrialRow, update_row
 from proctor.manager.store.tables import trials
@@ -68,11 +73,9 @@ async def insert(api: Any, experiment_id: str, **columns: Any) -> None:
 
 
 async def test_the_table_has_a_row_for_every_trial(api: Any) -> None:
-    created = await api.create()
-    await api.ended(created["id"])
-    path = f"/api/v1/experiments/{created['id']}"
-    listed = (await api.client.get(f"{path}/trials")).json()["items"]
-    body = (await api.client.get(f"{path}/table?columns=no,id,status,value,parameter.*,created,ended")).json()
+    ran = await api.ran()
+    listed = (await api.get(f"{ran.path}/trials"))["items"]
+    body = await api.get(f"{ran.path}/table?columns=no,id,status,value,parameter.*,created,ended")
     assert [each["name"] for each in body["columns"]] == [
         *("no", "id", "status", "value", "parameter.x", "created", "ended")
     ]  # fmt: skip
@@ -96,7 +99,7 @@ async def test_both_formats_say_the_same(api: Any) -> None:
     ran = await api.ran()
     await insert(api, ran.id, parameters={"x": "NaN", "größe": [1, {"a": None}], "on": True}, reason="x" * 5000)
     address = f"{ran.path}/table"
-    rows = (await api.client.get(address)).json()
+    rows = await api.get(address)
     answer = await api.client.get(address, headers=BINARY)
     assert answer.headers["content-type"] == MEDIA_TYPE
     assert answer.headers["vary"] == "Accept"
@@ -165,7 +168,7 @@ async def test_a_trial_whose_node_is_silent_says_so_as_elsewhere(api: Any, monke
     monkeypatch.setattr(
         api.manager, "silence_of", lambda trial, node: f"silent: {trial.id}" if trial.id == running else ""
     )
-    body = (await api.client.get(f"{ran.path}/table?columns=reason")).json()
+    body = await api.get(f"{ran.path}/table?columns=reason")
     assert body["rows"][0] == [f"silent: {running}"]
     assert body["rows"][1] != [f"silent: {running}"]
     assert (await api.client.get(f"{ran.path}/table?columns=no")).status_code == 200
@@ -174,7 +177,7 @@ async def test_a_trial_whose_node_is_silent_says_so_as_elsewhere(api: Any, monke
 async def test_a_list_of_trials_takes_the_same_filter_and_any_column_as_order(api: Any) -> None:
     ran = await api.ran(max_trial_number=6)
     path = f"{ran.path}/trials"
-    every = (await api.client.get(path)).json()["items"]
+    every = (await api.get(path))["items"]
     for query, expected in {
         "filter=x<0.5": [trial for trial in every if trial["parameters"]["x"] < 0.5],
         "filter=x<0.5&status=FAILED": [],
@@ -183,15 +186,7 @@ async def test_a_list_of_trials_takes_the_same_filter_and_any_column_as_order(ap
         "sort=-no": every[::-1],
         "sort=-sequence_id&filter=no>2": every[:2:-1],
     }.items():
-        found: list[Any] = []
-        cursor = ""
-        while True:
-            page = (await api.client.get(f"{path}?limit=2&{query}{cursor}")).json()
-            found += page["items"]
-            if page["next_cursor"] is None:
-                break
-            cursor = f"&cursor={page['next_cursor']}"
-        assert found == expected, query
+        assert await api.pages(f"{path}?limit=2&{query}") == expected, query
 
 
 MISTAKES = [
@@ -209,25 +204,18 @@ async def test_a_mistake_is_answered_with_its_place(api: Any) -> None:
     ran = await api.ran()
     for query, key, position, found in MISTAKES:
         for what in ("table", "trials") if key == "filter" else ("table",):
-            answer = await api.client.get(f"{ran.path}/{what}?{query}")
-            assert answer.status_code == 422, query
-            [problem] = answer.json()["problems"]
+            answer = await api.get(f"{ran.path}/{what}?{query}", status=422)
+            [problem] = answer["problems"]
             assert (problem["key"], problem["position"], problem["found"]) == (key, position, found)
             assert problem["expected"]
-            assert answer.json()["detail"] == f"{key}: {problem['message']} (position {position})"
+            assert answer["detail"] == f"{key}: {problem['message']} (position {position})"
 
 
 async def test_a_range_that_is_none_is_refused(api: Any) -> None:
     created = await api.create()
     ranges = ("limit=0", "limit=100001", "limit=many", "offset=-1", "offset=1e3")
     for query in (*ranges, "sort=" + "&sort=no" * 9, "columns=" + "a" * 10_001):
-        answer = await api.client.get(f"/api/v1/experiments/{created['id']}/table?{query}")
-        assert answer.status_code == 422, query
-        assert answer.json()["problems"]
-
-
-async def test_an_experiment_that_is_not_there_has_no_table(api: Any) -> None:
-    assert (await api.client.get("/api/v1/experiments/nonesuch/table")).status_code == 404
+        assert (await api.get(f"{created.path}/table?{query}", status=422))["problems"]
 
 
 WORDS = st.sampled_from(
@@ -277,3 +265,68 @@ async def test_noise_is_answered_or_refused_never_failed(api: Any) -> None:
             if answer.status_code == 422:
                 assert answer.headers["content-type"] == "application/problem+json"
                 assert len(answer.json()["detail"]) > 10
+
+
+def table() -> TrialTable:
+    columns = [
+        TableColumn("no", "number", [0, 1, 2]),
+        TableColumn("value", "number", [0.1, None, -1e-7]),
+        TableColumn("reason", "text", ["=cmd()", None, 'a "b",\nc \udce9']),
+        TableColumn("started", "time", [1e9, None, 0.25]),
+        TableColumn("parameter.model", "json", [{"_name": "a"}, "x", True]),
+        TableColumn("parameter.@seed", "number", [2**63, 1, None]),
+    ]
+    return TrialTable(columns=columns, rows=3, total=3, matched=3, revision=1)
+
+
+def test_csv_has_exact_numbers_and_no_formula() -> None:
+    rows = list(csv.reader(io.StringIO(table_to_csv(table()).decode(), newline="")))
+    assert rows == [
+        ["no", "value", "reason", "started", "parameter.model", "parameter.@seed"],
+        ["0", "0.1", "'=cmd()", "2001-09-09T01:46:40.000Z", '{"_name": "a"}', str(2**63)],
+        ["1", "", "", "", "x", "1"],
+        ["2", "-1e-07", 'a "b",\nc \\udce9', "1970-01-01T00:00:00.250Z", "true", ""],
+    ]
+
+
+def test_parquet_has_the_types_of_the_columns() -> None:
+    found = parquet.read_table(io.BytesIO(table_to_parquet(table())))
+    assert [str(field.type) for field in found.schema] == [
+        "int64",
+        "double",
+        "string",
+        "timestamp[us, tz=UTC]",
+        "string",
+        "double",
+    ]
+    assert found["value"].to_pylist() == [0.1, None, -1e-7]
+    assert [None if each is None else each.timestamp() for each in found["started"].to_pylist()] == [1e9, None, 0.25]
+    assert found["parameter.model"].to_pylist() == ['{"_name": "a"}', '"x"', "true"]
+    assert found["reason"].to_pylist()[2] == 'a "b",\nc \\udce9'
+
+
+async def test_the_file_has_the_rows_of_the_filter_and_a_name(api: Any) -> None:
+    ran = await api.ran()
+    path = f"{ran.path}/table?columns=no,status&sort=-no&filter=no%20%3E%200"
+    answer = await api.client.get(f"{path}&format=csv")
+    assert answer.headers["content-type"].startswith("text/csv")
+    assert answer.headers["content-disposition"] == f'attachment; filename="{ran.id}.csv"'
+    assert answer.text.splitlines() == ["no,status", "2,SUCCEEDED", "1,SUCCEEDED"]
+    plain = await api.get(path)
+    assert await api.get(f"{path}&format=json", headers={"Accept": "application/vnd.proctor.columns"}) == plain
+    assert (await api.client.get(f"{path}&format=xlsx")).status_code == 422
+
+
+async def test_without_pyarrow_the_answer_names_it_and_the_session_does_not_offer_it(
+    api: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    created = await api.create()
+    assert "pip install pyarrow" in (await api.get(f"{created.path}/table?format=parquet", status=501))["detail"]
+    assert (await api.get("/api/v1/session"))["export_formats"] == ["json", "csv"]
+
+
+async def test_the_session_offers_parquet_with_pyarrow(api: Any) -> None:
+    assert (await api.get("/api/v1/session"))["export_formats"] == ["json", "csv", "parquet"]
+    created = await api.create()
+    assert (await api.client.get(f"{created.path}/table?format=parquet")).content[:4] == b"PAR1"

@@ -15,7 +15,7 @@ async def test_what_was_used_is_in_rest_and_in_prometheus(api: Any) -> None:
     created = await api.create(trial_gpu_number=2, max_trial_number=1, max_gpu_hours=10, priority=3, preemptible=True)
     assert created["priority"] == 3
     await api.ended(created["id"])
-    [trial] = (await api.client.get(f"/api/v1/experiments/{created['id']}/trials")).json()["items"]
+    [trial] = (await api.get(f"{created.path}/trials"))["items"]
     job, node = f"{trial['id']}.1", trial["node_id"]
     api.manager.pool.add(node, "remote")
 
@@ -30,17 +30,15 @@ async def test_what_was_used_is_in_rest_and_in_prometheus(api: Any) -> None:
     await api.manager.control.write(rewrite)
     used = {"gpu_hours": 3.0, "cpu_hours": 2.5, "unmeasured_jobs": 0}
     for path in (f"experiments/{created['id']}", f"trials/{trial['id']}", f"nodes/{node}"):
-        found = (await api.client.get(f"/api/v1/{path}")).json()["usage"]
-        assert found == pytest.approx(used), path
-    [row] = (await api.client.get(f"/api/v1/trials/{trial['id']}/jobs")).json()["items"]
+        assert (await api.get(f"/api/v1/{path}"))["usage"] == pytest.approx(used), path
+    [row] = (await api.get(f"/api/v1/trials/{trial['id']}/jobs"))["items"]
     assert (row["counted_gpus"], row["cpu_seconds"]) == (2.0, 9000.0)
     labels = f'{{experiment="{created["id"]}",node="{node}"}}'
     text = (await api.client.get("/metrics")).text
     assert f"proctor_gpu_seconds{labels} 10800.0" in text
     assert f"proctor_cpu_seconds{labels} 9000.0" in text
     await api.manager.control.write(lambda c: c.execute("UPDATE job_usage SET unmeasured_jobs = 1"))
-    found = (await api.client.get(f"/api/v1/experiments/{created['id']}")).json()["usage"]
-    assert found == pytest.approx({**used, "unmeasured_jobs": 1})
+    assert (await api.get(created.path))["usage"] == pytest.approx({**used, "unmeasured_jobs": 1})
 
 
 async def test_prometheus_counts_every_start_once(api: Any) -> None:

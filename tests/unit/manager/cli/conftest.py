@@ -32,7 +32,8 @@ def read_only(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedManage
 
 @pytest.fixture
 def invoke(home: Path, monkeypatch: pytest.MonkeyPatch) -> Invoke:
-    """Runs `proctor --home HOME …`; the result has exit_code, stdout and stderr."""
+    """Runs `proctor --home HOME …`, which has to end with `code` if that is given; the result has exit_code, stdout and
+    stderr."""
     return runner(home, monkeypatch)
 
 
@@ -46,7 +47,9 @@ def runner(home: Path, monkeypatch: pytest.MonkeyPatch) -> Invoke:
     for name in ("PROCTOR_URL", "PROCTOR_TOKEN", "PROCTOR_HOME"):
         monkeypatch.delenv(name, raising=False)
 
-    def run(*arguments: str, input: str | None = None) -> Result:
-        return CliRunner().invoke(cli, ["--home", str(home), *arguments], input=input)
+    def run(*arguments: str, input: str | None = None, code: int | None = None) -> Result:
+        result = CliRunner().invoke(cli, ["--home", str(home), *arguments], input=input)
+        assert code in (None, result.exit_code), (result.exit_code, result.output)
+        return result
 
     return run

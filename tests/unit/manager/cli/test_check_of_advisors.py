@@ -69,30 +69,8 @@ def file(tmp_path: Path) -> Path:
 )
 def test_a_file_with_the_keys_of_nnis_examples_is_valid(invoke, file, text, algorithm, name, direction) -> None:
     file.write_text(text.format(algorithm=algorithm))
-    result = invoke("config", "check", str(file))
-    assert result.exit_code == 0, result.stderr
+    result = invoke("config", "check", str(file), code=0)
     config = load_experiment(file).config
     assert config.tuner is not None
     assert (config.tuner.name, config.objective.direction) == (name, direction)
     assert ("is an old name of tuner; read as tuner" in result.stderr) == ("advisor:" in algorithm)
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "place", "words"),
-    [
-        (
-            "advisor:\n  name: Hyperband\n  classArgs:\n    R: 2",
-            "13:8",
-            "eta must not be greater than R, found 3 and 2",
-        ),
-        ("advisor:\n  name: Hyperband\n  classArgs:\n    eta: 1", "13:10", "must be at least 2, found 1"),
-        ("advisor:\n  name: BOHB\n  classArgs:\n    min_budget: 9", "13:17", "not be greater than max_budget"),
-        ("advisor:\n  name: BOHB\n  classArgs:\n    max_budgets: 9", "13:18", "did you mean 'max_budget'?"),
-    ],
-)
-def test_what_is_wrong_is_named_with_line_and_column(invoke, file, algorithm, place, words) -> None:
-    file.write_text(VERSION2.format(algorithm=algorithm))
-    result = invoke("config", "check", str(file))
-    assert result.exit_code != 0
-    assert f":{place}: " in result.stdout + result.stderr
-    assert words in result.stdout + result.stderr

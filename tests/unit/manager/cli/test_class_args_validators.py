@@ -144,6 +144,5 @@ def test_an_interpreter_that_cannot_be_started_is_named(mine: RegisteredAlgorith
 
 def test_the_name_of_a_validator_is_a_module_and_a_class(invoke, folder: Path) -> None:
     (folder / "meta.yml").write_text(META.replace("own.tuner.Validator", "Validator"))
-    result = invoke("algo", "register", "--meta", str(folder / "meta.yml"))
-    assert result.exit_code == 2
+    result = invoke("algo", "register", "--meta", str(folder / "meta.yml"), code=2)
     assert "classArgsValidator: expected module.Class, found 'Validator'" in result.stderr

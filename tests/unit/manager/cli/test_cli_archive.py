@@ -84,10 +84,8 @@ def test_an_experiment_is_saved_from_a_manager_that_has_no_views(
 
     monkeypatch.setattr(Client, "views", refuse)
     saved.unlink()
-    result = invoke("experiment", "save", "e", "-p", str(saved))
-    assert result.exit_code == 0, result.stderr
-    with zipfile.ZipFile(saved) as archive:
-        assert json.loads(archive.read("proctor.json"))["experiment"]["views"] == []
+    invoke("experiment", "save", "e", "-p", str(saved), code=0)
+    assert json.loads(members(saved)["proctor.json"])["experiment"]["views"] == []
 
 
 def test_nothing_half_written_is_left_beside_it(saved: Path) -> None:
@@ -117,37 +115,32 @@ def test_an_archive_cannot_write_outside_of_its_folder(
 ) -> None:
     with zipfile.ZipFile(saved, "a") as archive:
         archive.writestr("code/../../escaped.py", "")
-    result = invoke("experiment", "load", "-p", str(saved), "--codeDir", str(tmp_path / "unpacked"))
-    assert result.exit_code == 2
+    result = invoke("experiment", "load", "-p", str(saved), "--codeDir", str(tmp_path / "unpacked"), code=2)
     assert "outside" in result.stderr
     assert not (tmp_path / "escaped.py").exists()
     assert not served.requests("POST")
 
 
-def test_a_file_that_is_no_archive_is_refused(served: ServedManager, invoke, tmp_path: Path) -> None:
-    (tmp_path / "x.zip").write_text("hello")
-    result = invoke("experiment", "load", "-p", str(tmp_path / "x.zip"))
-    assert result.exit_code == 2
-    assert "is not an experiment saved by" in result.stderr
+HEADS = {
+    "a list": ("[]", "is not an experiment saved by"),
+    "no experiment": ('{"format": 1}', "is not an experiment saved by"),
+    "an experiment that is none": ('{"format": 1, "experiment": []}', "is not an experiment saved by"),
+    "too deep": ("[" * 300_000, "is not an experiment saved by"),
+    "a newer kind": ('{"format": 2, "experiment": {}}', "has format 2"),
+    "unreasonable size": (" " * (MAX_HEAD_BYTES + 1), f"its proctor.json is larger than {MAX_HEAD_BYTES} bytes"),
+    "no archive": (None, "is not an experiment saved by"),
+}
 
 
-@pytest.mark.parametrize("head", ["[]", '{"format": 1}', '{"format": 1, "experiment": []}', "[" * 300_000])
-def test_an_archive_whose_head_is_no_experiment_is_refused(
-    served: ServedManager, invoke, tmp_path: Path, head: str
+@pytest.mark.parametrize(("head", "why"), HEADS.values(), ids=HEADS)
+def test_what_is_no_saved_experiment_is_refused_before_it_is_read(
+    served: ServedManager, invoke, tmp_path: Path, head: str | None, why: str
 ) -> None:
-    with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
-        archive.writestr("proctor.json", head)
-    result = invoke("experiment", "load", "-p", str(tmp_path / "x.zip"))
-    assert result.exit_code == 2
-    assert "is not an experiment saved by" in result.stderr
-
-
-def test_a_head_of_unreasonable_size_is_not_read(served: ServedManager, invoke, tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "x.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("proctor.json", b" " * (MAX_HEAD_BYTES + 1))
-    result = invoke("experiment", "load", "-p", str(tmp_path / "x.zip"))
-    assert result.exit_code == 2
-    assert f"its proctor.json is larger than {MAX_HEAD_BYTES} bytes" in result.stderr
+    (tmp_path / "x.zip").write_text("hello")
+    if head is not None:
+        with zipfile.ZipFile(tmp_path / "x.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("proctor.json", head)
+    assert why in invoke("experiment", "load", "-p", str(tmp_path / "x.zip"), code=2).stderr
 
 
 def damaged(saved: Path, at: int) -> None:
@@ -229,18 +222,10 @@ def test_code_that_the_disk_has_no_room_for_is_refused_before_it_is_unpacked(
     assert "are kept free; free some space" in " ".join(answered.split())
 
 
-def test_an_archive_of_a_newer_kind_is_refused(served: ServedManager, invoke, tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
-        archive.writestr("proctor.json", json.dumps({"format": 2, "experiment": {}}))
-    assert "has format 2" in invoke("experiment", "load", "-p", str(tmp_path / "x.zip")).stderr
-
-
 def test_an_experiment_of_another_machine_cannot_be_saved_here(served: ServedManager, invoke, tmp_path: Path) -> None:
     served.add_experiment()
     shutil.rmtree(served.experiment().directory)
-    result = invoke("experiment", "save", "e", "-p", str(tmp_path / "e.zip"))
-    assert result.exit_code == 1
-    assert "is not on this machine" in result.stderr
+    assert "is not on this machine" in invoke("experiment", "save", "e", "-p", str(tmp_path / "e.zip"), code=1).stderr
     assert not (tmp_path / "e.zip").exists()
 
 
@@ -250,8 +235,7 @@ def project(served: ServedManager, tmp_path: Path) -> Path:
     code = tmp_path / "project"
     code.mkdir()
     served.add_experiment(config={"trialCodeDirectory": str(code)})
-    folder = Path(served.experiment().directory)
-    write(folder, "log/dispatcher.log")
+    write(Path(served.experiment().directory), "log/dispatcher.log")
     write(code, "trial.py")
     return code
 
@@ -262,10 +246,15 @@ def write(folder: Path, *names: str) -> None:
         (folder / name).write_text(f"{name}\n")
 
 
+def members(archive: Path) -> dict[str, bytes]:
+    """The files in an archive."""
+    with zipfile.ZipFile(archive) as file:
+        return {name: file.read(name) for name in file.namelist()}
+
+
 def code_in(archive: Path) -> set[str]:
     """The names of the code in an archive."""
-    with zipfile.ZipFile(archive) as file:
-        return {name.removeprefix("code/") for name in file.namelist() if name.startswith("code/")}
+    return {name.removeprefix("code/") for name in members(archive) if name.startswith("code/")}
 
 
 def test_an_archive_in_the_code_directory_never_holds_itself_nor_an_earlier_one(
@@ -274,8 +263,7 @@ def test_an_archive_in_the_code_directory_never_holds_itself_nor_an_earlier_one(
     monkeypatch.chdir(project)
     write(project, ".e.zip.1234abcd.proctor-draft")  # of a save that was killed
     for arguments in ([], ["-p", "other.zip"], ["-p", str(project)]):
-        result = invoke("experiment", "save", "e", "-s", *arguments)
-        assert result.exit_code == 0, result.output
+        invoke("experiment", "save", "e", "-s", *arguments, code=0)
     assert code_in(project / "e.zip") == code_in(project / "other.zip") == {"trial.py"}
 
 
@@ -285,8 +273,8 @@ def test_an_archive_in_the_experiments_own_folder_never_holds_itself(
     folder = Path(served.experiment().directory)
     for _ in range(2):
         assert invoke("experiment", "save", "e", "-p", str(folder / "log")).exit_code == 0
-    with zipfile.ZipFile(folder / "log" / "e.zip") as archive:
-        assert archive.namelist()[4:] == ["experiment/config.json", "experiment/log/dispatcher.log"]
+    saved = list(members(folder / "log" / "e.zip"))
+    assert saved[4:] == ["experiment/config.json", "experiment/log/dispatcher.log"]
 
 
 def test_ignore_files_say_what_of_the_code_is_saved(
@@ -321,8 +309,7 @@ def test_a_code_directory_that_is_a_home_is_not_saved(
     served: ServedManager, invoke, project: Path, tmp_path: Path
 ) -> None:
     write(project, "control.db", "token")
-    result = invoke("experiment", "save", "e", "-s", "-p", str(tmp_path))
-    assert result.exit_code == 1
+    result = invoke("experiment", "save", "e", "-s", "-p", str(tmp_path), code=1)
     assert "is the home of a Proctor manager" in result.stderr
     assert not (tmp_path / "e.zip").exists()
 
@@ -340,11 +327,10 @@ def test_a_link_is_saved_as_what_it_leads_to_or_named_as_left_out(
     (project / "data.csv").symlink_to(tmp_path / "shared" / "data.csv")
     (project / "folder").symlink_to(tmp_path / "shared")
     result = invoke("experiment", "save", "e", "-s", "-p", str(tmp_path))
-    with zipfile.ZipFile(tmp_path / "e.zip") as archive:
-        assert archive.read("experiment/trials/0-a/output/latest") == b"trials/0-a/output/step-9\n"
-        assert archive.read("code/data.csv") == b"shared/data.csv\n"
-        names = set(archive.namelist())
-    assert not {f"experiment/trials/0-a/output/{name}" for name in ("hush", "token")} & names
+    saved = members(tmp_path / "e.zip")
+    assert saved["experiment/trials/0-a/output/latest"] == b"trials/0-a/output/step-9\n"
+    assert saved["code/data.csv"] == b"shared/data.csv\n"
+    assert not {f"experiment/trials/0-a/output/{name}" for name in ("hush", "token")} & set(saved)
     assert "Left out: links" in result.stderr
     for name in ("output/hush", "output/token", "project/folder"):
         assert name in result.stderr
@@ -358,8 +344,8 @@ def test_names_that_the_manager_would_refuse_in_an_archive_are_left_out(
     (output / os.fsdecode(b"odd\xff")).touch()
     result = invoke("experiment", "save", "e", "-p", str(tmp_path / "e.zip"))
     assert ExperimentArchive(tmp_path / "e.zip").experiment().id == "e"  # the manager takes it
-    with zipfile.ZipFile(tmp_path / "e.zip") as archive:
-        assert [name for name in archive.namelist() if "output" in name] == ["experiment/trials/0-a/output/model"]
+    saved = members(tmp_path / "e.zip")
+    assert [name for name in saved if "output" in name] == ["experiment/trials/0-a/output/model"]
     for name in ("results.db", "environment.json", "slash", "odd"):
         assert name in result.stderr
 
@@ -367,8 +353,8 @@ def test_names_that_the_manager_would_refuse_in_an_archive_are_left_out(
 def test_the_size_is_said_before_and_after(served: ServedManager, invoke, project: Path, tmp_path: Path) -> None:
     (project / "weights").write_bytes(bytes(2_500_000))
     result = invoke("experiment", "save", "e", "-s", "-p", str(tmp_path))
-    said = r"2 files \(1\.\d kB\) of the experiment and 2 files \(2\.5 MB\) of its code"  # the former name tmp_path
-    assert re.search(said, result.stderr)
+    sizes = r"2 files \(1\.\d kB\) of the experiment and 2 files \(2\.5 MB\) of its code"
+    assert re.search(sizes, result.stderr), result.stderr  # the configuration names the folder of the test
     assert f"Saved experiment e ({size_text((tmp_path / 'e.zip').stat().st_size)})." in result.stderr
     assert result.stdout == f"{tmp_path / 'e.zip'}\n"
 
@@ -383,9 +369,7 @@ def test_a_large_one_needs_a_confirmation(
     else:
         write(project, *(f"many/{number}" for number in range(MANY_CODE_FILES)))
     save = ("experiment", "save", "e", "-s", "-p", str(tmp_path))
-    silent = invoke(*save)
-    assert silent.exit_code == 2
-    assert silent.stderr.endswith("Error: not confirmed: there is no terminal to ask on; use -y\n")
+    assert invoke(*save, code=2).stderr.endswith("Error: not confirmed: there is no terminal to ask on; use -y\n")
     assert invoke(*save, input="n\n").exit_code == 1
     assert not list(tmp_path.glob("*.zip*"))
     if what == "bytes":
@@ -403,7 +387,7 @@ def test_only_its_owner_may_read_an_archive_even_one_that_replaces_an_open_one(
     (tmp_path / "e.zip").touch(mode=0o644)
     before = os.umask(0)
     try:
-        assert invoke("experiment", "save", "e", "-s", "-p", str(tmp_path)).exit_code == 0
+        invoke("experiment", "save", "e", "-s", "-p", str(tmp_path), code=0)
     finally:
         os.umask(before)
     assert (tmp_path / "e.zip").stat().st_mode & 0o777 == 0o600
@@ -416,8 +400,7 @@ def test_what_is_left_of_a_checkpoint_that_is_being_deleted_is_not_saved(
     names = (f"{place}/2/weights", f"{place}/.unfinished-deleted-1/weights", f"{place}/.unfinished-host-7/weights")
     write(Path(served.experiment().directory), *names)
     assert invoke("experiment", "save", "e", "-p", str(tmp_path)).exit_code == 0
-    with zipfile.ZipFile(tmp_path / "e.zip") as archive:
-        assert [name for name in archive.namelist() if place in name] == [f"experiment/{place}/2/weights"]
+    assert [name for name in members(tmp_path / "e.zip") if place in name] == [f"experiment/{place}/2/weights"]
 
 
 def test_a_file_that_grows_or_vanishes_while_it_is_saved_does_no_harm(
@@ -433,9 +416,9 @@ def test_a_file_that_grows_or_vanishes_while_it_is_saved_does_no_harm(
 
     served.on_ask["GET", "/experiments/e/trials"] = change
     assert invoke("experiment", "save", "e", "-p", str(tmp_path)).exit_code == 0
-    with zipfile.ZipFile(tmp_path / "e.zip") as archive:
-        assert archive.read("experiment/log/dispatcher.log") == b"log/dispatcher.log\n"
-        assert "experiment/gone" not in archive.namelist()
+    saved = members(tmp_path / "e.zip")
+    assert saved["experiment/log/dispatcher.log"] == b"log/dispatcher.log\n"
+    assert "experiment/gone" not in saved
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -469,8 +452,7 @@ def test_a_disk_that_is_too_small_is_named_by_the_archive_and_nothing_stays(
 
 
 def test_a_folder_that_is_not_there_is_named(served: ServedManager, invoke, project: Path, tmp_path: Path) -> None:
-    result = invoke("experiment", "save", "e", "-p", str(tmp_path / "nowhere" / "e.zip"))
-    assert result.exit_code == 2
+    result = invoke("experiment", "save", "e", "-p", str(tmp_path / "nowhere" / "e.zip"), code=2)
     assert f"{tmp_path / 'nowhere'}: there is no such folder" in result.stderr
 
 

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from importlib.metadata import version
 from itertools import product
 from pathlib import Path
@@ -20,17 +19,15 @@ from proctor.manager.api.routes import failures
 from proctor.manager.config.loading import load_experiment, load_experiment_mapping
 from proctor.manager.engine import importance
 from proctor.manager.lifecycle.states import TrialStatus
-from proctor.manager.lifecycle.trial import DecisionKind
 from proctor.manager.process.instance import ManagerAddress, write_address
 from proctor.manager.settings import Home
-from proctor.manager.store.rows import CheckpointRow, DecisionRow
-from proctor.manager.store.tables import dispatcher_inputs, experiments
+from proctor.manager.store.rows import CheckpointRow
+from proctor.manager.store.tables import experiments
 from proctor.sdk.client import Client, result_calls
 from proctor.sdk.client.experiment import Experiment
 from proctor.training_services.base import EndReason, TrialJobForm
 from proctor.training_services.in_memory.scripts import Raw, ScriptedExit
 from proctor.training_services.nodes.pool import NodeStatus
-from proctor.trial_keeper.protocol import Device, Lease
 
 OWN_TUNER = """
 from proctor.sdk.tuner import Tuner
@@ -115,8 +112,7 @@ def test_update_reads_a_search_space_of_any_kind_from_a_file(live: ServedManager
     known = {"lr": {"_type": "uniform", "_value": [0.0001, 1]}}
     for space in (known, [1, "two"], {}, "a name"):
         (tmp_path / "space.json").write_text(json.dumps(space))
-        result = invoke("update", "searchspace", "-f", str(tmp_path / "space.json"))
-        assert result.exit_code == 0, result.stderr
+        result = invoke("update", "searchspace", "-f", str(tmp_path / "space.json"), code=0)
         assert live.experiment().search_space == space
         assert space != known or result.stderr == "Changed the search space of e: lr.\n"
 
@@ -125,9 +121,7 @@ def test_a_trial_is_added_with_parameters_of_any_kind(live: ServedManager, invok
     for parameters in ([1, {"x": 2}], "a text", 3, None, {"lr": 0.1}):
         (tmp_path / "parameters.json").write_text(json.dumps(parameters))
         for words in (("--parameters", json.dumps(parameters)), ("--filename", str(tmp_path / "parameters.json"))):
-            result = invoke("trial", "add", *words)
-            assert result.exit_code == 0, result.stderr
-            assert live.trial(result.stdout.strip()).parameters == parameters
+            assert live.trial(invoke("trial", "add", *words, code=0).stdout.strip()).parameters == parameters
 
 
 def test_parameters_of_any_kind_are_shown(read_only: ServedManager, read) -> None:
@@ -148,8 +142,7 @@ def test_trials_are_paused_resumed_killed_and_retried(live: ServedManager, invok
     assert f"Trial 0 ({first}) is resumed (waiting: " in invoke("trial", "resume", "0").stderr
     assert invoke("trial", "kill", first).exit_code == 0
     live.until(lambda: live.trial(first).status == "USER_CANCELED")
-    again = invoke("trial", "retry", "0")
-    assert live.trial(again.stdout.strip()).origin_trial == first
+    assert live.trial(invoke("trial", "retry", "0").stdout.strip()).origin_trial == first
     assert [path for path, _ in live.requests("POST")][2:] == [
         f"/trials/{first}/{verb}" for verb in ("pause", "resume", "kill", "retry")
     ]
@@ -168,8 +161,7 @@ def test_a_trial_is_cloned_with_other_parameters_and_retried_from_its_checkpoint
     served.create(maxTrialNumber=1, searchSpace={"lr": {"_type": "uniform", "_value": [0, 1]}, **space})
     served.until(lambda: served.experiment().status in ("DONE", "NO_MORE_TRIAL"))
     [first] = ids(served)
-    words = ("--set", "lr=0.01", "--set", "kind=adam", "--set", "net=[4, 5]")
-    result = invoke("trial", "clone", first, *words)
+    result = invoke("trial", "clone", first, "--set", "lr=0.01", "--set", "kind=adam", "--set", "net=[4, 5]")
     assert "continues from the newest checkpoint of trial 0." in result.stderr
     assert served.trial(result.stdout.strip()).parameters == {"lr": 0.01, "kind": "adam", "net": [4, 5]}
     again = invoke("trial", "retry", first, "--from-checkpoint")
@@ -178,8 +170,7 @@ def test_a_trial_is_cloned_with_other_parameters_and_retried_from_its_checkpoint
 
 
 def test_a_change_without_a_name_or_a_value_is_refused(running: ServedManager, invoke) -> None:
-    result = invoke("trial", "clone", "t0", "--set", "0.01")
-    assert result.exit_code == 2
+    result = invoke("trial", "clone", "t0", "--set", "0.01", code=2)
     assert "--set expects NAME=VALUE, as in lr=0.01; found '0.01'" in result.stderr
 
 
@@ -199,7 +190,7 @@ def test_an_experiment_is_paused_and_resumed_with_its_trials(live: ServedManager
 def test_a_list_without_trials_names_what_was_asked_for(running: ServedManager, invoke) -> None:
     assert invoke("trial", "ls", "e", "--status", "early_stopped").stderr == "No early stopped trials in e.\n"
     running.add_experiment("empty")
-    assert invoke("trial", "ls", "empty").stderr == "No trials in empty.\n"
+    assert invoke("trial", "ls", "empty", "--columns", "id,parameter.lr", code=0).stderr == "No trials in empty.\n"
 
 
 def test_the_causes_of_failed_trials_are_listed(served: ServedManager, invoke) -> None:
@@ -260,7 +251,7 @@ def test_the_importance_of_parameters_is_listed_once_it_is_computed(
     assert invoke("experiment", "importance", "few").stderr == "too few trials: 1 trial that succeeded has\n"
 
 
-def test_a_trial_scheduler_is_shown_as_tables_with_the_numbers_of_trials(served: ServedManager, invoke) -> None:
+def test_tables_of_a_trial_scheduler_are_data_too_and_none_is_said(served: ServedManager, invoke) -> None:
     served.add_experiment("plain")
     assert invoke("experiment", "scheduler", "plain").stderr == "Experiment plain has no trial scheduler.\n"
     asha = {"trialScheduler": {"name": "ASHA"}}
@@ -270,33 +261,11 @@ def test_a_trial_scheduler_is_shown_as_tables_with_the_numbers_of_trials(served:
     paused = {"title": "Paused trials", "columns": ["trial", "because it"], "rows": [[1, "waits for 2"]]}
     tables = [{**rungs, "trial_columns": []}, {**paused, "trial_columns": [0]}]
     served.add_experiment(config=asha, tables=tables, trials=TRIALS)
-    shown = invoke("experiment", "scheduler", "e")
-    assert [line.split() for line in shown.stdout.splitlines()] == [
-        ["Rungs:"],
-        ["MILESTONE", "TRIALS", "BEST"],
-        ["1", "9", "0.7123"],
-        ["3", "0", "-"],
-        [],
-        ["Paused", "trials:"],
-        ["TRIAL", "BECAUSE", "IT"],
-        ["1", "waits", "for", "2"],
-        [],
-    ]
-    assert shown.stderr.startswith("ASHA, as of 2026-01-0")
     assert json.loads(invoke("experiment", "scheduler", "e", "-o", "json").stdout)["tables"] == tables
     lines = invoke("experiment", "scheduler", "e", "-o", "csv").stdout.splitlines()
     assert lines[-1] == "Paused trials,,,,1,waits for 2"
     with Client(home=served.home) as client:
         assert client.scheduler("e")["trial_ids"] == {"1": "t1"}
-
-
-def test_a_trial_is_shown_with_what_its_scheduler_has_decided(running: ServedManager, invoke) -> None:
-    decision = DecisionRow("e", 7, 1, DecisionKind.CLONE, "t0", NOW, reason="the donor is at 0.91", job=2)
-    donor = replace(decision, donor_trial="t1", donor_job="t1.1", donor_checkpoint="1", donor_sequence=1)
-    running.write(lambda c: dispatcher_inputs.record(c, donor))
-    assert "continues from trial 1: the donor is at 0.91" in invoke("trial", "show", "t0").stdout
-    (found,) = json.loads(invoke("trial", "show", "t0", "-o", "json").stdout)["decisions"]
-    assert (found["kind"], found["job"]) == ("clone", 2)
 
 
 def test_experiments_are_tagged_and_found_by_their_tags(running: ServedManager, invoke) -> None:
@@ -419,8 +388,7 @@ def test_a_followed_log_goes_on_until_the_trial_has_ended_also_with_its_next_att
         running.change_trial("t0", status=TrialStatus.SUCCEEDED)
 
     running.on_ask["GET", "/trials/t0/logs"] = try_again
-    result = invoke("trial", "log", "t0", "-f")
-    assert result.exit_code == 0
+    result = invoke("trial", "log", "t0", "-f", code=0)
     assert result.stdout == "one\ntwo\nthe second attempt\n"
     assert "attempt 2" in result.stderr
 
@@ -439,8 +407,7 @@ def test_a_followed_log_waits_for_a_machine_that_is_away_and_prints_every_line_o
         running.change_trial("t0", status=TrialStatus.SUCCEEDED)
 
     running.on_ask["GET", "/trials/t0/logs"] = cut
-    result = invoke("trial", "log", "t0", "-f")
-    assert result.exit_code == 0
+    result = invoke("trial", "log", "t0", "-f", code=0)
     assert result.stdout == "one\ntwo\n"
     assert result.stderr == "waiting: node gpu-1 is silent: it hung up; tried again in 8 s\n"
 
@@ -454,17 +421,14 @@ def test_a_followed_log_does_not_wait_for_the_machine_of_an_attempt_before(runni
         running.change_trial("t0", status=TrialStatus.SUCCEEDED)
 
     running.on_ask["GET", "/trials/t0/logs"] = try_again
-    result = invoke("trial", "log", "t0", "-f")
-    assert result.exit_code == 0
+    result = invoke("trial", "log", "t0", "-f", code=0)
     assert result.stdout == "the second attempt\n"
     assert "proctor trial log t0 -j 1" in result.stderr
 
 
 def test_a_followed_log_ends_where_the_question_itself_is_wrong(running: ServedManager, invoke) -> None:
     running.on_ask["GET", "/trials/t0"] = lambda: running.write(lambda c: experiments.delete(c, "e", time=NOW))
-    result = invoke("trial", "log", "t0", "-f")
-    assert result.exit_code == 3
-    assert "waiting" not in result.stderr
+    assert "waiting" not in invoke("trial", "log", "t0", "-f", code=3).stderr
 
 
 def test_the_managers_log_is_read_from_its_file_when_it_is_down(invoke, home: Path) -> None:
@@ -567,17 +531,14 @@ def test_import_takes_nan_as_python_writes_it_and_skips_rows_outside_where_that_
     invoke("experiment", "import", "-f", str(file))
     assert [row["value"] for row in served.requests("POST")[-1][1]] == ["NaN", "-Infinity"]
     file.write_text('[{"parameter": {}}]')
-    result = invoke("experiment", "import", "-f", str(file))
-    assert result.exit_code == 2
-    assert "`parameter` and `value`" in result.stderr
+    assert "`parameter` and `value`" in invoke("experiment", "import", "-f", str(file), code=2).stderr
 
 
 def test_delete_asks_first(served: ServedManager, invoke) -> None:
     served.add_experiment()
     served.add_node("gpu", status=NodeStatus.RELEASED)
     for command in (("experiment", "delete", "e"), ("nodes", "forget", "gpu")):
-        result = invoke(*command, input="")  # neither a terminal nor an answer
-        assert result.exit_code == 2
+        result = invoke(*command, input="", code=2)  # neither a terminal nor an answer
         assert result.stderr.splitlines()[-1] == "Error: not confirmed: there is no terminal to ask on; use -y"
     assert invoke("experiment", "delete", "e", input="n\n").exit_code == 0
     assert not served.requests("DELETE") + served.requests("POST")
@@ -589,8 +550,7 @@ def test_delete_stops_what_is_done_and_leaves_what_runs(live: ServedManager, inv
     live.script = lambda form: ()
     live.create("done", maxTrialNumber=1)
     live.until(lambda: live.experiment("done").status == "DONE")
-    result = invoke("experiment", "delete", "--all", "--yes")
-    assert result.exit_code == 0, result.stderr
+    invoke("experiment", "delete", "--all", "--yes", code=0)
     assert [row["id"] for row in json.loads(invoke("experiment", "list", "-o", "json").stdout)] == ["e"]
 
 
@@ -606,8 +566,7 @@ def test_stop_without_an_id_names_what_has_ended_and_keeps_machines(
     for name in ("gpu-1", "gpu-2"):
         served.add_node(name)
         used[name] = ["there"]
-    result = invoke("stop")
-    assert result.exit_code == 3
+    result = invoke("stop", code=3)
     assert "ended experiments keep their machines until they are stopped" in result.stderr
     assert "proctor stop there    # DONE, gpu-1, gpu-2" in result.stderr
     assert "proctor stop here" not in result.stderr
@@ -619,18 +578,6 @@ def test_view_and_webui_give_addresses_that_hold_the_token(served: ServedManager
     assert invoke("view", "e").stdout.startswith(f"{served.url}/experiments/e?token=")
     assert served.experiment().status == "VIEWED"
     assert invoke("webui", "url").stdout == f"{served.url}/?token=a-token-for-tests\n"
-
-
-def test_nodes_show_their_gpus(served: ServedManager, invoke) -> None:
-    leases = [Lease(slot, f"trial {slot + 3}", None, None, "", 2) for slot in (0, 1)]
-    devices = [Device(0, uuid, "H200", 100, 5, 3, leases=held) for uuid, held in (("u0", leases), ("u1", []))]
-    served.add_node("local", "local", hostname="gpu-3", devices=tuple(devices))
-    output = invoke("nodes").stdout
-    assert "gpu-3       0   1/2" in output
-    assert output.splitlines()[-2:] == [
-        "local    0  H200  5 of 100   3 %  trial 3, trial 4",
-        "local    0  H200  5 of 100   3 %",
-    ]
 
 
 def test_top_without_a_terminal_is_one_screen(running: ServedManager, invoke) -> None:
@@ -695,6 +642,9 @@ def directions(read_only: ServedManager) -> ServedManager:
 @pytest.mark.parametrize(
     ("direction", "words", "expected"),
     [
+        ("maximize", "", "running lost a b c failed"),
+        ("maximize", "--sort sequence_id --tail 2", "c failed"),
+        ("maximize", "--sort -sequence_id --head 1", "failed"),
         ("maximize", "--sort best", "failed c b a running lost"),
         ("minimize", "--sort best", "a b c failed running lost"),
         ("minimize", "--sort best --head 2", "a b"),
@@ -740,8 +690,7 @@ def test_trials_are_filtered_and_ordered_by_any_column(served: ServedManager, in
     nothing = invoke("trial", "ls", "e", "--filter", "status = WAITING")
     assert nothing.stderr == "No trials in e that the filter lets through.\n"
     assert invoke("trial", "ls", "e", "--columns", "no,latest,origin").exit_code == 0
-    refused = invoke("trial", "ls", "e", "--filter", "lrr = 3")
-    assert refused.exit_code == 2
+    refused = invoke("trial", "ls", "e", "--filter", "lrr = 3", code=2)
     assert refused.stderr.startswith("Error: filter: expected a column")
     assert "(position 0)" in refused.stderr
 
@@ -760,24 +709,7 @@ def test_trials_are_filtered_and_ordered_by_any_column(served: ServedManager, in
 def test_options_of_a_list_of_trials_that_contradict_each_other_are_refused(
     directions: ServedManager, read, arguments: tuple[str, ...], words: str
 ) -> None:
-    result = read("trial", "ls", "maximize", *arguments)
-    assert result.exit_code == 2
-    assert words in result.stderr
-
-
-def test_the_columns_of_a_list_of_trials_are_chosen(read_only: ServedManager, read) -> None:
-    nested = {"lr": 0.012648573, "model": {"_name": "mlp", "units": 64}}
-    last = {"parameters": nested, "final_value": 1.0, "final_data": {"default": 1.0, "loss": 2.0}, "jobs": 3}
-    read_only.add_experiment("columns", trials=[{"id": "c-0"}, {"id": "c-1", **last}])
-    names = "NO,parameter.lr, parameter.model.units,value.loss,jobs"
-    lines = read("trial", "ls", "columns", "--columns", names).stdout
-    assert [line.split() for line in lines.splitlines()] == [
-        ["NO.", "lr", "model.units", "loss", "JOBS"],
-        ["0", "0.25", "-", "-", "1"],
-        ["1", "0.01265", "64", "2", "3"],
-    ]
-    read_only.add_experiment("no-trials")
-    assert read("trial", "ls", "no-trials", "--columns", "id,parameter.lr").exit_code == 0
+    assert words in read("trial", "ls", "maximize", *arguments, code=2).stderr
 
 
 def test_nested_choices_are_shown_by_the_name_of_the_choice(read_only: ServedManager, read) -> None:
@@ -789,27 +721,13 @@ def test_nested_choices_are_shown_by_the_name_of_the_choice(read_only: ServedMan
     assert f"model=mlp model.lr=0.0126486 {rest}\n" in read("trial", "show", "nested").stdout
 
 
-def test_all_keys_of_a_metric_are_shown(read_only: ServedManager, read) -> None:
-    data = {"default": 0.123456789, "loss": 0.5, "accuracy": {"top5": 0.9}}
-    points = [("intermediate", {"default": 0.1, "loss": 0.7}), ("final", data)]
-    trial = {"id": "k", "final_value": 0.123456789, "final_data": data, "points": points}
-    read_only.add_experiment("keys", trials=[trial])
-    shown = read("trial", "show", "k").stdout
-    assert re.search(r"^final metric +0\.123457$", shown, re.MULTILINE)
-    assert re.search(r"^other metrics +loss=0\.5 accuracy\.top5=0\.9$", shown, re.MULTILINE)
-    lines = read("trial", "show", "k", "--metrics").stdout.splitlines()
-    assert [line.split()[-3:] for line in lines] == [
-        ["VALUE", "loss", "accuracy.top5"],
-        ["0.1", "0.7", "-"],
-        ["0.1235", "0.5", "0.9"],
-    ]
-
-
 def test_a_metric_that_is_no_finite_number_is_shown_as_it_was_reported(read_only: ServedManager, read) -> None:
     data = {"default": "NaN", "loss": "Infinity"}
     trial = {"id": "x", "final_data": data, "latest_value": 0.5, "points": [("intermediate", 0.1), ("final", data)]}
-    read_only.add_experiment("infinite", trials=[trial])
-    assert read("trial", "ls", "infinite", "--tail", "3").stdout.splitlines()[-1].split()[3] == "NaN"
+    running = {"id": "y", "latest_value": float("inf"), "status": "RUNNING"}
+    read_only.add_experiment("infinite", trials=[trial, running])
+    listed = [line.split() for line in read("trial", "ls", "infinite").stdout.splitlines()]
+    assert [row[listed[0].index("VALUE")] for row in listed[1:]] == ["NaN", "~Infinity"]
     shown = read("trial", "show", "x").stdout
     assert re.search(r"^final metric +NaN\nother metrics +loss=Infinity$", shown, re.MULTILINE)
     lines = read("trial", "show", "x", "--metrics").stdout.splitlines()
@@ -829,8 +747,7 @@ def test_a_metric_that_is_no_finite_number_is_shown_as_it_was_reported(read_only
 def test_a_word_that_is_none_of_a_list_is_answered_with_the_list(
     invoke, arguments: tuple[str, ...], words: str
 ) -> None:
-    result = invoke(*arguments)  # without a manager: it is not asked
-    assert result.exit_code == 2
+    result = invoke(*arguments, code=2)  # without a manager: it is not asked
     assert words in result.stderr
 
 
@@ -840,33 +757,16 @@ def test_statuses_are_written_in_any_case(running: ServedManager, invoke) -> Non
     assert [row["id"] for row in found] == ["f"]
 
 
-def test_wherever_the_best_is_shown_so_is_what_is_better(served: ServedManager, invoke) -> None:
-    for direction in ("maximize", "minimize"):
-        trials = [{"id": direction, "sequence_id": 3, "final_value": 0.5}]
-        config = {"objective": {"direction": direction}}
-        served.add_experiment(direction, status="RUNNING", config=config, trials=trials)
-        assert f"0.5 {direction[:3]}" in invoke("experiment", "list").stdout
-        assert f"0.5 {direction[:3]}" in invoke("top", direction, "--once").stdout
-        shown = invoke("experiment", "show", direction).stdout
-        assert re.search(rf"^objective +{direction}$", shown, re.MULTILINE)
-        assert f"0.5 (trial 3, {direction})" in shown
-
-
-def test_a_check_names_the_direction_taken_and_refuses_two(invoke, tmp_path: Path) -> None:
+def test_a_check_names_the_direction_taken(invoke, tmp_path: Path) -> None:
     file = tmp_path / "e.yml"
     text = "searchSpace: {x: {_type: uniform, _value: [0, 1]}}\ntrialCommand: 'true'\ntrialConcurrency: 1\n"
     file.write_text(text + "trainingService: {platform: local}\ntuner: {name: TPE}\n")
     result = invoke("config", "check", str(file))
     assert (result.exit_code, "assuming minimize, as by TPE in NNI" in result.stderr) == (0, True)
     assert "TPE, minimize, local" in result.stderr
-    file.write_text(file.read_text() + "assessor: {name: Medianstop}\nobjective: {direction: maximize}\n")
-    result = invoke("config", "check", str(file))
-    assert (result.exit_code, "Notice" in result.stderr, "maximize, local" in result.stderr) == (0, False, True)
-    file.write_text(file.read_text().replace("{name: TPE}", "{name: TPE, classArgs: {optimize_mode: minimize}}"))
-    result = invoke("config", "check", str(file))
-    assert result.exit_code == 2
-    assert f"{file}:5:47: tuner.classArgs.optimize_mode: expected maximize, as objective.direction" in result.stderr
-    assert "(line 7, column 24)" in result.stderr
+    file.write_text(file.read_text() + "objective: {direction: maximize}\n")
+    said = invoke("config", "check", str(file), code=0).stderr
+    assert ("Notice" in said, "maximize, local" in said) == (False, True)
 
 
 REMOTE = {
@@ -901,8 +801,7 @@ def test_what_config_show_prints_passes_config_check(
         shown = tmp_path / "elsewhere" / f"shown.{output}"
         shown.parent.mkdir(exist_ok=True)
         shown.write_text(invoke("config", "show", "e", "-o", output).stdout)
-        result = invoke("config", "check", str(shown))
-        assert result.exit_code == 0, result.stderr
+        invoke("config", "check", str(shown), code=0)
         assert load_experiment(shown).config.canonical() == {**canonical, "search_space_file": None}
 
 
@@ -925,8 +824,7 @@ def test_a_configuration_written_by_nni_with_all_its_empty_keys_is_accepted(invo
             }
         )
     )  # fmt: skip
-    result = invoke("config", "check", str(tmp_path / "nni.json"))
-    assert result.exit_code == 0, result.stderr
+    invoke("config", "check", str(tmp_path / "nni.json"), code=0)
 
 
 def test_an_old_file_is_printed_with_the_present_keys(invoke, tmp_path: Path) -> None:
@@ -939,8 +837,7 @@ def test_an_old_file_is_printed_with_the_present_keys(invoke, tmp_path: Path) ->
     checked = invoke("config", "check", str(old))
     assert (checked.exit_code, checked.stderr.count("v1 name for")) == (0, 0)
     assert "converted 7 keys of NNI's first format (v1)" in checked.stderr
-    result = invoke("config", "convert", str(old))
-    assert result.exit_code == 0
+    result = invoke("config", "convert", str(old), code=0)
     assert result.stdout == (
         "searchSpaceFile: space.json\ntrialCommand: python3 t.py\ntrialCodeDirectory: .\ntrialConcurrency: 1\n"
         "maxTrialNumber: 3\ntuner:\n  name: TPE\ntrainingService:\n  platform: local\n"

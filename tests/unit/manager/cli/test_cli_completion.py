@@ -43,5 +43,4 @@ def test_a_manager_that_does_not_answer_is_not_waited_for(served: ServedManager,
 
 
 def test_completion_does_not_need_a_session(served: ServedManager, home) -> None:
-    context = click.Context(cli)
-    assert identifiers.experiment_ids(context, click.Argument(["experiment"]), "zzz") == []
+    assert identifiers.experiment_ids(click.Context(cli), click.Argument(["experiment"]), "zzz") == []

@@ -8,17 +8,12 @@ from proctor.manager.cli.exits import ExitCode
 from proctor.manager.lifecycle.states import ExperimentStatus
 
 
-def test_a_read_that_works_ends_with_0(served: ServedManager, invoke) -> None:
-    assert invoke("nodes").exit_code == 0
-
-
 def test_an_error_that_nobody_expects_ends_with_1_and_one_line(invoke, served: ServedManager, monkeypatch) -> None:
     def break_down(*_: object, **__: object) -> None:
         raise RuntimeError("the sky has fallen")
 
     monkeypatch.setattr(nodes, "print_list", break_down)
-    result = invoke("nodes")
-    assert result.exit_code == 1
+    result = invoke("nodes", code=1)
     assert "RuntimeError: the sky has fallen" in result.stderr
     assert "Traceback" not in result.stderr
     shown = invoke("--debug", "trial", "show", "nothing")
@@ -60,8 +55,7 @@ def one(read_only: ServedManager) -> ServedManager:
     ids=" ".join,
 )
 def test_wrong_input_ends_with_2_and_changes_nothing(one: ServedManager, read, arguments: tuple[str, ...]) -> None:
-    result = read(*arguments)
-    assert result.exit_code == 2, result.stderr
+    result = read(*arguments, code=2)
     assert result.stderr
     assert not result.stdout
     assert not one.requests("POST") + one.requests("PATCH") + one.requests("DELETE")
@@ -73,9 +67,7 @@ def test_a_misspelt_command_is_told_the_nearest_one(invoke) -> None:
 
 def test_what_is_not_there_ends_with_3(served: ServedManager, invoke) -> None:
     for arguments in ("experiment show nothing", "trial show nothing", "stop", "algo show x"):
-        result = invoke(*arguments.split())
-        assert result.exit_code == 3
-        assert result.stderr.startswith("Error: ")
+        assert invoke(*arguments.split(), code=3).stderr.startswith("Error: ")
 
 
 def test_a_wrong_token_ends_with_4(served: ServedManager, invoke, home) -> None:
@@ -85,18 +77,13 @@ def test_a_wrong_token_ends_with_4(served: ServedManager, invoke, home) -> None:
 
 def test_a_conflict_ends_with_5(served: ServedManager, invoke) -> None:
     served.add_experiment("a", status="RUNNING")
-    result = invoke("experiment", "delete", "a", "--yes")
-    assert result.exit_code == 5
+    result = invoke("experiment", "delete", "a", "--yes", code=5)
     assert result.stderr == "Error: experiment a is RUNNING; stop it before you delete it\n"
 
 
 def test_no_manager_ends_with_6(invoke) -> None:
-    result = invoke("experiment", "list")
-    assert result.exit_code == 6
-    assert "proctor manager start" in result.stderr
-    result = invoke("--url", "http://127.0.0.1:1", "nodes")
-    assert result.exit_code == 6
-    assert "no manager answers at http://127.0.0.1:1" in result.stderr
+    assert "proctor manager start" in invoke("experiment", "list", code=6).stderr
+    assert "no manager answers at http://127.0.0.1:1" in invoke("--url", "http://127.0.0.1:1", "nodes", code=6).stderr
 
 
 def test_the_home_token_is_not_shown_to_another_manager(served: ServedManager, invoke, home) -> None:
@@ -121,8 +108,7 @@ def test_waiting_for_an_experiment_without_one_good_trial_ends_with_100(served: 
 
 def test_waiting_too_long_ends_with_101(served: ServedManager, invoke) -> None:
     served.add_experiment("a", status="RUNNING")
-    result = invoke("experiment", "wait", "a", "--timeout", "0.001s")
-    assert result.exit_code == 101
+    result = invoke("experiment", "wait", "a", "--timeout", "0.001s", code=101)
     assert result.stderr.endswith("Experiment a is still RUNNING after 0.001s.\n")
     assert invoke("experiment", "wait", "a", "--timeout", "soon").exit_code == 2
 
@@ -146,8 +132,7 @@ def test_stop_waits_until_it_is_stopped(
     ends = {("GET", f"/experiments/{name}"): stopping.hold_stops(name) for name in stopped}
     path = "/stop-all" if "--all" in words else "/experiments/a/stop"  # the command looks before it asks for the stop
     stopping.on_ask["POST", path] = lambda: stopping.on_ask.update(ends)
-    result = invoke(*words, "--wait")
-    assert result.exit_code == 0, result.stderr
+    result = invoke(*words, "--wait", code=0)
     assert "Experiment a is STOPPING: waits for 1 trial on node memory.\n" in result.stderr
     for name in stopped:
         assert f"Experiment {name} is STOPPED: stopped by the user.\n" in result.stderr
@@ -155,8 +140,7 @@ def test_stop_waits_until_it_is_stopped(
 
 def test_stop_says_what_was_not_stopped_in_time(stopping: ServedManager, invoke) -> None:
     stopping.hold_stops("a")
-    result = invoke("stop", "a", "--wait", "--timeout", "0.001s")
-    assert result.exit_code == 101
+    result = invoke("stop", "a", "--wait", "--timeout", "0.001s", code=101)
     assert result.stderr.endswith("Error: not stopped in time: a\n")
     assert invoke("stop", "a", "--timeout", "soon").exit_code == 2
 
@@ -165,9 +149,7 @@ def test_waiting_for_a_stop_ends_when_the_experiment_is_resumed(stopping: Served
     stopping.hold_stops("a")
     status = ExperimentStatus.RUNNING
     stopping.on_ask["POST", "/experiments/a/stop"] = lambda: stopping.change_experiment("a", status=status)
-    result = invoke("stop", "a", "--wait")
-    assert result.exit_code == 5
-    assert "experiment a was resumed meanwhile" in result.stderr
+    assert "experiment a was resumed meanwhile" in invoke("stop", "a", "--wait", code=5).stderr
 
 
 def test_every_exit_code_is_in_the_documentation(request: pytest.FixtureRequest) -> None:

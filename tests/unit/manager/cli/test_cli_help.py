@@ -10,13 +10,11 @@ from fakes.served_manager import ServedManager
 
 @pytest.mark.parametrize("words", [["experiment", "export"], ["trial", "list"]])
 def test_every_command_has_a_help(words: list[str], invoke) -> None:
-    result = invoke(*words, "--help")
-    assert result.exit_code == 0
-    assert result.stdout.startswith("Usage:")
+    assert invoke(*words, "--help", code=0).stdout.startswith("Usage:")
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["trial", "--help"], ["trial", "ls", "--help"], ["create", "--help"]]
+    "arguments", [["--help"], ["trial", "--help"], ["trial", "ls", "--help"], ["create", "--help"], ["hello"]]
 )
 def test_help_imports_no_heavy_library(arguments: list[str]) -> None:
     heavy = ("rich", "httpx", "pydantic", "fastapi", "ruamel", "optuna", "sqlite3", "asyncio")
@@ -26,7 +24,7 @@ def test_help_imports_no_heavy_library(arguments: list[str]) -> None:
         f"print([name for name in {heavy!r} if name in sys.modules], file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stderr == "[]\n"
+    assert done.stderr.endswith("[]\n"), done.stderr
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,7 @@ def test_without_an_id_the_only_running_experiment_is_meant(served: ServedManage
 def test_without_an_id_several_running_experiments_are_listed(served: ServedManager, invoke) -> None:
     served.add_experiment("one", status="RUNNING")
     served.add_experiment("two", status="RUNNING")
-    result = invoke("stop")
-    assert result.exit_code == 5
+    result = invoke("stop", code=5)
     assert "one  RUNNING" in result.stderr
     assert "two  RUNNING" in result.stderr
     assert not served.requests("POST")
@@ -38,9 +37,7 @@ def test_only_a_command_that_reads_takes_an_ended_experiment_by_itself_and_then_
     served: ServedManager, invoke
 ) -> None:
     served.add_experiment("old", status="DONE", created_at=1.0)
-    result = invoke("stop")
-    assert result.exit_code == 3
-    assert "old  DONE" in result.stderr
+    assert "old  DONE" in invoke("stop", code=3).stderr
     served.add_experiment("new", status="DONE", created_at=2.0, trials=[{"id": "abc"}])
     assert "abc" in invoke("trial", "ls").stdout
 
@@ -51,9 +48,7 @@ def test_a_unique_beginning_or_name_is_enough_and_a_whole_id_means_itself(served
     for text, meant in {"abc": "abc", "abc1": "abc1", "abd": "abd2", "abd*": "abd2", "digits": "abc1"}.items():
         assert invoke("experiment", "show", text).stdout.splitlines()[0].split() == ["id", meant]
     for text in ("ab", "abc*"):
-        result = invoke("experiment", "show", text)
-        assert result.exit_code == 5
-        assert f"'{text}' matches several experiments" in result.stderr
+        assert f"'{text}' matches several experiments" in invoke("experiment", "show", text, code=5).stderr
 
 
 def test_a_trial_is_found_by_id_beginning_and_number(served: ServedManager, invoke) -> None:
@@ -84,27 +79,27 @@ def test_stop_with_a_star_stops_all_that_begin_so_and_all_stops_all(served: Serv
     assert statuses()["c"] == "STOPPED"
 
 
-def test_an_exact_name_wins_over_the_beginning_of_another_id(served: ServedManager, invoke, statuses) -> None:
-    served.add_experiment("k3J9", name="digits")
-    served.add_experiment("digits-2")
-    assert "digits-2" in invoke("experiment", "show", "digits*").stdout  # a star means beginnings only
-    assert invoke("experiment", "delete", "digits", "-y").exit_code == 0
-    assert list(statuses()) == ["digits-2"]
-
-
-def test_an_exact_id_wins_over_the_name_of_another_experiment(served: ServedManager, invoke, statuses) -> None:
-    served.add_experiment("digits")
-    served.add_experiment("k3J9", name="digits")
-    assert invoke("experiment", "delete", "digits", "-y").exit_code == 0
-    assert list(statuses()) == ["k3J9"]
+@pytest.mark.parametrize(
+    ("names", "left"),
+    [({"k3J9": "digits", "digits-2": "other"}, "digits-2"), ({"digits": "other", "k3J9": "digits"}, "k3J9")],
+    ids=["a name over the beginning of an id", "an id over a name"],
+)
+def test_what_is_exact_wins(served: ServedManager, invoke, statuses, names: dict[str, str], left: str) -> None:
+    for identifier, name in names.items():
+        served.add_experiment(identifier, name=name)
+    assert invoke("experiment", "show", "digits*").stdout.split()[:2] == [
+        "id",
+        "digits-2" if "digits-2" in names else "digits",
+    ]
+    invoke("experiment", "delete", "digits", "-y", code=0)
+    assert list(statuses()) == [left]
 
 
 def test_a_name_that_several_experiments_have_is_ambiguous_whatever_ids_begin_so(served: ServedManager, invoke) -> None:
     served.add_experiment("digits-2")
     for identifier in ("k3J9", "m4Q1"):
         served.add_experiment(identifier, name="digits")
-    result = invoke("experiment", "delete", "digits", "-y")
-    assert result.exit_code == 5
+    result = invoke("experiment", "delete", "digits", "-y", code=5)
     assert "k3J9" in result.stderr
     assert "m4Q1" in result.stderr
     assert "digits-2" not in result.stderr
@@ -123,8 +118,7 @@ def test_a_beginning_is_looked_up_among_all_trials_of_the_named_experiment(serve
     """The manager finds at most 20 trials of all experiments; more of the named one may begin so."""
     served.add_experiment("many", trials=[{"id": f"t{number:02}"} for number in range(19)])
     served.add_experiment("e", trials=[{"id": "tx1"}, {"id": "tx2"}])
-    result = invoke("trial", "kill", "t", "-e", "e")
-    assert result.exit_code == 5
+    result = invoke("trial", "kill", "t", "-e", "e", code=5)
     assert "trial 0 of e" in result.stderr
     assert "trial 1 of e" in result.stderr
     assert not served.requests("POST")

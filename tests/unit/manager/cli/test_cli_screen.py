@@ -2,9 +2,7 @@
 
 import io
 import os
-import pty
 import re
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -64,8 +62,7 @@ def test_ids_statuses_and_numbers_are_whole_on_every_terminal(width: int) -> Non
     assert "TUNER_NO_MORE_TRIAL" in shown[1]
     assert "118/200" in shown[1]
     assert "best 0.0001235 min, trial 3" in "".join(shown)
-    running = next(line for line in shown if "tRiAl123" in line)
-    assert running.split()[:3] == ["17", "tRiAl123", "0.1235"]
+    assert next(line for line in shown if "tRiAl123" in line).split()[:3] == ["17", "tRiAl123", "0.1235"]
 
 
 def test_the_foreground_shows_the_time_that_it_runs_pauses_left_out() -> None:
@@ -110,8 +107,7 @@ def test_words_and_commands_are_never_broken_and_what_fits_stays_in_its_row() ->
 
 
 def test_a_table_of_reasons_alone_has_them_all() -> None:
-    rows = [{"text": WORDS}, {"text": ""}, {"text": "b"}]
-    shown = lines(Listing(rows, [WRAPPED]), 60)
+    shown = lines(Listing([{"text": WORDS}, {"text": ""}, {"text": "b"}], [WRAPPED]), 60)
     assert (shown[0], shown[-2:]) == ("TEXT", ["", "b"])
     assert " ".join(shown[1:-2]) == WORDS
     assert lines(Listing([{"text": ""}], [WRAPPED]), 60) == ["TEXT", ""]
@@ -128,8 +124,7 @@ def test_a_narrow_terminal_gets_fewer_columns_and_is_told() -> None:
 
 def test_wide_characters_are_as_wide_as_a_terminal_shows_them() -> None:
     rows = [{"id": "数字", "text": "x"}, {"id": "digits", "text": "数字" * 40}]
-    shown = lines(Listing(rows, [ID, CUT]), 40)
-    assert shown[1:] == ["数字    x", f"digits  {'数字' * 7}数 …"]
+    assert lines(Listing(rows, [ID, CUT]), 40)[1:] == ["数字    x", f"digits  {'数字' * 7}数 …"]
 
 
 def test_a_field_of_an_experiment_is_shown_once() -> None:
@@ -139,21 +134,11 @@ def test_a_field_of_an_experiment_is_shown_once() -> None:
 
 def run_on_a_terminal(home: Path, *arguments: str, environment: Mapping[str, str], command: Sequence[str] = ()) -> str:
     """What a command that ends by itself writes to a terminal of 80 columns."""
-    ours, theirs = pty.openpty()
     command = command or [sys.executable, "-m", "proctor.manager.cli.main", "--home", str(home), *arguments]
     kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS")}
-    with open(ours, "rb", buffering=0) as terminal:
-        try:
-            subprocess.run(command, stdin=theirs, stdout=theirs, env={**kept, **environment}, check=True, timeout=60)
-        finally:
-            os.close(theirs)
-        text = b""
-        try:
-            while part := terminal.read(65536):
-                text += part
-        except OSError:  # how Linux says that the other end is closed
-            pass
-    return text.decode()
+    with on_terminal(["sh", "-c", 'exec "$@" >/dev/tty', "sh", *command], {**kept, **environment}) as terminal:
+        assert terminal.until_ended()[0] == 0, terminal.shown
+    return terminal.shown
 
 
 def test_q_leaves_top_and_the_terminal_as_it_was(served: ServedManager, home: Path) -> None:
@@ -174,16 +159,6 @@ def test_a_terminal_that_only_prints_lines_gets_one_plain_screen_of_top(served: 
     assert "\x1b" not in shown
     assert "name of e" in shown
     assert "t0" in shown
-
-
-@pytest.mark.parametrize(("environment", "colored"), [({}, True), ({"NO_COLOR": "1"}, False)])
-def test_colors_are_for_terminals_and_can_be_turned_off(
-    served: ServedManager, home: Path, environment: dict[str, str], colored: bool
-) -> None:
-    served.add_experiment(status="RUNNING")
-    shown = run_on_a_terminal(home, "experiment", "list", environment={"TERM": "xterm-256color", **environment})
-    assert "RUNNING" in shown
-    assert bool(re.search(r"\x1b\[[0-9;]*3\d", shown)) is colored
 
 
 EVIL = "x\x1b]0;title\x07y\x1b[2J\x9b31m\u202ez"

@@ -13,12 +13,21 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyte
 import pytest
-from fakes.rest import FakeRest
+from fakes.served_manager import NOW, ServedManager
+
+from proctor.manager.lifecycle.trial import DecisionKind
+from proctor.manager.store.rows import DecisionRow
+from proctor.manager.store.tables import dispatcher_inputs
+from proctor.training_services.base import EndReason, NodePlacement
+from proctor.training_services.nodes.pool import NodeStatus
+from proctor.training_services.providers import CheckStep, CheckVerdict
+from proctor.trial_keeper.protocol import Device, DeviceProcess, GpuSlot
 
 IS_RENEWED = bool(os.environ.get("PROCTOR_RENEW_SCREENS"))
 WIDTHS = (60, 80, 120)
@@ -26,6 +35,7 @@ PLAIN_WIDTH = 80  # at which each screen is shown without colors, too
 ROWS = 80
 PATIENCE_SECONDS = 60.0
 HOME = "/home/ada/.local/state/proctor"
+HOST = "gpu-3.lab.example.org"
 Screens = Mapping[tuple[int, bool, str], str]
 COMMANDS = {
     "experiment_list": "experiment list",
@@ -35,7 +45,7 @@ COMMANDS = {
     "trial_ls": "trial ls digits01",
     "trial_ls_best": "trial ls digits01 --best 3",
     "trial_ls_wide": "trial ls digits01 --wide",
-    "trial_ls_columns": "trial ls digits01 --columns no,value,value.loss,parameter.model,parameter.model.dropout,jobs",
+    "trial_ls_columns": "trial ls digits01 --columns NO,value,value.loss,parameter.model,parameter.model.dropout,jobs",
     "trial_show": "trial show t0000002",
     "trial_show_metrics": "trial show t0000002 --metrics",
     "trial_show_failed": "trial show t0000003",
@@ -97,57 +107,88 @@ for width in WIDTHS:
 """
 
 
-def fill(rest: FakeRest) -> None:
-    """Three experiments with all that is difficult to show."""
-    node = {"hostname": "gpu-3", "devices": []}
-    device = {"name": "NVIDIA H100 80GB HBM3", "memory_total_mb": 81559, "memory_used_mb": 4, "utilization": 0}
-    held = ["trial 5 of experiment digits01", "another user of this machine (bob)"]
-    node["devices"] = [
-        {**device, "index": 0, "memory_used_mb": 61204, "utilization": 97, "held_by": held},
-        {**device, "index": 1, "held_by": []},
-    ]
-    rest.add_node("gpu-3", address="bob@gpu-3.lab.example.org:2222", facts=node, experiments=["digits01"])
-    rest.add_node(
-        "gpu-4",
-        address="bob@gpu-4.lab.example.org",
-        status="FAILED",
-        hold="drained: its disk is being replaced",
-        reason="login as bob was refused; tried the agent (2 keys), /home/ada/.ssh/id_ed25519; tried again in 8 s",
-    )
-    rest.add_node("local", kind="local", facts={"hostname": "数据中心"})
-    _fill_digits(rest)
-    failure = (
-        "none of 12 trials has succeeded; 9 of 12 ended with: exit code 1: ModuleNotFoundError: No module named 'x'"
-    )
-    error = (
-        'Traceback (most recent call last):\n  File "/home/ada/digits/tuner.py", line 3, in update\n    return 1 / 0\n'
-    )
-    rest.add_experiment(
+STEPS = (
+    CheckStep(HOST, "name", CheckVerdict.OK, "10.0.0.3"),
+    CheckStep(
+        HOST,
+        "host key",
+        CheckVerdict.FAIL,
+        f"its host key is not known: {HOST}:2222 shows the ssh-ed25519 key SHA256:5T9sKf2a",
+        "compare it with the machine's own and add this line to ~/.ssh/known_hosts, or set trustOnFirstUse: "
+        f"`[{HOST}]:2222 ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI{'J9kdX0' * 8}`",
+    ),
+    CheckStep(HOST, "login", CheckVerdict.SKIPPED, "no connection"),
+    CheckStep(HOST, "home", CheckVerdict.SKIPPED, "no connection"),
+)
+BECAUSE = "has a best of 0.7 by 20, worse than 0.81234, the median of 11 other trials at this point of the training"
+TABLES = (
+    {
+        "title": "Population (3 of 8 added)",
+        "columns": ["trial", "value", "trained to", "generation", "clone of", "state"],
+        "rows": [[1, 0.98234567, 40, 2, 0, "running"], [0, 0.95, 40, 0, None, "paused"], [3, None, 0, 1, 1, "waiting"]],
+        "trial_columns": [0, 4],
+    },
+    {"title": "Paused trials", "columns": ["trial", "because it"], "rows": [[0, BECAUSE]], "trial_columns": [0]},
+    {"title": "Nothing yet", "columns": ["trial"], "rows": [], "trial_columns": [0]},
+)
+ERROR = """\
+Traceback (most recent call last):
+  File "/home/ada/digits/tuner.py", line 3, in update
+    return 1 / 0
+ZeroDivisionError: division by zero"""
+
+
+def fill(served: ServedManager) -> None:
+    """Three experiments with all that is difficult to show. They are written down as if the engine ran them."""
+
+    async def resume(experiment_id: str, **_: Any) -> None:
+        """Leave an experiment as it is: the trials of one that runs have other ids and times each time."""
+
+    served.manager.resume_experiment = resume  # type: ignore[method-assign]
+    served.manager.silence_of = lambda trial, node_id: ""  # type: ignore[method-assign]
+    _fill_nodes(served)
+    _fill_digits(served)
+    missing = {"status": "FAILED", "reason": "exit code 1: ModuleNotFoundError: No module named 'x'"}
+    served.add_experiment(
         "digits02",
+        trials=[{**missing, "id": f"f{number}"} for number in range(9)]
+        + [{**missing, "id": f"g{number}", "reason": "exit code 2"} for number in range(3)],
         name="a name that is much longer than any column for names should be",
         status="ERROR",
         reason="8 trials in a row failed for the same reason: exit code 1",
-        failure=failure,
-        error=f"{error}ZeroDivisionError: division by zero",
-        trial_counts={"FAILED": 12},
+        error=ERROR,
         max_trial_number=12,
-        directory=f"{HOME}/experiments/digits02",
-        url="http://127.0.0.1:8080/experiments/digits02",
-        notices=["tuner.classArgs.seed: ignored; give `seed` at the top of the file"],
+        active_seconds=5.0,
     )
-    rest.add_experiment(
+    served.add_experiment(
         "digits03",
+        config={"objective": {"direction": "minimize"}},
+        trials=[{"id": f"m{number}", "parameters": _parameters(number)} for number in range(20)]
+        + [{"id": "m20", "parameters": _parameters(3), "final_value": 0.000123456789}]
+        + [{"id": f"m{number}", "status": "EARLY_STOPPED"} for number in range(21, 24)],
         name="手写数字识别",
         status="DONE",
         reason="maxTrialNumber 24 is reached",
-        trial_counts={"SUCCEEDED": 21, "EARLY_STOPPED": 3},
         max_trial_number=24,
-        objective={"metric": "default", "direction": "minimize"},
-        best={"trial_id": "t0000003", "sequence_id": 3, "value": 0.000123456789, "parameters": _parameters(3)},
         active_seconds=86_400.0,
-        directory=f"{HOME}/experiments/digits03",
-        url="http://127.0.0.1:8080/experiments/digits03",
     )
+
+
+def _fill_nodes(served: ServedManager) -> None:
+    """Machines, and what a login to one of them finds."""
+    busy = Device(0, "GPU-a", "NVIDIA H100 80GB HBM3", 81559, 61204, 97, [DeviceProcess(4711, 8012)])
+    idle = replace(busy, index=1, uuid="GPU-b", memory_used_mb=4, utilization=0, processes=[])
+    served.add_node("gpu-3", address=f"bob@{HOST}:2222", hostname="gpu-3", devices=(busy, idle))
+    served.pool.restore("t0000005.2", NodePlacement("gpu-3", (GpuSlot("GPU-a", 0),)), "trial 5 of experiment digits01")
+    served.add_node(
+        "gpu-4",
+        address="bob@gpu-4.lab.example.org",
+        status=NodeStatus.FAILED,
+        hold="drained: its disk is being replaced",
+        reason="login as bob was refused; tried the agent (2 keys), /home/ada/.ssh/id_ed25519; tried again in 8 s",
+    )
+    served.add_node("local", "local", hostname="数据中心")
+    served.remote.steps[HOST] = STEPS
 
 
 def _parameters(number: int) -> dict[str, Any]:
@@ -155,111 +196,87 @@ def _parameters(number: int) -> dict[str, Any]:
     return {"lr": 0.012648573920184 / (number + 1), "batch_size": 2 ** (number + 4), "model": branch, "augment": True}
 
 
-def _fill_digits(rest: FakeRest) -> None:
+def _fill_digits(served: ServedManager) -> None:
     """An experiment with a trial of every kind."""
-    rest.add_experiment(
-        "digits01",
-        name="digits",
-        reason="gpu-4 cannot be used: login as bob was refused",
-        best={"trial_id": "t0000002", "sequence_id": 2, "value": 0.98234567, "parameters": _parameters(2)},
-        active_seconds=10_830.0,
-        max_trial_number=12,
-        directory=f"{HOME}/experiments/digits01",
-        url="http://127.0.0.1:8080/experiments/digits01",
-    )
+    killed = {"node_id": "gpu-3", "end_reason": EndReason.SIGNALED, "signal": 9, "detail": "killed from outside"}
     out_of_memory = "RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB"
-    failed = f"exit code 1: {out_of_memory}. GPU 0 has a total capacity of 79.11 GiB of which 4.19 MiB is free"
-    lost = "its machine gpu-4.lab.example.org has been silent for 5 minutes; it runs again on another machine"
-    stopped = "stopped early by the assessor"
     loss = {"loss": 1.7, "accuracy": {"top5": 0.99}}
-    _add_trial(rest, 0, "SUCCEEDED", final=loss)
-    _add_trial(rest, 1, "EARLY_STOPPED", reason=stopped, final={})
-    _add_trial(rest, 2, "SUCCEEDED", final={**loss, "loss": 1.7 - 2 / 3})
-    _add_trial(rest, 3, "FAILED", reason=failed)
-    _add_trial(rest, 4, "RUNNING", node_id="local", latest_value=None, intermediate_count=0)
-    _add_trial(rest, 5, "RUNNING", reason=lost, jobs=2)
-    _fill_attempts(rest, f"{out_of_memory}; the whole traceback is in its stderr")
+    served.add_experiment(
+        "digits01",
+        config={"trialScheduler": {"name": "PBT"}},
+        trials=[
+            _trial(0, final=loss),
+            _trial(1, status="EARLY_STOPPED", reason="stopped early by the assessor", final={}),
+            _trial(
+                2,
+                final={**loss, "loss": 1.7 - 2 / 3},
+                points=[
+                    ("intermediate", {"default": 0.91}, {"step": 100, "time": NOW}),
+                    ("intermediate", {"default": 0.92}, {"step": 200, "time": NOW}),
+                    ("final", {"default": 0.98234567, "loss": 0.031, "accuracy": {"top5": 1.0}}, {"time": NOW}),
+                ],
+            ),
+            _trial(
+                3,
+                status="FAILED",
+                reason=f"exit code 1: {out_of_memory}. GPU 0 has a total capacity of 79.11 GiB of which 4.19 MiB "
+                "is free",
+                jobs=3,
+                earlier_jobs=[{"node_id": "gpu-4", "end_reason": EndReason.NODE_LOST, "detail": "silent"}, killed],
+                job={
+                    "node_id": "gpu-3",
+                    "end_reason": EndReason.EXITED_ERROR,
+                    "exit_code": 1,
+                    "counted_gpus": 1.0,
+                    "cpu_seconds": 1900.0,
+                    "detail": f"{out_of_memory}; the whole traceback is in its stderr",
+                    "start_reason": "from checkpoint 3 of job 1, which was copied to this node",
+                },
+                points=[("lost", 7.0), ("lost", "the trial cut its journal back")],
+            ),
+            _trial(4, status="RUNNING", job={"node_id": "local"}, latest_value=None, intermediate_count=0),
+            _trial(
+                5,
+                status="RUNNING",
+                reason="its machine gpu-4.lab.example.org has been silent for 5 minutes; it runs again on another "
+                "machine",
+                jobs=2,
+                earlier_jobs=[{"node_id": "gpu-4", "end_reason": EndReason.NODE_LOST}],
+                job={"node_id": "gpu-3"},
+            ),
+        ],
+        tables=TABLES,
+        name="digits",
+        status="RUNNING",
+        reason="gpu-4 cannot be used: login as bob was refused",
+        trial_concurrency=2,
+        max_trial_number=12,
+        active_seconds=10_830.0,
+        ended_at=None,
+    )
+    because = "promoted to rung 9: 2nd of 7 in rung 3"
+    resumed = DecisionRow("digits01", 11, 11, DecisionKind.RESUME, "t0000003", NOW + 1555, reason=because, job=2)
+    clone = replace(resumed, kind=DecisionKind.CLONE, donor_trial="t0000001", donor_sequence=1)
+    late = replace(clone, parameter_id=12, position=12, donor_job="t0000001.1", job=0, reason="the donor is at 0.91")
+    bare = replace(clone, parameter_id=13, position=13, job=None, reason="the donor is at 0.98")
+    for decision in (resumed, late, bare):
+        served.write(lambda c, row=decision: dispatcher_inputs.record(c, row))
 
 
-def _add_trial(
-    rest: FakeRest, number: int, status: str, *, final: Mapping[str, Any] | None = None, **changes: Any
-) -> None:
+def _trial(number: int, *, final: Mapping[str, Any] | None = None, **columns: Any) -> dict[str, Any]:
     """:param final: the other keys of its final metric; None: it has none."""
-    identifier = f"t000000{number}"
     value = None if final is None else 0.9 + number / 23
-    fields = {
+    return {
+        "id": f"t000000{number}",
         "parameters": _parameters(number),
         "final_value": value,
-        "final_data": {"default": value, **final} if final else value,
+        "final_data": {"default": value, **final} if final else None,
         "latest_value": 0.912345,
         "intermediate_count": 1234,
-        "jobs": 1,
-        "node_id": "gpu-3",
-        "started_at": "2026-01-02T03:04:05Z",
-        "ended_at": None if status == "RUNNING" else "2026-01-02T03:42:17Z",
-        "directory": f"{HOME}/experiments/digits01/trials/{number}-{identifier}",
+        "ended_at": None if columns.get("status") == "RUNNING" else NOW + 2292,
+        "job": {"node_id": "gpu-3", "exit_code": 0, "counted_gpus": 1.0, "cpu_seconds": 2200.0},
+        **columns,
     }
-    rest.add_trial("digits01", identifier, status=status, **{**fields, **changes})
-
-
-def _fill_attempts(rest: FakeRest, detail: str) -> None:
-    """Jobs, metrics, and what a login to the machine finds."""
-    job = {"started_at": "2026-01-02T03:04:05Z", "ended_at": "2026-01-02T03:42:17Z", "signal": None, "exit_code": 1}
-    job |= {"status": "ENDED", "end_reason": "EXITED", "start_reason": "", "node_id": "gpu-3"}
-    again = "from checkpoint 3 of job 1, which was copied to this node"
-    silent = {"node_id": "gpu-4", "end_reason": "NODE_LOST", "exit_code": None, "detail": "silent"}
-    rest.jobs["t0000002"] = [{**job, "id": "t0000002.1", "exit_code": 0, "detail": ""}]
-    rest.jobs["t0000003"] = [
-        {**job, **silent, "id": "t0000003.1"},
-        {**job, "id": "t0000003.2", "detail": detail, "start_reason": again},
-    ]
-    _fill_scheduler(rest)
-    rest.metrics["t0000003"] = [{"job": 2, "kind": "lost", "value": 7.0, "data": 7.0}]
-    for step in (100, 200):
-        value = 0.9 + step / 10_000
-        rest.add_metric("t0000002", "intermediate", value, step=step, data={"default": value})
-    data = {"default": 0.98234567, "loss": 0.031, "accuracy": {"top5": 1.0}}
-    rest.add_metric("t0000002", "final", 0.98234567, data=data)
-    rest.found["gpu-3.lab.example.org"] = [
-        {"name": "name", "found": "10.0.0.3"},
-        {
-            "name": "host key",
-            "verdict": "fail",
-            "found": "its host key is not known: gpu-3.lab.example.org:2222 shows the ssh-ed25519 key SHA256:5T9sKf2a",
-            "advice": "compare it with the machine's own and add this line to ~/.ssh/known_hosts, or set "
-            f"trustOnFirstUse: `[gpu-3.lab.example.org]:2222 ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI{'J9kdX0' * 8}`",
-        },
-        {"name": "login", "verdict": "skipped", "found": "no connection"},
-        {"name": "home", "verdict": "skipped", "found": "no connection"},
-    ]
-
-
-def _fill_scheduler(rest: FakeRest) -> None:
-    """What a trial scheduler shows, and what it has decided of a trial."""
-    population = ("trial", "value", "trained to", "generation", "clone of", "state")
-    rows = [[1, 0.98234567, 40, 2, 0, "running"], [0, 0.95, 40, 0, None, "paused"], [3, None, 0, 1, 1, "waiting"]]
-    because = "has a best of 0.7 by 20, worse than 0.81234, the median of 11 other trials at this point of the training"
-    rest.schedulers["digits01"] = {
-        "name": "PBT",
-        "tables": [
-            {"title": "Population (3 of 8 added)", "columns": population, "rows": rows, "trial_columns": [0, 4]},
-            {
-                "title": "Paused trials",
-                "columns": ["trial", "because it"],
-                "rows": [[0, because]],
-                "trial_columns": [0],
-            },
-            {"title": "Nothing yet", "columns": ["trial"], "rows": [], "trial_columns": [0]},
-        ],
-        "updated_at": "2026-01-02T03:42:17Z",
-    }
-    decision = {"decided_at": "2026-01-02T03:30:00Z", "kind": "clone", "donor_trial_id": "t0000001"}
-    decision |= {"donor_sequence_id": 1, "has_donor_checkpoint": True}
-    rest.decisions["t0000003"] = [
-        {**decision, "kind": "resume", "reason": "promoted to rung 9: 2nd of 7 in rung 3", "job": 2},
-        {**decision, "reason": "the donor is at 0.91", "job": 0},
-        {**decision, "reason": "the donor is at 0.98", "has_donor_checkpoint": False, "job": None},
-    ]
 
 
 CONFIG = """\
@@ -295,31 +312,27 @@ def draw(width: int, data: str, *, has_colors: bool = False) -> str:
 def screens() -> Screens:
     """Run all commands once, one after the other. The manager's home is in a folder of its own, with a configuration;
     its path, which is shown, is as long as anywhere else."""
-    with tempfile.TemporaryDirectory(prefix="proctor-", dir="/tmp") as name, FakeRest(Path(name) / "home") as rest:
-        (Path(name) / "experiment.yml").write_text(CONFIG)
-        (Path(name) / "trial.py").write_text("")
-        fill(rest)
-        return read_screens(rest)
+    with (
+        tempfile.TemporaryDirectory(prefix="proctor-", dir="/tmp") as name,
+        ServedManager(Path(name, "home")) as served,
+    ):
+        Path(name, "experiment.yml").write_text(CONFIG)
+        Path(name, "trial.py").write_text("")
+        fill(served)
+        return read_screens(served)
 
 
-def read_screens(rest: FakeRest) -> Screens:
+def read_screens(served: ServedManager) -> Screens:
     """By width, whether without colors, and name: what each command writes to a terminal."""
-    resumed = "POST", "/experiments/digits03/resume"
-
-    def end() -> None:
-        rest.on_ask[resumed] = end  # what is called is forgotten
-        rest.set_status("digits03", "DONE")
-
-    rest.on_ask[resumed] = end
     given = {"COMMANDS": COMMANDS, "HOME": HOME, "ROWS": ROWS, "PLAIN_WIDTH": PLAIN_WIDTH, "WIDTHS": WIDTHS}
     script = "".join(f"{name} = {value!r}\n" for name, value in given.items()) + CHILD
     ours, its = pty.openpty()
     removed = ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "PROCTOR_URL", "PROCTOR_TOKEN")
     kept = {name: value for name, value in os.environ.items() if name not in removed}
     process = subprocess.Popen(
-        ["setsid", "--ctty", sys.executable, "-c", script, str(rest.home)],
+        ["setsid", "--ctty", sys.executable, "-c", script, str(served.home)],
         env={**kept, "TERM": "xterm-256color", "TZ": "UTC"},
-        cwd=rest.home.parent,
+        cwd=served.home.parent,
         stdin=its,
         stdout=its,
         stderr=its,

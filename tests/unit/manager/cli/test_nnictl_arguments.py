@@ -5,10 +5,10 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fakes.served_manager import ServedManager
+from unit.manager.cli.conftest import Invoke, runner
 
 from proctor.manager.cli.commands import nnictl
 from proctor.manager.dispatcher.algorithms.registered import registered_algorithms
@@ -145,14 +145,18 @@ ANSWERED = {
 }
 
 
-@pytest.fixture
-def words(served: ServedManager, invoke, tmp_path: Path) -> dict[str, str]:
-    """What the upper-case words of the argument lists stand for."""
-    code = tmp_path / "code"
-    code.mkdir()
+CHANGING = ("create", "resume", "view", "stop", "update", "trial kill", "algo reg", "algo unreg")
+CHANGING += ("experiment delete", "experiment import", "experiment load")
+"""How the lines begin that leave something behind: each of them is typed to a manager of its own."""
+RUNNING_TRIAL = "SELECT id FROM trials WHERE status = 'RUNNING'"
+
+
+def lay_out(served: ServedManager, folder: Path) -> dict[str, str]:
+    """Experiments and files; what the upper-case words of the argument lists stand for."""
+    code = folder / "code"
+    code.mkdir(parents=True)
     (code / "trial.py").write_text("")
-    space = {"x": {"_type": "uniform", "_value": [0, 1]}}
-    config = {"trialCodeDirectory": str(code), "searchSpace": space}
+    config = {"trialCodeDirectory": str(code), "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}}}
     for name in ("sT0pPed1", "saved"):
         served.add_experiment(name, config=config)
     served.create("aB3dE5f7", **config)
@@ -168,52 +172,72 @@ def words(served: ServedManager, invoke, tmp_path: Path) -> dict[str, str]:
         "META": ("meta.yml", META),
         "ADVISOR": ("advisor.yml", META.replace("tuner", "advisor").replace("demo\n", "BOHB\n")),
     }
-    found = {word: str(tmp_path / name) for word, (name, _) in files.items()}
+    found = {word: str(folder / name) for word, (name, _) in files.items()}
     for name, text in files.values():
-        (tmp_path / name).write_text(text)
-    (tmp_path / "demo.py").write_text("from nni.tuner import Tuner\nclass Demo(Tuner): ...\n")
-    (tmp_path / "mine.yml").write_text(META.replace("builtinName: demo", "builtinName: mine"))
-    invoke("experiment", "save", "saved", "-s", "-p", str(tmp_path / "saved.zip"))
+        (folder / name).write_text(text)
+    (folder / "demo.py").write_text("from nni.tuner import Tuner\nclass Demo(Tuner): ...\n")
+    (folder / "mine.yml").write_text(META.replace("builtinName: demo", "builtinName: mine"))
+    with pytest.MonkeyPatch.context() as patch:
+        runner(served.home, patch)("experiment", "save", "saved", "-s", "-p", str(folder / "saved.zip"), code=0)
     served.call(served.manager.delete_experiment("saved"))
-    with zipfile.ZipFile(tmp_path / "nni.zip", "w") as archive:
+    with zipfile.ZipFile(folder / "nni.zip", "w") as archive:
         archive.writestr("experiment/nni.sqlite", "")
     places = {"NNI_ZIP": "nni.zip", "ZIP": "saved.zip", "OUT": "out", "DIR": ".", "CODE": "elsewhere"}
-    found |= {word: str(tmp_path / name) for word, name in places.items()}
-    folder = served.experiment("sT0pPed1").directory
-    return {**found, "STOPPED": folder, "PORT": served.url.rpartition(":")[2], "tRiAl": trial}
+    found |= {word: str(folder / name) for word, name in places.items()}
+    stopped = served.experiment("sT0pPed1").directory
+    return {**found, "STOPPED": stopped, "PORT": served.url.rpartition(":")[2], "tRiAl": trial}
 
 
-RUNNING_TRIAL = "SELECT id FROM trials WHERE status = 'RUNNING'"
+def typist(run: Invoke, words: dict[str, str]) -> Invoke:
+    """Runs a line as it is typed, after `proctor`."""
+    return lambda line, **ends: run(*(words.get(word, word) for word in line.split()), input="y\ny\n", **ends)
 
 
 @pytest.fixture
-def typed(invoke, words: dict[str, str]) -> Any:
-    """Runs a line as it is typed, after `proctor`."""
-    return lambda line: invoke(*(words.get(word, word) for word in line.split()), input="y\ny\n")
+def words(served: ServedManager, tmp_path: Path) -> dict[str, str]:
+    return lay_out(served, tmp_path)
+
+
+@pytest.fixture
+def typed(invoke: Invoke, words: dict[str, str]) -> Invoke:
+    """Types a line to a manager of this test's own."""
+    return typist(invoke, words)
+
+
+@pytest.fixture(scope="module")
+def common_words(read_only: ServedManager, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return lay_out(read_only, tmp_path_factory.mktemp("common"))
+
+
+@pytest.fixture
+def asked(read: Invoke, common_words: dict[str, str]) -> Invoke:
+    """Types a line that changes nothing to the manager that is `read_only`."""
+    return typist(read, common_words)
 
 
 @pytest.mark.parametrize("line", CARRIED_OUT.splitlines())
 def test_what_nnictl_takes_is_carried_out(
-    served: ServedManager, typed, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    typed = request.getfixturevalue("typed" if line.startswith(CHANGING) else "asked")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("proctor.manager.cli.watching.watch_to_the_end", lambda session, experiment: 0)
     if "mine" in line:
-        assert typed("algo register -m mine.yml").exit_code == 0
-    (tmp_path / "aB3dE5f7.zip").unlink(missing_ok=True)
-    result = typed(line)
-    assert result.exit_code == 0, result.stderr
-    assert "Usage:" not in result.stderr
+        typed("algo register -m mine.yml", code=0)
+    assert "Usage:" not in typed(line, code=0).stderr
 
 
 @pytest.mark.parametrize("line", ANSWERED)
-def test_what_has_no_meaning_here_is_answered_with_what_to_do(served: ServedManager, typed, line: str) -> None:
-    result = typed(line)
+def test_what_has_no_meaning_here_is_answered_with_what_to_do(
+    read_only: ServedManager, asked: Invoke, line: str
+) -> None:
+    before = read_only.requests("POST")
+    result = asked(line)
     assert result.exit_code in (2, 3), result.stdout
     assert ANSWERED[line] in result.stderr
     assert "No such option" not in result.stderr
     assert len(result.stderr.splitlines()) == 1
-    assert not served.requests("POST")
+    assert read_only.requests("POST") == before
 
 
 @pytest.mark.parametrize("verb", ["hello", "ss_gen", "package", "trainingservice", "jupyter-extension"])
@@ -260,15 +284,15 @@ def test_options_without_effect_say_so_once(typed) -> None:
         ("log stderr aB3dE5f7 -H 1", "first\n"),
     ],
 )
-def test_the_logs_are_those_of_the_manager_and_of_the_tuner(typed, line: str, printed: str) -> None:
-    assert typed(line).stdout == printed
+def test_the_logs_are_those_of_the_manager_and_of_the_tuner(asked: Invoke, line: str, printed: str) -> None:
+    assert asked(line).stdout == printed
 
 
-def test_path_prints_where_a_log_is(served: ServedManager, typed) -> None:
-    assert typed("log stdout --path").stdout == f"{served.home / 'log' / 'manager.log'}\n"
-    assert typed("log stderr --path").stdout == f"{served.home / 'log' / 'manager.log'}\n"
-    folder = served.experiment("aB3dE5f7").directory
-    assert typed("log stderr aB3dE5f7 --path").stdout == f"{folder}/log/dispatcher.log\n"
+def test_path_prints_where_a_log_is(read_only: ServedManager, asked: Invoke) -> None:
+    for line in ("log stdout --path", "log stderr --path"):
+        assert asked(line).stdout == f"{read_only.home / 'log' / 'manager.log'}\n"
+    folder = read_only.experiment("aB3dE5f7").directory
+    assert asked("log stderr aB3dE5f7 --path").stdout == f"{folder}/log/dispatcher.log\n"
 
 
 @pytest.mark.parametrize(("verb", "status"), [("resume", "RUNNING"), ("view", "VIEWED")])
@@ -281,8 +305,7 @@ def test_an_experiment_that_is_being_stopped_is_waited_for(
     end, look = served.hold_stops(), ("GET", "/experiments/e")
     served.call(served.manager.stop_experiment("e"))
     served.on_ask[look] = lambda: served.on_ask.update({look: end})  # not at the first look
-    result = invoke(verb, *(["e"] if named else []))
-    assert result.exit_code == 0, result.stderr
+    result = invoke(verb, *(["e"] if named else []), code=0)
     assert served.experiment().status == status
     assert "Experiment e is still being stopped (waits for 1 trial on node memory); waiting" in result.stderr
 
@@ -305,9 +328,7 @@ def test_a_class_is_checked_before_it_is_registered(
     typed, home: Path, tmp_path: Path, source: str, sentence: str
 ) -> None:
     (tmp_path / "demo.py").write_text(source)
-    result = typed("algo register -m META")
-    assert result.exit_code == 2
-    assert sentence in result.stderr
+    assert sentence in typed("algo register -m META", code=2).stderr
     assert registered_algorithms(home) == {}
 
 
@@ -325,8 +346,7 @@ def test_tensorboard_is_started_on_the_folder_of_the_trials(
     assert typed("tensorboard start --port 7007").exit_code == 7  # nnictl's, before 3.0
     assert given.read_text() == f"--logdir {folder} --port 7007\n"
     trial = Path(folder) / "trials" / f"0-{words['tRiAl']}"
-    result = typed("tensorboard start aB3dE5f7 --trial_id tRiAl")
-    assert f"{trial} is not on this machine" in result.stderr
+    assert f"{trial} is not on this machine" in typed("tensorboard start aB3dE5f7 --trial_id tRiAl").stderr
     trial.mkdir(parents=True)
     assert typed("tensorboard start aB3dE5f7 --trial_id tRiAl").exit_code == 7
     assert given.read_text() == f"--logdir {trial}\n"
@@ -336,8 +356,7 @@ def test_tensorboard_that_is_not_installed_says_how_to_install_it(
     served: ServedManager, typed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nnictl.shutil, "which", lambda program: None)
-    result = typed("tensorboard")
-    assert result.exit_code == 1
+    result = typed("tensorboard", code=1)
     assert "`pip install tensorboard`" in result.stderr
     assert f"--logdir {served.experiment('aB3dE5f7').directory}" in result.stderr
 
@@ -355,17 +374,8 @@ def test_the_documentation_has_every_verb_and_option(request: pytest.FixtureRequ
 
 def test_how_a_script_finds_nni_is_among_the_first_lines(request: pytest.FixtureRequest) -> None:
     command = "export PYTHONPATH=$(python3 -c 'import proctor.sdk.compat as c; print(c.__path__[0])'):$PYTHONPATH"
-    lines = (request.config.rootpath / "docs" / "coming-from-nni.md").read_text().splitlines()
-    assert command in lines[:20]
+    assert command in (request.config.rootpath / "docs" / "coming-from-nni.md").read_text().splitlines()[:20]
     assert command in (request.config.rootpath / "README.md").read_text()
     program = "import proctor.sdk.compat as c; print(c.__path__[0])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert (Path(done.stdout.strip()) / "nni" / "experiment" / "__init__.py").is_file()
-
-
-def test_help_of_an_answered_verb_starts_fast() -> None:
-    code = (
-        "import sys\nfrom proctor.manager.cli.main import cli\ntry: cli.main(['hello'])\nexcept SystemExit: pass\n"
-        "print([name for name in ('httpx', 'rich', 'pydantic') if name in sys.modules])"
-    )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from proctor.manager.config.errors import ConfigError, ConfigProblem
-from proctor.manager.config.loading import LoadedExperiment, load_experiment
+from proctor.manager.config.loading import LoadedExperiment, load_experiment, load_experiment_mapping
 
 SMALL = """\
 searchSpace: {x: {_type: uniform, _value: [0, 1]}}
@@ -53,6 +53,18 @@ def problems(load: Callable[[str], LoadedExperiment]) -> Callable[[str], dict[st
         with pytest.raises(ConfigError) as caught:
             load(text)
         return {problem.key: problem for problem in caught.value.problems}
+
+    return found
+
+
+@pytest.fixture
+def refused(directory: Path) -> Callable[[dict[str, Any]], tuple[ConfigProblem, ...]]:
+    """The problems of Python values."""
+
+    def found(mapping: dict[str, Any]) -> tuple[ConfigProblem, ...]:
+        with pytest.raises(ConfigError) as caught:
+            load_experiment_mapping(mapping, directory)
+        return caught.value.problems
 
     return found
 

@@ -90,14 +90,12 @@ def test_every_json_document_reads_as_json_does(value: object, ascii_only: bool,
 
 
 def test_values_and_keys_of_json_know_their_position() -> None:
-    text = '{\n\t"a": 1, "bee": [true,\n "x y"]\n}'
-    root = parse(text, "file.json", ConfigReport())
+    root = parse('{\n\t"a": 1, "bee": [true,\n "x y"]\n}', "file.json", ConfigReport())
     assert root is not None
     node, _, complete = find(root, ("bee", 1))
     assert (str(node.place), node.path, complete) == ("file.json:3:2", ("bee", 1), True)
     assert str(root.members["bee"].place) == "file.json:2:10"
-    number = root.members["a"].node
-    assert str(number.place) == "file.json:2:7"
+    assert str(root.members["a"].node.place) == "file.json:2:7"
 
 
 def test_values_and_keys_know_their_position() -> None:
@@ -157,8 +155,7 @@ def test_a_file_that_is_not_utf8_is_refused_with_the_place_of_the_byte(tmp_path:
 def test_a_byte_order_mark_and_line_ends_of_windows_are_fine(tmp_path: Path) -> None:
     file = tmp_path / "windows.yml"
     file.write_bytes(b"\xef\xbb\xbfa: 1\r\nb: 2\r\n")
-    text = read_text(file, ConfigReport())
-    assert parsed(text or "") == {"a": 1, "b": 2}
+    assert parsed(read_text(file, ConfigReport()) or "") == {"a": 1, "b": 2}
 
 
 def test_files_that_cannot_be_read_say_why(tmp_path: Path) -> None:

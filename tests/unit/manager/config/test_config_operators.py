@@ -72,6 +72,7 @@ EXAMPLES = {
 }
 Load = Callable[[str], LoadedExperiment]
 Problems = Callable[[str], dict[str, ConfigProblem]]
+Refused = Callable[[dict[str, Any]], tuple[ConfigProblem, ...]]
 
 
 def section(**more: Any) -> dict[str, Any]:
@@ -183,21 +184,18 @@ def test_keys_of_platform_kubernetes_may_stand_beside_a_role(small_mapping: dict
 @pytest.mark.parametrize("name", COUNTS)
 @pytest.mark.parametrize("count", [2, 0, True, "1"])
 def test_a_role_with_several_pods_is_refused(
-    small_mapping: dict[str, Any], directory: Path, name: str, count: object
+    small_mapping: dict[str, Any], refused: Refused, name: str, count: object
 ) -> None:
     service = section()
     service["worker"][name] = count
-    with pytest.raises(ConfigError) as caught:
-        read(small_mapping, directory, service)
-    [problem] = caught.value.problems
+    [problem] = refused({**small_mapping, "trialCommand": None, "trainingService": service})
     assert (problem.key, problem.expected) == (f"trainingService.worker.{name}", "1")
     assert "torchrun" in problem.message
     assert "not available yet" in problem.message
 
 
 def test_several_roles_are_refused_by_name_and_place(problems: Problems) -> None:
-    found = problems(f"{KUBEFLOW}  ps: {{command: python ps.py, dockerImage: digits}}\n")
-    [problem] = found.values()
+    [problem] = problems(f"{KUBEFLOW}  ps: {{command: python ps.py, dockerImage: digits}}\n").values()
     assert (problem.key, problem.line) == ("trainingService.ps", 19)
     assert problem.found == "trainingService.worker and trainingService.ps"
 
@@ -224,11 +222,9 @@ def test_several_roles_are_refused_by_name_and_place(problems: Problems) -> None
     ],
 )
 def test_what_is_wrong_is_reported_where_it_stands(
-    small_mapping: dict[str, Any], directory: Path, service: dict[str, Any], key: str, expected: str
+    small_mapping: dict[str, Any], refused: Refused, service: dict[str, Any], key: str, expected: str
 ) -> None:
-    with pytest.raises(ConfigError) as caught:
-        load_experiment_mapping({**small_mapping, "trainingService": service}, directory)
-    [problem] = caught.value.problems
+    [problem] = refused({**small_mapping, "trainingService": service})
     assert problem.key == key
     assert problem.expected.startswith(expected)
 

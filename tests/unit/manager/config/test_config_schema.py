@@ -41,8 +41,7 @@ def test_the_schema_is_a_schema() -> None:
 
 
 def test_the_example_of_the_documentation_follows_the_schema() -> None:
-    example = DOCUMENTATION.partition("```yaml\n")[2].partition("```")[0]
-    assert accepts(read(example))
+    assert accepts(read(DOCUMENTATION.partition("```yaml\n")[2].partition("```")[0]))
 
 
 def test_every_example_follows_the_schema() -> None:

@@ -68,8 +68,7 @@ def test_a_secret_is_taken_out_of_the_mapping_however_it_is_written(
 def test_a_secret_of_the_wrong_kind_is_not_shown(
     problems: Callable[[str], dict[str, ConfigProblem]], small: str
 ) -> None:
-    text = small.replace("platform: local", "platform: remote") + REMOTE.replace('"hunter2"', "271828")
-    found = problems(text)
+    found = problems(small.replace("platform: local", "platform: remote") + REMOTE.replace('"hunter2"', "271828"))
     assert found["trainingService.machineList[0].password"].message == "put it in quotes"
     assert "271828" not in "".join(map(str, found.values()))
 

@@ -194,34 +194,6 @@ def test_an_old_list_of_machines_gets_the_new_names(directory: Path, small_mappi
     assert {f"machineList[0].{name}" for name in OLD_MACHINE_KEYS} <= keys
 
 
-def test_an_old_and_a_new_key_for_one_thing_are_told(
-    problems: Callable[[str], dict[str, ConfigProblem]], small: str
-) -> None:
-    found = problems(small + "maxTrialNumber: 3\nmaxTrialNum: 4\n")
-    assert found["maxTrialNum"].message == "remove maxTrialNum"
-    assert found["maxTrialNum"].line == 9
-
-
-def test_multi_phase_is_refused_with_a_sentence(
-    problems: Callable[[str], dict[str, ConfigProblem]], small: str
-) -> None:
-    assert "start one trial for each" in problems(small + "multiPhase: true\n")["multiPhase"].message
-
-
-def test_an_unknown_key_of_an_old_section_is_told_with_the_nearest(
-    problems: Callable[[str], dict[str, ConfigProblem]], small: str
-) -> None:
-    found = problems(small.replace("trialCommand: python trial.py", "trial: {comand: python x, gpuNum: 0}"))
-    assert (found["trial.comand"].nearest, found["trial.comand"].line) == ("command", 2)
-
-
-def test_an_old_section_that_is_no_mapping_is_told(
-    problems: Callable[[str], dict[str, ConfigProblem]], small: str
-) -> None:
-    found = problems(small + "trial: python x.py\n")
-    assert (found["trial"].expected, found["trial"].found) == ("a mapping", "the text 'python x.py'")
-
-
 def test_an_old_cluster_file_is_refused_for_its_platform_alone(
     problems: Callable[[str], dict[str, ConfigProblem]], small: str
 ) -> None:

@@ -23,13 +23,6 @@ from proctor.manager.store.tables import events
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Home:
-    found = Home(tmp_path / "home")
-    found.prepare()
-    return found
-
-
 @asynccontextmanager
 async def opened(home: Home, *, accept: bool = False) -> AsyncIterator[Database]:
     async with (await open_control(home, SystemClock(), accept=accept)).database as database:

@@ -78,9 +78,8 @@ class HeldManagers:
 
 
 @pytest.fixture
-def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldManagers]:
-    home, program = Home(tmp_path / "home"), tmp_path / "held-manager"
-    home.prepare()
+def held(home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldManagers]:
+    program = tmp_path / "held-manager"
     home.token_file.write_text("a-token")
     os.mkfifo(home.path / "gate")
     program.write_text(HELD_MANAGER)

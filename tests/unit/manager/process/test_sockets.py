@@ -80,25 +80,18 @@ def test_what_a_killed_manager_left_is_cleared_away(tmp_path: Path, deep: str) -
 
 def put_there(path: Path, what: str) -> None:
     """What a power cut, a copied home or a person may have left in place of a socket or its pointer."""
-    if what == "an empty file":
-        path.touch()
-    elif what == "a folder":
+    contents = {"an empty file": b"", "zeros": b"\0" * 40, "bytes that are no text": b"\xff\xfe not UTF-8"}
+    if what == "a folder":
         (path / "inner").mkdir(parents=True)
     elif what == "a dangling link":
         path.symlink_to("nowhere")
-    elif what == "zeros":
-        path.write_bytes(b"\0" * 40)
     else:
-        path.write_bytes(b"\xff\xfe not UTF-8")
+        path.write_bytes(contents[what])
 
 
 @pytest.mark.parametrize("name", ["socket", "manager.sock"])
 @pytest.mark.parametrize("what", ["an empty file", "a folder", "a dangling link", "zeros", "bytes that are no text"])
-def test_whatever_stands_in_place_of_the_socket_or_its_pointer_is_replaced(
-    tmp_path: Path, name: str, what: str
-) -> None:
-    home = Home(tmp_path)
-    home.prepare()
+def test_whatever_stands_in_place_of_the_socket_or_its_pointer_is_replaced(home: Home, name: str, what: str) -> None:
     put_there(home.run_directory / name, what)
     keeper_socket = KeeperSocket(home)
     with keeper_socket.listen(), socket.socket(socket.AF_UNIX) as client:
@@ -107,9 +100,9 @@ def test_whatever_stands_in_place_of_the_socket_or_its_pointer_is_replaced(
 
 
 @pytest.mark.parametrize("kind", ["file", "folder"])
-def test_what_a_damaged_pointer_names_is_left_alone_unless_it_is_a_socket(tmp_path: Path, kind: str) -> None:
-    home = Home(tmp_path / "home")
-    home.prepare()
+def test_what_a_damaged_pointer_names_is_left_alone_unless_it_is_a_socket(
+    home: Home, tmp_path: Path, kind: str
+) -> None:
     thesis = tmp_path / "proctor-thesis" / "thesis.txt"
     thesis.parent.mkdir()
     thesis.write_text("years of work")
@@ -121,9 +114,7 @@ def test_what_a_damaged_pointer_names_is_left_alone_unless_it_is_a_socket(tmp_pa
 
 
 @pytest.mark.parametrize("text", ["", "\0\0\0\0", "80", "99999999", "-1", "808\n8", "nothing"])
-def test_a_damaged_file_of_the_last_port_keeps_no_manager_from_starting(tmp_path: Path, text: str) -> None:
-    home = Home(tmp_path)
-    home.prepare()
+def test_a_damaged_file_of_the_last_port_keeps_no_manager_from_starting(home: Home, text: str) -> None:
     home.port_file.write_text(text)
     listen_tcp(WebSettings(), last_port=read_last_port(home)).close()
 
@@ -145,8 +136,7 @@ def test_a_last_port_that_cannot_be_listened_on_is_passed_over() -> None:
             listen_tcp(WebSettings(port=80))
 
 
-def test_one_manager_for_one_home(tmp_path: Path) -> None:
-    home = Home(tmp_path)
+def test_one_manager_for_one_home(home: Home) -> None:
     with InstanceLock(home):
         write_address(home, ManagerAddress.of_this_process(host="127.0.0.1", port=8080, url="http://127.0.0.1:8080"))
         with pytest.raises(AlreadyRunning, match=r"pid \d+ at http://127\.0\.0\.1:8080"), InstanceLock(home):
@@ -155,8 +145,7 @@ def test_one_manager_for_one_home(tmp_path: Path) -> None:
         assert read_address(home) is None
 
 
-def test_an_address_of_a_process_that_is_gone_is_not_believed(tmp_path: Path) -> None:
-    home = Home(tmp_path)
+def test_an_address_of_a_process_that_is_gone_is_not_believed(home: Home) -> None:
     here = ManagerAddress.of_this_process(host="127.0.0.1", port=1, url="http://127.0.0.1:1")
     write_address(home, here)
     assert read_address(home) == here
@@ -175,11 +164,8 @@ def test_the_url_is_one_that_people_here_can_open(host: str, url: str) -> None:
     assert web_url(host, 5, "/p") == url
 
 
-def test_the_pointer_for_keepers_holds_the_url_that_the_environment_names(tmp_path: Path) -> None:
-    home = Home(tmp_path)
-    home.prepare()
-    listener = listen_for_keepers(home, ListenAddress("0.0.0.0", 0, "https://proctor-manager.lab.svc:8443"))
-    listener.socket.close()
+def test_the_pointer_for_keepers_holds_the_url_that_the_environment_names(home: Home) -> None:
+    listen_for_keepers(home, ListenAddress("0.0.0.0", 0, "https://proctor-manager.lab.svc:8443")).socket.close()
     assert str(read_pointer(str(home.endpoint_pointer))) == "https://proctor-manager.lab.svc:8443"
     for url in ("http://proctor-manager:8443", "https://proctor-manager", "proctor-manager:8443"):
         with pytest.raises(StartError, match="PROCTOR_KEEPER_URL: expected a URL such as https://host:8443, found"):

@@ -61,15 +61,12 @@ def test_code_beside_the_meta_file_is_found(tmp_path: Path) -> None:
 
 def test_an_installed_class_is_found_where_it_is_installed(tmp_path: Path) -> None:
     mapping = {"algoType": "tuner", "builtinName": "x", "className": "click.core.Command"}
-    directory = Path(read_meta(mapping, tmp_path).code_directory)
-    assert (directory / "click" / "core.py").is_file()
+    assert (Path(read_meta(mapping, tmp_path).code_directory) / "click" / "core.py").is_file()
 
 
 def test_the_name_of_a_built_in_is_taken(invoke, meta: Path) -> None:
     meta.write_text(META.replace("demotuner", "TPE"))
-    result = invoke("algo", "register", "--meta", str(meta))
-    assert result.exit_code == 5
-    assert "is a built-in tuner" in result.stderr
+    assert "is a built-in tuner" in invoke("algo", "register", "--meta", str(meta), code=5).stderr
 
 
 @pytest.mark.parametrize(
@@ -91,8 +88,7 @@ def test_a_meta_file_that_is_wrong_says_why(tmp_path: Path, changes: dict[str, s
 def test_a_damaged_registry_is_not_overwritten(invoke, meta: Path, home: Path) -> None:
     home.mkdir()
     (home / "algorithms.json").write_text("{")
-    result = invoke("algo", "register", "--meta", str(meta))
-    assert result.exit_code == 1
+    result = invoke("algo", "register", "--meta", str(meta), code=1)
     assert "algorithms.json is damaged" in result.stderr
     assert "internal error" not in result.stderr
     assert (home / "algorithms.json").read_text() == "{"

@@ -44,8 +44,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_it_posts_the_configuration_as_written_and_prints_the_id(served: ServedManager, invoke, file: Path) -> None:
-    result = invoke("create", "--config", str(file), "--id", "mine")
-    assert result.exit_code == 0, result.stderr
+    result = invoke("create", "--config", str(file), "--id", "mine", code=0)
     assert result.stdout == "mine\n"
     [(path, body)] = served.requests("POST")
     assert path == "/experiments"
@@ -106,9 +105,7 @@ def test_a_refused_configuration_leaves_no_file_behind(
         raise BadRequest("the configuration is not valid", [ConfigProblem(NOWHERE, "trialCommand", "something better")])
 
     monkeypatch.setattr(served.manager, "create_experiment", refuse)
-    result = invoke("create", "--config", str(file))
-    assert result.exit_code == 2
-    assert "trialCommand: expected something better" in result.stderr
+    assert "trialCommand: expected something better" in invoke("create", "--config", str(file), code=2).stderr
     assert not list((home / "incoming").iterdir())
 
 
@@ -116,16 +113,14 @@ def test_problems_are_told_with_their_places_before_anything_is_asked(
     served: ServedManager, invoke, file: Path
 ) -> None:
     file.write_text(CONFIG.replace("trialConcurrency: 2", "trialConcurrencies: two"))
-    result = invoke("create", "--config", str(file))
-    assert result.exit_code == 2
+    result = invoke("create", "--config", str(file), code=2)
     assert f"{file}:4:1" in result.stderr
     assert "trialConcurrency" in result.stderr
     assert not served.asked
 
 
 def test_a_dry_run_starts_nothing(invoke, file: Path, home: Path) -> None:
-    result = invoke("create", "--config", str(file), "--dry-run")
-    assert result.exit_code == 0
+    result = invoke("create", "--config", str(file), "--dry-run", code=0)
     assert not result.stdout
     assert "4 trials, concurrency 2, TPE" in result.stderr
     assert not home.exists()
@@ -173,11 +168,31 @@ def test_it_waits_for_machines_and_says_which_cannot_be_used(
     assert "2 of 3 machines cannot be used now:\n  node a is failed: it is off\n  node b is" in result.stderr
 
 
-def test_no_machine_at_all_is_an_error_that_says_what_goes_on(invoke, file: Path, machines) -> None:
-    machines(Outlook(total=1, unusable=unusable("a")))
-    result = invoke("create", "--config", str(file), "--id", "mine")
-    assert (result.exit_code, result.stdout) == (100, "mine\n")
-    assert "No trial can run until one of them is usable. To give up: proctor stop mine" in result.stderr
+NEVER = "needs 1 GPU, node local has no GPU"
+
+
+@pytest.mark.parametrize(
+    ("known", "sentence"),
+    [
+        (
+            Outlook(total=1, unusable=unusable("a")),
+            "No trial can run until one of them is usable. To give up: proctor stop mine",
+        ),
+        (
+            Outlook(total=1, unusable=unusable("local"), never=NEVER),
+            f"No trial of experiment mine can ever run: {NEVER}",
+        ),
+    ],
+    ids=["now", "ever"],
+)
+def test_where_no_trial_can_run_it_is_an_error_that_says_what_goes_on(
+    invoke, file: Path, machines, known: Outlook, sentence: str
+) -> None:
+    machines(known)
+    result = invoke("create", "--config", str(file), "--id", "mine", code=100)
+    assert result.stdout == "mine\n"
+    assert sentence in result.stderr
+    assert "has started" not in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -199,21 +214,11 @@ def test_it_is_said_to_have_started_once_a_machine_can_run_trials(
     assert ("has started" in result.stderr) == has_started
 
 
-def test_what_can_never_run_is_an_error(invoke, file: Path, machines) -> None:
-    never = "needs 1 GPU, node local has no GPU"
-    machines(Outlook(total=1, unusable=unusable("local"), never=never))
-    result = invoke("create", "--config", str(file), "--id", "mine")
-    assert (result.exit_code, result.stdout) == (100, "mine\n")
-    assert f"No trial of experiment mine can ever run: {never}" in result.stderr
-    assert "has started" not in result.stderr
-
-
 def test_an_experiment_that_fails_meanwhile_is_an_error(served: ServedManager, invoke, file: Path, machines) -> None:
     machines(Outlook(total=1, pending=("a",)))
     failed = {"status": ExperimentStatus.ERROR, "reason": "its tuner raised"}
     served.on_ask["GET", "/experiments/mine"] = lambda: served.change_experiment("mine", **failed)
-    result = invoke("create", "--config", str(file), "--id", "mine")
-    assert result.exit_code == 100
+    result = invoke("create", "--config", str(file), "--id", "mine", code=100)
     assert "Experiment mine cannot run: " in result.stderr
     assert "its tuner raised" in result.stderr
 
@@ -225,8 +230,7 @@ def test_an_id_that_is_taken_is_a_conflict(served: ServedManager, invoke, file: 
 
 def test_in_the_foreground_it_ends_with_the_best_trial(served: ServedManager, invoke, file: Path) -> None:
     served.script = lambda form: [Final(0.0, 0.75 if form.sequence_id == 1 else 0.5)]
-    result = invoke("create", "--config", str(file), "--id", "mine", "--foreground")
-    assert result.exit_code == 0, result.stderr
+    result = invoke("create", "--config", str(file), "--id", "mine", "--foreground", code=0)
     best = served.read(lambda c: trials.best(c, "mine", True))
     assert f"Best trial:  1 ({best.id})" in result.stdout
     assert "Metric:      0.75 (maximize)" in result.stdout
@@ -251,8 +255,7 @@ def test_in_the_foreground_its_exit_code_is_the_experiments(
 ) -> None:
     ended = {"status": ExperimentStatus(status), "error": "the tuner's traceback"}
     served.on_ask["GET", "/experiments/mine"] = lambda: served.change_experiment("mine", **ended)
-    result = invoke("create", "--config", str(file), "--id", "mine", "--foreground")
-    assert result.exit_code == code
+    result = invoke("create", "--config", str(file), "--id", "mine", "--foreground", code=code)
     assert "the tuner's traceback" in result.stderr
 
 
@@ -277,8 +280,7 @@ def test_ctrl_c_in_the_foreground_stops_watching_and_nothing_else(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Watch, "wait", interrupt)
-    result = invoke("create", "--config", str(file), "--id", "mine", "--foreground")
-    assert result.exit_code == 130
+    result = invoke("create", "--config", str(file), "--id", "mine", "--foreground", code=130)
     assert "experiment mine keeps running" in result.stderr
     assert "proctor stop mine" in result.stderr
     assert served.experiment("mine").status == "RUNNING"
@@ -286,10 +288,8 @@ def test_ctrl_c_in_the_foreground_stops_watching_and_nothing_else(
 
 def test_why_no_trial_succeeded_is_told(served: ServedManager, invoke, file: Path) -> None:
     served.script = lambda form: [ScriptedExit(reason=EndReason.EXITED_ERROR, code=3, detail="exit code 3")]
-    result = invoke("create", "--config", str(file), "--id", "mine", "--foreground")
-    assert result.exit_code == 100
-    found = re.search(r"Trial \d failed: exit code 3", result.stderr)
-    assert found, result.stderr
+    result = invoke("create", "--config", str(file), "--id", "mine", "--foreground", code=100)
+    assert re.search(r"Trial \d failed: exit code 3", result.stderr), result.stderr
     assert re.search(r"proctor trial log \w{8}\n", result.stderr)
 
 
@@ -341,8 +341,7 @@ def test_secrets_come_from_the_environment_and_from_the_terminal(
     asked, answers = [], iter(["hunter2", ""])
     monkeypatch.setenv("GPU_PASSWORD", "swordfish")
     monkeypatch.setattr(credentials, "_ask_on_terminal", lambda wanted, prompt: asked.append(prompt) or next(answers))
-    result = invoke("create", "--config", str(remote_file))
-    assert result.exit_code == 0, result.stderr
+    result = invoke("create", "--config", str(remote_file), code=0)
     assert asked == ["Password of bob@gpu-2: ", "Passphrase of gpu-3 (Enter: the same again): "]
     assert handed[0]["secrets"] == {
         "training_service.machine_list.0.password": "swordfish",
@@ -355,26 +354,27 @@ def test_secrets_come_from_the_environment_and_from_the_terminal(
         assert "hunter2" not in text
 
 
-def test_a_variable_that_is_not_set_is_named_before_anything_is_started(
-    invoke, remote_file: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({}, ["password of bob@gpu-1 is expected in the environment variable GPU_PASSWORD, which is not set"]),
+        ({"GPU_PASSWORD": "swordfish"}, ["password of bob@gpu-2", "passwordEnv"]),
+    ],
+    ids=["a variable that is not set", "no terminal to ask on"],
+)
+def test_a_secret_that_cannot_be_had_is_named_before_anything_is_started(
+    invoke,
+    remote_file: Path,
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    environment: dict[str, str],
+    words: list[str],
 ) -> None:
     monkeypatch.delenv("GPU_PASSWORD", raising=False)
-    result = invoke("create", "--config", str(remote_file))
-    assert result.exit_code == 2
-    assert (
-        "password of bob@gpu-1 is expected in the environment variable GPU_PASSWORD, which is not set" in result.stderr
-    )
-    assert not home.exists()
-
-
-def test_where_nobody_can_be_asked_the_key_that_helps_is_named(
-    invoke, remote_file: Path, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GPU_PASSWORD", "swordfish")
-    result = invoke("create", "--config", str(remote_file))
-    assert result.exit_code == 2
-    assert "password of bob@gpu-2" in result.stderr
-    assert "passwordEnv" in result.stderr
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    said = invoke("create", "--config", str(remote_file), code=2).stderr
+    assert [each for each in words if each not in said] == []
     assert not home.exists()
 
 
@@ -395,6 +395,4 @@ def test_a_registered_name_is_posted_as_its_class(served: ServedManager, invoke,
 
 def test_a_name_that_is_not_registered_is_refused(served: ServedManager, invoke, file: Path) -> None:
     file.write_text(CONFIG.replace("COMMAND", "python3 trial.py").replace("name: TPE", "name: mine"))
-    result = invoke("config", "check", str(file))
-    assert result.exit_code == 2
-    assert f"{file}:6:15: tuner.name" in result.stderr
+    assert f"{file}:6:15: tuner.name" in invoke("config", "check", str(file), code=2).stderr

@@ -126,9 +126,7 @@ def test_the_command_of_a_configuration_is_looked_for(
 
 def test_a_configuration_that_is_not_valid_fails(invoke, tmp_path: Path) -> None:
     (tmp_path / "e.yml").write_text("trialCommand: x\n")
-    result = invoke("doctor", "--config", str(tmp_path / "e.yml"))
-    assert result.exit_code == 1
-    assert "config" in result.stderr
+    assert "config" in invoke("doctor", "--config", str(tmp_path / "e.yml"), code=1).stderr
 
 
 def test_a_link_to_nothing_in_the_code_is_noted(invoke, tmp_path: Path) -> None:

@@ -54,21 +54,9 @@ def holds(served: ServedManager) -> list[str]:
     return [node.hold for node in sorted(served.pool.nodes(), key=lambda node: node.id)]
 
 
-def test_the_list_shows_address_hold_and_reason(fleet: ServedManager, invoke) -> None:
-    fleet.set_node("gpu-1", hold="drained: new disk")
-    lines = invoke("nodes").stdout.splitlines()
-    columns = "ID KIND STATUS ADDRESS JOBS GPUS GPU-HOURS CPU-HOURS SEEN HOLD REASON"
-    assert lines[0].split() == columns.split()
-    assert "bob@gpu-1" in lines[1]
-    assert "drained: new disk" in lines[1]
-    assert "its SSH server does not answer" in lines[2]
-    assert "here" in lines[3]
-
-
 def test_a_node_is_drained_with_a_reason_and_resumed(fleet: ServedManager, invoke) -> None:
     fleet.call(reserve(fleet))
-    result = invoke("nodes", "drain", "gpu-1", "--reason", "new disk")
-    assert result.exit_code == 0
+    result = invoke("nodes", "drain", "gpu-1", "--reason", "new disk", code=0)
     assert result.stdout == ""
     assert "1 trial job keeps running there" in result.stderr
     assert "proctor nodes resume gpu-1" in result.stderr
@@ -78,8 +66,7 @@ def test_a_node_is_drained_with_a_reason_and_resumed(fleet: ServedManager, invok
 
 
 async def reserve(served: ServedManager) -> None:
-    placement = NodePlacement("gpu-1", None)
-    served.pool.restore("t.1", placement, "trial 0 of experiment e")
+    served.pool.restore("t.1", NodePlacement("gpu-1", None), "trial 0 of experiment e")
 
 
 def test_a_node_is_named_by_its_address_or_a_beginning_too(fleet: ServedManager, invoke) -> None:
@@ -99,20 +86,14 @@ def test_an_exact_node_id_wins_over_an_address_and_two_nodes_of_one_address_are_
         served.add_node(node_id, address=address)
     assert invoke("nodes", "drain", "gpu-1").exit_code == 0
     assert holds(served) == ["drained", "", ""]
-    result = invoke("nodes", "drain", "shared")
-    assert result.exit_code == 5
-    assert "gpu-1, gpu-2" in result.stderr
+    assert "gpu-1, gpu-2" in invoke("nodes", "drain", "shared", code=5).stderr
     assert invoke("nodes", "forget", "", "-y").exit_code == 3
 
 
 def test_checking_a_node_that_answers_is_done_at_once(fleet: ServedManager, invoke) -> None:
-    result = invoke("nodes", "check", "gpu-1")
-    assert result.exit_code == 0
-    assert "Node gpu-1 is CONNECTED." in result.stderr
+    assert "Node gpu-1 is CONNECTED." in invoke("nodes", "check", "gpu-1", code=0).stderr
     assert fleet.remote.checked == ["gpu-1"]
-    refused = invoke("nodes", "check", "local")
-    assert refused.exit_code == 5
-    assert "not reached over a network" in refused.stderr
+    assert "not reached over a network" in invoke("nodes", "check", "local", code=5).stderr
 
 
 @pytest.mark.parametrize(
@@ -128,8 +109,7 @@ def test_checking_a_node_waits_for_what_comes_of_it(
 
     fleet.on_ask["POST", "/nodes/gpu-2/check"] = answer
     fleet.set_node("gpu-2", reason="its network is down; it is being tried again")
-    result = invoke("nodes", "check", "gpu-2")
-    assert result.exit_code == code, result.stderr
+    result = invoke("nodes", "check", "gpu-2", code=code)
     assert result.stderr.splitlines()[-1] == f"Node gpu-2 is {status}{'; ' if reason else ''}{reason}."
 
 
@@ -174,8 +154,7 @@ def test_without_a_node_files_of_all_that_have_some_are_collected(
     fleet: ServedManager, invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     play(fleet, monkeypatch, gpu_1=[ALL], gpu_2=[HALF | {"problem": "the machine is unreachable"}])
-    result = invoke("nodes", "collect")
-    assert result.exit_code == 1
+    result = invoke("nodes", "collect", code=1)
     assert "Node gpu-1, experiment E1: done: 2 files, 3.0 MB." in result.stderr
     assert (
         "Node gpu-2, experiment E1: copied 1 of 2 files; the others stay there: the machine is unreachable."
@@ -204,9 +183,7 @@ def test_a_node_is_forgotten_once_that_is_confirmed(fleet: ServedManager, invoke
     assert "Forget node gpu-2, which is FAILED; its SSH server does not answer?" in declined.stderr
     assert len(fleet.pool.nodes()) == 3
     fleet.remote.used = {"gpu-2"}
-    needed = invoke("nodes", "forget", "gpu-2", "--yes")
-    assert needed.exit_code == 5
-    assert "used by experiment E1" in needed.stderr
+    assert "used by experiment E1" in invoke("nodes", "forget", "gpu-2", "--yes", code=5).stderr
     fleet.remote.used.clear()
     assert "Forgot node gpu-2." in invoke("nodes", "forget", "gpu-2:2222", input="y\n").stderr
     assert "Forgot node gpu-1." in invoke("nodes", "forget", "gpu-1", "--yes").stderr
@@ -223,10 +200,8 @@ def find(served: ServedManager, host: str, *steps: dict[str, Any]) -> None:
 
 
 def test_doctor_prints_every_hop_of_every_machine_in_one_table(served: ServedManager, invoke, file: Path) -> None:
-    refused = step("login", "fail", "login as bob was refused", "give a password")
-    find(served, "gpu-2", step("port"), refused)
-    result = invoke("doctor", "--config", str(file))
-    assert result.exit_code == 1
+    find(served, "gpu-2", step("port"), step("login", "fail", "login as bob was refused", "give a password"))
+    result = invoke("doctor", "--config", str(file), code=1)
     lines = result.stdout.splitlines()
     assert lines[0].split() == ["MACHINE", "CHECK", "FOUND", "ADVICE"]
     assert lines[1].split()[:2] == ["here", "python"]
@@ -260,14 +235,9 @@ def test_a_machine_that_can_run_no_trial_is_a_failure_only_where_no_other_can(
     assert verdicts() == ["note", "ok", "note"]
 
 
-def test_what_was_skipped_is_one_line_for_people_and_all_of_it_for_programs(
-    served: ServedManager, invoke, file: Path
-) -> None:
+def test_all_of_what_was_skipped_is_there_for_programs(served: ServedManager, invoke, file: Path) -> None:
     skipped = [step(name, "skipped", "not reached") for name in ("login", "python", "gpus")]
     find(served, "gpu-2", step("port", "fail", "refused"), *skipped)
-    lines = invoke("doctor", "--config", str(file)).stdout.splitlines()
-    [line] = [line for line in lines if " skipped " in line]
-    assert line.split() == ["gpu-2", "login", "…", "gpus", "skipped", "not", "reached"]
     rows = json.loads(invoke("doctor", "--config", str(file), "-o", "json").stdout)
     assert [row["name"] for row in rows if row["verdict"] == "skipped"] == ["login", "python", "gpus"]
 
@@ -311,15 +281,12 @@ def test_a_request_that_fails_ends_the_command_with_its_sentence(
         raise ServiceUnavailable("the manager cannot reach machines")
 
     monkeypatch.setattr(served.remote, "inspect", refuse)
-    result = invoke("doctor", "--config", str(file))
-    assert result.exit_code == 1
-    assert "the manager cannot reach machines" in result.stderr
+    assert "the manager cannot reach machines" in invoke("doctor", "--config", str(file), code=1).stderr
 
 
 def test_cleaning_tells_what_was_removed_and_what_is_left(served: ServedManager, invoke, file: Path) -> None:
     find(served, "gpu-1", step("clean", "fail", "experiment e uses it", "stop it"))
-    result = invoke("platform", "clean", "--config", str(file))
-    assert result.exit_code == 1
+    result = invoke("platform", "clean", "--config", str(file), code=1)
     assert [line.split()[:3] for line in result.stdout.splitlines()[1:]] == [
         ["gpu-1", "clean", "fail"],
         ["gpu-2", "clean", "ok"],
@@ -332,8 +299,7 @@ def test_cleaning_tells_what_was_removed_and_what_is_left(served: ServedManager,
 
 def test_a_platform_without_machines_cannot_be_cleaned(invoke, file: Path, home: Path) -> None:
     file.write_text(CONFIG[: CONFIG.index("trainingService")] + "trainingService: {platform: local}\n")
-    result = invoke("platform", "clean", "--config", str(file))
-    assert result.exit_code == 2
+    result = invoke("platform", "clean", "--config", str(file), code=2)
     assert "platform local has no machines to clean" in result.stderr
     assert not home.exists()
 
@@ -352,8 +318,7 @@ def test_cleaning_waits_for_an_experiment_that_is_leaving_and_says_so_once(
     monkeypatch.setattr(machines, "PAUSE_SECONDS", 0.0)
     leaving = [CheckStep("gpu-2", **step("leaving", "fail", "experiment e was stopped and is leaving it"))]
     monkeypatch.setattr(served.remote, "steps", Successive({"gpu-2": [leaving, leaving]}))
-    result = invoke("platform", "clean", "--config", str(file))
-    assert result.exit_code == 0
+    result = invoke("platform", "clean", "--config", str(file), code=0)
     assert result.stderr.count("gpu-2: waits: experiment e was stopped and is leaving it") == 1
     assert sorted(body["machine"] for _, body in served.requests("POST")) == [0, 1, 1, 1, 2]
     assert all(secrets for _, settings, secrets in served.remote.asked if "gpu-2" in str(settings))
@@ -365,7 +330,6 @@ def test_cleaning_does_not_wait_for_ever(
     monkeypatch.setattr(machines, "LEAVING_SECONDS", 0.0)
     found = "experiment e was stopped and is leaving it"
     find(served, "gpu-2", step("leaving", "fail", found, "ask again"))
-    result = invoke("platform", "clean", "--config", str(file))
-    assert result.exit_code == 1
+    result = invoke("platform", "clean", "--config", str(file), code=1)
     assert found in result.stdout
     assert "Not clean: gpu-2." in result.stderr

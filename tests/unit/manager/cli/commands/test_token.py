@@ -10,8 +10,7 @@ Invoke = Callable[..., Result]
 
 
 def test_a_token_is_printed_once_alone_on_stdout_with_its_link_beside_it(served: ServedManager, invoke: Invoke) -> None:
-    made = invoke("token", "add", "alice")
-    assert made.exit_code == 0, made.stderr
+    made = invoke("token", "add", "alice", code=0)
     token = made.stdout.strip()
     assert served.tokens.find(token) is not None
     assert f"{served.url}/?token={token}" in made.stderr
@@ -26,8 +25,7 @@ def test_json_is_what_rest_answers(served: ServedManager, invoke: Invoke) -> Non
     made = json.loads(invoke("token", "add", "grafana", "--read-only", "-o", "json").stdout)
     assert made["access"] == "read-only"
     [listed] = json.loads(invoke("token", "ls", "-o", "json").stdout)
-    token = made.pop("token")
-    assert served.tokens.find(token) is not None
+    assert served.tokens.find(made.pop("token")) is not None
     assert listed == {**made, "last_used_at": listed["last_used_at"]}
 
 
@@ -39,14 +37,4 @@ def test_a_token_is_revoked_after_a_question(served: ServedManager, invoke: Invo
     assert served.tokens.find(token) is not None
     assert invoke("token", "revoke", "alice", "-y").exit_code == 0
     assert served.tokens.find(token) is None
-    again = invoke("token", "revoke", "alice", "-y")
-    assert again.exit_code == 3
-    assert "no token 'alice'" in again.stderr
-
-
-def test_a_name_that_is_taken_is_refused(served: ServedManager, invoke: Invoke) -> None:
-    invoke("token", "add", "alice")
-    refused = invoke("token", "add", "alice")
-    assert refused.exit_code == 5
-    assert "there is a token 'alice' already" in refused.stderr
-    assert invoke("token", "ls", "-o", "json").stdout.count('"name"') == 1
+    assert "no token 'alice'" in invoke("token", "revoke", "alice", "-y", code=3).stderr
