@@ -10,7 +10,7 @@ from fakes.trained_models import Recipe
 from fakes.trained_runs import check_equal
 
 from proctor.sdk.files import UNFINISHED_PREFIX
-from proctor.sdk.pytorch.checkpoints.pointer import POINTER_FILE, read_pointer
+from proctor.sdk.pytorch.checkpoints.pointer import read_pointer
 
 RECIPE = Recipe(unit="iteration", accumulation=3)
 SAVES = 3  # at the steps 2, 4 and 6, which is the end
@@ -39,33 +39,9 @@ def test_R3_a_run_killed_inside_a_save_continues_from_a_whole_checkpoint(
     assert not list((tmp_path / "run").glob(f"{UNFINISHED_PREFIX}*"))
 
 
-@pytest.mark.parametrize("size", [0, 1, 1000])
-def test_R3_a_run_whose_newest_checkpoint_was_cut_off_ends_alike(
-    incarnations: Incarnations, uninterrupted: "dict[str, Any]", tmp_path: Path, size: int
-) -> None:
-    assert incarnations.run(RECIPE, tmp_path, kill=("trainer.checkpoint.before", 3))["killed"]
-    newest = (read_pointer(tmp_path / "run") or [])[0]
-    with open(tmp_path / "run" / newest.name, "r+b") as file:
-        file.truncate(size)
-    found = incarnations.run(RECIPE, tmp_path, told=True)
-    assert [text for text in found["told"] if f"found {size} bytes. It is passed over" in text]
-    assert len(found["told"]) == 1
-    check_equal(found, uninterrupted)
-
-
 def test_R3_a_run_that_is_killed_at_every_save_in_turn_ends_alike(
     incarnations: Incarnations, uninterrupted: "dict[str, Any]", tmp_path: Path
 ) -> None:
     for place in (*FAIL_POINTS, *FAIL_POINTS):
         incarnations.run(RECIPE, tmp_path, kill=(place, 1))
     check_equal(incarnations.run(RECIPE, tmp_path), uninterrupted)
-
-
-def test_R3_a_run_without_its_pointer_continues_from_its_newest_checkpoint(
-    incarnations: Incarnations, uninterrupted: "dict[str, Any]", tmp_path: Path
-) -> None:
-    assert incarnations.run(RECIPE, tmp_path, kill=("trainer.checkpoint.before", 3))["killed"]
-    (tmp_path / "run" / POINTER_FILE).unlink()
-    found = incarnations.run(RECIPE, tmp_path)
-    assert found["resumed"]
-    check_equal(found, uninterrupted)
