@@ -105,6 +105,7 @@ def test_the_manifest_of_another_checkpoint_is_not_copied(tmp_path: Path) -> Non
     assert [str(path.relative_to(second)) for path in second.rglob(MANIFEST_FILE)] == [MANIFEST_FILE]
     files = json.loads((second / MANIFEST_FILE).read_bytes())["files"]
     assert files.keys() == {*FILES, *(f"runs/other/{name}" for name in FILES)}
+    assert not (second / "runs" / "other").is_symlink()
     assert verdict(stored, second) == ""
 
 

@@ -1,5 +1,6 @@
 """Checkpoints under a URL: whole or not there, verified, and deleted; as a trial and the manager see them."""
 
+import errno
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from fakes.full_disk import refuse
 
 from proctor.sdk import errors
 from proctor.sdk.checkpoints import saving, storage
@@ -219,11 +221,8 @@ def test_deleting_begins_with_the_manifest_and_may_be_repeated(
 
     stored = save(tmp_path / "source", job)
 
-    def fail(system: LocalFileSystem, path: str, recursive: bool = False) -> None:
-        raise PermissionError(13, "Permission denied")
-
     with monkeypatch.context() as patch:
-        patch.setattr(LocalFileSystem, "rm", fail)
+        patch.setattr(LocalFileSystem, "rm", refuse(errno.EACCES))
         with pytest.raises(StorageError, match=r"cannot be deleted: .*Permission denied"):
             delete_stored(stored.path)
     assert "has no manifest" in verify_stored(stored.path, stored.manifest)
