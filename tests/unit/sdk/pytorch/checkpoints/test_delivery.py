@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.checkpoint_writer import CheckpointWriter, write_checkpoint
+from fakes.checkpoint_writer import write_checkpoint, write_run
+from fakes.full_disk import refuse
 from fakes.thread_ranks import ThreadRanks, call_on_ranks
 
 from proctor.sdk.pytorch import UnreadableCheckpointError, snapshots
@@ -99,8 +100,7 @@ def test_a_machine_without_room_for_the_copy_says_so(
         def __exit__(self, *_: object) -> None:
             pass
 
-        def write(self, data: Any) -> None:
-            raise OSError(errno.ENOSPC, "No space left on device")
+        write = refuse(errno.ENOSPC)
 
     monkeypatch.setattr(snapshots, "TemporaryFile", lambda **_: Full())
     first, second = call_on_ranks(read_from([path, tmp_path / "none"]))
@@ -113,22 +113,16 @@ def test_a_machine_without_room_for_the_copy_says_so(
 def test_a_checkpoint_that_only_another_rank_has_is_told_to_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    writer = CheckpointWriter(tmp_path / "second")
-    writer.save(3)
-    writer.storage.close()
+    write_run(tmp_path / "second", [3])
 
-    def refuse(ranks: Ranks) -> None:
+    def begin(ranks: Ranks) -> None:
         name = "second" if ranks.rank == 1 else "first"
         refuse_to_leave_behind(CheckpointFolder(tmp_path / name, "run"), ranks)
 
-    for problem in call_on_ranks(refuse, 3):
+    assert call_on_ranks(lambda ranks: refuse_to_leave_behind(CheckpointFolder(tmp_path, "run"), ranks)) == [None] * 2
+    for problem in call_on_ranks(begin, 3):
         assert isinstance(problem, UnreadableCheckpointError)
         assert f"{tmp_path / 'second' / 'run'} on " in str(problem)
         assert "(rank 1)" in str(problem)
     monkeypatch.setattr(snapshots, "is_in_trial", lambda: True)  # where the manager says what is continued
-    assert call_on_ranks(refuse, 3) == [None] * 3
-
-
-def test_where_no_rank_has_a_checkpoint_a_run_may_begin(tmp_path: Path) -> None:
-    storage = CheckpointFolder(tmp_path, "run")
-    assert call_on_ranks(lambda ranks: refuse_to_leave_behind(storage, ranks)) == [None, None]
+    assert call_on_ranks(begin, 3) == [None] * 3
