@@ -30,8 +30,6 @@ class Scored(Model):
 
 
 class Improving(Scored):
-    """Knows better."""
-
     def have_metrics_improved(self) -> bool:
         return True
 

@@ -55,8 +55,6 @@ def test_it_is_the_average_that_torch_computes(accumulation: int, tmp_path: Path
     averaged: list[Any] = []
 
     class Averaging(Watched):
-        """Averages by torch's own means beside."""
-
         def on_training_batch_end(self, state: TrainingState, should_log: bool = False) -> None:
             if not averaged:
                 averaged.append(AveragedModel(self.net, multi_avg_fn=get_ema_multi_avg_fn(DECAY), use_buffers=True))
@@ -111,8 +109,6 @@ def test_before_the_first_step_the_weights_themselves_are_tested() -> None:
 
 def test_a_validation_that_fails_leaves_the_network_its_own_weights(tmp_path: Path) -> None:
     class Failing(Watched):
-        """Fails in its validation."""
-
         weights = ""
 
         def on_training_epoch_end(self, epoch: int) -> None:
@@ -130,8 +126,6 @@ def test_a_validation_that_fails_leaves_the_network_its_own_weights(tmp_path: Pa
 
 def test_tied_weights_are_exchanged_once(tmp_path: Path) -> None:
     class Tied(Watched):
-        """Two layers of one weight."""
-
         def setup(self) -> None:
             super().setup()
             layer = torch.nn.Linear(3, 3)
@@ -162,27 +156,9 @@ def test_a_network_that_is_none_is_refused() -> None:
 
 def test_a_network_of_another_form_is_refused(tmp_path: Path) -> None:
     class Growing(Watched):
-        """Gets another layer while it trains; it saves by itself."""
-
         def on_training_epoch_start(self, epoch: int) -> None:
             if epoch == 1:
                 self.net = torch.nn.Sequential(self.net, torch.nn.Linear(10, 10))
 
     with pytest.raises(ConfigurationError, match="has the average of other tensors than net has now"):
         fit(None, Growing())
-
-
-def test_a_plug_in_is_asked_about_a_whole_evaluation() -> None:
-    calls: list[str] = []
-
-    class Noting(EMA):
-        """Notes when it is called."""
-
-        def on_evaluation_start(self, phase: Any) -> None:
-            calls.append(f"{phase.value} starts")
-
-        def on_evaluation_end(self, phase: Any) -> None:
-            calls.append(f"{phase.value} ends")
-
-    fit(None, Watched(), ema=Noting(DECAY, "net"), total_steps=1)
-    assert calls == ["validation starts", "validation ends"]

@@ -11,8 +11,6 @@ from proctor.sdk.pytorch import DataLoaderParams, Trainer
 
 
 class Disturbed:
-    """Numbers, disturbed when they are read."""
-
     def __len__(self) -> int:
         return 6
 
@@ -21,8 +19,6 @@ class Disturbed:
 
 
 class ShuffledValidation(RangeData):
-    """Shuffles what is validated on."""
-
     def __init__(self, workers: int) -> None:
         super().__init__(2)
         self.workers = workers
@@ -33,8 +29,6 @@ class ShuffledValidation(RangeData):
 
 
 class Watching(RecordingModel):
-    """Writes down what it was validated on."""
-
     transient = (*RecordingModel.transient, "seen")
 
     def __init__(self, stop_after: "int | None" = None) -> None:

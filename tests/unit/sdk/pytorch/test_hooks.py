@@ -92,9 +92,9 @@ def test_T13_by_iteration_validations_and_checkpoints_come_between_windows(tmp_p
     ]
 
 
-def test_T13_a_test_has_hooks_of_its_own() -> None:
+def test_T13_a_test_has_hooks_of_its_own(tmp_path: Path) -> None:
     model = RecordingModel()
-    Trainer("run", use_cpu=True).test(model, RangeData(2))
+    Trainer("run", chkpt_root=tmp_path, use_cpu=True).test(model, RangeData(2))
     steps: list[Line] = []
     for step in range(2):
         steps += [
@@ -136,8 +136,6 @@ def test_a_resumed_run_loads_before_it_starts_and_enters_its_epoch_without_the_h
 
 def test_the_names_of_helios_2_are_accepted() -> None:
     class Named(RangeData):
-        """Names its data as Helios 2 does."""
-
         def setup(self) -> None:
             self._add_train_phase(range(2))
             self._add_valid_dataset(range(1))

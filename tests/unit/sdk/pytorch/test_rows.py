@@ -58,7 +58,7 @@ ROWS: "dict[str, str]" = {
     "C14": f"{UNIT}/test_migration.py",
     "C15": f"{UNIT}/test_resuming.py",
     "C16": f"{UNIT}/test_resuming.py",
-    "C17": f"{UNIT}/test_resuming.py",
+    "C17": f"{UNIT}/test_stopping.py",
     "C18": f"{UNIT}/test_plugins.py",
     "T1": f"{UNIT}/test_settings.py",
     "T2": f"{UNIT}/test_settings.py",

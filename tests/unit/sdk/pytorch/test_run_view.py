@@ -49,9 +49,8 @@ def test_a_model_sees_the_settings_the_position_the_metrics_and_the_folder(tmp_p
     assert first.seen == [named, (0, {})]
     assert second.seen == [named, (1, {"loss": 3.0})]
     assert tested.seen == [named, (2, {"loss": 4.0}), (2, {"loss": 4.0})]
-    assert outcome.checkpoint is not None
-    assert list(torch.load(outcome.checkpoint, weights_only=True)["model"]) == ["layer"]
-    assert torch.load(outcome.checkpoint, weights_only=True)["attributes"] == [[]]
+    content = torch.load(str(outcome.checkpoint), weights_only=True)
+    assert (list(content["model"]), content["attributes"]) == (["layer"], [[]])
 
 
 def test_a_model_that_was_trained_can_be_copied_and_sent_with_what_it_saw(tmp_path: Path) -> None:

@@ -111,8 +111,6 @@ def test_the_loop_of_ones_own_trains_and_goes_on_from_its_checkpoint(elsewhere: 
 
 def test_a_frozen_part_stays_frozen_if_train_says_so(elsewhere: Path) -> None:
     class Frozen(Model):
-        """A network whose dropout stays off."""
-
         def setup(self) -> None:
             self.network = build_network()
 
@@ -124,8 +122,6 @@ def test_a_frozen_part_stays_frozen_if_train_says_so(elsewhere: Path) -> None:
             modes.append([layer.training for layer in self.network])
 
     class Images(DataModule):
-        """Two batches an epoch, and a validation."""
-
         def setup(self) -> None:
             self.add_train_phase(make_images(2))
             self.set_validation(make_images(1))

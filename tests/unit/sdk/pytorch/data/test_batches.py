@@ -14,25 +14,18 @@ Pair = namedtuple("Pair", ["left", "right"])
 
 @dataclass(frozen=True)
 class Sample:
-    """A batch as a dataclass."""
-
     image: Any
     name: str
 
 
 def test_T14_tensors_in_every_form_of_batch_move() -> None:
+    def make(tensor: Any) -> "dict[str, Any]":
+        pair = Pair(tensor, {"b": tensor})
+        return {"a": [tensor, (tensor, 1)], "pair": pair, "sample": Sample(tensor, "x"), "n": None}
+
     tensor = torch.zeros(2)
-    batch = {"a": [tensor, (tensor, 1)], "pair": Pair(tensor, {"b": tensor}), "sample": Sample(tensor, "x"), "n": None}
-    moved = move_to(batch, "meta")
-    assert moved["a"][0].is_meta
-    assert moved["a"][1][0].is_meta
-    assert moved["a"][1][1] == 1
-    assert isinstance(moved["pair"], Pair)
-    assert moved["pair"].left.is_meta
-    assert moved["pair"].right["b"].is_meta
-    assert moved["sample"].image.is_meta
-    assert moved["sample"].name == "x"
-    assert moved["n"] is None
+    moved = move_to(make(tensor), "meta")
+    assert repr(moved) == repr(make(torch.zeros(2, device="meta")))
     assert not tensor.is_meta
 
 

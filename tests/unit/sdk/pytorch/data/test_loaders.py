@@ -162,8 +162,6 @@ def test_without_workers_draws_come_from_the_streams_of_the_process() -> None:
 
 def test_a_dataset_that_fetches_batches_itself_is_asked_for_whole_ones() -> None:
     class Whole(Drawing):
-        """Fetches a batch at once."""
-
         def __getitems__(self, indices: "list[int]") -> "list[Any]":
             assert type(indices) is list
             return [torch.tensor(index) for index in indices]
@@ -174,8 +172,6 @@ def test_a_dataset_that_fetches_batches_itself_is_asked_for_whole_ones() -> None
 
 def test_a_stream_without_indices_is_refused_with_a_way_out() -> None:
     class Stream(IterableDataset):  # type: ignore[misc]
-        """Has no index."""
-
         def __iter__(self) -> Any:
             return iter(())
 
@@ -200,8 +196,6 @@ def test_a_sampler_over_other_data_is_refused_when_it_leaves_the_dataset(workers
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_index_error_of_the_dataset_itself_stays_one(workers: int) -> None:
     class Broken(Drawing):
-        """Looks into something that is empty."""
-
         def __getitem__(self, index: int) -> Any:
             return [][index]
 
