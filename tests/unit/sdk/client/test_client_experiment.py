@@ -2,9 +2,11 @@
 
 import json
 import math
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -282,8 +284,6 @@ def test_results_are_trials_with_numbers(served: ServedManager) -> None:
 
 
 def test_a_data_frame_needs_pandas_and_says_so(served: ServedManager, monkeypatch) -> None:
-    import sys
-
     monkeypatch.setitem(sys.modules, "pandas", None)
     served.add_experiment()
     with pytest.raises(ImportError, match="pip install pandas"):
@@ -291,9 +291,6 @@ def test_a_data_frame_needs_pandas_and_says_so(served: ServedManager, monkeypatc
 
 
 def test_a_data_frame_has_all_parameters_and_all_keys_of_metrics(served: ServedManager, monkeypatch) -> None:
-    import sys
-    from types import SimpleNamespace
-
     monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=list))
     model = {"_name": "mlp", "units": 8}
     data = {"default": "NaN", "loss": 0.5, "accuracy": {"top5": 1.0}}

@@ -51,18 +51,6 @@ def test_data_that_no_batch_will_be_read_of_does_not_matter() -> None:
     assert len(model.batches) == 2
 
 
-def test_the_first_phase_is_in_use_when_training_starts() -> None:
-    class Asking(RecordingModel):
-        steps = 0
-
-        def on_training_start(self) -> None:
-            self.steps = self.datamodule.get_train_steps_per_epoch()
-
-    model = Asking()
-    Trainer("run", total_steps=1, use_cpu=True).fit(model, RangeData(3, 7))
-    assert model.steps == 3
-
-
 class Odd:
     """Nothing that a checkpoint could hold."""
 

@@ -38,12 +38,16 @@ class Watched(DigitsModel):
         return self.trainer.state.global_iteration == self.stop_after
 
 
+def make_trainer(ema: "EMA | None" = None, **options: Any) -> Trainer:
+    trainer = Trainer("run", **{"use_cpu": True, **options})
+    trainer.register_plugin(ema or EMA(DECAY, "net"))
+    return trainer
+
+
 def fit(root: "Path | None", model: Watched, *, ema: "EMA | None" = None, **options: Any) -> Outcome:
     chosen = {**model.recipe.options(), "chkpt_root": root, **options}
     chosen["chkpt_frequency"] = None if root is None else chosen["chkpt_frequency"]
-    trainer = Trainer("run", **chosen)
-    trainer.register_plugin(ema or EMA(DECAY, "net"))
-    return trainer.fit(model, DigitsData(model.recipe))
+    return make_trainer(ema, **chosen).fit(model, DigitsData(model.recipe))
 
 
 def average_of(outcome: Outcome) -> Any:
@@ -79,10 +83,8 @@ def test_validations_and_tests_judge_it_and_training_goes_on_without_it(tmp_path
     assert hash_state(model.optimizer.state_dict()) == hash_state(plain.optimizer.state_dict())
     assert model.judged != plain.judged
     assert model.judged[-1] == hash_state(average_of(outcome))
-    trainer = Trainer("run", chkpt_root=tmp_path, use_cpu=True)
-    trainer.register_plugin(EMA(DECAY, "net"))
     tested = Watched()
-    trainer.test(tested, DigitsData(tested.recipe))
+    make_trainer(chkpt_root=tmp_path).test(tested, DigitsData(tested.recipe))
     assert tested.tested == hash_state(average_of(outcome))
     assert hash_state(tested.net.state_dict()) == hash_state(plain.net.state_dict())
 
@@ -100,10 +102,8 @@ def test_a_run_that_is_stopped_goes_on_with_it(tmp_path: Path) -> None:
 
 
 def test_before_the_first_step_the_weights_themselves_are_tested() -> None:
-    trainer = Trainer("run", use_cpu=True)
-    trainer.register_plugin(EMA(DECAY, "net"))
     model = Watched()
-    trainer.test(model, DigitsData(model.recipe))
+    make_trainer().test(model, DigitsData(model.recipe))
     assert model.tested == hash_state(model.net.state_dict())
 
 

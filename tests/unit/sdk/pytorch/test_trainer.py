@@ -19,7 +19,6 @@ from proctor.sdk.pytorch import (
     ConfigurationError,
     DataModule,
     Model,
-    StopReason,
     Trainer,
     get_default_numpy_rng,
     read_history,
@@ -108,20 +107,6 @@ def test_a_root_that_is_no_folder_is_named(tmp_path: Path) -> None:
     trainer = Trainer("run", total_steps=1, use_cpu=True, chkpt_root=checkpoints)
     with pytest.raises(ConfigurationError, match=f"chkpt_root must be a folder .*{checkpoints / 'run'}"):
         trainer.fit(RecordingModel(), RangeData())
-
-
-def test_X7_a_failed_run_is_continued_from_its_last_checkpoint(tmp_path: Path) -> None:
-    def fail_late(state: Any) -> None:
-        if state.global_iteration == 6:
-            raise NoLuck("not today")
-
-    options: dict[str, Any] = {"total_steps": 3, "chkpt_frequency": 1, "chkpt_root": tmp_path, "use_cpu": True}
-    with pytest.raises(RuntimeError):
-        Trainer("run", **options).fit(RecordingModel(on_batch=fail_late), RangeData(4))
-    model = RecordingModel()
-    outcome = Trainer("run", **options).fit(model, RangeData(4))
-    assert len(model.batches) == 8
-    assert outcome.reason is StopReason.COMPLETED
 
 
 def test_S3_weights_made_in_setup_are_the_same_whatever_was_drawn_before() -> None:

@@ -60,23 +60,18 @@ def test_a_rank_that_sees_the_same_file_reads_it(path: Path, sent: "list[int]") 
     assert sent == []
 
 
-def test_a_rank_that_sees_no_file_is_sent_its_bytes_in_blocks(path: Path, tmp_path: Path, sent: "list[int]") -> None:
-    assert call_on_ranks(read_from([path, tmp_path / "none", path]), 3) == [DATA] * 3
-    assert sorted(sent) == sorted([3_000, 3_000, 3_000, 1_000] * 3)
-
-
-def test_a_rank_that_sees_another_file_of_that_name_is_sent_the_right_bytes(path: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "is_sent"), [(DATA, False), (DATA[::-1], True), (None, True)], ids=["a copy", "another file", "no file"]
+)
+def test_a_rank_reads_a_copy_of_the_file_and_is_sent_its_bytes_in_blocks_where_there_is_none(
+    path: Path, tmp_path: Path, sent: "list[int]", content: "bytes | None", is_sent: bool
+) -> None:
     other = tmp_path / "other.pth"
-    other.write_bytes(DATA[::-1])
-    os.utime(other, ns=(path.stat().st_mtime_ns, path.stat().st_mtime_ns))
-    assert call_on_ranks(read_from([path, other])) == [DATA] * 2
-
-
-def test_a_rank_that_sees_a_copy_of_the_file_reads_that(path: Path, tmp_path: Path, sent: "list[int]") -> None:
-    copy = tmp_path / "copy.pth"
-    copy.write_bytes(DATA)
-    assert call_on_ranks(read_from([path, copy])) == [DATA] * 2
-    assert sent == []
+    if content is not None:
+        other.write_bytes(content)
+        os.utime(other, ns=(path.stat().st_mtime_ns, path.stat().st_mtime_ns))
+    assert call_on_ranks(read_from([path, other, path]), 3) == [DATA] * 3
+    assert sorted(sent) == sorted([3_000, 3_000, 3_000, 1_000] * 3 if is_sent else [])
 
 
 def test_a_checkpoint_that_was_sent_is_loaded_as_the_file_itself(tmp_path: Path) -> None:

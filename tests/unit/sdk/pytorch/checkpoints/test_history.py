@@ -5,6 +5,7 @@ import json
 import os
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -225,20 +226,18 @@ def test_a_row_is_added_while_the_disk_is_being_synced(path: Path, monkeypatch: 
     history = History(path)
     add(history, 1)
     syncing, added = threading.Event(), threading.Event()
-    is_added: list[bool] = []
 
     def sync(descriptor: int) -> None:
         syncing.set()
-        is_added.append(added.wait(10))
+        assert added.wait(10)
         os.fsync(descriptor)
 
     monkeypatch.setattr("proctor.sdk.pytorch.checkpoints.history.sync_file", sync)
-    storing = threading.Thread(target=history.sync)
-    storing.start()
-    assert syncing.wait(10)
-    add(history, 2)
-    added.set()
-    storing.join()
-    assert is_added == [True]
+    with ThreadPoolExecutor() as threads:
+        storing = threads.submit(history.sync)
+        assert syncing.wait(10)
+        add(history, 2)
+        added.set()
+        storing.result()
     assert steps(path) == [1, 2]
     history.close()

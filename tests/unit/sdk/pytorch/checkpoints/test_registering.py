@@ -56,7 +56,9 @@ def adopt(root: Path) -> "list[int]":
     """What the next attempt continues from, and what the pointer names."""
     writer = CheckpointWriter(root)
     adopt_checkpoint(writer.storage)
-    return [writer.newest().entry.iteration, *numbers(writer.storage)]
+    found = [writer.newest().entry.iteration, *numbers(writer.storage)]
+    writer.storage.close()
+    return found
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import json
 import os
 import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -60,15 +61,12 @@ def test_C9_a_checkpoint_that_is_being_written_has_no_name_yet(
 
     writer.save(1)
     monkeypatch.setattr(os, "rename", wait)
-    thread = threading.Thread(target=writer.save, args=(2,))
-    thread.start()
-    try:
+    with ThreadPoolExecutor() as threads:
+        threads.submit(writer.save, 2)
         assert reached.wait(60)
-        assert writer.names() == ["run_epoch_1_iter_1.pth"]
-        assert numbers(writer.storage) == [1]
-    finally:
+        seen = writer.names(), numbers(writer.storage)
         go_on.set()
-        thread.join(60)
+    assert seen == (["run_epoch_1_iter_1.pth"], [1])
     assert numbers(writer.storage) == [2, 1]
 
 

@@ -137,11 +137,14 @@ def test_D15_the_length_of_an_epoch_is_known_for_each_phase() -> None:
 
 def test_D15_the_length_follows_the_phase_that_is_in_use() -> None:
     lengths: list[int] = []
-    model = RecordingModel(
-        advance_at=3, on_batch=lambda state: lengths.append(model.datamodule.get_train_steps_per_epoch())
-    )
+
+    def ask(state: object = None) -> None:
+        lengths.append(model.datamodule.get_train_steps_per_epoch())
+
+    model = RecordingModel(advance_at=3, on_batch=ask)
+    model.on_training_start = ask  # type: ignore[method-assign]
     Trainer("run", total_steps=2, use_cpu=True).fit(model, RangeData(3, 2))
-    assert lengths == [3, 3, 3, 2, 2]
+    assert lengths == [3, 3, 3, 3, 2, 2]
 
 
 class FailingModel(RecordingModel):

@@ -1,15 +1,12 @@
 """What keeps a resume from being exact is reported, one difference at a time, or refused (row R6)."""
 
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from fakes.checkpoint_writer import write_checkpoint
 
 from proctor.sdk.pytorch import DataLoaderParams, ResumableSequentialSampler
-from proctor.sdk.pytorch.checkpoints.serialization import load
 from proctor.sdk.pytorch.data.loaders import describe_loader
 from proctor.sdk.pytorch.distributed.ranks import Ranks
 from proctor.sdk.pytorch.errors import NotExactError, NotExactWarning
@@ -131,12 +128,6 @@ def test_R6_a_checkpoint_without_a_fingerprint_is_not_accepted_in_silence(saved:
         compare(None, saved)
     with pytest.raises(NotExactError, match="no fingerprint"):
         compare({}, saved, strict=True)
-
-
-def test_a_fingerprint_survives_a_checkpoint(saved: "fingerprints.Fingerprint", tmp_path: Path) -> None:
-    path = tmp_path / "a.pth"
-    write_checkpoint(path, {"fingerprint": saved})
-    assert find_differences(load(path)["fingerprint"], saved) == []
 
 
 def test_a_processor_that_tells_no_name_has_that_of_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
