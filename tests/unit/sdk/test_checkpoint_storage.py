@@ -19,7 +19,6 @@ from proctor.sdk.checkpoints.manifest import MANIFEST_FILE, read_manifest, verif
 from proctor.sdk.checkpoints.saving import fetch_checkpoint, list_checkpoints, save_checkpoint
 from proctor.sdk.checkpoints.storage import StorageError, delete_stored, download, probe, upload, verify_stored
 from proctor.sdk.errors import CheckpointError
-from proctor.sdk.pytorch.trial import registering
 
 
 @pytest.fixture(autouse=True)
@@ -150,6 +149,8 @@ def test_the_checkpoint_that_a_job_was_handed_is_downloaded_once(tmp_path: Path,
 
 
 def test_a_checkpoint_is_downloaded_while_another_is_being_registered(tmp_path: Path, job: Path, place: Path) -> None:
+    from proctor.sdk.pytorch.trial import registering
+
     stored = save(write_files(tmp_path / "source"), job)
     with registering(str(tmp_path / "next")):
         assert verify_checkpoint(fetch_checkpoint(str(tmp_path / "next"), stored.path), stored.manifest) == ""

@@ -97,7 +97,6 @@ def test_otherwise_it_continues_from_what_was_registered(
     job: str, tmp_path: Path, retry: "Callable[..., None]", case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage, copy = behind(job, tmp_path / "first")
-    retry(copy, trial="other" if case == "another trial's" else "t")
     writer = FolderLock(storage.path)
     if case == "elsewhere":  # the same path there
         names = os.uname()
@@ -111,6 +110,7 @@ def test_otherwise_it_continues_from_what_was_registered(
         shutil.rmtree(storage.path)
     elif case == "torn":
         (storage.path / storage.entries()[0].name).write_bytes(b"torn")
+    retry(copy, trial="other" if case == "another trial's" else "t")
     assert adopt(tmp_path / "second") == [1, 1]
     writer.release()
 
