@@ -286,6 +286,13 @@ def test_another_process_torn_in_the_middle_is_healed_without_reopening(journal:
     assert disk.file.read_text() == line(0) + line(1)[:12] + "\n" + line(2)
 
 
+def test_a_descriptor_closed_by_the_user_is_opened_anew(journal: Journal, disk: Disk) -> None:
+    journal.append(line(0))
+    os.close(journal._descriptor)
+    assert journal.append(line(1))
+    assert values(disk) == [0, 1]
+
+
 def test_a_descriptor_number_taken_by_another_file_is_not_written_to(
     journal: Journal, disk: Disk, tmp_path: Path
 ) -> None:

@@ -164,7 +164,7 @@ LOCALLY = {
     [
         pytest.param("oddly", "OddError", ODDLY, marks=pytest.mark.thorough, id="a listed exception is itself"),
         pytest.param("plainly", "RuntimeError", PLAINLY, id="any other one is the cause"),
-        pytest.param("locally", "RankFailedError", LOCALLY, id="one that cannot be sent is told"),
+        pytest.param("locally", "RankFailedError", LOCALLY, id="one that cannot be sent is described"),
         ("by a signal", "RankFailedError", {"text": "rank 1 was ended by SIGKILL"}),
         ("by an exit code", "RankFailedError", {"text": "rank 1 ended with exit code 3"}),
         ("by leaving", "RankFailedError", {"text": "rank 1 raised SystemExit: 0"}),
