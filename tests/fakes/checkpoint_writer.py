@@ -1,9 +1,9 @@
 """A run's checkpoints as tests write them: small, and each holds its own number."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -13,11 +13,18 @@ from proctor.sdk.pytorch.checkpoints.serialization import copy_content, write_co
 
 
 class CheckpointWriter:
-    """A run that saves: each checkpoint holds its own number."""
+    """A run that saves: each checkpoint holds its own number.
+
+    What a test leaves open is closed behind it, as `opened` has it.
+    """
+
+    opened: ClassVar["list[CheckpointWriter]"] = []
 
     def __init__(self, root: Path, name: str = "run", *, anew: bool = False, **options: Any) -> None:
+        self.root = root
         self.storage = CheckpointFolder(root, name, **options)
         self.storage.open(anew=anew)
+        self.opened.append(self)
 
     def save(self, number: int, **options: Any) -> Path:
         """Save, and wait until it is stored."""
@@ -32,6 +39,11 @@ class CheckpointWriter:
         path = self.storage.save(content, **options)
         self.storage.wait()
         return path
+
+    def start_again(self, **options: Any) -> "CheckpointWriter":
+        """End this start of the run and return the next one."""
+        self.storage.close()
+        return CheckpointWriter(self.root, self.storage.run_name, **options)
 
     def export(self, folder: Path) -> Path:
         """What goes to another folder, in one that is made for it."""
@@ -48,6 +60,15 @@ class CheckpointWriter:
     def names(self) -> "list[str]":
         """The files of the checkpoints that there are."""
         return sorted(path.name for path in self.storage.path.glob("*.pth"))
+
+
+def write_run(root: Path, saves: "Iterable[int] | Mapping[int, float | None]", **options: Any) -> CheckpointWriter:
+    """A run that has saved these, perhaps with scores, and has ended."""
+    writer = CheckpointWriter(root, **options)
+    for number, score in (saves if isinstance(saves, Mapping) else dict.fromkeys(saves)).items():
+        writer.save(number, score=score)
+    writer.storage.close()
+    return writer
 
 
 def numbers(storage: CheckpointFolder) -> "list[int]":

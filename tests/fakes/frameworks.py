@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 from fakes.trained_models import DigitsModel, DisturbedDigits, hash_state
 
@@ -289,6 +290,11 @@ class Framework(ABC):
         training = Training(kill, rate)
         self._train(root, training, run_name=run_name or self.name, seed=seed, **options)
         return training
+
+    def cut(self, root: Path, *, kill: int = 4, **options: Any) -> None:
+        """Have a run killed; at its fourth batch, it has saved behind the second one."""
+        with pytest.raises(Killed):
+            self.fit(root, kill=kill, **options)
 
     @abstractmethod
     def _train(self, root: Path, training: Training, *, run_name: str, seed: int, **options: Any) -> None: ...

@@ -1,11 +1,21 @@
-"""A disk that has no room for a while, for what is written with `os.write` below a folder."""
+"""Calls that the operating system refuses, and a disk that has no room for what `os.write` writes below a folder."""
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+
+def refuse(number: int) -> "Callable[..., Any]":
+    """A stand-in for a call that the operating system answers with this error."""
+
+    def call(*_: object, **__: object) -> Any:
+        raise OSError(number, os.strerror(number))
+
+    return call
 
 
 class FullDisk:

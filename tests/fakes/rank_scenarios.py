@@ -47,6 +47,13 @@ class OddError(Exception):
         self.number = number
 
 
+class OneOf(Ranks):
+    """A rank of several that says nothing to the others."""
+
+    def __init__(self, rank: int, world_size: int) -> None:
+        self.rank, self.world_size = rank, world_size
+
+
 def talk() -> "dict[str, Any]":
     """Let three ranks talk in every way they can, and return what each saw."""
     launch.START_METHOD = "fork"

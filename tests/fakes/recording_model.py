@@ -6,6 +6,14 @@ from typing import Any
 from proctor.sdk.pytorch import DataLoaderParams, DataModule, Model, Phase, TrainingState
 
 Line = tuple[Any, ...]
+HOOKS = (
+    *("setup", "train", "eval"),
+    *("on_training_start", "on_training_epoch_start", "on_training_batch_start"),
+    *("on_training_epoch_end", "on_training_end"),
+    *("on_validation_start", "on_validation_batch_start", "on_validation_batch_end", "on_validation_end"),
+    *("load_for_testing", "on_testing_start", "on_testing_batch_start", "on_testing_batch_end", "on_testing_end"),
+)
+"""Those that `RecordingModel` only writes down: their names and what they are called with, of a state the batch."""
 
 
 class RangeData(DataModule):
@@ -70,27 +78,9 @@ class RecordingModel(Model):
         self.lines.append(("load_state_dict",))
         self.done = state["done"]
 
-    def setup(self) -> None:
-        self.lines.append(("setup",))
-
-    def train(self) -> None:
-        self.lines.append(("train",))
-
-    def eval(self) -> None:
-        self.lines.append(("eval",))
-
     def batch_to_device(self, batch: Any, phase: Phase) -> Any:
         self.lines.append(("batch_to_device", phase.value))
         return super().batch_to_device(batch, phase)
-
-    def on_training_start(self) -> None:
-        self.lines.append(("on_training_start",))
-
-    def on_training_epoch_start(self, epoch: int) -> None:
-        self.lines.append(("on_training_epoch_start", epoch))
-
-    def on_training_batch_start(self, state: TrainingState) -> None:
-        self.lines.append(("on_training_batch_start", state.global_iteration))
 
     def train_step(self, batch: Any, state: TrainingState) -> None:
         self.lines.append(("train_step", state.global_iteration))
@@ -106,32 +96,11 @@ class RecordingModel(Model):
         if should_log:
             self.logged.append(state.global_iteration)
 
-    def on_training_epoch_end(self, epoch: int) -> None:
-        self.lines.append(("on_training_epoch_end", epoch))
-
-    def on_training_end(self) -> None:
-        self.lines.append(("on_training_end",))
-
     def should_advance_dataset_phase(self, state: TrainingState) -> bool:
         return self.advance_at is not None and state.global_iteration >= self.advance_at
 
     def should_training_stop(self) -> bool:
         return self.stop_after is not None and self.done >= self.stop_after
-
-    def on_validation_start(self, validation_cycle: int) -> None:
-        self.lines.append(("on_validation_start", validation_cycle))
-
-    def on_validation_batch_start(self, step: int) -> None:
-        self.lines.append(("on_validation_batch_start", step))
-
-    def valid_step(self, batch: Any, step: int) -> None:
-        self.lines.append(("valid_step", step))
-
-    def on_validation_batch_end(self, step: int) -> None:
-        self.lines.append(("on_validation_batch_end", step))
-
-    def on_validation_end(self, validation_cycle: int) -> None:
-        self.lines.append(("on_validation_end", validation_cycle))
 
     def have_metrics_improved(self) -> bool:
         self.lines.append(("have_metrics_improved",))
@@ -141,20 +110,19 @@ class RecordingModel(Model):
         self.lines.append(("checkpoint",))
         return ""
 
-    def load_for_testing(self) -> None:
-        self.lines.append(("load_for_testing",))
-
-    def on_testing_start(self) -> None:
-        self.lines.append(("on_testing_start",))
-
-    def on_testing_batch_start(self, step: int) -> None:
-        self.lines.append(("on_testing_batch_start", step))
+    def valid_step(self, batch: Any, step: int) -> None:
+        self.lines.append(("valid_step", step))
 
     def test_step(self, batch: Any, step: int) -> None:
         self.lines.append(("test_step", step))
 
-    def on_testing_batch_end(self, step: int) -> None:
-        self.lines.append(("on_testing_batch_end", step))
 
-    def on_testing_end(self) -> None:
-        self.lines.append(("on_testing_end",))
+def _write_down(name: str) -> "Callable[..., None]":
+    def hook(self: RecordingModel, *arguments: Any) -> None:
+        self.lines.append((name, *(getattr(argument, "global_iteration", argument) for argument in arguments)))
+
+    return hook
+
+
+for _name in HOOKS:
+    setattr(RecordingModel, _name, _write_down(_name))

@@ -62,16 +62,3 @@ for rank in (0, 1):
 proctor.report_intermediate_result(-2)
 """)
     assert journals(job) == {"journal": [-1, 0, -2], "journal.1": [1]}
-
-
-def test_a_rank_of_the_users_own_shell_does_not_count(make_job: Any) -> None:
-    from proctor.sdk.protocol import ENV_INHERITED_LAUNCHES, describe_launches
-
-    outer = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": "29500"}
-    job = make_job(**outer, **{ENV_INHERITED_LAUNCHES: describe_launches(outer)})
-    job.run(f"""{LAUNCHER}
-import proctor
-proctor.report_intermediate_result(0.5)
-launch("import proctor, os; proctor.report_intermediate_result(int(os.environ['RANK']))")
-""")
-    assert journals(job) == {"journal": [0.5, 0], "journal.1": [1]}

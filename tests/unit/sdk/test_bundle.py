@@ -4,6 +4,7 @@ import os
 import threading
 import tomllib
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -67,21 +68,15 @@ def test_what_a_killed_builder_left_is_removed(tmp_path: Path) -> None:
 
 def test_builders_that_start_together_agree(tmp_path: Path) -> None:
     barrier = threading.Barrier(6)
-    built: list[str] = []
 
-    def build() -> None:
+    def build(_: int) -> str:
         barrier.wait()
-        built.append(build_bundle(str(tmp_path)))
+        return build_bundle(str(tmp_path))
 
-    threads = [threading.Thread(target=build) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(built) == 6
-    assert len(set(built)) == 1
-    assert tree(built[0]) == bundle_files()
-    assert os.listdir(tmp_path) == [os.path.basename(built[0])]
+    with ThreadPoolExecutor(6) as builders:
+        (built,) = set(builders.map(build, range(6)))
+    assert tree(built) == bundle_files()
+    assert os.listdir(tmp_path) == [os.path.basename(built)]
 
 
 def test_other_content_has_another_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,25 +8,16 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from fakes.saved_checkpoints import FILES, save, write_files
 
 from proctor.sdk.checkpoints import saving
 from proctor.sdk.checkpoints.manifest import MANIFEST_FILE, verify_checkpoint
 from proctor.sdk.checkpoints.saving import StoredCheckpoint, save_checkpoint
 from proctor.sdk.errors import CheckpointError
 
-FILES = {"model.pt": b"w" * 4096, "state/step": b"3", "state/empty": b""}
-
-
-def make_source(folder: Path) -> Path:
-    for name, content in FILES.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(content)
-    return folder
-
 
 def store(source: Path, job: Path) -> tuple[StoredCheckpoint, Path]:
-    stored = save_checkpoint(str(source), str(job))
-    assert isinstance(stored, StoredCheckpoint)
+    stored = save(source, job)
     return stored, job / stored.path
 
 
@@ -35,7 +26,7 @@ def verdict(stored: StoredCheckpoint, place: Path) -> str:
 
 
 def test_a_checkpoint_has_a_manifest_of_all_its_files(tmp_path: Path) -> None:
-    stored, place = store(make_source(tmp_path / "source"), tmp_path / "job")
+    stored, place = store(write_files(tmp_path / "source"), tmp_path / "job")
     data = (place / MANIFEST_FILE).read_bytes()
     expected = {name: [len(content), sha256(content).hexdigest()] for name, content in FILES.items()}
     assert json.loads(data) == {"format": 1, "files": expected}
@@ -84,34 +75,35 @@ def remove_all(place: Path) -> None:
 def test_what_is_wrong_with_a_checkpoint_is_named(
     tmp_path: Path, damage: Callable[[Path], object], clause: str
 ) -> None:
-    stored, place = store(make_source(tmp_path / "source"), tmp_path / "job")
+    stored, place = store(write_files(tmp_path / "source"), tmp_path / "job")
     damage(place)
     assert verdict(stored, place) == clause
 
 
 def test_a_checkpoint_of_an_earlier_version_is_whole_if_its_folder_is_there(tmp_path: Path) -> None:
-    folder = make_source(tmp_path / "1")
+    folder = write_files(tmp_path / "1")
     assert verify_checkpoint(str(folder), None) == ""
     assert verify_checkpoint(str(tmp_path / "2"), None) == "its folder is gone"
 
 
 def test_the_manifest_of_another_checkpoint_is_not_copied(tmp_path: Path) -> None:
-    _, first = store(make_source(tmp_path / "source"), tmp_path / "job")
+    _, first = store(write_files(tmp_path / "source"), tmp_path / "job")
     (first / "model.pt").write_bytes(b"continued")  # in place, with a link to a whole one
     (first / "runs").mkdir()
-    (first / "runs" / "other").symlink_to(make_source(tmp_path / "other"))
+    (first / "runs" / "other").symlink_to(write_files(tmp_path / "other"))
     (tmp_path / "other" / MANIFEST_FILE).write_text("another one's")
     stored, second = store(first, tmp_path / "job")
     assert [str(path.relative_to(second)) for path in second.rglob(MANIFEST_FILE)] == [MANIFEST_FILE]
     files = json.loads((second / MANIFEST_FILE).read_bytes())["files"]
     assert files.keys() == {*FILES, *(f"runs/other/{name}" for name in FILES)}
+    assert not (second / "runs" / "other").is_symlink()
     assert verdict(stored, second) == ""
 
 
 def test_a_file_that_changes_while_it_is_copied_is_hashed_as_it_was_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source, copy_bytes = make_source(tmp_path / "source"), saving._copy_bytes
+    source, copy_bytes = write_files(tmp_path / "source"), saving._copy_bytes
 
     def copy_and_append(reader: int, writer: int) -> None:
         copy_bytes(reader, writer)
@@ -124,7 +116,7 @@ def test_a_file_that_changes_while_it_is_copied_is_hashed_as_it_was_copied(
 
 
 def test_a_name_that_is_no_utf_8_is_verified_and_printed(tmp_path: Path) -> None:
-    source = make_source(tmp_path / "source")
+    source = write_files(tmp_path / "source")
     name = os.fsdecode(b"caf\xe9\n")
     (source / name).write_bytes(b"1")
     stored, place = store(source, tmp_path / "job")
@@ -138,13 +130,13 @@ def test_where_no_thread_can_be_started_the_copies_are_hashed(tmp_path: Path, mo
         raise RuntimeError("can't create new thread at interpreter shutdown")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    stored, place = store(make_source(tmp_path / "source"), tmp_path / "job")
+    stored, place = store(write_files(tmp_path / "source"), tmp_path / "job")
     assert verdict(stored, place) == ""
 
 
 def test_no_thread_is_left_behind(tmp_path: Path) -> None:
     before = threading.active_count()
-    store(make_source(tmp_path / "source"), tmp_path / "job")
+    store(write_files(tmp_path / "source"), tmp_path / "job")
     (tmp_path / "source" / "zz-dangling").symlink_to("nowhere")
     with pytest.raises(CheckpointError, match="zz-dangling"):
         save_checkpoint(str(tmp_path / "source"), str(tmp_path / "job"))

@@ -1,5 +1,6 @@
 """Checkpoints under a URL: whole or not there, verified, and deleted; as a trial and the manager see them."""
 
+import errno
 import json
 import os
 import signal
@@ -9,16 +10,15 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from fakes.full_disk import refuse
+from fakes.saved_checkpoints import FILES, save, write_files
 
 from proctor.sdk import errors
 from proctor.sdk.checkpoints import saving, storage
 from proctor.sdk.checkpoints.manifest import MANIFEST_FILE, read_manifest, verify_checkpoint
-from proctor.sdk.checkpoints.saving import StoredCheckpoint, fetch_checkpoint, list_checkpoints, save_checkpoint
+from proctor.sdk.checkpoints.saving import fetch_checkpoint, list_checkpoints, save_checkpoint
 from proctor.sdk.checkpoints.storage import StorageError, delete_stored, download, probe, upload, verify_stored
 from proctor.sdk.errors import CheckpointError
-from proctor.sdk.pytorch.trial import registering
-
-FILES = {"model.pt": b"w" * 4096, "state/step": b"3", "state/empty": b""}
 
 
 @pytest.fixture(autouse=True)
@@ -44,21 +44,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return found
 
 
-def source(folder: Path, files: dict[str, bytes] = FILES) -> str:
-    for name, content in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(content)
-    return str(folder)
-
-
-def save(folder: Path, job: Path) -> StoredCheckpoint:
-    stored = save_checkpoint(source(folder), str(job))
-    assert isinstance(stored, StoredCheckpoint)
-    return stored
-
-
 def test_a_checkpoint_is_stored_under_the_url_and_the_newest_stays_here(tmp_path: Path, job: Path, place: Path) -> None:
-    first, second = save(tmp_path / "source", job), save(tmp_path / "source", job)
+    first, second = save(write_files(tmp_path / "source"), job), save(write_files(tmp_path / "source"), job)
     assert [first.path, second.path] == [f"file://{place}/1", f"file://{place}/2"]
     for stored, number in ((first, 1), (second, 2)):
         assert verify_checkpoint(f"{place}/{number}", stored.manifest) == ""
@@ -77,14 +64,14 @@ def test_the_manifest_is_uploaded_last(tmp_path: Path, job: Path, place: Path, m
         put(system, here, there)
 
     monkeypatch.setattr(LocalFileSystem, "put", watched)
-    save(tmp_path / "source", job)
+    save(write_files(tmp_path / "source"), job)
     assert stored == [sorted(FILES), [MANIFEST_FILE]]
 
 
 def test_what_an_upload_that_was_cut_off_has_left_is_replaced(tmp_path: Path, job: Path, place: Path) -> None:
-    source(place / "1", {"model.pt": b"half", "other": b"stale"})
+    write_files(place / "1", {"model.pt": b"half", "other": b"stale"})
     assert "has no manifest" in verify_stored(f"file://{place}/1", None)
-    stored = save(tmp_path / "source", job)
+    stored = save(write_files(tmp_path / "source"), job)
     assert stored.path == f"file://{place}/1"
     assert {path.name for path in (place / "1").rglob("*") if path.is_file()} == {
         "model.pt",
@@ -105,7 +92,7 @@ def test_what_an_upload_that_was_cut_off_has_left_is_replaced(tmp_path: Path, jo
     ids=["missing", "short", "other manifest", "no manifest"],
 )
 def test_verifying_says_what_is_wrong(tmp_path: Path, job: Path, place: Path, damage: object, expected: str) -> None:
-    stored = save(tmp_path / "source", job)
+    stored = save(write_files(tmp_path / "source"), job)
     damage(place / "1")  # type: ignore[operator]
     assert verify_stored(stored.path, stored.manifest).startswith(expected)
 
@@ -123,18 +110,20 @@ def test_a_trial_that_is_killed_while_it_uploads_leaves_a_whole_checkpoint_or_no
 ) -> None:
     killed = subprocess.run(
         [sys.executable, "-c", "import sys; from proctor.sdk.checkpoints.saving import save_checkpoint as save; "
-         "save(sys.argv[1], sys.argv[2])", source(tmp_path / "source"), str(job)],
+         "save(sys.argv[1], sys.argv[2])", str(write_files(tmp_path / "source")), str(job)],
         env={**os.environ, "PROCTOR_FAILPOINT": point},
     )  # fmt: skip
     assert killed.returncode == -signal.SIGKILL
     manifest = sha256((job / "output/checkpoints/1" / MANIFEST_FILE).read_bytes()).hexdigest()
     assert (verify_stored(f"file://{place}/1", manifest) == "") is is_whole
-    assert save(tmp_path / "source", job).path == f"file://{place}/2", "the next one has a number of its own"
+    assert save(write_files(tmp_path / "source"), job).path == f"file://{place}/2", (
+        "the next one has a number of its own"
+    )
 
 
 def test_another_whole_checkpoint_is_never_replaced(tmp_path: Path, job: Path, place: Path) -> None:
-    first = save(tmp_path / "source", job)
-    refusal = save_checkpoint(source(tmp_path / "other", {"model.pt": b"other"}), str(tmp_path / "other-job"))
+    first = save(write_files(tmp_path / "source"), job)
+    refusal = save_checkpoint(str(write_files(tmp_path / "other", {"model.pt": b"other"})), str(tmp_path / "other-job"))
     assert refusal == "a checkpoint could not be stored: the storage did not take it"
     assert verify_checkpoint(f"{place}/1", first.manifest) == ""
     upload(f"{job}/output/checkpoints/1", first.path)  # the same again: its answer may have been lost
@@ -143,13 +132,13 @@ def test_another_whole_checkpoint_is_never_replaced(tmp_path: Path, job: Path, p
 def test_a_process_leaves_alone_what_another_one_is_uploading(tmp_path: Path, job: Path, place: Path) -> None:
     other = job / "output" / "checkpoints" / "1"
     other.mkdir(parents=True)
-    first, second = save(tmp_path / "source", job), save(tmp_path / "source", job)
+    first, second = save(write_files(tmp_path / "source"), job), save(write_files(tmp_path / "source"), job)
     assert [first.path, second.path] == [f"file://{place}/2", f"file://{place}/3"]
     assert sorted(path.name for path in other.parent.iterdir()) == ["1", "3"]
 
 
 def test_the_checkpoint_that_a_job_was_handed_is_downloaded_once(tmp_path: Path, job: Path, place: Path) -> None:
-    stored = save(tmp_path / "source", job)
+    stored = save(write_files(tmp_path / "source"), job)
     other = tmp_path / "next"
     folder = fetch_checkpoint(str(other), stored.path)
     assert verify_checkpoint(folder, stored.manifest) == ""
@@ -160,7 +149,9 @@ def test_the_checkpoint_that_a_job_was_handed_is_downloaded_once(tmp_path: Path,
 
 
 def test_a_checkpoint_is_downloaded_while_another_is_being_registered(tmp_path: Path, job: Path, place: Path) -> None:
-    stored = save(tmp_path / "source", job)
+    from proctor.sdk.pytorch.trial import registering
+
+    stored = save(write_files(tmp_path / "source"), job)
     with registering(str(tmp_path / "next")):
         assert verify_checkpoint(fetch_checkpoint(str(tmp_path / "next"), stored.path), stored.manifest) == ""
 
@@ -168,7 +159,7 @@ def test_a_checkpoint_is_downloaded_while_another_is_being_registered(tmp_path: 
 def test_a_damaged_checkpoint_is_not_handed_to_the_trial_nor_offered_again(
     tmp_path: Path, job: Path, place: Path
 ) -> None:
-    stored = save(tmp_path / "source", job)
+    stored = save(write_files(tmp_path / "source"), job)
     (place / "1" / "model.pt").write_bytes(b"v" * 4096)
     assert verify_stored(stored.path, stored.manifest) == "", "its content is read where it is downloaded"
     with pytest.raises(
@@ -180,7 +171,7 @@ def test_a_damaged_checkpoint_is_not_handed_to_the_trial_nor_offered_again(
 
 
 def test_who_only_looks_at_a_damaged_checkpoint_leaves_it_as_it_is(tmp_path: Path, job: Path, place: Path) -> None:
-    stored = save(tmp_path / "source", job)
+    stored = save(write_files(tmp_path / "source"), job)
     (place / "1" / "model.pt").write_bytes(b"v" * 4096)
     with pytest.raises(CheckpointError, match=r"model\.pt is damaged"):
         download(stored.path, f"{tmp_path}/copy")
@@ -197,7 +188,7 @@ def test_what_cannot_be_uploaded_is_said_and_removed(
     tmp_path: Path, job: Path, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "storage").touch()
-    refusal = save_checkpoint(source(tmp_path / "source"), str(job))
+    refusal = save_checkpoint(str(write_files(tmp_path / "source")), str(job))
     assert refusal == "a checkpoint could not be stored: the storage did not take it"
     assert f"file://{place}/1 cannot be written: " in capsys.readouterr().err
     assert list((job / "output/checkpoints").iterdir()) == []
@@ -209,7 +200,7 @@ def test_a_missing_library_is_a_mistake_of_the_environment(
     monkeypatch.setenv("PROCTOR_CHECKPOINT_STORAGE", "file:///anywhere")
     monkeypatch.setitem(sys.modules, "fsspec.core", None)
     with pytest.raises(CheckpointError, match="cannot be stored: "):
-        save_checkpoint(source(tmp_path / "source"), str(job))
+        save_checkpoint(str(write_files(tmp_path / "source")), str(job))
 
 
 def test_deleting_begins_with_the_manifest_and_may_be_repeated(
@@ -217,13 +208,10 @@ def test_deleting_begins_with_the_manifest_and_may_be_repeated(
 ) -> None:
     from fsspec.implementations.local import LocalFileSystem
 
-    stored = save(tmp_path / "source", job)
-
-    def fail(system: LocalFileSystem, path: str, recursive: bool = False) -> None:
-        raise PermissionError(13, "Permission denied")
+    stored = save(write_files(tmp_path / "source"), job)
 
     with monkeypatch.context() as patch:
-        patch.setattr(LocalFileSystem, "rm", fail)
+        patch.setattr(LocalFileSystem, "rm", refuse(errno.EACCES))
         with pytest.raises(StorageError, match=r"cannot be deleted: .*Permission denied"):
             delete_stored(stored.path)
     assert "has no manifest" in verify_stored(stored.path, stored.manifest)
@@ -245,7 +233,7 @@ def test_a_manifest_that_names_files_outside_is_refused(tmp_path: Path, name: st
     manifest = json.dumps({"format": 1, "files": {name: [1, "0" * 64]}}).encode()
     with pytest.raises(ValueError, match="outside of the checkpoint"):
         read_manifest(manifest)
-    source(tmp_path / "stored", {MANIFEST_FILE: manifest})
+    write_files(tmp_path / "stored", {MANIFEST_FILE: manifest})
     with pytest.raises(CheckpointError, match="outside of the checkpoint"):
         download(f"file://{tmp_path}/stored", str(tmp_path / "copy"))
 
@@ -254,28 +242,3 @@ def test_a_manifest_that_names_files_outside_is_refused(tmp_path: Path, name: st
 def test_what_is_no_manifest_is_a_value_error(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"manifest|decode|JSON|Expecting"):
         read_manifest(data)
-
-
-def test_the_manager_asks_by_a_process(tmp_path: Path) -> None:
-    def ask(**request: object) -> dict[str, str]:
-        done = subprocess.run(
-            [sys.executable, "-m", "proctor.sdk.checkpoints.storage"],
-            input=json.dumps(request),
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        return dict(json.loads(done.stdout))
-
-    url = f"file://{tmp_path}/stored"
-    folder = Path(source(tmp_path / "source"))
-    stored = save_checkpoint(str(folder), str(tmp_path / "job"))
-    assert isinstance(stored, StoredCheckpoint)
-    upload(f"{tmp_path}/job/{stored.path}", url)
-    assert ask(do="probe", url=url) == {"answer": ""}
-    assert ask(do="verify", url=url, manifest=stored.manifest) == {"answer": ""}
-    assert ask(do="download", url=url, folder=f"{tmp_path}/copy") == {"answer": ""}
-    assert verify_checkpoint(f"{tmp_path}/copy", stored.manifest) == ""
-    assert ask(do="delete", url=url) == {"answer": ""}
-    assert ask(do="verify", url=url, manifest=stored.manifest)["answer"].startswith("it is gone")
-    assert ask(do="probe", url="nosuch://b/c")["error"].startswith("nosuch://b/c cannot be used: ")

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from fakes.full_disk import refuse
 
 from proctor.sdk.files import (
     discard,
@@ -143,10 +144,7 @@ def test_shared_locks_exclude_only_exclusive_ones(tmp_path: Path) -> None:
 
 
 def test_a_lock_that_the_file_system_does_not_know_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(descriptor: int, kind: int) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
+    monkeypatch.setattr(fcntl, "flock", refuse(errno.ENOLCK))
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(OSError, match="No locks available"):
         open_locked(tmp_path / "lock")

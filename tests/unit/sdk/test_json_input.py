@@ -1,4 +1,4 @@
-"""The gate for JSON from outside: what leaves it can be stored, serialized and encoded."""
+"""JSON from outside: read as the json module does; what is let in can be stored, serialized and encoded."""
 
 import json
 from typing import Any
@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proctor.sdk.json_input import MAX_DEPTH, MAX_INTEGER_BITS, RefusedValue, clean_text, clean_value, parse_json
+from proctor.sdk.quick_json import loads, quote
 
 TEXT = st.text(st.characters(codec=None, categories=None))
 VALUES = st.recursive(
@@ -51,3 +52,26 @@ def test_an_integer_may_have_so_many_bits_and_no_more() -> None:
     assert clean_value({"seed": 2**64}) == {"seed": 2**64}
     with pytest.raises(RefusedValue, match="an integer of 1025 bits"):
         clean_value([2**MAX_INTEGER_BITS])
+
+
+documents = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(documents, st.booleans(), st.sampled_from([None, 2]))
+def test_it_reads_what_the_json_module_writes(value: Any, ascii_only: bool, indent: int | None) -> None:
+    assert loads(json.dumps(value, ensure_ascii=ascii_only, indent=indent) + "\n") == value
+
+
+@given(st.text())
+def test_quoted_text_comes_back(text: str) -> None:
+    assert json.loads(quote(text)) == text
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"a":}', "[1] 2", "nonsense", '{"a":1'])
+def test_what_is_not_json_is_a_value_error(text: str) -> None:
+    with pytest.raises(ValueError):
+        loads(text)

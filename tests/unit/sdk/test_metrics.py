@@ -61,9 +61,14 @@ def test_every_float_survives_the_journey(value: float) -> None:
         (np.bool_(True), "1"),
         (np.array(0.5), "0.5"),
         (np.array([[0.5]]), "0.5"),
+        (enum.IntEnum("Level", "LOW HIGH").HIGH, "2"),  # type: ignore[attr-defined]
+        (
+            {"default": np.float32(1), "losses": np.array([0.5, float("nan")]), 3: (1, None)},
+            '{"default":1.0,"losses":[0.5,"NaN"],"3":[1,null]}',
+        ),
     ],
 )
-def test_every_kind_of_number_is_a_metric(value: Any, text: str) -> None:
+def test_every_kind_of_number_is_a_metric_and_a_dictionary_may_hold_more_of_them(value: Any, text: str) -> None:
     assert encode_metric(value) == text
 
 
@@ -74,46 +79,30 @@ def test_torch_scalars_are_metrics() -> None:
     assert encode_metric({"default": torch.tensor(1), "each": torch.tensor([1, 2])}) == '{"default":1,"each":[1,2]}'
 
 
-def test_an_integer_enumeration_is_its_number() -> None:
-    assert encode_metric(enum.IntEnum("Level", "LOW HIGH").HIGH) == "2"  # type: ignore[attr-defined]
+ENDLESS: "dict[str, Any]" = {"default": 1}
+ENDLESS["again"] = ENDLESS
 
 
-def test_a_dictionary_may_hold_arrays_and_non_finite_numbers_beside_the_default() -> None:
-    metric = {"default": np.float32(1), "losses": np.array([0.5, float("nan")]), 3: (1, None)}
-    assert encode_metric(metric) == '{"default":1.0,"losses":[0.5,"NaN"],"3":[1,null]}'
-
-
-@pytest.mark.parametrize("value", ["0.5", None, [0.5], b"1", 1j, object(), np.zeros(3), np.datetime64("2020-01-01")])
-def test_what_is_no_number_is_refused_by_type(value: Any) -> None:
-    with pytest.raises(MetricError, match=f"the metric must be a number or a dictionary.*{type(value).__name__}"):
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        *(
+            (value, f"the metric must be a number or a dictionary.*{type(value).__name__}")
+            for value in ["0.5", None, [0.5], b"1", 1j, object(), np.zeros(3), np.datetime64("2020-01-01")]
+        ),
+        ({"default": "high"}, r"key 'default' must be a number; found str"),
+        (
+            {"default": 1, "model": {"layers": [1, object()]}},
+            r"the metric\['model'\]\['layers'\]\[1\] .* found object",
+        ),
+        ({"default": 1, (1, 2): 3}, r"\(1, 2\) of type tuple"),
+        (ENDLESS, "does it contain itself"),
+    ],
+)
+def test_what_is_no_metric_is_a_type_error_that_says_where_and_why(value: Any, told: str) -> None:
+    with pytest.raises(MetricError, match=told) as refused:
         encode_metric(value)
-
-
-def test_a_default_that_is_no_number_is_refused_by_key() -> None:
-    with pytest.raises(MetricError, match=r"key 'default' must be a number; found str"):
-        encode_metric({"default": "high"})
-
-
-def test_what_json_cannot_hold_is_refused_by_its_path() -> None:
-    with pytest.raises(MetricError, match=r"the metric\['model'\]\['layers'\]\[1\] .* found object"):
-        encode_metric({"default": 1, "model": {"layers": [1, object()]}})
-
-
-def test_a_key_that_is_no_text_is_refused() -> None:
-    with pytest.raises(MetricError, match=r"\(1, 2\) of type tuple"):
-        encode_metric({"default": 1, (1, 2): 3})
-
-
-def test_a_dictionary_that_contains_itself_is_refused() -> None:
-    metric: dict[str, Any] = {"default": 1}
-    metric["again"] = metric
-    with pytest.raises(MetricError, match="does it contain itself"):
-        encode_metric(metric)
-
-
-def test_a_refused_metric_is_also_a_type_error() -> None:
-    with pytest.raises(TypeError):
-        encode_metric("high")
+    assert isinstance(refused.value, TypeError)
 
 
 def test_names_of_numbers_are_decoded_and_nothing_else() -> None:

@@ -4,11 +4,6 @@ import subprocess
 import sys
 
 
-def run(code: str) -> list[str]:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return done.stdout.splitlines()
-
-
 def test_the_limit_is_raised_to_the_hard_one_and_the_one_before_is_kept_for_children() -> None:
     code = (
         "import resource; from proctor.sdk.process_limits import *\n"
@@ -21,4 +16,5 @@ def test_the_limit_is_raised_to_the_hard_one_and_the_one_before_is_kept_for_chil
         "restore_open_files(100)\n"
         "print(limit())"
     )
-    assert run(code) == ["100 (100, 300)", "100 (300, 300)", "100 (300, 300)", "(100, 300)"]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["100 (100, 300)", "100 (300, 300)", "100 (300, 300)", "(100, 300)"]

@@ -2,6 +2,7 @@
 
 import importlib
 import random
+from functools import partial
 from typing import Any
 
 import pytest
@@ -22,52 +23,24 @@ from proctor.sdk.testing import PlayedExperiment, TrialSchedulerContract, check_
 
 SCHEDULERS = "proctor.manager.dispatcher.algorithms.schedulers"
 STEPS = "training_iteration"
-
-
-def built_in(location: str, **arguments: Any) -> TrialScheduler:
-    module, name = location.split(":")
-    found: TrialScheduler = getattr(importlib.import_module(f"{SCHEDULERS}.{module}"), name)(**arguments)
-    return found
-
-
-class TestTheBaseClass(TrialSchedulerContract):
-    def make_scheduler(self) -> TrialScheduler:
-        return TrialScheduler()
-
-
-class TestAsha(TrialSchedulerContract):
-    def make_scheduler(self) -> TrialScheduler:
-        return built_in("asha:AshaScheduler", max_t=27, reduction_factor=3, seed=7)
-
-
-class TestAshaWithPromotions(TrialSchedulerContract):
-    def make_scheduler(self) -> TrialScheduler:
-        return built_in("asha:AshaScheduler", type="promotion", max_t=27, reduction_factor=3, seed=7)
-
-
-class TestHyperBand(TrialSchedulerContract):
-    def make_scheduler(self) -> TrialScheduler:
-        return built_in("hyperband:HyperBandScheduler", max_t=9, seed=7)
-
-
-class TestBohb(TrialSchedulerContract):
-    def make_scheduler(self) -> TrialScheduler:
-        return built_in("hyperband:BohbScheduler", max_t=9, seed=7)
-
-
-class TestMedianStopping(TrialSchedulerContract):
-    def make_scheduler(self) -> TrialScheduler:
-        return built_in("median_stopping:MedianStoppingScheduler", time_attr=STEPS, grace_period=2, hard_stop=False)
-
-
-class TestPbt(TrialSchedulerContract):
-    def make_scheduler(self) -> TrialScheduler:
-        return built_in("pbt:PbtScheduler", time_attr=STEPS, perturbation_interval=3, population_size=6, seed=7)
-
-
-class TestSynchronousPbt(TrialSchedulerContract):
-    def make_scheduler(self) -> TrialScheduler:
-        return built_in("pbt:PbtScheduler", time_attr=STEPS, perturbation_interval=4, synch=True, population_size=6)
+BUILT_IN: "dict[str, tuple[str, dict[str, Any]]]" = {
+    "ASHA": ("asha:AshaScheduler", {"max_t": 27, "reduction_factor": 3, "seed": 7}),
+    "ASHA with promotions": (
+        "asha:AshaScheduler",
+        {"type": "promotion", "max_t": 27, "reduction_factor": 3, "seed": 7},
+    ),
+    "HyperBand": ("hyperband:HyperBandScheduler", {"max_t": 9, "seed": 7}),
+    "BOHB": ("hyperband:BohbScheduler", {"max_t": 9, "seed": 7}),
+    "median stopping": (
+        "median_stopping:MedianStoppingScheduler",
+        {"time_attr": STEPS, "grace_period": 2, "hard_stop": False},
+    ),
+    "PBT": ("pbt:PbtScheduler", {"time_attr": STEPS, "perturbation_interval": 3, "population_size": 6, "seed": 7}),
+    "synchronous PBT": (
+        "pbt:PbtScheduler",
+        {"time_attr": STEPS, "perturbation_interval": 4, "synch": True, "population_size": 6},
+    ),
+}
 
 
 class Halving(TrialScheduler):
@@ -124,9 +97,21 @@ class Halving(TrialScheduler):
         return [{"title": "Waiting at step 3", "columns": ["trial", "value"], "rows": rows, "trial_columns": [0]}]
 
 
-class TestHalving(TrialSchedulerContract):
-    def make_scheduler(self) -> TrialScheduler:
-        return Halving()
+def make_built_in(name: str) -> TrialScheduler:
+    location, arguments = BUILT_IN[name]
+    module, kind = location.split(":")
+    found: TrialScheduler = getattr(importlib.import_module(f"{SCHEDULERS}.{module}"), kind)(**arguments)
+    return found
+
+
+class TestGoodOnes(TrialSchedulerContract):
+    @pytest.fixture(
+        autouse=True,
+        params=[TrialScheduler, Halving, *(partial(make_built_in, name) for name in BUILT_IN)],
+        ids=["the base class", "one of one's own", *BUILT_IN],
+    )
+    def choose(self, request: pytest.FixtureRequest) -> None:
+        self.make_scheduler = request.param  # type: ignore[method-assign]
 
 
 # ---- bad ones -----------------------------------------------------------------------------------------------------
@@ -177,8 +162,6 @@ def test_a_scheduler_that_is_no_pure_object_fails() -> None:
 
 
 class Wrong(TrialScheduler):
-    """Decides what cannot be."""
-
     choice: NextTrial | None = START
     verdict: Verdict = CONTINUE
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from proctor.sdk import trial as sdk
 from proctor.sdk.channel import VERDICT_SECONDS, Channel
 from proctor.sdk.protocol import ENV_CURVE_POINTS, ENV_JOB_DIRECTORY, ENV_JUDGED_RANK, ENV_VERDICT_SECONDS
 
@@ -129,15 +130,22 @@ def test_the_rank_whose_reports_count_need_not_be_the_first(tmp_path: Path) -> N
     assert Trial(tmp_path, **SECOND_RANK, **{ENV_JUDGED_RANK: "1"}).channel.is_judged
 
 
-def test_without_a_trial_scheduler_a_report_looks_at_no_control_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import proctor.sdk.trial as sdk
+@pytest.fixture
+def use_channel(monkeypatch: pytest.MonkeyPatch) -> "Callable[[Channel], None]":
+    """Makes this process report over a channel."""
 
+    def use(channel: Channel) -> None:
+        for name, value in {"channel": channel, "opened": True, "final_reported": False}.items():
+            monkeypatch.setattr(sdk._State, name, value)
+
+    return use
+
+
+def test_without_a_trial_scheduler_a_report_looks_at_no_control_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, use_channel: "Callable[[Channel], None]"
+) -> None:
     looked: list[object] = []
-    channel = Channel({ENV_JOB_DIRECTORY: str(tmp_path)})
-    monkeypatch.setattr(sdk._State, "channel", channel)
-    monkeypatch.setattr(sdk._State, "opened", True)
+    use_channel(Channel({ENV_JOB_DIRECTORY: str(tmp_path)}))
     (tmp_path / "control.json").write_text('{"milestone": 1}')
     stat = os.stat
     monkeypatch.setattr(os, "stat", lambda path, **options: (looked.append(path), stat(path, **options))[1])
@@ -146,14 +154,10 @@ def test_without_a_trial_scheduler_a_report_looks_at_no_control_file(
     assert looked == []
 
 
-def test_a_final_metric_waits_for_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import proctor.sdk.trial as sdk
-
+def test_a_final_metric_waits_for_no_verdict(tmp_path: Path, use_channel: "Callable[[Channel], None]") -> None:
     trial = Trial(tmp_path)
     trial.control(milestone=1)
-    monkeypatch.setattr(sdk._State, "channel", trial.channel)
-    monkeypatch.setattr(sdk._State, "opened", True)
-    monkeypatch.setattr(sdk._State, "final_reported", False)
+    use_channel(trial.channel)
     sdk.report_final_result(1.0)
     assert trial.now == 0
     sdk.report_intermediate_result(1.0)

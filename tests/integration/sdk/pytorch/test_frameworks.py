@@ -124,20 +124,6 @@ def test_a_run_of_two_ranks_is_exact_and_tells_when_a_rank_s_device_is_another(
     assert other["ranks"][0]["warned"] == ["not exact: threads was '1 / 2', is '1 / 3'"]
 
 
-@pytest.mark.thorough
-def test_a_retried_trial_gives_every_run_back_what_it_had(framework: Framework, tmp_path: Path) -> None:
-    folds = {"names": ("fold0", "fold1")}
-    whole = framework.train(tmp_path / "whole", **folds)
-    first, second, carried = tmp_path / "first", tmp_path / "second", tmp_path / "carried"
-    assert framework.attempt(first, kill=("batch", 5), **folds)["killed"]
-    Path(find_newest_checkpoint(str(first)) or "").rename(carried)
-    shutil.rmtree(first)
-    found = framework.attempt(second, resume=str(carried), **folds)
-    check_rest(found, whole, name="fold1")
-    assert found["fold0"]["weights"] == whole["fold0"]["weights"]
-    assert len(found["fold0"]["samples"]) < 2
-
-
 def test_a_trial_that_is_asked_to_stop_ends_and_is_continued_exactly(framework: Framework, tmp_path: Path) -> None:
     whole = framework.attempt(tmp_path / "whole")
     stopped = framework.attempt(tmp_path / "first", stop=9)

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+from fakes.incarnations import Incarnations
 from fakes.killed_launchers import CELLS, PATIENCE_SECONDS, Launcher, kill_at_random
 
 from proctor.sdk.pytorch.data import loaders
@@ -51,3 +52,7 @@ def _begin_late(writer: int) -> None:
         time.sleep(0.01)
     loaders._start_worker(None, False, 0)
     os.write(writer, b"lives on")
+
+
+def test_a_worker_that_is_stuck_in_a_sample_ends_when_its_process_is_killed(incarnations: Incarnations) -> None:
+    assert incarnations.call("fakes.stuck_workers", "kill_its_process") == {"was there": True, "has ended": True}

@@ -1,6 +1,5 @@
 """A retried trial continues from the checkpoint of the attempt before, wherever it runs, without a line of code."""
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ from fakes.trained_models import Recipe
 from fakes.trial_incarnations import FOLDS, run_job
 
 from proctor.sdk.checkpoints.saving import find_newest_checkpoint, list_checkpoints
-from proctor.sdk.protocol import JOURNAL_FILE
 from proctor.sdk.pytorch.checkpoints.pointer import read_pointer
 
 RECIPE = Recipe(unit="iteration", validation=False)
@@ -22,11 +20,6 @@ EQUAL = ("weights", "optimizer", "history")
 def uninterrupted(incarnations: Incarnations, tmp_path_factory: pytest.TempPathFactory) -> "dict[str, Any]":
     """What the trial comes to at its first attempt."""
     return run_job(incarnations, RECIPE, tmp_path_factory.mktemp("uninterrupted"))["run"]  # type: ignore[no-any-return]
-
-
-def registered(job: Path) -> "list[dict[str, Any]]":
-    lines = (job / JOURNAL_FILE).read_text().splitlines()
-    return [record for record in map(json.loads, lines) if record["kind"] == "checkpoint"]
 
 
 def test_a_retry_elsewhere_continues_and_ends_with_the_same_bits(
@@ -68,22 +61,11 @@ def test_a_checkpoint_that_a_trial_is_told_to_continue_from_wins_over_its_own(
         assert run_job(incarnations, RECIPE, tmp_path / "one", kill=("batch", batch))["killed"]
     assert run_job(incarnations, RECIPE, tmp_path / "other", kill=("batch", 14), chkpt_root=root)["killed"]
     clone = list_checkpoints(str(tmp_path / "one"))[0]
-    entries = read_pointer(Path(clone))
-    assert entries is not None
+    entries = read_pointer(Path(clone)) or []
     found = run_job(incarnations, RECIPE, tmp_path / "again", resume=clone, chkpt_root=root)["run"]
     assert found["batches"] == uninterrupted["batches"] - entries[0].iteration
     assert entries[0].iteration == 2
     assert {part: found[part] for part in EQUAL} == {part: uninterrupted[part] for part in EQUAL}
-
-
-def test_the_last_checkpoint_of_an_attempt_is_always_registered(incarnations: Incarnations, tmp_path: Path) -> None:
-    run_job(incarnations, RECIPE, tmp_path)
-    newest = Path(find_newest_checkpoint(str(tmp_path)) or "")
-    entries = read_pointer(newest)
-    assert entries is not None
-    assert [entry.iteration for entry in entries] == [18]
-    assert registered(tmp_path)[-1]["step"] == 18
-    assert len(list_checkpoints(str(tmp_path))) <= len(registered(tmp_path))
 
 
 @pytest.fixture(scope="module")
@@ -94,8 +76,7 @@ def folds(incarnations: Incarnations, tmp_path_factory: pytest.TempPathFactory) 
 
 def test_several_runs_in_one_trial_each_have_their_own_weights(folds: "dict[str, Any]") -> None:
     assert len({folds[name]["weights"] for name in FOLDS}) == 3
-    assert not any(folds[name]["resumed"] for name in FOLDS)
-    assert {folds[name]["batches"] for name in FOLDS} == {18}
+    assert [(folds[name]["resumed"], folds[name]["batches"]) for name in FOLDS] == [(False, 18)] * 3
 
 
 @pytest.mark.thorough

@@ -2,8 +2,6 @@
 
 import subprocess
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -97,26 +95,6 @@ def test_every_problem_is_one_line() -> None:
         "problems": [{"file": "e.yml", "line": 3, "column": 1, "key": "seed", "message": "expected a number"}, "also"],
     }
     assert client_errors.problem_error(422, document, "").problems == ("e.yml:3:1: seed: expected a number", "also")
-
-
-def test_something_else_on_the_port_is_no_manager() -> None:
-    class Stranger(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Length", "5")
-            self.end_headers()
-            self.wfile.write(b"hello")
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Say nothing."""
-
-    with HTTPServer(("127.0.0.1", 0), Stranger) as server:
-        answering = threading.Thread(target=server.handle_request)
-        answering.start()
-        with Client(f"http://127.0.0.1:{server.server_port}", TOKEN) as client:
-            with pytest.raises(client_errors.ManagerUnreachable, match="does not respond like a Proctor manager"):
-                client.version()
-        answering.join()
 
 
 def test_what_json_cannot_hold_is_refused_before_it_is_sent(served: ServedManager, client: Client) -> None:

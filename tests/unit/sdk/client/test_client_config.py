@@ -104,6 +104,11 @@ def test_json_means_the_same_as_the_configuration(config: ExperimentConfig, tmp_
     assert read[0] == read[1]
 
 
+@pytest.mark.parametrize("objective", [ObjectiveConfig("minimize"), {"direction": "minimize"}])
+def test_an_objective_is_sent_where_it_is_set(objective: "ObjectiveConfig | dict[str, str]") -> None:
+    assert ExperimentConfig("local", objective=objective).to_mapping()["objective"] == {"direction": "minimize"}
+
+
 def test_a_file_is_loaded_with_its_own_paths(folder: Path) -> None:
     machine = RemoteMachineConfig("gpu-1", ssh_key_file=str(Path("~/key").expanduser()), gpu_indices=[0, 1])
     config = ExperimentConfig.load(folder / "e.yml")

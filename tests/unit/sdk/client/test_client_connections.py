@@ -56,6 +56,7 @@ class Server:
         self.last: list[bytes] = []
         self.requests: list[bytes] = []
         self.connections = 0
+        self.has_closed = threading.Event()
         self._open: list[socket.socket] = []
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
@@ -76,6 +77,7 @@ class Server:
                 self._open.append(connection)
                 with suppress(OSError), self._wrap(connection) if self._wrap else connection as wrapped:
                     self._talk(wrapped)
+                self.has_closed.set()
 
     def _talk(self, connection: socket.socket) -> None:
         while request := read_request(connection):
@@ -108,6 +110,7 @@ def test_a_connection_is_kept_until_its_other_end_closes_it(server: Server) -> N
         assert [transport.request("GET", "/x"), transport.request("POST", "/x")] == [{"a": 1}, None]
         assert transport.request("GET", "/x") == {"a": 2}
         assert server.connections == 1
+        assert server.has_closed.wait(60)
         assert transport.request("GET", "/x") == {"a": 3}
         assert server.connections == 2
 
@@ -126,6 +129,7 @@ def test_what_is_sent(server: Server) -> None:
 @pytest.mark.parametrize(
     "broken",
     [
+        answer(b"hello"),
         answer(b'{"a":', length=9),
         CHUNKED + b"5\r\n{" + b'"a":\r\n',
         CHUNKED + b"9\r\n{",
@@ -134,11 +138,12 @@ def test_what_is_sent(server: Server) -> None:
         answer(b"no gzip", head="Content-Encoding: gzip\r\n"),
         answer(gzip.compress(b"{}", mtime=0)[:-9], head="Content-Encoding: gzip\r\n"),
     ],
-    ids=["body", "chunk head", "chunk", "head", "not HTTP", "not compressed", "compressed"],
+    ids=["not JSON", "body", "chunk head", "chunk", "head", "not HTTP", "not compressed", "compressed"],
 )
-def test_an_answer_that_breaks_off_is_none(server: Server, broken: bytes) -> None:
+def test_an_answer_that_breaks_off_or_is_no_managers_is_none(server: Server, broken: bytes) -> None:
     server.last = [broken]
-    with Transport(server.url, "token") as transport, pytest.raises(ManagerUnreachable, match="no manager answers at"):
+    told = "does not respond like a Proctor manager" if b"hello" in broken else "no manager answers at"
+    with Transport(server.url, "token") as transport, pytest.raises(ManagerUnreachable, match=told):
         transport.request("GET", "/x")
 
 

@@ -1,10 +1,6 @@
 """Passwords that a configuration names instead of holding them."""
 
-import os
-import pty
 import resource
-import select
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +13,6 @@ from proctor.sdk.client.credentials import (
     take_secrets,
     write_caller_environment,
 )
-
-PATIENCE_SECONDS = 60.0
 
 
 def config(*machines: dict[str, Any]) -> dict[str, Any]:
@@ -73,45 +67,37 @@ def test_the_variables_that_hold_secrets_are_known() -> None:
     assert secret_variables(config({"host": "a", "passwordEnv": "A", "sshPassphraseEnv": "B"})) == {"A", "B"}
 
 
-def test_secrets_of_the_first_format_are_taken_out_too() -> None:
-    kept, found = take_secrets({"machineList": [{"ip": "a", "passwd": "x"}, {"passphrase": "y"}], "logDir": "l"})
-    assert found == {
-        "training_service.machine_list.0.password": "x",
-        "training_service.machine_list.1.ssh_passphrase": "y",
-    }
-    assert kept == {"machineList": [{"ip": "a", "passwd": "********"}, {"passphrase": "********"}], "logDir": "l"}
+OTHERS: "dict[str, Any]" = {"tuner": {"classArgs": {"password": "not a secret of ours"}}, "logDir": "l"}
+HIDDEN = "********"
 
 
-PROGRAM = """\
-import sys
-from proctor.sdk.client.credentials import find_secrets
-config = {"training_service": {"machine_list": [{"host": "gpu", "password_prompt": True}]}}
-found = find_secrets(config)
-print("letters:", len(found["training_service.machine_list.0.password"]))
-"""
-
-
-def test_what_is_typed_is_not_shown() -> None:
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.execv(sys.executable, [sys.executable, "-P", "-c", PROGRAM])
-    try:
-        shown = read_until(terminal, b"Password of gpu: ")
-        os.write(terminal, b"hunter2\n")
-        shown += read_until(terminal, b"letters: 7")
-    finally:
-        os.close(terminal)
-        os.waitpid(pid, 0)
-    assert b"hunter2" not in shown
-
-
-def read_until(terminal: int, text: bytes) -> bytes:
-    shown = b""
-    while text not in shown:
-        ready, _, _ = select.select([terminal], [], [], PATIENCE_SECONDS)
-        assert ready, f"waited in vain for {text!r} after {shown!r}"
-        shown += os.read(terminal, 4096)
-    return shown
+@pytest.mark.parametrize(
+    ("config", "kept", "secrets"),
+    [
+        (
+            {"machineList": [{"ip": "a", "passwd": "s1"}, {"passphrase": "s2"}]},
+            {"machineList": [{"ip": "a", "passwd": HIDDEN}, {"passphrase": HIDDEN}]},
+            {"machine_list.0.password": "s1", "machine_list.1.ssh_passphrase": "s2"},
+        ),
+        (
+            {
+                "trainingService": {"platform": "remote", "machineList": [{"host": "h"}, {"sshPassphrase": "s1"}]},
+                "training_service": {"machine_list": [{"password": "s2"}]},
+            },
+            {
+                "trainingService": {"platform": "remote", "machineList": [{"host": "h"}, {"sshPassphrase": HIDDEN}]},
+                "training_service": {"machine_list": [{"password": HIDDEN}]},
+            },
+            {"machine_list.1.ssh_passphrase": "s1", "machine_list.0.password": "s2"},
+        ),
+    ],
+    ids=["first format", "any spelling"],
+)
+def test_secrets_are_taken_out_by_their_canonical_path(
+    config: "dict[str, Any]", kept: "dict[str, Any]", secrets: "dict[str, str]"
+) -> None:
+    found = {f"training_service.{path}": secret for path, secret in secrets.items()}
+    assert take_secrets({**config, **OTHERS}) == ({**kept, **OTHERS}, found)
 
 
 def test_a_file_of_secrets_that_cannot_be_written_is_removed(tmp_path: Path) -> None:

@@ -17,9 +17,15 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.fixture(autouse=True)
+def close_writers() -> Iterator[None]:
+    """Let go of the folders that a test has written to."""
+    yield
+    while CheckpointWriter.opened:
+        CheckpointWriter.opened.pop().storage.close()
+
+
 @pytest.fixture
-def writer(tmp_path: Path) -> "Iterator[CheckpointWriter]":
+def writer(tmp_path: Path) -> CheckpointWriter:
     """A folder of checkpoints that is open for writing."""
-    found = CheckpointWriter(tmp_path)
-    yield found
-    found.storage.close()
+    return CheckpointWriter(tmp_path)

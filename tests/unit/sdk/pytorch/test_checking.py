@@ -51,34 +51,16 @@ def test_data_that_no_batch_will_be_read_of_does_not_matter() -> None:
     assert len(model.batches) == 2
 
 
-def test_the_first_phase_is_in_use_when_training_starts() -> None:
-    class Asking(RecordingModel):
-        """Asks how long an epoch is."""
-
-        steps = 0
-
-        def on_training_start(self) -> None:
-            self.steps = self.datamodule.get_train_steps_per_epoch()
-
-    model = Asking()
-    Trainer("run", total_steps=1, use_cpu=True).fit(model, RangeData(3, 7))
-    assert model.steps == 3
-
-
 class Odd:
     """Nothing that a checkpoint could hold."""
 
 
 class Keeping(RecordingModel):
-    """Keeps something odd in its state."""
-
     def state_dict(self) -> "dict[str, Any]":
         return {"odd": Odd()}
 
 
 class OddPlugin(Plugin):
-    """Keeps something odd in its state."""
-
     def state_dict(self) -> "dict[str, Any]":
         return {"odd": [Odd()]}
 
@@ -101,21 +83,8 @@ def test_C11_a_state_that_no_checkpoint_could_hold_is_refused_before_the_first_b
         assert model.batches == []
 
 
-def test_C6_parts_that_nothing_saves_are_refused_before_the_first_batch(tmp_path: Path) -> None:
-    class Holding(Model):
-        """Has networks in a list; it cannot be trained."""
-
-        def setup(self) -> None:
-            self.held = [nn.Linear(1, 1)]
-
-    with pytest.raises(ConfigurationError, match=r"Holding\.held holds"):
-        fit(tmp_path, Holding())
-
-
 def test_a_state_that_only_training_makes_is_asked_for_when_it_is_saved(tmp_path: Path) -> None:
     class Late(RecordingModel):
-        """Has no state before its first batch."""
-
         def train_step(self, batch: Any, state: TrainingState) -> None:
             super().train_step(batch, state)
             self.late = state.global_iteration
@@ -130,8 +99,6 @@ def test_a_state_that_only_training_makes_is_asked_for_when_it_is_saved(tmp_path
 
 def test_C6_parts_that_a_hook_has_made_are_refused_at_the_first_save(tmp_path: Path) -> None:
     class Late(Model):
-        """Has networks in a list from its first batch on."""
-
         def train_step(self, batch: Any, state: TrainingState) -> None:
             self.held = [nn.Linear(1, 1)]
 
@@ -141,5 +108,5 @@ def test_C6_parts_that_a_hook_has_made_are_refused_at_the_first_save(tmp_path: P
 
 def test_a_run_without_a_folder_may_hold_what_it_likes() -> None:
     model = Keeping()
-    Trainer("run", total_steps=1, use_cpu=True).fit(model, RangeData(2))
-    assert len(model.batches) == 2
+    outcome = Trainer("run", total_steps=1, use_cpu=True).fit(model, RangeData(2))
+    assert (len(model.batches), outcome.checkpoint) == (2, None)

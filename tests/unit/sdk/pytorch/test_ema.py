@@ -38,12 +38,16 @@ class Watched(DigitsModel):
         return self.trainer.state.global_iteration == self.stop_after
 
 
+def make_trainer(ema: "EMA | None" = None, **options: Any) -> Trainer:
+    trainer = Trainer("run", **{"use_cpu": True, **options})
+    trainer.register_plugin(ema or EMA(DECAY, "net"))
+    return trainer
+
+
 def fit(root: "Path | None", model: Watched, *, ema: "EMA | None" = None, **options: Any) -> Outcome:
     chosen = {**model.recipe.options(), "chkpt_root": root, **options}
     chosen["chkpt_frequency"] = None if root is None else chosen["chkpt_frequency"]
-    trainer = Trainer("run", **chosen)
-    trainer.register_plugin(ema or EMA(DECAY, "net"))
-    return trainer.fit(model, DigitsData(model.recipe))
+    return make_trainer(ema, **chosen).fit(model, DigitsData(model.recipe))
 
 
 def average_of(outcome: Outcome) -> Any:
@@ -55,8 +59,6 @@ def test_it_is_the_average_that_torch_computes(accumulation: int, tmp_path: Path
     averaged: list[Any] = []
 
     class Averaging(Watched):
-        """Averages by torch's own means beside."""
-
         def on_training_batch_end(self, state: TrainingState, should_log: bool = False) -> None:
             if not averaged:
                 averaged.append(AveragedModel(self.net, multi_avg_fn=get_ema_multi_avg_fn(DECAY), use_buffers=True))
@@ -81,10 +83,8 @@ def test_validations_and_tests_judge_it_and_training_goes_on_without_it(tmp_path
     assert hash_state(model.optimizer.state_dict()) == hash_state(plain.optimizer.state_dict())
     assert model.judged != plain.judged
     assert model.judged[-1] == hash_state(average_of(outcome))
-    trainer = Trainer("run", chkpt_root=tmp_path, use_cpu=True)
-    trainer.register_plugin(EMA(DECAY, "net"))
     tested = Watched()
-    trainer.test(tested, DigitsData(tested.recipe))
+    make_trainer(chkpt_root=tmp_path).test(tested, DigitsData(tested.recipe))
     assert tested.tested == hash_state(average_of(outcome))
     assert hash_state(tested.net.state_dict()) == hash_state(plain.net.state_dict())
 
@@ -102,17 +102,13 @@ def test_a_run_that_is_stopped_goes_on_with_it(tmp_path: Path) -> None:
 
 
 def test_before_the_first_step_the_weights_themselves_are_tested() -> None:
-    trainer = Trainer("run", use_cpu=True)
-    trainer.register_plugin(EMA(DECAY, "net"))
     model = Watched()
-    trainer.test(model, DigitsData(model.recipe))
+    make_trainer().test(model, DigitsData(model.recipe))
     assert model.tested == hash_state(model.net.state_dict())
 
 
 def test_a_validation_that_fails_leaves_the_network_its_own_weights(tmp_path: Path) -> None:
     class Failing(Watched):
-        """Fails in its validation."""
-
         weights = ""
 
         def on_training_epoch_end(self, epoch: int) -> None:
@@ -130,8 +126,6 @@ def test_a_validation_that_fails_leaves_the_network_its_own_weights(tmp_path: Pa
 
 def test_tied_weights_are_exchanged_once(tmp_path: Path) -> None:
     class Tied(Watched):
-        """Two layers of one weight."""
-
         def setup(self) -> None:
             super().setup()
             layer = torch.nn.Linear(3, 3)
@@ -162,27 +156,9 @@ def test_a_network_that_is_none_is_refused() -> None:
 
 def test_a_network_of_another_form_is_refused(tmp_path: Path) -> None:
     class Growing(Watched):
-        """Gets another layer while it trains; it saves by itself."""
-
         def on_training_epoch_start(self, epoch: int) -> None:
             if epoch == 1:
                 self.net = torch.nn.Sequential(self.net, torch.nn.Linear(10, 10))
 
     with pytest.raises(ConfigurationError, match="has the average of other tensors than net has now"):
         fit(None, Growing())
-
-
-def test_a_plug_in_is_asked_about_a_whole_evaluation() -> None:
-    calls: list[str] = []
-
-    class Noting(EMA):
-        """Notes when it is called."""
-
-        def on_evaluation_start(self, phase: Any) -> None:
-            calls.append(f"{phase.value} starts")
-
-        def on_evaluation_end(self, phase: Any) -> None:
-            calls.append(f"{phase.value} ends")
-
-    fit(None, Watched(), ema=Noting(DECAY, "net"), total_steps=1)
-    assert calls == ["validation starts", "validation ends"]

@@ -25,18 +25,12 @@ def framework(request: pytest.FixtureRequest) -> "Iterator[Framework]":
         yield imported
 
 
-def cut(framework: Framework, root: Path, *, kill: int = 4, **options: Any) -> None:
-    """Have a run killed; at its fourth batch, it has saved behind the second one."""
-    with pytest.raises(Killed):
-        framework.fit(root, kill=kill, **options)
-
-
 def test_a_killed_run_ends_with_the_bits_of_one_that_was_not(framework: Framework, tmp_path: Path) -> None:
     for number, (options, kills) in enumerate(framework.kills):
         whole = framework.fit(tmp_path / f"{number}", **options)
         for kill, saved in kills.items():
             root = tmp_path / f"{number} killed at {kill}"
-            cut(framework, root, kill=kill, **options)
+            framework.cut(root, kill=kill, **options)
             (root / framework.name / "checkpoint-98").mkdir(parents=True)  # one that a kill has torn
             resumed = framework.fit(root, **options)
             assert resumed.samples == whole.samples[saved:], root
@@ -69,7 +63,7 @@ def test_a_retry_elsewhere_gives_every_run_of_the_trial_its_own_checkpoint_back(
     whole = [framework.fit(tmp_path / "whole", run_name=name, seed=seed).hash() for seed, name in enumerate(FOLDS)]
     begin_attempt(monkeypatch, tmp_path / "first")
     framework.fit(tmp_path / "one", run_name="fold0", seed=0)
-    cut(framework, tmp_path / "one", run_name="fold1", seed=1)
+    framework.cut(tmp_path / "one", run_name="fold1", seed=1)
     carried = Path(find_newest_checkpoint(str(tmp_path / "first")) or "").rename(tmp_path / "carried")
     assert set(list_registered_runs(carried)) == set(FOLDS)
     begin_attempt(monkeypatch, tmp_path / "second", resume=str(carried))
@@ -97,18 +91,18 @@ def test_a_run_that_starts_over_in_a_folder_continues_from_its_own_newest_checkp
     framework: Framework, tmp_path: Path
 ) -> None:
     framework.fit(tmp_path)
-    cut(framework, tmp_path, anew=True)
+    framework.cut(tmp_path, anew=True)
     assert len(framework.fit(tmp_path).samples) == framework.batches - 2  # not from the end of the run before
 
 
 def test_what_is_not_exact_is_refused_if_that_is_wanted(framework: Framework, tmp_path: Path) -> None:
-    cut(framework, tmp_path)
+    framework.cut(tmp_path)
     with pytest.raises(NotExactError, match=framework.difference):
         framework.fit(tmp_path, strict=True, **dict([framework.changed]))
 
 
 def test_a_resume_that_forgets_where_in_the_data_it_is_is_told(framework: Framework, tmp_path: Path) -> None:
-    cut(framework, tmp_path, **dict([framework.forgetful]))
+    framework.cut(tmp_path, **dict([framework.forgetful]))
     with pytest.warns(NotExactWarning, match="position in the data was 'kept', is 'lost'"):
         framework.fit(tmp_path, **dict([framework.forgetful]))
 
@@ -138,7 +132,7 @@ def test_a_kill_before_the_newest_checkpoint_is_registered_loses_no_steps(
     begin_attempt(monkeypatch, tmp_path / "job")
     with monkeypatch.context() as patch:
         patch.setattr(trial, "register_links", register)
-        cut(framework, tmp_path / "cut", kill=0)
+        framework.cut(tmp_path / "cut", kill=0)
     registered = find_newest_checkpoint(str(tmp_path / "job"))
     begin_attempt(monkeypatch, tmp_path / "retry", resume=registered)
     resumed = framework.fit(tmp_path / "cut")
@@ -154,7 +148,7 @@ def test_only_a_clone_takes_over_the_rate_of_its_own_parameters(
     framework: Framework, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attempt: str, own: float
 ) -> None:
     begin_attempt(monkeypatch, tmp_path / "donor.1", trial="donor", parameters={"rate": 0.01})
-    cut(framework, tmp_path, kill=5, rate=0.01)
+    framework.cut(tmp_path, kill=5, rate=0.01)
     saved = find_newest_checkpoint(str(tmp_path / "donor.1"))
     begin_attempt(monkeypatch, tmp_path / "next.1", resume=saved, trial=attempt, parameters={"rate": own})
     assert framework.fit(tmp_path / "elsewhere", rate=0.002).rates() == [own]

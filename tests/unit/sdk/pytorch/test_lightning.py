@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from fakes.attempts import begin_attempt
-from fakes.frameworks import Killed, Lightning, read_reports
+from fakes.frameworks import Lightning, read_reports
 from fakes.trained_models import DisturbedDigits
 
 from proctor.sdk import trial as sdk
@@ -41,8 +41,7 @@ def steps(folder: Path) -> "list[int]":
 def test_a_validation_that_is_due_comes_before_the_checkpoint(
     lightning: Lightning, tmp_path: Path, validation: "dict[str, Any]", saved: "list[int]"
 ) -> None:
-    with pytest.raises(Killed):
-        lightning.fit(tmp_path, kill=10, keep_last=9, trainer=validation)
+    lightning.cut(tmp_path, kill=10, keep_last=9, trainer=validation)
     assert steps(tmp_path / "lightning")[::-1] == saved
 
 
@@ -66,8 +65,7 @@ def test_superseded_copies_do_not_fill_the_disk(
 
 def test_a_torn_checkpoint_is_passed_over_for_the_one_before(lightning: Lightning, tmp_path: Path) -> None:
     whole = lightning.fit(tmp_path / "whole")
-    with pytest.raises(Killed):
-        lightning.fit(tmp_path / "cut", kill=6)
+    lightning.cut(tmp_path / "cut", kill=6)
     newest, before = (tmp_path / "cut" / "lightning" / f"step-{step}.ckpt" for step in (4, 2))
     whole_bytes = newest.read_bytes()
     newest.write_bytes(b"")
@@ -84,8 +82,7 @@ def test_a_copy_of_the_newest_checkpoint_stands_in_for_it_if_it_is_torn(
     lightning: Lightning, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin_attempt(monkeypatch, tmp_path / "job")
-    with pytest.raises(Killed):
-        lightning.fit(tmp_path, kill=6)
+    lightning.cut(tmp_path, kill=6)
     (tmp_path / "t" / "lightning" / "step-4.ckpt").write_bytes(b"torn")
     assert len(lightning.fit(tmp_path).samples) == 14
 
@@ -95,8 +92,7 @@ def test_what_a_kill_has_left_half_written_is_removed(lightning: Lightning, tmp_
     for name in (".unfinished-step-2.ckpt", "step-90.ckpt"):
         (tmp_path / "lightning" / name).touch()
     lightning.fit(tmp_path)
-    with pytest.raises(Killed):
-        lightning.fit(tmp_path, kill=4, anew=True)
+    lightning.cut(tmp_path, kill=4, anew=True)
     assert sorted(path.name for path in (tmp_path / "lightning").iterdir()) == [
         "latest.json",
         "step-17.ckpt",
@@ -108,8 +104,7 @@ def test_what_a_kill_has_left_half_written_is_removed(lightning: Lightning, tmp_
 @pytest.mark.parametrize(("interval", "count"), [("step", 1), ("epoch", 0)])
 def test_a_plateau_that_misses_a_step_is_told(lightning: Lightning, tmp_path: Path, interval: str, count: int) -> None:
     trainer = {"lr_scheduler_configs": [SimpleNamespace(reduce_on_plateau=True, interval=interval, scheduler=None)]}
-    with pytest.raises(Killed):
-        lightning.fit(tmp_path, kill=4, trainer=trainer)
+    lightning.cut(tmp_path, kill=4, trainer=trainer)
     with warnings.catch_warnings(record=True) as reported:
         warnings.simplefilter("always")
         lightning.fit(tmp_path, trainer=trainer)

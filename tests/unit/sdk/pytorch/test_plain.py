@@ -181,7 +181,9 @@ def test_a_part_that_no_checkpoint_would_hold_is_refused(part: Any) -> None:
             pass
 
 
-@pytest.mark.parametrize("name", ["device", "ranks", "averages", "amp_scaler", "log", "state_dict", "_make_parts"])
+@pytest.mark.parametrize(
+    "name", ["trainer", "device", "ranks", "averages", "amp_scaler", "log", "state_dict", "_make_parts"]
+)
 def test_a_part_does_not_take_a_name_that_the_run_uses(name: str) -> None:
     with pytest.raises(ConfigurationError, match=f"give the part '{name}' another name"):
         with open_run("run", lambda: {name: Counter()}, dataset=range(3), use_cpu=True):

@@ -8,8 +8,8 @@ import torch
 from fakes.recording_model import RangeData, RecordingModel
 from fakes.trained_models import DigitsData, DigitsModel
 
-from proctor.sdk.pytorch import Callback, ConfigurationError, Override, Plugin, Trainer, TrainingState
-from proctor.sdk.pytorch.callbacks.base import RESERVED_NAMES
+from proctor.sdk.pytorch import Callback, ConfigurationError, Override, Phase, Plugin, Trainer, TrainingState
+from proctor.sdk.pytorch.callbacks.base import RESERVED_NAMES, Callbacks
 
 
 class Counting(Plugin):
@@ -36,6 +36,12 @@ class Counting(Plugin):
     def process_training_batch(self, batch: Any, state: TrainingState) -> Any:
         self.batches += 1
         return batch + 1000
+
+    def on_evaluation_start(self, phase: Phase) -> None:
+        self.calls.append(f"{phase.value} starts")
+
+    def on_evaluation_end(self, phase: Phase) -> None:
+        self.calls.append(f"{phase.value} ends")
 
     def process_validation_batch(self, batch: Any, step: int) -> Any:
         self.calls.append(f"validation {step}")
@@ -73,10 +79,12 @@ def test_X14_a_plug_in_is_called_around_the_run_and_with_each_batch() -> None:
     trainer.register_plugin(plugin)
     trainer.fit(model, RangeData(2))
     assert model.batches == [[1000], [1001]]
-    assert plugin.calls == ["setup", "start", "validation 0", "validation 1", "end", "close"]
+    assert plugin.calls == [
+        "setup", "start", "validation starts", "validation 0", "validation 1", "validation ends", "end", "close",
+    ]  # fmt: skip
     plugin.calls.clear()
     trainer.test(model, RangeData(2))
-    assert plugin.calls == ["setup", "testing 0", "testing 1", "close"]
+    assert plugin.calls == ["setup", "testing starts", "testing 0", "testing 1", "testing ends", "close"]
 
 
 @pytest.mark.parametrize("claimed", [True, False])
@@ -100,8 +108,6 @@ def test_C18_the_state_of_a_plug_in_is_saved_and_restored(tmp_path: Path) -> Non
 
 def test_a_callback_is_given_to_the_trainer_and_known_by_its_class(tmp_path: Path) -> None:
     class Seen(Callback):
-        """Keeps the metrics that it sees."""
-
         def __init__(self) -> None:
             self.steps: list[int] = []
 
@@ -148,5 +154,21 @@ def test_C4_a_name_of_the_checkpoints_own_parts_is_refused(name: str) -> None:
 
 def test_C4_every_part_of_a_checkpoint_is_reserved(tmp_path: Path) -> None:
     outcome = Trainer("run", total_steps=1, chkpt_root=tmp_path, use_cpu=True).fit(RecordingModel(), RangeData(2))
-    assert outcome.checkpoint is not None
-    assert set(torch.load(outcome.checkpoint, weights_only=True)) <= RESERVED_NAMES
+    assert set(torch.load(str(outcome.checkpoint), weights_only=True)) <= RESERVED_NAMES
+
+
+def test_all_callbacks_are_closed_in_their_order_though_one_fails() -> None:
+    closed = []
+
+    class Closing(Callback):
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def close(self) -> None:
+            closed.append(self.number)
+            if self.number == 2:
+                raise OSError("no")
+
+    with pytest.raises(OSError, match="no"):
+        Callbacks(logs=[Closing(1), Closing(2), Closing(3)]).close()
+    assert closed == [1, 2, 3]

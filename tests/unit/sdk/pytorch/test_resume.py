@@ -1,4 +1,4 @@
-"""A run that is left at any batch and continued sees each batch as if it had not been left."""
+"""A run that is left at any batch and continued sees each batch, and each validation, as if it had not been left."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 import torch
 from fakes.recording_model import RangeData, RecordingModel
 
-from proctor.sdk.pytorch import Plugin, StopReason, Trainer, TrainingState
+from proctor.sdk.pytorch import DataLoaderParams, Plugin, StopReason, Trainer, TrainingState
 
 OPTIONS: "dict[str, dict[str, Any]]" = {
     "epochs": {"train_unit": "epoch", "total_steps": 4},
@@ -36,7 +36,7 @@ def run(root: "Path | None", options: "dict[str, Any]", **model_options: Any) ->
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_D9_D10_D11_whatever_the_batch_at_which_it_stops_a_run_goes_on_with_the_next_one(
+def test_D9_D10_D11_T12_whatever_the_batches_at_which_it_stops_a_run_goes_on_with_the_next_one(
     name: str, tmp_path: Path
 ) -> None:
     reference, expected = run(None, OPTIONS[name])
@@ -46,17 +46,16 @@ def test_D9_D10_D11_whatever_the_batch_at_which_it_stops_a_run_goes_on_with_the_
     for stop in range(1, len(reference.batches)):
         root = tmp_path / str(stop)
         first, _ = run(root, OPTIONS[name], stop_after=stop)
-        second, outcome = run(root, OPTIONS[name])
-        assert first.batches + second.batches == reference.batches, stop
-        assert first.counters + second.counters == reference.counters, stop
+        second, _ = run(root, OPTIONS[name], stop_after=stop + 4)
+        third, outcome = run(root, OPTIONS[name])
+        assert first.batches + second.batches + third.batches == reference.batches, stop
+        assert first.counters + second.counters + third.counters == reference.counters, stop
         assert outcome.state == expected.state
         if second.batches and len(first.batches) % 5 == 0:  # at the last batch of an epoch, the next one begins
             assert second.hooks.index("on_training_epoch_start") < second.hooks.index("train_step"), stop
 
 
 class Drawing(RecordingModel):
-    """Draws when training starts, and in each batch."""
-
     transient = (*RecordingModel.transient, "drawn")
 
     def __init__(self, stop_after: "int | None" = None) -> None:
@@ -71,8 +70,6 @@ class Drawing(RecordingModel):
 
 
 class DrawingPlugin(Plugin):
-    """Draws when training starts."""
-
     def on_training_start(self) -> None:
         torch.rand(3)
 
@@ -88,18 +85,6 @@ def test_D9_what_is_drawn_when_training_starts_again_does_not_matter(tmp_path: P
     for stop in range(1, len(reference)):
         root = tmp_path / str(stop)
         assert draw(root, stop) + draw(root) == reference, stop
-
-
-def test_T12_a_run_paused_inside_each_epoch_sees_each_sample_once_an_epoch(tmp_path: Path) -> None:
-    batches: list[list[int]] = []
-    stop: int | None = 2
-    while stop is not None:
-        model, outcome = run(tmp_path, OPTIONS["epochs"], stop_after=stop)
-        batches += model.batches
-        stop = None if outcome.reason is StopReason.COMPLETED else stop + 2
-    assert len(batches) == 20
-    for epoch in range(4):
-        assert sorted(sample for batch in batches[5 * epoch :][:5] for sample in batch) == list(range(14))
 
 
 @pytest.mark.parametrize("unit", ["epoch", "iteration"])
@@ -148,3 +133,52 @@ def test_a_pause_that_the_manager_asks_for_is_continued(tmp_path: Path, monkeypa
     assert len(first.batches) == 6
     assert first.batches + second.batches == reference.batches
     assert last.reason is StopReason.COMPLETED
+
+
+class Disturbed:
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return index + 0.5 * torch.rand(1)
+
+
+class ShuffledValidation(RangeData):
+    def __init__(self, workers: int) -> None:
+        super().__init__(2)
+        self.workers = workers
+
+    def setup(self) -> None:
+        super().setup()
+        self.set_validation(Disturbed(), DataLoaderParams(batch_size=6, shuffle=True, num_workers=self.workers))
+
+
+class Watching(RecordingModel):
+    transient = (*RecordingModel.transient, "seen")
+
+    def __init__(self, stop_after: "int | None" = None) -> None:
+        super().__init__(stop_after=stop_after)
+        self.seen: list[list[float]] = []
+
+    def valid_step(self, batch: Any, step: int) -> None:
+        self.seen.append(batch.flatten().tolist())
+
+
+def watch(root: "Path | None", workers: int, stop_after: "int | None" = None) -> "list[list[float]]":
+    model = Watching(stop_after)
+    trainer = Trainer("run", total_steps=4, valid_frequency=1, chkpt_root=root, use_cpu=True)
+    trainer.fit(model, ShuffledValidation(workers))
+    return model.seen
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_each_validation_has_an_order_and_draws_of_its_own_and_a_resume_goes_on_with_them(
+    workers: int, tmp_path: Path
+) -> None:
+    reference = watch(None, workers)
+    orders = {tuple(map(int, seen)) for seen in reference}
+    assert len(orders) == 4
+    assert all(sorted(order) == list(range(6)) for order in orders)
+    draws = {tuple(sorted(value % 1 for value in seen)) for seen in reference}
+    assert len(draws) == 4
+    assert watch(tmp_path, workers, stop_after=4) + watch(tmp_path, workers) == reference

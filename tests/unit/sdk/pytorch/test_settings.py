@@ -194,8 +194,6 @@ def test_a_run_is_called_what_a_file_can_be_called(name: Any) -> None:
 
 def test_validations_need_data() -> None:
     class NoValidation(RangeData):
-        """Has only training data."""
-
         def setup(self) -> None:
             self.add_train_phase(range(3))
 

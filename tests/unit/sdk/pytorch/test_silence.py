@@ -18,7 +18,7 @@ from proctor.sdk.pytorch import (
     Trainer,
     get_default_numpy_rng,
 )
-from proctor.sdk.pytorch.reproducibility.fingerprint import describe_device, find_differences, take_fingerprint
+from proctor.sdk.pytorch.reproducibility.fingerprint import find_differences, take_fingerprint
 from proctor.sdk.pytorch.reproducibility.seeding import DefaultNumpyRNG
 
 
@@ -33,8 +33,6 @@ def shuffled(seed: int) -> RangeData:
 
 
 class Chosen(RangeData):
-    """Chooses its sampler by itself."""
-
     seed = 1
 
     def make_sampler(self, dataset: Any, params: Any, **chosen: Any) -> Any:
@@ -42,8 +40,6 @@ class Chosen(RangeData):
 
 
 class OtherSeed(Chosen):
-    """The same with another seed."""
-
     seed = 2
 
 
@@ -67,13 +63,30 @@ def test_R6_other_orders_are_told_or_refused(tmp_path: Path, before: Any, after:
     assert any(told.partition("'.*")[0] in str(warning.message) for warning in found)
 
 
-@pytest.mark.parametrize(("before", "after"), [(True, False), (False, True)])
-def test_R6_mixed_precision_that_is_switched_is_refused(tmp_path: Path, before: bool, after: bool) -> None:
+class Scaling(DigitsModel):
+    """Has a scaler that works, where the recipe's own does nothing."""
+
+    def setup(self) -> None:
+        super().setup()
+        self.amp_scaler = torch.amp.GradScaler("cpu")
+
+
+@pytest.mark.parametrize(
+    ("precise", "changed", "told"),
+    [
+        (True, DigitsModel(), "mixed precision was .*bfloat16"),
+        (False, DigitsModel(Recipe(amp=True)), "precision was None, is"),
+        (True, Scaling(), "gradient scaler was 'enabled=False', is 'enabled=True'"),
+    ],
+)
+def test_R6_mixed_precision_or_a_scaler_that_is_switched_is_refused(
+    tmp_path: Path, precise: bool, changed: DigitsModel, told: str
+) -> None:
     options: dict[str, Any] = {"chkpt_root": tmp_path, "use_cpu": True, "strict_resume": True}
-    Trainer("run", total_steps=1, **options).fit(DigitsModel(Recipe(amp=before)), DigitsData())
-    with pytest.raises(NotExactError, match="mixed precision was .*bfloat16" if before else "precision was None, is"):
-        Trainer("run", total_steps=2, **options).fit(DigitsModel(Recipe(amp=after)), DigitsData())
-    Trainer("run", total_steps=2, **options).fit(DigitsModel(Recipe(amp=before)), DigitsData())
+    Trainer("run", total_steps=1, **options).fit(DigitsModel(Recipe(amp=precise)), DigitsData())
+    with pytest.raises(NotExactError, match=told):
+        Trainer("run", total_steps=2, **options).fit(changed, DigitsData())
+    Trainer("run", total_steps=2, **options).fit(DigitsModel(Recipe(amp=precise)), DigitsData())
 
 
 def test_R6_another_frequency_of_validations_is_told_for_they_draw_from_the_streams_too(tmp_path: Path) -> None:
@@ -89,30 +102,6 @@ def test_R6_another_backend_of_the_ranks_is_told(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr("torch.distributed.get_backend_config", lambda backend=backend: backend)
         found.append(take_fingerprint("cpu", world_size=2))
     assert find_differences(*found) == ["backend was 'gloo', is 'nccl'"]
-
-
-def test_R6_a_gradient_scaler_that_is_switched_on_is_told(tmp_path: Path) -> None:
-    class Scaling(DigitsModel):
-        """Has a scaler that works, where the recipe's own does nothing."""
-
-        def setup(self) -> None:
-            super().setup()
-            self.amp_scaler = torch.amp.GradScaler("cpu")
-
-    options: dict[str, Any] = {"chkpt_root": tmp_path, "use_cpu": True, "strict_resume": True}
-    Trainer("run", total_steps=1, **options).fit(DigitsModel(Recipe(amp=True)), DigitsData())
-    with pytest.raises(NotExactError, match="gradient scaler was 'enabled=False', is 'enabled=True'"):
-        Trainer("run", total_steps=2, **options).fit(Scaling(), DigitsData())
-
-
-@pytest.mark.parametrize("fact", ["device model", "torch"])
-def test_R6_the_device_and_the_versions_of_every_rank_count(fact: str) -> None:
-    mine = describe_device("cpu")
-    other = {**mine, fact: "Abacus"}
-    alike, mixed = (take_fingerprint("cpu", world_size=2, devices=[mine, second]) for second in (mine, other))
-    assert find_differences(take_fingerprint("cpu"), alike) == ["world size was 1, is 2"]
-    assert len(find_differences(alike, mixed)) == 1
-    assert "/ Abacus" in find_differences(alike, mixed)[0]
 
 
 def hold_list(model: Any) -> None:
@@ -147,43 +136,39 @@ class Holding(DigitsModel):
 
 
 class Saving(Holding):
-    """Saves by itself what it holds."""
-
     def state_dict(self) -> "dict[str, Any]":
         return {**super().state_dict(), "held": [net.state_dict() for net in self.held]}  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("hold", [hold_list, hold_parameter, hold_deep, hold_optimizers])
-def test_C6_parts_that_nothing_saves_are_refused(tmp_path: Path, hold: Any) -> None:
+def test_C6_parts_that_nothing_saves_are_refused_before_the_first_batch(tmp_path: Path, hold: Any) -> None:
+    model = Holding(hold)
     with pytest.raises(ConfigurationError, match=r"Holding\.held holds .*nn\.ModuleList.*override state_dict"):
-        fit(tmp_path, DigitsData(), model=Holding(hold))
-    assert list((tmp_path / "run").glob("*.pth")) == []
+        fit(tmp_path, DigitsData(), model=model)
+    assert model.samples == []
 
 
-def test_C6_another_name_for_a_stream_of_the_trainer_is_no_generator_of_its_own(tmp_path: Path) -> None:
-    def hold(model: Any) -> None:
-        model.streams = [torch.default_generator, get_default_numpy_rng()]
-        model.numpy_stream = get_default_numpy_rng().generator
-        model.own = DefaultNumpyRNG(1)  # has a state as an attribute
-
-    fit(tmp_path, DigitsData(), model=Holding(hold))
-    assert list((tmp_path / "run").glob("*.pth"))
+def hold_streams(model: Any) -> None:
+    model.streams = [torch.default_generator, get_default_numpy_rng()]
+    model.numpy_stream = get_default_numpy_rng().generator
+    model.own = DefaultNumpyRNG(1)  # has a state as an attribute
 
 
-def test_C6_another_name_for_what_is_saved_is_no_part(tmp_path: Path) -> None:
-    def hold(model: Any) -> None:
-        model.parameters = list(model.net.parameters())
-        model.first = next(model.net.parameters())
-        model.layers = {"all": list(model.net.modules())}
-        model.steps = [model.optimizer, model.scheduler]
-        model.losses = [nn.MSELoss(), nn.CrossEntropyLoss()]
-        model.rows = [1, "two", None, torch.zeros(3)]
-        model.rows.append(model.rows)
-
-    fit(tmp_path, DigitsData(), model=Holding(hold))
-    assert list((tmp_path / "run").glob("*.pth"))
+def hold_other_names(model: Any) -> None:
+    model.parameters = list(model.net.parameters())
+    model.first = next(model.net.parameters())
+    model.layers = {"all": list(model.net.modules())}
+    model.steps = [model.optimizer, model.scheduler]
+    model.losses = [nn.MSELoss(), nn.CrossEntropyLoss()]
+    model.rows = [1, "two", None, torch.zeros(3)]
+    model.rows.append(model.rows)
 
 
-def test_C6_a_model_that_saves_by_itself_may_hold_what_it_likes(tmp_path: Path) -> None:
-    fit(tmp_path, DigitsData(), model=Saving(hold_list))
+@pytest.mark.parametrize(
+    "model",
+    [Holding(hold_streams), Holding(hold_other_names), Saving(hold_list)],
+    ids=["streams of the trainer", "other names for what is saved", "a model that saves by itself"],
+)
+def test_C6_what_is_no_part_of_its_own_may_be_held(tmp_path: Path, model: Holding) -> None:
+    fit(tmp_path, DigitsData(), model=model)
     assert list((tmp_path / "run").glob("*.pth"))

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from fakes.recording_model import RangeData, RecordingModel
 
 from proctor.sdk.checkpoints.saving import list_checkpoints
 from proctor.sdk.protocol import CONTROL_FILE
-from proctor.sdk.pytorch import Model, Override, Plugin, StopReason, Trainer, TrainingState
+from proctor.sdk.pytorch import ConfigurationError, Model, Override, Plugin, StopReason, Trainer, TrainingState
 
 BOTH_UNITS = pytest.mark.parametrize("unit", ["epoch", "iteration"])
 
@@ -43,18 +44,25 @@ def test_T9_the_run_stops_after_so_many_validations_without_improvement_and_save
 
 
 @BOTH_UNITS
-def test_T10_a_run_that_stopped_early_is_left_as_it_is(unit: str, tmp_path: Path) -> None:
-    options = {"train_unit": unit, "valid_frequency": 1, "early_stop_cycles": 1, "chkpt_frequency": 1}
-    first = make_trainer(tmp_path, **options).fit(RecordingModel(improves=(False,)), RangeData(3))
-    before = {path.name: path.read_bytes() for path in (tmp_path / "run").glob("*.pth")}
-    model = RecordingModel()
+@pytest.mark.parametrize(
+    ("improves", "reason"), [((), StopReason.COMPLETED), ((False,), StopReason.EARLY_STOP)], ids=["finished", "early"]
+)
+def test_C17_T10_a_run_that_has_ended_is_left_as_it_is(
+    unit: str, improves: "tuple[bool, ...]", reason: StopReason, tmp_path: Path
+) -> None:
+    class Logging(RecordingModel):
+        def on_validation_end(self, validation_cycle: int) -> None:
+            self.log({"score": validation_cycle})
+
+    options = {"train_unit": unit, "total_steps": 3, "chkpt_frequency": 1, "valid_frequency": 1, "early_stop_cycles": 1}
+    first = make_trainer(tmp_path, **options).fit(Logging(improves=improves), RangeData(3))
+    assert (first.reason, list(first.metrics)) == (reason, ["score"])
+    before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+    model = Logging()
     again = make_trainer(tmp_path, **options).fit(model, RangeData(3))
-    assert model.batches == []
+    assert again == replace(first, resumed_from=first.checkpoint)
     assert model.hooks == ["setup", "load_state_dict"]
-    assert again.reason is StopReason.EARLY_STOP
-    assert again.state == first.state
-    assert again.checkpoint == first.checkpoint
-    assert {path.name: path.read_bytes() for path in (tmp_path / "run").glob("*.pth")} == before
+    assert {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()} == before
 
 
 @BOTH_UNITS
@@ -78,8 +86,6 @@ def test_T11_a_stop_that_the_model_wants_implies_a_checkpoint(unit: str, stop: i
 
 def test_T11_the_question_is_asked_after_a_validation_too(tmp_path: Path) -> None:
     class Satisfied(RecordingModel):
-        """Stops when it has been validated."""
-
         def should_training_stop(self) -> bool:
             return "on_validation_end" in self.hooks
 
@@ -90,8 +96,6 @@ def test_T11_the_question_is_asked_after_a_validation_too(tmp_path: Path) -> Non
 
 def test_T11_a_plug_in_that_has_claimed_the_question_can_stop_the_run(tmp_path: Path) -> None:
     class Stopper(Plugin):
-        """Wants to stop at once."""
-
         overrides = frozenset({Override.SHOULD_TRAINING_STOP})
 
         def should_training_stop(self) -> bool:
@@ -119,8 +123,6 @@ def test_a_run_that_its_model_stopped_goes_on_if_what_the_model_stops_by_is_in_n
     unit: str, tmp_path: Path
 ) -> None:
     class Forgetful(RecordingModel):
-        """Counts the batches of this process."""
-
         def should_training_stop(self) -> bool:
             return len(self.batches) >= 4
 
@@ -145,8 +147,6 @@ def test_T7_a_window_is_validated_logged_and_saved_once(tmp_path: Path) -> None:
     saved: list[int] = []
 
     class Saving(RecordingModel):
-        """Writes down when it is saved."""
-
         def append_metadata_to_chkpt_name(self) -> str:
             saved.append(self.done)
             return ""
@@ -174,43 +174,12 @@ def test_print_frequency_counts_batches_by_epoch() -> None:
 
 def test_C15_a_model_may_skip_a_checkpoint_that_is_due_but_not_the_one_of_a_stop(tmp_path: Path) -> None:
     class Picky(RecordingModel):
-        """Skips whatever it may."""
-
         def should_save_checkpoint(self) -> bool:
             return False
 
     outcome = make_trainer(tmp_path, total_steps=3, chkpt_frequency=1).fit(Picky(), RangeData(2))
     assert [path.name for path in (tmp_path / "run").glob("*.pth")] == ["run_epoch_3_iter_6.pth"]
     assert outcome.checkpoint is not None
-
-
-def test_C15_best_checkpoints_are_kept_besides_those_to_resume_from(tmp_path: Path) -> None:
-    class Judged(RecordingModel):
-        """Gets worse from the second epoch on."""
-
-        def on_validation_end(self, validation_cycle: int) -> None:
-            self.log({"score": [1, 5, 3, 2, 1][validation_cycle]})
-
-    options = {"chkpt_frequency": 1, "valid_frequency": 1, "keep_last": 2, "keep_best": 1, "best_metric": "score"}
-    make_trainer(tmp_path, total_steps=5, **options).fit(Judged(), RangeData(2))
-    names = sorted(path.name for path in (tmp_path / "run").glob("*.pth"))
-    assert names == ["run_epoch_2_iter_4.pth", "run_epoch_4_iter_8.pth", "run_epoch_5_iter_10.pth"]
-
-
-@pytest.mark.parametrize(("mode", "scores"), [("max", (1.0, math.inf, 2.0)), ("min", (1.0, -math.inf, 0.5))])
-def test_C15_no_endless_score_is_among_the_best(tmp_path: Path, mode: str, scores: "tuple[float, ...]") -> None:
-    options: dict[str, Any] = {"keep_last": 1, "keep_best": 1, "best_metric": "score", "best_mode": mode}
-
-    class Scored(RecordingModel):
-        """Scores without bounds."""
-
-        def on_validation_end(self, validation_cycle: int) -> None:
-            self.log({"score": (*scores, 1.5)[validation_cycle]})
-
-    trainer = Trainer("run", total_steps=4, use_cpu=True, chkpt_root=tmp_path, valid_frequency=1, **options)
-    trainer.fit(Scored(), RangeData(1))
-    names = sorted(path.name for path in (tmp_path / "run").glob("*.pth"))
-    assert names == ["run_epoch_3_iter_3.pth", "run_epoch_4_iter_4.pth"]
 
 
 def test_an_endless_run_ends_by_its_rule(tmp_path: Path) -> None:
@@ -250,13 +219,82 @@ def test_T2_an_endless_run_in_a_trial_goes_on_until_the_manager_stops_it_and_is_
     assert seen == whole.batches
 
 
-def test_a_run_without_a_folder_trains_and_keeps_nothing() -> None:
-    class Silent(Model):
-        """Does nothing."""
+OPTIONS: "dict[str, Any]" = {"use_cpu": True, "valid_frequency": 1, "early_stop_cycles": 2, "best_metric": "score"}
 
-        def train_step(self, batch: Any, state: TrainingState) -> None:
-            self.log({"x": state.global_iteration})
 
-    outcome = Trainer("run", total_steps=2, use_cpu=True).fit(Silent(), RangeData(3))
-    assert outcome.checkpoint is None
-    assert outcome.metrics == {"x": 6.0}
+class Scored(Model):
+    """Logs a score after each validation.
+
+    :param scores: None logs none.
+    """
+
+    def __init__(self, *scores: "float | None") -> None:
+        self.scores = scores
+
+    def train_step(self, batch: Any, state: TrainingState) -> None:
+        pass
+
+    def on_validation_end(self, validation_cycle: int) -> None:
+        score = self.scores[validation_cycle]
+        self.log({"loss": 1.0} if score is None else {"score": score})
+
+
+class Improving(Scored):
+    def have_metrics_improved(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("unit", ["epoch", "iteration"])
+@pytest.mark.parametrize(
+    ("mode", "scores", "epochs"),
+    [
+        ("max", (1.0, 2.0, 2.0, 1.0, 9.0), 4),
+        ("min", (2.0, 1.0, 0.5, 1.0, 0.5, 0.1), 5),
+        ("max", (math.nan, 1.0, math.nan, math.inf, 9.0), 4),
+        ("min", (math.nan, -math.inf, 0.0), 2),
+    ],
+)
+def test_T9_best_metric_judges_where_the_model_does_not(
+    unit: str, mode: str, scores: "tuple[float, ...]", epochs: int
+) -> None:
+    trainer = Trainer("run", total_steps=len(scores) + 9, train_unit=unit, best_mode=mode, **OPTIONS)
+    outcome = trainer.fit(Scored(*scores), RangeData(1))
+    assert outcome.reason is StopReason.EARLY_STOP
+    assert outcome.state.validation_cycles == epochs
+    assert outcome.state.early_stop_count == 2
+
+
+def test_T9_a_resumed_run_knows_the_best_score_so_far(tmp_path: Path) -> None:
+    scores = (5.0, 1.0, 2.0, 9.0)
+    options = {**OPTIONS, "chkpt_root": tmp_path}
+    first = Trainer("run", total_steps=2, **options).fit(Scored(*scores), RangeData(1))
+    assert (first.reason, first.state.best_score) == (StopReason.COMPLETED, 5.0)
+    second = Trainer("run", total_steps=9, **options).fit(Scored(*scores), RangeData(1))
+    assert second.reason is StopReason.EARLY_STOP
+    assert (second.state.epoch, second.state.best_score) == (3, 5.0)
+
+
+def test_T9_a_validation_without_the_metric_does_not_count() -> None:
+    outcome = Trainer("run", total_steps=6, **OPTIONS).fit(Scored(1.0, None, 0.0, None, 0.0), RangeData(1))
+    assert outcome.reason is StopReason.EARLY_STOP
+    assert outcome.state.validation_cycles == 5
+
+
+def test_T9_a_model_that_judges_by_itself_is_asked_alone() -> None:
+    outcome = Trainer("run", total_steps=4, **OPTIONS).fit(Improving(3.0, 2.0, 1.0, 0.0), RangeData(1))
+    assert outcome.reason is StopReason.COMPLETED
+
+
+def test_T9_early_stopping_that_nothing_judges_is_refused() -> None:
+    options = {**OPTIONS, "best_metric": None}
+    with pytest.raises(ConfigurationError, match=r"early_stop_cycles .* best_metric, or override .* in Scored"):
+        Trainer("run", total_steps=4, **options).fit(Scored(), RangeData(1))
+    Trainer("run", total_steps=1, **options).fit(Improving(1.0), RangeData(1))
+
+
+def test_T9_a_state_of_before_there_was_a_best_score_is_read() -> None:
+    state = TrainingState(epoch=3)
+    older = {name: value for name, value in state.state_dict().items() if name != "best_score"}
+    found = TrainingState(best_score=1.0)
+    found.load_state_dict(older)
+    assert found == state

@@ -1,7 +1,8 @@
 """What `fit` and `test` raise, return, seed and restore."""
 
 import random
-import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ from proctor.sdk.pytorch import (
     ConfigurationError,
     DataModule,
     Model,
-    StopReason,
     Trainer,
     get_default_numpy_rng,
     read_history,
@@ -38,56 +38,54 @@ class NoLuck(Exception):
     """What a model raises."""
 
 
-def make_run(settings: Settings, model: Model, data: DataModule, place: Place) -> Run:
-    """A run without plug-ins, as the trainer makes it."""
-    callbacks = make_callbacks(settings, Callbacks(), is_main=place.ranks.is_main)
-    return Run(settings, model, datamodule=data, callbacks=callbacks, place=place)
+def make_run(settings: Settings, model: Model, data: DataModule, ranks: Ranks) -> Run:
+    """A run without plug-ins, as the trainer makes it on each rank."""
+    callbacks = make_callbacks(settings, Callbacks(), is_main=ranks.is_main)
+    return Run(settings, model, datamodule=data, callbacks=callbacks, place=Place(torch.device("cpu"), ranks))
 
 
-def fail(state: object) -> None:
-    """A batch that cannot be trained on."""
-    raise NoLuck("not today")
+class Raising(RecordingModel):
+    def __init__(self, problem: BaseException) -> None:
+        super().__init__()
+        self.problem = problem
+
+    def train_step(self, batch: Any, state: Any) -> None:
+        raise self.problem
+
+    def test_step(self, batch: Any, step: int) -> None:
+        raise self.problem
 
 
-def test_X7_a_failure_is_raised_with_its_cause_and_never_returned() -> None:
-    with pytest.raises(RuntimeError, match="fit of run unlucky failed: NoLuck: not today") as caught:
-        Trainer("unlucky", total_steps=1, use_cpu=True).fit(RecordingModel(on_batch=fail), RangeData(1))
-    assert isinstance(caught.value.__cause__, NoLuck)
+@pytest.mark.parametrize(
+    ("work", "options", "problem", "told"),
+    [
+        ("fit", {"test_exceptions": [NoLuck]}, NoLuck("not today"), "NoLuck: not today"),
+        ("test", {"train_exceptions": [NoLuck]}, NoLuck("not today"), "NoLuck: not today"),
+        ("fit", {}, SystemExit(0), "SystemExit: 0"),
+        ("test", {}, SystemExit(0), "SystemExit: 0"),
+    ],
+)
+def test_X7_a_failure_is_raised_with_its_cause_and_never_returned(
+    work: str, options: "dict[str, Any]", problem: BaseException, told: str
+) -> None:
+    with pytest.raises(RuntimeError, match=f"{work} of run unlucky failed: {told}") as caught:
+        getattr(Trainer("unlucky", total_steps=1, use_cpu=True, **options), work)(Raising(problem), RangeData(1))
+    assert caught.value.__cause__ is problem
 
 
-def test_X7_exceptions_that_are_named_pass_as_they_are() -> None:
-    trainer = Trainer("run", total_steps=1, train_exceptions=[NoLuck], use_cpu=True)
-    with pytest.raises(NoLuck):
-        trainer.fit(RecordingModel(on_batch=fail), RangeData(1))
-
-
-def test_X7_tests_have_exceptions_of_their_own() -> None:
-    class Failing(RecordingModel):
-        """Cannot be tested."""
-
-        def test_step(self, batch: Any, step: int) -> None:
-            raise NoLuck("not today")
-
-    with pytest.raises(RuntimeError, match="test of run run failed"):
-        Trainer("run", train_exceptions=[NoLuck], use_cpu=True).test(Failing(), RangeData(1))
-    with pytest.raises(NoLuck):
-        Trainer("run", test_exceptions=[NoLuck], use_cpu=True).test(Failing(), RangeData(1))
-
-
-@pytest.mark.parametrize("work", ["fit", "test"])
-def test_X7_a_model_that_exits_has_failed_whatever_its_exit_code(work: str) -> None:
-    class Leaving(RecordingModel):
-        """Ends the process instead of the run."""
-
-        def train_step(self, batch: Any, state: Any) -> None:
-            sys.exit(0)
-
-        def test_step(self, batch: Any, step: int) -> None:
-            sys.exit(0)
-
-    with pytest.raises(RuntimeError, match=f"{work} of run run failed: SystemExit: 0") as caught:
-        getattr(Trainer("run", total_steps=1, use_cpu=True), work)(Leaving(), RangeData(1))
-    assert isinstance(caught.value.__cause__, SystemExit)
+@pytest.mark.parametrize(
+    ("work", "options", "problem"),
+    [
+        ("fit", {"train_exceptions": [NoLuck]}, NoLuck()),
+        ("test", {"test_exceptions": [NoLuck]}, NoLuck()),
+        ("fit", {}, KeyboardInterrupt()),
+    ],
+)
+def test_X7_exceptions_that_are_named_and_ctrl_c_pass_as_they_are(
+    work: str, options: "dict[str, Any]", problem: BaseException
+) -> None:
+    with pytest.raises(type(problem)):
+        getattr(Trainer("run", total_steps=1, use_cpu=True, **options), work)(Raising(problem), RangeData(1))
 
 
 @pytest.mark.parametrize(
@@ -111,28 +109,6 @@ def test_a_root_that_is_no_folder_is_named(tmp_path: Path) -> None:
         trainer.fit(RecordingModel(), RangeData())
 
 
-def test_X7_ctrl_c_stays_what_it_is() -> None:
-    def interrupt(state: object) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        Trainer("run", total_steps=1, use_cpu=True).fit(RecordingModel(on_batch=interrupt), RangeData(1))
-
-
-def test_X7_a_failed_run_is_continued_from_its_last_checkpoint(tmp_path: Path) -> None:
-    def fail_late(state: Any) -> None:
-        if state.global_iteration == 6:
-            raise NoLuck("not today")
-
-    options: dict[str, Any] = {"total_steps": 3, "chkpt_frequency": 1, "chkpt_root": tmp_path, "use_cpu": True}
-    with pytest.raises(RuntimeError):
-        Trainer("run", **options).fit(RecordingModel(on_batch=fail_late), RangeData(4))
-    model = RecordingModel()
-    outcome = Trainer("run", **options).fit(model, RangeData(4))
-    assert len(model.batches) == 8
-    assert outcome.reason is StopReason.COMPLETED
-
-
 def test_S3_weights_made_in_setup_are_the_same_whatever_was_drawn_before() -> None:
     hashes = []
     for draws in (0, 3):
@@ -145,8 +121,6 @@ def test_S3_weights_made_in_setup_are_the_same_whatever_was_drawn_before() -> No
 
 def test_S11_a_test_does_not_depend_on_how_long_the_training_took(tmp_path: Path) -> None:
     class Noisy(DigitsModel):
-        """Draws while it is tested."""
-
         drawn: "list[float]"
 
         def test_step(self, batch: Any, step: int) -> None:
@@ -163,22 +137,8 @@ def test_S11_a_test_does_not_depend_on_how_long_the_training_took(tmp_path: Path
     assert found[0] == found[1]
 
 
-def test_C16_without_a_checkpoint_the_model_loads_for_the_test_by_itself(tmp_path: Path) -> None:
-    trainer = Trainer("run", total_steps=1, chkpt_root=tmp_path, use_cpu=True)
-    model = RecordingModel()
-    trainer.test(model, RangeData(1))
-    assert "load_for_testing" in model.hooks
-    trainer.fit(RecordingModel(), RangeData(1))
-    model = RecordingModel()
-    trainer.test(model, RangeData(1))
-    assert "load_for_testing" not in model.hooks
-    assert "load_state_dict" in model.hooks
-
-
 def test_C6_a_model_of_other_parts_than_the_checkpoint_is_refused(tmp_path: Path) -> None:
     class Grown(DigitsModel):
-        """Has a part more."""
-
         def setup(self) -> None:
             super().setup()
             self.extra = torch.nn.Linear(1, 1)
@@ -202,8 +162,6 @@ def test_C6_a_model_of_other_parts_than_the_checkpoint_is_refused(tmp_path: Path
 )
 def test_a_metric_that_is_no_number_is_named_and_leaves_no_row(value: Any, found: str, tmp_path: Path) -> None:
     class Logging(RecordingModel):
-        """Logs a number and something else."""
-
         def train_step(self, batch: Any, state: Any) -> None:
             self.log({"fine": torch.ones(1, 1), "odd": value})
 
@@ -215,8 +173,6 @@ def test_a_metric_that_is_no_number_is_named_and_leaves_no_row(value: Any, found
 
 def test_a_tensor_of_one_element_is_kept_to_the_last_bit(tmp_path: Path) -> None:
     class Logging(RecordingModel):
-        """Logs a tensor."""
-
         def train_step(self, batch: Any, state: Any) -> None:
             self.log({"tensor": torch.tensor([0.1]), "flag": True})
 
@@ -229,8 +185,6 @@ def test_what_a_test_measures_is_in_its_outcome_and_not_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Tested(RecordingModel):
-        """Logs the metric that judges the run."""
-
         def train_step(self, batch: Any, state: Any) -> None:
             self.log({"score": 1})
 
@@ -269,11 +223,9 @@ class OneOf(Ranks):
 
 def draw_on(rank: int, world_size: int = 3, **options: Any) -> "tuple[list[float], str]":
     """What a rank draws in its first batch, and the weights that it begins with."""
-    seen: list[Any] = []
+    seen: list[tuple[list[float], str]] = []
 
     class Drawing(DigitsModel):
-        """Draws once and stops."""
-
         def setup(self) -> None:
             self.net = torch.nn.Linear(2, 2)
 
@@ -281,10 +233,8 @@ def draw_on(rank: int, world_size: int = 3, **options: Any) -> "tuple[list[float
             seen.append(([float(torch.rand(1))], hash_state(self.net.state_dict())))
 
     settings = Trainer("run", total_steps=1, use_cpu=True, **options).settings
-    place = Place(torch.device("cpu"), OneOf(rank, world_size))
-    run_fit(make_run(settings, Drawing(), DigitsData(), place))
-    drawn: tuple[list[float], str] = seen[0]
-    return drawn
+    run_fit(make_run(settings, Drawing(), DigitsData(), OneOf(rank, world_size)))
+    return seen[0]
 
 
 def test_S8_ranks_begin_with_the_same_weights_and_draw_on_their_own() -> None:
@@ -301,8 +251,6 @@ def test_S8_ranks_draw_on_their_own_in_a_test_too() -> None:
         drawn: list[float] = []
 
         class Drawing(RecordingModel):
-            """Keeps the NumPy stream from its set-up on."""
-
             def setup(self) -> None:
                 self.kept = get_default_numpy_rng().generator
 
@@ -311,8 +259,7 @@ def test_S8_ranks_draw_on_their_own_in_a_test_too() -> None:
                 assert self.kept is get_default_numpy_rng().generator
 
         settings = Trainer("run", use_cpu=True).settings
-        place = Place(torch.device("cpu"), OneOf(rank, 3))
-        run_test(make_run(settings, Drawing(), RangeData(1, valid=3), place), None)
+        run_test(make_run(settings, Drawing(), RangeData(1, valid=3), OneOf(rank, 3)), None)
         return drawn
 
     found = [draw(rank) for rank in range(3)]
@@ -320,20 +267,21 @@ def test_S8_ranks_draw_on_their_own_in_a_test_too() -> None:
     assert [draw(rank) for rank in range(3)] == found
 
 
-def test_S8_ranks_that_are_new_after_a_resume_draw_on_their_own(tmp_path: Path) -> None:
-    settings = Trainer("run", total_steps=2, chkpt_root=tmp_path, use_cpu=True).settings
+def draw_after_a_resume(root: Path, before: Ranks, *after: "Callable[[Path], Ranks]") -> "list[float]":
+    """Train for a batch, and return what each of the ranks of the next start draws in its second one."""
+    settings = Trainer("run", total_steps=2, chkpt_root=root, use_cpu=True).settings
     found: list[float] = []
+    run_fit(make_run(settings, RecordingModel(stop_after=1), RangeData(4), before))
+    newest = next((root / "run").glob("*.pth"))
+    for make_ranks in after:
+        model = RecordingModel(on_batch=lambda state: found.append(float(torch.rand(1))), stop_after=2)
+        run_fit(make_run(settings, model, RangeData(4), make_ranks(newest)))
+    return found
 
-    def fit(ranks: Ranks, **options: Any) -> None:
-        place = Place(torch.device("cpu"), ranks)
-        model = RecordingModel(**options)
-        run_fit(make_run(settings, model, RangeData(4), place))
 
-    fit(OneOf(0, 1), stop_after=1)
-    newest = next((tmp_path / "run").glob("*.pth"))
-    for rank in (1, 2):
-        fit(OneOf(rank, 3, None, newest), on_batch=lambda state: found.append(float(torch.rand(1))), stop_after=2)
-    assert len(set(found)) == len(found) == 2
+def test_S8_ranks_that_are_new_after_a_resume_draw_on_their_own(tmp_path: Path) -> None:
+    new = [partial(OneOf, rank, 3, None) for rank in (1, 2)]
+    assert len({*draw_after_a_resume(tmp_path, OneOf(0, 1), *new)}) == 2
 
 
 def test_S7_each_rank_gets_its_own_streams_back(tmp_path: Path) -> None:
@@ -342,19 +290,7 @@ def test_S7_each_rank_gets_its_own_streams_back(tmp_path: Path) -> None:
         seed_rngs(100 + rank)
         streams.append(get_rng_state_dict())
         expected.append(float(torch.rand(1)))
-    settings = Trainer("run", total_steps=2, chkpt_root=tmp_path, use_cpu=True).settings
-
-    def fit(ranks: Ranks, **options: Any) -> RecordingModel:
-        model = RecordingModel(**options)
-        place = Place(torch.device("cpu"), ranks)
-        run_fit(make_run(settings, model, RangeData(4), place))
-        return model
-
-    fit(OneOf(0, 2, streams), stop_after=1)
-    found: list[float] = []
-    newest = next((tmp_path / "run").glob("*.pth"))
-    for ranks in (OneOf(1, 2, streams, newest), OneOf(0, 2, streams)):  # the main rank last: it then writes
-        fit(ranks, on_batch=lambda state: found.append(float(torch.rand(1))), stop_after=2)
-    assert found == expected[::-1]
+    again = (partial(OneOf, 1, 2, streams), lambda newest: OneOf(0, 2, streams))  # the main rank last: it then writes
+    assert draw_after_a_resume(tmp_path, OneOf(0, 2, streams), *again) == expected[::-1]
     content = torch.load(next((tmp_path / "run").glob("*.pth")), weights_only=True)
     assert [hash_state(state) for state in content["rng"]] == [hash_state(state) for state in streams]

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 import torch
 from fakes.guide_samples import GUIDE, QUICK_START, check_calls, find_sample, read_hooks
+from fakes.recording_model import RangeData
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from proctor.sdk.pytorch import DataLoaderParams, DataModule, Model, Trainer, TrainingState, TrainUnit, plain
+from proctor.sdk.pytorch import DataLoaderParams, Model, Trainer, TrainingState, TrainUnit, plain
 from proctor.sdk.pytorch.config import Settings
 
 
@@ -111,8 +112,6 @@ def test_the_loop_of_ones_own_trains_and_goes_on_from_its_checkpoint(elsewhere: 
 
 def test_a_frozen_part_stays_frozen_if_train_says_so(elsewhere: Path) -> None:
     class Frozen(Model):
-        """A network whose dropout stays off."""
-
         def setup(self) -> None:
             self.network = build_network()
 
@@ -123,15 +122,8 @@ def test_a_frozen_part_stays_frozen_if_train_says_so(elsewhere: Path) -> None:
         def train_step(self, batch: Any, state: TrainingState) -> None:
             modes.append([layer.training for layer in self.network])
 
-    class Images(DataModule):
-        """Two batches an epoch, and a validation."""
-
-        def setup(self) -> None:
-            self.add_train_phase(make_images(2))
-            self.set_validation(make_images(1))
-
     modes: list[list[bool]] = []
-    Trainer("frozen", total_steps=2, valid_frequency=1).fit(Frozen(), Images())
+    Trainer("frozen", total_steps=2, valid_frequency=1).fit(Frozen(), RangeData(2))
     assert modes == [[True, False, True]] * 4
 
 

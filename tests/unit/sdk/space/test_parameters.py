@@ -11,52 +11,48 @@ def axis(kind, *value):
     return parse_search_space({"x": {"_type": kind, "_value": list(value)}}).parameters["x"]
 
 
-def values_of(parameter):
-    return [parameter.value_at(index) for index in range(parameter.size)]
+@pytest.mark.parametrize(
+    ("kind", "value", "values"),
+    [
+        pytest.param("quniform", [2, 10, 5], [2.0, 5.0, 10.0], id="quniform reaches ends that are no multiples"),
+        pytest.param("quniform", [4, 10, 5], [5.0, 10.0], id="quniform skips an end that rounds into the range"),
+        pytest.param("quniform", [1, 2, 10], [1.0], id="a step wider than the range leaves one value"),
+        pytest.param("qloguniform", [1, 4, 1], [1.0, 2.0, 3.0, 4.0], id="qloguniform lists its steps"),
+        pytest.param("randint", [1, 4], [1, 2, 3], id="randint leaves out its high end"),
+        pytest.param("randint", [0.5, 2.5], [1, 2], id="randint rounds odd bounds up"),
+        pytest.param("choice", [1, 1, 2], [1, 2], id="a choice written twice is one value"),
+    ],
+)
+def test_a_finite_parameter_lists_its_values(kind, value, values):
+    parameter = axis(kind, *value)
+    found = [parameter.value_at(index) for index in range(parameter.size)]
+    assert (found, repr(found)) == (values, repr(values))
+    assert all(parameter.contains(each) for each in found)
 
 
-def test_quniform_reaches_ends_that_are_no_multiples():
-    assert values_of(axis("quniform", 2, 10, 5)) == [2.0, 5.0, 10.0]
-    assert axis("quniform", 2, 10, 5).from_unit(0.0) == 2.0
-
-
-def test_quniform_skips_an_end_that_rounds_into_the_range():
-    assert values_of(axis("quniform", 4, 10, 5)) == [5.0, 10.0]
+def test_an_end_that_is_rounded_into_the_range_is_outside():
     assert not axis("quniform", 4, 10, 5).contains(4)
 
 
-def test_a_step_wider_than_the_range_leaves_one_value():
-    assert values_of(axis("quniform", 1, 2, 10)) == [1.0]
-
-
-def test_rounding_is_half_to_even_and_gives_floats():
-    value = axis("quniform", 0, 5, 1).from_unit(0.5)
-    assert value == 2.0
-    assert isinstance(value, float)
-
-
-def test_qloguniform_lists_its_steps():
-    assert values_of(axis("qloguniform", 1, 4, 1)) == [1.0, 2.0, 3.0, 4.0]
-
-
-def test_randint_leaves_out_its_high_end_and_rounds_odd_bounds_up():
-    assert values_of(axis("randint", 1, 4)) == [1, 2, 3]
-    assert values_of(axis("randint", 0.5, 2.5)) == [1, 2]
-    assert axis("randint", 1, 4).from_unit(0.999999999) == 3
-
-
-def test_loguniform_is_uniform_in_the_logarithm():
-    assert axis("loguniform", 1e-4, 1).from_unit(0.5) == pytest.approx(1e-2)
-
-
-def test_normal_goes_through_the_inverse_distribution_function():
-    assert axis("normal", 3, 2).from_unit(0.975) == pytest.approx(3 + 2 * 1.959963985)
-    assert axis("lognormal", 0, 1).from_unit(0.5) == pytest.approx(1.0)
-
-
-def test_qnormal_is_rounded_but_not_clipped():
-    assert axis("qnormal", 0, 1, 0.5).from_unit(0.999) == 3.0
-    assert axis("qlognormal", 0, 1, 5).from_unit(0.5) == 0.0
+@pytest.mark.parametrize(
+    ("kind", "value", "unit", "expected"),
+    [
+        pytest.param("quniform", [2, 10, 5], 0.0, 2.0, id="the low end of quniform"),
+        pytest.param("quniform", [0, 5, 1], 0.5, 2.0, id="rounding is half to even"),
+        pytest.param("randint", [1, 4], 0.999999999, 3, id="the high end of randint"),
+        pytest.param("loguniform", [1e-4, 1], 0.5, 1e-2, id="loguniform is uniform in the logarithm"),
+        pytest.param("normal", [3, 2], 0.975, 3 + 2 * 1.959963985, id="normal goes through the inverse distribution"),
+        pytest.param("lognormal", [0, 1], 0.5, 1.0, id="so does lognormal"),
+        pytest.param("qnormal", [0, 1, 0.5], 0.999, 3.0, id="qnormal is rounded and not clipped"),
+        pytest.param("qlognormal", [0, 1, 5], 0.5, 0.0, id="so is qlognormal"),
+        pytest.param("choice", [1, 1, 2], 0.5, 1, id="a choice written twice is twice as likely"),
+        pytest.param("choice", [1, 1, 2], 0.9, 2, id="the rest of a choice"),
+    ],
+)
+def test_a_number_from_0_to_1_stands_for_a_value(kind, value, unit, expected):
+    found = axis(kind, *value).from_unit(unit)
+    assert found == pytest.approx(expected)
+    assert type(found) is type(expected)
 
 
 def test_a_lognormal_that_overflows_stays_finite():
@@ -71,13 +67,6 @@ def test_samples_have_the_asked_mean_and_deviation(kind):
         draws = [math.log(draw) for draw in draws]
     assert statistics.mean(draws) == pytest.approx(1, abs=0.05)
     assert statistics.stdev(draws) == pytest.approx(0.5, abs=0.05)
-
-
-def test_a_choice_written_twice_is_twice_as_likely_but_one_value():
-    parameter = axis("choice", 1, 1, 2)
-    assert parameter.size == 2
-    assert [parameter.from_unit(u) for u in (0.1, 0.5, 0.9)] == [1, 1, 2]
-    assert values_of(parameter) == [1, 2]
 
 
 def test_options_may_be_lists_and_mappings():

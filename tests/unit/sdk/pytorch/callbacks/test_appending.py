@@ -1,6 +1,7 @@
 """Files that wait for the disk: whole pieces, in their order, and one warning."""
 
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,9 +32,12 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def file(tmp_path: Path, clock: Clock) -> NonBlockingFile:
-    """A file that writes at once."""
-    return NonBlockingFile("log file", lambda: tmp_path / "log", clock=clock)
+def file(tmp_path: Path, clock: Clock, disk: FullDisk) -> "Iterator[NonBlockingFile]":
+    """A file that writes at once, closed when there is room again."""
+    found = NonBlockingFile("log file", lambda: tmp_path / "log", clock=clock)
+    yield found
+    disk.room = None
+    found.close()
 
 
 def append(file: NonBlockingFile, clock: Clock, *pieces: bytes) -> None:
@@ -54,7 +58,6 @@ def test_what_did_not_fit_comes_in_its_order_when_there_is_room(
     append(file, clock, b"five\n")
     assert (tmp_path / "log").read_bytes() == b"one\ntwo\nthree\nfour\nfive\n"
     assert len(reported) == 1
-    file.close()
 
 
 def test_a_disk_that_is_full_again_is_told_again(file: NonBlockingFile, clock: Clock, disk: FullDisk) -> None:
@@ -64,7 +67,6 @@ def test_a_disk_that_is_full_again_is_told_again(file: NonBlockingFile, clock: C
             append(file, clock, b"a", b"b")
         disk.room = None
         append(file, clock, b"c")
-    file.close()
 
 
 def test_a_full_disk_is_not_asked_at_every_piece(file: NonBlockingFile, clock: Clock, disk: FullDisk) -> None:
@@ -75,8 +77,6 @@ def test_a_full_disk_is_not_asked_at_every_piece(file: NonBlockingFile, clock: C
         clock.now += log_file.RETRY_SECONDS / 50
         file.write(b"a")
     assert disk.attempts == 2
-    disk.room = None
-    file.close()
 
 
 def test_pieces_wait_for_company_as_long_as_they_may(tmp_path: Path, clock: Clock, disk: FullDisk) -> None:
@@ -101,7 +101,6 @@ def test_what_finds_no_place_in_memory_either_is_lost_and_known_to_be(
     disk.room = None
     assert not file.flush()
     assert (tmp_path / "log").read_bytes() == b"abcgh"
-    file.close()
 
 
 def test_what_is_larger_than_memory_may_hold_is_written_directly_and_lost_only_where_there_is_no_room(

@@ -14,8 +14,7 @@ from fakes.trained_models import DigitsData, DigitsModel
 from proctor.sdk.checkpoints.saving import find_newest_checkpoint
 from proctor.sdk.pytorch import Trainer
 
-EPOCH = 6
-"""Its steps."""
+EPOCH = 6  # its steps
 
 
 class LogFiles:

@@ -217,8 +217,6 @@ def test_a_slow_start_does_not_count_as_time_since_the_last_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Slow(Passing):
-        """Takes a minute to be set up."""
-
         transient = ("clocked",)
 
         def setup(self) -> None:

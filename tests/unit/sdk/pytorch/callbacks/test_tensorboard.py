@@ -12,7 +12,7 @@ import torch
 from fakes.full_disk import FullDisk
 from fakes.trained_models import DigitsData, DigitsModel
 
-from proctor.sdk.pytorch import ConfigurationError, LogWarning, Outcome, Trainer, TrainingState
+from proctor.sdk.pytorch import ConfigurationError, LogWarning, Trainer, TrainingState
 from proctor.sdk.pytorch.callbacks.tensorboard import _name_events
 
 needs_tensorboard = pytest.mark.skipif(find_spec("tensorboard") is None, reason="tensorboard is not installed")
@@ -46,36 +46,38 @@ class Cut(DigitsModel):
             raise Interrupted
 
 
-def fit(
-    root: Path, cut: int = 0, *, name: str = "run", chkpt: "str | None" = "chkpt", steps: int = 12, **disturbances: Any
-) -> "Outcome | None":
-    """Train; in a trial `chkpt` may be None for the trial's own folder."""
+def fit(root: Path, cut: int = 0, *, kind: "type[Cut]" = Cut, **disturbances: Any) -> Cut:
+    """Train, and return the model."""
+    model = kind(cut, **disturbances)
     trainer = Trainer(
-        name,
+        "run",
         train_unit="iteration",
-        total_steps=steps,
+        total_steps=12,
         chkpt_frequency=4,
-        chkpt_root=None if chkpt is None else root / chkpt,
+        chkpt_root=root / "chkpt",
         run_path=root / "runs",
         enable_tensorboard=True,
         use_cpu=True,
+        background_writes=False,
         train_exceptions=(Interrupted,),
     )
-    try:
-        return trainer.fit(Cut(cut, **disturbances), DigitsData())
-    except Interrupted:
-        return None
+    with suppress(Interrupted):
+        trainer.fit(model, DigitsData())
+    return model
 
 
-def points(folder: Path) -> "list[tuple[int, float]]":
-    """Every point of the loss that is in the files, hidden or not."""
+def points(folder: Path, tag: str = "loss") -> "list[tuple[int, Any]]":
+    """Every point of a metric that is in the files, hidden or not."""
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
-    found = []
-    for path in folder.glob("events.*"):
-        for event in EventFileLoader(str(path)).Load():
-            found += [(event.step, value.tensor.float_val[0]) for value in event.summary.value if value.tag == "loss"]
-    return sorted(found)
+    events = [event for path in folder.glob("events.*") for event in EventFileLoader(str(path)).Load()]
+    found = [(event.step, value.tensor) for event in events for value in event.summary.value if value.tag == tag]
+    return sorted((step, tensor.float_val[0] if tensor.float_val else None) for step, tensor in found)
+
+
+def steps(root: Path, tag: str = "loss") -> "list[int]":
+    """The steps of all points of the newest folder."""
+    return [step for step, _ in points(run_folders(root)[-1], tag)]
 
 
 def run_folders(root: Path) -> "list[Path]":
@@ -89,12 +91,11 @@ def files(folder: Path) -> "dict[Path, bytes]":
 @needs_tensorboard
 def test_X11_a_run_that_was_cut_off_twice_has_each_step_once_and_the_values_of_one_that_was_not(tmp_path: Path) -> None:
     fit(tmp_path / "whole")
-    fit(tmp_path / "cut", cut=6)
-    fit(tmp_path / "cut", cut=11)
-    fit(tmp_path / "cut")
+    for cut in (6, 11, 0):
+        fit(tmp_path / "cut", cut=cut)
     (whole,) = run_folders(tmp_path / "whole")
     (folder,) = run_folders(tmp_path / "cut")
-    assert [step for step, _ in points(folder)] == list(range(1, 13))
+    assert steps(tmp_path / "cut") == list(range(1, 13))
     assert points(folder) == points(whole)
 
 
@@ -104,7 +105,7 @@ def test_X11_where_the_event_files_are_torn_a_new_folder_is_filled_from_the_hist
     (events,) = run_folders(tmp_path)[0].glob("events.*")
     os.truncate(events, 10)
     fit(tmp_path)
-    assert [step for step, _ in points(run_folders(tmp_path)[-1])] == list(range(1, 13))
+    assert steps(tmp_path) == list(range(1, 13))
 
 
 @needs_tensorboard
@@ -136,8 +137,8 @@ def test_X11_a_checkpoint_that_does_not_say_whose_it_is_begins_a_new_folder(
     before = files(first)
     fit(tmp_path)
     assert files(first) == before
-    (second,) = {*run_folders(tmp_path)} - {first}
-    assert [step for step, _ in points(second)] == list(range(1, 13))
+    assert len(run_folders(tmp_path)) == 2
+    assert steps(tmp_path) == list(range(1, 13))
 
 
 @needs_tensorboard
@@ -155,26 +156,14 @@ def test_X11_a_tensorboard_that_looks_on_forgets_the_steps_that_are_done_again(t
 
 
 @needs_tensorboard
-def test_X11_points_that_found_no_room_come_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    disk = FullDisk(tmp_path / "runs", monkeypatch)
-    monkeypatch.setattr("proctor.sdk.pytorch.callbacks.tensorboard._INTERVAL_SECONDS", 0.0)
-    with pytest.warns(LogWarning, match="the TensorBoard run .* could not be written") as reported:
-        assert fit(tmp_path, disk=disk, rooms={3: 7, 11: None}) is not None
-    assert len(reported) == 1
-    (folder,) = run_folders(tmp_path)
-    assert [step for step, _ in points(folder)] == list(range(1, 13))
-
-
-@needs_tensorboard
 def test_X11_a_disk_that_stays_full_costs_points_and_not_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = FullDisk(tmp_path / "runs", monkeypatch)
     with pytest.warns(LogWarning) as reported:
-        assert fit(tmp_path, disk=disk, rooms={3: 0}) is not None
+        assert fit(tmp_path, disk=disk, rooms={3: 0}).trainer.state.global_iteration == 12
     assert len(reported) == 1
-    (folder,) = run_folders(tmp_path)
-    assert all(step <= 3 for step, _ in points(folder))
+    assert all(step <= 3 for step in steps(tmp_path))
 
 
 @needs_tensorboard
@@ -186,7 +175,7 @@ def test_X11_where_a_checkpoint_was_made_with_points_still_waiting_a_new_folder_
         fit(tmp_path, cut=10, disk=disk, rooms={3: 0})
     disk.room = None
     fit(tmp_path)
-    assert [step for step, _ in points(run_folders(tmp_path)[-1])] == list(range(1, 13))
+    assert steps(tmp_path) == list(range(1, 13))
 
 
 @needs_tensorboard
@@ -201,38 +190,12 @@ def test_a_model_has_a_writer_whose_points_stand_once_and_no_thread(tmp_path: Pa
             self.tensorboard.close()
             super().train_step(batch, state)
 
-    def train(cut: int) -> None:
-        options: dict[str, Any] = {"chkpt_root": tmp_path, "run_path": tmp_path / "runs", "background_writes": False}
-        trainer = Trainer(
-            "run",
-            train_unit="iteration",
-            total_steps=6,
-            chkpt_frequency=2,
-            enable_tensorboard=True,
-            use_cpu=True,
-            train_exceptions=(Interrupted,),
-            **options,
-        )
-        model = Drawing(cut)
-        with suppress(Interrupted):
-            trainer.fit(model, DigitsData())
-        assert model.tensorboard is None
-
     before = threading.active_count()
-    train(5)
-    train(0)
-    (folder,) = run_folders(tmp_path)
-    assert [step for step, _ in points(folder)] == list(range(1, 7))
-    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
-
-    tags = [
-        (value.tag, event.step)
-        for path in folder.glob("events.*")
-        for event in EventFileLoader(str(path)).Load()
-        for value in event.summary.value
-    ]
-    for tag in ("weights", "note/text_summary"):
-        assert sorted(step for name, step in tags if name == tag) == list(range(1, 7))
+    for cut in (6, 0):
+        assert fit(tmp_path, cut, kind=Drawing).tensorboard is None
+    assert len(run_folders(tmp_path)) == 1
+    for tag in ("loss", "weights", "note/text_summary"):
+        assert steps(tmp_path, tag) == list(range(1, 13))
 
 
 @needs_tensorboard

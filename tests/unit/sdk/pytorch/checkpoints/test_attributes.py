@@ -4,6 +4,7 @@ import copy
 import itertools
 import pickle
 import random
+import re
 import warnings
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
@@ -137,8 +138,6 @@ def check_exact(root: Path, show: "Callable[[Any], Any]", data: "Callable[[], Da
 
 
 class Average:
-    """A moving average with a state."""
-
     def __init__(self) -> None:
         self.value = 0.0
 
@@ -157,20 +156,37 @@ def make_alias(model: Any) -> None:
     model.head = model.network[2]
 
 
-def test_a_module_without_state_may_be_made_in_any_hook(tmp_path: Path) -> None:
-    for hook in ("on_training_start", "train_step", "on_validation_start"):
-        check_exact(tmp_path / hook, lambda model: type(model.criterion), **{hook: make_loss})
+class Metric(nn.Module):
+    """A module without a state that keeps plain values and functions in collections."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total, self.reductions = 0.0, {"total": lambda: None}
 
 
-def test_another_name_for_a_layer_may_be_made_in_any_hook(tmp_path: Path) -> None:
-    for hook in ("on_training_start", "train_step"):
-        check_exact(tmp_path / hook, lambda model: model.head is model.network[2], **{hook: make_alias})
+def make_metric(model: Any) -> None:
+    model.metric = Metric()
+
+
+@pytest.mark.parametrize(
+    ("hook", "make", "show"),
+    [
+        ("on_training_start", make_loss, lambda model: type(model.criterion)),
+        ("train_step", make_loss, lambda model: type(model.criterion)),
+        ("on_validation_start", make_loss, lambda model: type(model.criterion)),
+        ("on_validation_start", make_metric, lambda model: type(model.metric)),
+        ("on_training_start", make_alias, lambda model: model.head is model.network[2]),
+        ("train_step", make_alias, lambda model: model.head is model.network[2]),
+    ],
+)
+def test_a_module_without_state_and_another_name_for_a_layer_may_be_made_in_any_hook(
+    tmp_path: Path, hook: str, make: Any, show: Any
+) -> None:
+    check_exact(tmp_path, show, strict_resume=True, **{hook: make})
 
 
 def test_the_trainers_own_state_may_be_kept_as_an_attribute(tmp_path: Path) -> None:
     class Keeping(Ordinary):
-        """Keeps what it is given."""
-
         def train_step(self, batch: Any, state: TrainingState) -> None:
             super().train_step(batch, state)
             self.state = state
@@ -216,92 +232,38 @@ def make_average_late(model: Any) -> None:
 
 
 def make_network_late(model: Any) -> None:
-    if not hasattr(model, "late"):
-        model.late = nn.Linear(1, 1)
+    model.late = nn.Linear(1, 1)
 
 
 def remove_optimizer(model: Any) -> None:
-    model.optimizer.step = lambda: None
-    model.optimizer = copy.copy(model.optimizer)
-    model.other, model.optimizer = None, _WithoutState()
-
-
-class _WithoutState:
-    def step(self) -> None: ...
-
-    def zero_grad(self) -> None: ...
+    del model.optimizer
 
 
 def change_optimizer(model: Any) -> None:
-    if not isinstance(model.optimizer, torch.optim.Adam):
-        model.optimizer = torch.optim.Adam(model.network.parameters())
+    model.optimizer = torch.optim.Adam(model.network.parameters())
 
 
 def add_group(model: Any) -> None:
-    if len(model.optimizer.param_groups) == 1:
-        model.optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
+    model.optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
 
 
 def add_layer(model: Any) -> None:
-    if len(model.network) == 3:
-        model.network.append(nn.Linear(1, 1))
+    model.network.append(nn.Linear(1, 1))
 
 
-@pytest.mark.parametrize(
-    ("hook", "change", "message"),
-    [
-        ("on_validation_start", make_average_late, r"Ordinary\.average was made after training had begun"),
-        ("train_step", make_network_late, r"Ordinary\.late was made after training had begun"),
-        ("train_step", remove_optimizer, r"Ordinary\.optimizer is no longer there"),
-        ("train_step", change_optimizer, r"Ordinary\.optimizer has another structure"),
-        ("train_step", add_group, r"Ordinary\.optimizer has another structure"),
-        ("train_step", add_layer, r"Ordinary\.network has another structure"),
-    ],
-)
-def test_what_no_resumed_run_could_load_is_refused_at_the_first_save(
-    tmp_path: Path, hook: str, change: Any, message: str
-) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        fit(tmp_path, **{hook: change}, chkpt_frequency=2)
-    assert list((tmp_path / "run").glob("*.pth")) == []
-
-
-def test_a_loss_that_gets_a_state_while_training_is_refused(tmp_path: Path) -> None:
-    def make(model: Any) -> None:
-        model.loss = nn.CrossEntropyLoss()
-
-    def weigh(model: Any) -> None:
-        model.loss = nn.CrossEntropyLoss(weight=torch.ones(2))
-
-    with pytest.raises(ConfigurationError, match=r"Ordinary\.loss has another structure than when training began"):
-        fit(tmp_path, setup=make, train_step=weigh, chkpt_frequency=2)
-    assert list((tmp_path / "run").glob("*.pth")) == []
-
-
-def test_a_model_that_extends_state_dict_is_refused_at_the_first_save_too(tmp_path: Path) -> None:
-    class Extending(Ordinary):
-        """Saves something more."""
-
-        def state_dict(self) -> "dict[str, Any]":
-            return {**super().state_dict(), "more": 1}
-
-        def load_state_dict(self, state: "dict[str, Any]") -> None:
-            super().load_state_dict({name: value for name, value in state.items() if name != "more"})
-
-    with pytest.raises(ConfigurationError, match=r"Extending\.average was made after training had begun"):
-        fit(tmp_path, model=Extending, train_step=make_average_late)
-    check_exact(tmp_path / "alias", lambda model: hasattr(model, "head"), model=Extending, train_step=make_alias)
+def weigh_loss(model: Any) -> None:
+    model.criterion = nn.CrossEntropyLoss(weight=torch.ones(2))
 
 
 def make_two(model: Any) -> None:
     model.other, model.active = copy.deepcopy(model.network), model.network
     model.layers = nn.ModuleList([nn.Linear(1, 1), nn.Linear(1, 1)])
-    model.losses = nn.ModuleList([nn.MSELoss(), nn.L1Loss()])
+    model.losses = nn.ModuleList([nn.CrossEntropyLoss(), nn.L1Loss()])
     model.layer, model.loss = model.layers[0], model.losses[0]
 
 
 def alternate(model: Any) -> None:
-    model.active = model.other if model.active is model.network else model.network
+    model.active = model.other
 
 
 def swap(model: Any) -> None:
@@ -320,23 +282,49 @@ def change_loss(model: Any) -> None:
     model.loss = model.losses[1]
 
 
+BOUND_ANEW = r"Ordinary\.{} was bound to another object .* that of Ordinary\.{}, so a resumed run"
+
+
 @pytest.mark.parametrize(
-    ("change", "name", "other"),
+    ("hook", "change", "message"),
     [
-        (alternate, "active", "network"),
-        (swap, "network", "other"),
-        (separate, "active", "network"),
-        (move_on, "layer", "layers"),
-        (change_loss, "loss", "losses"),
+        ("on_validation_start", make_average_late, r"Ordinary\.average was made after training had begun"),
+        ("train_step", make_network_late, r"Ordinary\.late was made after training had begun"),
+        ("train_step", remove_optimizer, r"Ordinary\.optimizer is no longer there"),
+        ("train_step", change_optimizer, r"Ordinary\.optimizer has another structure"),
+        ("train_step", add_group, r"Ordinary\.optimizer has another structure"),
+        ("train_step", add_layer, r"Ordinary\.network has another structure than when training began"),
+        ("train_step", weigh_loss, r"Ordinary\.criterion has another structure than when training began"),
+        ("train_step", alternate, BOUND_ANEW.format("active", "network")),
+        ("train_step", swap, BOUND_ANEW.format("network", "other")),
+        ("train_step", separate, BOUND_ANEW.format("active", "network")),
+        ("train_step", move_on, BOUND_ANEW.format("layer", "layers")),
+        ("train_step", change_loss, BOUND_ANEW.format("loss", "losses")),
     ],
 )
-def test_a_name_that_is_bound_to_the_object_of_another_one_is_refused(
-    tmp_path: Path, change: Any, name: str, other: str
+def test_what_no_resumed_run_could_load_is_refused_at_the_first_save(
+    tmp_path: Path, hook: str, change: Any, message: str
 ) -> None:
-    message = rf"Ordinary\.{name} was bound to another object .* that of Ordinary\.{other}, so a resumed run"
+    def setup(model: Any) -> None:
+        make_two(model)
+        make_loss(model)
+
     with pytest.raises(ConfigurationError, match=message):
-        fit(tmp_path, setup=make_two, train_step=change, chkpt_frequency=1)
+        fit(tmp_path, setup=setup, **{hook: change}, valid_frequency=1)
     assert list((tmp_path / "run").glob("*.pth")) == []
+
+
+def test_a_model_that_extends_state_dict_is_refused_at_the_first_save_too(tmp_path: Path) -> None:
+    class Extending(Ordinary):
+        def state_dict(self) -> "dict[str, Any]":
+            return {**super().state_dict(), "more": 1}
+
+        def load_state_dict(self, state: "dict[str, Any]") -> None:
+            super().load_state_dict({name: value for name, value in state.items() if name != "more"})
+
+    with pytest.raises(ConfigurationError, match=r"Extending\.average was made after training had begun"):
+        fit(tmp_path, model=Extending, train_step=make_average_late)
+    check_exact(tmp_path / "alias", lambda model: hasattr(model, "head"), model=Extending, train_step=make_alias)
 
 
 def test_parts_may_be_made_anew_while_training(tmp_path: Path) -> None:
@@ -385,15 +373,11 @@ class Shadow:
 
 
 class Stepper:
-    """A helper around an optimizer."""
-
     def __init__(self, optimizer: Any) -> None:
         self.optimizer = optimizer
 
 
 class SavedShadow(Shadow):
-    """The same with a state."""
-
     def state_dict(self) -> "dict[str, Any]":
         return self.networks["shadow"].state_dict()
 
@@ -438,8 +422,6 @@ def test_objects_may_hold_parts_that_are_saved_elsewhere(tmp_path: Path) -> None
 
 def test_objects_named_as_transient_may_hold_parts(tmp_path: Path) -> None:
     class Frozen(Ordinary):
-        """Judges by a network that never changes."""
-
         transient = ("helper",)
 
     fit(tmp_path, model=Frozen, setup=hold(lambda model: Shadow(model.network)))
@@ -539,8 +521,6 @@ def test_what_is_removed_while_training_stays_removed(tmp_path: Path) -> None:
 
 def test_a_run_that_its_model_stops_by_a_plain_counter_stops_at_the_same_batch(tmp_path: Path) -> None:
     class Counting(Ordinary):
-        """Stops after so many batches."""
-
         seen = 0
 
         def train_step(self, batch: Any, state: TrainingState) -> None:
@@ -557,8 +537,6 @@ def test_a_run_that_its_model_stops_by_a_plain_counter_stops_at_the_same_batch(t
 
 def test_what_never_changes_is_that_of_this_start(tmp_path: Path) -> None:
     class Configured(Ordinary):
-        """Has a setting."""
-
         def __init__(self, stop_after: "int | None", **hooks: Any) -> None:
             super().__init__(stop_after, **hooks)
             self.rate = 1.0 if stop_after else 2.0
@@ -569,8 +547,6 @@ def test_what_never_changes_is_that_of_this_start(tmp_path: Path) -> None:
 
 def test_attributes_named_as_transient_begin_anew(tmp_path: Path) -> None:
     class Caching(Ordinary):
-        """Counts the batches of this start."""
-
         transient = ("cache",)
 
         def setup(self) -> None:
@@ -603,8 +579,6 @@ def test_switches_of_networks_go_on(tmp_path: Path) -> None:
 
 def test_what_a_wrapper_of_networks_keeps_for_itself_is_left_alone() -> None:
     class Wrapper(nn.parallel.DataParallel):
-        """One of the user's, with a counter."""
-
         calls = 0
 
     model = Ordinary()
@@ -670,25 +644,45 @@ def test_a_generator_of_a_dataset_that_workers_read_is_told(tmp_path: Path) -> N
     assert "training 0 has a random generator of its own, and each worker draws from a copy" in text
 
 
-def test_an_iterator_that_the_model_keeps_is_told(tmp_path: Path) -> None:
-    def make(model: Any) -> None:
-        model.batches = iter(DataLoader(torch.zeros(8, 3), batch_size=2))
-        model.cycled = itertools.cycle([1, 2])
-
-    texts = reported(tmp_path, setup=make)
-    assert [text.split(" is an iterator")[0] for text in texts] == [
-        "not exact: Ordinary.batches",
-        "not exact: Ordinary.cycled",
-    ]
+def keep_iterators(model: Any) -> None:
+    model.batches = iter(DataLoader(torch.zeros(8, 3), batch_size=2))
+    model.cycled = itertools.cycle([1, 2])
 
 
-def test_what_changes_and_cannot_be_saved_is_told(tmp_path: Path) -> None:
-    def replace(model: Any) -> None:
-        model.function = lambda: None
+def replace_loss(model: Any) -> None:
+    model.criterion = lambda: None
 
-    [text] = reported(tmp_path, setup=replace, train_step=replace)
-    assert "Ordinary.function has changed since training began and is a function" in text
-    assert "transient" in text
+
+def make_meter(model: Any) -> None:
+    model.meter = Meter(1.0)
+
+
+def grow(model: Any) -> None:
+    model.features = torch.zeros(1 << 19)
+
+
+CHANGED = "has changed since training began and is a"
+
+
+@pytest.mark.parametrize(
+    ("hooks", "told"),
+    [
+        ({"setup": keep_iterators}, ["Ordinary.batches is an iterator", "Ordinary.cycled is an iterator"]),
+        (
+            {"setup": make_loss, "train_step": replace_loss},
+            [f"Ordinary.criterion {CHANGED} function.*transient"],
+        ),
+        ({"train_step": make_meter}, ["Ordinary.meter was made after training had begun"]),
+        ({"train_step": grow}, [f"Ordinary.features {CHANGED} tensor or array of 2 MiB"]),
+    ],
+    ids=["iterators", "a function", "an object that is made late", "a value that is too large"],
+)
+def test_what_cannot_be_saved_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hooks: "dict[str, Any]", told: "list[str]"
+) -> None:
+    monkeypatch.setattr("proctor.sdk.pytorch.checkpoints.attributes._LARGEST_BYTES", 1 << 20)
+    for text, expected in zip(reported(tmp_path, **hooks), told, strict=True):
+        assert re.match(f"not exact: {expected}", text)
 
 
 def test_what_cannot_be_saved_after_a_later_batch_is_told_once_at_the_save_behind_it(tmp_path: Path) -> None:
@@ -703,39 +697,6 @@ def test_what_cannot_be_saved_after_a_later_batch_is_told_once_at_the_save_behin
     assert "Ordinary.function has changed since training began" in text
     assert len(list((tmp_path / "strict" / "run").glob("*_iter_4.pth"))) == 1
     assert list((tmp_path / "strict" / "run").glob("*_iter_5.pth")) == []
-
-
-class Metric(nn.Module):
-    """A module without a state that keeps plain values and functions in collections."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.total, self.reductions = 0.0, {"total": lambda: None}
-
-
-def test_what_a_late_module_without_state_keeps_is_not_told(tmp_path: Path) -> None:
-    def make(model: Any) -> None:
-        model.metric = Metric()
-
-    check_exact(tmp_path, lambda model: type(model.metric), on_validation_start=make, strict_resume=True)
-
-
-def test_an_object_that_is_made_late_is_told(tmp_path: Path) -> None:
-    def make(model: Any) -> None:
-        model.meter = Meter(1.0)
-
-    [text] = reported(tmp_path, train_step=make)
-    assert "Ordinary.meter was made after training had begun" in text
-
-
-def test_a_value_that_is_too_large_is_told_and_not_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proctor.sdk.pytorch.checkpoints.attributes._LARGEST_BYTES", 1 << 20)
-
-    def grow(model: Any) -> None:
-        model.features = torch.zeros(1 << 19)
-
-    [text] = reported(tmp_path, train_step=grow)
-    assert "Ordinary.features has changed since training began and is a tensor or array of 2 MiB" in text
 
 
 def test_a_place_that_a_resumed_run_does_not_have_is_told(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.checkpoint_writer import CheckpointWriter, write_checkpoint
+from fakes.checkpoint_writer import write_checkpoint, write_run
+from fakes.full_disk import refuse
 from fakes.thread_ranks import ThreadRanks, call_on_ranks
 
 from proctor.sdk.pytorch import UnreadableCheckpointError, snapshots
@@ -59,23 +60,18 @@ def test_a_rank_that_sees_the_same_file_reads_it(path: Path, sent: "list[int]") 
     assert sent == []
 
 
-def test_a_rank_that_sees_no_file_is_sent_its_bytes_in_blocks(path: Path, tmp_path: Path, sent: "list[int]") -> None:
-    assert call_on_ranks(read_from([path, tmp_path / "none", path]), 3) == [DATA] * 3
-    assert sorted(sent) == sorted([3_000, 3_000, 3_000, 1_000] * 3)
-
-
-def test_a_rank_that_sees_another_file_of_that_name_is_sent_the_right_bytes(path: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "is_sent"), [(DATA, False), (DATA[::-1], True), (None, True)], ids=["a copy", "another file", "no file"]
+)
+def test_a_rank_reads_a_copy_of_the_file_and_is_sent_its_bytes_in_blocks_where_there_is_none(
+    path: Path, tmp_path: Path, sent: "list[int]", content: "bytes | None", is_sent: bool
+) -> None:
     other = tmp_path / "other.pth"
-    other.write_bytes(DATA[::-1])
-    os.utime(other, ns=(path.stat().st_mtime_ns, path.stat().st_mtime_ns))
-    assert call_on_ranks(read_from([path, other])) == [DATA] * 2
-
-
-def test_a_rank_that_sees_a_copy_of_the_file_reads_that(path: Path, tmp_path: Path, sent: "list[int]") -> None:
-    copy = tmp_path / "copy.pth"
-    copy.write_bytes(DATA)
-    assert call_on_ranks(read_from([path, copy])) == [DATA] * 2
-    assert sent == []
+    if content is not None:
+        other.write_bytes(content)
+        os.utime(other, ns=(path.stat().st_mtime_ns, path.stat().st_mtime_ns))
+    assert call_on_ranks(read_from([path, other, path]), 3) == [DATA] * 3
+    assert sorted(sent) == sorted([3_000, 3_000, 3_000, 1_000] * 3 if is_sent else [])
 
 
 def test_a_checkpoint_that_was_sent_is_loaded_as_the_file_itself(tmp_path: Path) -> None:
@@ -99,8 +95,7 @@ def test_a_machine_without_room_for_the_copy_says_so(
         def __exit__(self, *_: object) -> None:
             pass
 
-        def write(self, data: Any) -> None:
-            raise OSError(errno.ENOSPC, "No space left on device")
+        write = refuse(errno.ENOSPC)
 
     monkeypatch.setattr(snapshots, "TemporaryFile", lambda **_: Full())
     first, second = call_on_ranks(read_from([path, tmp_path / "none"]))
@@ -113,22 +108,16 @@ def test_a_machine_without_room_for_the_copy_says_so(
 def test_a_checkpoint_that_only_another_rank_has_is_told_to_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    writer = CheckpointWriter(tmp_path / "second")
-    writer.save(3)
-    writer.storage.close()
+    write_run(tmp_path / "second", [3])
 
-    def refuse(ranks: Ranks) -> None:
+    def begin(ranks: Ranks) -> None:
         name = "second" if ranks.rank == 1 else "first"
         refuse_to_leave_behind(CheckpointFolder(tmp_path / name, "run"), ranks)
 
-    for problem in call_on_ranks(refuse, 3):
+    assert call_on_ranks(lambda ranks: refuse_to_leave_behind(CheckpointFolder(tmp_path, "run"), ranks)) == [None] * 2
+    for problem in call_on_ranks(begin, 3):
         assert isinstance(problem, UnreadableCheckpointError)
         assert f"{tmp_path / 'second' / 'run'} on " in str(problem)
         assert "(rank 1)" in str(problem)
     monkeypatch.setattr(snapshots, "is_in_trial", lambda: True)  # where the manager says what is continued
-    assert call_on_ranks(refuse, 3) == [None] * 3
-
-
-def test_where_no_rank_has_a_checkpoint_a_run_may_begin(tmp_path: Path) -> None:
-    storage = CheckpointFolder(tmp_path, "run")
-    assert call_on_ranks(lambda ranks: refuse_to_leave_behind(storage, ranks)) == [None, None]
+    assert call_on_ranks(begin, 3) == [None] * 3

@@ -17,7 +17,7 @@ from proctor.sdk.checkpoints.saving import find_newest_checkpoint, list_checkpoi
 from proctor.sdk.protocol import CHECKPOINT_FOLDER
 from proctor.sdk.pytorch import CheckpointWarning, Model, Outcome, Trainer
 from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
-from proctor.sdk.pytorch.checkpoints.pointer import POINTER_FILE, read_pointer
+from proctor.sdk.pytorch.checkpoints.pointer import POINTER_FILE
 from proctor.sdk.pytorch.trial import find_registered_runs, list_registered_runs, registering
 
 Attempt = Callable[..., None]
@@ -46,17 +46,10 @@ def carry(job: Path, target: Path) -> str:
     return str(target)
 
 
-def test_runs_of_one_trial_do_not_take_over_each_others_checkpoints(attempt: Attempt, tmp_path: Path) -> None:
-    attempt(tmp_path / "job")
-    fit("one")
-    assert fit("other").resumed_from is None
-    assert set(find_registered_runs()) == {"one", "other"}
-
-
 def test_a_registered_folder_has_every_run_once(attempt: Attempt, tmp_path: Path) -> None:
     attempt(tmp_path / "job")
-    for name in ("one", "other", "third", "one"):
-        fit(name, epochs=2 if name == "one" else 1)
+    assert [fit(name).resumed_from for name in ("one", "other", "third")] == [None] * 3
+    fit("one", epochs=2)
     runs = list_registered_runs(Path(find_newest_checkpoint(str(tmp_path / "job")) or ""))
     assert set(runs) == {"one", "other", "third"}
     assert not [path for place in runs.values() for path in place.glob("runs/*/runs")]
@@ -119,19 +112,16 @@ class Judged(DigitsModel):
 def test_the_best_and_the_pinned_survive_a_retry_elsewhere(attempt: Attempt, tmp_path: Path) -> None:
     options: dict[str, Any] = {"keep_last": 1, "keep_best": 1, "best_metric": "score", "valid_frequency": 1}
     attempt(tmp_path / "first")
-    fit(epochs=1, model=Judged(), **options)
-    second = fit(epochs=2, model=Judged(), **options).checkpoint
-    assert second is not None
-    CheckpointFolder(second.parent.parent, "run").pin(second.name)
-    third = fit(epochs=3, model=Judged(), **options).checkpoint
-    assert third is not None
-    before = [entry.epoch for entry in read_pointer(third.parent) or []]
+    first, second = (CheckpointFolder(tmp_path / job / "output" / "trainer", "run") for job in ("first", "second"))
+    for epochs in (1, 2, 3):
+        fit(epochs=epochs, model=Judged(), **options)
+        if epochs == 2:
+            first.pin(first.entries()[0].name)
+    assert [entry.epoch for entry in first.entries()] == [3, 2, 1]
     attempt(tmp_path / "second", resume=carry(tmp_path / "first", tmp_path / "carried"))
-    newest = fit(epochs=4, model=Judged(), **options).checkpoint
-    assert newest is not None
-    assert before == [3, 2, 1]
-    assert [entry.epoch for entry in read_pointer(newest.parent) or []] == [4, 2, 1]
-    assert (newest.parent / f"{second.name}.pinned").exists()
+    fit(epochs=4, model=Judged(), **options)
+    assert [entry.epoch for entry in second.entries()] == [4, 2, 1]
+    assert [path.name for path in second.path.glob("*.pinned")] == ["run_epoch_2_iter_12.pth.pinned"]
 
 
 def test_a_damaged_registered_folder_is_passed_over_for_the_one_before(attempt: Attempt, tmp_path: Path) -> None:

@@ -4,11 +4,14 @@ import errno
 import json
 import os
 import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.full_disk import refuse
 from fakes.history_digest import digest_of
 from fakes.trained_models import DigitsData, DigitsModel
 
@@ -77,32 +80,29 @@ def test_rows_are_readable_from_the_moment_they_were_added_and_a_torn_last_one_i
     assert steps(path) == [1, 2, 3]
 
 
-def test_a_history_that_is_shorter_than_its_checkpoint_knows_is_told_and_continued(path: Path) -> None:
-    history = History(path)
-    add(history, 1, 2)
-    position = history.position
+def shorten(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-5])
-    resumed = History(path)
-    with pytest.warns(UserWarning, match="first rows are missing"):
-        resumed.cut(position)
-    add(resumed, 3)
-    assert steps(path) == [1, 3]
-    assert resumed.position.rows == 3
 
 
-def test_a_history_that_is_gone_is_told_and_begun_again(path: Path) -> None:
+@pytest.mark.parametrize(
+    ("damage", "told", "left"), [(shorten, "first rows are missing", [1]), (Path.unlink, "has 0 bytes", [])]
+)
+def test_a_history_that_is_shorter_than_its_checkpoint_knows_or_gone_is_told_and_continued(
+    path: Path, damage: "Callable[[Path], None]", told: str, left: "list[int]"
+) -> None:
     history = History(path)
     add(history, 1, 2)
-    path.unlink()
+    damage(path)
     resumed = History(path)
-    with pytest.warns(UserWarning, match="has 0 bytes"):
+    with pytest.warns(UserWarning, match=told):
         resumed.cut(history.position)
     add(resumed, 3)
-    assert steps(path) == [3]
+    assert steps(path) == [*left, 3]
     later = History(path)
     later.cut(resumed.position)
     add(later, 4)
-    assert steps(path) == [3, 4]
+    assert steps(path) == [*left, 3, 4]
+    assert later.position.rows == 4
 
 
 def test_numbers_are_kept_to_the_last_bit_and_odd_ones_are_json(path: Path) -> None:
@@ -123,7 +123,7 @@ def test_a_full_disk_leaves_whole_rows_only_and_gets_the_others_when_there_is_ro
         patch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:5]))
         with pytest.warns(CheckpointWarning, match="only 5 of"):
             add(history, 2)
-        patch.setattr(os, "write", _refuse)
+        patch.setattr(os, "write", refuse(errno.ENOSPC))
         add(history, 3)  # told once
         with pytest.raises(OSError, match="No space"):
             history.sync()  # no checkpoint may count these rows
@@ -138,12 +138,12 @@ def test_a_full_disk_leaves_whole_rows_only_and_gets_the_others_when_there_is_ro
 def test_many_rows_that_wait_are_not_all_tried_again_with_each_row(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     history, sizes = History(path), []
 
-    def refuse(descriptor: int, data: bytes) -> int:
+    def refuse_and_count(descriptor: int, data: bytes) -> Any:
         sizes.append(data.count(b"\n"))
-        return _refuse(descriptor, data)
+        return refuse(errno.ENOSPC)()
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "write", refuse)
+        patch.setattr(os, "write", refuse_and_count)
         with pytest.warns(CheckpointWarning, match="No space"):
             add(history, *range(1, 301))
     assert max(sizes) < 300
@@ -155,7 +155,7 @@ def test_many_rows_that_wait_are_not_all_tried_again_with_each_row(path: Path, m
 def test_a_disk_that_is_full_to_the_end_is_an_error_then(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     history = History(path)
     add(history, 1)
-    monkeypatch.setattr(os, "write", _refuse)
+    monkeypatch.setattr(os, "write", refuse(errno.ENOSPC))
     with pytest.warns(CheckpointWarning, match="No space"):
         add(history, 2, 3)
     with pytest.raises(CheckpointNotStoredError, match="the last 2 rows"):
@@ -169,7 +169,7 @@ def test_a_disk_that_refuses_for_another_reason_is_an_error_at_once(
     history = History(path)
     add(history, 1)
     with monkeypatch.context() as patch:
-        patch.setattr(os, "write", _forbid)
+        patch.setattr(os, "write", refuse(errno.EACCES))
         with pytest.raises(PermissionError):
             add(history, 2)
     add(history, 2)
@@ -180,12 +180,10 @@ def test_a_disk_that_refuses_for_another_reason_is_an_error_at_once(
 def test_rows_that_waited_during_training_are_there_at_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = os.write
 
-    def refuse_rows(descriptor: int, data: Any) -> int:
-        return _refuse() if bytes(data[:9]) == b'{"epoch":' else write(descriptor, data)
+    def refuse_rows(descriptor: int, data: Any) -> Any:
+        return refuse(errno.ENOSPC)() if bytes(data[:9]) == b'{"epoch":' else write(descriptor, data)
 
     class Filling(DigitsModel):
-        """Trains while the disk is full, until the end of its last epoch."""
-
         def on_training_start(self) -> None:
             monkeypatch.setattr(os, "write", refuse_rows)
 
@@ -199,21 +197,7 @@ def test_rows_that_waited_during_training_are_there_at_its_end(tmp_path: Path, m
     assert steps(tmp_path / "run" / "history.jsonl") == list(range(1, 13))
 
 
-def _refuse(*_: object) -> int:
-    raise OSError(errno.ENOSPC, "No space left on device")
-
-
-def _forbid(*_: object) -> int:
-    raise PermissionError(errno.EACCES, "Permission denied")
-
-
-def test_a_checkpoint_without_a_history_is_its_beginning() -> None:
-    assert HistoryPosition.from_json(None) == HistoryPosition()
-
-
 class Hasty(DigitsModel):
-    """Logs before its run has begun."""
-
     def setup(self) -> None:
         super().setup()
         self.log({"lr": 0.01})
@@ -242,20 +226,18 @@ def test_a_row_is_added_while_the_disk_is_being_synced(path: Path, monkeypatch: 
     history = History(path)
     add(history, 1)
     syncing, added = threading.Event(), threading.Event()
-    is_added: list[bool] = []
 
     def sync(descriptor: int) -> None:
         syncing.set()
-        is_added.append(added.wait(10))
+        assert added.wait(10)
         os.fsync(descriptor)
 
     monkeypatch.setattr("proctor.sdk.pytorch.checkpoints.history.sync_file", sync)
-    storing = threading.Thread(target=history.sync)
-    storing.start()
-    assert syncing.wait(10)
-    add(history, 2)
-    added.set()
-    storing.join()
-    assert is_added == [True]
+    with ThreadPoolExecutor() as threads:
+        storing = threads.submit(history.sync)
+        assert syncing.wait(10)
+        add(history, 2)
+        added.set()
+        storing.result()
     assert steps(path) == [1, 2]
     history.close()

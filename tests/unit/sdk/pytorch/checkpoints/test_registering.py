@@ -7,11 +7,11 @@ from pathlib import Path
 from time import monotonic, time
 
 import pytest
+from fakes.attempts import begin_attempt
+from fakes.checkpoint_writer import CheckpointWriter, numbers, write_run
 
-from proctor.sdk import trial as sdk
 from proctor.sdk.checkpoints.saving import list_checkpoints, save_checkpoint
-from proctor.sdk.protocol import ENV_JOB_DIRECTORY, ENV_RESUME_CHECKPOINT
-from proctor.sdk.pytorch import CheckpointWarning, TrainingState
+from proctor.sdk.pytorch import CheckpointWarning
 from proctor.sdk.pytorch import trial as pytorch_trial
 from proctor.sdk.pytorch.checkpoints.filesystem import FolderLock
 from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
@@ -22,18 +22,8 @@ from proctor.sdk.pytorch.trial import Registrar, adopt_checkpoint, remove_supers
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The directory of the job that this process seems to be."""
-    folder = tmp_path / "job"
-    folder.mkdir()
-    monkeypatch.setenv(ENV_JOB_DIRECTORY, str(folder))
-    monkeypatch.setattr(sdk._State, "opened", False)
-    monkeypatch.setattr(sdk._State, "channel", None)
-    return str(folder)
-
-
-def save(storage: CheckpointFolder, number: int) -> None:
-    state = TrainingState(global_epoch=1, current_iteration=number, global_iteration=number)
-    storage.save({"format": 1, "training_state": state.state_dict(), "model": {}, "rng": []})
-    storage.wait()
+    begin_attempt(monkeypatch, tmp_path / "job")
+    return str(tmp_path / "job")
 
 
 def steps(job: str) -> "list[int]":
@@ -42,49 +32,41 @@ def steps(job: str) -> "list[int]":
 
 def test_a_run_that_saves_all_the_time_registers_now_and_then_and_at_the_end(job: str, tmp_path: Path) -> None:
     now = 100.0
-    registrar = Registrar(interval_seconds=5.0, clock=lambda: now)
-    storage = CheckpointFolder(tmp_path, "run", registrar=registrar)
-    storage.open()
+    writer = CheckpointWriter(tmp_path, registrar=Registrar(interval_seconds=5.0, clock=lambda: now))
     for number in range(1, 5):
-        save(storage, number)
+        writer.save(number)
         now += 3.0
     assert steps(job) == [1, 3]
-    storage.close()
-    assert steps(job) == [1, 3, 4]
-    storage.close()
-    assert steps(job) == [1, 3, 4]
+    for _ in range(2):
+        writer.storage.close()
+        assert steps(job) == [1, 3, 4]
 
 
 def behind(job: str, root: Path) -> "tuple[CheckpointFolder, Path]":
     """A run that was killed when its registered checkpoint was the first of four, and that copy."""
-    storage = CheckpointFolder(root, "run", registrar=Registrar(interval_seconds=3600.0))
-    storage.open()
+    writer = CheckpointWriter(root, registrar=Registrar(interval_seconds=3600.0))
     for number in range(1, 5):
-        save(storage, number)
-    storage._lock.release()  # as a kill does
-    return storage, Path(list_checkpoints(job)[-1])
+        writer.save(number)
+    writer.storage._lock.release()  # as a kill does
+    CheckpointWriter.opened.remove(writer)
+    return writer.storage, Path(list_checkpoints(job)[-1])
 
 
 def adopt(root: Path) -> "list[int]":
     """What the next attempt continues from, and what the pointer names."""
-    storage = CheckpointFolder(root, "run")
-    storage.open()
-    adopt_checkpoint(storage)
-    found = storage.load_newest()
-    assert found is not None
-    storage.close()
-    return [found.entry.iteration, *(entry.iteration for entry in storage.entries())]
+    writer = CheckpointWriter(root)
+    adopt_checkpoint(writer.storage)
+    found = [writer.newest().entry.iteration, *numbers(writer.storage)]
+    writer.storage.close()
+    return found
 
 
 @pytest.fixture
 def retry(job: str, monkeypatch: pytest.MonkeyPatch) -> "Callable[..., None]":
     """Makes this process seem to be the next attempt."""
 
-    def begin(copy: Path, *, trial: str = "") -> None:
-        monkeypatch.setenv(ENV_JOB_DIRECTORY, f"{job}-retry")
-        monkeypatch.setenv(ENV_RESUME_CHECKPOINT, str(copy))
-        if trial:
-            monkeypatch.setattr(sdk, "get_trial_id", lambda: trial)
+    def begin(copy: Path, *, trial: str = "t") -> None:
+        begin_attempt(monkeypatch, Path(f"{job}-retry"), resume=str(copy), trial=trial)
 
     return begin
 
@@ -115,7 +97,6 @@ def test_otherwise_it_continues_from_what_was_registered(
     job: str, tmp_path: Path, retry: "Callable[..., None]", case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage, copy = behind(job, tmp_path / "first")
-    retry(copy, trial="other" if case == "another trial's" else "")
     writer = FolderLock(storage.path)
     if case == "elsewhere":  # the same path there
         names = os.uname()
@@ -129,6 +110,7 @@ def test_otherwise_it_continues_from_what_was_registered(
         shutil.rmtree(storage.path)
     elif case == "torn":
         (storage.path / storage.entries()[0].name).write_bytes(b"torn")
+    retry(copy, trial="other" if case == "another trial's" else "t")
     assert adopt(tmp_path / "second") == [1, 1]
     writer.release()
 
@@ -139,11 +121,7 @@ def test_superseded_copies_go_after_a_while_and_the_users_own_stay(
     own = tmp_path / "own"
     own.mkdir()
     save_checkpoint(str(own), job)
-    storage = CheckpointFolder(tmp_path, "run", registrar=Registrar(interval_seconds=0.0))
-    storage.open()
-    for number in range(1, 5):
-        save(storage, number)
-    storage.close()
+    write_run(tmp_path, range(1, 5), registrar=Registrar(interval_seconds=0.0))
     paths = list_checkpoints(job)
     assert len(paths) == 5
     monkeypatch.setattr(pytorch_trial, "time", lambda: time() + 3600.0)  # the clock is set
@@ -162,11 +140,7 @@ def test_superseded_copies_go_after_a_while_and_the_users_own_stay(
 def test_superseded_copies_of_an_earlier_process_go_by_the_time_of_their_files(
     job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    storage = CheckpointFolder(tmp_path, "run", registrar=Registrar(interval_seconds=0.0))
-    storage.open()
-    for number in range(1, 4):
-        save(storage, number)
-    storage.close()
+    write_run(tmp_path, range(1, 4), registrar=Registrar(interval_seconds=0.0))
     paths = list_checkpoints(job)
     monkeypatch.setattr(pytorch_trial, "_made_at", {})
     remove_superseded(job, older_than_seconds=60.0)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.checkpoint_writer import CheckpointWriter, numbers
+from fakes.checkpoint_writer import CheckpointWriter, numbers, write_run
 from fakes.full_disk import FullDisk
 from fakes.recording_model import RangeData, RecordingModel
 
@@ -100,68 +100,53 @@ def test_C8_a_loop_of_ones_own_that_ends_before_its_first_checkpoint_is_begun_ag
 
 
 def test_C8_what_is_superseded_is_not_found_when_the_new_checkpoints_are_torn(tmp_path: Path) -> None:
-    before = CheckpointWriter(tmp_path, retention=Retention(keep_last=None))
+    keeps_all = {"retention": Retention(keep_last=None)}
+    before = CheckpointWriter(tmp_path, **keeps_all)
     old = before.save(90)
-    before.storage.close()
-    writer = CheckpointWriter(tmp_path, retention=Retention(keep_last=None), anew=True)
+    writer = before.start_again(anew=True, **keeps_all)
     assert writer.storage.load_newest() is None
     assert writer.storage.is_empty()
-    new = writer.save(1)
+    torn = [writer.save(1)]
     assert numbers(writer.storage) == [1]
     assert superseded(writer) == {old.name}
-    writer.storage.close()
-    again = CheckpointWriter(tmp_path, retention=Retention(keep_last=None))
+    again = writer.start_again(**keeps_all)
     again.storage.load_newest()
-    again.save(2)
-    again.storage.close()
-    for name in (new.name, "run_epoch_1_iter_2.pth"):
-        (writer.storage.path / name).write_bytes(b"torn")
+    torn.append(again.save(2))
+    for path in torn:
+        path.write_bytes(b"torn")
     with (
         pytest.warns(CheckpointWarning, match="is not what was stored"),
         pytest.raises(UnreadableCheckpointError, match="none of the checkpoints"),
     ):
-        writer.storage.load_newest()
+        again.storage.load_newest()
     assert old.exists()
 
 
 def test_C8_a_name_that_is_written_again_is_the_new_runs(tmp_path: Path) -> None:
-    before = CheckpointWriter(tmp_path)
-    before.save(1)
-    before.storage.close()
-    writer = CheckpointWriter(tmp_path, anew=True)
-    writer.save(1)
-    writer.storage.close()
+    write_run(tmp_path, [1])
+    writer = write_run(tmp_path, [1], anew=True)
     assert superseded(writer) == set()
-    assert writer.storage.load_newest() is not None
+    assert writer.newest().entry.iteration == 1
 
 
 def test_C8_what_a_trial_is_handed_of_the_run_before_is_not_taken_over(tmp_path: Path) -> None:
-    before = CheckpointWriter(tmp_path)
-    before.save(5)
+    before = write_run(tmp_path, [5])
     handed = before.export(tmp_path / "handed")
-    before.storage.close()
-    writer = CheckpointWriter(tmp_path, anew=True)
+    writer = before.start_again(anew=True)
     assert not writer.storage.adopt(handed)
     assert writer.storage.load_newest() is None
-    writer.storage.close()
 
 
 def test_C8_a_damaged_pointer_and_missing_files_are_superseded_too(tmp_path: Path) -> None:
-    before = CheckpointWriter(tmp_path)
-    before.save(5)
-    before.storage.close()
+    before = write_run(tmp_path, [5])
     (before.storage.path / POINTER_FILE).write_text("damaged")
-    CheckpointWriter(tmp_path, anew=True).storage.close()
-    assert CheckpointFolder(tmp_path, "run").load_newest() is None
+    assert before.start_again(anew=True).storage.load_newest() is None
 
 
 def test_C8_a_full_disk_does_not_keep_a_new_run_from_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = CheckpointWriter(tmp_path)
-    before.save(5)
-    before.storage.close()
-    storage = CheckpointFolder(tmp_path, "run")
+    before = write_run(tmp_path, [5])
     disk = FullDisk(tmp_path / "run", monkeypatch, room=0)
     with pytest.warns(CheckpointWarning, match="no room to record .* starts over"):
-        storage.open(anew=True)
+        before.storage.open(anew=True)
     disk.room = None
-    storage.close()
+    before.storage.close()

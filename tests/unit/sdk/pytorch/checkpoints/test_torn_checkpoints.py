@@ -5,12 +5,14 @@ import json
 import os
 import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from fakes.checkpoint_writer import CheckpointWriter, numbers
+from fakes.full_disk import refuse
 
 from proctor.sdk.pytorch import TrainingState
 from proctor.sdk.pytorch.checkpoints import folder as folders
@@ -28,6 +30,10 @@ from proctor.sdk.pytorch.trial import Registrar
 
 def tear(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-20])
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
 
 
 def flip(path: Path) -> None:
@@ -55,25 +61,20 @@ def test_C9_a_checkpoint_that_is_being_written_has_no_name_yet(
 
     writer.save(1)
     monkeypatch.setattr(os, "rename", wait)
-    thread = threading.Thread(target=writer.save, args=(2,))
-    thread.start()
-    try:
+    with ThreadPoolExecutor() as threads:
+        threads.submit(writer.save, 2)
         assert reached.wait(60)
-        assert writer.names() == ["run_epoch_1_iter_1.pth"]
-        assert numbers(writer.storage) == [1]
-    finally:
+        seen = writer.names(), numbers(writer.storage)
         go_on.set()
-        thread.join(60)
+    assert seen == (["run_epoch_1_iter_1.pth"], [1])
     assert numbers(writer.storage) == [2, 1]
 
 
 def test_C9_what_a_killed_save_left_is_cleared_away(writer: CheckpointWriter, tmp_path: Path) -> None:
     writer.save(1)
-    writer.storage.close()
     left = tmp_path / "run" / ".unfinished-elsewhere-123"
     left.write_bytes(b"half")
-    again = CheckpointWriter(tmp_path)
-    again.storage.close()
+    again = writer.start_again()
     assert not left.exists()
     assert again.names() == ["run_epoch_1_iter_1.pth"]
 
@@ -82,6 +83,7 @@ def test_C9_what_a_killed_save_left_is_cleared_away(writer: CheckpointWriter, tm
     ("damage", "message"),
     [
         (tear, "iter_3.pth is not what was stored.*It is passed over"),
+        (empty, "found 0 bytes. It is passed over"),
         (flip, "other bytes of the same length"),
         (Path.unlink, r"iter_3\.pth is not what was stored.*found no file"),
     ],
@@ -113,15 +115,13 @@ def test_C9_one_that_was_brought_back_is_continued_from_when_all_others_are_torn
     for number in (2, 3):
         flip(writer.save(number))
     (older.parent / POINTER_FILE).write_text(remove_oldest((older.parent / POINTER_FILE).read_text()))
-    writer.storage.close()
     older.write_bytes(data)
     if when != "now":
         os.utime(older, (0.0, 0.0))
-    again = CheckpointWriter(tmp_path)
+    again = writer.start_again()
     with pytest.warns(CheckpointWarning, match="It is passed over"):
         assert again.newest().path == older
     last = again.save(2)
-    again.storage.close()
     assert again.names() == sorted([older.name, last.name])
     assert numbers(again.storage) == [2, 1]
 
@@ -159,54 +159,33 @@ def test_C9_a_file_of_the_users_own_does_not_keep_a_run_from_beginning(writer: C
 def test_C9_a_checkpoint_that_the_disk_does_not_let_be_read_is_neither_passed_over_nor_removed(
     writer: CheckpointWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: int
 ) -> None:
-    def refuse(path: Path) -> str:
-        raise OSError(problem, os.strerror(problem))
-
     writer.save(1)
     newest = writer.save(2)
-    writer.storage.close()
-    again = CheckpointWriter(tmp_path)
+    again = writer.start_again()
     with monkeypatch.context() as patch:
-        patch.setattr(pointers, "hash_file", refuse)
+        patch.setattr(pointers, "hash_file", refuse(problem))
         with pytest.raises(UnreadableCheckpointError, match=r"iter_2\.pth cannot be read.*Start again when the disk"):
             again.storage.load_newest()
-    loaded = again.storage.load_newest()
-    again.storage.close()
-    assert loaded is not None
-    assert loaded.path == newest
+    assert again.newest().path == newest
 
 
-@pytest.mark.parametrize(("keep_last", "is_pinned"), [(None, False), (3, True)])
-def test_C9_a_torn_one_stays_where_it_is_pinned_or_all_are_kept(
-    writer: CheckpointWriter, tmp_path: Path, keep_last: "int | None", is_pinned: bool
+@pytest.mark.parametrize(("keep_last", "is_pinned", "stays"), [(3, False, False), (3, True, True), (None, False, True)])
+def test_C9_after_a_fall_back_the_torn_one_is_gone_with_the_next_save_unless_it_is_pinned_or_all_are_kept(
+    writer: CheckpointWriter, keep_last: "int | None", is_pinned: bool, stays: bool
 ) -> None:
     writer.save(1)
     torn = writer.save(3)
     tear(torn)
     if is_pinned:
         writer.storage.pin(torn.name)
-    writer.storage.close()
-    again = CheckpointWriter(tmp_path, retention=Retention(keep_last))
+    again = writer.start_again(retention=Retention(keep_last))
     with pytest.warns(CheckpointWarning):
         again.storage.load_newest()
     again.save(2)
+    assert torn.exists() is stays
     again.save(4)
-    again.storage.close()
-    assert torn.exists()
+    assert torn.exists() is stays
     assert numbers(again.storage) == [4, 2, 1]
-
-
-def test_C9_after_a_fall_back_the_torn_one_is_gone_with_the_next_save(writer: CheckpointWriter, tmp_path: Path) -> None:
-    writer.save(1)
-    tear(writer.save(3))
-    writer.storage.close()
-    again = CheckpointWriter(tmp_path)
-    with pytest.warns(CheckpointWarning):
-        again.storage.load_newest()
-    again.save(2)
-    again.storage.close()
-    assert numbers(again.storage) == [2, 1]
-    assert again.names() == ["run_epoch_1_iter_1.pth", "run_epoch_1_iter_2.pth"]
 
 
 def test_C9_a_full_disk_costs_a_checkpoint_and_not_the_run(
@@ -214,7 +193,7 @@ def test_C9_a_full_disk_costs_a_checkpoint_and_not_the_run(
 ) -> None:
     writer.save(1)
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", _fail)
+        patch.setattr(os, "fsync", refuse(errno.ENOSPC))
         with pytest.raises(CheckpointNotStoredError, match=r"iter_2\.pth could not be stored.*No space left"):
             writer.save(2)
     assert numbers(writer.storage) == [1]
@@ -226,36 +205,35 @@ def test_C9_a_full_disk_costs_a_checkpoint_and_not_the_run(
 def test_C9_a_save_after_one_that_a_full_disk_refused_warns_and_stores(
     writer: CheckpointWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    storage = writer.storage
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", _fail)
-        storage._storage.start("one", lambda: os.fsync(0))
-        thread = storage._storage._thread
-        assert thread is not None
-        thread.join(60)
+        patch.setattr(os, "fsync", refuse(errno.ENOSPC))
+        writer.storage.save(make_content(1))
+        writer.storage.settle()
     with pytest.warns(UserWarning, match="Training continues"):
         writer.save(2)
-    assert numbers(storage) == [2]
+    assert numbers(writer.storage) == [2]
 
 
-def test_C9_tensors_may_change_while_they_are_being_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def make_content(number: int, **model: Any) -> "dict[str, Any]":
+    state = TrainingState(global_epoch=1, current_iteration=number).state_dict()
+    return {"format": 1, "training_state": state, "model": model, "rng": []}
+
+
+def test_C9_tensors_may_change_while_they_are_being_stored(
+    writer: CheckpointWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
     go_on = threading.Event()
     write = folders.store_file
     monkeypatch.setattr(folders, "store_file", lambda *a, **k: (go_on.wait(60), write(*a, **k)))
-    storage = CheckpointFolder(tmp_path, "run")
-    storage.open()
     weight = torch.ones(8)
-    state = TrainingState(global_epoch=1, current_iteration=1).state_dict()
-    storage.save({"format": 1, "training_state": state, "model": {"weight": weight}, "rng": []})
+    writer.storage.save(make_content(1, weight=weight))
     weight.zero_()
     go_on.set()
-    storage.close()
-    loaded = storage.load_newest()
-    assert loaded is not None
-    assert torch.equal(loaded.content["model"]["weight"], torch.ones(8))
+    writer.storage.close()
+    assert torch.equal(writer.newest().content["model"]["weight"], torch.ones(8))
 
 
-def test_C9_there_is_one_copy_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_C9_there_is_one_copy_at_a_time(writer: CheckpointWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     happened: list[str] = []
     has_second_copy = threading.Event()
     copy, write = folders.copy_content, folders.store_file
@@ -273,19 +251,16 @@ def test_C9_there_is_one_copy_at_a_time(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(folders, "copy_content", record_copy)
     monkeypatch.setattr(folders, "store_file", write_late)
-    storage = CheckpointFolder(tmp_path, "run")
-    storage.open()
     for number in (1, 2):
-        state = TrainingState(global_epoch=1, current_iteration=number).state_dict()
-        storage.save({"format": 1, "training_state": state, "model": {}, "rng": []})
-    storage.close()
+        writer.storage.save(make_content(number))
+    writer.storage.close()
     assert happened == ["copied", "stored", "copied", "stored"]
 
 
-def test_C9_what_a_pointer_names_is_on_the_disk_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    storage = CheckpointFolder(tmp_path, "run")
-    storage.open()
-    storage.history.append({"loss": 1.0}, step=1, iteration=1, epoch=1)
+def test_C9_what_a_pointer_names_is_on_the_disk_before_it(
+    writer: CheckpointWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer.storage.history.append({"loss": 1.0}, step=1, iteration=1, epoch=1)
     synced: list[str] = []
     sync = os.fsync
 
@@ -294,9 +269,7 @@ def test_C9_what_a_pointer_names_is_on_the_disk_before_it(tmp_path: Path, monkey
         sync(descriptor)
 
     monkeypatch.setattr(os, "fsync", record)
-    state = TrainingState(global_epoch=1, current_iteration=1).state_dict()
-    storage.save({"format": 1, "training_state": state, "model": {}, "rng": []})
-    storage.close()
+    writer.save(1)
     assert synced == ["history.jsonl", ".unfinished", "run", ".unfinished", "run"]
 
 
@@ -309,7 +282,3 @@ def test_a_save_that_fails_for_another_reason_than_the_disk_stops_the_run(writer
     with pytest.raises(CheckpointNotStoredError, match="KeyError"):
         writer.save(1)
     assert issubclass(CheckpointNotStoredError, TrainerError)
-
-
-def _fail(*_: object) -> None:
-    raise OSError(errno.ENOSPC, "No space left on device")

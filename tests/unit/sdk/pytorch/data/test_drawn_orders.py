@@ -1,4 +1,4 @@
-"""Samplers that draw by weights, and those that make whole batches."""
+"""Weights and batches as users give them, and runs that are trained with them."""
 
 from collections import Counter
 from pathlib import Path
@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 import torch
 from fakes.guide_samples import find_sample
-from fakes.rank_scenarios import Ragged
+from fakes.rank_scenarios import OneOf, Ragged
 from fakes.recording_model import RecordingModel
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from proctor.sdk.pytorch import (
     ConfigurationError,
@@ -19,101 +17,23 @@ from proctor.sdk.pytorch import (
     NotExactWarning,
     ResumableBatchSampler,
     ResumableRandomSampler,
-    ResumableSampler,
     ResumableWeightedSampler,
     Trainer,
 )
 from proctor.sdk.pytorch.config import Phase
 from proctor.sdk.pytorch.data.loaders import EpochLoader
-from proctor.sdk.pytorch.data.samplers import EpochBatchSampler
-from proctor.sdk.pytorch.distributed.ranks import Ranks
 
 LENGTH = 23
 WEIGHTS = [index % 4 / 2 for index in range(LENGTH)]
-counts = st.integers(1, 40)
-
-
-class OneOf(Ranks):
-    """A rank of several that says nothing to the others."""
-
-    def __init__(self, rank: int, world_size: int) -> None:
-        self.rank, self.world_size = rank, world_size
 
 
 class Given(ResumableBatchSampler):
-    """Batches that are given."""
-
     def __init__(self, given: Any) -> None:
         super().__init__(range(LENGTH))
         self.given = given
 
     def batches(self) -> Any:
         return self.given
-
-
-def make(kind: str, *, seed: int = 1, rank: int = 0, ranks: int = 1, size: int = 3) -> ResumableSampler:
-    """A sampler as a data module hands it to a loader."""
-    found: ResumableSampler
-    if kind == "batches":
-        found = Ragged(range(LENGTH))
-    else:
-        found = ResumableWeightedSampler(WEIGHTS, 16, kind == "replaced", batch_size=size)
-    found.bind(range(LENGTH), seed=seed, ranks=OneOf(rank, ranks))
-    return found
-
-
-def batches_of(sampler: ResumableSampler, size: int) -> "list[list[int]]":
-    size = 1 if isinstance(sampler, ResumableBatchSampler) else size
-    return [list(batch) for batch in EpochBatchSampler(sampler, size, drop_last=False, seed=0)]
-
-
-kinds = st.sampled_from(["replaced", "once", "batches"])
-
-
-@settings(deadline=None)
-@given(kind=kinds, seed=counts, epoch=st.integers(0, 5), start=st.integers(0, 30), rank=st.integers(0, 2))
-def test_entering_an_epoch_gives_the_rest_of_it_and_the_next_one_whole(
-    kind: str, seed: int, epoch: int, start: int, rank: int
-) -> None:
-    sampler, other = (make(kind, seed=seed, rank=rank, ranks=3) for _ in range(2))
-    sampler.set_epoch(epoch)
-    whole = batches_of(sampler, 3)
-    sampler.set_epoch(epoch + 1)
-    following = batches_of(sampler, 3)
-    other.set_epoch(epoch, start)
-    assert batches_of(other, 3) == whole[start:]
-    other.set_epoch(epoch + 1)
-    assert batches_of(other, 3) == following
-
-
-@settings(deadline=None)
-@given(kind=kinds, seed=counts, epoch=st.integers(0, 5), ranks=st.integers(1, 5))
-def test_ranks_get_equally_many_of_one_epoch_and_know_what_is_repeated(
-    kind: str, seed: int, epoch: int, ranks: int
-) -> None:
-    alone = make(kind, seed=seed)
-    alone.set_epoch(epoch)
-    expected, shares, real = Counter(map(str, alone)), [], Counter[str]()
-    for rank in range(ranks):
-        sampler = make(kind, seed=seed, rank=rank, ranks=ranks)
-        sampler.set_epoch(epoch)
-        share = list(map(str, sampler))
-        assert len(share) == len(sampler) == sampler.epoch_length
-        shares.append(len(share))
-        real.update(share[: len(share) - sampler.repeats])
-    assert len(set(shares)) == 1
-    assert real == expected
-
-
-@pytest.mark.parametrize("kind", ["replaced", "once", "batches"])
-def test_no_two_seeds_and_epochs_share_an_order(kind: str) -> None:
-    orders = set()
-    for seed in range(10):
-        for epoch in range(10):
-            sampler = make(kind, seed=seed)
-            sampler.set_epoch(epoch)
-            orders.add(str(list(sampler)))
-    assert len(orders) == 100
 
 
 def test_draws_follow_the_weights() -> None:
@@ -138,8 +58,6 @@ def test_a_number_that_cannot_be_drawn_is_refused(count: Any, replacement: bool)
 
 
 class Data(DataModule):
-    """Numbers, read as the parameters say."""
-
     def __init__(self, length: int = LENGTH, **params: Any) -> None:
         self.length = length
         self.params = DataLoaderParams(**params)

@@ -1,12 +1,14 @@
-"""Loaders: what they are made of, how long they say they are, and where the draws of their workers come from."""
+"""Loaders: their parts, the draws of their workers, rows of tensors that are read at once, batches that move."""
 
 import random
-from dataclasses import fields
+from collections import UserDict, namedtuple
+from dataclasses import dataclass, fields
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import IterableDataset
+from torch.nn.utils.rnn import pack_sequence
+from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
 from proctor.sdk.pytorch import (
     ConfigurationError,
@@ -16,7 +18,7 @@ from proctor.sdk.pytorch import (
     get_default_numpy_rng,
     seed_rngs,
 )
-from proctor.sdk.pytorch.data.loaders import EpochLoader
+from proctor.sdk.pytorch.data.loaders import EpochLoader, find_rows, move_to
 
 # there may be fewer processors than workers
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -162,8 +164,6 @@ def test_without_workers_draws_come_from_the_streams_of_the_process() -> None:
 
 def test_a_dataset_that_fetches_batches_itself_is_asked_for_whole_ones() -> None:
     class Whole(Drawing):
-        """Fetches a batch at once."""
-
         def __getitems__(self, indices: "list[int]") -> "list[Any]":
             assert type(indices) is list
             return [torch.tensor(index) for index in indices]
@@ -174,8 +174,6 @@ def test_a_dataset_that_fetches_batches_itself_is_asked_for_whole_ones() -> None
 
 def test_a_stream_without_indices_is_refused_with_a_way_out() -> None:
     class Stream(IterableDataset):  # type: ignore[misc]
-        """Has no index."""
-
         def __iter__(self) -> Any:
             return iter(())
 
@@ -200,8 +198,6 @@ def test_a_sampler_over_other_data_is_refused_when_it_leaves_the_dataset(workers
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_index_error_of_the_dataset_itself_stays_one(workers: int) -> None:
     class Broken(Drawing):
-        """Looks into something that is empty."""
-
         def __getitem__(self, index: int) -> Any:
             return [][index]
 
@@ -226,3 +222,107 @@ def test_only_starting_workers_by_a_fork_forks() -> None:
             next(iter(loader))
             found.append(loader.will_fork)
     assert found == [False, False, True, True, True, False, False]
+
+
+DRAW = torch.Generator().manual_seed(1)
+FLOATS = torch.rand(11, 3, 4, generator=DRAW)
+NUMBERS = torch.arange(11)
+DATASETS = {
+    "two": TensorDataset(FLOATS, NUMBERS),
+    "one": TensorDataset(FLOATS),
+    "transposed": TensorDataset(FLOATS.transpose(1, 2), NUMBERS),
+    "of a subclass": type("Mine", (TensorDataset,), {})(FLOATS, NUMBERS),
+    "a part": Subset(TensorDataset(FLOATS, NUMBERS), [3, 1, 8, 9, 2]),
+}
+
+
+def batches(dataset: Any, **params: Any) -> "list[Any]":
+    sampler = ResumableRandomSampler(dataset, seed=5)
+    return list(EpochLoader(dataset, DataLoaderParams(batch_size=4, **params), sampler=sampler, seed=5))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("name", DATASETS)
+def test_batches_are_those_of_pytorchs_own_loader(name: str, workers: int) -> None:
+    dataset = DATASETS[name]
+    found = batches(dataset, num_workers=workers)
+    expected = list(DataLoader(dataset, batch_size=4, sampler=ResumableRandomSampler(dataset, seed=5)))
+    assert len(found) == len(expected)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert type(ours) is type(theirs)
+        for one, other in zip(ours, theirs, strict=True):
+            assert (one.dtype, one.shape, one.stride()) == (other.dtype, other.shape, other.stride())
+            assert torch.equal(one, other)
+
+
+def test_a_batch_is_a_copy() -> None:
+    dataset = TensorDataset(torch.zeros(8, 2))
+    for (batch,) in batches(dataset):
+        batch += 1
+    assert not dataset.tensors[0].any()
+
+
+def test_only_plain_tensors_are_read_so() -> None:
+    assert find_rows(DATASETS["two"]) is not None
+    assert [name for name, dataset in DATASETS.items() if find_rows(dataset) is None] == [
+        "transposed",
+        "of a subclass",
+        "a part",
+    ]
+    assert find_rows(TensorDataset(torch.nn.Parameter(torch.zeros(2)))) is None
+
+
+def test_a_collate_function_of_the_user_gets_the_samples() -> None:
+    assert batches(DATASETS["two"], collate_fn=len) == [4, 4, 3]
+
+
+def test_an_index_that_the_tensors_do_not_have_is_told_by_the_sampler() -> None:
+    class Stray(ResumableRandomSampler):
+        def order(self) -> "list[int]":
+            return [0, 1, 99]
+
+    dataset = TensorDataset(torch.zeros(3))
+    loader = EpochLoader(dataset, DataLoaderParams(batch_size=2), sampler=Stray(dataset), seed=0)
+    with pytest.raises(ConfigurationError, match="found 99"):
+        list(loader)
+
+
+Pair = namedtuple("Pair", ["left", "right"])
+
+
+@dataclass(frozen=True)
+class Sample:
+    image: Any
+    name: str
+
+
+def test_T14_tensors_in_every_form_of_batch_move() -> None:
+    def make(tensor: Any) -> "dict[str, Any]":
+        pair = Pair(tensor, {"b": tensor})
+        return {"a": [tensor, (tensor, 1)], "pair": pair, "sample": Sample(tensor, "x"), "n": None}
+
+    tensor = torch.zeros(2)
+    moved = move_to(make(tensor), "meta")
+    assert repr(moved) == repr(make(torch.zeros(2, device="meta")))
+    assert not tensor.is_meta
+
+
+def test_what_moves_itself_is_asked_to() -> None:
+    class Tokens(UserDict[str, Any]):
+        """Like a `transformers.BatchEncoding`."""
+
+        def to(self, device: Any) -> "Tokens":
+            return Tokens({name: value.to(device) for name, value in self.items()})
+
+    class InPlace(Tokens):
+        """Moves itself and returns nothing."""
+
+        def to(self, device: Any) -> None:  # type: ignore[override]
+            self.data = Tokens(self).to(device).data
+
+    packed = pack_sequence([torch.ones(3), torch.ones(2)])
+    moved = move_to({"packed": packed, "tokens": Tokens(ids=torch.ones(2)), "own": InPlace(ids=torch.ones(2))}, "meta")
+    assert moved["packed"].data.is_meta
+    assert not moved["packed"].batch_sizes.is_meta  # which PyTorch wants on the CPU
+    assert moved["tokens"]["ids"].is_meta
+    assert moved["own"]["ids"].is_meta

@@ -1,67 +1,91 @@
-"""The samplers against a plain shuffled epoch."""
+"""The orders of all samplers: entered anywhere, of every epoch, shared by ranks."""
 
 from collections import Counter
 from collections.abc import Sequence
 
 import pytest
+from fakes.rank_scenarios import OneOf, Ragged
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proctor.sdk.pytorch import (
     ConfigurationError,
+    ResumableBatchSampler,
     ResumableDistributedSampler,
     ResumableRandomSampler,
     ResumableSampler,
     ResumableSequentialSampler,
+    ResumableWeightedSampler,
 )
 from proctor.sdk.pytorch.data.samplers import BatchKey, EpochBatchSampler
 
+LENGTH = 23
+WEIGHTS = [index % 4 / 2 for index in range(LENGTH)]
 lengths = st.integers(1, 60)
 sizes = st.integers(1, 9)
 seeds = st.integers(0, 2**31)
 epochs = st.integers(0, 5)
 
 
-def batches_of(sampler: ResumableSampler, size: int, *, drop_last: bool = False) -> "list[list[int]]":
-    """The rest of the epoch, in batches."""
-    return [list(batch) for batch in EpochBatchSampler(sampler, size, drop_last=drop_last, seed=0)]
+def make(
+    kind: str, *, length: int = LENGTH, size: int = 3, seed: int = 1, rank: int = 0, ranks: int = 1
+) -> ResumableSampler:
+    """A sampler as a data module hands it to a loader; weights and batches are those of so many samples."""
+    if kind == "shuffled":
+        return ResumableRandomSampler(range(length), seed=seed, batch_size=size)
+    if kind == "distributed":
+        return ResumableDistributedSampler(range(length), ranks, rank=rank, seed=seed, batch_size=size)
+    found: ResumableSampler = Ragged(range(LENGTH))
+    if kind != "batches":
+        found = ResumableWeightedSampler(WEIGHTS, 16, kind == "replaced", batch_size=size)
+    found.bind(range(LENGTH), seed=seed, ranks=OneOf(rank, ranks))
+    return found
+
+
+def batches_of(
+    sampler: ResumableSampler, size: int, *, epoch: int = 0, start: int = 0, drop_last: bool = False
+) -> "list[list[int]]":
+    """The rest of an epoch."""
+    sampler.set_epoch(epoch, start)
+    size = 1 if isinstance(sampler, ResumableBatchSampler) else size
+    batches = EpochBatchSampler(sampler, size, drop_last=drop_last, seed=0)
+    found = [list(batch) for batch in batches]
+    assert len(batches) == len(found)
+    return found
 
 
 @settings(deadline=None)
-@given(length=lengths, size=sizes, seed=seeds, epoch=epochs, start=st.integers(0, 70), drop_last=st.booleans())
-def test_D1_entering_an_epoch_gives_the_rest_of_it_and_the_next_one_whole(
-    length: int, size: int, seed: int, epoch: int, start: int, drop_last: bool
+@given(
+    kind=st.sampled_from(["shuffled", "distributed", "replaced", "once", "batches"]),
+    length=lengths,
+    size=sizes,
+    seed=seeds,
+    epoch=epochs,
+    start=st.integers(0, 70),
+    rank=st.integers(0, 2),
+    drop_last=st.booleans(),
+)
+def test_D1_D4_entering_an_epoch_gives_the_rest_of_it_and_the_next_one_whole(
+    kind: str, length: int, size: int, seed: int, epoch: int, start: int, rank: int, drop_last: bool
 ) -> None:
-    sampler = ResumableRandomSampler(range(length), seed=seed, batch_size=size)
-    sampler.set_epoch(epoch)
-    whole = batches_of(sampler, size, drop_last=drop_last)
-    sampler.set_epoch(epoch + 1)
-    following = batches_of(sampler, size, drop_last=drop_last)
-    sampler.set_epoch(epoch, start)
-    assert batches_of(sampler, size, drop_last=drop_last) == whole[start:]
-    assert len(EpochBatchSampler(sampler, size, drop_last=drop_last, seed=0)) == len(whole[start:])
-    sampler.set_epoch(epoch + 1)
-    assert batches_of(sampler, size, drop_last=drop_last) == following
+    sampler, other = (make(kind, length=length, size=size, seed=seed, rank=rank, ranks=3) for _ in range(2))
+    whole, following = (batches_of(sampler, size, epoch=at, drop_last=drop_last) for at in (epoch, epoch + 1))
+    assert batches_of(other, size, epoch=epoch, start=start, drop_last=drop_last) == whole[start:]
+    assert batches_of(other, size, epoch=epoch + 1, drop_last=drop_last) == following
 
 
 @settings(deadline=None)
 @given(length=lengths, seed=seeds, epoch=epochs)
-def test_D2_a_shuffled_epoch_has_every_index_once_and_repeats(length: int, seed: int, epoch: int) -> None:
-    sampler, other = (ResumableRandomSampler(range(length), seed=seed) for _ in range(2))
+def test_D2_a_shuffled_epoch_has_every_index_once(length: int, seed: int, epoch: int) -> None:
+    sampler = make("shuffled", length=length, seed=seed)
     sampler.set_epoch(epoch)
-    other.set_epoch(epoch)
     assert sorted(sampler) == list(range(length))
-    assert list(sampler) == list(other)
 
 
-def test_D2_no_two_seeds_and_epochs_share_a_shuffle() -> None:
-    orders = set()
-    for seed in range(20):
-        sampler = ResumableRandomSampler(range(50), seed=seed)
-        for epoch in range(20):
-            sampler.set_epoch(epoch)
-            orders.add(tuple(sampler))
-    assert len(orders) == 400
+@pytest.mark.parametrize("kind", ["shuffled", "replaced", "once", "batches"])
+def test_D2_no_two_seeds_and_epochs_share_an_order(kind: str) -> None:
+    samplers = [make(kind, length=50, seed=seed) for seed in range(10)]
+    assert len({str(batches_of(sampler, 3, epoch=epoch)) for sampler in samplers for epoch in range(10)}) == 100
 
 
 @settings(deadline=None)
@@ -77,10 +101,10 @@ def test_D3_the_sequential_order_is_the_same_in_every_epoch(length: int, epoch: 
 @given(
     length=lengths, ranks=st.integers(1, 7), seed=seeds, epoch=epochs, shuffle=st.booleans(), drop_last=st.booleans()
 )
-def test_D4_the_ranks_share_the_epoch_and_get_equally_many(
+def test_D4_the_ranks_share_the_epoch_get_equally_many_and_know_what_is_repeated(
     length: int, ranks: int, seed: int, epoch: int, shuffle: bool, drop_last: bool
 ) -> None:
-    shares = []
+    shares, real = [], []
     for rank in range(ranks):
         sampler = ResumableDistributedSampler(
             range(length), ranks, rank=rank, shuffle=shuffle, seed=seed, drop_last=drop_last
@@ -88,24 +112,30 @@ def test_D4_the_ranks_share_the_epoch_and_get_equally_many(
         sampler.set_epoch(epoch)
         shares.append(list(sampler))
         assert len(sampler) == len(shares[-1])
-    counts = Counter(index for share in shares for index in share)
-    assert len({len(share) for share in shares}) == 1
-    if drop_last:
-        assert len(counts) == sum(counts.values()) == length // ranks * ranks
-    else:
-        assert set(counts) == set(range(length))
-        assert sum(counts.values()) - length == -length % ranks
+        real += shares[-1][: len(sampler) - sampler.repeats]
+    dealt = length // ranks * ranks if drop_last else length
+    assert {len(share) for share in shares} == {-(-dealt // ranks)}
+    assert set().union(*shares) == set(real)
+    assert len(real) == len(set(real)) == dealt
 
 
 @settings(deadline=None)
-@given(length=lengths, ranks=st.integers(1, 4), seed=seeds, size=sizes, start=st.integers(0, 20))
-def test_D4_each_rank_enters_its_own_share(length: int, ranks: int, seed: int, size: int, start: int) -> None:
+@given(kind=st.sampled_from(["replaced", "once", "batches"]), seed=seeds, epoch=epochs, ranks=st.integers(1, 5))
+def test_ranks_get_equally_many_of_one_drawn_epoch_and_know_what_is_repeated(
+    kind: str, seed: int, epoch: int, ranks: int
+) -> None:
+    alone = make(kind, seed=seed)
+    alone.set_epoch(epoch)
+    shares, real = [], Counter[str]()
     for rank in range(ranks):
-        sampler = ResumableDistributedSampler(range(length), ranks, rank=rank, seed=seed, batch_size=size)
-        sampler.set_epoch(3)
-        whole = batches_of(sampler, size)
-        sampler.set_epoch(3, start)
-        assert batches_of(sampler, size) == whole[start:]
+        sampler = make(kind, seed=seed, rank=rank, ranks=ranks)
+        sampler.set_epoch(epoch)
+        share = list(map(str, sampler))
+        assert len(share) == len(sampler) == sampler.epoch_length
+        shares.append(len(share))
+        real.update(share[: len(share) - sampler.repeats])
+    assert len(set(shares)) == 1
+    assert real == Counter(map(str, alone))
 
 
 def test_a_distributed_order_is_the_shuffled_epoch_dealt_out() -> None:
@@ -118,23 +148,7 @@ def test_a_distributed_order_is_the_shuffled_epoch_dealt_out() -> None:
         assert list(sampler) == order[rank::3]
 
 
-@settings(deadline=None)
-@given(length=lengths, ranks=st.integers(1, 7), seed=seeds, epoch=epochs, drop_last=st.booleans())
-def test_D4_without_what_is_repeated_at_the_end_the_ranks_have_each_index_once(
-    length: int, ranks: int, seed: int, epoch: int, drop_last: bool
-) -> None:
-    found: list[int] = []
-    for rank in range(ranks):
-        sampler = ResumableDistributedSampler(range(length), ranks, rank=rank, seed=seed, drop_last=drop_last)
-        sampler.set_epoch(epoch)
-        share = list(sampler)
-        found += share[: len(share) - sampler.repeats]
-    assert len(found) == len(set(found)) == (length // ranks * ranks if drop_last else length)
-
-
 class Listed(ResumableSampler):
-    """An order that is given."""
-
     def __init__(self, data: "Sequence[int]", order: "Sequence[int]") -> None:
         super().__init__(data)
         self.given = order

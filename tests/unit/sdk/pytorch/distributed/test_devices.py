@@ -30,52 +30,40 @@ def choose(available: "list[int]", **options: Any) -> "list[str]":
     return [str(device) for device in choose_devices(Trainer("run", **options).settings, available)]
 
 
-def test_X1_without_a_gpu_the_cpu_is_used() -> None:
-    assert choose([]) == ["cpu"]
-
-
-def test_X1_the_cpu_is_used_when_it_is_asked_for() -> None:
-    assert choose([0, 1], use_cpu=True) == ["cpu"]
-
-
-def test_X1_the_cpu_takes_as_many_processes_as_are_asked_for() -> None:
-    assert choose([], processes=3) == ["cpu"] * 3
-    assert choose([0], use_cpu=True, processes=2) == ["cpu"] * 2
-
-
-def test_X1_all_gpus_are_used_when_none_is_named() -> None:
-    assert choose([0]) == ["cuda:0"]
-    assert choose([0, 1, 2]) == ["cuda:0", "cuda:1", "cuda:2"]
-
-
-def test_X1_the_gpus_that_are_named_are_used_in_their_order() -> None:
-    assert choose([0, 1, 2], gpus=[2, 0]) == ["cuda:2", "cuda:0"]
+@pytest.mark.parametrize(
+    ("available", "options", "chosen"),
+    [
+        ([], {}, ["cpu"]),
+        ([0, 1], {"use_cpu": True}, ["cpu"]),
+        ([], {"processes": 3}, ["cpu"] * 3),
+        ([0], {"use_cpu": True, "processes": 2}, ["cpu"] * 2),
+        ([0], {}, ["cuda:0"]),
+        ([0, 1, 2], {}, ["cuda:0", "cuda:1", "cuda:2"]),
+        ([0, 1, 2], {"gpus": [2, 0]}, ["cuda:2", "cuda:0"]),
+    ],
+)
+def test_X1_named_gpus_are_used_in_their_order_else_all_and_the_cpu_without_one_or_when_it_is_asked_for(
+    available: "list[int]", options: "dict[str, Any]", chosen: "list[str]"
+) -> None:
+    assert choose(available, **options) == chosen
 
 
 @pytest.mark.parametrize(
-    ("available", "gpus", "text"),
+    ("available", "options", "text"),
     [
-        ([0, 1], [0, 5, 7], r"there is no GPU 5, 7; available are \[0, 1\]"),
-        ([0, 1], [], "gpus is empty"),
-        ([0, 1], [1, 1], "names one twice"),
-        ([], [0], "this process sees no GPU"),
+        ([0, 1], {"gpus": [0, 5, 7]}, r"there is no GPU 5, 7; available are \[0, 1\]"),
+        ([0, 1], {"gpus": []}, "gpus is empty"),
+        ([0, 1], {"gpus": [1, 1]}, "names one twice"),
+        ([], {"gpus": [0]}, "this process sees no GPU"),
+        ([0, 1], {"processes": 2}, "processes=2 is for the CPU"),
     ],
 )
-def test_X1_gpus_that_cannot_be_used_are_refused(available: "list[int]", gpus: "list[int]", text: str) -> None:
-    with pytest.raises(ConfigurationError, match=text):
-        choose(available, gpus=gpus)
-
-
-def test_X1_a_missing_gpu_is_an_error_of_both_kinds() -> None:
-    with pytest.raises(ValueError):
-        choose([0], gpus=[1])
-    with pytest.raises(RuntimeError):
-        choose([], gpus=[0])
-
-
-def test_X1_processes_are_for_the_cpu() -> None:
-    with pytest.raises(ConfigurationError, match="processes=2 is for the CPU"):
-        choose([0, 1], processes=2)
+@pytest.mark.parametrize("kind", [ConfigurationError, ValueError, RuntimeError])
+def test_X1_gpus_that_cannot_be_used_are_refused(
+    available: "list[int]", options: "dict[str, Any]", text: str, kind: "type[Exception]"
+) -> None:
+    with pytest.raises(kind, match=text):
+        choose(available, **options)
 
 
 def test_X1_what_the_machine_has_is_asked_when_nothing_else_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,16 +124,20 @@ def test_the_reason_of_failures_is_the_first_that_no_lost_peer_explains() -> Non
     assert find_reason([death, own]) is own  # which was before
 
 
-def test_a_death_is_told_by_rank_and_signal() -> None:
-    assert "rank 2 was ended by SIGKILL" in describe_death(2, -9, has_begun=True).summary
-    assert "rank 2 was ended by SIGSEGV" in describe_death(2, -11, has_begun=False).summary
-    assert "rank 2 was ended by signal 200" in describe_death(2, -200, has_begun=True).summary
-    assert "rank 2 ended with exit code 0" in describe_death(2, 0, has_begun=True).summary
-
-
-def test_a_script_without_its_guard_is_told_what_is_missing() -> None:
-    assert "__main__" in describe_death(1, 1, has_begun=False).summary
-    assert "__main__" not in describe_death(1, 1, has_begun=True).summary
+@pytest.mark.parametrize(
+    ("code", "has_begun", "told"),
+    [
+        (-9, True, "rank 2 was ended by SIGKILL"),
+        (-11, False, "rank 2 was ended by SIGSEGV"),
+        (-200, True, "rank 2 was ended by signal 200"),
+        (0, True, "rank 2 ended with exit code 0"),
+        (1, False, "__main__"),  # a script without its guard
+    ],
+)
+def test_a_death_is_told_by_rank_and_signal_and_what_may_be_missing(code: int, has_begun: bool, told: str) -> None:
+    summary = describe_death(2, code, has_begun=has_begun).summary
+    assert told in summary
+    assert ("__main__" in summary) is (code == 1)
 
 
 def test_an_exception_that_cannot_be_read_here_is_told() -> None:

@@ -37,25 +37,21 @@ def read_switches() -> "tuple[Any, ...]":
     )
 
 
-def test_X8_the_deterministic_switch_sets_all_and_puts_them_back() -> None:
+@pytest.mark.parametrize("fails", [False, True])
+def test_X8_the_deterministic_switch_sets_all_and_puts_them_back_however_the_run_ends(fails: bool) -> None:
     before = read_switches()
     seen: list[Any] = []
-    model = RecordingModel(on_batch=lambda state: seen.append(read_switches()))
-    Trainer("run", total_steps=1, enable_deterministic=True, use_cpu=True).fit(model, RangeData(1))
-    assert seen == [(True, True, False, False, "highest", ":4096:8")]
-    assert read_switches() == before
 
+    def look(state: object) -> None:
+        seen.append(read_switches())
+        if fails:
+            raise OSError("no")
 
-def test_X8_they_are_put_back_when_the_run_fails() -> None:
-    before = read_switches()
-
-    def fail(state: object) -> None:
-        raise OSError("no")
-
-    with pytest.raises(RuntimeError):
+    with pytest.raises(RuntimeError) if fails else nullcontext():
         Trainer("run", total_steps=1, enable_deterministic=True, use_cpu=True).fit(
-            RecordingModel(on_batch=fail), RangeData(1)
+            RecordingModel(on_batch=look), RangeData(1)
         )
+    assert seen == [(True, True, False, False, "highest", ":4096:8")]
     assert read_switches() == before
 
 
@@ -63,8 +59,6 @@ def test_X8_benchmarking_is_on_while_training_and_off_while_validating() -> None
     seen: list[tuple[str, bool]] = []
 
     class Watching(RecordingModel):
-        """Looks at the switch."""
-
         def train_step(self, batch: Any, state: Any) -> None:
             seen.append(("train", torch.backends.cudnn.benchmark))
 
