@@ -57,8 +57,7 @@ async def test_the_files_of_a_job_are_listed_and_read_where_they_lie(node: Node)
         directory=FOLDER,
         code_directory=".",
     )
-    await node.manager.command(launch)
-    assert (await node.manager.end_of("T.1")).reason == EndReason.EXITED_OK
+    assert (await node.run(launch)).reason == EndReason.EXITED_OK
     answer, _ = await node.manager.ask(ListFiles("list", FOLDER))
     found = {file.path: file for file in answer.files}
     assert {"stdout", "stderr", "journal", "parameter.json", "exit.json", "output/model"} <= set(found)
@@ -83,8 +82,7 @@ async def test_every_path_of_a_launch_may_be_relative_and_the_search_path_comes_
         resume_checkpoint="checkpoints/3",
         search_path="tools",
     )
-    await node.manager.command(launch)
-    end = await node.manager.end_of("T.1")
+    end = await node.run(launch)
     lines = (node.keeper_directory / FOLDER / "stdout").read_text().splitlines()
     root = node.keeper_directory
     expected = ["greeted", "captured", f"{root}/code/abc", f"learnedPATH={root}/tools:/usr/bin:/bin"]
@@ -120,8 +118,7 @@ async def test_nothing_outside_is_listed_read_or_removed_by_a_link_neither(node:
 
 
 async def test_the_directory_of_a_job_may_be_read_wherever_it_lies(node: Node) -> None:
-    await node.manager.command(node.launch("T.1", "echo hello; sleep 600"))
-    await node.manager.start_of("T.1")
+    await node.begin("echo hello; sleep 600")
     answer, _ = await node.manager.ask(ListFiles("list", str(node.job_directory("T.1"))))
     assert "stdout" in {file.path for file in answer.files}
     answer, _ = await node.manager.ask(RemoveFolder("remove", str(node.job_directory("T.1"))))
@@ -164,8 +161,7 @@ async def test_a_link_is_removed_and_not_what_it_leads_to(node: Node) -> None:
 async def test_a_folder_in_which_a_job_runs_and_the_keepers_own_are_left(node: Node) -> None:
     (node.keeper_directory / "code" / "abc").mkdir(parents=True)
     launch = node.launch("T.1", "sleep 600", directory=FOLDER, code_directory="code/abc")
-    await node.manager.command(launch)
-    await node.manager.start_of("T.1")
+    await node.begin(launch)
     for folder in ("experiments/e1", FOLDER, "code", "code/abc"):
         answer, _ = await node.manager.ask(RemoveFolder(f"running {folder}", folder))
         assert "T.1 is still running" in answer.error
@@ -180,8 +176,7 @@ async def test_a_folder_in_which_a_job_runs_and_the_keepers_own_are_left(node: N
 
 async def test_a_checkpoint_is_deleted_while_its_job_runs_and_twice_is_once(node: Node) -> None:
     job = node.job_directory("T.1")
-    await node.manager.command(node.launch("T.1", "sleep 600"))
-    await node.manager.start_of("T.1")
+    await node.begin("sleep 600")
     for number in ("1", "2"):
         (job / "output" / "checkpoints" / number).mkdir(parents=True)
         (job / "output" / "checkpoints" / number / "weights").touch()

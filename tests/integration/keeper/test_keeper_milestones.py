@@ -35,8 +35,7 @@ async def start(node: Node, milestone: int | None) -> None:
     output.mkdir(parents=True)
     (output / "trial.py").write_text(TRIAL)
     command = f"{sys.executable} $PROCTOR_OUTPUT_DIR/trial.py"
-    await node.manager.command(node.launch("T.1", command, milestone=milestone, environment=PATIENT))
-    await node.manager.start_of("T.1")
+    await node.begin(command, milestone=milestone, environment=PATIENT)
 
 
 def control(node: Node) -> Any:

@@ -10,7 +10,7 @@ from fakes.keeper_node import open_node
 from fakes.pods import JOB, open_pod
 
 from proctor.training_services.keepers.archive import build
-from proctor.trial_keeper.protocol import Cancel, EndReason, ListFiles, ReadFile, RemoveFolder, Shutdown
+from proctor.trial_keeper.protocol import EndReason, ListFiles, ReadFile, RemoveFolder, Shutdown
 
 pytestmark = pytest.mark.anyio
 
@@ -44,14 +44,12 @@ async def test_a_keeper_on_the_oldest_python_runs_stops_and_adopts(tmp_path: Pat
         (node.keeper_directory / "experiments" / "e1").mkdir(parents=True)
         answer, _ = await node.manager.ask(RemoveFolder("remove", "experiments/e1"))
         assert (answer.error, (node.keeper_directory / "experiments" / "e1").exists()) == ("", False)
-        await node.kill()
-        await node.start()
+        await node.replace_keeper()
         await node.manager.until(lambda: len(node.manager.registrations) == 2)
         assert {job.job_id: job.pid for job in node.manager.registrations[1].jobs}["U.1"] == start.pid
         await node.manager.stop()
         await node.manager.start()
-        await node.manager.command(Cancel("U.1", "token of U.1", grace_seconds=0.5))
-        assert (await node.manager.end_of("U.1")).reason == EndReason.CANCELED
+        assert (await node.cancel("U.1")).reason == EndReason.CANCELED
 
 
 async def test_the_keeper_of_a_pod_is_one_file_that_the_oldest_python_runs_over_tls(
