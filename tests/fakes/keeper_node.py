@@ -71,13 +71,15 @@ class Node:
         """Have jobs, and wait until they run; how the first one began. A command is one of job T.1."""
         jobs = [self._launch_of(job, changes), *others]
         await self.manager.command(*jobs)
-        return [await self.manager.start_of(each.job_id) for each in jobs][0]
+        starts = [await self.manager.start_of(each.job_id) for each in jobs]
+        return starts[0]
 
     async def run(self, job: Launch | str, *others: Launch, **changes: Any) -> Exit:
         """Have jobs, and wait until they have ended; how the first one did. A command is one of job T.1."""
         jobs = [self._launch_of(job, changes), *others]
         await self.manager.command(*jobs)
-        return [await self.manager.end_of(each.job_id) for each in jobs][0]
+        ends = [await self.manager.end_of(each.job_id) for each in jobs]
+        return ends[0]
 
     def _launch_of(self, job: Launch | str, changes: dict[str, Any]) -> Launch:
         return self.launch("T.1", job, **changes) if isinstance(job, str) else job

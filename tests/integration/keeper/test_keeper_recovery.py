@@ -147,25 +147,6 @@ async def test_a_manager_that_cannot_prove_itself_learns_nothing(linked_node: No
     await node.manager.until(lambda: len(node.manager.registrations) == known + 1)
 
 
-async def test_a_job_whose_reaper_was_killed_is_stopped_and_its_end_unknown(node: Node) -> None:
-    await node.begin("setsid sleep 600 & trap '' TERM; while true; do sleep 1; done")
-    await eventually(lambda: len(node.members("T.1")) >= 2)
-    await kill_and_wait(node.process("T.1").reaper.pid)
-    assert (await node.manager.end_of("T.1")).reason == EndReason.EXIT_UNKNOWN
-    assert node.members("T.1") == []
-
-
-async def test_reaper_and_keeper_killed_together_leave_nothing(node: Node) -> None:
-    await node.begin("sleep 600")
-    reaper = node.process("T.1").reaper.pid
-    await node.kill()
-    await kill_and_wait(reaper)
-    assert node.members("T.1")
-    await node.start()
-    assert (await node.manager.end_of("T.1")).reason == EndReason.EXIT_UNKNOWN
-    assert node.members("T.1") == []
-
-
 def hiding(node: Node, job_id: str) -> Launch:
     """A trial with a child that has left its session, its parents and its environment."""
     note = node.directory / f"hidden-{job_id}"
@@ -242,16 +223,6 @@ async def test_a_reaper_told_to_end_by_somebody_else_ends_its_job(node: Node) ->
     assert node.members("T.1") == []
 
 
-async def test_a_job_written_down_before_the_last_boot_is_not_started_again(node: Node) -> None:
-    await node.stop()
-    launch = counting(node, "T.1", 1)
-    node.records.read_all()  # makes the folder
-    node.records.write([JobRecord(launch, "the boot before")])
-    await node.start()
-    assert (await node.manager.end_of("T.1")).reason == EndReason.EXIT_UNKNOWN
-    assert ledger(node) == []
-
-
 DAMAGED = b"\xff\xfe\0 not UTF-8"
 
 
@@ -315,37 +286,33 @@ async def test_no_end_is_reported_while_the_trial_runs(node: Node, content: byte
     assert node.members("T.1") == []
 
 
-async def test_a_journal_that_a_power_cut_has_shortened_is_not_blamed_on_its_trial(node: Node) -> None:
+async def write_down(node: Node, boot: str) -> None:
+    """A keeper has written down a job during this boot, and has left before it started it."""
     await node.stop()
     launch = counting(node, "T.1", 1)
     prepare_directory(launch)
-    (node.job_directory("T.1") / "journal").write_bytes(numbers(5))
     node.records.read_all()  # makes the folder
-    node.records.write([JobRecord(launch, "the boot before")])
+    node.records.write([JobRecord(launch, boot)])
+
+
+async def test_a_job_of_the_boot_before_is_not_started_again_and_a_shortened_journal_not_blamed_on_it(
+    node: Node,
+) -> None:
+    await write_down(node, "the boot before")
+    (node.job_directory("T.1") / "journal").write_bytes(numbers(5))
     node.manager.journals["T.1", "0"] = numbers(9)
     await node.start()
     end = await node.manager.end_of("T.1")
     assert (end.reason, end.detail) == (EndReason.EXIT_UNKNOWN, "the machine was restarted while it ran")
     assert node.manager.journals["T.1", "0"] == numbers(9), "nothing is added, neither lines nor a word of a loss"
+    assert ledger(node) == []
 
 
 async def test_a_job_that_was_only_written_down_is_started_by_the_next_keeper(node: Node) -> None:
-    await node.stop()
-    launch = counting(node, "T.1", 1)
-    prepare_directory(launch)
-    node.records.read_all()  # makes the folder
-    node.records.write([JobRecord(launch, boot_id())])
+    await write_down(node, boot_id())
     await node.start()
     assert (await node.manager.end_of("T.1")).reason == EndReason.EXITED_OK
     assert len(ledger(node)) == 1
-
-
-async def test_a_killed_spawner_is_started_again(node: Node) -> None:
-    await node.begin("sleep 600")
-    spawner = node.spawner("T.1")
-    await kill_and_wait(spawner)
-    assert (await node.run(node.launch("U.1", "true"))).reason == EndReason.EXITED_OK
-    assert (await node.cancel()).reason == EndReason.CANCELED
 
 
 async def test_only_one_keeper_serves_a_directory(node: Node) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.keeper_node import Node, eventually, kill_and_wait, readable
+from fakes.keeper_node import Node, eventually, readable
 
 from proctor.trial_keeper.linux.processes import descendants, survey
 from proctor.trial_keeper.protocol import Cancel, EndReason, Launch, Shutdown, Update
@@ -70,11 +70,6 @@ def tag_of(node: Node, job_id: str) -> dict[str, str]:
     return {"PROCTOR_JOB_ID": job_id, "PROCTOR_JOB_DIR": str(node.job_directory(job_id))}
 
 
-def children_of(pid: int) -> set[int]:
-    """All living descendants of the reaper of a job, the trial included."""
-    return descendants(survey(), (pid,))
-
-
 def alive(pid: int) -> bool:
     """Whether the process exists and is no zombie."""
     return pid in survey()
@@ -83,7 +78,7 @@ def alive(pid: int) -> bool:
 @pytest.mark.parametrize("hider", HIDERS)
 async def test_a_cancelled_job_leaves_nothing(node: Node, hider: str) -> None:
     await start_ready(node, node.launch("T.1", HIDERS[hider]))
-    everything = children_of(node.process("T.1").reaper.pid)
+    everything = descendants(survey(), (node.process("T.1").reaper.pid,))
     assert everything
     end = await node.cancel()
     assert end.reason == EndReason.CANCELED
@@ -202,12 +197,6 @@ async def test_a_job_that_is_not_the_managers_is_stopped_and_forgotten(node: Nod
     await eventually(lambda: not alive(pid))
     await eventually(lambda: not list(node.records.path.iterdir()))
     assert "T.1" not in node.manager.ends
-
-
-async def test_a_killed_trial_was_killed_from_outside(node: Node) -> None:
-    await kill_and_wait(await start_ready(node, node.launch("T.1", HIDERS["setsid"])))
-    assert (await node.manager.end_of("T.1")).reason == EndReason.SIGNALED
-    assert node.members("T.1") == []
 
 
 async def start_saver(node: Node, job_id: str = "T.1", **changes: Any) -> Path:
