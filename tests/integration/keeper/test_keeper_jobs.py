@@ -142,14 +142,6 @@ async def test_a_trial_finds_its_environment(node: Node) -> None:
     assert "CUDA_VISIBLE_DEVICES" not in node.output("V.1")
 
 
-async def test_a_trial_uses_the_sdk_whatever_its_interpreter_has_installed(node: Node) -> None:
-    script = "import proctor; proctor.report_final_result(proctor.get_next_parameter()['x'])"
-    assert (await node.run(f'{sys.executable} -S -c "{script}"')).reason == EndReason.EXITED_OK, node.output(
-        "T.1", "stderr"
-    )
-    assert json.loads(node.manager.journals["T.1", "0"])["kind"] == "final"
-
-
 async def test_every_member_has_its_own_journal(node: Node) -> None:
     command = f"{REPORT}; for rank in 1 10; do echo $rank >> $PROCTOR_JOB_DIR/journal.$rank; done; echo x >journal.x"
     await node.run(command)
@@ -165,11 +157,6 @@ async def test_a_hundred_megabytes_of_output_do_no_harm(node: Node) -> None:
     assert (await node.run(f"head -c 100000000 /dev/zero | tr '\\0' 'x'; {REPORT}")).reason == EndReason.EXITED_OK
     assert (node.job_directory("T.1") / "stdout").stat().st_size == 100_000_000
     assert sum(chunk.length for header in node.manager.headers[before:] for chunk in header.chunks) == len(RECORD) + 1
-
-
-async def test_what_a_trial_leaves_in_the_background_ends_with_it(node: Node) -> None:
-    assert (await node.run("sleep 600 & setsid sleep 600 & (sleep 600 &) ; exit 0")).reason == EndReason.EXITED_OK
-    assert node.members("T.1") == []
 
 
 async def test_a_trial_holds_nothing_of_the_keepers(node: Node) -> None:
