@@ -92,7 +92,7 @@ class ProcessPlatform:
         draft.mkdir()
         (draft / "secret.given").write_text(secret)
         (draft / "alive-first").touch()
-        _write(draft / "pod.json", pod)
+        (draft / "pod.json").write_text(json.dumps(asdict(pod)))
         draft.rename(folder)
 
     def stop(self, job_id: str) -> None:
@@ -245,12 +245,6 @@ class ProcessPlatform:
             time.sleep(0.01)
         if child.poll() is not None:
             (folder / "output").write_bytes(output.read_bytes()[-2000:])
-
-
-def _write(path: Path, pod: Pod) -> None:
-    draft = path.with_suffix(".new")
-    draft.write_text(json.dumps(asdict(pod)))
-    draft.rename(path)
 
 
 def _read(folder: Path) -> Pod | None:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -156,13 +157,16 @@ class Stage:
         """The keeper has fetched an archive, or done what else it was asked."""
         self.hub.answer("job:a.1", FileAnswer(self.sessions["a.1"], asked.order["request"]), b"")
 
-    async def recover(self, *jobs: PlatformJob, started: bool = True) -> None:
-        """A new manager finds these jobs in its database and on the platform."""
+    @asynccontextmanager
+    async def recovered(self, *jobs: PlatformJob, started: bool = True) -> AsyncIterator[None]:
+        """A new manager, whose service runs, finds these jobs in its database and on the platform."""
         for job in jobs:
             self.service.there[job.job_id] = job
             if started:
                 self.hub.expect(job.job_id, "t", "e1", started=True)
         await self.service.reattach([self.form(job.job_id) for job in jobs], [])
+        async with serving(self.service):
+            yield
 
     def see(self, job: PlatformJob | Exception | None) -> None:
         """The platform reports a change, or stops to."""
@@ -363,8 +367,7 @@ async def test_a_job_waits_for_its_keeper_to_connect(served: Stage) -> None:
 async def test_the_pending_timeout_counts_from_when_the_platform_took_the_job(anyio_backend: str) -> None:
     stage = Stage(pending_timeout_seconds=600.0, now=lambda: 1000.0 + 599.9)
     await stage.hub.mark_reattached()
-    await stage.recover(seen("a.1", detail="ImagePullBackOff: no such image"), started=False)
-    async with serving(stage.service):
+    async with stage.recovered(seen("a.1", detail="ImagePullBackOff: no such image"), started=False):
         end = how(await stage.recorder.end_of("a.1"))
     assert end == (
         EndReason.UNPLACEABLE,
@@ -376,8 +379,7 @@ async def test_the_pending_timeout_counts_from_when_the_platform_took_the_job(an
 async def test_a_keeper_that_has_connected_is_no_longer_pending(anyio_backend: str) -> None:
     stage = Stage(pending_timeout_seconds=600.0, now=lambda: 1000.0 + 599.9)
     await stage.hub.mark_reattached()
-    await stage.recover(seen("a.1", PlatformStatus.RUNNING), started=False)
-    async with serving(stage.service):
+    async with stage.recovered(seen("a.1", PlatformStatus.RUNNING), started=False):
         await stage.recorder.waiting_of("a.1")
         await stage.register()
         await asyncio.sleep(0.2)
@@ -431,8 +433,7 @@ async def test_a_keeper_that_never_comes_up_ends_its_job_with_what_it_printed(se
 
 
 async def test_a_keeper_that_leaves_because_it_never_had_a_manager_costs_its_trial_nothing(stage: Stage) -> None:
-    await stage.recover(seen("a.1", PlatformStatus.ENDED, exit_code=0, detail="exit code 0"), started=False)
-    async with serving(stage.service):
+    async with stage.recovered(seen("a.1", PlatformStatus.ENDED, exit_code=0, detail="exit code 0"), started=False):
         end = how(await stage.recorder.end_of("a.1"))
     assert end == (EndReason.PREEMPTED, "its keeper left, because no manager answered it; exit code 0")
 
@@ -670,8 +671,7 @@ async def test_what_a_keeper_left_when_it_ended_without_a_manager_is_read_and_de
     stage.service.answers["read"] = [ServiceUnavailable("away")]
     recorder = Recorder(refusals=1)
     recorder.listen(stage.service)
-    await stage.recover(seen("a.1", PlatformStatus.ENDED, detail="exit code 0"), started=False)
-    async with serving(stage.service):
+    async with stage.recovered(seen("a.1", PlatformStatus.ENDED, detail="exit code 0"), started=False):
         assert how(await recorder.end_of("a.1"))[0] is EndReason.EXITED_OK
         await stage.until(*[("read", "a.1")] * 3, ("stop", "a.1"))
     assert recorder.journals == {"a.1": LINE}
@@ -682,8 +682,7 @@ async def test_what_a_keeper_left_when_it_ended_without_a_manager_is_read_and_de
 async def test_of_a_report_that_was_cut_off_what_is_there_is_stored(stage: Stage) -> None:
     for job_id, data in {"a.1": LINE, "b.1": LINE[:3]}.items():
         stage.service.left[job_id] = LeftReport(ReportHeader("", [Chunk(job_id, "t", "0", 0, len(LINE))]), data)
-    await stage.recover(DRAINED, replace(DRAINED, job_id="b.1"))
-    async with serving(stage.service):
+    async with stage.recovered(DRAINED, replace(DRAINED, job_id="b.1")):
         for job_id in ("a.1", "b.1"):
             assert how(await stage.recorder.end_of(job_id)) == (EndReason.PREEMPTED, "drained")
     assert stage.recorder.journals == {"a.1": LINE}
@@ -694,8 +693,7 @@ async def test_a_left_report_that_cannot_be_read_is_named_and_given_up_when_its_
 ) -> None:
     monkeypatch.setattr(job_keeper_service, "LEFT_REPORT_STOP_SECONDS", 0.0)
     stage.service.answers["read"] = [ServiceUnavailable("its node is away") for _ in range(1000)]
-    await stage.recover(DRAINED)
-    async with serving(stage.service):
+    async with stage.recovered(DRAINED):
         clause = "it has ended, and its last report cannot be read: its node is away"
         await stage.recorder.until(lambda: clause in stage.details())
         await stage.service.cancel_trial_job("a.1")
@@ -705,7 +703,6 @@ async def test_a_left_report_that_cannot_be_read_is_named_and_given_up_when_its_
 async def test_what_a_cut_report_lacks_is_stored_as_lost(stage: Stage) -> None:
     header = ReportHeader("", [Chunk("a.1", "t", "0", 100, len(LINE))])
     stage.service.left["a.1"] = LeftReport(header, LINE, is_cut=True)
-    await stage.recover(DRAINED)
     stored: list[JournalChunk] = []
 
     async def store(chunks: Sequence[JournalChunk]) -> Mapping[tuple[str, int], int]:
@@ -713,7 +710,7 @@ async def test_what_a_cut_report_lacks_is_stored_as_lost(stage: Stage) -> None:
         return {(chunk.job_id, chunk.member): chunk.end for chunk in chunks}
 
     stage.service.store_chunks = store  # type: ignore[method-assign]
-    async with serving(stage.service):
+    async with stage.recovered(DRAINED):
         await stage.recorder.end_of("a.1")
     assert [(chunk.offset, chunk.data, chunk.after_loss) for chunk in stored] == [(100, LINE, True)]
 
@@ -723,8 +720,7 @@ async def test_a_job_whose_keeper_does_not_come_back_to_a_new_manager_says_so(
 ) -> None:
     monkeypatch.setattr(job_keeper_service, "RECONNECT_SECONDS", 0.05)
     clause = "no report from its keeper, which has not connected since the manager was started"
-    await stage.recover(seen("a.1", PlatformStatus.RUNNING, node="worker-1", instances=("uid-1",)))
-    async with serving(stage.service):
+    async with stage.recovered(seen("a.1", PlatformStatus.RUNNING, node="worker-1", instances=("uid-1",))):
         await stage.recorder.until(lambda: stage.details() == [clause])
         await stage.register("a.1", JobReport("a.1", "t", 7, 1.0), instance="uid-1")
         await stage.recorder.until(lambda: stage.details()[-1] == "")
@@ -818,8 +814,7 @@ async def test_a_job_that_is_stopped_while_its_code_is_sent_is_over_at_once(serv
 
 async def test_a_keeper_that_arrives_after_its_job_was_removed_is_removed_again(stage: Stage) -> None:
     stage.service.may_start.clear()
-    await stage.recover(seen("a.1", detail="0/3 nodes are available"), started=False)
-    async with serving(stage.service):
+    async with stage.recovered(seen("a.1", detail="0/3 nodes are available"), started=False):
         await stage.until(("start", "a.1"))  # not all of it may be there
         await stage.service.cancel_trial_job("a.1")
         await stage.recorder.end_of("a.1")

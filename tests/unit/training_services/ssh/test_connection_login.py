@@ -74,17 +74,12 @@ async def enter(
         return there.peer
 
 
-async def test_the_key_that_is_named_opens_the_door(home: Path) -> None:
-    key = write_key(home / "keys" / "mine")
+@pytest.mark.parametrize("place", ["keys/mine", ".ssh/id_ed25519"], ids=["named", "by default"])
+async def test_a_key_that_is_named_or_lies_at_its_default_place_opens_the_door(home: Path, place: str) -> None:
+    key = write_key(home / place)
+    named = {"ssh_key_file": str(home / place)} if place == "keys/mine" else {}
     async with known_server(home, keys=[key]) as server:
-        peer = await enter(machine_at(server, ssh_key_file=str(home / "keys" / "mine")))
-    assert peer == f"{USER}@{HOST}:{server.port}"
-
-
-async def test_the_default_keys_are_tried_where_none_is_named(home: Path) -> None:
-    key = write_key(home / ".ssh" / "id_ed25519")
-    async with known_server(home, keys=[key]) as server:
-        await enter(machine_at(server))
+        assert await enter(machine_at(server, **named)) == f"{USER}@{HOST}:{server.port}"
 
 
 async def test_identity_files_that_cannot_be_used_are_named_and_the_others_are_tried(home: Path) -> None:
@@ -235,19 +230,20 @@ async def test_a_changed_host_key_is_refused_loudly_even_where_new_ones_are_trus
     assert server.line in str(caught.value)
 
 
-async def test_a_revoked_host_key_is_refused(home: Path, server: FakeSshServer) -> None:
-    (home / ".ssh" / "known_hosts").write_text(f"{server.line}\n@revoked * {server.public_key}\n")
-    with pytest.raises(HostKeyRefused, match=r"marked as revoked at ~/.ssh/known_hosts line 2"):
-        await enter(machine_at(server, trust_on_first_use=True), Login(password=SECRET))
-
-
-@pytest.mark.parametrize("name", ["[127.0.0.1]:{port}", "127.0.0.1"])
-async def test_a_revoked_host_key_is_never_trusted_where_nothing_else_is_known(
-    home: Path, server: FakeSshServer, name: str
+@pytest.mark.parametrize(
+    ("known", "line"),
+    [
+        ("[127.0.0.1]:{port} {key}\n@revoked * {key}\n", 2),
+        ("@revoked [127.0.0.1]:{port} {key}", 1),
+        ("@revoked 127.0.0.1 {key}", 1),
+    ],
+    ids=["known, too", "its address", "its host"],
+)
+async def test_a_revoked_host_key_is_refused_even_where_new_ones_are_trusted(
+    home: Path, server: FakeSshServer, known: str, line: int
 ) -> None:
-    line = f"@revoked {name.format(port=server.port)} {server.public_key}"
-    (home / ".ssh" / "known_hosts").write_text(line)
-    with pytest.raises(HostKeyRefused, match=r"marked as revoked at ~/.ssh/known_hosts line 1"):
+    (home / ".ssh" / "known_hosts").write_text(known.format(port=server.port, key=server.public_key))
+    with pytest.raises(HostKeyRefused, match=rf"marked as revoked at ~/.ssh/known_hosts line {line}"):
         await enter(machine_at(server, trust_on_first_use=True), Login(password=SECRET))
     assert server.tried == []
     assert not (home / "manager").exists()
