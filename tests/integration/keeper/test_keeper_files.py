@@ -364,8 +364,7 @@ async def test_a_new_session_is_answered_after_requests_of_the_one_before_were_l
     write(node, "model", bytes(4 * MEBIBYTE))
     requests = [ReadFile(f"read {number}", FOLDER, "model", 0, 4 * MEBIBYTE) for number in range(20)]
     await node.manager.command(*requests)
-    await node.manager.stop()
-    await node.manager.start()
+    await node.manager.restart()
     answer, _ = await node.manager.ask(ListFiles("after", FOLDER))
     assert [file.path for file in answer.files] == ["model"]
 
@@ -411,8 +410,7 @@ async def test_what_has_arrived_of_an_archive_is_not_asked_for_again_by_the_next
         await error_of(node, order)
         == f"the archive for code/abc ends after {2 * node.manager.piece_bytes} of {order.size} bytes"
     )
-    await node.manager.stop()
-    await node.manager.start()
+    await node.manager.restart()
     node.manager.archives[order.sha256] = data
     node.manager.pieces.clear()
     answer, _ = await node.manager.ask(FetchArchive("second", order.folder, order.sha256, order.size))

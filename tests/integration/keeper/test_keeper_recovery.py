@@ -122,8 +122,7 @@ async def test_a_restarted_manager_gets_everything_once(linked_node: Node) -> No
     await node.manager.command(counting(node, "T.1", 200))
     for count in (20, 60, 100):
         await node.manager.until(lambda count=count: len(node.manager.journals.get(("T.1", "0"), b"")) > count)
-        await node.manager.stop()
-        await node.manager.start()
+        await node.manager.restart()
     await node.manager.until(lambda: len(node.manager.journals["T.1", "0"]) > 200)
     await node.manager.forget_session()
     await node.manager.end_of("T.1")

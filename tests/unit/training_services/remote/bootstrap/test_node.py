@@ -80,25 +80,26 @@ async def test_where_python_path_has_no_python_another_one_looks_and_says_so(the
         assert contact.facts.python_path_without == ""
 
 
-async def test_a_python_that_is_killed_is_the_reason(there: Connection, home: Path) -> None:
-    file = odd_file(home, "import os; os.kill(os.getpid(), 9)")
-    with pytest.raises(CommandFailed, match="the keeper's command 'start' was ended by a signal"):
+@pytest.mark.parametrize(
+    ("body", "seconds", "said"),
+    [
+        ("import os; os.kill(os.getpid(), 9)", PATIENCE_SECONDS, "the keeper's command 'start' was ended by a signal"),
+        (
+            "import os; os.write(2, b'segments lost'); os._exit(3)",
+            PATIENCE_SECONDS,
+            "'start' failed there with exit code 3: segments lost",
+        ),
+        ("source.read()", 0.5, r"'start' did not end within 0\.5 s"),
+    ],
+    ids=["is killed", "prints something else", "does not end"],
+)
+async def test_why_a_command_gives_no_answer_is_said(
+    there: Connection, home: Path, body: str, seconds: float, said: str
+) -> None:
+    file = odd_file(home, body)
+    with pytest.raises(CommandFailed, match=said):
         async with opened(there) as contact:
-            await contact.python.run_command(file, "start", {}, timeout_seconds=PATIENCE_SECONDS)
-
-
-async def test_a_command_that_prints_something_else_is_the_reason(there: Connection, home: Path) -> None:
-    file = odd_file(home, "import os; os.write(2, b'segments lost'); os._exit(3)")
-    with pytest.raises(CommandFailed, match="'start' failed there with exit code 3: segments lost"):
-        async with opened(there) as contact:
-            await contact.python.run_command(file, "start", {}, timeout_seconds=PATIENCE_SECONDS)
-
-
-async def test_a_command_that_does_not_end_is_not_waited_for(there: Connection, home: Path) -> None:
-    file = odd_file(home, "source.read()")
-    with pytest.raises(CommandFailed, match=r"'start' did not end within 0\.5 s"):
-        async with opened(there) as contact:
-            await contact.python.run_command(file, "start", {}, timeout_seconds=0.5)
+            await contact.python.run_command(file, "start", {}, timeout_seconds=seconds)
 
 
 async def test_a_connection_that_ends_meanwhile_has_ended(there: Connection, server: FakeSshServer, home: Path) -> None:
