@@ -58,6 +58,11 @@ class FilesHarness(JobKeeperHarness):
             checkpoint_limit_bytes=self.checkpoint_limit,
         )
 
+    @property
+    def gate(self) -> Path:
+        """What a job that waits waits for."""
+        return self.directory / "gate"
+
     def job(
         self,
         name: str = "first",
@@ -65,12 +70,12 @@ class FilesHarness(JobKeeperHarness):
         number: int = 1,
         saves: int = 1,
         size: int = SMALL,
-        gate: Path | None = None,
+        waits: bool = False,
         offers: Sequence[CheckpointOffer] = (),
     ) -> TrialJobForm:
         """A job of a trial that saves checkpoints of this size, and waits for the gate."""
         (self.code_directory / "trial.py").write_text(TRIAL)
-        command = f"{sys.executable} trial.py {saves} {size} {gate or '-'}"
+        command = f"{sys.executable} trial.py {saves} {size} {self.gate if waits else '-'}"
         directory = str(self.trials_directory / f"0-{name}" / "jobs" / str(number))
         job = {"job_id": f"{name}.{number}", "number": number, "directory": directory}
         return self.form_of(command, name, checkpoints=tuple(offers), **job)
@@ -149,8 +154,7 @@ async def test_the_code_is_sent_and_logs_are_read_while_the_job_runs_and_afterwa
     (served.directory / "code" / "data" / "names").write_text("a, b")
     (served.directory / "code" / ".proctorignore").write_text("weights\n")
     (served.directory / "code" / "weights").write_text("too large to travel")
-    gate = served.directory / "gate"
-    command = f"cat data/names; pwd >&2; ls > $PROCTOR_OUTPUT_DIR/ls; while [ ! -e {gate} ]; do sleep 0.02; done"
+    command = f"cat data/names; pwd >&2; ls > $PROCTOR_OUTPUT_DIR/ls; while [ ! -e {served.gate} ]; do sleep 0.02; done"
     form = served.form_of(command)
     await served.service.submit_trial_job(form)
     await recorder.start_of(form.job_id)
@@ -161,7 +165,7 @@ async def test_the_code_is_sent_and_logs_are_read_while_the_job_runs_and_afterwa
     where = (await read(served, form, "stderr")).decode().strip()
     assert where.startswith(str(served.platform.folder_of(form.job_id)))
     assert ("stdout", 4) in await served.service.list_job_files(form)
-    gate.touch()
+    served.gate.touch()
     await finish(served, recorder, form)
     assert await read(served, form, "stdout") == b"a, b"
     assert ("output/ls", 5) in await served.service.list_job_files(form)
@@ -214,8 +218,7 @@ async def test_a_checkpoint_that_is_damaged_or_lost_is_passed_over(served: Files
 async def test_a_checkpoint_of_a_running_job_is_copied_once_and_deleted_everywhere(
     served: FilesHarness, recorder: Recorder
 ) -> None:
-    gate = served.directory / "gate"
-    form = served.job(saves=2, size=LARGE, gate=gate)
+    form = served.job(saves=2, size=LARGE, waits=True)
     await begin(served, recorder, form, 2)
     for _ in range(2):
         await served.service.copy_checkpoint(form, "output/checkpoints/2")
@@ -226,7 +229,7 @@ async def test_a_checkpoint_of_a_running_job_is_copied_once_and_deleted_everywhe
         await served.service.delete_checkpoint(form, "output/checkpoints/2")
     assert not copy.exists()
     assert not served.pod_path(form, "output/checkpoints/2").exists()
-    gate.touch()
+    served.gate.touch()
     await recorder.end_of(form.job_id)
     await served.service.delete_checkpoint(form, "output/checkpoints/1")  # while it is being collected
     assert await served.leftovers() == []
@@ -238,13 +241,12 @@ async def test_a_checkpoint_of_a_running_job_is_copied_once_and_deleted_everywhe
 async def test_a_clone_continues_from_the_checkpoint_of_a_job_that_runs(
     served: FilesHarness, recorder: Recorder
 ) -> None:
-    gate = served.directory / "gate"
-    donor = served.job("donor", saves=2, size=LARGE, gate=gate)
+    donor = served.job("donor", saves=2, size=LARGE, waits=True)
     await begin(served, recorder, donor, 2)
     clone = served.job("clone", offers=[offer(recorder, donor, 2)])
     await served.service.submit_trial_job(clone)
     await recorder.end_of(clone.job_id)
-    gate.touch()
+    served.gate.touch()
     await finish(served, recorder, donor)
     assert await read(served, clone, "stdout") == b"begins at 2\n"
 
@@ -253,9 +255,9 @@ async def test_what_is_larger_than_the_limits_is_said_and_lost(harness: FilesHar
     harness.checkpoint_limit = LIMIT
     await harness.restart()
     await harness.reattached()
-    gate, recorder = harness.directory / "gate", Recorder()
+    recorder = Recorder()
     recorder.listen(harness.service)
-    form = harness.job(size=LARGE, gate=gate)
+    form = harness.job(size=LARGE, waits=True)
     form = replace(form, command=f"head -c {LARGE} /dev/zero > $PROCTOR_OUTPUT_DIR/large; {form.command}")
     async with serving(harness.service):
         await begin(harness, recorder, form)
@@ -263,7 +265,7 @@ async def test_what_is_larger_than_the_limits_is_said_and_lost(harness: FilesHar
             TrainingServiceError, match=r"output/checkpoints/1 of job first\.1 has 300 kB; no more than 200 kB are"
         ):
             await harness.service.copy_checkpoint(form, "output/checkpoints/1")
-        gate.touch()
+        harness.gate.touch()
         await finish(harness, recorder, form)
         assert ("output/large", LARGE) in await harness.service.list_job_files(form)
         with pytest.raises(ServiceUnavailable, match=r"output/large was on the machine of job first\.1, which is gone"):
@@ -350,8 +352,7 @@ async def test_a_manager_that_finds_a_pod_of_a_job_that_is_over_collects_its_fil
 
 
 async def test_a_clean_up_collects_the_files_of_what_it_stops(harness: FilesHarness, recorder: Recorder) -> None:
-    gate = harness.directory / "gate"
-    form = harness.job(size=LARGE, gate=gate)
+    form = harness.job(size=LARGE, waits=True)
     async with serving(harness.service):
         await begin(harness, recorder, form)
     await harness.service.clean_up()
@@ -383,8 +384,7 @@ async def test_another_experiment_leaves_pods_alone_whose_files_are_not_collecte
 async def test_what_a_trial_saves_when_its_pod_is_evicted_is_fetched_before_the_pod_ends(
     served: FilesHarness, recorder: Recorder
 ) -> None:
-    gate = served.directory / "gate"
-    form = served.job(saves=1, size=LARGE, gate=gate)
+    form = served.job(saves=1, size=LARGE, waits=True)
     script = served.directory / "code" / "trial.py"
     saving = TRIAL.replace(
         "    time.sleep(0.02)\n", "    time.sleep(0.02)\n    if proctor.should_stop():\n        break\n"
@@ -419,8 +419,7 @@ async def test_checkpoints_in_a_mounted_folder_are_verified_there_and_not_copied
     records = [json.loads(line) for line in recorder.journals[first.job_id].splitlines()]
     manifest = next(record["manifest"] for record in records if record["kind"] == "checkpoint")
     offered = CheckpointOffer(first.job_id, str(stored), 1, manifest=manifest)
-    gate = served.directory / "gate"
-    second = served.job(number=2, offers=[offered], gate=gate)
+    second = served.job(number=2, offers=[offered], waits=True)
     second = replace(second, environment={ENV_CHECKPOINT_STORAGE: f"{storage}/2"})
     await served.service.submit_trial_job(second)
     await recorder.start_of(second.job_id)
@@ -431,7 +430,7 @@ async def test_checkpoints_in_a_mounted_folder_are_verified_there_and_not_copied
     await recorder.until(lambda: registered(recorder, second) == 1)
     await served.service.delete_checkpoint(first, str(storage / "2" / "1"))  # by the keeper of another job
     assert not (storage / "2" / "1").exists()
-    gate.touch()
+    served.gate.touch()
     await recorder.end_of(second.job_id)
     assert await read(served, second, "stdout") == b"begins at 1\n"
 

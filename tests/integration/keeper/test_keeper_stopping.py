@@ -137,14 +137,18 @@ async def test_a_job_is_stopped_before_it_has_started_only_once(node: Node) -> N
     assert (await node.run("sleep 600", Cancel("T.1", "token of T.1", grace_seconds=0.5))).reason == EndReason.CANCELED
 
 
-async def test_the_duration_limit_holds_while_the_manager_is_away(node: Node) -> None:
-    pid = await start_ready(node, node.launch("T.1", HIDERS["plain"], max_duration_seconds=1.0))
+async def test_duration_limits_and_leases_end_jobs_while_the_manager_is_away_and_no_others(node: Node) -> None:
+    limited = await start_ready(node, node.launch("T.1", HIDERS["plain"], max_duration_seconds=1.0))
+    leased = await start_ready(node, node.launch("U.1", HIDERS["plain"], lease_seconds=1.0))
+    other = await start_ready(node, node.launch("V.1", HIDERS["plain"]))
     await node.manager.stop()
-    await eventually(lambda: not alive(pid))
+    await eventually(lambda: not alive(limited) and not alive(leased))
     await node.manager.start()
     end = await node.manager.end_of("T.1")
     assert end.reason == EndReason.DEADLINE
     assert "1 s" in end.detail
+    assert (await node.manager.end_of("U.1")).reason == EndReason.LEASE_EXPIRED
+    assert alive(other)
 
 
 async def test_the_duration_limit_survives_the_keeper_and_counts_from_the_start(node: Node) -> None:
@@ -164,16 +168,6 @@ async def test_a_duration_limit_can_be_changed_while_the_job_runs(node: Node) ->
     record = Path(node.records.record_file("U.1"))
     await eventually(lambda: json.loads(record.read_text())["launch"]["max_duration_seconds"] is None)
     assert "U.1" not in node.manager.ends
-
-
-async def test_a_job_with_a_lease_ends_when_the_manager_stays_away(node: Node) -> None:
-    pid = await start_ready(node, node.launch("T.1", HIDERS["plain"], lease_seconds=1.0))
-    other = await start_ready(node, node.launch("U.1", HIDERS["plain"]))
-    await node.manager.stop()
-    await eventually(lambda: not alive(pid))
-    await node.manager.start()
-    assert (await node.manager.end_of("T.1")).reason == EndReason.LEASE_EXPIRED
-    assert alive(other)
 
 
 async def test_a_keeper_told_to_shut_down_leaves_when_its_last_job_has_ended(node: Node) -> None:
