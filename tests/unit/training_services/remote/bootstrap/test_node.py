@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from fakes.connections import PASSWORDS, PATIENCE_SECONDS, connected
-from fakes.ssh_server import FakeSshServer, Wanted, ssh_server
+from fakes.connections import PASSWORDS, PATIENCE_SECONDS
+from fakes.ssh_server import FakeSshServer, Wanted
 
 from proctor.training_services.keepers.archive import build
 from proctor.training_services.remote.bootstrap.node import NodeContact, detach, open_contact, require_usable
@@ -21,20 +21,13 @@ from proctor.training_services.ssh.errors import CommandFailed, ConnectionEnded,
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("home")]
 
-ONE_SESSION = Wanted(passwords=PASSWORDS, most_sessions=1)
 PYTHON_PATH = str(Path(sys.executable).parent)
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[FakeSshServer]:
-    async with ssh_server(ONE_SESSION) as running:
-        yield running
-
-
-@pytest.fixture
-async def there(server: FakeSshServer) -> AsyncIterator[Connection]:
-    async with connected(server) as connection:
-        yield connection
+def wanted() -> Wanted:
+    """One session is enough."""
+    return Wanted(passwords=PASSWORDS, most_sessions=1)
 
 
 @asynccontextmanager

@@ -295,18 +295,6 @@ def test_a_machine_that_was_away_when_it_was_released_is_left_by_the_next_manage
     play(tmp_path, leave, prepare=lambda scene: setattr(scene.machine("gpu-1"), "exists", True))
 
 
-@played
-async def test_an_owed_machine_that_is_claimed_again_is_simply_used(scene: Scene) -> None:
-    machine = await scene.connect("gpu-1")
-    await scene.lose("gpu-1")
-    await scene.provider.release("E1")
-    await scene.until_status("gpu-1", "FAILED", "released")
-    scene.claim("gpu-1", by="E2")
-    machine.failure = None
-    await scene.until_status("gpu-1", "CONNECTED")
-    assert "remove" not in machine.commands
-
-
 def test_after_a_restart_machines_wait_for_their_experiments_and_those_that_nobody_claims_are_left(
     tmp_path: Path,
 ) -> None:
