@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -186,10 +186,10 @@ class Stage:
     async def orders(self, job_id: str = "a.1") -> list[Command]:
         return (await self.hub.poll(f"job:{job_id}", CommandPoll(self.sessions[job_id], 0, 0.0))).commands
 
-    async def order_of(self, kind: str, job_id: str = "a.1") -> Command:
-        """Wait for an order."""
+    async def order_of(self, kind: str) -> Command:
+        """Wait for an order to job a.1."""
         async with asyncio.timeout(20):
-            while not (found := [order for order in await self.orders(job_id) if order.type == kind]):  # noqa: ASYNC110
+            while not (found := [order for order in await self.orders() if order.type == kind]):  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         return found[0]
 
@@ -197,9 +197,7 @@ class Stage:
         """Submit a job, and wait until its platform was asked for its keeper."""
         form = form or self.form()
         await self.service.submit_trial_job(form)
-        async with asyncio.timeout(20):
-            while ("start", form.job_id) not in self.service.calls:  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
+        await self.until_true(lambda: ("start", form.job_id) in self.service.calls)
         return form
 
     async def connect(self, job_id: str = "a.1") -> TrialJobForm:
@@ -222,8 +220,12 @@ class Stage:
 
     async def until(self, *calls: tuple[str, str]) -> None:
         """Until these requests were sent to the platform, in this order, with nothing but lists between them."""
+        await self.until_true(lambda: [call for call in self.service.calls if call[0] != "list"] == list(calls))
+
+    async def until_true(self, condition: Callable[[], bool]) -> None:
+        """Wait for what no event tells."""
         async with asyncio.timeout(20):
-            while [call for call in self.service.calls if call[0] != "list"] != list(calls):  # noqa: ASYNC110
+            while not condition():  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
 
     def details(self, job_id: str = "a.1") -> list[str]:
@@ -258,18 +260,14 @@ def how(end: StatusChange) -> tuple[EndReason, str]:
     return end.exit.reason, end.detail
 
 
-async def test_submitting_only_queues(stage: Stage) -> None:
+async def test_submitting_only_queues_and_a_keeper_that_registers_is_sent_its_launch(stage: Stage) -> None:
     detail = await stage.service.submit_trial_job(stage.form())
     assert detail.status is TrialJobStatus.SUBMITTED
     assert stage.service.calls == []
     async with serving(stage.service):
         await stage.until(("start", "a.1"))
-
-
-async def test_a_keeper_that_registers_is_sent_its_launch(served: Stage) -> None:
-    await served.service.submit_trial_job(served.form())
-    await served.register()
-    (launch,) = await served.orders()
+        await stage.register()
+        (launch,) = await stage.orders()
     assert (launch.type, launch.order["job_id"], launch.order["command"]) == ("Launch", "a.1", "python trial.py")
 
 
@@ -449,9 +447,7 @@ async def test_after_a_restart_a_job_that_its_platform_lost_is_over_and_one_that
         lost = how(await stage.recorder.end_of("lost.1"))
         assert lost == (EndReason.EXIT_UNKNOWN, "its platform no longer has it")
         assert how(await stage.recorder.end_of("waiting.1"))[0] is EndReason.CANCELED
-        async with asyncio.timeout(20):
-            while stage.service.there:  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
+        await stage.until_true(lambda: not stage.service.there)
 
 
 async def test_what_is_left_on_the_platform_is_removed_if_the_database_explains_it_and_reported_if_not(
@@ -731,9 +727,7 @@ async def test_a_platform_that_goes_away_is_listed_again(served: Stage) -> None:
     await served.submit()
     served.service.answers["list"] = [ServiceUnavailable("connection refused")] * 2
     served.see(ServiceUnavailable("connection reset"))
-    async with asyncio.timeout(20):
-        while served.service.calls.count(("list", "")) < 4:  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
+    await served.until_true(lambda: served.service.calls.count(("list", "")) >= 4)
     served.see(DRAINED)
     assert how(await served.recorder.end_of("a.1")) == (EndReason.PREEMPTED, "drained")
 
