@@ -38,7 +38,7 @@ async def release_locked(scene: Scene, failure: RemoteError = UNREACHABLE) -> Fa
 
 
 async def is_left_alone(scene: Scene) -> None:
-    """The machine is forgotten, and nobody tries to get in again."""
+    """The machine is forgotten, and no more login is tried."""
     logins = scene.machine(NODE).logins
     await is_forgotten(scene)
     await asyncio.sleep(600)

@@ -257,7 +257,7 @@ async def collect_later(scene: Scene, coast: Coast) -> None:
     await coast.collect_the_last("E1")
 
 
-@pytest.mark.parametrize("begin", [released, connected], ids=["released", "claimed by nobody after the restart"])
+@pytest.mark.parametrize("begin", [released, connected], ids=["released", "no claim after the restart"])
 def test_files_that_stay_are_known_to_the_next_manager_and_collected_by_it(tmp_path: Path, begin: Act) -> None:
     stay(tmp_path, begin)
     stay(tmp_path, collect_later)
