@@ -4,7 +4,6 @@ the real routes.
 tests/unit/training_services/test_job_keeper_service.py has what becomes of jobs whose keepers, platform or manager
 fail; here are the examples of it with real keepers."""
 
-import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -16,7 +15,7 @@ import pytest
 from fakes.keeper_listeners import listening
 from fakes.process_platform import ProcessPlatform, ProcessService
 
-from proctor.training_services.base import EndReason, StatusChange, TrialJobForm, TrialJobStatus
+from proctor.training_services.base import EndReason, TrialJobForm, TrialJobStatus
 from proctor.training_services.errors import ServiceUnavailable
 from proctor.training_services.job_keepers import lifecycle
 from proctor.training_services.keepers.hub import KeeperHub
@@ -107,18 +106,13 @@ class TestJobKeeperService(TrainingServiceContract):
     """The suite, on the fixture above."""
 
 
-async def _running(harness: JobKeeperHarness, recorder: Recorder, name: str = "first") -> TrialJobForm:
+async def _running(harness: JobKeeperHarness, recorder: Recorder) -> TrialJobForm:
     """A job that runs and has reported."""
-    form = harness.form(Behavior.HANG, name)
+    form = harness.form(Behavior.HANG)
     await harness.service.submit_trial_job(form)
     await recorder.start_of(form.job_id)
     await recorder.until(lambda: bool(recorder.journals.get(form.job_id)))
     return form
-
-
-def _how(end: StatusChange) -> tuple[EndReason, str]:
-    assert end.exit is not None
-    return end.exit.reason, end.detail
 
 
 async def test_a_job_runs_on_a_machine_of_its_platform_and_its_keeper_is_no_node(harness: JobKeeperHarness) -> None:
@@ -132,23 +126,6 @@ async def test_a_job_runs_on_a_machine_of_its_platform_and_its_keeper_is_no_node
         await harness.service.cancel_trial_job(form.job_id)
         assert (await recorder.end_of(form.job_id)).node_id == "worker-1"
         assert await harness.leftovers() == []
-
-
-async def test_a_second_keeper_from_before_a_restart_ends_the_job(harness: JobKeeperHarness) -> None:
-    before, after = Recorder(), Recorder()
-    before.listen(harness.service)
-    async with serving(harness.service):
-        form = await _running(harness, before)
-    await harness.close()
-    await asyncio.to_thread(harness.platform.start_second, form.job_id, is_listed=True)
-    await harness.open()
-    after.listen(harness.service)
-    await harness.service.reattach([form], [])
-    await harness.reattached()
-    async with serving(harness.service):
-        reason, _ = _how(await after.end_of(form.job_id))
-        assert await harness.leftovers() == []
-    assert reason in {EndReason.PREEMPTED, EndReason.NODE_LOST}  # whether the first one was faster or not
 
 
 async def test_a_job_whose_keeper_does_not_answer_is_stopped_by_its_platform(
@@ -167,7 +144,8 @@ async def test_a_job_whose_keeper_does_not_answer_is_stopped_by_its_platform(
         with pytest.raises(ServiceUnavailable, match=silent):
             await harness.hub.list_files(harness.service.keeper_of(form), form.directory)
         await harness.service.cancel_trial_job(form.job_id)
-        reason, detail = _how(await recorder.end_of(form.job_id))
+        end = await recorder.end_of(form.job_id)
         assert await harness.leftovers() == []
-    assert reason is EndReason.CANCELED
-    assert detail.startswith("stopped by its platform, because no report from its keeper for ")
+    assert end.exit is not None
+    assert end.exit.reason is EndReason.CANCELED
+    assert end.detail.startswith("stopped by its platform, because no report from its keeper for ")

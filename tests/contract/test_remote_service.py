@@ -21,10 +21,8 @@ from proctor.training_services.remote.service import RemoteTrainingService
 from proctor.training_services.testing import (
     COMMANDS,
     Behavior,
-    Recorder,
     ServiceHarness,
     TrainingServiceContract,
-    serving,
 )
 
 pytestmark = [needs_loopback, pytest.mark.slow, pytest.mark.thorough]
@@ -71,12 +69,6 @@ class RemoteHarness(ServiceHarness):
     def form_of(self, command: str, name: str = "first", **changes: Any) -> TrialJobForm:
         placement = NodePlacement(self.node_ids[0 if name == "first" else 1])
         return super().form_of(command, name, placement=placement, **changes)
-
-    def folder_of(self, form: TrialJobForm) -> Path:
-        """A job's directory on its machine, seen from here."""
-        pattern = f"*/.proctor/nodes/*/experiments/{self.experiment_id}/trials/0-{form.trial_id}/jobs/1"
-        [found] = [path for machine in self.group.machines for path in machine.path("/run/home").glob(pattern)]
-        return found
 
     async def reattached(self) -> None:
         await self.manager.hub.mark_reattached()
@@ -146,33 +138,3 @@ async def harness(
 
 class TestRemoteTrainingService(TrainingServiceContract):
     """The suite, on the fixture above."""
-
-
-@pytest.mark.anyio
-async def test_files_are_read_while_a_job_runs_and_after_it_was_collected(harness: RemoteHarness) -> None:
-    wait = "while [ ! -e $PROCTOR_JOB_DIR/go ]; do sleep 0.1; done"
-    command = f"echo begun; mkdir -p $PROCTOR_JOB_DIR/output; echo weights > $PROCTOR_JOB_DIR/output/model; {wait}"
-    form, recorder = harness.form_of(command), Recorder()
-    service = harness.service
-    assert isinstance(service, RemoteTrainingService)
-    recorder.listen(service)
-    async with serving(service):
-        await service.submit_trial_job(form)
-        await recorder.start_of(form.job_id)
-        async with asyncio.timeout(60):
-            while not await _is_there(service, form, "output/model"):  # noqa: ASYNC110 - another process
-                await asyncio.sleep(0.05)
-        assert await service.read_job_file(form, "stdout", 0, 100) == b"begun\n"
-        with pytest.raises(FileNotFoundError):
-            await service.read_job_file(form, "../../../../../config.json", 0, 10)
-        assert any("sleep" in found for found in harness.find_leftovers())
-        (harness.folder_of(form) / "go").touch()
-        await recorder.end_of(form.job_id)
-    await service.clean_up()
-    assert await harness.leftovers() == []
-    assert await service.read_job_file(form, "stdout", 0, 100) == b"begun\n"
-    assert (Path(form.directory) / "output" / "model").read_text() == "weights\n"
-
-
-async def _is_there(service: RemoteTrainingService, form: TrialJobForm, path: str) -> bool:
-    return path in dict(await service.list_job_files(form))

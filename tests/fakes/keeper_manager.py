@@ -122,6 +122,11 @@ class FakeManager:
         await self.forget_session()
         await self._idle.wait()
 
+    async def restart(self) -> None:
+        """Die, and listen again."""
+        await self.stop()
+        await self.start()
+
     @asynccontextmanager
     async def running(self) -> AsyncIterator["FakeManager"]:
         """Listen for as long as the block lasts."""

@@ -15,8 +15,8 @@ from fakes.launches import make_launch
 
 from proctor.trial_keeper.jobs.cleanup import end_leftovers
 from proctor.trial_keeper.jobs.records import ProcessRecord, RecordFolder
-from proctor.trial_keeper.linux.processes import find_job_processes
-from proctor.trial_keeper.protocol import Cancel, Launch
+from proctor.trial_keeper.linux.processes import find_job_processes, survey
+from proctor.trial_keeper.protocol import Cancel, Exit, Launch, Start
 from proctor.trial_keeper.start import find_keeper, start_keeper, stop_keeper
 
 
@@ -62,6 +62,33 @@ class Node:
         await kill_and_wait(pid)
         await self.manager.forget_session()
 
+    async def replace_keeper(self) -> None:
+        """Kill the keeper, and start the next one."""
+        await self.kill()
+        await self.start()
+
+    async def begin(self, job: Launch | str, *others: Launch, **changes: Any) -> Start:
+        """Have jobs, and wait until they run; how the first one began. A command is one of job T.1."""
+        jobs = [self._launch_of(job, changes), *others]
+        await self.manager.command(*jobs)
+        starts = [await self.manager.start_of(each.job_id) for each in jobs]
+        return starts[0]
+
+    async def run(self, job: Launch | str, *others: Launch, **changes: Any) -> Exit:
+        """Have jobs, and wait until they have ended; how the first one did. A command is one of job T.1."""
+        jobs = [self._launch_of(job, changes), *others]
+        await self.manager.command(*jobs)
+        ends = [await self.manager.end_of(each.job_id) for each in jobs]
+        return ends[0]
+
+    def _launch_of(self, job: Launch | str, changes: dict[str, Any]) -> Launch:
+        return self.launch("T.1", job, **changes) if isinstance(job, str) else job
+
+    async def cancel(self, job_id: str = "T.1", *, grace_seconds: float = 0.5) -> Exit:
+        """Stop a job, and wait for its end."""
+        await self.manager.command(Cancel(job_id, f"token of {job_id}", grace_seconds))
+        return await self.manager.end_of(job_id)
+
     def launch(self, job_id: str, command: str, **changes: Any) -> Launch:
         """The order to run `command` as a job of its own directory."""
         return make_launch(job_id, command, folder=self.job_directory(job_id), code=self.directory, **changes)
@@ -76,6 +103,10 @@ class Node:
         record = self.records.read_process(job_id)
         assert record is not None
         return record
+
+    def spawner(self, job_id: str) -> int:
+        """The pid of the process that has started the reaper of a job."""
+        return survey()[self.process(job_id).reaper.pid].parent
 
     def members(self, job_id: str) -> list[int]:
         """The pids of all living processes of a job."""

@@ -92,7 +92,7 @@ class ProcessPlatform:
         draft.mkdir()
         (draft / "secret.given").write_text(secret)
         (draft / "alive-first").touch()
-        _write(draft / "pod.json", pod)
+        (draft / "pod.json").write_text(json.dumps(asdict(pod)))
         draft.rename(folder)
 
     def stop(self, job_id: str) -> None:
@@ -148,15 +148,6 @@ class ProcessPlatform:
         assert pod is not None
         self._end_processes(folder, pod)
 
-    def start_second(self, job_id: str, *, is_listed: bool) -> None:
-        """Start another keeper for a job, while the first one runs."""
-        folder = self.folder_of(job_id)
-        pod = _read(folder)
-        assert pod is not None
-        self._launch(folder, pod, "second")
-        if is_listed:
-            _write(folder / "pod.json", replace(pod, instances=(*pod.instances, "second")))
-
     def keeper_pid(self, job_id: str) -> int | None:
         """The process of a pod's keeper."""
         return find_keeper(self.folder_of(job_id) / "keeper")
@@ -182,8 +173,7 @@ class ProcessPlatform:
 
     def _end_processes(self, folder: Path, pod: Pod) -> None:
         """A pod's processes end together."""
-        for keeper in ("keeper", "second"):
-            end_leftovers((pod.job_id, str(folder / keeper / pod.job_directory)), None, grace_seconds=0.0)
+        end_leftovers((pod.job_id, str(folder / "keeper" / pod.job_directory)), None, grace_seconds=0.0)
 
     def _require_there(self) -> None:
         away = self.folder / "away"
@@ -202,7 +192,7 @@ class ProcessPlatform:
         if not was_up and not is_locked(folder / "alive-first"):
             if held.exists():
                 return replace(seen, detail=held.read_text(), instances=())
-            self._launch(folder, pod, pod.instances[0])
+            self._launch(folder, pod)
         self._children = [child for child in self._children if child.poll() is None]
         if is_locked(folder / "alive-first"):
             return replace(seen, status=PlatformStatus.RUNNING, node="worker-1")
@@ -221,19 +211,23 @@ class ProcessPlatform:
             output=output.read_text() if output.exists() else "",
         )
 
-    def _launch(self, folder: Path, pod: Pod, instance: str) -> None:
+    def _launch(self, folder: Path, pod: Pod) -> None:
         """Start a pod; returns when its keeper is up, or has ended. It holds a lock as long as it lives, by which the
         next manager finds it, however early this one is killed."""
-        lock = open_locked(folder / f"alive-{instance}")
+        lock = open_locked(folder / "alive-first")
         assert lock is not None
-        directory = folder / ("keeper" if instance == "first" else instance)
+        directory = folder / "keeper"
         directory.mkdir(exist_ok=True)
-        termination, output = folder / f"termination-{instance}", folder / f"log-{instance}"
+        termination, output = folder / "termination-first", folder / "log-first"
         termination.touch()
-        code = folder / f"exit-{instance}"
+        code = folder / "exit-first"
         code.touch()
         options: dict[str, object] = {"directory": directory, "node-id": pod.keeper_id, "pointer": self.pointer}
-        options |= {"secret-file": folder / "secret.given", "instance": instance, "termination-file": termination}
+        options |= {
+            "secret-file": folder / "secret.given",
+            "instance": pod.instances[0],
+            "termination-file": termination,
+        }
         options |= {"grace-seconds": GRACE_SECONDS, "linger-seconds": self.linger_seconds}
         words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
         with output.open("ab") as log:
@@ -249,14 +243,8 @@ class ProcessPlatform:
         self._children.append(child)
         while find_keeper(directory) is None and child.poll() is None:
             time.sleep(0.01)
-        if child.poll() is not None and instance == "first":
+        if child.poll() is not None:
             (folder / "output").write_bytes(output.read_bytes()[-2000:])
-
-
-def _write(path: Path, pod: Pod) -> None:
-    draft = path.with_suffix(".new")
-    draft.write_text(json.dumps(asdict(pod)))
-    draft.rename(path)
 
 
 def _read(folder: Path) -> Pod | None:

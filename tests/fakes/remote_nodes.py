@@ -22,7 +22,6 @@ from proctor.trial_keeper.jobs.launching import absolute_launch
 from proctor.trial_keeper.protocol import (
     COMMAND_TYPES,
     Cancel,
-    Chunk,
     CommandPoll,
     Device,
     End,
@@ -52,7 +51,6 @@ class FakeKeeper:
         self.cancels: list[str] = []
         self.ended: set[str] = set()
         self.session = ""
-        self._offsets: dict[str, int] = {}
         self._news = asyncio.Condition()
         self._answers = FileAnswers(str(self.directory), self._places, lambda asked: "")
 
@@ -86,12 +84,6 @@ class FakeKeeper:
         """The job runs."""
         token = self.launches[job_id].token
         await self.hub.report(self.node_id, ReportHeader(self.session, starts=[Start(job_id, token, 7, 10.0)]), b"")
-
-    async def say(self, job_id: str, data: bytes) -> None:
-        """The job reports."""
-        chunk = Chunk(job_id, self.launches[job_id].token, "0", self._offsets.get(job_id, 0), len(data))
-        await self.hub.report(self.node_id, ReportHeader(self.session, chunks=[chunk]), data)
-        self._offsets[job_id] = chunk.offset + chunk.length
 
     async def end(self, job_id: str, reason: EndReason = EndReason.EXITED_OK) -> None:
         """The job is over."""

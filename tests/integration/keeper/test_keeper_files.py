@@ -8,6 +8,7 @@ import sys
 import tarfile
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fakes.keeper_node import Node, readable
@@ -50,6 +51,12 @@ def write(node: Node, path: str, data: bytes = b"x", *, folder: str = FOLDER) ->
     return file
 
 
+async def error_of(node: Node, order: Any) -> str:
+    """What is wrong with an order, in the keeper's words; nothing where it was carried out."""
+    answer, _ = await node.manager.ask(order)
+    return answer.error
+
+
 async def test_the_files_of_a_job_are_listed_and_read_where_they_lie(node: Node) -> None:
     launch = node.launch(
         "T.1",
@@ -57,8 +64,7 @@ async def test_the_files_of_a_job_are_listed_and_read_where_they_lie(node: Node)
         directory=FOLDER,
         code_directory=".",
     )
-    await node.manager.command(launch)
-    assert (await node.manager.end_of("T.1")).reason == EndReason.EXITED_OK
+    assert (await node.run(launch)).reason == EndReason.EXITED_OK
     answer, _ = await node.manager.ask(ListFiles("list", FOLDER))
     found = {file.path: file for file in answer.files}
     assert {"stdout", "stderr", "journal", "parameter.json", "exit.json", "output/model"} <= set(found)
@@ -83,8 +89,7 @@ async def test_every_path_of_a_launch_may_be_relative_and_the_search_path_comes_
         resume_checkpoint="checkpoints/3",
         search_path="tools",
     )
-    await node.manager.command(launch)
-    end = await node.manager.end_of("T.1")
+    end = await node.run(launch)
     lines = (node.keeper_directory / FOLDER / "stdout").read_text().splitlines()
     root = node.keeper_directory
     expected = ["greeted", "captured", f"{root}/code/abc", f"learnedPATH={root}/tools:/usr/bin:/bin"]
@@ -120,12 +125,12 @@ async def test_nothing_outside_is_listed_read_or_removed_by_a_link_neither(node:
 
 
 async def test_the_directory_of_a_job_may_be_read_wherever_it_lies(node: Node) -> None:
-    await node.manager.command(node.launch("T.1", "echo hello; sleep 600"))
-    await node.manager.start_of("T.1")
+    await node.begin("echo hello; sleep 600")
     answer, _ = await node.manager.ask(ListFiles("list", str(node.job_directory("T.1"))))
     assert "stdout" in {file.path for file in answer.files}
-    answer, _ = await node.manager.ask(RemoveFolder("remove", str(node.job_directory("T.1"))))
-    assert "is not in the keeper's directory" in answer.error
+    assert "is not in the keeper's directory" in await error_of(
+        node, RemoveFolder("remove", str(node.job_directory("T.1")))
+    )
 
 
 async def test_the_experiments_of_another_node_in_the_same_home_may_be_read_only(node: Node) -> None:
@@ -136,8 +141,7 @@ async def test_the_experiments_of_another_node_in_the_same_home_may_be_read_only
     answer, data = await node.manager.ask(ReadFile("read", str(neighbor / "experiments" / "e1"), "file", 0, 10))
     assert (answer.error, data) == ("", b"shared")
     for request in (ListFiles("list", str(neighbor / "jobs")), RemoveFolder("no", str(neighbor / "experiments/e1"))):
-        answer, _ = await node.manager.ask(request)
-        assert answer.error
+        assert await error_of(node, request)
     assert (neighbor / "experiments" / "e1" / "file").exists()
 
 
@@ -155,8 +159,7 @@ async def test_a_folder_is_removed_with_all_that_is_in_it_and_twice_is_once(node
 async def test_a_link_is_removed_and_not_what_it_leads_to(node: Node) -> None:
     write(node, "stdout")
     (node.keeper_directory / "experiments" / "link").symlink_to("e1")
-    answer, _ = await node.manager.ask(RemoveFolder("link", "experiments/link"))
-    assert not answer.error
+    assert await error_of(node, RemoveFolder("link", "experiments/link")) == ""
     assert not (node.keeper_directory / "experiments" / "link").is_symlink()
     assert (node.keeper_directory / FOLDER / "stdout").exists()
 
@@ -164,24 +167,19 @@ async def test_a_link_is_removed_and_not_what_it_leads_to(node: Node) -> None:
 async def test_a_folder_in_which_a_job_runs_and_the_keepers_own_are_left(node: Node) -> None:
     (node.keeper_directory / "code" / "abc").mkdir(parents=True)
     launch = node.launch("T.1", "sleep 600", directory=FOLDER, code_directory="code/abc")
-    await node.manager.command(launch)
-    await node.manager.start_of("T.1")
+    await node.begin(launch)
     for folder in ("experiments/e1", FOLDER, "code", "code/abc"):
-        answer, _ = await node.manager.ask(RemoveFolder(f"running {folder}", folder))
-        assert "T.1 is still running" in answer.error
+        assert "T.1 is still running" in await error_of(node, RemoveFolder(f"running {folder}", folder))
     for folder in ("jobs", "sdk", "jobs/anything"):
-        answer, _ = await node.manager.ask(RemoveFolder(f"own {folder}", folder))
-        assert "belongs to the keeper" in answer.error
+        assert "belongs to the keeper" in await error_of(node, RemoveFolder(f"own {folder}", folder))
     await node.manager.command(Cancel("T.1", launch.token, 0.0))
     assert (await node.manager.end_of("T.1")).reason == EndReason.CANCELED
-    answer, _ = await node.manager.ask(RemoveFolder("ended", "experiments/e1"))
-    assert not answer.error
+    assert await error_of(node, RemoveFolder("ended", "experiments/e1")) == ""
 
 
 async def test_a_checkpoint_is_deleted_while_its_job_runs_and_twice_is_once(node: Node) -> None:
     job = node.job_directory("T.1")
-    await node.manager.command(node.launch("T.1", "sleep 600"))
-    await node.manager.start_of("T.1")
+    await node.begin("sleep 600")
     for number in ("1", "2"):
         (job / "output" / "checkpoints" / number).mkdir(parents=True)
         (job / "output" / "checkpoints" / number / "weights").touch()
@@ -209,8 +207,7 @@ async def test_no_checkpoint_is_deleted_that_a_running_job_continues_from(node: 
     launch = node.launch("T.2", "sleep 600", resume_checkpoint=saved)
     await node.manager.command(launch)
     await node.manager.start_of("T.2")
-    answer, _ = await node.manager.ask(RemoveCheckpoint("busy", saved))
-    assert f"job T.2 is running and continues from {saved}" in answer.error
+    assert f"job T.2 is running and continues from {saved}" in await error_of(node, RemoveCheckpoint("busy", saved))
     assert weights.exists()
     await node.manager.command(Cancel("T.2", launch.token, 0.0))
     await node.manager.end_of("T.2")
@@ -234,8 +231,7 @@ async def test_only_checkpoints_of_jobs_are_deleted_as_checkpoints(node: Node) -
         "a\0b": "not the name of a folder",
     }
     for number, (folder, why) in enumerate(refused.items()):
-        answer, _ = await node.manager.ask(RemoveCheckpoint(f"no {number}", folder))
-        assert why in answer.error, folder
+        assert why in await error_of(node, RemoveCheckpoint(f"no {number}", folder)), folder
     assert (outside / "output" / "checkpoints" / "1").exists()
     assert (outside / "1").exists()
 
@@ -248,13 +244,15 @@ async def test_a_checkpoint_of_a_shared_folder_is_deleted_by_its_manifest(node: 
     stored = save_checkpoint(str(node.keeper_directory / "source"), str(node.directory / "job"))
     assert isinstance(stored, StoredCheckpoint)
     (node.directory / "job" / stored.path).rename(shared / "1")
-    answer, _ = await node.manager.ask(RemoveCheckpoint("no manifest", str(shared / "7")))
-    assert "is no checkpoint, it has no .proctor-manifest.json" in answer.error
+    assert "is no checkpoint, it has no .proctor-manifest.json" in await error_of(
+        node, RemoveCheckpoint("no manifest", str(shared / "7"))
+    )
     for number in range(2):
         answer, _ = await node.manager.ask(RemoveCheckpoint(f"time {number}", str(shared / "1")))
         assert (answer.error, [path.name for path in shared.iterdir()]) == ("", ["7"])
-    answer, _ = await node.manager.ask(RemoveCheckpoint("away", str(shared / "nothing" / "1")))
-    assert f"{shared}/nothing is not there, perhaps not mounted on this node" in answer.error
+    assert f"{shared}/nothing is not there, perhaps not mounted on this node" in await error_of(
+        node, RemoveCheckpoint("away", str(shared / "nothing" / "1"))
+    )
 
 
 async def test_a_folder_for_checkpoints_is_tried(node: Node) -> None:
@@ -366,8 +364,7 @@ async def test_a_new_session_is_answered_after_requests_of_the_one_before_were_l
     write(node, "model", bytes(4 * MEBIBYTE))
     requests = [ReadFile(f"read {number}", FOLDER, "model", 0, 4 * MEBIBYTE) for number in range(20)]
     await node.manager.command(*requests)
-    await node.manager.stop()
-    await node.manager.start()
+    await node.manager.restart()
     answer, _ = await node.manager.ask(ListFiles("after", FOLDER))
     assert [file.path for file in answer.files] == ["model"]
 
@@ -396,8 +393,7 @@ def offer(node: Node, request: str, folder: str, *, content: bytes = b"x" * 300_
 
 async def test_an_archive_is_fetched_piece_by_piece_and_becomes_a_folder_once(node: Node) -> None:
     order = offer(node, "first", "code/abc")
-    answer, _ = await node.manager.ask(order)
-    assert answer.error == ""
+    assert await error_of(node, order) == ""
     assert (node.keeper_directory / "code/abc/train.py").read_bytes() == b"x" * 300_000
     pieces = list(node.manager.pieces)
     assert pieces == list(range(0, order.size, node.manager.piece_bytes))
@@ -410,10 +406,11 @@ async def test_what_has_arrived_of_an_archive_is_not_asked_for_again_by_the_next
     order = offer(node, "first", "code/abc")
     data = node.manager.archives[order.sha256]
     node.manager.archives[order.sha256] = data[: 2 * node.manager.piece_bytes]
-    answer, _ = await node.manager.ask(order)
-    assert answer.error == f"the archive for code/abc ends after {2 * node.manager.piece_bytes} of {order.size} bytes"
-    await node.manager.stop()
-    await node.manager.start()
+    assert (
+        await error_of(node, order)
+        == f"the archive for code/abc ends after {2 * node.manager.piece_bytes} of {order.size} bytes"
+    )
+    await node.manager.restart()
     node.manager.archives[order.sha256] = data
     node.manager.pieces.clear()
     answer, _ = await node.manager.ask(FetchArchive("second", order.folder, order.sha256, order.size))
@@ -425,12 +422,10 @@ async def test_a_damaged_archive_is_no_folder_and_is_fetched_again_when_asked(no
     order = offer(node, "first", "code/abc")
     data = node.manager.archives[order.sha256]
     node.manager.archives[order.sha256] = data[:-1] + bytes([data[-1] ^ 1])
-    answer, _ = await node.manager.ask(order)
-    assert "damaged in transit" in answer.error
+    assert "damaged in transit" in await error_of(node, order)
     assert not (node.keeper_directory / "code/abc").exists()
     node.manager.archives[order.sha256] = data
-    answer, _ = await node.manager.ask(FetchArchive("second", order.folder, order.sha256, order.size))
-    assert answer.error == ""
+    assert await error_of(node, FetchArchive("second", order.folder, order.sha256, order.size)) == ""
 
 
 @pytest.mark.parametrize("place", ["keeper.archive.before", "keeper.archive.after"])
@@ -456,14 +451,12 @@ async def test_a_keeper_that_is_killed_while_it_unpacks_has_the_folder_whole_whe
 
 @pytest.mark.parametrize("folder", ["../elsewhere", "jobs/x", "/etc/proctor", "."])
 async def test_no_archive_is_unpacked_outside_of_the_folders_for_it(node: Node, folder: str) -> None:
-    answer, _ = await node.manager.ask(offer(node, "first", folder))
-    assert "nothing is unpacked there" in answer.error
+    assert "nothing is unpacked there" in await error_of(node, offer(node, "first", folder))
     assert node.manager.pieces == []
 
 
 async def test_an_archive_that_is_no_longer_offered_does_not_end_the_session(node: Node) -> None:
     order = offer(node, "first", "code/abc")
     del node.manager.archives[order.sha256]
-    answer, _ = await node.manager.ask(order)
-    assert answer.error == "the manager no longer offers this archive"
+    assert await error_of(node, order) == "the manager no longer offers this archive"
     assert len(node.manager.registrations) == 1

@@ -18,8 +18,7 @@ REPORT = f"""echo '{RECORD}' >> "$PROCTOR_JOB_DIR/journal\""""
 
 
 async def test_a_launched_job_runs_reports_and_ends(node: Node) -> None:
-    await node.manager.command(node.launch("T.1", REPORT))
-    end = await node.manager.end_of("T.1")
+    end = await node.run(REPORT)
     assert (end.reason, end.code, end.detail) == (EndReason.EXITED_OK, 0, "")
     assert node.manager.journals["T.1", "0"] == f"{RECORD}\n".encode()
     assert json.loads((node.job_directory("T.1") / "parameter.json").read_text())["parameters"] == {"x": 1}
@@ -28,8 +27,7 @@ async def test_a_launched_job_runs_reports_and_ends(node: Node) -> None:
 
 async def test_a_checkpoint_that_the_trial_died_in_is_removed_and_a_whole_one_stays(node: Node) -> None:
     draft = '"$PROCTOR_OUTPUT_DIR/checkpoints/.unfinished-$(uname -n)-$$"'
-    await node.manager.command(node.launch("T.1", f'mkdir -p "$PROCTOR_OUTPUT_DIR/checkpoints/1" {draft}; kill -9 $$'))
-    await node.manager.end_of("T.1")
+    await node.run(f'mkdir -p "$PROCTOR_OUTPUT_DIR/checkpoints/1" {draft}; kill -9 $$')
     checkpoints = node.job_directory("T.1") / "output" / "checkpoints"
     await eventually(lambda: [path.name for path in checkpoints.iterdir()] == ["1"])  # in the background, after the end
 
@@ -59,17 +57,13 @@ async def test_an_end_has_the_processor_time_of_all_processes_of_the_trial(node:
     script, done = node.directory / "burn.py", node.directory / "done"
     script.write_text(BURN)
     command = f"{sys.executable} {script} {done}; while [ ! -e {done} ]; do sleep 0.05; done"
-    await node.manager.command(node.launch("T.1", command), node.launch("U.1", "true"))
-    end, idle = await node.manager.end_of("T.1"), await node.manager.end_of("U.1")
-    assert end.cpu_seconds is not None
-    assert idle.cpu_seconds is not None
-    assert end.cpu_seconds >= 0.85  # three times 0.3, in ticks of 10 ms
-    assert idle.cpu_seconds < 0.85
+    await node.run(command, node.launch("U.1", "true"))
+    end, idle = (node.manager.ends[job_id][-1].exit for job_id in ("T.1", "U.1"))
+    assert (idle.cpu_seconds or 0.0) < 0.85 <= (end.cpu_seconds or 0.0)  # three times 0.3, in ticks of 10 ms
 
 
 async def test_the_processor_time_of_a_job_without_its_reaper_is_not_known(node: Node) -> None:
-    await node.manager.command(node.launch("T.1", "sleep 60"))
-    await node.manager.start_of("T.1")
+    await node.begin("sleep 60")
     os.kill(node.process("T.1").reaper.pid, 9)
     assert (await node.manager.end_of("T.1")).cpu_seconds is None
 
@@ -87,8 +81,7 @@ async def test_the_processor_time_of_a_job_without_its_reaper_is_not_known(node:
 async def test_an_end_says_why(
     node: Node, command: str, reason: str, code: int | None, number: int | None, detail: str
 ) -> None:
-    await node.manager.command(node.launch("T.1", command))
-    end = await node.manager.end_of("T.1")
+    end = await node.run(command)
     assert (end.reason.value, end.code, end.signal) == (reason, code, number)
     assert detail in end.detail
 
@@ -101,8 +94,7 @@ async def test_an_end_says_why(
     ],
 )
 async def test_a_job_that_cannot_be_started_says_what_is_missing(node: Node, change: dict[str, str], said: str) -> None:
-    await node.manager.command(node.launch("T.1", "true", **change))
-    end = await node.manager.end_of("T.1")
+    end = await node.run("true", **change)
     assert end.reason == EndReason.LAUNCH_FAILED
     assert said in end.detail
 
@@ -111,8 +103,7 @@ async def test_launching_twice_is_launching_once(node: Node) -> None:
     ledger = node.directory / "ledger"
     launch = node.launch("T.1", f"echo ran >> {ledger}; sleep 60")
     await node.manager.command(launch, launch)
-    await node.manager.command(launch)
-    first = await node.manager.start_of("T.1")
+    first = await node.begin(launch)
     await node.manager.command(launch, node.launch("U.1", "true"))
     await node.manager.end_of("U.1")
     assert ledger.read_text() == "ran\n"
@@ -122,8 +113,7 @@ async def test_launching_twice_is_launching_once(node: Node) -> None:
 async def test_a_job_that_has_ended_before_is_reported_again_and_not_started(node: Node) -> None:
     ledger = node.directory / "ledger"
     launch = node.launch("T.1", f"echo ran >> {ledger}; exit 7")
-    await node.manager.command(launch)
-    await node.manager.end_of("T.1")
+    await node.run(launch)
     await eventually(lambda: not list(node.records.path.iterdir()))
     await node.manager.command(launch)
     await node.manager.until(lambda: len(node.manager.ends["T.1"]) == 2)
@@ -152,17 +142,9 @@ async def test_a_trial_finds_its_environment(node: Node) -> None:
     assert "CUDA_VISIBLE_DEVICES" not in node.output("V.1")
 
 
-async def test_a_trial_uses_the_sdk_whatever_its_interpreter_has_installed(node: Node) -> None:
-    script = "import proctor; proctor.report_final_result(proctor.get_next_parameter()['x'])"
-    await node.manager.command(node.launch("T.1", f'{sys.executable} -S -c "{script}"'))
-    assert (await node.manager.end_of("T.1")).reason == EndReason.EXITED_OK, node.output("T.1", "stderr")
-    assert json.loads(node.manager.journals["T.1", "0"])["kind"] == "final"
-
-
 async def test_every_member_has_its_own_journal(node: Node) -> None:
     command = f"{REPORT}; for rank in 1 10; do echo $rank >> $PROCTOR_JOB_DIR/journal.$rank; done; echo x >journal.x"
-    await node.manager.command(node.launch("T.1", command))
-    await node.manager.end_of("T.1")
+    await node.run(command)
     assert node.manager.journals == {
         ("T.1", "0"): f"{RECORD}\n".encode(),
         ("T.1", "1"): b"1\n",
@@ -170,69 +152,16 @@ async def test_every_member_has_its_own_journal(node: Node) -> None:
     }
 
 
-async def test_reports_arrive_while_the_trial_runs_and_unfinished_lines_wait(node: Node) -> None:
-    first, second = node.directory / "first", node.directory / "second"
-    for fifo in (first, second):
-        os.mkfifo(fifo)
-    journal = '"$PROCTOR_JOB_DIR/journal"'
-    command = (
-        f"printf 'one\\ntw' >> {journal}; read line < {first}; printf 'o\\nthree' >> {journal}; read line < {second}"
-    )
-    await node.manager.command(node.launch("T.1", command))
-    await node.manager.until(lambda: node.manager.journals.get(("T.1", "0")) == b"one\n")
-    await eventually(lambda: _write_line(first))
-    await node.manager.until(lambda: node.manager.journals["T.1", "0"] == b"one\ntwo\n")
-    await eventually(lambda: _write_line(second))
-    await node.manager.end_of("T.1")
-    assert node.manager.journals["T.1", "0"] == b"one\ntwo\nthree"
-
-
-async def test_a_long_journal_arrives_whole_and_before_the_end(node: Node) -> None:
-    command = f'seq 1 700000 >> "$PROCTOR_JOB_DIR/journal"; {REPORT}'
-    await node.manager.command(node.launch("T.1", command))
-    await node.manager.end_of("T.1")
-    expected = "".join(f"{number}\n" for number in range(1, 700001)) + f"{RECORD}\n"
-    assert node.manager.journals["T.1", "0"] == expected.encode()
-    assert not node.manager.overlaps
-    assert sum(1 for header in node.manager.headers if header.chunks) > 4
-
-
 async def test_a_hundred_megabytes_of_output_do_no_harm(node: Node) -> None:
     before = len(node.manager.headers)
-    await node.manager.command(node.launch("T.1", f"head -c 100000000 /dev/zero | tr '\\0' 'x'; {REPORT}"))
-    assert (await node.manager.end_of("T.1")).reason == EndReason.EXITED_OK
+    assert (await node.run(f"head -c 100000000 /dev/zero | tr '\\0' 'x'; {REPORT}")).reason == EndReason.EXITED_OK
     assert (node.job_directory("T.1") / "stdout").stat().st_size == 100_000_000
     assert sum(chunk.length for header in node.manager.headers[before:] for chunk in header.chunks) == len(RECORD) + 1
 
 
-async def test_what_a_trial_leaves_in_the_background_ends_with_it(node: Node) -> None:
-    await node.manager.command(node.launch("T.1", "sleep 600 & setsid sleep 600 & (sleep 600 &) ; exit 0"))
-    assert (await node.manager.end_of("T.1")).reason == EndReason.EXITED_OK
-    assert node.members("T.1") == []
-
-
-async def test_ends_that_the_manager_does_not_take_are_told_again(node: Node) -> None:
-    node.manager.takes_ends = False
-    await node.manager.command(node.launch("T.1", "true"))
-    await node.manager.until(lambda: len(node.manager.ends.get("T.1", [])) == 2)
-    node.manager.takes_ends = True
-    await eventually(lambda: not list(node.records.path.iterdir()))
-
-
-def _write_line(fifo: Path) -> bool:
-    try:
-        descriptor = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
-    except OSError:  # there is no reader yet
-        return False
-    os.write(descriptor, b"\n")
-    os.close(descriptor)
-    return True
-
-
 async def test_a_trial_holds_nothing_of_the_keepers(node: Node) -> None:
     """A descriptor of ours in a trial keeps it open when we die: the keeper would not hear of a killed reaper."""
-    await node.manager.command(node.launch("T.1", 'exec ls /proc/self/fd > "$PROCTOR_JOB_DIR/held"'))
-    await node.manager.end_of("T.1")
+    await node.run('exec ls /proc/self/fd > "$PROCTOR_JOB_DIR/held"')
     held = (node.job_directory("T.1") / "held").read_text().split()
     assert held == ["0", "1", "2", "3"], "its three streams, and the folder that ls reads"
 
@@ -260,8 +189,7 @@ async def test_a_trial_killed_for_memory_is_told_as_that(node: Node) -> None:
         pytest.skip("no memory controller (cgroup v1) can be used here")
     try:
         eat = f"{sys.executable} -c 'import time; x = bytearray(300_000_000); time.sleep(600)'"
-        await node.manager.command(node.launch("T.1", f"echo $$ > {group}/cgroup.procs; {eat}"))
-        assert (await node.manager.end_of("T.1")).reason == EndReason.OUT_OF_MEMORY
+        assert (await node.run(f"echo $$ > {group}/cgroup.procs; {eat}")).reason == EndReason.OUT_OF_MEMORY
     finally:
         await eventually(lambda: not (group / "cgroup.procs").read_text())
         group.rmdir()

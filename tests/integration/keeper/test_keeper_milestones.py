@@ -35,8 +35,9 @@ async def start(node: Node, milestone: int | None) -> None:
     output.mkdir(parents=True)
     (output / "trial.py").write_text(TRIAL)
     command = f"{sys.executable} $PROCTOR_OUTPUT_DIR/trial.py"
-    await node.manager.command(node.launch("T.1", command, milestone=milestone, environment=PATIENT))
-    await node.manager.start_of("T.1")
+    await node.begin(command, milestone=milestone, environment=PATIENT)
+    if milestone is not None:
+        await steps(node, milestone - 1)
 
 
 def control(node: Node) -> Any:
@@ -56,7 +57,6 @@ async def steps(node: Node, count: int) -> None:
 
 async def test_a_trial_runs_from_milestone_to_milestone(node: Node) -> None:
     await start(node, 3)
-    await steps(node, 2)
     await node.manager.command(update(6))
     await steps(node, 5)
     assert control(node) == {"milestone": 6}
@@ -68,7 +68,6 @@ async def test_a_trial_runs_from_milestone_to_milestone(node: Node) -> None:
 
 async def test_an_update_that_knows_no_milestone_changes_none(node: Node) -> None:
     await start(node, 3)
-    await steps(node, 2)
     await node.manager.command(update(None, seconds=600.0))
     record = Path(node.records.record_file("T.1"))
     await eventually(lambda: json.loads(record.read_text())["launch"]["max_duration_seconds"] == 600)
@@ -78,7 +77,6 @@ async def test_an_update_that_knows_no_milestone_changes_none(node: Node) -> Non
 
 async def test_a_stop_ends_the_wait_and_takes_the_place_of_the_milestone(node: Node) -> None:
     await start(node, 3)
-    await steps(node, 2)
     stop = Cancel("T.1", "token of T.1", request="pause", reason="waits in rung 1", save_seconds=60.0)
     await node.manager.command(stop)
     await steps(node, 4)
@@ -98,7 +96,6 @@ async def test_a_job_without_a_milestone_has_no_control_file(node: Node) -> None
 
 async def test_a_trial_waits_on_while_its_keeper_is_replaced(node: Node) -> None:
     await start(node, 3)
-    await steps(node, 2)
     await node.manager.command(update(6))
     await steps(node, 5)
     await node.kill()

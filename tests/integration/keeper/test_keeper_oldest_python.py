@@ -10,7 +10,7 @@ from fakes.keeper_node import open_node
 from fakes.pods import JOB, open_pod
 
 from proctor.training_services.keepers.archive import build
-from proctor.trial_keeper.protocol import Cancel, EndReason, ListFiles, ReadFile, RemoveFolder, Shutdown
+from proctor.trial_keeper.protocol import EndReason, ListFiles, ReadFile, RemoveFolder, Shutdown
 
 pytestmark = pytest.mark.anyio
 
@@ -44,14 +44,11 @@ async def test_a_keeper_on_the_oldest_python_runs_stops_and_adopts(tmp_path: Pat
         (node.keeper_directory / "experiments" / "e1").mkdir(parents=True)
         answer, _ = await node.manager.ask(RemoveFolder("remove", "experiments/e1"))
         assert (answer.error, (node.keeper_directory / "experiments" / "e1").exists()) == ("", False)
-        await node.kill()
-        await node.start()
+        await node.replace_keeper()
         await node.manager.until(lambda: len(node.manager.registrations) == 2)
         assert {job.job_id: job.pid for job in node.manager.registrations[1].jobs}["U.1"] == start.pid
-        await node.manager.stop()
-        await node.manager.start()
-        await node.manager.command(Cancel("U.1", "token of U.1", grace_seconds=0.5))
-        assert (await node.manager.end_of("U.1")).reason == EndReason.CANCELED
+        await node.manager.restart()
+        assert (await node.cancel("U.1")).reason == EndReason.CANCELED
 
 
 async def test_the_keeper_of_a_pod_is_one_file_that_the_oldest_python_runs_over_tls(
@@ -63,8 +60,7 @@ async def test_the_keeper_of_a_pod_is_one_file_that_the_oldest_python_runs_over_
         await pod.manager.command(pod.launch("echo 1 >> $PROCTOR_JOB_DIR/journal; sleep 1; exit 3"))
         await pod.manager.start_of(JOB)
         assert pod.manager.registrations[0].python.startswith(OLDEST)
-        await pod.manager.stop()
-        await pod.manager.start()
+        await pod.manager.restart()
         assert (await pod.manager.end_of(JOB)).code == 3
         assert pod.manager.journals[JOB, "0"] == b"1\n"
         await pod.manager.command(Shutdown())

@@ -61,8 +61,7 @@ async def test_a_command_that_sets_python_path_still_finds_the_trial_side(node: 
 @pytest.mark.parametrize("module", ["nni", "proctor", "proctor.sdk"])
 async def test_a_script_that_overwrites_python_path_fails_with_what_to_do_about_it(node: Node, module: str) -> None:
     (node.directory / "run.sh").write_text(f"export PYTHONPATH=.\n{PYTHON} -c 'import {module}'\n")
-    await node.manager.command(node.launch("T.1", "bash run.sh"))
-    end = await node.manager.end_of("T.1")
+    end = await node.run("bash run.sh")
     assert (end.reason, end.code) == (EndReason.EXITED_ERROR, 1)
     assert f"No module named '{module.partition('.')[0]}'" in end.detail
     assert LOST in end.detail
@@ -73,8 +72,7 @@ async def test_a_script_that_overwrites_python_path_fails_with_what_to_do_about_
 async def test_a_real_nni_that_is_imported_instead_of_ours_fails_at_once(node: Node, version: int) -> None:
     folder = install_nni(node.directory / "site", version)
     (node.directory / "run.sh").write_text(f"PYTHONPATH={folder} {PYTHON} t.py\n")
-    await node.manager.command(node.launch("T.1", "bash run.sh"))
-    end = await node.manager.end_of("T.1")
+    end = await node.run("bash run.sh")
     assert (end.reason, end.code) == (EndReason.EXITED_ERROR, 1)
     assert LOST in end.detail
 
@@ -82,7 +80,6 @@ async def test_a_real_nni_that_is_imported_instead_of_ours_fails_at_once(node: N
 async def test_a_real_nni_3_that_is_found_before_ours_reports_to_this_manager(node: Node) -> None:
     folder = install_nni(node.directory / "site", 3)
     (node.directory / "run.sh").write_text(f"PYTHONPATH={folder}:$PYTHONPATH {PYTHON} t.py\n")
-    await node.manager.command(node.launch("T.1", "bash run.sh"))
-    end = await node.manager.end_of("T.1")
+    end = await node.run("bash run.sh")
     assert (end.reason, end.detail) == (EndReason.EXITED_OK, "")
     assert records(node, "T.1") == REPORTED

@@ -86,23 +86,19 @@ def ledger(node: Node, job_id: str = "T.1") -> list[str]:
 
 
 async def test_a_new_keeper_adopts_the_jobs_of_one_that_was_killed(node: Node) -> None:
-    await node.manager.command(counting(node, "T.1", 100), node.launch("U.1", "sleep 600"))
-    start = await node.manager.start_of("T.1")
+    start = await node.begin(counting(node, "T.1", 100), node.launch("U.1", "sleep 600"))
     await node.manager.start_of("U.1")
-    await node.kill()
-    await node.start()
+    await node.replace_keeper()
     await node.manager.until(lambda: len(node.manager.registrations) == 2)
     assert {job.job_id: job.pid for job in node.manager.registrations[1].jobs}["T.1"] == start.pid
     assert (await node.manager.end_of("T.1")).reason == EndReason.EXITED_OK
     assert node.manager.journals["T.1", "0"] == numbers(100)
     assert ledger(node) == [str(start.pid)]
-    await node.manager.command(Cancel("U.1", "token of U.1"))
-    assert (await node.manager.end_of("U.1")).reason == EndReason.CANCELED
+    assert (await node.cancel("U.1")).reason == EndReason.CANCELED
 
 
 async def test_a_job_that_ends_while_no_keeper_runs_is_told_by_the_next_one(node: Node) -> None:
-    await node.manager.command(node.launch("T.1", "sleep 0.3; echo 1 >> $PROCTOR_JOB_DIR/journal; exit 5"))
-    await node.manager.start_of("T.1")
+    await node.begin("sleep 0.3; echo 1 >> $PROCTOR_JOB_DIR/journal; exit 5")
     reaper = node.process("T.1").reaper
     await node.kill()
     descriptor = open_pidfd(reaper.pid, reaper.started)
@@ -126,8 +122,7 @@ async def test_a_restarted_manager_gets_everything_once(linked_node: Node) -> No
     await node.manager.command(counting(node, "T.1", 200))
     for count in (20, 60, 100):
         await node.manager.until(lambda count=count: len(node.manager.journals.get(("T.1", "0"), b"")) > count)
-        await node.manager.stop()
-        await node.manager.start()
+        await node.manager.restart()
     await node.manager.until(lambda: len(node.manager.journals["T.1", "0"]) > 200)
     await node.manager.forget_session()
     await node.manager.end_of("T.1")
@@ -149,27 +144,6 @@ async def test_a_manager_that_cannot_prove_itself_learns_nothing(linked_node: No
     node.manager.knows_secret = True
     await node.manager.start()
     await node.manager.until(lambda: len(node.manager.registrations) == known + 1)
-
-
-async def test_a_job_whose_reaper_was_killed_is_stopped_and_its_end_unknown(node: Node) -> None:
-    await node.manager.command(node.launch("T.1", "setsid sleep 600 & trap '' TERM; while true; do sleep 1; done"))
-    await node.manager.start_of("T.1")
-    await eventually(lambda: len(node.members("T.1")) >= 2)
-    await kill_and_wait(node.process("T.1").reaper.pid)
-    assert (await node.manager.end_of("T.1")).reason == EndReason.EXIT_UNKNOWN
-    assert node.members("T.1") == []
-
-
-async def test_reaper_and_keeper_killed_together_leave_nothing(node: Node) -> None:
-    await node.manager.command(node.launch("T.1", "sleep 600"))
-    await node.manager.start_of("T.1")
-    reaper = node.process("T.1").reaper.pid
-    await node.kill()
-    await kill_and_wait(reaper)
-    assert node.members("T.1")
-    await node.start()
-    assert (await node.manager.end_of("T.1")).reason == EndReason.EXIT_UNKNOWN
-    assert node.members("T.1") == []
 
 
 def hiding(node: Node, job_id: str) -> Launch:
@@ -229,36 +203,23 @@ async def test_no_child_survives_the_kill_of_its_reaper_wherever_it_hides(
 
 
 async def test_a_spawner_outlives_its_keeper_for_as_long_as_its_reapers_do(node: Node) -> None:
-    await node.manager.command(node.launch("T.1", "sleep 600"))
-    await node.manager.start_of("T.1")
-    spawner = survey()[node.process("T.1").reaper.pid].parent
+    await node.begin("sleep 600")
+    spawner = node.spawner("T.1")
     started = start_time(spawner) or 0
     assert await node.stop()
     assert is_alive(spawner, started)
     await node.start()
     await node.manager.until(lambda: len(node.manager.registrations) == 2)
-    await node.manager.command(Cancel("T.1", "token of T.1"))
-    await node.manager.end_of("T.1")
+    await node.cancel()
     await eventually(lambda: not is_alive(spawner, started))
 
 
 async def test_a_reaper_told_to_end_by_somebody_else_ends_its_job(node: Node) -> None:
-    await node.manager.command(node.launch("T.1", "setsid sleep 600 & sleep 600"))
-    await node.manager.start_of("T.1")
+    await node.begin("setsid sleep 600 & sleep 600")
     os.kill(node.process("T.1").reaper.pid, signal.SIGTERM)
     end = await node.manager.end_of("T.1")
     assert (end.reason, "from outside" in end.detail) == (EndReason.SIGNALED, True)
     assert node.members("T.1") == []
-
-
-async def test_a_job_written_down_before_the_last_boot_is_not_started_again(node: Node) -> None:
-    await node.stop()
-    launch = counting(node, "T.1", 1)
-    node.records.read_all()  # makes the folder
-    node.records.write([JobRecord(launch, "the boot before")])
-    await node.start()
-    assert (await node.manager.end_of("T.1")).reason == EndReason.EXIT_UNKNOWN
-    assert ledger(node) == []
 
 
 DAMAGED = b"\xff\xfe\0 not UTF-8"
@@ -266,8 +227,7 @@ DAMAGED = b"\xff\xfe\0 not UTF-8"
 
 @pytest.mark.parametrize("lives", [True, False], ids=["its reaper lives", "its reaper is dead"])
 async def test_a_job_whose_process_record_is_damaged_is_stopped_and_its_end_unknown(node: Node, lives: bool) -> None:
-    await node.manager.command(node.launch("T.1", "setsid sleep 600 & sleep 600"), node.launch("U.1", "sleep 600"))
-    await node.manager.start_of("T.1")
+    await node.begin("setsid sleep 600 & sleep 600", node.launch("U.1", "sleep 600"))
     start = await node.manager.start_of("U.1")
     reaper = node.process("T.1").reaper
     await node.kill()
@@ -281,15 +241,13 @@ async def test_a_job_whose_process_record_is_damaged_is_stopped_and_its_end_unkn
     assert open_pidfd(reaper.pid, reaper.started) is None
     assert node.process("U.1").trial.pid == start.pid, "the other jobs keep running"
     assert "T.1" in (node.keeper_directory / "log").read_text()
-    await node.manager.command(Cancel("U.1", "token of U.1"))
-    await node.manager.end_of("U.1")
+    await node.cancel("U.1")
 
 
 async def test_nothing_is_left_of_a_job_whose_record_is_damaged_when_its_manager_hears_that_it_is_unknown(
     node: Node,
 ) -> None:
-    await node.manager.command(node.launch("T.1", "trap '' TERM; setsid sleep 600 & sleep 600; sleep 600"))
-    await node.manager.start_of("T.1")
+    await node.begin("trap '' TERM; setsid sleep 600 & sleep 600; sleep 600")
     await eventually(lambda: len(node.members("T.1")) >= 2)
     await node.kill()
     Path(node.records.record_file("T.1")).write_bytes(DAMAGED)
@@ -309,8 +267,7 @@ EXITED_WELL = json.dumps(to_json(Exit(EndReason.EXITED_OK, 0, None, 1.0, 2.0))).
 @pytest.mark.parametrize("content", [DAMAGED, EXITED_WELL], ids=["unreadable", "not written by its reaper"])
 @pytest.mark.parametrize("keeper_lives", [True, False], ids=["under its keeper", "without a keeper"])
 async def test_no_end_is_reported_while_the_trial_runs(node: Node, content: bytes, keeper_lives: bool) -> None:
-    await node.manager.command(node.launch("T.1", "trap '' TERM; while true; do sleep 1; done"))
-    await node.manager.start_of("T.1")
+    await node.begin("trap '' TERM; while true; do sleep 1; done")
     process = node.process("T.1")
     (node.job_directory("T.1") / "exit.json").write_bytes(content)
     living: list[bool] = []
@@ -328,40 +285,33 @@ async def test_no_end_is_reported_while_the_trial_runs(node: Node, content: byte
     assert node.members("T.1") == []
 
 
-async def test_a_journal_that_a_power_cut_has_shortened_is_not_blamed_on_its_trial(node: Node) -> None:
+async def write_down(node: Node, boot: str) -> None:
+    """A keeper has written down a job during this boot, and has left before it started it."""
     await node.stop()
     launch = counting(node, "T.1", 1)
     prepare_directory(launch)
-    (node.job_directory("T.1") / "journal").write_bytes(numbers(5))
     node.records.read_all()  # makes the folder
-    node.records.write([JobRecord(launch, "the boot before")])
+    node.records.write([JobRecord(launch, boot)])
+
+
+async def test_a_job_of_the_boot_before_is_not_started_again_and_a_shortened_journal_not_blamed_on_it(
+    node: Node,
+) -> None:
+    await write_down(node, "the boot before")
+    (node.job_directory("T.1") / "journal").write_bytes(numbers(5))
     node.manager.journals["T.1", "0"] = numbers(9)
     await node.start()
     end = await node.manager.end_of("T.1")
     assert (end.reason, end.detail) == (EndReason.EXIT_UNKNOWN, "the machine was restarted while it ran")
     assert node.manager.journals["T.1", "0"] == numbers(9), "nothing is added, neither lines nor a word of a loss"
+    assert ledger(node) == []
 
 
 async def test_a_job_that_was_only_written_down_is_started_by_the_next_keeper(node: Node) -> None:
-    await node.stop()
-    launch = counting(node, "T.1", 1)
-    prepare_directory(launch)
-    node.records.read_all()  # makes the folder
-    node.records.write([JobRecord(launch, boot_id())])
+    await write_down(node, boot_id())
     await node.start()
     assert (await node.manager.end_of("T.1")).reason == EndReason.EXITED_OK
     assert len(ledger(node)) == 1
-
-
-async def test_a_killed_spawner_is_started_again(node: Node) -> None:
-    await node.manager.command(node.launch("T.1", "sleep 600"))
-    await node.manager.start_of("T.1")
-    spawner = survey()[node.process("T.1").reaper.pid].parent
-    await kill_and_wait(spawner)
-    await node.manager.command(node.launch("U.1", "true"))
-    assert (await node.manager.end_of("U.1")).reason == EndReason.EXITED_OK
-    await node.manager.command(Cancel("T.1", "token of T.1"))
-    assert (await node.manager.end_of("T.1")).reason == EndReason.CANCELED
 
 
 async def test_only_one_keeper_serves_a_directory(node: Node) -> None:

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.keeper_node import Node, eventually, kill_and_wait, readable
+from fakes.keeper_node import Node, eventually, readable
 
-from proctor.trial_keeper.linux.identity import open_pidfd
 from proctor.trial_keeper.linux.processes import descendants, survey
 from proctor.trial_keeper.protocol import Cancel, EndReason, Launch, Shutdown, Update
 
@@ -71,11 +70,6 @@ def tag_of(node: Node, job_id: str) -> dict[str, str]:
     return {"PROCTOR_JOB_ID": job_id, "PROCTOR_JOB_DIR": str(node.job_directory(job_id))}
 
 
-def children_of(pid: int) -> set[int]:
-    """All living descendants of the reaper of a job, the trial included."""
-    return descendants(survey(), (pid,))
-
-
 def alive(pid: int) -> bool:
     """Whether the process exists and is no zombie."""
     return pid in survey()
@@ -84,10 +78,9 @@ def alive(pid: int) -> bool:
 @pytest.mark.parametrize("hider", HIDERS)
 async def test_a_cancelled_job_leaves_nothing(node: Node, hider: str) -> None:
     await start_ready(node, node.launch("T.1", HIDERS[hider]))
-    everything = children_of(node.process("T.1").reaper.pid)
+    everything = descendants(survey(), (node.process("T.1").reaper.pid,))
     assert everything
-    await node.manager.command(Cancel("T.1", "token of T.1", grace_seconds=0.5))
-    end = await node.manager.end_of("T.1")
+    end = await node.cancel()
     assert end.reason == EndReason.CANCELED
     assert not [pid for pid in everything if alive(pid)]
     assert node.members("T.1") == []
@@ -96,16 +89,14 @@ async def test_a_cancelled_job_leaves_nothing(node: Node, hider: str) -> None:
 async def test_a_job_whose_reaper_was_stopped_can_be_stopped(node: Node) -> None:
     await start_ready(node, node.launch("T.1", HIDERS["plain"]))
     os.kill(node.process("T.1").reaper.pid, signal.SIGSTOP)
-    await node.manager.command(Cancel("T.1", "token of T.1", grace_seconds=0.5))
-    assert (await node.manager.end_of("T.1")).reason == EndReason.CANCELED
+    assert (await node.cancel()).reason == EndReason.CANCELED
     assert node.members("T.1") == []
 
 
 async def test_a_trial_that_listens_may_finish_within_its_grace(node: Node) -> None:
     script = "trap 'echo saved; exit 0' TERM; touch $PROCTOR_OUTPUT_DIR/ready; while true; do sleep 0.05; done"
     await start_ready(node, node.launch("T.1", script))
-    await node.manager.command(Cancel("T.1", "token of T.1", grace_seconds=20))
-    end = await node.manager.end_of("T.1")
+    end = await node.cancel(grace_seconds=20)
     assert (end.reason, end.code) == (EndReason.CANCELED, 0)
     assert node.output("T.1") == "saved\n"
     assert json.loads((node.job_directory("T.1") / "control.json").read_text())["stop"] is True
@@ -120,8 +111,7 @@ async def test_a_process_of_the_job_started_through_another_daemon_ends_too(node
     twin = await asyncio.create_subprocess_exec(
         "sleep", "600", env={**os.environ, "PROCTOR_JOB_ID": "T.1", "PROCTOR_JOB_DIR": "/of/another/manager"}
     )
-    await node.manager.command(Cancel("T.1", "token of T.1", grace_seconds=0.5))
-    await node.manager.end_of("T.1")
+    await node.cancel()
     assert await stranger.wait() == -15
     for process in (other, twin):
         assert alive(process.pid)
@@ -131,8 +121,7 @@ async def test_a_process_of_the_job_started_through_another_daemon_ends_too(node
 
 async def test_a_stray_process_of_a_job_that_ended_by_itself_is_swept_up(node: Node) -> None:
     stray = await asyncio.create_subprocess_exec("sleep", "600", env={**os.environ, **tag_of(node, "T.1")})
-    await node.manager.command(node.launch("T.1", "true"))
-    await node.manager.end_of("T.1")
+    await node.run("true")
     assert await asyncio.wait_for(stray.wait(), 30) == -15
 
 
@@ -145,27 +134,26 @@ async def test_orders_with_another_token_are_left(node: Node) -> None:
 
 
 async def test_a_job_is_stopped_before_it_has_started_only_once(node: Node) -> None:
-    await node.manager.command(node.launch("T.1", "sleep 600"), Cancel("T.1", "token of T.1", grace_seconds=0.5))
-    assert (await node.manager.end_of("T.1")).reason == EndReason.CANCELED
+    assert (await node.run("sleep 600", Cancel("T.1", "token of T.1", grace_seconds=0.5))).reason == EndReason.CANCELED
 
 
-async def test_the_duration_limit_holds_while_the_manager_is_away(node: Node) -> None:
-    pid = await start_ready(node, node.launch("T.1", HIDERS["plain"], max_duration_seconds=1.0))
-    trial = open_pidfd(pid, node.process("T.1").trial.started)
-    assert trial is not None
+async def test_duration_limits_and_leases_end_jobs_while_the_manager_is_away_and_no_others(node: Node) -> None:
+    limited = await start_ready(node, node.launch("T.1", HIDERS["plain"], max_duration_seconds=1.0))
+    leased = await start_ready(node, node.launch("U.1", HIDERS["plain"], lease_seconds=1.0))
+    other = await start_ready(node, node.launch("V.1", HIDERS["plain"]))
     await node.manager.stop()
-    await readable(trial)
-    os.close(trial)
+    await eventually(lambda: not alive(limited) and not alive(leased))
     await node.manager.start()
     end = await node.manager.end_of("T.1")
     assert end.reason == EndReason.DEADLINE
     assert "1 s" in end.detail
+    assert (await node.manager.end_of("U.1")).reason == EndReason.LEASE_EXPIRED
+    assert alive(other)
 
 
 async def test_the_duration_limit_survives_the_keeper_and_counts_from_the_start(node: Node) -> None:
     await start_ready(node, node.launch("T.1", HIDERS["plain"], max_duration_seconds=1.5))
-    await node.kill()
-    await node.start()
+    await node.replace_keeper()
     end = await node.manager.end_of("T.1")
     assert end.reason == EndReason.DEADLINE
     assert end.ended_at - end.started_at >= 1.5
@@ -180,19 +168,6 @@ async def test_a_duration_limit_can_be_changed_while_the_job_runs(node: Node) ->
     record = Path(node.records.record_file("U.1"))
     await eventually(lambda: json.loads(record.read_text())["launch"]["max_duration_seconds"] is None)
     assert "U.1" not in node.manager.ends
-
-
-async def test_a_job_with_a_lease_ends_when_the_manager_stays_away(node: Node) -> None:
-    pid = await start_ready(node, node.launch("T.1", HIDERS["plain"], lease_seconds=1.0))
-    other = await start_ready(node, node.launch("U.1", HIDERS["plain"]))
-    trial = open_pidfd(pid, node.process("T.1").trial.started)
-    assert trial is not None
-    await node.manager.stop()
-    await readable(trial)
-    os.close(trial)
-    await node.manager.start()
-    assert (await node.manager.end_of("T.1")).reason == EndReason.LEASE_EXPIRED
-    assert alive(other)
 
 
 async def test_a_keeper_told_to_shut_down_leaves_when_its_last_job_has_ended(node: Node) -> None:
@@ -210,21 +185,12 @@ async def test_a_job_that_is_not_the_managers_is_stopped_and_forgotten(node: Nod
     report = "echo x >> $PROCTOR_JOB_DIR/journal"
     command = f"{READY}; while true; do sleep 0.2; {report}; done"
     pid = await start_ready(node, node.launch("T.1", command))
-    trial = open_pidfd(pid, node.process("T.1").trial.started)
-    assert trial is not None
     getattr(node.manager, answer).add("T.1")
     if answer == "unknown":
         await node.manager.forget_session()
-    await readable(trial)
-    os.close(trial)
+    await eventually(lambda: not alive(pid))
     await eventually(lambda: not list(node.records.path.iterdir()))
     assert "T.1" not in node.manager.ends
-
-
-async def test_a_killed_trial_was_killed_from_outside(node: Node) -> None:
-    await kill_and_wait(await start_ready(node, node.launch("T.1", HIDERS["setsid"])))
-    assert (await node.manager.end_of("T.1")).reason == EndReason.SIGNALED
-    assert node.members("T.1") == []
 
 
 async def start_saver(node: Node, job_id: str = "T.1", **changes: Any) -> Path:
@@ -293,8 +259,7 @@ async def test_a_trial_with_a_checkpoint_is_given_time_to_save(node: Node, has: 
     await node.manager.command(soft(seconds=600))
     await eventually((node.job_directory("T.1") / "control.json").exists)
     assert control_of(node)["deadline"] >= before + 600
-    await node.manager.command(Cancel("T.1", "token of T.1", 0.5))
-    assert (await node.manager.end_of("T.1")).reason == EndReason.CANCELED
+    assert (await node.cancel()).reason == EndReason.CANCELED
 
 
 async def test_a_repeated_order_does_not_prolong_the_time_to_save_and_a_kill_ends_it(node: Node) -> None:
@@ -305,8 +270,7 @@ async def test_a_repeated_order_does_not_prolong_the_time_to_save_and_a_kill_end
     await node.manager.command(soft(seconds=600), node.launch("U.1", "true"))
     await node.manager.end_of("U.1")  # the command before it has been carried out
     assert control_of(node)["deadline"] == pytest.approx(deadline, abs=1e-3)
-    await node.manager.command(Cancel("T.1", "token of T.1", 0.5))
-    assert (await node.manager.end_of("T.1")).reason == EndReason.CANCELED
+    assert (await node.cancel()).reason == EndReason.CANCELED
     assert control_of(node)["deadline"] < deadline
     assert control_of(node)["reason"] == "to rest"
 
@@ -318,8 +282,7 @@ async def test_the_next_keeper_keeps_the_deadline_of_a_soft_stop(node: Node) -> 
     await eventually((output / "saving").exists)
     await eventually((node.job_directory("U.1") / "output/saving").exists)
     deadline = control_of(node)["deadline"]
-    await node.kill()
-    await node.start()
+    await node.replace_keeper()
     assert (await node.manager.end_of("U.1")).reason == EndReason.CANCELED  # its deadline has come
     assert alive(node.process("T.1").trial.pid)
     assert control_of(node)["deadline"] == pytest.approx(deadline, abs=1e-3)
@@ -329,17 +292,15 @@ async def test_the_next_keeper_keeps_the_deadline_of_a_soft_stop(node: Node) -> 
 
 
 async def test_jobs_that_a_suspended_spawner_cannot_start_say_so_and_can_be_stopped(node: Node) -> None:
-    await node.manager.command(node.launch("T.1", "sleep 600"))
-    await node.manager.start_of("T.1")
-    spawner = survey()[node.process("T.1").reaper.pid].parent
+    await node.begin("sleep 600")
+    spawner = node.spawner("T.1")
     os.kill(spawner, signal.SIGSTOP)
     try:
         await node.manager.command(*(node.launch(f"{name}.1", "true") for name in "UV"))
         stopped = await node.manager.until(lambda: len(printed := node.manager.headers[-1].stopped) == 3 and printed)
         assert stopped.keys() == {"", "U.1", "V.1"}
         assert all(f"kill -CONT {spawner}" in clause for clause in stopped.values())
-        await node.manager.command(Cancel("U.1", "token of U.1"))
-        assert (await node.manager.end_of("U.1")).reason == EndReason.CANCELED
+        assert (await node.cancel("U.1")).reason == EndReason.CANCELED
     finally:
         os.kill(spawner, signal.SIGCONT)
     assert (await node.manager.end_of("V.1")).reason == EndReason.EXITED_OK
@@ -348,8 +309,7 @@ async def test_jobs_that_a_suspended_spawner_cannot_start_say_so_and_can_be_stop
 
 
 async def test_a_suspended_reaper_is_named_until_it_goes_on(node: Node) -> None:
-    await node.manager.command(node.launch("T.1", "sleep 0.2; exit 3"))
-    await node.manager.start_of("T.1")
+    await node.begin("sleep 0.2; exit 3")
     reaper = node.process("T.1").reaper.pid
     os.kill(reaper, signal.SIGSTOP)
     try:

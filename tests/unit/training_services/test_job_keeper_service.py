@@ -2,7 +2,8 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from proctor.trial_keeper.protocol import (
     JobReport,
     Launch,
     Registration,
+    ReportAnswer,
     ReportHeader,
     Start,
 )
@@ -107,6 +109,9 @@ def seen(job_id: str, status: PlatformStatus = PlatformStatus.PENDING, **facts: 
     return PlatformJob(job_id, "t", "e1", status, created_at=1000.0, **facts)
 
 
+DRAINED = seen("a.1", PlatformStatus.ENDED, reason=EndReason.PREEMPTED, detail="drained")
+
+
 class Stage:
     """One experiment's service; `keeper` methods play the keepers of its jobs."""
 
@@ -142,9 +147,34 @@ class Stage:
         (code / "trial.py").write_text("pass")
         return replace(self.form(), code_directory=str(code), environment_file="/captured")
 
+    async def send_code(self, form: TrialJobForm) -> Command:
+        """Submit a job whose keeper is there and is to fetch the code."""
+        await self.submit(form)
+        await self.register()
+        return await self.order_of("FetchArchive")
+
     async def fetched(self, asked: Command) -> None:
-        """The keeper has fetched an archive."""
+        """The keeper has fetched an archive, or done what else it was asked."""
         self.hub.answer("job:a.1", FileAnswer(self.sessions["a.1"], asked.order["request"]), b"")
+
+    @asynccontextmanager
+    async def recovered(self, *jobs: PlatformJob, started: bool = True) -> AsyncIterator[None]:
+        """A new manager, whose service runs, finds these jobs in its database and on the platform."""
+        for job in jobs:
+            self.service.there[job.job_id] = job
+            if started:
+                self.hub.expect(job.job_id, "t", "e1", started=True)
+        await self.service.reattach([self.form(job.job_id) for job in jobs], [])
+        async with serving(self.service):
+            yield
+
+    def see(self, job: PlatformJob | Exception | None) -> None:
+        """The platform reports a change, or stops to."""
+        self.service.changes.put_nowait(job)
+
+    async def report(self, job_id: str = "a.1", **facts: Any) -> ReportAnswer:
+        """The keeper of a job reports."""
+        return await self.hub.report(f"job:{job_id}", ReportHeader(self.sessions[job_id], **facts), b"")
 
     async def register(self, job_id: str = "a.1", *jobs: JobReport, instance: str = "uid-1") -> None:
         commands = ["FetchArchive", "RemoveCheckpoint"]
@@ -156,10 +186,10 @@ class Stage:
     async def orders(self, job_id: str = "a.1") -> list[Command]:
         return (await self.hub.poll(f"job:{job_id}", CommandPoll(self.sessions[job_id], 0, 0.0))).commands
 
-    async def order_of(self, kind: str, job_id: str = "a.1") -> Command:
-        """Wait for an order."""
+    async def order_of(self, kind: str) -> Command:
+        """Wait for an order to job a.1."""
         async with asyncio.timeout(20):
-            while not (found := [order for order in await self.orders(job_id) if order.type == kind]):  # noqa: ASYNC110
+            while not (found := [order for order in await self.orders() if order.type == kind]):  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         return found[0]
 
@@ -167,9 +197,7 @@ class Stage:
         """Submit a job, and wait until its platform was asked for its keeper."""
         form = form or self.form()
         await self.service.submit_trial_job(form)
-        async with asyncio.timeout(20):
-            while ("start", form.job_id) not in self.service.calls:  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
+        await self.until_true(lambda: ("start", form.job_id) in self.service.calls)
         return form
 
     async def connect(self, job_id: str = "a.1") -> TrialJobForm:
@@ -187,14 +215,17 @@ class Stage:
 
     async def begin(self, job_id: str = "a.1") -> None:
         """The keeper says that its trial runs."""
-        header = ReportHeader(self.sessions[job_id], starts=[Start(job_id, "t", 7, 1.0)])
-        await self.hub.report(f"job:{job_id}", header, b"")
+        await self.report(job_id, starts=[Start(job_id, "t", 7, 1.0)])
         await self.recorder.start_of(job_id)
 
     async def until(self, *calls: tuple[str, str]) -> None:
         """Until these requests were sent to the platform, in this order, with nothing but lists between them."""
+        await self.until_true(lambda: [call for call in self.service.calls if call[0] != "list"] == list(calls))
+
+    async def until_true(self, condition: Callable[[], bool]) -> None:
+        """Wait for what no event tells."""
         async with asyncio.timeout(20):
-            while [call for call in self.service.calls if call[0] != "list"] != list(calls):  # noqa: ASYNC110
+            while not condition():  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
 
     def details(self, job_id: str = "a.1") -> list[str]:
@@ -229,28 +260,23 @@ def how(end: StatusChange) -> tuple[EndReason, str]:
     return end.exit.reason, end.detail
 
 
-async def test_submitting_only_queues(stage: Stage) -> None:
+async def test_submitting_only_queues_and_a_keeper_that_registers_is_sent_its_launch(stage: Stage) -> None:
     detail = await stage.service.submit_trial_job(stage.form())
     assert detail.status is TrialJobStatus.SUBMITTED
     assert stage.service.calls == []
     async with serving(stage.service):
         await stage.until(("start", "a.1"))
-
-
-async def test_a_keeper_that_registers_is_sent_its_launch(served: Stage) -> None:
-    await served.service.submit_trial_job(served.form())
-    await served.register()
-    (launch,) = await served.orders()
+        await stage.register()
+        (launch,) = await stage.orders()
     assert (launch.type, launch.order["job_id"], launch.order["command"]) == ("Launch", "a.1", "python trial.py")
 
 
-async def test_a_platform_that_is_away_is_asked_again_and_says_why_once(stage: Stage) -> None:
-    stage.service.answers["start"] = [ServiceUnavailable("quota exceeded: pods=10")] * 3
-    async with serving(stage.service):
-        await stage.service.submit_trial_job(stage.form())
-        await stage.until(*[("start", "a.1")] * 4)
-        await stage.recorder.waiting_of("a.1")
-        assert stage.details() == ["waiting: quota exceeded: pods=10"]
+async def test_a_platform_that_is_away_is_asked_again_and_says_why_once(served: Stage) -> None:
+    served.service.answers["start"] = [ServiceUnavailable("quota exceeded: pods=10")] * 3
+    await served.service.submit_trial_job(served.form())
+    await served.until(*[("start", "a.1")] * 4)
+    await served.recorder.waiting_of("a.1")
+    assert served.details() == ["waiting: quota exceeded: pods=10"]
 
 
 @pytest.mark.parametrize(
@@ -267,43 +293,40 @@ async def test_a_platform_that_is_away_is_asked_again_and_says_why_once(stage: S
     ],
 )
 async def test_a_job_whose_keeper_cannot_be_started_is_over(
-    stage: Stage, error: Exception, end: tuple[EndReason, str]
+    served: Stage, error: Exception, end: tuple[EndReason, str]
 ) -> None:
-    stage.service.answers["start"] = [error]
-    async with serving(stage.service):
-        await stage.service.submit_trial_job(stage.form())
-        assert how(await stage.recorder.end_of("a.1")) == end
-        await stage.until(("start", "a.1"), ("stop", "a.1"))
+    served.service.answers["start"] = [error]
+    await served.service.submit_trial_job(served.form())
+    assert how(await served.recorder.end_of("a.1")) == end
+    await served.until(("start", "a.1"), ("stop", "a.1"))
 
 
-async def test_a_job_that_is_canceled_while_its_keeper_is_asked_for_is_removed_after_that(stage: Stage) -> None:
-    stage.service.may_start.clear()
-    async with serving(stage.service):
-        await stage.submit()
-        await stage.service.cancel_trial_job("a.1")
-        assert how(await stage.recorder.end_of("a.1")) == (EndReason.CANCELED, "stopped before it was started")
-        await asyncio.sleep(0.1)  # enough for a removal that does not wait for the request
-        assert ("stop", "a.1") not in stage.service.calls
-        stage.service.may_start.set()
-        await stage.until(("start", "a.1"), ("stop", "a.1"))
-        assert stage.service.there == {}
+async def test_a_job_that_is_canceled_while_its_keeper_is_asked_for_is_removed_after_that(served: Stage) -> None:
+    served.service.may_start.clear()
+    await served.submit()
+    await served.service.cancel_trial_job("a.1")
+    assert how(await served.recorder.end_of("a.1")) == (EndReason.CANCELED, "stopped before it was started")
+    await asyncio.sleep(0.1)  # enough for a removal that does not wait for the request
+    assert ("stop", "a.1") not in served.service.calls
+    served.service.may_start.set()
+    await served.until(("start", "a.1"), ("stop", "a.1"))
+    assert served.service.there == {}
 
 
-async def test_a_removal_is_tried_again_until_the_platform_takes_it(stage: Stage) -> None:
-    stage.service.answers["stop"] = [ServiceUnavailable("no right to delete jobs"), RuntimeError("a bug")]
-    async with serving(stage.service):
-        await stage.submit()
-        await stage.service.cancel_trial_job("a.1")
-        await stage.recorder.end_of("a.1")
-        await stage.until(("start", "a.1"), *[("stop", "a.1")] * 3)
+async def test_a_removal_is_tried_again_until_the_platform_takes_it(served: Stage) -> None:
+    served.service.answers["stop"] = [ServiceUnavailable("no right to delete jobs"), RuntimeError("a bug")]
+    await served.submit()
+    await served.service.cancel_trial_job("a.1")
+    await served.recorder.end_of("a.1")
+    await served.until(("start", "a.1"), *[("stop", "a.1")] * 3)
 
 
 async def test_what_was_missed_while_nothing_was_watched_is_found_in_the_next_list(served: Stage) -> None:
     await served.submit()
-    served.service.changes.put_nowait(seen("a.1", detail="0/3 nodes are available"))
+    served.see(seen("a.1", detail="0/3 nodes are available"))
     await served.recorder.waiting_of("a.1")
     del served.service.there["a.1"]
-    served.service.changes.put_nowait(None)  # the watch has expired
+    served.see(None)  # the watch has expired
     found = how(await served.recorder.end_of("a.1"))
     assert found == (EndReason.PREEMPTED, "its platform no longer has it")  # free: its trial gets another job
 
@@ -326,27 +349,23 @@ async def test_a_list_that_was_asked_for_before_a_keeper_was_started_says_nothin
     assert stage.recorder.statuses("a.1") == [TrialJobStatus.RUNNING]
 
 
-async def test_a_job_waits_for_its_keeper_to_connect(stage: Stage) -> None:
+async def test_a_job_waits_for_its_keeper_to_connect(served: Stage) -> None:
     running = seen("a.1", PlatformStatus.RUNNING, node="worker-1", instances=("uid-1",))
-    async with serving(stage.service):
-        await stage.service.submit_trial_job(stage.form())
-        stage.service.changes.put_nowait(running)
-        waiting = await stage.recorder.waiting_of("a.1")
-        assert waiting.detail == "waiting: its keeper was started on worker-1 and has not connected yet"
-        with pytest.raises(ServiceUnavailable, match="its keeper was started on worker-1 and has not connected yet"):
-            await stage.hub.list_files("job:a.1", "/job")
-        await stage.register()
-        await stage.begin()
-    assert stage.recorder.of("a.1")[-1].node_id == "worker-1"
+    await served.service.submit_trial_job(served.form())
+    served.see(running)
+    waiting = await served.recorder.waiting_of("a.1")
+    assert waiting.detail == "waiting: its keeper was started on worker-1 and has not connected yet"
+    with pytest.raises(ServiceUnavailable, match="its keeper was started on worker-1 and has not connected yet"):
+        await served.hub.list_files("job:a.1", "/job")
+    await served.register()
+    await served.begin()
+    assert served.recorder.of("a.1")[-1].node_id == "worker-1"
 
 
 async def test_the_pending_timeout_counts_from_when_the_platform_took_the_job(anyio_backend: str) -> None:
-    now = 1000.0 + 599.9
-    stage = Stage(pending_timeout_seconds=600.0, now=lambda: now)
+    stage = Stage(pending_timeout_seconds=600.0, now=lambda: 1000.0 + 599.9)
     await stage.hub.mark_reattached()
-    stage.service.there["a.1"] = seen("a.1", detail="ImagePullBackOff: no such image")
-    await stage.service.reattach([stage.form()], [])  # as after a restart
-    async with serving(stage.service):
+    async with stage.recovered(seen("a.1", detail="ImagePullBackOff: no such image"), started=False):
         end = how(await stage.recorder.end_of("a.1"))
     assert end == (
         EndReason.UNPLACEABLE,
@@ -358,9 +377,7 @@ async def test_the_pending_timeout_counts_from_when_the_platform_took_the_job(an
 async def test_a_keeper_that_has_connected_is_no_longer_pending(anyio_backend: str) -> None:
     stage = Stage(pending_timeout_seconds=600.0, now=lambda: 1000.0 + 599.9)
     await stage.hub.mark_reattached()
-    stage.service.there["a.1"] = seen("a.1", PlatformStatus.RUNNING)
-    await stage.service.reattach([stage.form()], [])
-    async with serving(stage.service):
+    async with stage.recovered(seen("a.1", PlatformStatus.RUNNING), started=False):
         await stage.recorder.waiting_of("a.1")
         await stage.register()
         await asyncio.sleep(0.2)
@@ -373,10 +390,9 @@ async def test_a_job_whose_second_keeper_registers_ends_as_the_platform_says_of_
     await served.register(instance="uid-1")
     await served.register(instance="uid-1")  # the same one, connected again
     evicted = seen("a.1", instances=("uid-1", "uid-2"), reason=EndReason.PREEMPTED, detail="Evicted")
-    served.service.changes.put_nowait(evicted)
-    reason, detail = how(await served.recorder.end_of("a.1"))
-    assert reason is EndReason.PREEMPTED
-    assert detail == "its platform has started another keeper for it, so the first one is lost; Evicted"
+    served.see(evicted)
+    why = "its platform has started another keeper for it, so the first one is lost; Evicted"
+    assert how(await served.recorder.end_of("a.1")) == (EndReason.PREEMPTED, why)
     await served.until(("start", "a.1"), ("stop", "a.1"))
 
 
@@ -389,37 +405,33 @@ async def test_a_second_keeper_is_refused_before_it_gets_the_launch(served: Stag
     assert list((served.directory / "keeper-instances").iterdir()) == []  # what was recorded has gone with the job
 
 
-async def test_how_a_job_ended_that_its_keeper_could_not_report_is_what_the_platform_says(stage: Stage) -> None:
+async def test_how_a_job_ended_that_its_keeper_could_not_report_is_what_the_platform_says(served: Stage) -> None:
     ends: dict[str, tuple[EndReason | None, str]] = {
         "a.1": (EndReason.OUT_OF_MEMORY, "OOMKilled, exit code 137"),
         "b.1": (EndReason.PREEMPTED, "Evicted: the node was low on resource: ephemeral-storage"),
         "c.1": (EndReason.NODE_LOST, "node worker-1 does not answer"),
         "d.1": (None, "exit code 137"),
     }
-    async with serving(stage.service):
-        for job_id, (reason, detail) in ends.items():
-            await stage.run(job_id)
-            stage.service.changes.put_nowait(seen(job_id, PlatformStatus.ENDED, reason=reason, detail=detail))
-        found = {job_id: how(await stage.recorder.end_of(job_id)) for job_id in ends}
+    for job_id, (reason, detail) in ends.items():
+        await served.run(job_id)
+        served.see(seen(job_id, PlatformStatus.ENDED, reason=reason, detail=detail))
+    found = {job_id: how(await served.recorder.end_of(job_id)) for job_id in ends}
     unreported = "its keeper ended and has not reported how the job did; exit code 137"
     assert found == {**ends, "d.1": (EndReason.EXIT_UNKNOWN, unreported)}
 
 
-async def test_a_keeper_that_never_comes_up_ends_its_job_with_what_it_printed(stage: Stage) -> None:
+async def test_a_keeper_that_never_comes_up_ends_its_job_with_what_it_printed(served: Stage) -> None:
     said = "libffi.so.8: cannot open shared object file"
-    async with serving(stage.service):
-        await stage.submit()
-        stage.service.changes.put_nowait(seen("a.1", PlatformStatus.ENDED, detail="exit code 127", output=said))
-        end = how(await stage.recorder.end_of("a.1"))
-        await stage.until(("start", "a.1"), ("read", "a.1"), ("stop", "a.1"))
+    await served.submit()
+    served.see(seen("a.1", PlatformStatus.ENDED, detail="exit code 127", output=said))
+    end = how(await served.recorder.end_of("a.1"))
+    await served.until(("start", "a.1"), ("read", "a.1"), ("stop", "a.1"))
     detail = f"its keeper ended before it had connected; exit code 127; it printed last: {said}"
     assert end == (EndReason.LAUNCH_FAILED, detail)
 
 
 async def test_a_keeper_that_leaves_because_it_never_had_a_manager_costs_its_trial_nothing(stage: Stage) -> None:
-    stage.service.there["a.1"] = seen("a.1", PlatformStatus.ENDED, exit_code=0, detail="exit code 0")
-    await stage.service.reattach([stage.form()], [])
-    async with serving(stage.service):
+    async with stage.recovered(seen("a.1", PlatformStatus.ENDED, exit_code=0, detail="exit code 0"), started=False):
         end = how(await stage.recorder.end_of("a.1"))
     assert end == (EndReason.PREEMPTED, "its keeper left, because no manager answered it; exit code 0")
 
@@ -435,9 +447,7 @@ async def test_after_a_restart_a_job_that_its_platform_lost_is_over_and_one_that
         lost = how(await stage.recorder.end_of("lost.1"))
         assert lost == (EndReason.EXIT_UNKNOWN, "its platform no longer has it")
         assert how(await stage.recorder.end_of("waiting.1"))[0] is EndReason.CANCELED
-        async with asyncio.timeout(20):
-            while stage.service.there:  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
+        await stage.until_true(lambda: not stage.service.there)
 
 
 async def test_what_is_left_on_the_platform_is_removed_if_the_database_explains_it_and_reported_if_not(
@@ -476,16 +486,15 @@ async def test_the_keeper_of_a_job_that_is_over_is_turned_away(stage: Stage) -> 
         await stage.register()
 
 
-async def test_the_keeper_of_a_job_cannot_report_on_another_job(stage: Stage) -> None:
+async def test_the_keeper_of_a_job_cannot_report_on_another_job(served: Stage) -> None:
     for job_id, node_id in {"other.1": "gpu-3", "announced.1": None}.items():
-        stage.hub.expect(job_id, "t", "e1", node_id=node_id)
+        served.hub.expect(job_id, "t", "e1", node_id=node_id)
     exit = Exit(EndReason.EXITED_OK, 0, None, 1.0, 2.0)
     ends = [End(job_id, "t", exit) for job_id in ("other.1", "announced.1")]
-    async with serving(stage.service):
-        await stage.connect()
-        answer = await stage.hub.report("job:a.1", ReportHeader(stage.sessions["a.1"], ends=ends), b"")
-        assert answer.ended == []
-        assert {change.job_id for change in stage.recorder.changes} <= {"a.1"}
+    await served.connect()
+    answer = await served.report(ends=ends)
+    assert answer.ended == []
+    assert {change.job_id for change in served.recorder.changes} <= {"a.1"}
 
 
 async def test_a_keeper_whose_machine_the_platform_has_lost_is_given_up(served: Stage) -> None:
@@ -493,7 +502,7 @@ async def test_a_keeper_whose_machine_the_platform_has_lost_is_given_up(served: 
     await served.register()
     served.service.silent("job:a.1", "no report from its keeper for 15 s")
     lost = seen("a.1", PlatformStatus.RUNNING, instances=("uid-1",), reason=EndReason.NODE_LOST, detail="overdue")
-    served.service.changes.put_nowait(lost)
+    served.see(lost)
     assert how(await served.recorder.end_of("a.1")) == (EndReason.NODE_LOST, "overdue")
     await served.until(("start", "a.1"), ("stop", "a.1"))
 
@@ -501,10 +510,9 @@ async def test_a_keeper_whose_machine_the_platform_has_lost_is_given_up(served: 
 async def test_a_first_keeper_that_is_replaced_while_it_saves_reports_the_end_itself(served: Stage) -> None:
     await served.run()
     served.service.answers["stop"] = [ServiceUnavailable("away")] * 1000
-    served.service.changes.put_nowait(seen("a.1", instances=("uid-1", "uid-2")))
+    served.see(seen("a.1", instances=("uid-1", "uid-2")))
     preempted = Exit(EndReason.PREEMPTED, None, 15, 1.0, 2.0, "the platform has ended its pod")
-    header = ReportHeader(served.sessions["a.1"], ends=[End("a.1", "t", preempted)])
-    await served.hub.report("job:a.1", header, b"")
+    await served.report(ends=[End("a.1", "t", preempted)])
     found = how(await served.recorder.end_of("a.1"))
     assert found == (EndReason.PREEMPTED, "the platform has ended its pod")
 
@@ -518,31 +526,30 @@ async def test_a_stop_reaches_the_keeper_with_the_time_to_save(served: Stage) ->
         30.0,
         "paused by the user",
     )
-    served.service.changes.put_nowait(seen("a.1", PlatformStatus.ENDED, detail="exit code 0"))
+    served.see(seen("a.1", PlatformStatus.ENDED, detail="exit code 0"))
     assert how(await served.recorder.end_of("a.1"))[0] is EndReason.CANCELED
 
 
 async def test_a_keeper_that_answers_and_does_not_end_its_job_says_why_until_its_platform_ends_it(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    served: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lifecycle, "STOP_SECONDS", 0.05)
     suspended = "its end cannot be noticed: its reaper (pid 7) is stopped (SIGSTOP); resume it with: kill -CONT 7"
     plain = "its keeper answers and has not ended it yet"
-    async with serving(stage.service):
-        await stage.run()
-        await stage.service.cancel_trial_job("a.1")
-        await stage.recorder.until(lambda: stage.details()[-1] == plain)
-        await stage.hub.report("job:a.1", ReportHeader(stage.sessions["a.1"], stopped={"a.1": suspended}), b"")
-        await stage.recorder.until(lambda: stage.details()[-2:] == [suspended] * 2)  # from the hub, and as the reason
-        assert ("stop", "a.1") not in stage.service.calls
-        monkeypatch.setattr(lifecycle, "LONGEST_STOP_SECONDS", 0.0)
-        end = how(await stage.recorder.end_of("a.1"))
-        await stage.until(("start", "a.1"), ("stop", "a.1"))
+    await served.run()
+    await served.service.cancel_trial_job("a.1")
+    await served.recorder.until(lambda: served.details()[-1] == plain)
+    await served.report(stopped={"a.1": suspended})
+    await served.recorder.until(lambda: served.details()[-2:] == [suspended] * 2)  # from the hub, and as the reason
+    assert ("stop", "a.1") not in served.service.calls
+    monkeypatch.setattr(lifecycle, "LONGEST_STOP_SECONDS", 0.0)
+    end = how(await served.recorder.end_of("a.1"))
+    await served.until(("start", "a.1"), ("stop", "a.1"))
     assert end == (EndReason.CANCELED, f"stopped by its platform, because {suspended}")
 
 
 async def test_a_job_whose_end_is_reported_and_cannot_be_stored_keeps_its_keeper(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    served: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lifecycle, "STOP_SECONDS", 0.05)
     monkeypatch.setattr(lifecycle, "LONGEST_STOP_SECONDS", 0.0)
@@ -552,49 +559,46 @@ async def test_a_job_whose_end_is_reported_and_cannot_be_stored_keeps_its_keeper
         if is_full and any(change.exit for change in changes):
             raise OSError("no space left on device")
 
-    stage.service.add_status_listener(refuse)
-    async with serving(stage.service):
-        await stage.run()
-        end = End("a.1", "t", Exit(EndReason.CANCELED, None, 15, 1.0, 2.0))
-        await stage.hub.report("job:a.1", ReportHeader(stage.sessions["a.1"], ends=[end]), b"")
-        await stage.service.cancel_trial_job("a.1")
-        clause = "its keeper has reported its end, which is not stored yet"
-        await stage.recorder.until(lambda: stage.details()[-1] == clause)
-        await asyncio.sleep(0.2)  # several rounds
-        assert ("stop", "a.1") not in stage.service.calls
-        is_full = False
-        await stage.hub.report("job:a.1", ReportHeader(stage.sessions["a.1"], ends=[end]), b"")
-        assert how(await stage.recorder.end_of("a.1"))[0] is EndReason.CANCELED
+    served.service.add_status_listener(refuse)
+    await served.run()
+    end = End("a.1", "t", Exit(EndReason.CANCELED, None, 15, 1.0, 2.0))
+    await served.report(ends=[end])
+    await served.service.cancel_trial_job("a.1")
+    clause = "its keeper has reported its end, which is not stored yet"
+    await served.recorder.until(lambda: served.details()[-1] == clause)
+    await asyncio.sleep(0.2)  # several rounds
+    assert ("stop", "a.1") not in served.service.calls
+    is_full = False
+    await served.report(ends=[end])
+    assert how(await served.recorder.end_of("a.1"))[0] is EndReason.CANCELED
 
 
 async def test_of_several_requests_to_stop_a_job_the_earliest_deadline_counts(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    served: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lifecycle, "STOP_SECONDS", 0.05)
-    async with serving(stage.service):
-        await stage.run()
-        stage.service.silent("job:a.1", "no report from its keeper for 15 s")
-        await stage.service.cancel_softly("a.1", SoftStop("paused by the user", 1000.0, only_if_able=False))
-        await stage.service.cancel_softly("a.1", SoftStop("paused by the user", 2000.0, only_if_able=False))
-        await asyncio.sleep(0.1)
-        assert [task.get_name() for task in asyncio.all_tasks() if "stop of a.1" in task.get_name()] == [
-            "experiment e1: stop of a.1"
-        ]
-        assert [job.id for job in await stage.service.list_trial_jobs()] == ["a.1"]
-        await stage.service.cancel_trial_job("a.1")
-        await stage.service.cancel_softly("a.1", SoftStop("paused by the user", 1000.0, only_if_able=False))
-        end = how(await stage.recorder.end_of("a.1"))
+    await served.run()
+    served.service.silent("job:a.1", "no report from its keeper for 15 s")
+    await served.service.cancel_softly("a.1", SoftStop("paused by the user", 1000.0, only_if_able=False))
+    await served.service.cancel_softly("a.1", SoftStop("paused by the user", 2000.0, only_if_able=False))
+    await asyncio.sleep(0.1)
+    assert [task.get_name() for task in asyncio.all_tasks() if "stop of a.1" in task.get_name()] == [
+        "experiment e1: stop of a.1"
+    ]
+    assert [job.id for job in await served.service.list_trial_jobs()] == ["a.1"]
+    await served.service.cancel_trial_job("a.1")
+    await served.service.cancel_softly("a.1", SoftStop("paused by the user", 1000.0, only_if_able=False))
+    end = how(await served.recorder.end_of("a.1"))
     assert end == (EndReason.CANCELED, "stopped by its platform, because no report from its keeper for 15 s")
 
 
 async def test_why_a_job_cannot_be_removed_is_logged_when_that_changes(
-    stage: Stage, caplog: pytest.LogCaptureFixture
+    served: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stage.service.answers["stop"] = [ServiceUnavailable(why) for why in ("away", "away", "away", "forbidden")]
-    async with serving(stage.service):
-        await stage.submit()
-        stage.hub.end("a.1", EndReason.NODE_LOST, "gone")
-        await stage.until(("start", "a.1"), *[("stop", "a.1")] * 5)
+    served.service.answers["stop"] = [ServiceUnavailable(why) for why in ("away", "away", "away", "forbidden")]
+    await served.submit()
+    served.hub.end("a.1", EndReason.NODE_LOST, "gone")
+    await served.until(("start", "a.1"), *[("stop", "a.1")] * 5)
     logged = [record.getMessage() for record in caplog.records if "cannot be removed" in record.getMessage()]
     assert logged == [f"job a.1 cannot be removed from its platform now: {why}" for why in ("away", "forbidden")]
 
@@ -630,32 +634,30 @@ async def test_the_clean_up_of_a_deleted_experiment_collects_nothing(stage: Stag
     assert stage.service.there == {}
 
 
-async def test_a_checkpoint_in_a_mounted_folder_is_deleted_by_any_job_that_runs(stage: Stage) -> None:
+async def test_a_checkpoint_in_a_mounted_folder_is_deleted_by_any_job_that_runs(served: Stage) -> None:
     path = "/checkpoints/e1/ended/1/1"
-    async with serving(stage.service):
-        with pytest.raises(NoJobRuns, match="none runs; they are deleted once one does"):
-            await stage.service.delete_checkpoint(stage.form("ended.1"), path)
-        await stage.submit()
-        with pytest.raises(NoJobRuns):
-            await stage.service.delete_checkpoint(stage.form("ended.1"), path)
-        await stage.register()
-        deleting = asyncio.ensure_future(stage.service.delete_checkpoint(stage.form("ended.1"), path))
-        asked = await stage.order_of("RemoveCheckpoint")
-        assert asked.order["folder"] == path
-        await stage.fetched(asked)
-        await deleting
+    with pytest.raises(NoJobRuns, match="none runs; they are deleted once one does"):
+        await served.service.delete_checkpoint(served.form("ended.1"), path)
+    await served.submit()
+    with pytest.raises(NoJobRuns):
+        await served.service.delete_checkpoint(served.form("ended.1"), path)
+    await served.register()
+    deleting = asyncio.ensure_future(served.service.delete_checkpoint(served.form("ended.1"), path))
+    asked = await served.order_of("RemoveCheckpoint")
+    assert asked.order["folder"] == path
+    await served.fetched(asked)
+    await deleting
 
 
-async def test_the_silence_of_a_keeper_is_shown_with_its_job_and_loses_nothing(stage: Stage) -> None:
+async def test_the_silence_of_a_keeper_is_shown_with_its_job_and_loses_nothing(served: Stage) -> None:
     clause = "no report from its keeper for 15 s"
-    async with serving(stage.service):
-        await stage.run()
-        stage.service.silent("job:a.1", clause)
-        await stage.recorder.until(lambda: stage.details()[-1] == clause)
-        await stage.hub.report("job:a.1", ReportHeader(stage.sessions["a.1"]), b"")
-        await stage.recorder.until(lambda: stage.details()[-1] == "")
-        stage.service.silent("job:unknown.1", clause)  # of a job that is over: nothing to show
-    assert stage.recorder.statuses("a.1") == [TrialJobStatus.RUNNING]
+    await served.run()
+    served.service.silent("job:a.1", clause)
+    await served.recorder.until(lambda: served.details()[-1] == clause)
+    await served.report()
+    await served.recorder.until(lambda: served.details()[-1] == "")
+    served.service.silent("job:unknown.1", clause)  # of a job that is over: nothing to show
+    assert served.recorder.statuses("a.1") == [TrialJobStatus.RUNNING]
 
 
 async def test_what_a_keeper_left_when_it_ended_without_a_manager_is_read_and_delivered(stage: Stage) -> None:
@@ -663,11 +665,9 @@ async def test_what_a_keeper_left_when_it_ended_without_a_manager_is_read_and_de
     end = End("a.1", "t", Exit(EndReason.EXITED_OK, 0, None, 1.0, 2.0))
     stage.service.left["a.1"] = LeftReport(ReportHeader("", chunks, [Start("a.1", "t", 7, 1.0)], [end]), LINE + b"{}")
     stage.service.answers["read"] = [ServiceUnavailable("away")]
-    stage.service.there["a.1"] = seen("a.1", PlatformStatus.ENDED, detail="exit code 0")
     recorder = Recorder(refusals=1)
     recorder.listen(stage.service)
-    await stage.service.reattach([stage.form()], [])
-    async with serving(stage.service):
+    async with stage.recovered(seen("a.1", PlatformStatus.ENDED, detail="exit code 0"), started=False):
         assert how(await recorder.end_of("a.1"))[0] is EndReason.EXITED_OK
         await stage.until(*[("read", "a.1")] * 3, ("stop", "a.1"))
     assert recorder.journals == {"a.1": LINE}
@@ -676,13 +676,9 @@ async def test_what_a_keeper_left_when_it_ended_without_a_manager_is_read_and_de
 
 
 async def test_of_a_report_that_was_cut_off_what_is_there_is_stored(stage: Stage) -> None:
-    stage.service.left["a.1"] = LeftReport(ReportHeader("", [Chunk("a.1", "t", "0", 0, len(LINE))]), LINE)
-    stage.service.left["b.1"] = LeftReport(ReportHeader("", [Chunk("b.1", "t", "0", 0, len(LINE))]), LINE[:3])
-    for job_id in ("a.1", "b.1"):
-        stage.hub.expect(job_id, "t", "e1", started=True)
-        stage.service.there[job_id] = seen(job_id, PlatformStatus.ENDED, reason=EndReason.PREEMPTED, detail="drained")
-    await stage.service.reattach([stage.form("a.1"), stage.form("b.1")], [])
-    async with serving(stage.service):
+    for job_id, data in {"a.1": LINE, "b.1": LINE[:3]}.items():
+        stage.service.left[job_id] = LeftReport(ReportHeader("", [Chunk(job_id, "t", "0", 0, len(LINE))]), data)
+    async with stage.recovered(DRAINED, replace(DRAINED, job_id="b.1")):
         for job_id in ("a.1", "b.1"):
             assert how(await stage.recorder.end_of(job_id)) == (EndReason.PREEMPTED, "drained")
     assert stage.recorder.journals == {"a.1": LINE}
@@ -692,11 +688,8 @@ async def test_a_left_report_that_cannot_be_read_is_named_and_given_up_when_its_
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job_keeper_service, "LEFT_REPORT_STOP_SECONDS", 0.0)
-    stage.hub.expect("a.1", "t", "e1", started=True)
     stage.service.answers["read"] = [ServiceUnavailable("its node is away") for _ in range(1000)]
-    stage.service.there["a.1"] = seen("a.1", PlatformStatus.ENDED, reason=EndReason.PREEMPTED, detail="drained")
-    await stage.service.reattach([stage.form("a.1")], [])
-    async with serving(stage.service):
+    async with stage.recovered(DRAINED):
         clause = "it has ended, and its last report cannot be read: its node is away"
         await stage.recorder.until(lambda: clause in stage.details())
         await stage.service.cancel_trial_job("a.1")
@@ -706,8 +699,6 @@ async def test_a_left_report_that_cannot_be_read_is_named_and_given_up_when_its_
 async def test_what_a_cut_report_lacks_is_stored_as_lost(stage: Stage) -> None:
     header = ReportHeader("", [Chunk("a.1", "t", "0", 100, len(LINE))])
     stage.service.left["a.1"] = LeftReport(header, LINE, is_cut=True)
-    stage.hub.expect("a.1", "t", "e1", started=True)
-    stage.service.there["a.1"] = seen("a.1", PlatformStatus.ENDED, reason=EndReason.PREEMPTED, detail="drained")
     stored: list[JournalChunk] = []
 
     async def store(chunks: Sequence[JournalChunk]) -> Mapping[tuple[str, int], int]:
@@ -715,8 +706,7 @@ async def test_what_a_cut_report_lacks_is_stored_as_lost(stage: Stage) -> None:
         return {(chunk.job_id, chunk.member): chunk.end for chunk in chunks}
 
     stage.service.store_chunks = store  # type: ignore[method-assign]
-    await stage.service.reattach([stage.form("a.1")], [])
-    async with serving(stage.service):
+    async with stage.recovered(DRAINED):
         await stage.recorder.end_of("a.1")
     assert [(chunk.offset, chunk.data, chunk.after_loss) for chunk in stored] == [(100, LINE, True)]
 
@@ -726,10 +716,7 @@ async def test_a_job_whose_keeper_does_not_come_back_to_a_new_manager_says_so(
 ) -> None:
     monkeypatch.setattr(job_keeper_service, "RECONNECT_SECONDS", 0.05)
     clause = "no report from its keeper, which has not connected since the manager was started"
-    stage.service.there["a.1"] = seen("a.1", PlatformStatus.RUNNING, node="worker-1", instances=("uid-1",))
-    stage.hub.expect("a.1", "t", "e1", started=True)
-    await stage.service.reattach([stage.form()], [])
-    async with serving(stage.service):
+    async with stage.recovered(seen("a.1", PlatformStatus.RUNNING, node="worker-1", instances=("uid-1",))):
         await stage.recorder.until(lambda: stage.details() == [clause])
         await stage.register("a.1", JobReport("a.1", "t", 7, 1.0), instance="uid-1")
         await stage.recorder.until(lambda: stage.details()[-1] == "")
@@ -739,11 +726,9 @@ async def test_a_job_whose_keeper_does_not_come_back_to_a_new_manager_says_so(
 async def test_a_platform_that_goes_away_is_listed_again(served: Stage) -> None:
     await served.submit()
     served.service.answers["list"] = [ServiceUnavailable("connection refused")] * 2
-    served.service.changes.put_nowait(ServiceUnavailable("connection reset"))
-    async with asyncio.timeout(20):
-        while served.service.calls.count(("list", "")) < 4:  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
-    served.service.changes.put_nowait(seen("a.1", PlatformStatus.ENDED, reason=EndReason.PREEMPTED, detail="drained"))
+    served.see(ServiceUnavailable("connection reset"))
+    await served.until_true(lambda: served.service.calls.count(("list", "")) >= 4)
+    served.see(DRAINED)
     assert how(await served.recorder.end_of("a.1")) == (EndReason.PREEMPTED, "drained")
 
 
@@ -768,9 +753,7 @@ async def test_what_no_service_has_sent_to_a_keeper_is_not_expected_for_ever(sta
 
 
 async def test_a_job_is_launched_once_its_code_has_arrived_however_often_its_keeper_connects(served: Stage) -> None:
-    await served.service.submit_trial_job(served.form_with_code())
-    await served.register()
-    await served.order_of("FetchArchive")
+    await served.send_code(served.form_with_code())
     await served.register()  # its link was broken
     asked = await served.order_of("FetchArchive")
     assert asked.order["folder"].startswith("code/")
@@ -807,18 +790,14 @@ async def test_after_a_restart_a_job_that_was_not_launched_yet_is_sent_what_it_n
 
 
 async def test_a_keeper_that_ends_before_its_job_is_launched_costs_the_trial_nothing(served: Stage) -> None:
-    await served.submit(served.form_with_code())
-    await served.register()
-    await served.order_of("FetchArchive")
-    served.service.changes.put_nowait(seen("a.1", PlatformStatus.ENDED, exit_code=0, detail="exit code 0"))
+    await served.send_code(served.form_with_code())
+    served.see(seen("a.1", PlatformStatus.ENDED, exit_code=0, detail="exit code 0"))
     end = how(await served.recorder.end_of("a.1"))
     assert end == (EndReason.PREEMPTED, "its keeper ended before the job was launched; exit code 0")
 
 
 async def test_a_job_that_is_stopped_while_its_code_is_sent_is_over_at_once(served: Stage) -> None:
-    await served.submit(served.form_with_code())
-    await served.register()
-    await served.order_of("FetchArchive")
+    await served.send_code(served.form_with_code())
     await served.service.cancel_trial_job("a.1")
     assert how(await served.recorder.end_of("a.1")) == (EndReason.CANCELED, "stopped before it was started")
     asked = await served.order_of("ListFiles")
@@ -829,9 +808,7 @@ async def test_a_job_that_is_stopped_while_its_code_is_sent_is_over_at_once(serv
 
 async def test_a_keeper_that_arrives_after_its_job_was_removed_is_removed_again(stage: Stage) -> None:
     stage.service.may_start.clear()
-    stage.service.there["a.1"] = seen("a.1", detail="0/3 nodes are available")
-    await stage.service.reattach([stage.form()], [])
-    async with serving(stage.service):
+    async with stage.recovered(seen("a.1", detail="0/3 nodes are available"), started=False):
         await stage.until(("start", "a.1"))  # not all of it may be there
         await stage.service.cancel_trial_job("a.1")
         await stage.recorder.end_of("a.1")

@@ -22,15 +22,17 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return []
 
 
-def make(folder: Path, made: list[str]) -> Providers:
+def make(folder: Path, made: list[str] | None = None) -> Providers:
+    """The providers of a manager; without a list, only those that packages bring."""
     pool = NodePool()
 
     def factory(context: ProviderContext) -> FakeProvider:
+        assert made is not None
         made.append("remote")
         return FakeProvider(context)
 
     context = ProviderContext("m1", folder / "nodes", folder / "socket", pool, KeeperHub(pool))
-    return Providers(context, {"remote": factory})
+    return Providers(context) if made is None else Providers(context, {"remote": factory})
 
 
 def record(folder: Path, node_id: str, body: Any) -> None:
@@ -66,9 +68,7 @@ async def test_nodes_of_a_packages_provider_are_found_again(tmp_path: Path, monk
     found = EntryPoint("slurm", "fakes.node_provider:FakeProvider", providers.ENTRY_POINT_GROUP)
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [found] if group == found.group else [])
     record(tmp_path, "gpu-1", {"kind": "slurm"})
-    pool = NodePool()
-    context = ProviderContext("m1", tmp_path / "nodes", tmp_path / "socket", pool, KeeperHub(pool))
-    async with Providers(context).serve() as served:
+    async with make(tmp_path).serve() as served:
         assert [type(provider) for provider in served._made.values()] == [FakeProvider]
 
 
@@ -78,7 +78,5 @@ async def test_a_packages_provider_that_cannot_be_made_keeps_no_manager_from_sta
     found = EntryPoint("slurm", "fakes.node_provider:Nothing", providers.ENTRY_POINT_GROUP)
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [found])
     record(tmp_path, "gpu-1", {"kind": "slurm"})
-    pool = NodePool()
-    context = ProviderContext("m1", tmp_path / "nodes", tmp_path / "socket", pool, KeeperHub(pool))
-    async with Providers(context).serve():
+    async with make(tmp_path).serve():
         assert "slurm nodes are on record and cannot be cleaned: its provider could not be made" in caplog.text

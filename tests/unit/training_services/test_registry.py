@@ -69,19 +69,6 @@ def test_a_plug_in_that_cannot_be_imported_is_loud(context: ServiceContext, monk
         create("slurm", context)
 
 
-@pytest.mark.parametrize(
-    ("factory", "sentence"),
-    [(broken, "bad settings"), (wrong, "returned a str"), ("not callable", "is not callable")],
-)
-def test_a_plug_in_that_makes_no_service_is_loud(
-    context: ServiceContext, monkeypatch: pytest.MonkeyPatch, factory: object, sentence: str
-) -> None:
-    monkeypatch.setattr(EntryPoint, "load", lambda entry: factory)
-    install(monkeypatch, ("slurm", "somewhere:factory"))
-    with pytest.raises(BrokenPlatform, match=sentence):
-        create("slurm", context)
-
-
 class Mute(TrainingService):
     """A service that is complete but for status events."""
 
@@ -94,19 +81,23 @@ class Mute(TrainingService):
         pass
 
 
-def test_a_service_that_does_not_push_status_changes_is_refused_by_name(
-    context: ServiceContext, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("factory", "error", "sentence"),
+    [
+        (broken, BrokenPlatform, "bad settings"),
+        (wrong, BrokenPlatform, "returned a str"),
+        ("not callable", BrokenPlatform, "is not callable"),
+        (Mute, BrokenPlatform, r"'slurm'.*Mute.*not a .*SupportsEvents.*no job would ever"),
+        (refusing, SubmissionRefused, "no license"),
+    ],
+    ids=["fails", "something else", "no factory", "pushes no status changes", "an error of ours passes as it is"],
+)
+def test_a_plug_in_that_makes_no_service_is_loud(
+    context: ServiceContext, monkeypatch: pytest.MonkeyPatch, factory: object, error: type[Exception], sentence: str
 ) -> None:
-    monkeypatch.setattr(EntryPoint, "load", lambda entry: Mute)
-    install(monkeypatch, ("slurm", "somewhere:Mute"))
-    with pytest.raises(BrokenPlatform, match=r"'slurm'.*Mute.*not a .*SupportsEvents.*no job would ever"):
-        create("slurm", context)
-
-
-def test_an_error_of_ours_passes_as_it_is(context: ServiceContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(EntryPoint, "load", lambda entry: refusing)
-    install(monkeypatch, ("slurm", "somewhere:refusing"))
-    with pytest.raises(SubmissionRefused, match="no license"):
+    monkeypatch.setattr(EntryPoint, "load", lambda entry: factory)
+    install(monkeypatch, ("slurm", "somewhere:factory"))
+    with pytest.raises(error, match=sentence):
         create("slurm", context)
 
 

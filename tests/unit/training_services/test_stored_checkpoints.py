@@ -39,6 +39,13 @@ def offer(tmp_path: Path) -> CheckpointOffer:
     return CheckpointOffer("t.1", f"file://{tmp_path}/stored/1", 3, manifest=stored.manifest)
 
 
+def broken(folder: Path, source: str) -> dict[str, str]:
+    """The variables of a process whose library for storages does this."""
+    (folder / "broken").mkdir()
+    (folder / "broken" / "fsspec.py").write_text(source)
+    return {"PYTHONPATH": f"{folder}/broken"}
+
+
 async def test_a_checkpoint_is_verified_downloaded_and_deleted(tmp_path: Path, offer: CheckpointOffer) -> None:
     assert await verify_stored(offer, {}) == ""
     await download_stored(offer.path, f"{tmp_path}/copy", {})
@@ -66,9 +73,7 @@ async def test_a_place_is_claimed_with_proofs_adopted_released_and_deleted(
 
 
 async def test_the_variables_are_those_of_the_process_alone(tmp_path: Path, offer: CheckpointOffer) -> None:
-    (tmp_path / "broken").mkdir()
-    (tmp_path / "broken" / "fsspec.py").write_text("import os; raise RuntimeError(os.environ['SECRET'])")
-    variables = {"PYTHONPATH": f"{tmp_path}/broken", "SECRET": "sesame"}
+    variables = broken(tmp_path, "import os; raise RuntimeError(os.environ['SECRET'])") | {"SECRET": "sesame"}
     assert await probe_storage("file:///anywhere", variables) == "file:///anywhere cannot be used: RuntimeError: sesame"
     assert "SECRET" not in os.environ
     assert await probe_storage(f"file://{tmp_path}/stored", {}) == ""
@@ -91,27 +96,21 @@ async def test_a_storage_that_cannot_be_read_is_asked_again(
 
 
 async def test_a_storage_that_does_not_answer_is_not_waited_for(tmp_path: Path, offer: CheckpointOffer) -> None:
-    (tmp_path / "broken").mkdir()
-    (tmp_path / "broken" / "fsspec.py").write_text("import time; time.sleep(600)")
     with pytest.raises(ServiceUnavailable, match=f"{offer.path} has not answered for 0 s"):
-        await verify_stored(offer, {"PYTHONPATH": f"{tmp_path}/broken"}, time_limit=0.1)
+        await verify_stored(offer, broken(tmp_path, "import time; time.sleep(600)"), time_limit=0.1)
 
 
 async def test_a_process_that_dies_is_reported_with_what_it_said(tmp_path: Path, offer: CheckpointOffer) -> None:
-    (tmp_path / "broken").mkdir()
-    (tmp_path / "broken" / "fsspec.py").write_text("import os, sys; print('no memory', file=sys.stderr); os._exit(9)")
+    variables = broken(tmp_path, "import os, sys; print('no memory', file=sys.stderr); os._exit(9)")
     with pytest.raises(ServiceUnavailable, match=f"{offer.path} cannot be reached: no memory"):
-        await verify_stored(offer, {"PYTHONPATH": f"{tmp_path}/broken"})
+        await verify_stored(offer, variables)
 
 
 async def test_a_canceled_question_leaves_no_process(tmp_path: Path, offer: CheckpointOffer) -> None:
-    (tmp_path / "broken").mkdir()
     begun = tmp_path / "begun"
-    (tmp_path / "broken" / "fsspec.py").write_text(
-        f"import os, time; open({str(begun)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
-    )
+    variables = broken(tmp_path, f"import os, time; open({str(begun)!r}, 'w').write(str(os.getpid())); time.sleep(600)")
     async with asyncio.TaskGroup() as group:
-        asking = group.create_task(verify_stored(offer, {"PYTHONPATH": f"{tmp_path}/broken"}))
+        asking = group.create_task(verify_stored(offer, variables))
         pid = await asyncio.to_thread(await_text, begun)
         asking.cancel()
     assert not os.path.exists(f"/proc/{pid}")

@@ -41,17 +41,21 @@ def ask(home: Path, request: Any, data: bytes = b"", *, python: str = "") -> dic
     if not python:
         with mock.patch.dict(os.environ, environment, clear=True):
             return dict(json.loads(json.dumps(probe.answer_to(line, io.BytesIO(data)))))
+    [answer] = run_probe(python, environment, line + data)
+    return answer
+
+
+def run_probe(python: str, environment: dict[str, str], printed: bytes) -> list[dict[str, Any]]:
+    """The answers of a Python to what a manager writes to it."""
     done = subprocess.run(
         [python, *ISOLATED, "-c", READ_SOURCE],
-        input=with_source(read_probe()) + line + data,
+        input=with_source(read_probe()) + printed,
         env=environment,
         capture_output=True,
         timeout=60,
     )
-    answer = json.loads(done.stdout)
-    assert isinstance(answer, dict)
     assert (done.returncode, done.stderr) == (0, b"")
-    return answer
+    return [json.loads(answer) for answer in done.stdout.splitlines()]
 
 
 def read_state(home: Path, key: str = "m-n", python: str = "") -> dict[str, Any]:
@@ -160,14 +164,8 @@ def test_one_python_answers_one_line_after_another_and_carries_out_the_keepers_c
     ]
     data = [archive.path.read_bytes() if "write" in line else b"" for line in lines]
     printed = b"".join(json.dumps(line).encode() + b"\n" + more for line, more in zip(lines, data, strict=True))
-    done = subprocess.run(
-        [sys.executable, *ISOLATED, "-c", READ_SOURCE],
-        input=with_source(read_probe()) + printed,
-        env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        timeout=60,
-    )
-    checked, taken, prepared, refused, listed, removed = map(json.loads, done.stdout.splitlines())
+    answers = run_probe(sys.executable, {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}, printed)
+    checked, taken, prepared, refused, listed, removed = answers
     assert (checked["exists"], taken) == (False, {})
     assert prepared["directory"] == str(directory)
     assert "there is no command 'nonsense'" in refused["error"]

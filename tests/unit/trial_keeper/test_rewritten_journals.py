@@ -33,6 +33,16 @@ class Told:
         self.tail.close()
         self.tail = JournalTail(str(self.folder), "0", len(self.data))
 
+    def write(self, *lines: str, name: str = "journal") -> None:
+        """The trial writes lines, which are not reported yet."""
+        with (self.folder / name).open("a") as file:
+            file.write("".join(f"{line}\n" for line in lines))
+
+    def write_and_receive(self, *lines: str, **how: bool) -> None:
+        """The trial writes lines, and they are reported."""
+        self.write(*lines)
+        self.receive(**how)
+
     @property
     def lines(self) -> list[str]:
         """Every line; of a mark only its first words."""
@@ -45,19 +55,13 @@ def reported(tmp_path: Path) -> Told:
     return Told(tmp_path)
 
 
-def append(path: Path, *lines: str) -> None:
-    with path.open("a") as file:
-        file.write("".join(f"{line}\n" for line in lines))
-
-
 ANEW, CUT = "the trial rewrote its journal", "the trial cut its journal back to 4 bytes"
 
 
 def test_an_emptied_journal_goes_on_behind_a_mark(reported: Told) -> None:
-    append(reported.path, "one", "two")
-    reported.receive()
+    reported.write_and_receive("one", "two")
     os.truncate(reported.path, 0)
-    append(reported.path, "3")
+    reported.write("3")
     assert reported.tail.needs_report
     reported.receive(final=True)
     assert reported.lines == ["one", "two", ANEW, "3"]
@@ -66,8 +70,7 @@ def test_an_emptied_journal_goes_on_behind_a_mark(reported: Told) -> None:
 
 
 def test_an_emptied_journal_is_told_even_when_nothing_follows(reported: Told) -> None:
-    append(reported.path, "one", "two")
-    reported.receive()
+    reported.write_and_receive("one", "two")
     os.truncate(reported.path, 0)
     assert reported.tail.needs_report
     assert not reported.tail.is_complete(after=0) or reported.tail.read(final=True)
@@ -77,27 +80,23 @@ def test_an_emptied_journal_is_told_even_when_nothing_follows(reported: Told) ->
 
 
 def test_a_journal_that_was_cut_back_is_not_told_twice(reported: Told) -> None:
-    append(reported.path, "one", "two")
-    reported.receive()
+    reported.write_and_receive("one", "two")
     os.truncate(reported.path, 4)
     reported.receive()
-    append(reported.path, "3")
-    reported.receive()
+    reported.write_and_receive("3")
     assert reported.lines == ["one", "two", CUT, "3"]
 
 
 def test_a_journal_that_has_grown_past_what_was_read_is_noticed_by_what_stands_there(reported: Told) -> None:
-    append(reported.path, "one", "two")
-    reported.receive()
+    reported.write_and_receive("one", "two")
     reported.path.write_text("3\n4\n5\n6\n7\n")
     reported.receive()
     assert reported.lines == ["one", "two", ANEW, "3", "4", "5", "6", "7"]
 
 
 def test_what_a_replaced_journal_held_is_read_first(reported: Told) -> None:
-    append(reported.path, "one")
-    reported.receive()
-    append(reported.path, "two")
+    reported.write_and_receive("one")
+    reported.write("two")
     with reported.path.open("a") as file:
         file.write("to")
     (reported.folder / "other").write_text("3\n4\n5\n")
@@ -112,25 +111,20 @@ def test_what_a_replaced_journal_held_is_read_first(reported: Told) -> None:
 
 
 def test_a_copy_in_place_of_a_journal_is_no_loss(reported: Told) -> None:
-    append(reported.path, "one", "two")
-    reported.receive()
+    reported.write_and_receive("one", "two")
     (reported.folder / "copy").write_bytes(reported.path.read_bytes())
     os.replace(reported.folder / "copy", reported.path)
-    append(reported.path, "3")
-    reported.receive(final=True)
+    reported.write_and_receive("3", final=True)
     assert reported.lines == ["one", "two", "3"]
 
 
 @pytest.mark.parametrize("is_stored", [True, False])
 def test_a_new_keeper_tells_nothing_twice(reported: Told, is_stored: bool) -> None:
-    append(reported.path, "one", "two")
-    reported.receive()
+    reported.write_and_receive("one", "two")
     os.truncate(reported.path, 0)
-    append(reported.path, "3")
-    reported.receive(is_stored=is_stored)
+    reported.write_and_receive("3", is_stored=is_stored)
     reported.restart()
-    append(reported.path, "4")
-    reported.receive()
+    reported.write_and_receive("4")
     reported.restart()
     reported.receive(final=True)
     assert reported.lines == ["one", "two", ANEW, "3", "4"]
@@ -138,8 +132,7 @@ def test_a_new_keeper_tells_nothing_twice(reported: Told, is_stored: bool) -> No
 
 def test_a_journal_may_be_emptied_again_and_again(reported: Told) -> None:
     for number in range(3):
-        append(reported.path, f"first {number}", "second")
-        reported.receive()
+        reported.write_and_receive(f"first {number}", "second")
         os.truncate(reported.path, 0)
     reported.receive(final=True)
     parts = [[f"first {number}", "second", ANEW] for number in range(3)]
@@ -147,10 +140,9 @@ def test_a_journal_may_be_emptied_again_and_again(reported: Told) -> None:
 
 
 def test_a_new_keeper_notices_that_a_journal_became_shorter_while_none_looked(reported: Told) -> None:
-    append(reported.path, "one", "two")
-    reported.receive()
+    reported.write_and_receive("one", "two")
     os.truncate(reported.path, 0)
-    append(reported.path, "3")
+    reported.write("3")
     reported.restart()
     reported.receive(final=True)
     assert reported.lines == ["one", "two", ANEW, "3"]
@@ -158,19 +150,15 @@ def test_a_new_keeper_notices_that_a_journal_became_shorter_while_none_looked(re
 
 def test_a_journal_goes_on_though_its_anchor_cannot_be_written(reported: Told) -> None:
     (reported.folder / "journal-anchor.0.new").mkdir()
-    append(reported.path, "one", "two")
-    reported.receive()
+    reported.write_and_receive("one", "two")
     os.truncate(reported.path, 0)
-    append(reported.path, "3")
-    reported.receive()
+    reported.write_and_receive("3")
     assert reported.lines == ["one", "two", ANEW, "3"]
 
 
 def test_a_journal_that_only_grows_has_no_anchor(reported: Told) -> None:
-    append(reported.path, "one")
-    reported.receive()
-    append(reported.path, "two")
-    reported.receive(final=True)
+    reported.write_and_receive("one")
+    reported.write_and_receive("two", final=True)
     assert reported.lines == ["one", "two"]
     assert read_anchor(str(reported.folder), "0").shift == 0
     assert os.listdir(reported.folder) == ["journal"]
@@ -202,16 +190,13 @@ GONE, RENAMED = "the trial removed or renamed its journal", "the trial renamed i
 
 
 def test_what_is_written_to_a_renamed_journal_after_another_has_its_name_is_lost_with_a_record(reported: Told) -> None:
-    append(reported.path, "one")
-    reported.receive()
+    reported.write_and_receive("one")
     reported.path.rename(reported.folder / "mine")
-    append(reported.folder / "mine", "two")
+    reported.write("two", name="mine")
     reported.receive()
-    append(reported.path, "3")
-    reported.receive()
-    append(reported.folder / "mine", "never read")
-    append(reported.path, "4")
-    reported.receive(final=True)
+    reported.write_and_receive("3")
+    reported.write("never read", name="mine")
+    reported.write_and_receive("4", final=True)
     found = [line.partition(":")[0] for line in reported.lines]
     assert found == ["one", "two", ANEW, "3", RENAMED, "4"]
 
@@ -220,8 +205,7 @@ def test_what_is_written_to_a_renamed_journal_after_another_has_its_name_is_lost
 def test_a_journal_that_was_renamed_while_no_keeper_looked_is_lost_with_one_record(
     reported: Told, is_stored: bool
 ) -> None:
-    append(reported.path, "one")
-    reported.receive()
+    reported.write_and_receive("one")
     reported.path.rename(reported.folder / "mine")
     reported.restart()
     reported.tail.end(b"", must_exist=True)
@@ -240,13 +224,11 @@ def test_a_journal_that_never_was_is_no_loss(reported: Told) -> None:
 
 
 def test_a_journal_without_a_name_stays_open_until_its_job_is_forgotten(reported: Told) -> None:
-    append(reported.path, "one")
-    reported.receive()
+    reported.write_and_receive("one")
     reported.tail.rest()
-    append(reported.path, "two")
-    reported.receive()
+    reported.write_and_receive("two")
     reported.path.rename(reported.folder / "mine")
-    append(reported.folder / "mine", "3")
+    reported.write("3", name="mine")
     reported.tail.rest()
     reported.receive(final=True)
     assert reported.lines == ["one", "two", "3"]

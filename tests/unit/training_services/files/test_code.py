@@ -45,29 +45,39 @@ def write(folder: Path, *names: str) -> None:
         (folder / name).write_text(name)
 
 
-def test_version_control_and_caches_are_left_out(code: Path) -> None:
-    write(code, ".git/config", "a/__pycache__/x.pyc", "a/b.py", ".venv/bin/python", "c.pyc")
-    assert paths(code) == ["a", "a/b.py", "trial.py"]
-
-
-def test_a_pattern_brings_back_what_is_left_out_by_default(code: Path) -> None:
-    write(code, ".venv/settings")
-    (code / ".proctorignore").write_text("!.venv/\n")
-    assert paths(code) == [".proctorignore", ".venv", ".venv/settings", "trial.py"]
-
-
-def test_both_ignore_files_are_honored_and_ours_has_the_last_word(code: Path) -> None:
-    write(code, "data/big", "data/small", "runs/1", "note.txt")
-    (code / ".nniignore").write_text("/runs\n*.txt\n/data/*\n")
-    (code / ".proctorignore").write_text("!note.txt\n!/data/small\n.nniignore\n")
-    assert paths(code) == [".proctorignore", "data", "data/small", "note.txt", "trial.py"]
-
-
-def test_an_ignore_file_deeper_in_the_tree_speaks_of_its_folder(code: Path) -> None:
-    write(code, "a/out/1", "a/keep.log", "out/2", "b.log")
-    (code / ".proctorignore").write_text("*.log\n")
-    (code / "a" / ".proctorignore").write_text("/out\n!keep.log\n.proctorignore\n")
-    assert paths(code) == [".proctorignore", "a", "a/keep.log", "out", "out/2", "trial.py"]
+@pytest.mark.parametrize(
+    ("written", "patterns", "travel"),
+    [
+        ([".git/config", "a/__pycache__/x.pyc", "a/b.py", ".venv/bin/python", "c.pyc"], {}, ["a", "a/b.py"]),
+        ([".venv/settings"], {".proctorignore": "!.venv/\n"}, [".proctorignore", ".venv", ".venv/settings"]),
+        (
+            ["data/big", "data/small", "runs/1", "note.txt"],
+            {
+                ".nniignore": "/runs\n*.txt\n/data/*\n",
+                ".proctorignore": "!note.txt\n!/data/small\n.nniignore\n",
+            },
+            [".proctorignore", "data", "data/small", "note.txt"],
+        ),
+        (
+            ["a/out/1", "a/keep.log", "out/2", "b.log"],
+            {".proctorignore": "*.log\n", "a/.proctorignore": "/out\n!keep.log\n.proctorignore\n"},
+            [".proctorignore", "a", "a/keep.log", "out", "out/2"],
+        ),
+    ],
+    ids=[
+        "version control and caches do not",
+        "a pattern brings back what does not by default",
+        "of both ignore files ours has the last word",
+        "an ignore file speaks of its folder",
+    ],
+)
+def test_what_is_not_ignored_travels(
+    code: Path, written: list[str], patterns: dict[str, str], travel: list[str]
+) -> None:
+    write(code, *written)
+    for name, text in patterns.items():
+        (code / name).write_text(text)
+    assert paths(code) == [*travel, "trial.py"]
 
 
 def test_an_ignore_file_with_a_wrong_pattern_is_refused_by_its_name(code: Path) -> None:
@@ -76,10 +86,10 @@ def test_an_ignore_file_with_a_wrong_pattern_is_refused_by_its_name(code: Path) 
         read_tree(code)
 
 
-def test_folders_that_are_no_code_are_left_out(code: Path) -> None:
+def test_pipes_and_folders_that_are_no_code_are_left_out(code: Path) -> None:
     write(code, "work/e1/metrics.db")
-    tree = read_tree(code, without=[code / "work"])
-    assert [entry.path for entry in tree.entries] == ["trial.py"]
+    os.mkfifo(code / "pipe")
+    assert [entry.path for entry in read_tree(code, without=[code / "work"]).entries] == ["trial.py"]
 
 
 @pytest.mark.parametrize("pattern", ["", "!home/\n!home/**\n"])
@@ -148,11 +158,6 @@ def test_a_file_that_cannot_be_read_is_refused_by_its_name(code: Path, monkeypat
 def test_a_directory_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SubmissionRefused, match="it does not exist"):
         read_tree(tmp_path / "missing")
-
-
-def test_pipes_do_not_travel(code: Path) -> None:
-    os.mkfifo(code / "pipe")
-    assert paths(code) == ["trial.py"]
 
 
 def test_one_tree_makes_one_archive_wherever_and_whenever(code: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from proctor.manager.simulation.virtual_time import VirtualTimeLoop
-from proctor.training_services.base import EndReason, StatusChange, TrialJobForm, TrialJobStatus
+from proctor.training_services.base import EndReason, Exit, TrialJobForm, TrialJobStatus
 from proctor.training_services.errors import ServiceUnavailable, UnknownTrialJob
 from proctor.training_services.in_memory.scripts import hang, one_report
 from proctor.training_services.testing import (
@@ -80,9 +80,14 @@ def make(script: Script, recorder: Recorder, platform: InMemoryPlatform | None =
     return service
 
 
-async def run(
-    script: Script, submitted: TrialJobForm | None = None, *, attempts: int = 1
-) -> tuple[Recorder, StatusChange]:
+async def exit_of(recorder: Recorder) -> Exit:
+    """How job a.1 ends."""
+    end = await recorder.end_of("a.1")
+    assert end.exit is not None
+    return end.exit
+
+
+async def run(script: Script, submitted: TrialJobForm | None = None, *, attempts: int = 1) -> tuple[Recorder, Exit]:
     """Run one job to its end; what was recorded, and the end."""
     recorder = Recorder(patience_seconds=10 * DAY)
     service = make(script, recorder)
@@ -91,9 +96,9 @@ async def run(
             with pytest.raises(ServiceUnavailable):
                 await service.submit_trial_job(submitted or form())
         await service.submit_trial_job(submitted or form())
-        end = await recorder.end_of("a.1")
+        exit = await exit_of(recorder)
     assert await service.list_trial_jobs() == []
-    return recorder, end
+    return recorder, exit
 
 
 @lasting(0.0)
@@ -106,8 +111,7 @@ async def test_by_default_a_job_reports_the_sum_of_its_parameters() -> None:
 async def test_delays_are_virtual_and_in_the_records() -> None:
     steps = ScriptedStart(DAY), ScriptedReport(DAY, float("nan")), Final(DAY, {"default": 1}), ScriptedExit(DAY)
     recorder, end = await run(script(*steps))
-    assert end.exit is not None
-    assert (end.exit.started_at, end.exit.ended_at) == (DAY, 4 * DAY)
+    assert (end.started_at, end.ended_at) == (DAY, 4 * DAY)
     assert recorder.journals["a.1"] == (
         b'{"kind":"intermediate","value":"NaN","time":172800.000000}\n'
         b'{"kind":"final","value":{"default":1},"time":259200.000000}\n'
@@ -128,8 +132,7 @@ async def test_a_job_that_waits_says_why_before_it_runs() -> None:
 async def test_what_befalls_a_job_ends_it_with_that_reason() -> None:
     for reason in (EndReason.NODE_LOST, EndReason.UNPLACEABLE, EndReason.PREEMPTED):
         _, end = await run(script(ScriptedExit(1.0, reason, code=None, detail="why")))
-        assert end.exit is not None
-        assert (end.exit.reason, end.exit.code, end.detail) == (reason, None, "why")
+        assert (end.reason, end.code, end.detail) == (reason, None, "why")
 
 
 @played
@@ -170,9 +173,8 @@ async def test_a_job_that_is_refused_after_a_restart_ends_with_the_reason() -> N
     service = make(unavailable, recorder)
     await service.reattach([form()], [])
     async with serving(service):
-        end = await recorder.end_of("a.1")
-    assert end.exit is not None
-    assert (end.exit.reason, end.detail) == (EndReason.INFRASTRUCTURE, "the cluster is being upgraded")
+        end = await exit_of(recorder)
+    assert (end.reason, end.detail) == (EndReason.INFRASTRUCTURE, "the cluster is being upgraded")
 
 
 @played
@@ -208,8 +210,7 @@ async def test_bytes_that_were_stored_only_in_part_are_delivered_from_there() ->
 @lasting(DAY)
 async def test_a_limit_set_at_submission_ends_the_job() -> None:
     _, end = await run(hang, replace(form(), max_duration_seconds=DAY))
-    assert end.exit is not None
-    assert end.exit.reason is EndReason.DEADLINE
+    assert end.reason is EndReason.DEADLINE
 
 
 @played

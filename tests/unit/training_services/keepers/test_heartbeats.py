@@ -55,20 +55,23 @@ class Stage:
                 self.watch.record(node_id, ReportHeader("s"))
 
 
-def played(scene: Callable[[Stage], Awaitable[None]]) -> Callable[[], None]:
-    """A test that plays a scene in a loop whose time jumps."""
+def played(*connected: str) -> Callable[[Callable[[Stage], Awaitable[None]]], Callable[[], None]]:
+    """A test that plays a scene in a loop whose time jumps; these nodes are connected when it begins."""
 
-    async def play(loop: VirtualTimeLoop) -> None:
-        stage = Stage(loop)
-        await scene(stage)
-        stage.watch.close()
+    def make_test(scene: Callable[[Stage], Awaitable[None]]) -> Callable[[], None]:
+        async def play(loop: VirtualTimeLoop) -> None:
+            stage = Stage(loop)
+            stage.connect(*connected)
+            await scene(stage)
+            stage.watch.close()
 
-    return lambda: run_virtual(play)
+        return lambda: run_virtual(play)
+
+    return make_test
 
 
-@played
+@played("a", "b")
 async def test_a_silent_node_is_called_silent_and_after_its_limit_lost_once(stage: Stage) -> None:
-    stage.connect("a", "b")
     await stage.speak("b", for_seconds=(SILENT_AFTER + 2) * HEARTBEAT)
     assert stage.status("a") is NodeStatus.SILENT
     assert "no report from its keeper for 15 s; its trials keep running" in stage.pool.node("a").reason
@@ -79,9 +82,8 @@ async def test_a_silent_node_is_called_silent_and_after_its_limit_lost_once(stag
     assert stage.status("b") is NodeStatus.CONNECTED
 
 
-@played
+@played("a", "b")
 async def test_a_word_in_time_begins_a_fresh_window(stage: Stage) -> None:
-    stage.connect("a", "b")
     for _ in range(3):
         await stage.speak("b", for_seconds=LIMIT - 3 * HEARTBEAT)
         stage.watch.record("a", ReportHeader("s"))
@@ -89,9 +91,8 @@ async def test_a_word_in_time_begins_a_fresh_window(stage: Stage) -> None:
     assert stage.lost == []
 
 
-@played
+@played("a", "b")
 async def test_a_machine_that_was_reached_in_the_last_moment_gives_its_keeper_time_to_register(stage: Stage) -> None:
-    stage.connect("a", "b")
     await stage.speak("b", for_seconds=LIMIT)
     stage.watch.reach("a")
     await stage.speak("b", for_seconds=1.5 * HEARTBEAT)
@@ -100,9 +101,8 @@ async def test_a_machine_that_was_reached_in_the_last_moment_gives_its_keeper_ti
     assert stage.status("a") is NodeStatus.CONNECTED
 
 
-@played
+@played("a", "b")
 async def test_a_machine_that_is_reached_again_and_again_without_its_keeper_is_lost(stage: Stage) -> None:
-    stage.connect("a", "b")
     for _ in range(int(LIMIT / HEARTBEAT) + 4):
         await stage.speak("b", for_seconds=HEARTBEAT)
         stage.watch.reach("a")
@@ -110,9 +110,8 @@ async def test_a_machine_that_is_reached_again_and_again_without_its_keeper_is_l
     assert stage.lost == ["a"]
 
 
-@played
+@played("a", "b")
 async def test_reaching_a_machine_early_does_not_bring_its_loss_nearer(stage: Stage) -> None:
-    stage.connect("a", "b")
     await stage.speak("b", for_seconds=2 * HEARTBEAT)
     stage.watch.reach("a")
     await stage.speak("b", for_seconds=LIMIT - 4 * HEARTBEAT)
@@ -121,17 +120,15 @@ async def test_reaching_a_machine_early_does_not_bring_its_loss_nearer(stage: St
     assert stage.lost == ["a"]
 
 
-@played
+@played("a", "b")
 async def test_nodes_that_are_all_gone_are_silent_but_never_lost(stage: Stage) -> None:
-    stage.connect("a", "b")
     await stage.speak(for_seconds=10 * LIMIT)
     assert stage.lost == []
     assert stage.status("a") is stage.status("b") is NodeStatus.SILENT
 
 
-@played
+@played("a", "b")
 async def test_a_single_missed_heartbeat_never_loses_a_node_however_short_its_limit(stage: Stage) -> None:
-    stage.connect("a", "b")
     stage.watch.limit("a", HEARTBEAT / 2)
     for _ in range(5):
         await stage.speak("b", for_seconds=1.5 * HEARTBEAT)
@@ -141,9 +138,8 @@ async def test_a_single_missed_heartbeat_never_loses_a_node_however_short_its_li
     assert stage.lost == ["a"]
 
 
-@played
+@played("a", "b")
 async def test_what_is_to_stop_on_nodes_that_are_all_gone_is_given_up_after_their_limit(stage: Stage) -> None:
-    stage.connect("a", "b")
     await stage.speak(for_seconds=LIMIT - 2 * HEARTBEAT)
     assert stage.absent == []
     stage.loop.jump(10 * LIMIT)  # SIGSTOP
@@ -157,7 +153,7 @@ async def test_what_is_to_stop_on_nodes_that_are_all_gone_is_given_up_after_thei
     assert len(stage.absent) == reported
 
 
-@played
+@played()
 async def test_the_managers_own_machine_does_not_prove_that_the_network_is_up(stage: Stage) -> None:
     stage.pool.add("local", "local")
     stage.watch.limit("local", None)
@@ -166,9 +162,8 @@ async def test_the_managers_own_machine_does_not_prove_that_the_network_is_up(st
     assert stage.lost == []
 
 
-@played
+@played("a", "b")
 async def test_time_in_which_the_manager_was_stopped_is_not_held_against_a_node(stage: Stage) -> None:
-    stage.connect("a", "b")
     await stage.speak("b", for_seconds=LIMIT / 2)
     stage.loop.jump(10 * LIMIT)  # SIGSTOP: both clocks advance, no report arrives
     await stage.speak("b", for_seconds=LIMIT - 2 * HEARTBEAT)
@@ -177,9 +172,8 @@ async def test_time_in_which_the_manager_was_stopped_is_not_held_against_a_node(
     assert stage.lost == ["a"]
 
 
-@played
+@played("a", "b")
 async def test_time_in_which_the_machine_slept_is_not_held_against_a_node(stage: Stage) -> None:
-    stage.connect("a", "b")
     await stage.speak("b", for_seconds=LIMIT / 2)
     stage.suspended = 10 * LIMIT  # a laptop's lid: the monotonic clock stood still
     await stage.speak("b", for_seconds=LIMIT - 2 * HEARTBEAT)
@@ -188,32 +182,28 @@ async def test_time_in_which_the_machine_slept_is_not_held_against_a_node(stage:
     assert stage.lost == ["a"]
 
 
-@played
+@played("b")
 async def test_a_node_that_never_came_back_after_a_restart_of_the_manager_is_lost_too(stage: Stage) -> None:
-    stage.connect("b")
     await stage.speak("b", for_seconds=LIMIT + 2 * HEARTBEAT)
     assert stage.lost == ["a"]
 
 
-@played
+@played("a", "b")
 async def test_a_node_with_nothing_to_lose_is_not_called_lost(stage: Stage) -> None:
     stage.empty = {"a"}
-    stage.connect("a", "b")
     await stage.speak("b", for_seconds=2 * LIMIT)
     assert stage.status("a") is NodeStatus.SILENT
 
 
-@played
+@played("a", "b")
 async def test_a_better_reason_is_not_replaced_by_silence(stage: Stage) -> None:
-    stage.connect("a", "b")
     stage.pool.set_status("a", NodeStatus.FAILED, "its SSH server does not answer")
     await stage.speak("b", for_seconds=LIMIT / 2)
     assert stage.pool.node("a").reason == "its SSH server does not answer"
 
 
-@played
+@played("a", "b")
 async def test_a_lost_node_that_comes_back_can_be_lost_again(stage: Stage) -> None:
-    stage.connect("a", "b")
     await stage.speak("b", for_seconds=2 * LIMIT)
     stage.connect("a")
     assert stage.status("a") is NodeStatus.CONNECTED
@@ -221,17 +211,15 @@ async def test_a_lost_node_that_comes_back_can_be_lost_again(stage: Stage) -> No
     assert stage.lost == ["a", "a"]
 
 
-@played
+@played("a", "b")
 async def test_a_node_that_is_watched_no_more_is_never_lost(stage: Stage) -> None:
-    stage.connect("a", "b")
     stage.watch.stop("a")
     await stage.speak("b", for_seconds=2 * LIMIT)
     assert stage.lost == []
 
 
-@played
+@played("a")
 async def test_what_a_keeper_says_of_its_node_is_forgotten_when_it_says_it_no_more(stage: Stage) -> None:
-    stage.connect("a")
     stage.watch.record("a", ReportHeader("s", notes=["only 3 MiB are free"]))
     assert stage.pool.node("a").notes == ("only 3 MiB are free",)
     stage.watch.record("a", ReportHeader("s"))

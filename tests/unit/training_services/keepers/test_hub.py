@@ -63,6 +63,10 @@ class FakeClient(HubClient):
     def statuses(self) -> list[tuple[str, TrialJobStatus]]:
         return [(change.job_id, change.status) for change in self.changes]
 
+    def ends(self) -> list[tuple[str, EndReason | None]]:
+        """How the hub has ended jobs, itself."""
+        return [(note.job_id, note.exit and note.exit.reason) for note in self.notes]
+
 
 class FakeKeeper:
     """Speaks the keeper's part."""
@@ -117,20 +121,16 @@ def exit_ok() -> Exit:
     return Exit(EndReason.EXITED_OK, 0, None, 100.0, 200.0)
 
 
-def launch(job_id: str, **changes: object) -> Launch:
-    fields = {
-        "job_id": job_id,
-        "token": token(job_id),
-        "experiment_id": "e1",
-        "trial_id": job_id,
-        "sequence_id": 0,
-        "directory": "/job",
-        "command": "true",
-        "code_directory": "/",
-        "parameter_file": "{}",
-        "environment_file": None,
-    }
-    return Launch(**{**fields, **changes})  # type: ignore[arg-type]
+def told(answer: ReportAnswer) -> tuple[list[str], list[str], list[str]]:
+    """The jobs whose metrics were acknowledged, whose ends were taken, and that were fenced."""
+    return [item.job_id for item in answer.acknowledged], answer.ended, answer.fenced
+
+
+NOTHING: tuple[list[str], list[str], list[str]] = ([], [], [])
+
+
+def launch(job_id: str) -> Launch:
+    return Launch(job_id, token(job_id), "e1", job_id, 0, "/job", "true", "/", "{}", None)
 
 
 def found(job_id: str, *, pid: int | None = 7, ended: bool = False) -> JobReport:
@@ -140,27 +140,52 @@ def found(job_id: str, *, pid: int | None = 7, ended: bool = False) -> JobReport
 class Stage:
     """A hub with one node, one attached experiment and a keeper that has not registered."""
 
-    def __init__(self) -> None:
+    def __init__(self, patience: float = 0.01) -> None:
         self.pool = NodePool()
-        self.hub = KeeperHub(self.pool, heartbeat_seconds=0.01, reattach_patience_seconds=0.01)
-        self.pool.add(NODE, "remote")
-        self.hub.add_node(NODE, SECRET)
+        self.hub = KeeperHub(self.pool, heartbeat_seconds=0.01, reattach_patience_seconds=patience)
         self.client = FakeClient()
         self.hub.attach("e1", self.client)
-        self.keeper = FakeKeeper(self.hub)
+        self.keeper = self.add_node(NODE)
 
     def submit(self, *job_ids: str, experiment_id: str = "e1") -> None:
         for job_id in job_ids:
             self.hub.expect(job_id, token(job_id), experiment_id)
             self.hub.send(NODE, launch(job_id))
 
+    async def hand_over(self, *job_ids: str) -> None:
+        """Submit jobs, and have the keeper take them."""
+        self.submit(*job_ids)
+        await self.keeper.take()
+
+    def resume(self, *job_ids: str) -> None:
+        """Jobs of an experiment that is attached again."""
+        for job_id in job_ids:
+            self.hub.expect(job_id, token(job_id), "e1")
+            self.hub.resume_launch(NODE, launch(job_id))
+
+    def cancel(self, *job_ids: str) -> None:
+        for job_id in job_ids:
+            self.hub.send(NODE, Cancel(job_id, token(job_id)))
+
+    def add_node(self, node_id: str) -> FakeKeeper:
+        """Another node, whose keeper is known and has not registered."""
+        self.pool.add(node_id, "remote")
+        self.hub.add_node(node_id, SECRET)
+        return FakeKeeper(self.hub, node_id)
+
 
 @pytest.fixture
-async def stage(anyio_backend: str) -> AsyncIterator[Stage]:
+async def restarted(anyio_backend: str) -> AsyncIterator[Stage]:
+    """A manager that has not reattached its experiments yet."""
     stage = Stage()
-    await stage.hub.mark_reattached()
     yield stage
     stage.hub.close()
+
+
+@pytest.fixture
+async def stage(restarted: Stage) -> Stage:
+    await restarted.hub.mark_reattached()
+    return restarted
 
 
 @pytest.fixture
@@ -205,28 +230,20 @@ async def test_commands_are_repeated_until_the_cursor_passes_them(connected: Sta
 async def test_a_session_that_is_not_the_newest_must_register_again(connected: Stage) -> None:
     old = FakeKeeper(connected.hub)
     old.session = connected.keeper.session
-    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
-        polling = group.create_task(_expect_unknown_session(old))
-        await asyncio.sleep(0)
-        await connected.keeper.register()
-    assert polling.result()
+    polling = asyncio.ensure_future(old.take(wait_seconds=60.0))
+    await asyncio.sleep(0)
+    await connected.keeper.register()
+    with pytest.raises(UnknownSession):
+        await asyncio.wait_for(polling, 20)
     with pytest.raises(UnknownSession):
         await old.say()
 
 
-async def _expect_unknown_session(keeper: FakeKeeper) -> bool:
-    with pytest.raises(UnknownSession):
-        await keeper.take(wait_seconds=60.0)
-    return True
-
-
 async def test_a_report_goes_to_its_experiment_and_is_acknowledged_when_taken(connected: Stage) -> None:
-    connected.submit("a.1")
-    await connected.keeper.take()
+    await connected.hand_over("a.1")
     answer = await connected.keeper.say(chunks=[("a.1", 0, LINE)], starts=["a.1"], ends=["a.1"])
-    assert [(item.job_id, item.member, item.offset) for item in answer.acknowledged] == [("a.1", "0", len(LINE))]
-    assert answer.ended == ["a.1"]
-    assert answer.fenced == []
+    assert told(answer) == (["a.1"], ["a.1"], [])
+    assert [(item.member, item.offset) for item in answer.acknowledged] == [("0", len(LINE))]
     assert connected.client.statuses() == [("a.1", TrialJobStatus.RUNNING), ("a.1", TrialJobStatus.ENDED)]
     assert connected.client.journals == {"a.1": LINE}
 
@@ -241,12 +258,10 @@ async def test_what_an_experiment_does_not_take_is_not_acknowledged_and_does_not
     stage.submit("b.1", experiment_id="e2")
     stage.client.refuse_metrics = True
     answer = await stage.keeper.say(chunks=[("a.1", 0, LINE), ("b.1", 0, LINE)], ends=["a.1", "b.1"])
-    assert [item.job_id for item in answer.acknowledged] == ["b.1"]
-    assert answer.ended == ["b.1"]
+    assert told(answer) == (["b.1"], ["b.1"], [])
     assert stage.client.changes == []  # the end waits for the metrics
     stage.client.refuse_metrics = False
-    again = await stage.keeper.say(chunks=[("a.1", 0, LINE)], ends=["a.1"])
-    assert again.ended == ["a.1"]
+    assert (await stage.keeper.say(chunks=[("a.1", 0, LINE)], ends=["a.1"])).ended == ["a.1"]
     assert stage.client.journals == {"a.1": LINE}
 
 
@@ -258,8 +273,7 @@ async def test_an_end_is_told_only_when_all_metrics_before_it_are_stored(connect
         return {(chunk.job_id, chunk.member): chunk.end - 1 for chunk in chunks}
 
     connected.client.store_chunks = store_half  # type: ignore[method-assign]
-    answer = await connected.keeper.say(chunks=[("a.1", 0, LINE)], ends=["a.1", "b.1"])
-    assert answer.ended == ["b.1"]
+    assert (await connected.keeper.say(chunks=[("a.1", 0, LINE)], ends=["a.1", "b.1"])).ended == ["b.1"]
     assert connected.client.statuses() == [("b.1", TrialJobStatus.ENDED)]
 
 
@@ -279,11 +293,10 @@ async def test_experiments_hear_once_that_a_job_is_held_up_by_a_suspended_proces
     stopped = {"": "no trial can be started: …", "a.1": "its reaper …", "b.1": "it cannot be started: …", "c.1": "…"}
     for printed in (stopped, stopped, {}, {}):
         await connected.keeper.say(stopped=printed)
-    assert [(note.job_id, note.status, note.detail) for note in connected.client.notes if note.job_id == "a.1"] == [
+    notes = sorted(connected.client.notes, key=lambda note: note.job_id)
+    assert [(note.job_id, note.status, note.detail) for note in notes] == [
         ("a.1", TrialJobStatus.RUNNING, "its reaper …"),
         ("a.1", TrialJobStatus.RUNNING, ""),
-    ]
-    assert [(note.job_id, note.status, note.detail) for note in connected.client.notes if note.job_id == "b.1"] == [
         ("b.1", TrialJobStatus.SUBMITTED, "waiting: it cannot be started: …"),
         ("b.1", TrialJobStatus.SUBMITTED, f"waiting: it is being started on node {NODE}"),
     ]
@@ -309,32 +322,17 @@ async def test_an_experiment_that_comes_back_hears_of_jobs_that_are_held_up(conn
     assert [note.detail for note in late.notes][-1:] == ["its reaper …"]
 
 
-async def test_a_job_nobody_knows_is_fenced(connected: Stage) -> None:
-    answer = await connected.keeper.say(chunks=[("x.1", 0, LINE)], starts=["y.1"], ends=["z.1"])
-    assert answer.fenced == ["x.1", "y.1", "z.1"]
-    assert answer.acknowledged == []
-
-
-async def test_a_stale_token_is_fenced(connected: Stage) -> None:
+async def test_a_job_nobody_knows_and_a_stale_token_are_fenced(connected: Stage) -> None:
     connected.hub.expect("a.1", "a newer token", "e1")
-    answer = await connected.keeper.say(ends=["a.1"])
-    assert answer.fenced == ["a.1"]
+    answer = await connected.keeper.say(chunks=[("x.1", 0, LINE)], starts=["y.1"], ends=["a.1", "z.1"])
+    assert told(answer) == ([], [], ["a.1", "x.1", "y.1", "z.1"])
 
 
 async def test_a_job_whose_metrics_are_refused_is_fenced_and_forgotten(connected: Stage) -> None:
     connected.submit("a.1")
     connected.client.strangers.add("a.1")
-    answer = await connected.keeper.say(chunks=[("a.1", 0, LINE)], ends=["a.1"])
-    assert answer.fenced == ["a.1"]
-    assert answer.ended == []
+    assert told(await connected.keeper.say(chunks=[("a.1", 0, LINE)], ends=["a.1"])) == ([], [], ["a.1"])
     assert await connected.keeper.register(found("a.1")) == ["a.1"]
-
-
-async def test_a_job_of_an_experiment_that_is_not_attached_is_kept_by_the_keeper(connected: Stage) -> None:
-    connected.submit("a.1")
-    connected.hub.detach("e1", connected.client)
-    answer = await connected.keeper.say(chunks=[("a.1", 0, LINE)], ends=["a.1"])
-    assert (answer.acknowledged, answer.ended, answer.fenced) == ([], [], [])
 
 
 async def test_detaching_a_client_that_was_replaced_does_nothing(stage: Stage) -> None:
@@ -360,11 +358,26 @@ async def test_a_report_whose_lengths_are_wrong_is_malformed(connected: Stage) -
 # ---- keepers that come back
 
 
-async def test_a_keeper_that_comes_back_is_ordered_again_what_it_does_not_have(connected: Stage) -> None:
-    connected.submit("a.1", "b.1")
-    await connected.keeper.take()
+@pytest.mark.parametrize(
+    ("updates", "repeated"),
+    [
+        ([], [("Launch", "a.1", None, None)]),
+        ([(30.0, None)], [("Launch", "a.1", 30.0, None), ("Update", "b.1", 30.0, None)]),
+        ([(None, 9), (30.0, None)], [("Launch", "a.1", 30.0, 9), ("Update", "b.1", 30.0, 9)]),
+    ],
+    ids=["nothing more", "a limit", "a milestone, and a limit that takes nothing away"],
+)
+async def test_a_keeper_that_comes_back_is_ordered_again_what_it_does_not_have(
+    connected: Stage, updates: list[tuple[float | None, int | None]], repeated: list[tuple[object, ...]]
+) -> None:
+    await connected.hand_over("a.1", "b.1")
+    for limit, milestone in updates:
+        for job_id in ("a.1", "b.1"):
+            connected.hub.send(NODE, Update(job_id, token(job_id), limit, milestone=milestone))
     assert await connected.keeper.register(found("b.1")) == []
-    assert await connected.keeper.commands() == [("Launch", "a.1")]
+    given = ("job_id", "max_duration_seconds", "milestone")
+    commands = [(command.type, *map(command.order.get, given)) for command in await connected.keeper.take()]
+    assert commands == repeated
 
 
 async def test_what_was_ordered_while_there_was_no_keeper_reaches_the_next_one(stage: Stage) -> None:
@@ -374,67 +387,32 @@ async def test_what_was_ordered_while_there_was_no_keeper_reaches_the_next_one(s
 
 
 async def test_a_stop_is_repeated_to_a_keeper_that_comes_back_unless_the_job_has_ended(connected: Stage) -> None:
-    connected.submit("a.1", "b.1")
-    await connected.keeper.take()
-    for job_id in ("a.1", "b.1"):
-        connected.hub.send(NODE, Cancel(job_id, token(job_id)))
+    await connected.hand_over("a.1", "b.1")
+    connected.cancel("a.1", "b.1")
     await connected.keeper.register(found("a.1"), found("b.1", ended=True))
     assert await connected.keeper.commands() == [("Cancel", "a.1")]
 
 
-async def test_a_changed_limit_is_in_the_launch_that_is_repeated(connected: Stage) -> None:
-    connected.submit("a.1", "b.1")
-    await connected.keeper.take()
-    for job_id in ("a.1", "b.1"):
-        connected.hub.send(NODE, Update(job_id, token(job_id), 30.0))
-    await connected.keeper.register(found("b.1"))
-    commands = await connected.keeper.take()
-    assert [(command.type, command.order["max_duration_seconds"]) for command in commands] == [
-        ("Launch", 30.0),
-        ("Update", 30.0),
-    ]
-
-
-async def test_a_milestone_is_repeated_and_an_update_that_knows_none_takes_nothing_away(connected: Stage) -> None:
-    connected.submit("a.1", "b.1")
-    await connected.keeper.take()
-    for job_id in ("a.1", "b.1"):
-        connected.hub.send(NODE, Update(job_id, token(job_id), None, milestone=9))
-        connected.hub.send(NODE, Update(job_id, token(job_id), 30.0))
-    await connected.keeper.register(found("b.1"))
-    commands = await connected.keeper.take()
-    assert [
-        (command.type, command.order["max_duration_seconds"], command.order["milestone"]) for command in commands
-    ] == [
-        ("Launch", 30.0, 9),
-        ("Update", 30.0, 9),
-    ]
-
-
 async def test_a_job_stopped_before_its_launch_was_handed_over_is_never_launched(connected: Stage) -> None:
     connected.submit("a.1")
-    connected.hub.send(NODE, Cancel("a.1", token("a.1")))
+    connected.cancel("a.1")
     assert await connected.keeper.take() == []
-    [note] = connected.client.notes
-    assert note.exit is not None
-    assert note.exit.reason is EndReason.CANCELED
+    assert connected.client.ends() == [("a.1", EndReason.CANCELED)]
 
 
 async def test_a_stopped_job_that_a_keeper_never_got_ends_when_it_comes_back(connected: Stage) -> None:
-    connected.submit("a.1")
-    await connected.keeper.take()  # handed over, and lost on the way
-    connected.hub.send(NODE, Cancel("a.1", token("a.1")))
+    await connected.hand_over("a.1")  # and lost on the way
+    connected.cancel("a.1")
     await connected.keeper.register()
     assert await connected.keeper.take() == []
-    assert [note.exit and note.exit.reason for note in connected.client.notes] == [EndReason.CANCELED]
+    assert connected.client.ends() == [("a.1", EndReason.CANCELED)]
 
 
 async def test_a_job_that_ran_and_is_gone_ends_as_unknown(connected: Stage) -> None:
-    connected.submit("a.1")
-    await connected.keeper.take()
+    await connected.hand_over("a.1")
     await connected.keeper.say(starts=["a.1"])
     await connected.keeper.register()
-    assert [note.exit and note.exit.reason for note in connected.client.notes] == [EndReason.EXIT_UNKNOWN]
+    assert connected.client.ends() == [("a.1", EndReason.EXIT_UNKNOWN)]
     assert await connected.keeper.take() == []
 
 
@@ -448,58 +426,41 @@ async def test_stored_offsets_are_told_to_a_keeper_that_comes_back(connected: St
 # ---- managers that come back
 
 
-@pytest.fixture
-async def restarted(anyio_backend: str) -> AsyncIterator[Stage]:
-    """A manager that has not reattached its experiments yet."""
-    stage = Stage()
-    yield stage
-    stage.hub.close()
-
-
 async def test_no_job_is_unknown_before_the_experiments_are_reattached(restarted: Stage) -> None:
     assert await restarted.keeper.register(found("a.1"), found("stray.1")) == []
-    answer = await restarted.keeper.say(chunks=[("a.1", 0, LINE)], ends=["a.1", "stray.1"])
-    assert (answer.acknowledged, answer.ended, answer.fenced) == ([], [], [])
-    restarted.hub.expect("a.1", token("a.1"), "e1")
-    restarted.hub.resume_launch(NODE, launch("a.1"))
+    assert told(await restarted.keeper.say(chunks=[("a.1", 0, LINE)], ends=["a.1", "stray.1"])) == NOTHING
+    restarted.resume("a.1")
     await restarted.hub.mark_reattached()
     assert await restarted.keeper.commands() == [("Cancel", "stray.1")]
-    answer = await restarted.keeper.say(chunks=[("a.1", 0, LINE)], ends=["a.1", "stray.1"])
-    assert answer.ended == ["a.1"]
-    assert answer.fenced == ["stray.1"]
+    assert told(await restarted.keeper.say(chunks=[("a.1", 0, LINE)], ends=["a.1", "stray.1"])) == (
+        ["a.1"],
+        ["a.1"],
+        ["stray.1"],
+    )
 
 
 async def test_a_registration_waits_for_the_experiments() -> None:
-    stage = Stage()
-    stage.hub = KeeperHub(stage.pool, reattach_patience_seconds=60.0)
-    stage.hub.add_node(NODE, SECRET)
-    keeper = FakeKeeper(stage.hub)
-    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
-        registering = group.create_task(keeper.register(found("a.1"), found("stray.1")))
-        await asyncio.sleep(0)
-        assert not registering.done()
-        stage.hub.attach("e1", stage.client)
-        stage.hub.expect("a.1", token("a.1"), "e1")
-        stage.hub.resume_launch(NODE, launch("a.1"))
-        await stage.hub.mark_reattached()
+    stage = Stage(patience=60.0)
+    registering = asyncio.ensure_future(stage.keeper.register(found("a.1"), found("stray.1")))
+    await asyncio.sleep(0)
+    assert not registering.done()
+    stage.resume("a.1")
+    await stage.hub.mark_reattached()
+    assert await asyncio.wait_for(registering, 20) == ["stray.1"]
     stage.hub.close()
-    assert registering.result() == ["stray.1"]
 
 
 async def test_an_adopted_job_that_runs_is_told_as_running(restarted: Stage) -> None:
     await restarted.keeper.register(found("a.1", pid=41), found("b.1", pid=None))
     await restarted.keeper.say(starts=["b.1"])  # said once, before anybody listens
-    for job_id in ("a.1", "b.1", "c.1"):
-        restarted.hub.expect(job_id, token(job_id), "e1")
-        restarted.hub.resume_launch(NODE, launch(job_id))
+    restarted.resume("a.1", "b.1", "c.1")
     assert [(note.job_id, note.pid) for note in restarted.client.notes] == [("a.1", 41), ("b.1", 7)]
     assert await restarted.keeper.commands() == [("Launch", "c.1")]
 
 
 async def test_an_adopted_job_that_is_stopped_is_never_taken_for_one_that_was_not_started(restarted: Stage) -> None:
-    restarted.hub.expect("a.1", token("a.1"), "e1")
-    restarted.hub.resume_launch(NODE, launch("a.1"))
-    restarted.hub.send(NODE, Cancel("a.1", token("a.1")))
+    restarted.resume("a.1")
+    restarted.cancel("a.1")
     assert restarted.client.notes == []
     await restarted.hub.mark_reattached()
     await restarted.keeper.register(found("a.1"))
@@ -515,7 +476,7 @@ async def test_a_job_is_found_again_or_must_be_sent_again(restarted: Stage) -> N
     assert restarted.hub.reattach(NODE, "a.1") is True
     assert {(note.job_id, note.pid) for note in restarted.client.notes} == {("a.1", 41)}
     assert restarted.hub.reattach(NODE, "b.1") is False
-    restarted.hub.send(NODE, Cancel("b.1", token("b.1")))
+    restarted.cancel("b.1")
     assert restarted.client.notes[-1].exit is not None  # nothing has to be waited for
     assert await restarted.keeper.commands() == []
 
@@ -524,9 +485,8 @@ async def test_a_job_that_has_run_and_is_not_there_any_more_is_not_sent_again(re
     restarted.hub.expect("a.1", token("a.1"), "e1", started=True)
     await restarted.hub.mark_reattached()
     await restarted.keeper.register()
-    restarted.hub.expect("a.1", token("a.1"), "e1")
-    restarted.hub.resume_launch(NODE, launch("a.1"))
-    assert [note.exit and note.exit.reason for note in restarted.client.notes] == [EndReason.EXIT_UNKNOWN]
+    restarted.resume("a.1")
+    assert restarted.client.ends() == [("a.1", EndReason.EXIT_UNKNOWN)]
     assert await restarted.keeper.commands() == []
 
 
@@ -544,8 +504,7 @@ async def test_a_job_that_the_manager_cannot_explain_is_left_alone_and_named(res
     await restarted.keeper.register(lost, found("gone.1"))
     await restarted.hub.mark_reattached(may_be_stopped)
     assert await restarted.keeper.commands() == [("Cancel", "gone.1")]
-    answer = await restarted.keeper.say(chunks=[("lost.1", 0, LINE)], ends=["gone.1"])
-    assert (answer.acknowledged, answer.ended, answer.fenced) == ([], [], ["gone.1"])
+    assert told(await restarted.keeper.say(chunks=[("lost.1", 0, LINE)], ends=["gone.1"])) == ([], [], ["gone.1"])
     assert [(node_id, job.job_id) for node_id, job in restarted.hub.unknown_jobs()] == [(NODE, "lost.1")]
     assert await restarted.keeper.register(lost, found("gone.1")) == ["gone.1"]
     assert asked == [["lost.1 of e9", "gone.1 of "]] * 3
@@ -586,8 +545,7 @@ async def unattached(restarted: Stage) -> Stage:
 
 async def test_a_job_of_an_experiment_that_is_not_attached_goes_on_and_is_not_acknowledged(unattached: Stage) -> None:
     assert await unattached.keeper.register(found("a.1")) == []
-    answer = await unattached.keeper.say(chunks=[("a.1", 0, LINE)], ends=["a.1"])
-    assert (answer.acknowledged, answer.ended, answer.fenced) == ([], [], [])
+    assert told(await unattached.keeper.say(chunks=[("a.1", 0, LINE)], ends=["a.1"])) == NOTHING
     assert await unattached.keeper.commands() == []
     unattached.hub.attach("e1", unattached.client)
     unattached.hub.resume_launch(NODE, launch("a.1"))
@@ -626,8 +584,7 @@ async def test_a_stop_without_an_experiment_reaches_a_keeper_that_comes_back(una
 
 
 async def test_a_job_that_was_launched_in_this_session_is_known_to_run(connected: Stage) -> None:
-    connected.submit("a.1")
-    await connected.keeper.take()
+    await connected.hand_over("a.1")
     await connected.keeper.say(starts=["a.1"])
     connected.hub.detach("e1")
     assert not connected.hub.is_over(NODE, "a.1")
@@ -640,27 +597,23 @@ async def test_a_job_of_an_experiment_that_is_not_attached_is_not_given_up_with_
     assert not unattached.hub._abandon_jobs(NODE, "no report from its keeper for 20 s", True)
     unattached.hub.attach("e1", unattached.client)
     assert unattached.hub._abandon_jobs(NODE, "no report from its keeper for 20 s", True)
-    assert [note.exit and note.exit.reason for note in unattached.client.notes] == [EndReason.CANCELED]
+    assert unattached.client.ends() == [("a.1", EndReason.CANCELED)]
 
 
 async def test_a_job_that_was_stopped_before_it_was_found_again_ends_when_it_has_not_arrived(restarted: Stage) -> None:
     restarted.hub.expect("a.1", token("a.1"), "e1")
     assert restarted.hub.reattach(NODE, "a.1") is None
-    restarted.hub.send(NODE, Cancel("a.1", token("a.1")))
+    restarted.cancel("a.1")
     assert restarted.client.notes == []
     await restarted.hub.mark_reattached()
     await restarted.keeper.register()
-    (note,) = restarted.client.notes
-    assert note.exit is not None
-    assert note.exit.reason is EndReason.CANCELED
+    assert restarted.client.ends() == [("a.1", EndReason.CANCELED)]
 
 
 async def test_a_job_that_is_still_being_prepared_is_lost_with_its_node(stage: Stage) -> None:
     stage.hub.expect("a.1", token("a.1"), "e1", node_id=NODE)
     assert stage.hub._abandon_jobs(NODE, "no report from its keeper for 20 s", True)
-    (note,) = stage.client.notes
-    assert note.exit is not None
-    assert note.exit.reason is EndReason.NODE_LOST
+    assert stage.client.ends() == [("a.1", EndReason.NODE_LOST)]
 
 
 async def test_an_abandoned_experiment_has_no_jobs_any_more(connected: Stage) -> None:
@@ -676,7 +629,9 @@ async def test_an_abandoned_experiment_has_no_jobs_any_more(connected: Stage) ->
 async def test_a_node_without_a_word_falls_silent_with_a_reason_and_is_connected_by_the_next_word(
     connected: Stage,
 ) -> None:
-    await _until(connected.pool, NodeStatus.SILENT)
+    async with asyncio.timeout(20):
+        while connected.pool.node(NODE).status is not NodeStatus.SILENT:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
     assert "no report from its keeper" in connected.pool.node(NODE).reason
     await connected.keeper.say()
     assert connected.pool.node(NODE).status is NodeStatus.CONNECTED
@@ -684,17 +639,16 @@ async def test_a_node_without_a_word_falls_silent_with_a_reason_and_is_connected
 
 
 async def test_a_node_that_is_silent_for_too_long_is_lost_with_its_jobs(stage: Stage) -> None:
-    other = Registration("k2", 1, "boot", "other", "0", "3.11", [], [])
+    other = stage.add_node("node-2")
     for node_id in (NODE, "node-2"):
-        stage.pool.add(node_id, "remote")
         stage.hub.add_node(node_id, SECRET, lost_after_seconds=0.05)
     await stage.keeper.register()
     stage.submit("a.1")
     async with asyncio.timeout(20):
         while stage.pool.node(NODE).status is not NodeStatus.LOST:
-            await stage.hub.register("node-2", other)  # the network is up, then
+            await other.register()  # the network is up, then
             await asyncio.sleep(0.001)
-    assert [note.exit and note.exit.reason for note in stage.client.notes] == [EndReason.NODE_LOST]
+    assert stage.client.ends() == [("a.1", EndReason.NODE_LOST)]
     with pytest.raises(UnknownSession):
         await stage.keeper.say()
     assert await stage.keeper.register(found("a.1")) == ["a.1"]
@@ -704,83 +658,56 @@ async def test_a_node_that_is_silent_for_too_long_is_lost_with_its_jobs(stage: S
 async def test_what_is_to_stop_on_the_only_node_is_given_up_when_that_is_silent_for_too_long(stage: Stage) -> None:
     stage.hub.add_node(NODE, SECRET, lost_after_seconds=0.05)
     await stage.keeper.register()
-    stage.submit("a.1")
-    stage.submit("b.1")
-    await stage.keeper.take()
-    stage.hub.send(NODE, Cancel("a.1", token("a.1")))
+    await stage.hand_over("a.1", "b.1")
+    stage.cancel("a.1")
     async with asyncio.timeout(20):
         while not stage.client.notes:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
-    assert [(note.job_id, note.exit and note.exit.reason) for note in stage.client.notes] == [
-        ("a.1", EndReason.CANCELED)
-    ]
+    assert stage.client.ends() == [("a.1", EndReason.CANCELED)]
     assert await stage.keeper.register(found("a.1"), found("b.1")) == ["a.1"]
 
 
 async def test_a_hub_that_is_closed_turns_keepers_away(connected: Stage) -> None:
-    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
-        polling = group.create_task(_expect_leaving(connected.keeper))
-        await asyncio.sleep(0)
-        connected.hub.close()
-    assert polling.result()
+    polling = asyncio.ensure_future(connected.keeper.take(wait_seconds=60.0))
+    await asyncio.sleep(0)
+    connected.hub.close()
+    with pytest.raises(ManagerLeaving):
+        await asyncio.wait_for(polling, 20)
     with pytest.raises(ManagerLeaving):
         await connected.keeper.register()
-
-
-async def _expect_leaving(keeper: FakeKeeper) -> bool:
-    with pytest.raises(ManagerLeaving):
-        await keeper.take(wait_seconds=60.0)
-    return True
-
-
-async def _until(pool: NodePool, status: NodeStatus) -> None:
-    news = asyncio.Event()
-    stop = pool.on_change(news.set)
-    async with asyncio.timeout(20):
-        while pool.node(NODE).status is not status:
-            await news.wait()
-            news.clear()
-    stop()
 
 
 async def test_the_more_nodes_there_are_the_longer_what_is_not_urgent_may_wait_for_company(connected: Stage) -> None:
     assert (await connected.keeper.say()).pause_seconds == 0.0
     for number in range(100):
-        connected.pool.add(f"node {number}", "remote")
-        connected.hub.add_node(f"node {number}", SECRET)
-        await connected.hub.register(f"node {number}", Registration("k", 1, "boot", "host", "0", "3.11", [], []))
+        await connected.add_node(f"node {number}").register()
     assert (await connected.keeper.say()).pause_seconds == pytest.approx(0.2)
 
 
 async def test_a_node_can_neither_report_nor_end_nor_hold_up_another_nodes_job(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stage.pool.add("node-2", "remote")
-    stage.hub.add_node("node-2", "its secret")
     await stage.keeper.register()
-    stage.submit("a.1")
-    await stage.keeper.take()
-    rogue = FakeKeeper(stage.hub, "node-2")
+    await stage.hand_over("a.1")
+    rogue = stage.add_node("node-2")
     await rogue.register(found("a.1"))
     assert rogue.offsets == {}
     for _ in range(2):
         answer = await rogue.say(chunks=[("a.1", 0, LINE)], starts=["a.1"], ends=["a.1"], stopped={"a.1": "ha"})
-        assert (answer.acknowledged, answer.ended, answer.fenced) == ([], [], [])
+        assert told(answer) == NOTHING
     assert (stage.client.changes, stage.client.notes, stage.client.journals) == ([], [], {})
     assert not stage.hub.is_over(NODE, "a.1")
     [line] = [record.getMessage() for record in caplog.records]
     assert line.startswith("node node-2 reports on trial job a.1, which was sent to node node-1;")
     answer = await stage.keeper.say(chunks=[("a.1", 0, LINE)], starts=["a.1"], ends=["a.1"])
-    assert answer.ended == ["a.1"]
+    assert told(answer) == (["a.1"], ["a.1"], [])
     assert stage.client.statuses() == [("a.1", TrialJobStatus.RUNNING), ("a.1", TrialJobStatus.ENDED)]
 
 
 async def test_the_end_of_a_job_without_its_experiment_is_not_believed_of_another_node(stage: Stage) -> None:
-    stage.pool.add("node-2", "remote")
-    stage.hub.add_node("node-2", "its secret")
     stage.hub.expect("a.1", token("a.1"), "not loaded", node_id=NODE, started=True)
     await stage.keeper.register(found("a.1"))
-    rogue = FakeKeeper(stage.hub, "node-2")
+    rogue = stage.add_node("node-2")
     await rogue.register()
     await rogue.say(ends=["a.1"])
     assert not stage.hub.is_over(NODE, "a.1")

@@ -128,19 +128,6 @@ async def cluster(script: Script, tmp_path: Path, anyio_backend: str) -> AsyncIt
         yield opened
 
 
-async def test_a_busy_server_is_asked_again_when_it_says_so(script: Script, cluster: Cluster) -> None:
-    busy = refusal(429, "too many requests", **{"Retry-After": "0"})
-    script.answer(JOBS, busy, refusal(503, "starting", **{"Retry-After": "0"}), {"kind": "Job"})
-    assert await cluster.create(JOBS, {"kind": "Job"}) == {"kind": "Job"}
-    assert [request.method.value.upper() for request in script.requests] == ["POST"] * 3
-
-
-async def test_a_server_that_stays_busy_refuses_in_the_end(script: Script, cluster: Cluster) -> None:
-    script.answer(JOBS, refusal(429, "too many requests", **{"Retry-After": "0"}))
-    with pytest.raises(ApiRefused, match="too many requests"):
-        await cluster.get(JOBS)
-
-
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The seconds for which the client wanted to wait; it does not."""
@@ -158,9 +145,10 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 async def test_a_server_is_asked_again_after_the_time_that_it_names(
     script: Script, cluster: Cluster, pauses: list[float], status: int
 ) -> None:
-    script.answer(JOBS, *(refusal(status, "busy", **{"Retry-After": after}) for after in ("7", "2")), {})
-    assert await cluster.get(JOBS) == {}
+    script.answer(JOBS, *(refusal(status, "busy", **{"Retry-After": after}) for after in ("7", "2")), {"kind": "Job"})
+    assert await cluster.create(JOBS, {"kind": "Job"}) == {"kind": "Job"}
     assert pauses == [7.0, 2.0]
+    assert [request.method.value.upper() for request in script.requests] == ["POST"] * 3
 
 
 @pytest.mark.parametrize(
@@ -193,17 +181,23 @@ async def test_a_proxy_that_answers_something_else_is_named(script: Script, clus
         await cluster.get(JOBS)
 
 
-async def test_expired_credentials_are_read_again_once(script: Script, tmp_path: Path) -> None:
-    def check(request: Any) -> Any:
-        sent = {name.lower(): value for name, value in request.headers.items()}
-        return {} if sent["authorization"] == "Bearer new" else refusal(401, "Unauthorized")
+def token_of(request: Any) -> str:
+    """The token with which a request was made."""
+    headers = {name.lower(): value for name, value in request.headers.items()}
+    return str(headers["authorization"]).removeprefix("Bearer ")
 
-    script.answer(JOBS, check)
+
+def renew_token(folder: Path) -> None:
+    config = (folder / "kubeconfig").read_text()
+    (folder / "kubeconfig").write_text(config.replace('"old"', '"new"'))
+
+
+async def test_expired_credentials_are_read_again_once(script: Script, tmp_path: Path) -> None:
+    script.answer(JOBS, lambda request: {} if token_of(request) == "new" else refusal(401, "Unauthorized"))
     async with serving(script, tmp_path, token="old") as cluster:
         with pytest.raises(ApiRefused, match="Unauthorized"):
             await cluster.get(JOBS)
-        config = (tmp_path / "kubeconfig").read_text()
-        (tmp_path / "kubeconfig").write_text(config.replace('"old"', '"new"'))
+        renew_token(tmp_path)
         assert await cluster.get(JOBS) == {}
     assert len(script.requests) == 4
 
@@ -212,11 +206,7 @@ async def test_requests_that_are_turned_away_together_log_in_once(tmp_path: Path
     script, logins, token = Script(), tmp_path / "logins", tmp_path / "token"
     token.write_text("old")
 
-    def check(request: Any) -> Any:
-        sent = {name.lower(): value for name, value in request.headers.items()}
-        return {} if sent["authorization"] == f"Bearer {token.read_text()}" else refusal(401, "Unauthorized")
-
-    script.answer(JOBS, check)
+    script.answer(JOBS, lambda request: {} if token_of(request) == token.read_text() else refusal(401, "Unauthorized"))
     credential = (
         '{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": {"token": "%s"}}'
     )
@@ -229,15 +219,14 @@ async def test_requests_that_are_turned_away_together_log_in_once(tmp_path: Path
     assert logins.read_text() == "login\n" * 2
 
 
-async def test_a_stream_that_is_turned_away_is_opened_with_new_credentials_once(tmp_path: Path) -> None:
-    script, path, sent = Script(), f"{PODS}/pod/exec", []
+async def test_a_stream_that_is_turned_away_is_opened_with_new_credentials_once(script: Script, tmp_path: Path) -> None:
+    sent: list[str] = []
 
     def check(request: Any) -> Any:
-        headers = {name.lower(): value for name, value in request.headers.items()}
-        sent.append(headers["authorization"])
-        return refusal(403 if sent[-1] == "Bearer new" else 401, "refused")
+        sent.append(token_of(request))
+        return refusal(403 if sent[-1] == "new" else 401, "refused")
 
-    script.answer(path, check)
+    script.answer(f"{PODS}/pod/exec", check)
     script.answer("/version", {})
 
     async def run(cluster: Cluster) -> None:
@@ -247,12 +236,11 @@ async def test_a_stream_that_is_turned_away_is_opened_with_new_credentials_once(
     async with serving(script, tmp_path, token="old") as cluster:
         with pytest.raises(ApiRefused, match="no command can be run in pod pod") as caught:
             await run(cluster)
-        assert (caught.value.status, sent) == (401, ["Bearer old"] * 2)
-        config = (tmp_path / "kubeconfig").read_text()
-        (tmp_path / "kubeconfig").write_text(config.replace('"old"', '"new"'))
+        assert (caught.value.status, sent) == (401, ["old"] * 2)
+        renew_token(tmp_path)
         with pytest.raises(ApiRefused, match="needs the rights to create and get pods/exec"):
             await run(cluster)
-    assert sent[2:] == ["Bearer old", "Bearer new"]
+    assert sent[2:] == ["old", "new"]
 
 
 def write_client_certificate(path: Path) -> None:
@@ -323,6 +311,7 @@ async def test_a_server_that_has_moved_is_found_in_the_kubeconfig_file(
     async with serving(Script(), tmp_path / "old"):
         pass
     cluster = await open_cluster(str(tmp_path / "old" / "kubeconfig"), None)
+    assert cluster.namespace == "ml"
     script = Script()
     script.answer(JOBS, {})
     async with serving(script, tmp_path / "new"):
@@ -334,26 +323,12 @@ async def test_a_server_that_has_moved_is_found_in_the_kubeconfig_file(
     await cluster.close()
 
 
-async def test_a_server_that_is_not_there_is_named(tmp_path: Path) -> None:
-    async with serving(Script(), tmp_path):
-        pass
-    cluster = await open_cluster(str(tmp_path / "kubeconfig"), None)
-    assert cluster.namespace == "ml"
-    with pytest.raises(ApiUnreachable, match="cannot be reached"):
-        await cluster.get(JOBS)
-    await cluster.close()
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [("", "cannot be used"), ("{", "cannot be used"), ('{"contexts": []}', "cannot be used")],
-)
-async def test_a_kubeconfig_file_that_cannot_be_used_is_named(tmp_path: Path, text: str, said: str) -> None:
+@pytest.mark.parametrize("text", ["", "{", '{"contexts": []}'])
+async def test_a_kubeconfig_file_that_cannot_be_used_is_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "kubeconfig"
     path.write_text(text)
-    with pytest.raises(ServiceUnavailable, match=said) as caught:
+    with pytest.raises(ServiceUnavailable, match=f"{path}.* cannot be used"):
         await open_cluster(str(path), None)
-    assert str(path) in str(caught.value)
     with pytest.raises(ServiceUnavailable, match="there is no kubeconfig file"):
         await open_cluster(str(tmp_path / "missing"), None)
 

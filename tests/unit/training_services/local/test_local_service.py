@@ -72,10 +72,23 @@ class Stage:
             placement=NodePlacement("local"),
         )
 
-    async def register(self) -> None:
+    def continuing(self) -> TrialJobForm:
+        """A job that continues from a checkpoint."""
+        return replace(self.form("a.2"), trial_id="a", checkpoints=OFFERS)
+
+    async def register(self, *jobs: JobReport) -> None:
         await self.hub.mark_reattached()
-        registration = Registration("k", 1, "boot", "host", "0", "3.11", [], [], commands=list(COMMAND_TYPES))
+        registration = Registration("k", 1, "boot", "host", "0", "3.11", [], list(jobs), commands=list(COMMAND_TYPES))
         self.session = (await self.hub.register("local", registration)).session
+
+    async def begin(self, form: TrialJobForm | None = None) -> None:
+        """The keeper registers, and a job is submitted."""
+        await self.register()
+        await self.service.submit_trial_job(form or self.form())
+
+    def stop_listening(self) -> None:
+        self.service.remove_trial_job_metric_listener(self.recorder.take_metrics)
+        self.service.remove_status_listener(self.recorder.take_changes)
 
     async def orders(self) -> list[Command]:
         return (await self.hub.poll("local", CommandPoll(self.session, 0, 0.0))).commands
@@ -168,10 +181,8 @@ async def test_a_job_that_waits_for_its_node_says_so(stage: Stage) -> None:
 
 
 async def test_before_anybody_listens_nothing_is_acknowledged(stage: Stage) -> None:
-    await stage.register()
-    await stage.service.submit_trial_job(stage.form())
-    stage.service.remove_trial_job_metric_listener(stage.recorder.take_metrics)
-    stage.service.remove_status_listener(stage.recorder.take_changes)
+    await stage.begin()
+    stage.stop_listening()
     answer = await stage.say(start="a.1", chunk="a.1", end="a.1")
     assert (answer.acknowledged, answer.ended, answer.fenced) == ([], [], [])
     stage.recorder.listen(stage.service)
@@ -181,8 +192,7 @@ async def test_before_anybody_listens_nothing_is_acknowledged(stage: Stage) -> N
 
 
 async def test_an_early_stop_shows_in_the_detail(stage: Stage) -> None:
-    await stage.register()
-    await stage.service.submit_trial_job(stage.form())
+    await stage.begin()
     await stage.orders()
     await stage.say(start="a.1")
     await stage.service.cancel_trial_job("a.1", is_early_stopped=True)
@@ -200,8 +210,7 @@ async def test_when_the_service_stops_serving_the_keeper_keeps_what_it_has(stage
 
 
 async def test_cleaning_up_gives_up_jobs_that_do_not_end(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
-    await stage.register()
-    await stage.service.submit_trial_job(stage.form())
+    await stage.begin()
     await stage.orders()
     await stage.service.clean_up()
     assert "a.1" in caplog.text
@@ -210,11 +219,9 @@ async def test_cleaning_up_gives_up_jobs_that_do_not_end(stage: Stage, caplog: p
 
 
 async def test_cleaning_up_takes_the_last_words_of_jobs_that_nobody_listens_to(stage: Stage) -> None:
-    await stage.register()
-    await stage.service.submit_trial_job(stage.form())
+    await stage.begin()
     await stage.orders()
-    stage.service.remove_trial_job_metric_listener(stage.recorder.take_metrics)
-    stage.service.remove_status_listener(stage.recorder.take_changes)
+    stage.stop_listening()
     stage.service._clean_up_seconds = 20.0
     async with asyncio.TaskGroup() as group:
         cleaning = group.create_task(stage.service.clean_up())
@@ -271,10 +278,8 @@ OFFERS = (CheckpointOffer("a.1", "/job/1/3", 30, "local", "ff"), CheckpointOffer
 async def test_a_job_continues_from_the_first_checkpoint_that_its_keeper_finds_whole(
     stage: Stage, damage: dict[str, str], path: str | None, start: JobStart
 ) -> None:
-    form = replace(stage.form("a.2"), trial_id="a", checkpoints=OFFERS)
     async with serving(stage.service):
-        await stage.register()
-        await stage.service.submit_trial_job(form)
+        await stage.begin(stage.continuing())
         launch = await answer_verification(stage, damage)
         assert launch.resume_checkpoint == path
         assert [(change.status, change.start) for change in stage.recorder.of("a.2")] == [
@@ -285,10 +290,8 @@ async def test_a_job_continues_from_the_first_checkpoint_that_its_keeper_finds_w
 
 
 async def test_a_job_that_is_canceled_while_its_checkpoint_is_verified_is_not_launched(stage: Stage) -> None:
-    form = replace(stage.form("a.2"), trial_id="a", checkpoints=OFFERS)
     async with serving(stage.service):
-        await stage.register()
-        await stage.service.submit_trial_job(form)
+        await stage.begin(stage.continuing())
         assert (await stage.hub.poll("local", CommandPoll(stage.session, 0, 60.0))).commands
         await stage.service.cancel_trial_job("a.2")
         end = await stage.recorder.end_of("a.2")
@@ -299,13 +302,9 @@ async def test_a_job_that_is_canceled_while_its_checkpoint_is_verified_is_not_la
 
 @pytest.mark.parametrize("arrived", [True, False])
 async def test_after_a_restart_a_job_that_was_launched_is_not_launched_again(stage: Stage, arrived: bool) -> None:
-    form = replace(stage.form("a.2"), trial_id="a", checkpoints=OFFERS)
-    await stage.service.reattach([form], [])
-    await stage.hub.mark_reattached()
+    await stage.service.reattach([stage.continuing()], [])
     async with serving(stage.service):
-        known = [JobReport("a.2", "t", 7, 1.0)] if arrived else []
-        registration = Registration("k", 1, "boot", "host", "0", "3.11", [], known, commands=list(COMMAND_TYPES))
-        stage.session = (await stage.hub.register("local", registration)).session
+        await stage.register(*[JobReport("a.2", "t", 7, 1.0)] * arrived)
         if arrived:
             await stage.recorder.start_of("a.2")
             assert stage.recorder.of("a.2")[-1].start is None  # as it was stored before
@@ -318,10 +317,8 @@ async def test_a_keeper_that_dies_while_it_verifies_is_asked_again(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hub_service, "RETRY_SECONDS", 0.01)
-    form = replace(stage.form("a.2"), trial_id="a", checkpoints=OFFERS)
     async with serving(stage.service):
-        await stage.register()
-        await stage.service.submit_trial_job(form)
+        await stage.begin(stage.continuing())
         assert (await stage.hub.poll("local", CommandPoll(stage.session, 0, 60.0))).commands
         await stage.register()  # another keeper
         assert (await answer_verification(stage, {"/job/1/3": ""})).resume_checkpoint == "/job/1/3"

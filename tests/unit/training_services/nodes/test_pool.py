@@ -77,22 +77,13 @@ def test_reserving_twice_is_reserving_once(pool: NodePool) -> None:
         pool.reserve("a.1", "another token", "trial 1", SHARE)
 
 
-def test_a_share_that_is_held_is_refused_with_its_holder(pool: NodePool) -> None:
-    pool.reserve("a.1", "t", "trial 1", SHARE, SharingPolicy(2))
+@pytest.mark.parametrize(("slot", "holder", "asker"), [(0, 2, 2), (1, 1, 2), (0, 1, 1)])
+def test_a_share_that_is_held_or_a_gpu_that_its_holder_wants_for_itself_is_refused(
+    pool: NodePool, slot: int, holder: int, asker: int
+) -> None:
+    pool.reserve("a.1", "t", "trial 1", SHARE, SharingPolicy(holder))
     with pytest.raises(ReservationRefused, match="held by trial 1"):
-        pool.reserve("b.1", "t", "trial 2", SHARE, SharingPolicy(2))
-
-
-def test_a_gpu_whose_holder_wants_it_for_itself_is_refused(pool: NodePool) -> None:
-    pool.reserve("a.1", "t", "trial 1", SHARE, SharingPolicy(1))
-    with pytest.raises(ReservationRefused, match="held by trial 1"):
-        pool.reserve("b.1", "t", "trial 2", NodePlacement("local", (GpuSlot("GPU-0", 1),)), SharingPolicy(2))
-
-
-def test_a_refused_reservation_holds_nothing(pool: NodePool) -> None:
-    pool.reserve("a.1", "t", "trial 1", SHARE)
-    with pytest.raises(ReservationRefused):
-        pool.reserve("b.1", "t", "trial 2", SHARE)
+        pool.reserve("b.1", "t", "trial 2", NodePlacement("local", (GpuSlot("GPU-0", slot),)), SharingPolicy(asker))
     assert pool.reservation("b.1") is None
 
 
@@ -259,15 +250,11 @@ def test_a_node_that_has_failed_is_not_arriving_when_it_is_tried_again(pool: Nod
     assert not is_arriving(pool)
 
 
-def test_a_node_that_is_wanted_anew_while_it_connects_is_arriving(pool: NodePool) -> None:
+def test_that_a_node_is_waited_for_anew_until_it_no_longer_is_a_change(pool: NodePool) -> None:
     pool.add("gpu-3", "remote")
     assert not is_arriving(pool)
     pool.add("gpu-3", "remote", arriving=True)
     assert is_arriving(pool)
-
-
-def test_that_a_node_is_no_longer_waited_for_is_a_change(pool: NodePool) -> None:
-    pool.add("gpu-3", "remote", arriving=True)
     changes = count_changes(pool)
     pool.end_arrival("gpu-3")
     assert (is_arriving(pool), len(changes)) == (False, 1)
@@ -338,17 +325,11 @@ def test_a_keeper_that_comes_back_says_at_once_that_it_has_no_room(pool: NodePoo
 
 @pytest.mark.anyio
 async def test_waiting_for_a_node_to_disconnect_ends_with_unknown_node_when_it_is_removed(pool: NodePool) -> None:
-    async with asyncio.TaskGroup() as group:
-        waiting = group.create_task(_until_unknown(pool))
-        await asyncio.sleep(0)
-        pool.remove("local")
-    assert waiting.result() == "there is no node local; known nodes: none"
-
-
-async def _until_unknown(pool: NodePool) -> str:
-    with pytest.raises(UnknownNode) as raised:
-        await pool.wait_disconnected("local")
-    return str(raised.value)
+    waiting = asyncio.ensure_future(pool.wait_disconnected("local"))
+    await asyncio.sleep(0)
+    pool.remove("local")
+    with pytest.raises(UnknownNode, match=r"^there is no node local; known nodes: none$"):
+        await waiting
 
 
 @pytest.mark.anyio

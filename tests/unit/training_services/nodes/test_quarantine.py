@@ -9,6 +9,7 @@ from proctor.training_services.nodes.quarantine import FAILURES, Quarantine
 from proctor.trial_keeper.protocol import EndReason
 
 OK, BAD = EndReason.EXITED_OK, EndReason.EXITED_ERROR
+ROW = [("a", number, BAD) for number in "123"]
 
 
 class Stage:
@@ -31,36 +32,28 @@ def test_three_different_trials_that_fail_on_one_node_and_succeed_elsewhere_hold
     assert "proctor nodes resume a" in stage.held["a"]
 
 
-def test_a_success_elsewhere_may_come_last() -> None:
-    assert Stage().play(("a", "1", BAD), ("a", "2", BAD), ("a", "3", BAD), ("b", "4", OK)) == ["a"]
-
-
-def test_failures_everywhere_hold_no_node() -> None:
-    ends = [(node, f"{node}{number}", BAD) for number in range(9) for node in ("a", "b")]
-    assert Stage().play(*ends) == []
-
-
-def test_one_trial_that_fails_again_and_again_holds_no_node() -> None:
-    assert Stage().play(("b", "0", OK), *[("a", "1", BAD)] * 9, ("b", "2", OK)) == []
-
-
-def test_a_trial_that_also_fails_elsewhere_does_not_count() -> None:
-    stage = Stage()
-    failed = [("a", number, BAD) for number in "123"]
-    assert stage.play(failed[0], ("b", "1", BAD), *failed[1:], ("b", "4", OK)) == []
-
-
-def test_a_success_there_ends_the_row() -> None:
-    ends = [("a", "1", BAD), ("b", "2", OK), ("a", "3", BAD), ("a", "4", OK), ("a", "5", BAD), ("b", "6", OK)]
-    assert Stage().play(*ends) == []
-
-
-def test_a_success_elsewhere_before_the_row_proves_nothing() -> None:
-    assert Stage().play(("b", "0", OK), ("a", "1", BAD), ("a", "2", BAD), ("a", "3", BAD)) == []
-
-
-def test_zero_means_never() -> None:
-    assert Stage(after=0).play(*[("a", str(n), BAD) for n in range(9)], ("b", "x", OK)) == []
+@pytest.mark.parametrize(
+    ("ends", "held"),
+    [
+        ([*ROW, ("b", "4", OK)], ["a"]),
+        ([("b", "0", OK), *ROW], []),
+        ([(node, f"{node}{number}", BAD) for number in range(9) for node in ("a", "b")], []),
+        ([("b", "0", OK), *[("a", "1", BAD)] * 9, ("b", "2", OK)], []),
+        ([ROW[0], ("b", "1", BAD), *ROW[1:], ("b", "4", OK)], []),
+        ([ROW[0], ("b", "2", OK), ROW[2], ("a", "4", OK), ("a", "5", BAD), ("b", "6", OK)], []),
+    ],
+    ids=[
+        "a success elsewhere may come last",
+        "a success elsewhere before the row proves nothing",
+        "failures everywhere",
+        "one trial that fails again and again",
+        "a trial that also fails elsewhere",
+        "a success there ends the row",
+    ],
+)
+def test_only_failures_of_the_node_hold_it(ends: list[tuple[str, str, EndReason]], held: list[str]) -> None:
+    assert Stage().play(*ends) == held
+    assert Stage(after=0).play(*ends) == []
 
 
 def test_after_a_hold_the_count_starts_over() -> None:

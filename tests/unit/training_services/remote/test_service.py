@@ -5,7 +5,7 @@ import errno
 import os
 import shutil
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from proctor.training_services.remote.files import collection
 from proctor.training_services.remote.service import RemoteTrainingService
 from proctor.training_services.ssh.errors import NoRoom, RemoteError
 from proctor.training_services.testing import Recorder, serving
-from proctor.trial_keeper.protocol import Device, GpuSlot, JobReport
+from proctor.trial_keeper.protocol import Device, GpuSlot, JobReport, Launch
 
 pytestmark = pytest.mark.anyio
 
@@ -91,10 +91,16 @@ class Stage:
         """Where the manager would have a checkpoint of a job."""
         return f"{self.directory}/trials/4-t/jobs/{number}/output/checkpoints/{name}"
 
+    async def launch(self, form: TrialJobForm | None = None) -> Launch:
+        """A job is submitted, and its launch has come to its node."""
+        form = form or self.form()
+        assert form.placement is not None
+        await self.service.submit_trial_job(form)
+        return await (self.alpha if form.placement.node_id == "alpha" else self.beta).launched(form.job_id)
+
     async def run_job(self, form: TrialJobForm, keeper: FakeKeeper, **files: str) -> Path:
         """A job from its submission to its end; it writes files. Returns its directory on the machine."""
-        await self.service.submit_trial_job(form)
-        folder = keeper.path(await keeper.launched(form.job_id))
+        folder = keeper.path(await self.launch(form))
         for name, text in files.items():
             place = folder / name.replace("__", "/")
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -111,6 +117,18 @@ class Stage:
             while CollectionNote.read(directory).left is None:  # noqa: ASYNC110 - a file that appears
                 await asyncio.sleep(0.02)
         return CollectionNote.read(directory)
+
+    async def reattach(self, *forms: TrialJobForm) -> None:
+        """Another manager takes over; it has these jobs in its database."""
+        self.hub.close()
+        self.open()
+        self.recorder.listen(self.service)
+        await self.service.reattach(forms, [])
+
+    async def end_of(self, job_id: str = "t.1") -> tuple[EndReason, str]:
+        end = await self.recorder.end_of(job_id)
+        assert end.exit is not None
+        return end.exit.reason, end.detail
 
     def details(self, job_id: str) -> list[str]:
         return [change.detail for change in self.recorder.of(job_id) if change.detail]
@@ -129,16 +147,24 @@ async def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, anyio_backend: 
 
 
 @asynccontextmanager
-async def playing(stage: Stage, *keepers: FakeKeeper, reports: tuple[JobReport, ...] = ()) -> AsyncIterator[None]:
-    """The service runs, and so do keepers."""
-    async with serving(stage.service), asyncio.TaskGroup() as group:
-        await asyncio.sleep(0)  # the machines are claimed
-        tasks = [group.create_task(keeper.serve(*reports)) for keeper in keepers]
+async def playing_keeper(keeper: FakeKeeper, *reports: JobReport) -> AsyncIterator[None]:
+    """A keeper runs."""
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(keeper.serve(*reports))
         try:
             yield
         finally:
-            for task in tasks:
-                task.cancel()
+            task.cancel()
+
+
+@asynccontextmanager
+async def playing(stage: Stage, *keepers: FakeKeeper, reports: tuple[JobReport, ...] = ()) -> AsyncIterator[None]:
+    """The service runs, and so do keepers."""
+    async with serving(stage.service), AsyncExitStack() as stack:
+        await asyncio.sleep(0)  # the machines are claimed
+        for keeper in keepers:
+            await stack.enter_async_context(playing_keeper(keeper, *reports))
+        yield
 
 
 async def test_a_service_that_only_reads_claims_nothing(stage: Stage) -> None:
@@ -161,8 +187,7 @@ async def test_machines_are_claimed_with_the_secrets_of_the_experiment_and_relea
 async def test_a_job_is_launched_below_the_keepers_directory_with_its_code(stage: Stage) -> None:
     form = stage.form(lease_seconds=30.0, max_duration_seconds=5.0, gpu_number=0)
     async with playing(stage, stage.alpha):
-        await stage.service.submit_trial_job(form)
-        launch = await stage.alpha.launched("t.1")
+        launch = await stage.launch(form)
     assert launch.directory == "experiments/e1/trials/4-t/jobs/1"
     assert (stage.alpha.directory / launch.code_directory / "trial.py").read_text() == "print(1)\n"
     assert launch.environment_file is None
@@ -179,8 +204,7 @@ async def test_code_that_lies_on_the_machines_is_not_copied(stage: Stage) -> Non
     stage.settings["code"] = {"path_on_node": "/srv/code"}
     stage.service = stage.make()
     async with playing(stage, stage.alpha):
-        await stage.service.submit_trial_job(stage.form())
-        launch = await stage.alpha.launched("t.1")
+        launch = await stage.launch()
     assert launch.code_directory == "/srv/code"
     assert stage.provider.machines["alpha"].brought == []
 
@@ -223,8 +247,7 @@ async def test_an_experiment_inside_its_own_code_is_not_code(stage: Stage) -> No
     stage.service = stage.make()
     stage.recorder.listen(stage.service)
     async with playing(stage, stage.alpha):
-        await stage.service.submit_trial_job(stage.form())
-        launch = await stage.alpha.launched("t.1")
+        launch = await stage.launch()
     found = {path.name for path in (stage.alpha.directory / launch.code_directory).rglob("*")}
     assert found == {"trial.py"}
 
@@ -250,10 +273,8 @@ async def test_a_job_waits_with_the_reason_while_its_machine_is_away(stage: Stag
         await stage.until_reported("t.1", "waiting: node alpha is connecting: it is being connected")
         stage.pool.set_status("alpha", NodeStatus.FAILED, "login as bob was refused")
         await stage.until_reported("t.1", "waiting: node alpha is failed: login as bob was refused")
-        async with asyncio.TaskGroup() as group:
-            task = group.create_task(stage.alpha.serve())
+        async with playing_keeper(stage.alpha):
             await stage.alpha.launched("t.1")
-            task.cancel()
 
 
 async def test_a_machine_that_fails_is_tried_again(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,10 +291,8 @@ async def test_a_machine_that_fails_time_and_again_loses_the_job(stage: Stage, m
     stage.provider.machines["alpha"].failures = [RemoteError("it is broken") for _ in range(100)]
     async with playing(stage, stage.alpha):
         await stage.service.submit_trial_job(stage.form())
-        end = await stage.recorder.end_of("t.1")
-    assert end.exit is not None
-    assert end.exit.reason is EndReason.INFRASTRUCTURE
-    assert end.detail == "node alpha cannot be made ready: it is broken"
+        end = await stage.end_of()
+    assert end == (EndReason.INFRASTRUCTURE, "node alpha cannot be made ready: it is broken")
     assert stage.alpha.launches == {}
 
 
@@ -284,18 +303,14 @@ async def test_a_machine_without_room_gives_the_job_back_and_gets_no_more_until_
         await stage.pool.wait_connected("alpha")
         stage.pool.update("alpha", 1.0, disk_free_mb=3)
         await stage.service.submit_trial_job(stage.form())
-        end = await stage.recorder.end_of("t.1")
-        assert end.exit is not None
-        assert end.exit.reason is EndReason.NO_ROOM
-        assert end.detail == f"node alpha: {full}"
+        assert await stage.end_of() == (EndReason.NO_ROOM, f"node alpha: {full}")
         assert stage.pool.obstacle("alpha") == f"node alpha takes no new jobs: {full}"
         assert [node.ready for node in stage.pool.capacity(["alpha"])] == [False]
         stage.pool.update("alpha", 2.0, disk_free_mb=3)
         assert stage.pool.obstacle("alpha")
         stage.pool.update("alpha", 3.0, disk_free_mb=900)
         assert stage.pool.obstacle("alpha") == ""
-        await stage.service.submit_trial_job(stage.form(2))
-        await stage.alpha.launched("t.2")
+        await stage.launch(stage.form(2))
     assert list(stage.alpha.launches) == ["t.2"]
 
 
@@ -318,9 +333,7 @@ async def test_a_job_that_is_stopped_while_its_code_is_copied_is_never_launched(
         await stage.service.submit_trial_job(stage.form(1))
         await stage.service.submit_trial_job(stage.form(2))
         await stage.service.cancel_trial_job("t.1")
-        end = await stage.recorder.end_of("t.1")
-        assert end.exit is not None
-        assert end.exit.reason is EndReason.CANCELED
+        assert (await stage.end_of("t.1"))[0] is EndReason.CANCELED
         machine.gate.set()
         await stage.alpha.launched("t.2")
     assert list(stage.alpha.launches) == ["t.2"]
@@ -365,11 +378,9 @@ async def test_small_files_are_collected_when_a_job_has_ended_and_large_ones_at_
         assert (Path(form.directory) / "stdout").read_text() == "hello"
         assert await stage.service.list_job_files(form) == [("output/model", 2_000_000), ("stdout", 5)]
         assert await stage.service.read_job_file(form, "output/model", -3, 10) == b"xxx"  # from the machine
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(stage.alpha.serve())
-        await until_connected(stage, "alpha")
+    async with playing_keeper(stage.alpha), asyncio.timeout(60):
+        await stage.pool.wait_connected("alpha")
         await stage.service.clean_up()
-        task.cancel()
     assert (Path(form.directory) / "output" / "model").stat().st_size == 2_000_000
     assert CollectionNote.read(Path(form.directory)).left == ()
     assert not folder.exists()
@@ -405,8 +416,7 @@ async def test_a_finished_jobs_collected_files_are_read_while_its_machine_is_gon
 async def test_a_running_jobs_files_are_read_on_its_machine(stage: Stage) -> None:
     async with playing(stage, stage.alpha):
         form = stage.form()
-        await stage.service.submit_trial_job(form)
-        folder = stage.alpha.path(await stage.alpha.launched("t.1"))
+        folder = stage.alpha.path(await stage.launch(form))
         await stage.alpha.start("t.1")
         (folder / "stdout").write_text("one")
         assert await stage.service.read_job_file(form, "stdout", 1, 100) == b"ne"
@@ -453,8 +463,11 @@ async def test_a_checkpoint_on_the_same_machine_is_used_where_it_lies(stage: Sta
     async with playing(stage, stage.alpha):
         save(await stage.run_job(stage.form(), stage.alpha))
         path, reason, sequence = await begin_again(stage, stage.alpha, "alpha")
-    assert path == "experiments/e1/trials/4-t/jobs/1/output/checkpoints/3"
-    assert (reason, sequence) == ("from checkpoint 3 of job 1, which is on this node", 30)
+    assert (path, reason, sequence) == (
+        "experiments/e1/trials/4-t/jobs/1/output/checkpoints/3",
+        "from checkpoint 3 of job 1, which is on this node",
+        30,
+    )
 
 
 async def test_a_collected_checkpoint_is_copied_to_another_machine(stage: Stage) -> None:
@@ -485,13 +498,12 @@ async def test_half_a_checkpoint_is_never_used(stage: Stage) -> None:
         await stage.collected()
         assert Path(stage.checkpoint(), "step").exists()
         stage.pool.set_status("alpha", NodeStatus.LOST, "its trials were abandoned")
-        path, reason, sequence = await begin_again(stage, stage.beta, "beta")
-    assert path is None
-    assert sequence is None
-    assert reason == (
+        begun = await begin_again(stage, stage.beta, "beta")
+    reason = (
         "from the start: checkpoint 3 of job 1 was passed over: it was saved on a machine that cannot be read: "
         "node alpha is lost: its trials were abandoned"
     )
+    assert begun == (None, reason, None)
 
 
 async def test_a_checkpoint_in_a_home_that_both_machines_share_is_read_there(stage: Stage) -> None:
@@ -502,14 +514,6 @@ async def test_a_checkpoint_in_a_home_that_both_machines_share_is_read_there(sta
         path, reason, _ = await begin_again(stage, stage.beta, "beta")
     assert path == "../alpha/experiments/e1/trials/4-t/jobs/1/output/checkpoints/3"
     assert reason == "from checkpoint 3 of job 1 of node alpha, whose home this node shares"
-
-
-async def test_a_checkpoint_that_is_gone_means_from_the_start(stage: Stage) -> None:
-    async with playing(stage, stage.alpha):
-        await stage.run_job(stage.form(), stage.alpha)
-        path, reason, sequence = await begin_again(stage, stage.alpha, "alpha")
-    assert (path, sequence) == (None, None)
-    assert reason == "from the start: checkpoint 3 of job 1 was passed over: its folder is gone"
 
 
 def store(stage: Stage, folder: Path) -> tuple[CheckpointOffer, ...]:
@@ -531,8 +535,7 @@ async def test_a_torn_checkpoint_is_passed_over_for_the_one_before(stage: Stage)
         offers = store(stage, folder)
         (folder / "output" / "checkpoints" / "3" / "model").write_text("w")
         path, reason, sequence = await begin_again(stage, stage.alpha, "alpha", *offers)
-    assert path == "experiments/e1/trials/4-t/jobs/1/output/checkpoints/2"
-    assert sequence == 20
+    assert (path, sequence) == ("experiments/e1/trials/4-t/jobs/1/output/checkpoints/2", 20)
     assert reason == (
         "from checkpoint 2 of job 1, which is on this node; checkpoint 3 was passed over: model has 1 bytes, 9 expected"
     )
@@ -557,10 +560,7 @@ async def test_where_no_checkpoint_is_whole_a_job_begins_from_the_start_and_says
 
 async def test_a_copy_that_was_damaged_here_is_not_sent_to_another_machine(stage: Stage) -> None:
     async with playing(stage, stage.alpha, stage.beta):
-        offers: tuple[CheckpointOffer, ...] = ()
-        form = stage.form()
-        await stage.service.submit_trial_job(form)
-        folder = stage.alpha.path(await stage.alpha.launched("t.1"))
+        folder = stage.alpha.path(await stage.launch())
         offers = store(stage, folder)
         await stage.alpha.start("t.1")
         await stage.alpha.end("t.1")
@@ -582,55 +582,27 @@ async def test_a_copy_that_was_damaged_here_is_not_sent_to_another_machine(stage
 async def test_after_a_restart_a_job_that_runs_goes_on_and_one_that_never_arrived_is_prepared_and_sent(
     stage: Stage,
 ) -> None:
-    first, second = stage.form(1), stage.form(2)
-    stage.hub.close()
-    stage.open()
-    stage.recorder.listen(stage.service)
-    await stage.service.reattach([first, second], [])
+    await stage.reattach(stage.form(1), stage.form(2))
     await stage.hub.mark_reattached()
     assert stage.provider.claims == ["e1"]
-    async with playing(stage, stage.alpha, reports=(JobReport("t.1", first.token, 7, 10.0),)):
+    async with playing(stage, stage.alpha, reports=(JobReport("t.1", "token 1", 7, 10.0),)):
         await stage.recorder.start_of("t.1")
         launch = await stage.alpha.launched("t.2")
     assert list(stage.alpha.launches) == ["t.2"]
     assert (stage.alpha.directory / launch.code_directory / "trial.py").exists()
 
 
-async def test_a_job_that_was_stopped_before_its_machine_came_back_ends(stage: Stage) -> None:
-    stage.hub.close()
-    stage.open()
-    stage.recorder.listen(stage.service)
-    await stage.service.reattach([stage.form()], [])
+async def test_after_a_restart_jobs_that_are_being_stopped_are_stopped_by_their_keeper_or_never_sent(
+    stage: Stage,
+) -> None:
+    await stage.reattach(*map(stage.form, (1, 2, 3)))
+    for job_id in ("t.1", "t.2"):  # again, at once: the keeper may not have it yet
+        await stage.service.cancel_trial_job(job_id)
     await stage.hub.mark_reattached()
     async with playing(stage):
-        await stage.service.cancel_trial_job("t.1")
-        async with asyncio.TaskGroup() as group:
-            task = group.create_task(stage.alpha.serve())
-            end = await stage.recorder.end_of("t.1")
-            task.cancel()
-    assert end.exit is not None
-    assert end.exit.reason is EndReason.CANCELED
-    assert stage.alpha.launches == {}
-
-
-async def test_a_job_that_was_being_stopped_when_the_manager_was_killed_is_stopped_by_its_keeper(stage: Stage) -> None:
-    stage.hub.close()
-    stage.open()
-    stage.recorder.listen(stage.service)
-    running, never_sent = stage.form(1), stage.form(2)
-    await stage.service.reattach([running, never_sent], [])
-    for form in (running, never_sent):  # again, at once: the keeper may not have it yet
-        await stage.service.cancel_trial_job(form.job_id)
-    await stage.hub.mark_reattached()
-    async with playing(stage, stage.alpha, reports=(JobReport("t.1", running.token, 7, 10.0),)):
-        end = await stage.recorder.end_of("t.2")
-        assert end.exit is not None
-        assert end.exit.reason is EndReason.CANCELED
-        await stage.alpha.until(lambda: set(stage.alpha.cancels) == {"t.1"})
+        await stage.service.cancel_trial_job("t.3")
+        async with playing_keeper(stage.alpha, JobReport("t.1", "token 1", 7, 10.0)):
+            assert [(await stage.end_of(job_id))[0] for job_id in ("t.2", "t.3")] == [EndReason.CANCELED] * 2
+            await stage.alpha.until(lambda: set(stage.alpha.cancels) == {"t.1"})
     assert {change.exit for change in stage.recorder.of("t.1")} == {None}  # it runs; its keeper will report its end
     assert stage.alpha.launches == {}
-
-
-async def until_connected(stage: Stage, node_id: str) -> None:
-    async with asyncio.timeout(60):
-        await stage.pool.wait_connected(node_id)

@@ -14,6 +14,12 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
+async def hold(slots: SessionSlots, leave: asyncio.Event) -> None:
+    """A session that is open until it may leave."""
+    async with slots.take():
+        await leave.wait()
+
+
 async def test_one_more_than_allowed_waits() -> None:
     slots = SessionSlots(2)
     entered: list[int] = []
@@ -39,18 +45,14 @@ async def test_a_refused_session_waits_for_another_to_end_and_lowers_the_limit()
     refusal = asyncio.Event()
     again: list[bool] = []
 
-    async def hold() -> None:
-        async with slots.take():
-            await leave.wait()
-
     async def be_refused() -> None:
         async with slots.take():
             await refusal.wait()
             again.append(await slots.give_way())
 
     async with asyncio.TaskGroup() as group:
-        group.create_task(hold())
-        group.create_task(hold())
+        group.create_task(hold(slots, leave))
+        group.create_task(hold(slots, leave))
         await settle()
         group.create_task(be_refused())
         group.create_task(be_refused())
@@ -73,13 +75,9 @@ async def test_being_cancelled_while_waiting_gives_nothing_back_twice() -> None:
     slots = SessionSlots(1)
     leave = asyncio.Event()
 
-    async def hold() -> None:
-        async with slots.take():
-            await leave.wait()
-
     async with asyncio.TaskGroup() as group:
-        group.create_task(hold())
-        waiting = group.create_task(hold())
+        group.create_task(hold(slots, leave))
+        waiting = group.create_task(hold(slots, leave))
         await settle()
         waiting.cancel()
         await settle()

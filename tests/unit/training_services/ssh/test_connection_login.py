@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import socket
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +25,29 @@ NOTHING = Login()
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's home on the manager's machine, without an agent."""
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-    (tmp_path / ".ssh").mkdir(mode=0o700)
-    return tmp_path
+def home(home: Path) -> Path:
+    """The user's home on the manager's machine, without an agent, with a folder for SSH."""
+    (home / ".ssh").mkdir(mode=0o700)
+    return home
 
 
 def know(home: Path, *servers: FakeSshServer) -> None:
     (home / ".ssh" / "known_hosts").write_text("".join(f"{server.line}\n" for server in servers))
+
+
+@asynccontextmanager
+async def known_server(home: Path, **wanted: Any) -> AsyncIterator[FakeSshServer]:
+    """A server whose host key is known."""
+    async with ssh_server(Wanted(**wanted)) as server:
+        know(home, server)
+        yield server
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[FakeSshServer]:
+    """A server that takes the password, and whose host key is not known."""
+    async with ssh_server(Wanted(passwords={USER: SECRET})) as running:
+        yield running
 
 
 def configure(home: Path, text: str) -> None:
@@ -61,19 +74,12 @@ async def enter(
         return there.peer
 
 
-async def test_the_key_that_is_named_opens_the_door(home: Path) -> None:
-    key = write_key(home / "keys" / "mine")
-    async with ssh_server(Wanted(keys=[key])) as server:
-        know(home, server)
-        peer = await enter(machine_at(server, ssh_key_file=str(home / "keys" / "mine")))
-    assert peer == f"{USER}@{HOST}:{server.port}"
-
-
-async def test_the_default_keys_are_tried_where_none_is_named(home: Path) -> None:
-    key = write_key(home / ".ssh" / "id_ed25519")
-    async with ssh_server(Wanted(keys=[key])) as server:
-        know(home, server)
-        await enter(machine_at(server))
+@pytest.mark.parametrize("place", ["keys/mine", ".ssh/id_ed25519"], ids=["named", "by default"])
+async def test_a_key_that_is_named_or_lies_at_its_default_place_opens_the_door(home: Path, place: str) -> None:
+    key = write_key(home / place)
+    named = {"ssh_key_file": str(home / place)} if place == "keys/mine" else {}
+    async with known_server(home, keys=[key]) as server:
+        assert await enter(machine_at(server, **named)) == f"{USER}@{HOST}:{server.port}"
 
 
 async def test_identity_files_that_cannot_be_used_are_named_and_the_others_are_tried(home: Path) -> None:
@@ -82,13 +88,11 @@ async def test_identity_files_that_cannot_be_used_are_named_and_the_others_are_t
     (home / "keys" / "letter").write_text("dear bob")
     names = ("nothing", "letter", "locked", "mine")
     configure(home, "".join(f"IdentityFile ~/keys/{name}\n" for name in names))
-    async with ssh_server(Wanted(keys=[key])) as server:
-        know(home, server)
+    async with known_server(home, keys=[key]) as server:
         trace = RouteTrace("m1")
         await enter(machine_at(server), trace=trace)
         assert trace.steps()[-1].found == "as bob with ~/keys/mine"
-    async with ssh_server(Wanted()) as server:
-        know(home, server)
+    async with known_server(home) as server:
         with pytest.raises(LoginRefused) as caught:
             await enter(machine_at(server), Login(passphrase="wrong battery"))
     assert "tried ~/keys/mine; ~/keys/letter is unusable (" in str(caught.value)
@@ -98,8 +102,7 @@ async def test_identity_files_that_cannot_be_used_are_named_and_the_others_are_t
 
 async def test_a_key_with_a_passphrase_needs_it(home: Path) -> None:
     key = write_key(home / "mine", passphrase=SECRET)
-    async with ssh_server(Wanted(keys=[key])) as server:
-        know(home, server)
+    async with known_server(home, keys=[key]) as server:
         machine = machine_at(server, ssh_key_file=str(home / "mine"))
         await enter(machine, Login(passphrase=SECRET))
         with pytest.raises(KeyUnusable, match="~/mine is protected by a passphrase; give sshPassphrase"):
@@ -124,33 +127,24 @@ async def test_a_key_file_that_cannot_be_used_is_named(home: Path, name: str, pr
         await enter(MachineSettings(host=HOST, port=1, user=USER, ssh_key_file=str(home / name)))
 
 
-async def test_a_password_opens_the_door(home: Path) -> None:
-    async with ssh_server(Wanted(passwords={USER: SECRET})) as server:
-        know(home, server)
-        await enter(machine_at(server), Login(password=SECRET))
-
-
 @pytest.mark.parametrize("question", ["Password: ", "Passwort von bob:", "(bob@m1) Mot de passe :"])
 async def test_a_password_is_also_given_to_an_interactive_question(home: Path, question: str) -> None:
-    wanted = Wanted(passwords={USER: SECRET}, questions=[(question, False)], takes_password=False)
-    async with ssh_server(wanted) as server:
-        know(home, server)
+    wanted: dict[str, Any] = {"questions": [(question, False)], "takes_password": False}
+    async with known_server(home, passwords={USER: SECRET}, **wanted) as server:
         await enter(machine_at(server), Login(password=SECRET))
     assert server.tried == ["answers"]
 
 
 async def test_a_question_that_is_not_about_a_password_is_not_answered_with_it(home: Path) -> None:
-    wanted = Wanted(passwords={USER: SECRET}, questions=[("Your name: ", True)], takes_password=False)
-    async with ssh_server(wanted) as server:
-        know(home, server)
+    wanted: dict[str, Any] = {"questions": [("Your name: ", True)], "takes_password": False}
+    async with known_server(home, passwords={USER: SECRET}, **wanted) as server:
         with pytest.raises(LoginRefused, match="its SSH server did not ask for the password"):
             await enter(machine_at(server), Login(password=SECRET))
     assert "answers" not in server.tried
 
 
 async def test_a_wrong_password_is_tried_once_and_never_told(home: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async with ssh_server(Wanted(passwords={USER: SECRET})) as server:
-        know(home, server)
+    async with known_server(home, passwords={USER: SECRET}) as server:
         with caplog.at_level(logging.DEBUG), pytest.raises(LoginRefused) as caught:
             await enter(machine_at(server), Login(password="wrong battery"))
     assert str(caught.value) == "login as bob was refused; tried the password; correct the password or the user"
@@ -161,8 +155,7 @@ async def test_a_wrong_password_is_tried_once_and_never_told(home: Path, caplog:
 async def test_a_refused_login_names_what_was_tried(home: Path) -> None:
     write_key(home / ".ssh" / "id_ed25519")
     write_key(home / ".ssh" / "id_rsa", passphrase=SECRET)
-    async with ssh_server(Wanted(keys=[])) as server:
-        know(home, server)
+    async with known_server(home, keys=[]) as server:
         with pytest.raises(LoginRefused) as caught:
             await enter(machine_at(server))
     assert str(caught.value) == (
@@ -172,16 +165,14 @@ async def test_a_refused_login_names_what_was_tried(home: Path) -> None:
 
 
 async def test_a_login_without_anything_to_try_says_what_is_missing(home: Path) -> None:
-    async with ssh_server(Wanted()) as server:
-        know(home, server)
+    async with known_server(home) as server:
         with pytest.raises(LoginRefused, match=r"SSH_AUTH_SOCK is not set.* no key file can be used"):
             await enter(machine_at(server))
 
 
 async def test_a_server_that_asks_for_no_key_is_named(home: Path) -> None:
     write_key(home / ".ssh" / "id_ed25519")
-    async with ssh_server(Wanted(passwords={USER: SECRET}, takes_keys=False)) as server:
-        know(home, server)
+    async with known_server(home, passwords={USER: SECRET}, takes_keys=False) as server:
         with pytest.raises(LoginRefused, match=r"refused; its SSH server did not ask for a key; .* give a password$"):
             await enter(machine_at(server))
 
@@ -198,8 +189,7 @@ async def test_an_agent_that_is_switched_off_or_gone_is_the_reason(
 ) -> None:
     monkeypatch.setenv("SSH_AUTH_SOCK", str(home / "gone.sock"))
     configure(home, line)
-    async with ssh_server(Wanted()) as server:
-        know(home, server)
+    async with known_server(home) as server:
         with pytest.raises(LoginRefused, match=problem):
             await enter(machine_at(server))
 
@@ -209,59 +199,60 @@ async def test_a_server_that_ends_the_login_after_some_keys_still_gets_the_passw
     for path in named:
         write_key(path)
     configure(home, "".join(f"IdentityFile {path}\n" for path in named))
-    async with ssh_server(Wanted(passwords={USER: SECRET}, most_keys=5)) as server:
-        know(home, server)
+    async with known_server(home, passwords={USER: SECRET}, most_keys=5) as server:
         await enter(machine_at(server), Login(password=SECRET))
         with pytest.raises(LoginRefused, match="Too many authentication failures"):
             await enter(machine_at(server))
 
 
-async def test_an_unknown_host_key_is_refused_with_the_line_that_would_add_it(home: Path) -> None:
-    async with ssh_server(Wanted(passwords={USER: SECRET})) as server:
-        with pytest.raises(HostKeyRefused, match="its host key is not known") as caught:
-            await enter(machine_at(server), Login(password=SECRET))
-        assert caught.value.line == server.line
-        assert str(caught.value).endswith(f": `{server.line}`")
-        assert server.tried == []
-        (home / ".ssh" / "known_hosts").write_text(caught.value.line + "\n")
+async def test_an_unknown_host_key_is_refused_with_the_line_that_would_add_it(
+    home: Path, server: FakeSshServer
+) -> None:
+    with pytest.raises(HostKeyRefused, match="its host key is not known") as caught:
         await enter(machine_at(server), Login(password=SECRET))
+    assert caught.value.line == server.line
+    assert str(caught.value).endswith(f": `{server.line}`")
+    assert server.tried == []
+    (home / ".ssh" / "known_hosts").write_text(caught.value.line + "\n")
+    await enter(machine_at(server), Login(password=SECRET))
 
 
 @pytest.mark.parametrize("kind", ["ssh-ed25519", "ecdsa-sha2-nistp256"])
-async def test_a_changed_host_key_is_refused_loudly_even_where_new_ones_are_trusted(home: Path, kind: str) -> None:
-    async with ssh_server(Wanted(passwords={USER: SECRET})) as server:
-        other = asyncssh.generate_private_key(kind).export_public_key("openssh").decode()
-        (home / ".ssh" / "known_hosts").write_text(f"# mine\n[{HOST}]:{server.port} {other}")
-        with pytest.raises(HostKeyRefused, match=r"ITS HOST KEY HAS CHANGED.*~/.ssh/known_hosts line 2") as caught:
-            await enter(machine_at(server, trust_on_first_use=True), Login(password=SECRET))
-        assert server.tried == []
+async def test_a_changed_host_key_is_refused_loudly_even_where_new_ones_are_trusted(
+    home: Path, server: FakeSshServer, kind: str
+) -> None:
+    other = asyncssh.generate_private_key(kind).export_public_key("openssh").decode()
+    (home / ".ssh" / "known_hosts").write_text(f"# mine\n[{HOST}]:{server.port} {other}")
+    with pytest.raises(HostKeyRefused, match=r"ITS HOST KEY HAS CHANGED.*~/.ssh/known_hosts line 2") as caught:
+        await enter(machine_at(server, trust_on_first_use=True), Login(password=SECRET))
+    assert server.tried == []
     assert caught.value.line == server.line
     assert server.line in str(caught.value)
 
 
-async def test_a_revoked_host_key_is_refused(home: Path) -> None:
-    async with ssh_server(Wanted(passwords={USER: SECRET})) as server:
-        (home / ".ssh" / "known_hosts").write_text(f"{server.line}\n@revoked * {server.public_key}\n")
-        with pytest.raises(HostKeyRefused, match=r"marked as revoked at ~/.ssh/known_hosts line 2"):
-            await enter(machine_at(server, trust_on_first_use=True), Login(password=SECRET))
-
-
-@pytest.mark.parametrize("name", ["[127.0.0.1]:{port}", "127.0.0.1"])
-async def test_a_revoked_host_key_is_never_trusted_where_nothing_else_is_known(home: Path, name: str) -> None:
-    async with ssh_server(Wanted(passwords={USER: SECRET})) as server:
-        line = f"@revoked {name.format(port=server.port)} {server.public_key}"
-        (home / ".ssh" / "known_hosts").write_text(line)
-        with pytest.raises(HostKeyRefused, match=r"marked as revoked at ~/.ssh/known_hosts line 1"):
-            await enter(machine_at(server, trust_on_first_use=True), Login(password=SECRET))
-        assert server.tried == []
+@pytest.mark.parametrize(
+    ("known", "line"),
+    [
+        ("[127.0.0.1]:{port} {key}\n@revoked * {key}\n", 2),
+        ("@revoked [127.0.0.1]:{port} {key}", 1),
+        ("@revoked 127.0.0.1 {key}", 1),
+    ],
+    ids=["known, too", "its address", "its host"],
+)
+async def test_a_revoked_host_key_is_refused_even_where_new_ones_are_trusted(
+    home: Path, server: FakeSshServer, known: str, line: int
+) -> None:
+    (home / ".ssh" / "known_hosts").write_text(known.format(port=server.port, key=server.public_key))
+    with pytest.raises(HostKeyRefused, match=rf"marked as revoked at ~/.ssh/known_hosts line {line}"):
+        await enter(machine_at(server, trust_on_first_use=True), Login(password=SECRET))
+    assert server.tried == []
     assert not (home / "manager").exists()
 
 
-async def test_a_host_key_that_cannot_be_remembered_is_refused(home: Path) -> None:
+async def test_a_host_key_that_cannot_be_remembered_is_refused(home: Path, server: FakeSshServer) -> None:
     (home / "manager").write_text("a file")
-    async with ssh_server(Wanted(passwords={USER: SECRET})) as server:
-        with pytest.raises(HostKeyRefused, match=r"its host key cannot be kept in .*; make it writable") as caught:
-            await enter(machine_at(server, trust_on_first_use=True), Login(password=SECRET))
+    with pytest.raises(HostKeyRefused, match=r"its host key cannot be kept in .*; make it writable") as caught:
+        await enter(machine_at(server, trust_on_first_use=True), Login(password=SECRET))
     assert caught.value.line == server.line
 
 
@@ -275,12 +266,13 @@ async def test_a_host_key_is_remembered_only_where_the_server_has_proved_to_hold
     assert not (home / "manager").exists()
 
 
-async def test_a_machine_trusted_on_first_use_is_remembered_and_held_to_its_key(home: Path) -> None:
-    async with ssh_server(Wanted(passwords={USER: SECRET})) as server:
-        await enter(machine_at(server, trust_on_first_use=True), Login(password=SECRET))
-        assert (home / "manager" / "known_hosts").read_text() == f"{server.line}\n"
-        assert not (home / ".ssh" / "known_hosts").exists()
-        await enter(machine_at(server), Login(password=SECRET))
+async def test_a_machine_trusted_on_first_use_is_remembered_and_held_to_its_key(
+    home: Path, server: FakeSshServer
+) -> None:
+    await enter(machine_at(server, trust_on_first_use=True), Login(password=SECRET))
+    assert (home / "manager" / "known_hosts").read_text() == f"{server.line}\n"
+    assert not (home / ".ssh" / "known_hosts").exists()
+    await enter(machine_at(server), Login(password=SECRET))
     async with ssh_server(Wanted(passwords={USER: SECRET})) as impostor:
         store = home / "manager" / "known_hosts"
         store.write_text(store.read_text().replace(f":{server.port}", f":{impostor.port}"))
@@ -289,11 +281,10 @@ async def test_a_machine_trusted_on_first_use_is_remembered_and_held_to_its_key(
         assert impostor.tried == []
 
 
-async def test_known_hosts_checking_cannot_be_switched_off_in_the_ssh_config(home: Path) -> None:
-    async with ssh_server(Wanted(passwords={USER: SECRET})) as server:
-        configure(home, "Host *\n  StrictHostKeyChecking no\n  UserKnownHostsFile none\n")
-        with pytest.raises(HostKeyRefused, match="not known"):
-            await enter(machine_at(server), Login(password=SECRET))
+async def test_known_hosts_checking_cannot_be_switched_off_in_the_ssh_config(home: Path, server: FakeSshServer) -> None:
+    configure(home, "Host *\n  StrictHostKeyChecking no\n  UserKnownHostsFile none\n")
+    with pytest.raises(HostKeyRefused, match="not known"):
+        await enter(machine_at(server), Login(password=SECRET))
 
 
 async def test_a_host_certificate_is_accepted_of_a_known_authority_only(home: Path) -> None:
@@ -462,8 +453,7 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_the_first_steps_of_a_check_say_what_was_found(home: Path) -> None:
-    async with ssh_server(Wanted(passwords={USER: SECRET})) as server:
-        know(home, server)
+    async with known_server(home, passwords={USER: SECRET}) as server:
         trace = RouteTrace("m1")
         await enter(machine_at(server), Login(password=SECRET), trace=trace)
     name, port, key, login = trace.steps()
@@ -488,8 +478,7 @@ Failing = Callable[[FakeSshServer], MachineSettings]
     ],
 )
 async def test_a_check_stops_at_the_step_that_fails(home: Path, machine: Failing, verdicts: str, advice: str) -> None:
-    async with ssh_server(Wanted(passwords={USER: SECRET})) as server:
-        know(home, server)
+    async with known_server(home, passwords={USER: SECRET}) as server:
         trace = RouteTrace("m1")
         with pytest.raises((Unreachable, HostKeyRefused, LoginRefused, KeyUnusable)):
             await enter(machine(server), trace=trace)

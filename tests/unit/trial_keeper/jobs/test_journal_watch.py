@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,16 @@ from proctor.trial_keeper.protocol import Launch
 pytestmark = pytest.mark.anyio
 
 
-def make_job(directory: Path) -> Job:
-    directory.mkdir()
-    (directory / "journal").touch()
-    launch = Launch("T.1", "token", "E", "T", 0, str(directory), "true", "/", "{}", None)
-    return Job(JobRecord(launch, "boot"))
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    """One whose directory is `job`."""
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "journal").touch()
+    launch = Launch("T.1", "token", "E", "T", 0, str(tmp_path / "job"), "true", "/", "{}", None)
+    job = Job(JobRecord(launch, "boot"))
+    yield job
+    job.close()
+    job.close()
 
 
 class Notices:
@@ -56,29 +62,28 @@ def append(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-async def test_an_appended_line_is_noticed(watch: JournalWatcher, notices: Notices, tmp_path: Path) -> None:
-    job = make_job(tmp_path / "job")
+async def test_an_appended_line_is_noticed(watch: JournalWatcher, notices: Notices, job: Job, tmp_path: Path) -> None:
     watch.add(job)
     append(tmp_path / "job" / "journal", b"1\n")
     await notices.wait()
     assert notices.jobs == [job]
-    job.close()
 
 
 async def test_a_member_that_appears_later_is_noticed_each_time(
-    watch: JournalWatcher, notices: Notices, tmp_path: Path
+    watch: JournalWatcher, notices: Notices, job: Job, tmp_path: Path
 ) -> None:
-    job = make_job(tmp_path / "job")
     watch.add(job)
     for _ in range(2):
         append(tmp_path / "job" / "journal.1", b"1\n")
         await notices.wait()
     assert list(job.tails) == ["0", "1"]
-    job.close()
 
 
-async def test_output_and_other_jobs_are_not_noticed(watch: JournalWatcher, notices: Notices, tmp_path: Path) -> None:
-    job, gone = make_job(tmp_path / "job"), make_job(tmp_path / "gone")
+async def test_output_and_other_jobs_are_not_noticed(
+    watch: JournalWatcher, notices: Notices, job: Job, tmp_path: Path
+) -> None:
+    (tmp_path / "gone").mkdir()
+    gone = Job(JobRecord(replace(job.record.launch, job_id="U.1", directory=str(tmp_path / "gone")), "boot"))
     watch.add(gone)
     watch.remove(gone)
     watch.add(job)
@@ -87,32 +92,20 @@ async def test_output_and_other_jobs_are_not_noticed(watch: JournalWatcher, noti
     append(tmp_path / "job" / "journal", b"1\n")
     await notices.wait()
     assert notices.jobs == [job]
-    job.close()
 
 
-async def test_without_inotify_a_look_finds_what_has_grown(notices: Notices, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "members"), [("journal", ["0"]), ("journal.1", ["0", "1"])])
+async def test_without_inotify_a_look_finds_what_has_grown(
+    notices: Notices, job: Job, tmp_path: Path, name: str, members: list[str]
+) -> None:
     watch = JournalWatcher(notices)  # never started: as on a machine that has no inotify instances left
-    job = make_job(tmp_path / "job")
     watch.add(job)
     watch.check()
     assert notices.jobs == []
-    append(tmp_path / "job" / "journal", b"1\n")
+    append(tmp_path / "job" / name, b"1\n")
     watch.check()
     assert notices.jobs == [job]
-    job.close()
-
-
-async def test_without_inotify_a_look_finds_the_journal_of_a_rank_that_reports_later(
-    notices: Notices, tmp_path: Path
-) -> None:
-    watch = JournalWatcher(notices)
-    job = make_job(tmp_path / "job")
-    watch.add(job)
-    append(tmp_path / "job" / "journal.1", b"1\n")
-    watch.check()
-    assert notices.jobs == [job]
-    assert list(job.tails) == ["0", "1"]
-    job.close()
+    assert list(job.tails) == members
 
 
 def test_watching_what_is_not_there_names_it(tmp_path: Path) -> None:

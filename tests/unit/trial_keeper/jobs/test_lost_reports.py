@@ -1,6 +1,7 @@
 """What a job that has ended could not write down is reported after its journals: all of it, once, always the same."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,16 +43,23 @@ class Ended:
         job.acknowledge({member: len(data) for member, data in self.reported.items()})
         return job
 
-    def report(self, job: Job, *, most: int | None = None) -> None:
-        """One report; the manager stores all of each chunk, or so many bytes."""
+    def report(self, job: Job) -> None:
+        """One report; the manager stores all of it."""
         for member, tail in job.tails.items():
             assert tail.acknowledged == len(self.reported.get(member, b""))
             data = tail.read(final=True)
             assert tail.is_complete(after=len(data))
-            self.reported[member] = self.reported.get(member, b"") + data[:most]
+            self.reported[member] = self.reported.get(member, b"") + data
             tail.acknowledged = len(self.reported[member])
-            assert tail.needs_report == (len(data[:most]) < len(data))
+            assert not tail.needs_report
         job.close()
+
+    def told(self, end: Exit = END) -> Exit:
+        """The end, once a keeper has reported everything."""
+        job = self.keeper(end)
+        self.report(job)
+        assert job.exit is not None
+        return job.exit
 
     def records(self, member: str = "0") -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.reported[member].splitlines() if line.startswith(b"{")]
@@ -77,34 +85,30 @@ def lost(count: int) -> str:
 def test_a_job_that_has_lost_nothing_tells_nothing(ended: Ended) -> None:
     ended.write(value(1), final(2))
     assert not is_reserve_used(str(ended.folder))
-    job = ended.keeper()
-    ended.report(job)
+    assert ended.told() == END
     assert ended.reported == {"0": (value(1) + final(2)).encode()}
-    assert job.exit == END
 
 
 def test_losses_that_the_journal_does_not_tell_of_are_told_behind_it(ended: Ended) -> None:
     ended.write(value(1), lost(3), value(2))
     assert ended.reserve().count(10)
-    job = ended.keeper()
-    ended.report(job)
+    told = ended.told()
     assert [record.get("count") for record in ended.records()] == [None, 3, None, 7]
-    assert job.exit is not None
-    assert (job.exit.lost, job.exit.lost_finals) == (10, [])
-    assert job.exit.detail == "10 reports were lost: its disk was full"
+    assert (told.lost, told.lost_finals) == (10, [])
+    assert told.detail == "10 reports were lost: its disk was full"
 
 
 def test_losses_that_the_journal_tells_of_are_not_told_twice(ended: Ended) -> None:
     ended.write(value(1), lost(3))
     assert ended.reserve().count(3)
-    ended.report(ended.keeper())
+    ended.told()
     assert ended.reported["0"] == (value(1) + lost(3)).encode()
 
 
 def test_a_kept_final_follows_the_journal_even_if_that_is_torn(ended: Ended) -> None:
     ended.write(value(1), value(2)[:9])
     assert ended.reserve().keep(final(3).encode())
-    ended.report(ended.keeper())
+    ended.told()
     assert ended.reported["0"].decode() == value(1) + value(2)[:9] + "\n" + final(3)
 
 
@@ -112,11 +116,9 @@ def test_a_kept_final_follows_the_journal_even_if_that_is_torn(ended: Ended) -> 
 def test_a_kept_final_that_stands_in_the_journal_is_told_once(ended: Ended, end: str) -> None:
     assert ended.reserve().keep(final(3).encode())
     ended.write(value(1), final(3).rstrip("\n") + end)
-    job = ended.keeper()
-    ended.report(job)
+    told = ended.told()
     assert ended.reported["0"].decode() == value(1) + final(3).rstrip("\n") + end
-    assert job.exit is not None
-    assert not job.exit.lost
+    assert not told.lost
 
 
 def test_members_have_their_own_endings_also_without_a_journal(ended: Ended) -> None:
@@ -125,12 +127,10 @@ def test_members_have_their_own_endings_also_without_a_journal(ended: Ended) -> 
     assert ended.reserve("0").count(1)
     assert ended.reserve("1").count(2)
     assert ended.reserve("1").keep(final(3).encode())
-    job = ended.keeper()
-    ended.report(job)
+    told = ended.told()
     assert [record["kind"] for record in ended.records("0")] == ["intermediate", "lost"]
     assert [record["kind"] for record in ended.records("1")] == ["final", "lost"]
-    assert job.exit is not None
-    assert job.exit.lost == 3
+    assert told.lost == 3
 
 
 def too_long() -> bytes:
@@ -139,10 +139,8 @@ def too_long() -> bytes:
 
 def test_a_final_that_waited_in_vain_is_lost_and_one_that_was_written_is_not(ended: Ended) -> None:
     assert ended.reserve().keep(too_long()) is False
-    job = ended.keeper()
-    ended.report(job)
-    assert job.exit is not None
-    assert (job.exit.lost, job.exit.lost_finals) == (1, [0])
+    told = ended.told()
+    assert (told.lost, told.lost_finals) == (1, [0])
     assert [record["count"] for record in ended.records()] == [1]
     ended.reported.clear()
     ended.write(too_long().decode())
@@ -161,11 +159,9 @@ def test_what_the_reaper_had_in_memory_counts_too_and_a_final_there_is_saved(end
     assert ended.reserve().count(2)
     with memory.open("rb") as file:
         text = read_content(file.fileno()).decode()
-    job = ended.keeper(Exit(EndReason.EXITED_OK, 0, None, 1.0, 2.0, memory=text))
-    ended.report(job)
+    told = ended.told(replace(END, memory=text))
     assert [record["kind"] for record in ended.records()] == ["final", "lost"]
-    assert job.exit is not None
-    assert (job.exit.lost, job.exit.memory) == (7, "")
+    assert (told.lost, told.memory) == (7, "")
 
 
 @pytest.mark.parametrize("stored", [0, 1, 30, 90, 150])
@@ -173,12 +169,12 @@ def test_another_keeper_goes_on_wherever_the_first_was_killed(ended: Ended, stor
     ended.write(value(1))
     assert ended.reserve().keep(final(3).encode())
     assert ended.reserve().count(2)
-    ended.report(ended.keeper())
+    ended.told()
     whole = dict(ended.reported)
     ended.reported = {"0": whole["0"][:stored]}
-    ended.report(ended.keeper())
+    ended.told()
     assert ended.reported == whole
-    ended.report(ended.keeper())
+    ended.told()
     assert ended.reported == whole
 
 

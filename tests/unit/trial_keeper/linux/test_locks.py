@@ -37,32 +37,35 @@ def meddle(monkeypatch: pytest.MonkeyPatch, deed: Callable[[], None], *, times: 
     monkeypatch.setattr(fcntl, "flock", meddled)
 
 
-def is_at(path: str, descriptor: int) -> bool:
-    return os.path.exists(path) and os.stat(path).st_ino == os.fstat(descriptor).st_ino
-
-
-def test_the_lock_of_a_file_that_was_removed_meanwhile_does_not_count(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    meddle(monkeypatch, lambda: os.unlink(path), times=3)
+def take(path: str) -> int:
+    """The exclusive lock of the file that is there now."""
     descriptor = lock(path, EXCLUSIVE)
     assert descriptor is not None
-    assert is_at(path, descriptor)
+    assert os.stat(path).st_ino == os.fstat(descriptor).st_ino
+    return descriptor
+
+
+def remove(path: str) -> None:
+    os.unlink(path)
+
+
+def remove_with_its_folder(path: str) -> None:
+    os.unlink(path)
+    os.rmdir(os.path.dirname(path))
+
+
+def replace(path: str) -> None:
+    Path(path + ".new").touch()
+    os.rename(path + ".new", path)
+
+
+@pytest.mark.parametrize("deed", [remove, remove_with_its_folder, replace])
+def test_the_lock_of_a_file_that_is_gone_meanwhile_does_not_count(
+    path: str, monkeypatch: pytest.MonkeyPatch, deed: Callable[[str], None]
+) -> None:
+    meddle(monkeypatch, lambda: deed(path), times=3)
+    descriptor = take(path)
     assert lock(path, EXCLUSIVE) is None
-    os.close(descriptor)
-
-
-def test_the_lock_of_a_file_that_was_replaced_meanwhile_does_not_count(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def replace() -> None:
-        Path(path + ".new").touch()
-        os.rename(path + ".new", path)
-
-    meddle(monkeypatch, replace, times=1)
-    descriptor = lock(path, EXCLUSIVE)
-    assert descriptor is not None
-    assert is_at(path, descriptor)
     os.close(descriptor)
 
 
@@ -70,18 +73,6 @@ def test_a_file_that_is_removed_again_and_again_is_an_error(path: str, monkeypat
     meddle(monkeypatch, lambda: os.unlink(path), times=10_000)
     with pytest.raises(OSError, match="repeatedly created and removed"):
         lock(path, EXCLUSIVE)
-
-
-def test_a_directory_that_is_removed_meanwhile_is_made_again(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def remove() -> None:
-        os.unlink(path)
-        os.rmdir(os.path.dirname(path))
-
-    meddle(monkeypatch, remove, times=3)
-    descriptor = lock(path, EXCLUSIVE)
-    assert descriptor is not None
-    assert is_at(path, descriptor)
-    os.close(descriptor)
 
 
 def test_a_file_that_is_not_to_be_made_is_missing(path: str) -> None:
@@ -107,19 +98,16 @@ def test_only_an_exclusive_lock_is_one_that_somebody_holds(path: str) -> None:
 
 def test_a_held_file_stays_and_a_free_one_goes(path: str) -> None:
     assert remove_unlocked(path)
-    descriptor = lock(path, EXCLUSIVE)
-    assert descriptor is not None
+    descriptor = take(path)
     assert not remove_unlocked(path)
-    assert is_at(path, descriptor)
+    assert os.path.exists(path)
     os.close(descriptor)
     assert remove_unlocked(path)
     assert not os.path.exists(path)
 
 
 def test_a_file_that_may_not_be_removed_stays(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    descriptor = lock(path, EXCLUSIVE)
-    assert descriptor is not None
-    os.close(descriptor)
+    os.close(take(path))
 
     def refuse(path: str) -> None:
         raise PermissionError(errno.EPERM, "not the owner", path)

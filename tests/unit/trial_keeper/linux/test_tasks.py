@@ -9,23 +9,35 @@ from proctor.trial_keeper.linux.tasks import TaskGroup, until_first_ends
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_failure_cancels_the_others_and_is_raised_itself() -> None:
-    ended: list[str] = []
+class Waiting:
+    """A task that waits until it is canceled."""
 
-    async def wait() -> None:
+    def __init__(self) -> None:
+        self.has_started = asyncio.Event()
+        self.was_canceled = False
+
+    async def wait(self) -> None:
+        self.has_started.set()
         try:
             await asyncio.Event().wait()
         finally:
-            ended.append("canceled")
+            self.was_canceled = True
 
+
+@pytest.fixture
+async def waiting() -> Waiting:
+    return Waiting()
+
+
+async def test_a_failure_cancels_the_others_and_is_raised_itself(waiting: Waiting) -> None:
     async def fail() -> None:
         raise ValueError("mine")
 
     with pytest.raises(ValueError, match="mine"):
         async with TaskGroup() as group:
-            group.start(wait(), "wait")
+            group.start(waiting.wait(), "wait")
             group.start(fail(), "fail")
-    assert ended == ["canceled"]
+    assert waiting.was_canceled
 
 
 async def test_leaving_waits_for_tasks_started_by_tasks() -> None:
@@ -41,21 +53,13 @@ async def test_leaving_waits_for_tasks_started_by_tasks() -> None:
     assert done == [1, 2, 3]
 
 
-async def test_a_failing_body_cancels_the_tasks() -> None:
-    ended = asyncio.Event()
-
-    async def wait() -> None:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ended.set()
-
+async def test_a_failing_body_cancels_the_tasks(waiting: Waiting) -> None:
     with pytest.raises(KeyError):
         async with TaskGroup() as group:
-            group.start(wait(), "wait")
-            await asyncio.sleep(0)
+            group.start(waiting.wait(), "wait")
+            await waiting.has_started.wait()
             raise KeyError("body")
-    assert ended.is_set()
+    assert waiting.was_canceled
 
 
 async def test_the_first_to_end_ends_the_rest() -> None:
@@ -65,21 +69,12 @@ async def test_the_first_to_end_ends_the_rest() -> None:
     await until_first_ends(end=end(), wait=asyncio.Event().wait())
 
 
-async def test_cancelling_from_outside_reaches_the_tasks() -> None:
-    started, canceled = asyncio.Event(), asyncio.Event()
-
-    async def wait() -> None:
-        started.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            canceled.set()
-
+async def test_cancelling_from_outside_reaches_the_tasks(waiting: Waiting) -> None:
     async with TaskGroup() as outer:
-        outer.start(until_first_ends(wait=wait()), "inner")
-        await started.wait()
+        outer.start(until_first_ends(wait=waiting.wait()), "inner")
+        await waiting.has_started.wait()
         outer.cancel()
-    assert canceled.is_set()
+    assert waiting.was_canceled
 
 
 async def test_a_task_that_loses_its_first_cancellation_is_cancelled_again() -> None:

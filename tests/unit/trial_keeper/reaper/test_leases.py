@@ -4,7 +4,9 @@ import json
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,6 +41,14 @@ def take(folder: str, uuid: str, slot: int = 0, *, holder: str = "ann", max_tria
     return acquire(folder, [(uuid, slot)], {**NOTE, "holder": holder}, max_trials=max_trials)
 
 
+@contextmanager
+def taken(folder: str, uuid: str = "GPU-a", slot: int = 0, **more: Any) -> Iterator[None]:
+    """A lease that is held for as long as the block lasts."""
+    held = take(folder, uuid, slot, **more)
+    yield
+    release(held)
+
+
 def test_a_lease_is_refused_with_its_holders_note(folder: str) -> None:
     held = acquire(folder, [("GPU-a", 0)], NOTE)
     with pytest.raises(
@@ -51,20 +61,20 @@ def test_a_lease_is_refused_with_its_holders_note(folder: str) -> None:
 
 
 def test_all_leases_are_taken_or_none(folder: str) -> None:
-    held = take(folder, "GPU-b")
-    with pytest.raises(LeaseRefused):
-        acquire(folder, [("GPU-c", 0), ("GPU-a", 0), ("GPU-b", 0)], {})
-    assert sorted(os.listdir(folder)) == ["GPU-b.0", "GPU-b.guard"]
-    release(acquire(folder, [("GPU-a", 0), ("GPU-c", 0)], {}))
-    release(held)
+    with taken(folder, "GPU-b"):
+        with pytest.raises(LeaseRefused):
+            acquire(folder, [("GPU-c", 0), ("GPU-a", 0), ("GPU-b", 0)], {})
+        assert sorted(os.listdir(folder)) == ["GPU-b.0", "GPU-b.guard"]
+        release(acquire(folder, [("GPU-a", 0), ("GPU-c", 0)], {}))
 
 
 @pytest.mark.parametrize(("holder", "asker"), [(1, 2), (2, 1), (1, 1)])
 def test_a_gpu_that_one_side_wants_for_itself_is_not_shared(folder: str, holder: int, asker: int) -> None:
-    held = take(folder, "GPU-a", 0, max_trials=holder)
-    with pytest.raises(LeaseRefused, match=r"held by ann \(job T.1, .*, and no more than 1 trial may have it"):
+    with (
+        taken(folder, max_trials=holder),
+        pytest.raises(LeaseRefused, match=r"held by ann \(job T.1, .*, and no more than 1 trial may have it"),
+    ):
         take(folder, "GPU-a", 1, max_trials=asker)
-    release(held)
 
 
 def test_no_more_trials_share_a_gpu_than_the_strictest_of_them_allows(folder: str) -> None:
@@ -78,10 +88,8 @@ def test_no_more_trials_share_a_gpu_than_the_strictest_of_them_allows(folder: st
 
 
 def test_a_share_is_refused_even_where_the_gpu_has_room(folder: str) -> None:
-    held = take(folder, "GPU-a", 0, max_trials=2)
-    with pytest.raises(LeaseRefused, match=r"GPU-a \(share 0\) is held by ann"):
+    with taken(folder, max_trials=2), pytest.raises(LeaseRefused, match=r"GPU-a \(share 0\) is held by ann"):
         take(folder, "GPU-a", 0, max_trials=2)
-    release(held)
 
 
 def test_the_locks_are_usable_by_all_users_whatever_the_umask(folder: str, umask: None) -> None:
@@ -114,12 +122,11 @@ def test_a_note_that_makes_no_sense_does_not_hide_the_refusal(folder: str, text:
     release(held)
 
 
-def test_a_directory_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize("parent", ["file", "missing"])
+def test_a_directory_that_cannot_be_made_is_an_error(tmp_path: Path, parent: str) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError):
-        take(str(tmp_path / "file" / "locks"), "GPU-a")
-    with pytest.raises(OSError):
-        take(str(tmp_path / "missing" / "locks"), "GPU-a")
+        take(str(tmp_path / parent / "locks"), "GPU-a")
 
 
 def test_a_guard_that_is_not_given_back_is_not_waited_for_without_end(folder: str) -> None:

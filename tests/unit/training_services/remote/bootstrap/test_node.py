@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from fakes.connections import PASSWORDS, PATIENCE_SECONDS, connected
-from fakes.ssh_server import FakeSshServer, Wanted, ssh_server
+from fakes.connections import PASSWORDS, PATIENCE_SECONDS
+from fakes.ssh_server import FakeSshServer, Wanted
 
 from proctor.training_services.keepers.archive import build
 from proctor.training_services.remote.bootstrap.node import NodeContact, detach, open_contact, require_usable
@@ -21,20 +21,13 @@ from proctor.training_services.ssh.errors import CommandFailed, ConnectionEnded,
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("home")]
 
-ONE_SESSION = Wanted(passwords=PASSWORDS, most_sessions=1)
 PYTHON_PATH = str(Path(sys.executable).parent)
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[FakeSshServer]:
-    async with ssh_server(ONE_SESSION) as running:
-        yield running
-
-
-@pytest.fixture
-async def there(server: FakeSshServer) -> AsyncIterator[Connection]:
-    async with connected(server) as connection:
-        yield connection
+def wanted() -> Wanted:
+    """One session is enough."""
+    return Wanted(passwords=PASSWORDS, most_sessions=1)
 
 
 @asynccontextmanager
@@ -80,25 +73,26 @@ async def test_where_python_path_has_no_python_another_one_looks_and_says_so(the
         assert contact.facts.python_path_without == ""
 
 
-async def test_a_python_that_is_killed_is_the_reason(there: Connection, home: Path) -> None:
-    file = odd_file(home, "import os; os.kill(os.getpid(), 9)")
-    with pytest.raises(CommandFailed, match="the keeper's command 'start' was ended by a signal"):
+@pytest.mark.parametrize(
+    ("body", "seconds", "said"),
+    [
+        ("import os; os.kill(os.getpid(), 9)", PATIENCE_SECONDS, "the keeper's command 'start' was ended by a signal"),
+        (
+            "import os; os.write(2, b'segments lost'); os._exit(3)",
+            PATIENCE_SECONDS,
+            "'start' failed there with exit code 3: segments lost",
+        ),
+        ("source.read()", 0.5, r"'start' did not end within 0\.5 s"),
+    ],
+    ids=["is killed", "prints something else", "does not end"],
+)
+async def test_why_a_command_gives_no_answer_is_said(
+    there: Connection, home: Path, body: str, seconds: float, said: str
+) -> None:
+    file = odd_file(home, body)
+    with pytest.raises(CommandFailed, match=said):
         async with opened(there) as contact:
-            await contact.python.run_command(file, "start", {}, timeout_seconds=PATIENCE_SECONDS)
-
-
-async def test_a_command_that_prints_something_else_is_the_reason(there: Connection, home: Path) -> None:
-    file = odd_file(home, "import os; os.write(2, b'segments lost'); os._exit(3)")
-    with pytest.raises(CommandFailed, match="'start' failed there with exit code 3: segments lost"):
-        async with opened(there) as contact:
-            await contact.python.run_command(file, "start", {}, timeout_seconds=PATIENCE_SECONDS)
-
-
-async def test_a_command_that_does_not_end_is_not_waited_for(there: Connection, home: Path) -> None:
-    file = odd_file(home, "source.read()")
-    with pytest.raises(CommandFailed, match=r"'start' did not end within 0\.5 s"):
-        async with opened(there) as contact:
-            await contact.python.run_command(file, "start", {}, timeout_seconds=0.5)
+            await contact.python.run_command(file, "start", {}, timeout_seconds=seconds)
 
 
 async def test_a_connection_that_ends_meanwhile_has_ended(there: Connection, server: FakeSshServer, home: Path) -> None:

@@ -16,9 +16,11 @@ from proctor.training_services.nodes.pool import Node, NodePool
 from proctor.training_services.providers import ProviderContext
 from proctor.training_services.remote.machines.provider import RemoteProvider
 from proctor.training_services.remote.machines.records import Claim
+from proctor.training_services.ssh.errors import RemoteError, Unreachable
 from proctor.training_services.ssh.route import RouteTrace
 
 DAY = 86_400.0
+UNREACHABLE = Unreachable("it does not answer")
 
 
 class Scene:
@@ -47,6 +49,23 @@ class Scene:
             self.machine(host)
         settings = {"machine_list": [{"host": host} for host in hosts], **more}
         self.provider.claim(by, settings, {})
+
+    async def connect(self, *hosts: str, by: str = "E1", **more: Any) -> FakeMachine:
+        """An experiment wants machines, and they are connected; the first of them."""
+        self.claim(*hosts, by=by, **more)
+        for host in hosts:
+            await self.until_status(host, "CONNECTED")
+        return self.machine(hosts[0])
+
+    async def lose(self, host: str, failure: RemoteError = UNREACHABLE) -> None:
+        """A connection breaks, and another one cannot be made."""
+        self.machine(host).failure = failure
+        self.machine(host).cut()
+        await self.until_status(host, "FAILED")
+
+    async def until_forgotten(self, host: str) -> None:
+        """Wait until the provider does not know a machine any more."""
+        await self.until(lambda: not self.provider.has(host))
 
     async def until(self, look: Callable[[], Any]) -> Any:
         """Wait, in virtual time, until there is something."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from fakes.fake_connection import FakeConnection, FakeMachine
-from unit.training_services.remote.machines.scene import Scene, play, played
+from unit.training_services.remote.machines.scene import UNREACHABLE, Scene, play, played
 
 from proctor.training_services.errors import NodeInUse, UnknownNode
 from proctor.training_services.providers import CheckVerdict
@@ -25,98 +25,84 @@ async def is_forgotten(scene: Scene) -> None:
     """Neither pool nor provider nor disk know the machine."""
     assert scene.pool.nodes() == ()
     assert not (scene.folder / "nodes" / NODE).exists()
-    await scene.until(lambda: not scene.provider.has(NODE))
+    await scene.until_forgotten(NODE)
 
 
-async def release_locked(scene: Scene, failure: RemoteError) -> FakeMachine:
+async def release_locked(scene: Scene, failure: RemoteError = UNREACHABLE) -> FakeMachine:
     """Something was brought to the machine, then it refuses every login and is released."""
-    machine = scene.machine(NODE)
-    scene.claim(NODE)
-    await scene.until_status(NODE, "CONNECTED")
-    machine.failure = failure
-    machine.cut()
-    await scene.until_status(NODE, "FAILED")
+    machine = await scene.connect(NODE)
+    await scene.lose(NODE, failure)
     await scene.provider.release("E1")
     await scene.until_status(NODE, "FAILED", "released, but files of experiment E1 may still be there")
     return machine
 
 
+async def is_left_alone(scene: Scene) -> None:
+    """The machine is forgotten, and no more login is tried."""
+    logins = scene.machine(NODE).logins
+    await is_forgotten(scene)
+    await asyncio.sleep(600)
+    assert scene.machine(NODE).logins == logins
+
+
 @pytest.mark.parametrize(
-    "failure",
-    [Unreachable("there is no such host"), LoginRefused("the key is wrong"), HostKeyRefused("its host key is unknown")],
+    "changes",
+    [
+        {"failure": Unreachable("there is no such host")},
+        {"failure": LoginRefused("the key is wrong")},
+        {"failure": HostKeyRefused("its host key is unknown")},
+        {"pythons": {}},
+    ],
+    ids=["no host", "a wrong key", "an unknown host", "no Python"],
 )
 @played
-async def test_a_machine_that_never_let_us_in_is_forgotten_when_it_is_released(
-    scene: Scene, failure: RemoteError
+async def test_a_machine_on_which_nothing_was_done_is_forgotten_when_it_is_released(
+    scene: Scene, changes: dict[str, Any]
 ) -> None:
-    machine = scene.machine(NODE)
-    machine.failure = failure
+    scene.machines[NODE] = FakeMachine(scene.pool, NODE, **changes)
     scene.claim(NODE)
     await scene.until_status(NODE, "FAILED")
     await scene.provider.release("E1")
     assert scene.provider.uncollected() == []
-    logins = machine.logins
-    await is_forgotten(scene)
-    await asyncio.sleep(600)
-    assert machine.logins == logins
+    await is_left_alone(scene)
 
 
+@pytest.mark.parametrize("is_forgotten_before", [True, False])
 @played
-async def test_a_machine_that_no_trial_could_run_on_is_forgotten_when_it_is_released(scene: Scene) -> None:
-    machine = scene.machine(NODE)
-    machine.pythons = {}
-    scene.claim(NODE)
-    await scene.until_status(NODE, "FAILED")
-    await scene.provider.release("E1")
-    await is_forgotten(scene)
-
-
-@played
-async def test_a_machine_is_forgotten_in_the_middle_of_its_first_login(scene: Scene) -> None:
+async def test_a_machine_that_is_released_in_its_first_login_can_be_claimed_again(
+    scene: Scene, is_forgotten_before: bool
+) -> None:
     machine = scene.machine(NODE)
     machine.hangs = True
     scene.claim(NODE)
     await scene.until(lambda: machine.logins)
     await scene.provider.release("E1")
-    await is_forgotten(scene)
+    if is_forgotten_before:
+        await is_forgotten(scene)
     machine.hangs = False
-    scene.claim(NODE, by="E2")
-    await scene.until_status(NODE, "CONNECTED")
-
-
-@played
-async def test_a_machine_that_is_claimed_again_while_it_is_being_forgotten_is_used(scene: Scene) -> None:
-    machine = scene.machine(NODE)
-    machine.hangs = True
-    scene.claim(NODE)
-    await scene.until(lambda: machine.logins)
-    await scene.provider.release("E1")
-    machine.hangs = False
-    scene.claim(NODE, by="E2")
-    await scene.until_status(NODE, "CONNECTED")
+    await scene.connect(NODE, by="E2")
     assert scene.provider.machine(NODE).experiments == ("E2",)
     [record] = read_records(scene.folder / "nodes")
     assert [claim.experiment_id for claim in record.claims] == ["E2"]
     assert record.installed
 
 
-def test_that_something_is_brought_is_on_the_disk_before_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@played
+async def test_that_something_is_brought_is_on_the_disk_before_it_is(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(folder: NodeDirectory, record: NodeRecord) -> None:
         raise OSError("No space left on device")
 
-    async def act(scene: Scene) -> None:
-        machine = scene.machine(NODE)
-        scene.claim(NODE)
-        with monkeypatch.context() as full:
-            full.setattr(NodeDirectory, "write", refuse)
-            await scene.until_status(NODE, "FAILED", "No space left on device")
-            assert machine.uploads == []
-            assert not machine.exists
-        await scene.until_status(NODE, "CONNECTED")
-        [record] = read_records(tmp_path / "nodes")
-        assert record.installed
-
-    play(tmp_path, act)
+    scene.claim(NODE)
+    with monkeypatch.context() as full:
+        full.setattr(NodeDirectory, "write", refuse)
+        await scene.until_status(NODE, "FAILED", "No space left on device")
+        assert scene.machine(NODE).uploads == []
+        assert not scene.machine(NODE).exists
+    await scene.until_status(NODE, "CONNECTED")
+    [record] = read_records(scene.folder / "nodes")
+    assert record.installed
 
 
 @pytest.mark.parametrize("released", [False, True])
@@ -158,7 +144,7 @@ def test_a_record_that_does_not_say_whether_something_was_brought_is_that_of_a_m
         (LoginRefused("login as bob was refused"), f"{CLEAN} removes what is there, {FORGET} abandons what is there"),
         (KeyUnusable("its key has a passphrase"), f"{CLEAN} removes what is there, {FORGET} abandons what is there"),
         (HostKeyRefused("its host key has CHANGED"), f"{CLEAN} removes what is there, {FORGET} abandons what is there"),
-        (Unreachable("it does not answer"), f"if it will not come back, {FORGET} abandons what is there"),
+        (UNREACHABLE, f"if it will not come back, {FORGET} abandons what is there"),
     ],
 )
 @played
@@ -183,10 +169,7 @@ async def test_a_machine_that_was_cleaned_with_a_login_that_works_is_left(scene:
     machine.failure, machine.refused = None, {"E1"}  # the way in of the experiment is gone with it
     [step] = await scene.provider.clean(SETTINGS, {})
     assert (step.verdict, step.found) == (CheckVerdict.OK, f"~/.proctor/nodes/m1-{NODE} removed")
-    await is_forgotten(scene)
-    logins = machine.logins
-    await asyncio.sleep(600)
-    assert machine.logins == logins
+    await is_left_alone(scene)
 
 
 @played
@@ -199,40 +182,24 @@ async def test_a_machine_that_could_not_be_cleaned_is_still_to_be_left(scene: Sc
     assert scene.provider.has(NODE)
     assert (scene.folder / "nodes" / NODE / "node.json").exists()
     machine.left, machine.refused = [], set()
-    await scene.until(lambda: not scene.provider.has(NODE))
+    await scene.until_forgotten(NODE)
 
 
 @played
-async def test_a_machine_that_is_gone_for_good_is_given_up_by_a_person(scene: Scene) -> None:
-    machine = await release_locked(scene, Unreachable("it does not answer"))
-    scene.provider.abandon(NODE)
-    logins = machine.logins
-    await is_forgotten(scene)
-    with pytest.raises(UnknownNode):
-        scene.provider.abandon(NODE)
-    await asyncio.sleep(600)
-    assert machine.logins == logins
-
-
-@played
-async def test_files_that_were_not_collected_are_given_up_with_their_machine(scene: Scene) -> None:
-    machine = scene.machine(NODE)
-    scene.claim(NODE)
-    await scene.until_status(NODE, "CONNECTED")
-    machine.failure = Unreachable("it does not answer")
-    machine.cut()
-    await scene.until_status(NODE, "FAILED")
-    await scene.provider.release("E1")
+async def test_a_machine_that_is_gone_for_good_is_given_up_by_a_person_and_its_files_with_it(scene: Scene) -> None:
+    await release_locked(scene)
     assert [left.experiment_id for left in scene.provider.uncollected()] == ["E1"]
     scene.provider.abandon(NODE)
-    await is_forgotten(scene)
+    await is_left_alone(scene)
+    with pytest.raises(UnknownNode):
+        scene.provider.abandon(NODE)
     await scene.provider.forget("E1")
     assert scene.provider.uncollected() == []
 
 
 @played
 async def test_a_machine_that_an_experiment_needs_cannot_be_given_up(scene: Scene) -> None:
-    scene.machine(NODE).failure = Unreachable("it does not answer")
+    scene.machine(NODE).failure = UNREACHABLE
     scene.claim(NODE)
     with pytest.raises(NodeInUse, match=f"node {NODE} is used by experiment E1; stop it first: proctor stop E1"):
         scene.provider.abandon(NODE)
@@ -240,24 +207,23 @@ async def test_a_machine_that_an_experiment_needs_cannot_be_given_up(scene: Scen
 
 
 @pytest.mark.parametrize("moment", ["in the login", "in the pause", "while its files are removed"])
-def test_a_machine_may_be_given_up_at_any_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
-    async def act(scene: Scene) -> None:
-        machine = await release_locked(scene, Unreachable("it does not answer"))
-        if moment == "in the login":
-            machine.hangs = True
-        elif moment == "while its files are removed":
-            monkeypatch.setattr(FakeConnection, "run", hang)
-            machine.failure = None
-        logins = machine.logins
-        await scene.until(lambda: machine.logins > logins)
-        scene.provider.abandon(NODE)
-        await is_forgotten(scene)
-        monkeypatch.undo()
-        machine.hangs, machine.failure = False, None
-        scene.claim(NODE, by="E2")
-        await scene.until_status(NODE, "CONNECTED")
-
+@played
+async def test_a_machine_may_be_given_up_at_any_moment(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
     async def hang(*_: object, **__: object) -> Any:
         await asyncio.Event().wait()
 
-    play(tmp_path, act)
+    machine = await release_locked(scene)
+    if moment == "in the login":
+        machine.hangs = True
+    elif moment == "while its files are removed":
+        monkeypatch.setattr(FakeConnection, "run", hang)
+        machine.failure = None
+    logins = machine.logins
+    await scene.until(lambda: machine.logins > logins)
+    scene.provider.abandon(NODE)
+    await is_forgotten(scene)
+    monkeypatch.undo()
+    machine.hangs, machine.failure = False, None
+    await scene.connect(NODE, by="E2")

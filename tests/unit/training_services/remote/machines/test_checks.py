@@ -34,20 +34,26 @@ def provider(tmp_path: Path, machine: FakeMachine) -> RemoteProvider:
     return RemoteProvider(context, connect=machine.connect)
 
 
-async def inspect(provider: RemoteProvider, **more: Any) -> Sequence[CheckStep]:
-    return await provider.inspect({"machine_list": [{"host": "gpu-1", "user": "bob"}], **more}, {})
+async def inspect(provider: RemoteProvider, *, gpus: int | None = None, **more: Any) -> Sequence[CheckStep]:
+    settings = {"machine_list": [{"host": "gpu-1", "user": "bob"}], **more}
+    return await provider.inspect(settings, {}, trial_gpu_number=gpus)
 
 
-def by_name(steps: Sequence[CheckStep]) -> dict[str, CheckStep]:
+async def steps_of(provider: RemoteProvider, **more: Any) -> dict[str, CheckStep]:
+    """The steps of a check by their names."""
+    steps = await inspect(provider, **more)
     assert len({step.name for step in steps}) == len(steps)
     return {step.name: step for step in steps}
 
 
+def failed(steps: dict[str, CheckStep]) -> list[str]:
+    return [name for name, step in steps.items() if step.verdict is FAIL]
+
+
 async def test_every_step_of_a_machine_that_is_well_is_ok(provider: RemoteProvider, machine: FakeMachine) -> None:
-    steps = await inspect(provider)
-    assert {step.verdict for step in steps} == {OK}
-    assert {step.machine for step in steps} == {"bob@gpu-1"}
-    assert by_name(steps)["gpus"].found == "2 × NVIDIA A100"
+    steps = await steps_of(provider)
+    assert {(step.machine, step.verdict) for step in steps.values()} == {("bob@gpu-1", OK)}
+    assert steps["gpus"].found == "2 × NVIDIA A100"
     assert machine.commands == ["prepare", "probe", "remove"]
     assert not machine.exists
 
@@ -98,7 +104,7 @@ async def test_what_is_not_as_it_should_be_is_told_by_its_step(
 ) -> None:
     for key, value in changes.items():
         setattr(machine, key, value)
-    steps = by_name(await inspect(provider, **more))
+    steps = await steps_of(provider, **more)
     assert steps[name].verdict is verdict
     assert found in steps[name].found
     names = {
@@ -115,8 +121,8 @@ async def test_what_is_not_as_it_should_be_is_told_by_its_step(
         "trials",
         "code",
     }
-    assert {*names, "code"} <= set(steps)
-    assert [step.name for step in steps.values() if step.verdict is FAIL] == ([name] if verdict is FAIL else [])
+    assert names <= set(steps)
+    assert failed(steps) == ([name] if verdict is FAIL else [])
 
 
 @pytest.mark.parametrize(
@@ -144,10 +150,9 @@ async def test_a_machine_that_could_never_run_a_trial_is_told(
     found: str,
 ) -> None:
     machine.devices = [{**GPU, "index": index, "uuid": f"GPU-{index}"} for index in range(devices)]
-    machines = [{"host": "gpu-1", "gpu_indices": indices}]
-    steps = by_name(await provider.inspect({"machine_list": machines}, {}, trial_gpu_number=gpus))
+    steps = await steps_of(provider, machine_list=[{"host": "gpu-1", "gpu_indices": indices}], gpus=gpus)
     assert (steps["trials"].verdict, found in steps["trials"].found) == (verdict, True), steps["trials"]
-    assert [step.name for step in steps.values() if step.verdict is FAIL] == (["trials"] if verdict is FAIL else [])
+    assert failed(steps) == (["trials"] if verdict is FAIL else [])
 
 
 async def test_a_machine_that_cannot_run_a_trial_is_a_note_where_another_can(
@@ -155,7 +160,7 @@ async def test_a_machine_that_cannot_run_a_trial_is_a_note_where_another_can(
 ) -> None:
     machine.devices = [{**GPU, "index": index, "uuid": f"GPU-{index}"} for index in range(2)]
     machines = [{"host": "gpu-1", "gpu_indices": [7]}, {"host": "gpu-2", "gpu_indices": [0]}]
-    steps = await provider.inspect({"machine_list": machines}, {}, trial_gpu_number=1)
+    steps = await inspect(provider, machine_list=machines, gpus=1)
     assert [(step.machine, step.verdict) for step in steps if step.name == "trials"] == [("gpu-1", NOTE), ("gpu-2", OK)]
 
 
@@ -163,27 +168,26 @@ async def test_nothing_is_brought_to_a_machine_whose_disk_is_full(
     provider: RemoteProvider, machine: FakeMachine
 ) -> None:
     machine.free_inodes = 1
-    steps = by_name(await inspect(provider))
+    steps = await steps_of(provider)
     assert {steps[name].verdict for name in ("sftp", "forwarding", "keeper", "gpus", "trials", "code")} == {SKIPPED}
     assert machine.uploads == []
 
 
 async def test_what_has_arrived_damaged_is_taken_away_again(provider: RemoteProvider, machine: FakeMachine) -> None:
     machine.damages = 1
-    await inspect(provider)
+    assert failed(await steps_of(provider)) == ["keeper"]
     assert len(machine.uploads) == 1
     assert not machine.exists
 
 
 async def test_a_wrong_clock_hides_nothing_else(provider: RemoteProvider, machine: FakeMachine) -> None:
     machine.clock_ahead = -4000.0
-    steps = by_name(await inspect(provider))
-    assert steps["keeper"].verdict is OK
+    assert (await steps_of(provider))["keeper"].verdict is OK
 
 
 async def test_the_advice_of_a_failure_stands_by_itself(provider: RemoteProvider, machine: FakeMachine) -> None:
     machine.failure = Unreachable("its SSH server does not answer; check host and port")
-    steps = by_name(await inspect(provider))
+    steps = await steps_of(provider)
     assert steps["name"].found == "its SSH server does not answer"
     assert steps["name"].advice == "check host and port"
     assert {step.verdict for step in steps.values()} == {FAIL, SKIPPED}

@@ -10,35 +10,36 @@ from typing import Any
 
 import pytest
 from fakes.fake_connection import FakeConnection
-from unit.training_services.remote.machines.scene import Scene, play, played
+from unit.training_services.remote.machines.scene import UNREACHABLE, Scene, play, played
 
 from proctor.training_services.base import NodePlacement
 from proctor.training_services.errors import ServiceUnavailable
+from proctor.training_services.files.code import CodeArchive
 from proctor.training_services.nodes.pool import NodeStatus
 from proctor.training_services.remote.machines.machine import MachineState
-from proctor.training_services.remote.machines.records import Claim, NodeDirectory, NodeRecord, read_records
+from proctor.training_services.remote.machines.records import Claim, NodeDirectory, read_records
 from proctor.training_services.ssh.errors import ConnectionEnded, LoginRefused, Unreachable
 from proctor.training_services.ssh.route import RouteTrace
 
 
-def test_a_machine_that_does_not_answer_is_tried_again_after_1_2_4_and_at_most_60_seconds(tmp_path: Path) -> None:
+async def pauses(scene: Scene, logins: int) -> list[float]:
+    """The seconds between the next logins of gpu-1."""
     times: list[float] = []
+    machine = scene.machine("gpu-1")
+    first = machine.logins + 1
+    for number in range(first, first + logins):
+        await scene.until(lambda number=number: machine.logins == number)
+        times.append(asyncio.get_running_loop().time())
+    return [later - earlier for earlier, later in pairwise(times)]
 
-    async def act(scene: Scene) -> None:
-        machine = scene.machine("gpu-1")
-        machine.failure = Unreachable("it does not answer")
-        scene.claim("gpu-1")
-        for number in range(1, 10):
-            await scene.until(lambda number=number: machine.logins == number)
-            times.append(asyncio.get_running_loop().time())
-        node = scene.pool.node("gpu-1")
-        assert node.status == "FAILED"
-        assert node.reason.startswith("it does not answer; ")
 
-    play(tmp_path, act)
-    pauses = [later - earlier for earlier, later in pairwise(times)]
-    for pause, longest in zip(pauses, [1, 2, 4, 8, 16, 32, 60, 60], strict=True):
+@played
+async def test_a_machine_that_does_not_answer_is_tried_again_after_1_2_4_and_at_most_60_seconds(scene: Scene) -> None:
+    scene.machine("gpu-1").failure = UNREACHABLE
+    scene.claim("gpu-1")
+    for pause, longest in zip(await pauses(scene, 9), [1, 2, 4, 8, 16, 32, 60, 60], strict=True):
         assert 0.75 * longest - 0.5 <= pause <= longest + 0.5
+    await scene.until_status("gpu-1", "FAILED", "it does not answer; ")
 
 
 def take_job(scene: Scene, node_id: str) -> None:
@@ -46,60 +47,45 @@ def take_job(scene: Scene, node_id: str) -> None:
     scene.pool.reserve(f"{node_id}.1", "token", "trial 0", NodePlacement(node_id))
 
 
-def test_machines_whose_trials_may_run_are_found_again_before_these_are_given_up(tmp_path: Path) -> None:
+@played
+async def test_machines_whose_trials_may_run_are_found_again_before_these_are_given_up(scene: Scene) -> None:
     """They come back when they have been away for nine tenths of nodeTimeout."""
     hosts = [f"gpu-{number}" for number in range(10)]
-
-    async def act(scene: Scene) -> None:
-        scene.claim(*hosts, node_timeout_seconds=30.0)
-        for host in hosts:
-            await scene.until_status(host, "CONNECTED")
-            take_job(scene, host)
-        began = asyncio.get_running_loop().time()
-        for host in hosts:
-            scene.machine(host).failure = Unreachable("it does not answer")
-            scene.machine(host).cut()
-        await asyncio.sleep(27.0)
-        for host in hosts:
-            scene.machine(host).failure = None
-        for host in hosts:
-            await scene.until_status(host, "CONNECTED")
-        assert asyncio.get_running_loop().time() - began < 30.0
-
-    play(tmp_path, act)
+    await scene.connect(*hosts, node_timeout_seconds=30.0)
+    for host in hosts:
+        take_job(scene, host)
+    began = asyncio.get_running_loop().time()
+    for host in hosts:
+        scene.machine(host).failure = UNREACHABLE
+        scene.machine(host).cut()
+    await asyncio.sleep(27.0)
+    for host in hosts:
+        scene.machine(host).failure = None
+    for host in hosts:
+        await scene.until_status(host, "CONNECTED")
+    assert asyncio.get_running_loop().time() - began < 30.0
 
 
 @pytest.mark.parametrize(
     ("failure", "has_jobs", "node_timeout", "longest"),
     [
-        (Unreachable("it does not answer"), True, 30.0, 1.5),
-        (Unreachable("it does not answer"), True, 10.0, 1.0),
-        (Unreachable("it does not answer"), True, 86_400.0, 60.0),
-        (Unreachable("it does not answer"), False, 30.0, 60.0),
+        (UNREACHABLE, True, 30.0, 1.5),
+        (UNREACHABLE, True, 10.0, 1.0),
+        (UNREACHABLE, True, 86_400.0, 60.0),
+        (UNREACHABLE, False, 30.0, 60.0),
         (LoginRefused("login as bob was refused"), True, 30.0, 60.0),  # an account may be locked after some attempts
     ],
 )
-def test_pauses_are_short_only_where_there_is_something_to_lose(
-    tmp_path: Path, failure: Unreachable | LoginRefused, has_jobs: bool, node_timeout: float, longest: float
+@played
+async def test_pauses_are_short_only_where_there_is_something_to_lose(
+    scene: Scene, failure: Unreachable | LoginRefused, has_jobs: bool, node_timeout: float, longest: float
 ) -> None:
-    times: list[float] = []
-
-    async def act(scene: Scene) -> None:
-        machine = scene.machine("gpu-1")
-        scene.claim("gpu-1", node_timeout_seconds=node_timeout)
-        await scene.until_status("gpu-1", "CONNECTED")
-        if has_jobs:
-            take_job(scene, "gpu-1")
-        machine.failure = failure
-        machine.cut()
-        first = machine.logins
-        for number in range(first + 1, first + 10):
-            await scene.until(lambda number=number: machine.logins == number)
-            times.append(asyncio.get_running_loop().time())
-
-    play(tmp_path, act)
-    pauses = [later - earlier for earlier, later in pairwise(times)]
-    assert 0.75 * longest - 0.5 <= max(pauses) <= longest + 0.5
+    machine = await scene.connect("gpu-1", node_timeout_seconds=node_timeout)
+    if has_jobs:
+        take_job(scene, "gpu-1")
+    machine.failure = failure
+    machine.cut()
+    assert 0.75 * longest - 0.5 <= max(await pauses(scene, 9)) <= longest + 0.5
 
 
 @played
@@ -117,7 +103,7 @@ async def test_a_machine_enters_only_states_that_may_follow_and_none_once_it_is_
 @played
 async def test_a_check_tries_a_machine_at_once(scene: Scene) -> None:
     machine = scene.machine("gpu-1")
-    machine.failure = Unreachable("it does not answer")
+    machine.failure = UNREACHABLE
     scene.claim("gpu-1")
     await scene.until(lambda: machine.logins == 8)
     await asyncio.sleep(1)
@@ -161,46 +147,39 @@ async def test_what_a_keeper_could_not_work_with_is_the_reason(
     assert machine.commands == []
 
 
-def test_a_machine_without_the_python_of_its_python_path_is_refused_and_others_are_used(tmp_path: Path) -> None:
+@played
+async def test_a_machine_without_the_python_of_its_python_path_is_refused_and_others_are_used(scene: Scene) -> None:
     machines = [{"host": "gpu-1", "python_path": "/opt/gone/bin"}, {"host": "gpu-2", "python_path": "/opt/old/bin"}]
-
-    async def act(scene: Scene) -> None:
-        scene.machine("gpu-2").pythons["/opt/old/bin/python3"] = "3.8.2"  # for the trials; the keeper takes the other
-        scene.claim("gpu-1", "gpu-2", machine_list=machines)
-        await scene.until_status("gpu-1", "FAILED", "pythonPath /opt/gone/bin has no Python that can be executed")
-        await scene.until_status("gpu-2", "CONNECTED")
-        assert scene.machine("gpu-1").commands == []
-        scene.machine("gpu-1").pythons["/opt/gone/bin/python"] = "3.12.1"
-        await scene.until_status("gpu-1", "CONNECTED")
-
-    play(tmp_path, act)
+    scene.machine("gpu-2").pythons["/opt/old/bin/python3"] = "3.8.2"  # for the trials; the keeper takes the other
+    scene.claim("gpu-1", "gpu-2", machine_list=machines)
+    await scene.until_status("gpu-1", "FAILED", "pythonPath /opt/gone/bin has no Python that can be executed")
+    await scene.until_status("gpu-2", "CONNECTED")
+    assert scene.machine("gpu-1").commands == []
+    scene.machine("gpu-1").pythons["/opt/gone/bin/python"] = "3.12.1"
+    await scene.until_status("gpu-1", "CONNECTED")
 
 
 @played
 async def test_a_machine_whose_python_path_has_gone_is_left_all_the_same(scene: Scene) -> None:
-    machine = scene.machine("gpu-1")
-    machine.pythons["/opt/new/bin/python3"] = "3.12.1"
-    scene.claim(machine_list=[{"host": "gpu-1", "python_path": "/opt/new/bin"}])
-    await scene.until_status("gpu-1", "CONNECTED")
+    scene.machine("gpu-1").pythons["/opt/new/bin/python3"] = "3.12.1"
+    machine = await scene.connect("gpu-1", machine_list=[{"host": "gpu-1", "python_path": "/opt/new/bin"}])
     del machine.pythons["/opt/new/bin/python3"]
     await scene.provider.release("E1")
-    await scene.until(lambda: not scene.provider.has("gpu-1"))
+    await scene.until_forgotten("gpu-1")
     assert not machine.exists
 
 
 @played
 async def test_a_newer_python_beside_an_old_one_is_used(scene: Scene) -> None:
     scene.machine("gpu-1").pythons = {"python3": "3.6.8", "/usr/bin/python3.12": "3.12.1"}
-    scene.claim("gpu-1")
-    await scene.until_status("gpu-1", "CONNECTED")
+    await scene.connect("gpu-1")
 
 
 @played
 async def test_the_keepers_file_is_brought_once_and_again_where_it_arrived_damaged(scene: Scene) -> None:
     machine = scene.machine("gpu-1")
     machine.damages = 1
-    scene.claim("gpu-1")
-    await scene.until_status("gpu-1", "CONNECTED")
+    await scene.connect("gpu-1")
     assert len(machine.uploads) == 2
     machine.cut()
     await scene.until_status("gpu-1", "CONNECTING", "its trials keep running")
@@ -210,9 +189,7 @@ async def test_the_keepers_file_is_brought_once_and_again_where_it_arrived_damag
 
 @played
 async def test_a_connection_that_breaks_is_made_again(scene: Scene) -> None:
-    scene.claim("gpu-1")
-    await scene.until_status("gpu-1", "CONNECTED")
-    machine = scene.machine("gpu-1")
+    machine = await scene.connect("gpu-1")
     assert [connection.forwarded for connection in machine.connections] == ["/run/manager.sock"]
     machine.cut("it has not answered for 45 s")
     node = await scene.until_status("gpu-1", "CONNECTING")
@@ -234,8 +211,7 @@ async def test_a_keeper_that_does_not_come_is_started_anew_and_then_told_of(scen
 
 @played
 async def test_a_keeper_that_falls_silent_is_started_again(scene: Scene) -> None:
-    scene.claim("gpu-1")
-    await scene.until_status("gpu-1", "CONNECTED")
+    await scene.connect("gpu-1")
     await asyncio.sleep(1)
     machine = scene.machine("gpu-1")
     machine.commands.clear()
@@ -265,60 +241,47 @@ async def test_when_one_experiments_login_is_refused_that_of_another_one_is_take
 
 @played
 async def test_a_machine_is_left_when_its_last_experiment_lets_go(scene: Scene) -> None:
-    machine = scene.machine("gpu-1")
     scene.claim("gpu-1", by="E1")
-    scene.claim("gpu-1", by="E2")
-    await scene.until_status("gpu-1", "CONNECTED")
+    machine = await scene.connect("gpu-1", by="E2")
     await scene.provider.release("E1")
     await scene.provider.release("never claimed anything")
     await asyncio.sleep(60)
     assert machine.keeper
     assert scene.provider.machine("gpu-1").experiments == ("E2",)
     await scene.provider.release("E2")
-    await scene.until(lambda: not scene.provider.has("gpu-1"))
+    await scene.until_forgotten("gpu-1")
     assert not machine.exists
-    assert not machine.keeper
     assert scene.pool.nodes() == ()
     assert list((scene.folder / "nodes").glob("gpu-1*")) == []
 
 
 @played
 async def test_a_machine_on_which_nothing_of_ours_is_any_more_is_left_without_bringing_anything(scene: Scene) -> None:
-    machine = scene.machine("gpu-1")
-    scene.claim("gpu-1")
-    await scene.until_status("gpu-1", "CONNECTED")
-    machine.failure = Unreachable("it does not answer")
-    machine.cut()
-    await scene.until_status("gpu-1", "FAILED")
+    machine = await scene.connect("gpu-1")
+    await scene.lose("gpu-1")
     await scene.provider.release("E1")
     await scene.until_status("gpu-1", "FAILED", "released")
     machine.clear()
     machine.uploads.clear()
     machine.failure = None
-    await scene.until(lambda: not scene.provider.has("gpu-1"))
+    await scene.until_forgotten("gpu-1")
     assert machine.uploads == []
 
 
 @played
 async def test_what_could_not_be_removed_is_told_and_tried_again(scene: Scene) -> None:
-    machine = scene.machine("gpu-1")
-    scene.claim("gpu-1")
-    await scene.until_status("gpu-1", "CONNECTED")
+    machine = await scene.connect("gpu-1")
     machine.left = ["process 17 does not end"]
     await scene.provider.release("E1")
     await scene.until_status("gpu-1", "FAILED", "process 17 does not end")
     machine.left = []
-    await scene.until(lambda: not scene.provider.has("gpu-1"))
+    await scene.until_forgotten("gpu-1")
 
 
 def test_a_machine_that_was_away_when_it_was_released_is_left_by_the_next_manager(tmp_path: Path) -> None:
     async def release_while_away(scene: Scene) -> None:
-        scene.claim("gpu-1")
-        await scene.until_status("gpu-1", "CONNECTED")
-        machine = scene.machine("gpu-1")
-        machine.failure = Unreachable("it does not answer")
-        machine.cut()
-        await scene.until_status("gpu-1", "FAILED")
+        await scene.connect("gpu-1")
+        await scene.lose("gpu-1")
         await scene.provider.release("E1")
         await scene.until_status("gpu-1", "FAILED", "released")
 
@@ -326,38 +289,17 @@ def test_a_machine_that_was_away_when_it_was_released_is_left_by_the_next_manage
         await scene.until(lambda: not (tmp_path / "nodes" / "gpu-1").exists())
         assert not scene.machine("gpu-1").exists
 
-    def prepare(scene: Scene) -> None:
-        scene.machine("gpu-1").exists = True
-
     play(tmp_path, release_while_away)
     [record] = read_records(tmp_path / "nodes")
     assert record.experiments == ()
-    play(tmp_path, leave, prepare=prepare)
-
-
-@played
-async def test_an_owed_machine_that_is_claimed_again_is_simply_used(scene: Scene) -> None:
-    machine = scene.machine("gpu-1")
-    scene.claim("gpu-1")
-    await scene.until_status("gpu-1", "CONNECTED")
-    machine.failure = Unreachable("it does not answer")
-    machine.cut()
-    await scene.until_status("gpu-1", "FAILED")
-    await scene.provider.release("E1")
-    await scene.until_status("gpu-1", "FAILED", "released")
-    scene.claim("gpu-1", by="E2")
-    machine.failure = None
-    await scene.until_status("gpu-1", "CONNECTED")
-    assert "remove" not in machine.commands
+    play(tmp_path, leave, prepare=lambda scene: setattr(scene.machine("gpu-1"), "exists", True))
 
 
 def test_after_a_restart_machines_wait_for_their_experiments_and_those_that_nobody_claims_are_left(
     tmp_path: Path,
 ) -> None:
     async def claim_two(scene: Scene) -> None:
-        scene.claim("gpu-1", "gpu-2")
-        await scene.until_status("gpu-1", "CONNECTED")
-        await scene.until_status("gpu-2", "CONNECTED")
+        await scene.connect("gpu-1", "gpu-2")
 
     async def claim_one(scene: Scene) -> None:
         await asyncio.sleep(600)
@@ -375,10 +317,8 @@ def test_after_a_restart_machines_of_an_experiment_that_is_not_loaded_are_kept_u
     tmp_path: Path,
 ) -> None:
     async def claim(scene: Scene) -> None:
-        scene.claim("gpu-1", "gpu-2")
         scene.claim("gpu-1", by="E2")
-        await scene.until_status("gpu-1", "CONNECTED")
-        await scene.until_status("gpu-2", "CONNECTED")
+        await scene.connect("gpu-1", "gpu-2")
 
     async def hold(scene: Scene) -> None:
         scene.provider.hold("E1")
@@ -405,36 +345,29 @@ def test_after_a_restart_machines_of_an_experiment_that_is_not_loaded_are_kept_u
     play(tmp_path, release)
 
 
-def test_code_is_brought_once_however_many_ask_and_only_while_connected(tmp_path: Path) -> None:
-    class Code:
-        path = tmp_path / "code.tar.gz"
-        file_sha256 = hashlib.sha256(b"code").hexdigest()
-        name = "abc"
-
-    Code.path.write_bytes(b"code")
-
-    async def act(scene: Scene) -> None:
-        machine = scene.machine("gpu-1")
-        machine.failure = Unreachable("it does not answer")
-        scene.claim("gpu-1")
-        await scene.until_status("gpu-1", "FAILED")
-        with pytest.raises(ServiceUnavailable, match="it does not answer"):
-            await scene.provider.machine("gpu-1").ensure_code(Code)
-        machine.failure = None
-        await scene.until_status("gpu-1", "CONNECTED")
-        await scene.until(lambda: scene.provider.machine("gpu-1").connected)
-        machine.uploads.clear()
-        machine.damages = 1
-        remote = scene.provider.machine("gpu-1")
-        await asyncio.gather(remote.ensure_code(Code), remote.ensure_code(Code))
-        assert len(machine.uploads) == 2
-        assert remote.codes == {"abc"}
-        machine.cut()
-        await scene.until_status("gpu-1", "CONNECTING")
-        await scene.until_status("gpu-1", "CONNECTED")
-        assert remote.codes == {"abc"}
-
-    play(tmp_path, act)
+@played
+async def test_code_is_brought_once_however_many_ask_and_only_while_connected(scene: Scene) -> None:
+    path = scene.folder / "code.tar.gz"
+    path.write_bytes(b"code")
+    code = CodeArchive(path, "abc", 4, hashlib.sha256(b"code").hexdigest())
+    machine = scene.machine("gpu-1")
+    machine.failure = UNREACHABLE
+    scene.claim("gpu-1")
+    await scene.until_status("gpu-1", "FAILED")
+    remote = scene.provider.machine("gpu-1")
+    with pytest.raises(ServiceUnavailable, match="it does not answer"):
+        await remote.ensure_code(code)
+    machine.failure = None
+    await scene.until_status("gpu-1", "CONNECTED")
+    await scene.until(lambda: remote.connected)
+    machine.uploads.clear()
+    machine.damages = 1
+    await asyncio.gather(remote.ensure_code(code), remote.ensure_code(code))
+    assert len(machine.uploads) == 2
+    machine.cut()
+    await scene.until_status("gpu-1", "CONNECTING")
+    await scene.until_status("gpu-1", "CONNECTED")
+    assert remote.codes == {"abc"}
 
 
 @played
@@ -462,8 +395,7 @@ def test_a_manager_that_ends_waits_a_moment_for_a_machine_that_is_just_being_lef
 
 def test_a_manager_that_ends_does_not_wait_for_a_machine_that_is_away(tmp_path: Path) -> None:
     async def act(scene: Scene) -> None:
-        scene.claim("gpu-1")
-        await scene.until_status("gpu-1", "CONNECTED")
+        await scene.connect("gpu-1")
         machine = scene.machine("gpu-1")
         machine.hangs = True
         machine.cut()
@@ -475,23 +407,21 @@ def test_a_manager_that_ends_does_not_wait_for_a_machine_that_is_away(tmp_path: 
     assert (tmp_path / "nodes" / "gpu-1").exists()
 
 
-def test_a_machine_is_left_even_where_the_home_of_the_manager_is_full(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def refuse(*_: object) -> None:
+    raise OSError("No space left on device")
+
+
+@played
+async def test_a_machine_is_left_even_where_the_home_of_the_manager_is_full(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(folder: NodeDirectory, record: NodeRecord) -> None:
-        raise OSError("No space left on device")
-
-    async def act(scene: Scene) -> None:
-        scene.claim("gpu-1")
-        await scene.until_status("gpu-1", "CONNECTED")
-        monkeypatch.setattr(NodeDirectory, "write", refuse)
-        with pytest.raises(OSError, match="No space left"):
-            scene.claim("gpu-2")
-        assert not scene.provider.has("gpu-2")
-        await scene.provider.release("E1")
-        await scene.until(lambda: not scene.provider.has("gpu-1"))
-
-    play(tmp_path, act)
+    await scene.connect("gpu-1")
+    monkeypatch.setattr(NodeDirectory, "write", refuse)
+    with pytest.raises(OSError, match="No space left"):
+        scene.claim("gpu-2")
+    assert not scene.provider.has("gpu-2")
+    await scene.provider.release("E1")
+    await scene.until_forgotten("gpu-1")
 
 
 @played
@@ -507,39 +437,33 @@ async def test_an_error_of_this_program_is_the_reason_of_its_machine_only(scene:
 
 @played
 async def test_a_node_whose_trials_were_given_up_stays_lost_until_its_keeper_is_back(scene: Scene) -> None:
-    machine = scene.machine("gpu-1")
-    scene.claim("gpu-1")
-    await scene.until_status("gpu-1", "CONNECTED")
-    machine.failure = Unreachable("it does not answer")
-    machine.cut()
-    await scene.until_status("gpu-1", "FAILED")
+    machine = await scene.connect("gpu-1")
+    await scene.lose("gpu-1")
     scene.pool.set_status("gpu-1", NodeStatus.LOST, "no report from its keeper for 600 s; its trials were abandoned")
     await scene.until_status("gpu-1", "LOST", "it does not answer")
     machine.failure = None
     await scene.until_status("gpu-1", "CONNECTED")
 
 
-def test_a_machine_that_is_connected_for_the_first_time_is_waited_for_at_most_15_seconds(tmp_path: Path) -> None:
-    def is_arriving(scene: Scene, node_id: str) -> bool:
-        return scene.pool.capacity([node_id])[0].arriving
+@played
+async def test_a_machine_that_is_connected_for_the_first_time_is_waited_for_at_most_15_seconds(scene: Scene) -> None:
+    def arriving() -> list[str]:
+        return [host for host in scene.machines if scene.pool.capacity([host])[0].arriving]
 
-    async def act(scene: Scene) -> None:
-        scene.machine("hangs").hangs = True
-        scene.machine("bad").failure = Unreachable("it does not answer")
-        scene.claim("hangs", "bad", "good")
-        began = asyncio.get_running_loop().time()
-        assert all(is_arriving(scene, host) for host in scene.machines)
-        await scene.until_status("good", "CONNECTED")
-        await scene.until_status("bad", "FAILED")
-        assert [host for host in scene.machines if is_arriving(scene, host)] == ["hangs"]
-        await asyncio.sleep(5)
-        scene.claim("hangs", by="E2")  # it is known already, and no longer waited for
-        await scene.until(lambda: not is_arriving(scene, "hangs"))
-        assert 14 <= asyncio.get_running_loop().time() - began <= 16
-        scene.claim("hangs", "bad", by="E3")
-        assert not any(is_arriving(scene, host) for host in scene.machines)
-
-    play(tmp_path, act)
+    scene.machine("hangs").hangs = True
+    scene.machine("bad").failure = UNREACHABLE
+    scene.claim("hangs", "bad", "good")
+    began = asyncio.get_running_loop().time()
+    assert arriving() == ["hangs", "bad", "good"]
+    await scene.until_status("good", "CONNECTED")
+    await scene.until_status("bad", "FAILED")
+    assert arriving() == ["hangs"]
+    await asyncio.sleep(5)
+    scene.claim("hangs", by="E2")  # it is known already, and no longer waited for
+    await scene.until(lambda: not arriving())
+    assert 14 <= asyncio.get_running_loop().time() - began <= 16
+    scene.claim("hangs", "bad", by="E3")
+    assert arriving() == []
 
 
 @played
@@ -564,8 +488,7 @@ async def test_a_machine_that_is_claimed_again_while_it_is_being_left_is_waited_
             scene.claim("gpu-1", by="E2")
             arriving.append(scene.pool.node("gpu-1").arriving)
 
-    scene.claim("gpu-1")
-    await scene.until_status("gpu-1", "CONNECTED")
+    await scene.connect("gpu-1")
     stop = scene.pool.on_change(claim_again)
     await scene.provider.release("E1")
     await scene.until(lambda: arriving)

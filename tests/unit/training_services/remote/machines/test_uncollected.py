@@ -18,7 +18,6 @@ from proctor.training_services.files.collection import CollectionNote
 from proctor.training_services.files.mirror import CollectedFiles, CollectionResult, MirrorFolder
 from proctor.training_services.providers import FileCollection
 from proctor.training_services.remote.machines.records import read_records
-from proctor.training_services.ssh.errors import Unreachable
 from proctor.trial_keeper.protocol import FileFacts
 
 NODE = "gpu-1"
@@ -69,18 +68,11 @@ class Coast(FakeMachine):
             (self.there(experiment) / "model").write_text(f"made by {experiment}")
             self.here(experiment).parents[3].mkdir(parents=True)
 
-    async def go_away(self) -> None:
-        """It does not answer any more."""
-        self.failure = Unreachable("it does not answer")
-        self.cut()
-        await self.scene.until_status(NODE, "FAILED")
-
     async def release_while_away(self, *experiments: str) -> None:
         """They have claimed the machine, and have released it while it was away."""
         for experiment in experiments:
-            self.scene.claim(NODE, by=experiment)
-        await self.scene.until_status(NODE, "CONNECTED")
-        await self.go_away()
+            await self.scene.connect(NODE, by=experiment)
+        await self.scene.lose(NODE)
         for experiment in experiments:
             await self.scene.provider.release(experiment)
         self.commands.clear()
@@ -98,16 +90,36 @@ class Coast(FakeMachine):
         await collection.ended.wait()
         return collection
 
+    async def collect_the_last(self, experiment: str) -> None:
+        """Collect the files of an experiment, the last that are there."""
+        assert (await self.collect(experiment)).problem == ""
+        await self.until_left(experiment)
+
+    async def begin_collection(self) -> FileCollection:
+        """It answers again, and the files of E1 are being collected."""
+        self.failure = None
+        collection = self.scene.provider.collect(NODE, "E1")
+        await self.scene.until_status(NODE, "CONNECTED")
+        return collection
+
+    async def be_used(self) -> None:
+        """It answers again, and E2 uses it and has a file there."""
+        self.write("E2")
+        self.failure = None
+        await self.scene.connect(NODE, by="E2")
+
     def uncollected(self) -> list[str]:
         """The experiments that have files there, as the provider says."""
         return [left.experiment_id for left in self.scene.provider.uncollected()]
 
-    async def until_left(self) -> None:
-        """Nothing is on the machine, and the manager has forgotten it."""
+    async def until_left(self, *collected: str) -> None:
+        """Nothing is on the machine, and the manager has forgotten it, and has the files of these experiments."""
         await self.scene.until(lambda: not (self.scene.folder / "nodes" / NODE).exists())
         assert self.commands[-1] == "remove"
         assert self.uncollected() == []
         assert not self.folder.exists()
+        for experiment in collected:
+            assert (self.here(experiment) / "model").read_text() == f"made by {experiment}"
 
     async def _serve(self) -> None:
         keeper = GatedKeeper(self)
@@ -160,8 +172,7 @@ async def nothing(scene: Scene, coast: Coast) -> None:
 async def connected(scene: Scene, coast: Coast) -> None:
     """E1 has a file on the machine and uses it."""
     coast.write("E1")
-    scene.claim(NODE)
-    await scene.until_status(NODE, "CONNECTED")
+    await scene.connect(NODE)
 
 
 async def released(scene: Scene, coast: Coast) -> None:
@@ -206,28 +217,23 @@ async def test_files_of_a_machine_that_was_away_stay_there_until_they_are_collec
     assert not coast.there("E1").exists()
     await scene.until_status(NODE, "RELEASED", ARE_THERE.format("E2"))
     assert (await coast.collect("E2")).problem == ""
-    await coast.until_left()
-    for experiment in ("E1", "E2"):
-        assert (coast.here(experiment) / "model").read_text() == f"made by {experiment}"
-        assert CollectionNote.read(coast.here(experiment)).left == ()
+    await coast.until_left("E1", "E2")
+    assert [CollectionNote.read(coast.here(experiment)).left for experiment in ("E1", "E2")] == [(), ()]
 
 
 @after(connected)
 async def test_a_connected_machine_is_cleaned_when_its_files_were_collected(scene: Scene, coast: Coast) -> None:
     await scene.provider.release("E1")
-    await coast.until_left()
-    assert (coast.here("E1") / "model").read_text() == "made by E1"
+    await coast.until_left("E1")
 
 
 @after(nothing)
 async def test_a_machine_that_is_away_for_a_moment_only_is_waited_for(scene: Scene, coast: Coast) -> None:
     coast.write("E1")
     coast.session_ends = True
-    scene.claim(NODE)
-    await scene.until_status(NODE, "CONNECTED")
+    await scene.connect(NODE)
     await scene.provider.release("E1")
-    await coast.until_left()
-    assert (coast.here("E1") / "model").read_text() == "made by E1"
+    await coast.until_left("E1")
 
 
 @after(nothing)
@@ -244,17 +250,17 @@ async def test_files_that_are_known_to_be_there_only_are_named(scene: Scene, coa
     )
 
 
-def test_files_that_stay_are_known_to_the_next_manager_and_collected_by_it(tmp_path: Path) -> None:
-    async def collect(scene: Scene, coast: Coast) -> None:
-        await coast.come_back("E1")
-        await coast.collect("E1")
-        await coast.until_left()
-        assert (coast.here("E1") / "model").read_text() == "made by E1"
+async def collect_later(scene: Scene, coast: Coast) -> None:
+    """The next manager collects what has stayed there, once it is asked to."""
+    await coast.come_back("E1")
+    assert not coast.here("E1").exists()
+    await coast.collect_the_last("E1")
 
-    stay(tmp_path, released)
-    [record] = read_records(tmp_path / "nodes")
-    assert [claim.experiment_id for claim in record.uncollected] == ["E1"]
-    stay(tmp_path, collect)
+
+@pytest.mark.parametrize("begin", [released, connected], ids=["released", "no claim after the restart"])
+def test_files_that_stay_are_known_to_the_next_manager_and_collected_by_it(tmp_path: Path, begin: Act) -> None:
+    stay(tmp_path, begin)
+    stay(tmp_path, collect_later)
 
 
 def test_a_clean_up_that_the_next_manager_repeats_collects_the_files(tmp_path: Path) -> None:
@@ -262,46 +268,26 @@ def test_a_clean_up_that_the_next_manager_repeats_collects_the_files(tmp_path: P
         scene.provider.hold("E1")
         await scene.hub.mark_reattached()
         await scene.provider.release("E1")
-        await coast.until_left()
-        assert (coast.here("E1") / "model").read_text() == "made by E1"
+        await coast.until_left("E1")
 
     stay(tmp_path, connected)
     stay(tmp_path, release, ready=False)
 
 
-def test_files_stay_on_machines_that_no_experiment_claims_after_a_restart(tmp_path: Path) -> None:
-    async def collect(scene: Scene, coast: Coast) -> None:
-        await coast.come_back("E1")
-        assert not coast.here("E1").exists()
-        await coast.collect("E1")
-        await coast.until_left()
-        assert (coast.here("E1") / "model").read_text() == "made by E1"
-
-    stay(tmp_path, connected)
-    stay(tmp_path, collect)
-
-
 def test_a_collection_that_the_manager_did_not_survive_is_repeated(tmp_path: Path) -> None:
+    record = tmp_path / "nodes" / NODE / "node.json"
+
     async def begin(scene: Scene, coast: Coast) -> None:
         await released(scene, coast)
         await coast.come_back("E1")
         coast.gate.clear()
-        scene.provider.collect(NODE, "E1")
-        await scene.until_status(NODE, "CONNECTED")
-        path = tmp_path / "nodes" / NODE / "node.json"
-        [record] = read_records(tmp_path / "nodes")
-        assert record.experiments == ("E1",)
-        (tmp_path / "killed.json").write_bytes(path.read_bytes())  # what a killed manager would leave
-
-    async def collect(scene: Scene, coast: Coast) -> None:
-        await coast.come_back("E1")
-        await coast.collect("E1")
-        await coast.until_left()
-        assert (coast.here("E1") / "model").read_text() == "made by E1"
+        await coast.begin_collection()
+        assert [record.experiments for record in read_records(tmp_path / "nodes")] == [("E1",)]
+        (tmp_path / "killed.json").write_bytes(record.read_bytes())  # what a killed manager would leave
 
     stay(tmp_path, begin)
-    (tmp_path / "killed.json").rename(tmp_path / "nodes" / NODE / "node.json")
-    stay(tmp_path, collect)
+    (tmp_path / "killed.json").rename(record)
+    stay(tmp_path, collect_later)
 
 
 @after(released)
@@ -310,9 +296,7 @@ async def test_a_collection_while_the_machine_is_away_says_why_and_can_be_repeat
     assert collection.problem.startswith("the machine is unreachable: it does not answer")
     assert coast.uncollected() == ["E1"]
     coast.failure = None
-    assert (await coast.collect("E1")).problem == ""  # connects it at once
-    await coast.until_left()
-    assert (coast.here("E1") / "model").read_text() == "made by E1"
+    await coast.collect_the_last("E1")  # connects it at once
     with pytest.raises(UnknownNode):
         scene.provider.collect(NODE, "E1")
 
@@ -329,9 +313,7 @@ async def test_a_second_request_joins_in(scene: Scene, coast: Coast) -> None:
 async def test_files_are_collected_of_a_machine_on_which_no_trial_could_run(scene: Scene, coast: Coast) -> None:
     coast.free_mb = 1
     await coast.come_back("E1")
-    assert (await coast.collect("E1")).problem == ""
-    await coast.until_left()
-    assert (coast.here("E1") / "model").exists()
+    await coast.collect_the_last("E1")
 
 
 @pytest.mark.parametrize("gone", ["here", "there"])
@@ -363,10 +345,7 @@ async def test_files_of_an_experiment_that_is_deleted_are_dropped(scene: Scene, 
 async def test_files_of_an_experiment_that_is_deleted_are_removed_while_another_uses_the_machine(
     scene: Scene, coast: Coast
 ) -> None:
-    coast.write("E2")
-    scene.claim(NODE, by="E2")
-    coast.failure = None
-    await scene.until_status(NODE, "CONNECTED")
+    await coast.be_used()
     await scene.provider.forget("E1")
     assert not coast.there("E1").exists()
     assert coast.there("E2").exists()
@@ -386,9 +365,7 @@ async def test_an_experiment_that_is_deleted_while_its_files_are_collected_gets_
     scene: Scene, coast: Coast
 ) -> None:
     coast.gate.clear()
-    coast.failure = None
-    collection = scene.provider.collect(NODE, "E1")
-    await scene.until_status(NODE, "CONNECTED")
+    collection = await coast.begin_collection()
     await scene.provider.forget("E1")
     assert collection.ended.is_set()
     assert collection.problem.startswith("canceled: ")
@@ -402,9 +379,7 @@ async def test_an_experiment_that_is_resumed_while_its_files_are_collected_colle
     scene: Scene, coast: Coast
 ) -> None:
     coast.gate.clear()
-    coast.failure = None
-    scene.provider.collect(NODE, "E1")
-    await scene.until_status(NODE, "CONNECTED")
+    await coast.begin_collection()
     await scene.provider.end_collections("E1")
     scene.claim(NODE, by="E1")
     assert coast.uncollected() == []
@@ -414,16 +389,13 @@ async def test_an_experiment_that_is_resumed_while_its_files_are_collected_colle
     assert coast.there("E1").exists()
     assert not coast.here("E1").exists()
     await scene.provider.release("E1")
-    await coast.until_left()
-    assert (coast.here("E1") / "model").exists()
+    await coast.until_left("E1")
 
 
 @after(released)
 async def test_a_check_does_not_break_off_the_collection_of_files(scene: Scene, coast: Coast) -> None:
     coast.gate.clear()
-    coast.failure = None
-    scene.provider.collect(NODE, "E1")
-    await scene.until_status(NODE, "CONNECTED")
+    await coast.begin_collection()
     logins = coast.logins
     scene.provider.check(NODE)
     await asyncio.sleep(5)
@@ -459,9 +431,7 @@ async def test_while_the_disk_of_the_manager_is_full_the_files_stay(
         assert (await coast.collect("E1")).problem == left.why
         assert "remove" not in coast.commands
         assert (coast.there("E1") / "model").exists()
-    assert (await coast.collect("E1")).problem == ""
-    await coast.until_left()
-    assert (coast.here("E1") / "model").read_text() == "made by E1"
+    await coast.collect_the_last("E1")
 
 
 @after(nothing)
@@ -492,9 +462,7 @@ async def test_nothing_is_collected_or_removed_while_a_trial_cannot_be_stopped(s
     assert "its trials cannot be stopped: process 17 does not end" in (await coast.collect("E1")).problem
     assert not coast.here("E1").exists()
     coast.left = []
-    assert (await coast.collect("E1")).problem == ""
-    await coast.until_left()
-    assert (coast.here("E1") / "model").exists()
+    await coast.collect_the_last("E1")
 
 
 @after(released)
@@ -502,10 +470,9 @@ async def test_another_experiment_that_uses_the_machine_meanwhile_leaves_the_fil
     scene: Scene, coast: Coast
 ) -> None:
     await coast.come_back("E1")
-    scene.claim(NODE, by="E2")
-    node = await scene.until_status(NODE, "CONNECTED")
-    assert node.reason == ""
     coast.write("E2")
+    await scene.connect(NODE, by="E2")
+    assert scene.pool.node(NODE).reason == ""
     await scene.provider.release("E2")
     await scene.until_status(NODE, "RELEASED", ARE_THERE.format("E1"))
     assert (coast.here("E2") / "model").exists()
@@ -515,10 +482,7 @@ async def test_another_experiment_that_uses_the_machine_meanwhile_leaves_the_fil
 
 @after(released)
 async def test_files_are_collected_while_another_experiment_uses_the_machine(scene: Scene, coast: Coast) -> None:
-    coast.write("E2")
-    scene.claim(NODE, by="E2")
-    coast.failure = None
-    await scene.until_status(NODE, "CONNECTED")
+    await coast.be_used()
     logins = coast.logins
     assert (await coast.collect("E1")).problem == ""
     assert (coast.here("E1") / "model").exists()
@@ -540,13 +504,11 @@ async def test_the_time_limits_of_an_experiment_that_has_only_files_there_do_not
 
     monkeypatch.setattr(scene.hub, "add_node", note)
     coast.write("E1")
-    scene.claim(NODE, by="E1", node_timeout_seconds=10.0)
-    await scene.until_status(NODE, "CONNECTED")
-    await coast.go_away()
+    await scene.connect(NODE, by="E1", node_timeout_seconds=10.0)
+    await scene.lose(NODE)
     await scene.provider.release("E1")
-    scene.claim(NODE, by="E2", node_timeout_seconds=600.0)
     coast.failure = None
-    await scene.until_status(NODE, "CONNECTED")
+    await scene.connect(NODE, by="E2", node_timeout_seconds=600.0)
     assert (await coast.collect("E1")).problem == ""
     assert limits[0] == 10.0
     assert set(limits[-3:]) == {600.0}
@@ -554,9 +516,7 @@ async def test_the_time_limits_of_an_experiment_that_has_only_files_there_do_not
 
 @after(released)
 async def test_a_machine_is_not_forgotten_while_files_are_collected_from_it(scene: Scene, coast: Coast) -> None:
-    coast.failure = None
-    scene.provider.collect(NODE, "E1")
-    await scene.until_status(NODE, "CONNECTED")
+    await coast.begin_collection()
     with pytest.raises(NodeInUse, match="experiment E1, whose files are being collected; try again"):
         scene.provider.abandon(NODE)
     await coast.until_left()
@@ -576,8 +536,7 @@ async def test_what_is_written_there_during_the_collection_is_collected_too(
         return found
 
     monkeypatch.setattr(CollectedFiles, "collect", collect_and_write)
-    scene.claim(NODE)
-    await scene.until_status(NODE, "CONNECTED")
+    await scene.connect(NODE)
     await scene.provider.release("E1")
     await coast.until_left()
     assert (coast.here("E1") / "late").read_text() == "written late"
