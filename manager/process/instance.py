@@ -2,7 +2,7 @@
 
 The lock is the kernel's (flock), so it is gone with its process however that ends. The locked file says which process
 that is, and what it does while it comes up. manager.json is only an address: it is believed when the process it names
-is alive (same pid, start time and boot).
+is alive (same pid, start time and boot) and has the lock of this very home open.
 """
 
 import json
@@ -13,6 +13,7 @@ from typing import Self
 
 import proctor
 from proctor.manager.settings import Home
+from proctor.sdk.client.home import serves
 from proctor.sdk.files import open_locked, replace_file
 from proctor.trial_keeper.linux.identity import boot_id, open_pidfd, start_time
 
@@ -59,13 +60,13 @@ class ManagerAddress:
         """A pidfd of the manager, or None when it is gone."""
         return open_pidfd(self.pid, self.start_time) if self.boot_id == boot_id() else None
 
-    def is_alive(self) -> bool:
-        """Whether its process still runs."""
+    def is_of(self, home: Home) -> bool:
+        """Whether its process still runs, and serves this home rather than one that this is a copy of."""
         descriptor = self.open_pidfd()
         if descriptor is None:
             return False
         os.close(descriptor)
-        return True
+        return serves(self.pid, home.path)
 
 
 def read_address(home: Home) -> ManagerAddress | None:
@@ -74,7 +75,7 @@ def read_address(home: Home) -> ManagerAddress | None:
         address = ManagerAddress(**json.loads(home.manager_file.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return None
-    return address if address.is_alive() else None
+    return address if address.is_of(home) else None
 
 
 def write_address(home: Home, address: ManagerAddress) -> None:

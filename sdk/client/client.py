@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from proctor.sdk.client.errors import ManagerUnreachable
 from proctor.sdk.client.events import EventStream
-from proctor.sdk.client.home import ENV_TOKEN, ENV_URL, find_home, read_address, read_token
+from proctor.sdk.client.home import ENV_TOKEN, ENV_URL, absence, find_home, read_address, read_token
 from proctor.sdk.client.logs import LogPiece
 from proctor.sdk.client.result_calls import ResultCalls
 from proctor.sdk.client.transport import AGENT, PAGE_SIZE, TIMEOUT_SECONDS, JsonObject, Query, Transport, path_of
@@ -42,7 +42,10 @@ class Client(ResultCalls, TrialCalls):
         self.home = find_home(home)
         named, address = url or os.environ.get(ENV_URL), read_address(self.home)
         if named is None and address is None:
-            raise ManagerUnreachable(f"no manager is running for {self.home}; start one with `proctor manager start`")
+            because = f" ({why})" if (why := absence(self.home)) else ""
+            raise ManagerUnreachable(
+                f"no manager is running for {self.home}{because}; start one with `proctor manager start`"
+            )
         own = "" if address is None else address.url
         self.url = (named or own).rstrip("/")
         given = token or os.environ.get(ENV_TOKEN)

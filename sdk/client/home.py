@@ -6,12 +6,15 @@ The names are fixed by `proctor.manager.settings.Home`; a test holds the two tog
 import json
 import os
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 ENV_HOME = "PROCTOR_HOME"
 ENV_URL = "PROCTOR_URL"
 ENV_TOKEN = "PROCTOR_TOKEN"
+LOCK_FILE = "manager.lock"
+"""Held open by the manager of a home as long as it runs."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,37 @@ def find_home(path: str | os.PathLike[str] | None = None) -> Path:
 
 
 def read_address(home: Path) -> ManagerAddress | None:
-    """What the home's manager.json says; None where no manager has written it."""
+    """Where the home's manager is reached, as manager.json says; None where it has none."""
+    address = _read_document(home)
+    return address if address is not None and serves(address.pid, home) else None
+
+
+def serves(pid: int, home: Path) -> bool:
+    """Whether a process is the manager of a home: it has the home's lock open. In a copy of a home the lock is another
+    file, so that the original's manager is not taken for its own. A process that may not be looked at is believed."""
+    try:
+        lock = os.stat(home / LOCK_FILE)
+        for descriptor in os.listdir(f"/proc/{pid}/fd"):
+            path = f"/proc/{pid}/fd/{descriptor}"
+            with suppress(FileNotFoundError):  # closed meanwhile
+                if os.readlink(path).endswith(f"/{LOCK_FILE}") and os.path.samestat(os.stat(path), lock):
+                    return True
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def absence(home: Path) -> str:
+    """Why a home has no manager though its manager.json names one, as a clause; "" where that is just gone."""
+    address = _read_document(home)
+    if address is None or serves(address.pid, home) or not os.path.exists(f"/proc/{address.pid}"):
+        return ""
+    return f"its manager.json names process {address.pid}, which does not serve this home: the home was copied"
+
+
+def _read_document(home: Path) -> ManagerAddress | None:
     try:
         document = json.loads((home / "manager.json").read_text(encoding="utf-8"))
         return ManagerAddress(

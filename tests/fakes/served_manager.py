@@ -32,7 +32,7 @@ from proctor.manager.engine.archive.importing import ImportedExperiment
 from proctor.manager.engine.manager import Manager, ServiceFactory
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.named_tokens import NamedTokens
-from proctor.manager.process.instance import ManagerAddress, write_address
+from proctor.manager.process.instance import InstanceLock, ManagerAddress, write_address
 from proctor.manager.process.server import HttpServer
 from proctor.manager.security import HostGuard, Tokens
 from proctor.manager.settings import METRICS_FILE, Home
@@ -364,7 +364,7 @@ class ServedManager:
             (self.home / "token").chmod(0o600)
             self.tokens = NamedTokens.read(home.named_tokens_file, time.time)
             self.remote = provider_of(self.manager)
-            with socket.create_server(("127.0.0.1", 0)) as listener:
+            with InstanceLock(home), socket.create_server(("127.0.0.1", 0)) as listener:
                 port = listener.getsockname()[1]
                 self.url = f"http://127.0.0.1:{port}"
                 context = ApiContext(self.manager, home, self.tokens, self.url, NOW, self._stop.set)

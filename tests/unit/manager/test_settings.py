@@ -1,5 +1,7 @@
 """The home's layout and what the environment says."""
 
+import json
+import os
 from pathlib import Path
 
 import pytest
@@ -33,8 +35,9 @@ def test_the_sdk_knows_the_same_files(tmp_path: Path) -> None:
     home.token_file.write_text("secret\n")
     assert client_home.read_token(tmp_path) == "secret"
     assert client_home.find_home(tmp_path) == home.path
-    home.manager_file.write_text('{"url": "http://127.0.0.1:1/", "pid": 7, "version": "0"}')
-    address = client_home.read_address(tmp_path)
+    home.manager_file.write_text(json.dumps({"url": "http://127.0.0.1:1/", "pid": os.getpid(), "version": "0"}))
+    with home.lock_file.open("w"):
+        address = client_home.read_address(tmp_path)
     assert address is not None
     assert address.url == "http://127.0.0.1:1"
 

@@ -19,7 +19,7 @@ from proctor.manager.api.routes import failures
 from proctor.manager.config.loading import load_experiment, load_experiment_mapping
 from proctor.manager.engine import importance
 from proctor.manager.lifecycle.states import TrialStatus
-from proctor.manager.process.instance import ManagerAddress, write_address
+from proctor.manager.process.instance import InstanceLock, ManagerAddress, write_address
 from proctor.manager.settings import Home
 from proctor.manager.store.rows import CheckpointRow
 from proctor.manager.store.tables import experiments
@@ -620,8 +620,9 @@ def test_manager_status_ends_with_6_if_no_manager_answers(home: Path, invoke) ->
     assert (result.exit_code, json.loads(result.stdout)["running"]) == (6, False)
     home.mkdir(parents=True, exist_ok=True)
     url = "http://127.0.0.1:1"  # nothing listens there
-    write_address(Home(home), ManagerAddress.of_this_process(host="127.0.0.1", port=1, url=url))
-    result = invoke("manager", "status", "-o", "json")
+    with InstanceLock(Home(home)):
+        write_address(Home(home), ManagerAddress.of_this_process(host="127.0.0.1", port=1, url=url))
+        result = invoke("manager", "status", "-o", "json")
     assert (result.exit_code, json.loads(result.stdout)["health"]) == (6, "no answer")
 
 

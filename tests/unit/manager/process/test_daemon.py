@@ -105,7 +105,7 @@ def test_a_manager_that_takes_longer_than_any_limit_is_waited_for_and_its_stage_
 
     held.on_look = look
     running = held.ensure()
-    assert running.address.is_alive()
+    assert running.address.is_of(held.home)
     assert "opening and checking the control database" in held.said[-1]
     assert f"pid {running.address.pid}" in held.said[-1]
     assert len(held.said) <= held.now / daemon.REPEAT_SECONDS

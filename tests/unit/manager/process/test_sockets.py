@@ -1,5 +1,7 @@
 """The sockets of a manager."""
 
+import os
+import shutil
 import socket
 from pathlib import Path
 
@@ -23,6 +25,9 @@ from proctor.manager.process.sockets import (
     web_url,
 )
 from proctor.manager.settings import Home, ListenAddress, WebSettings
+from proctor.sdk.client import home as client_home
+from proctor.sdk.client.client import Client
+from proctor.sdk.client.errors import ManagerUnreachable
 from proctor.trial_keeper.uplink.pointer import read_pointer
 
 
@@ -147,13 +152,29 @@ def test_one_manager_for_one_home(home: Home) -> None:
 
 def test_an_address_of_a_process_that_is_gone_is_not_believed(home: Home) -> None:
     here = ManagerAddress.of_this_process(host="127.0.0.1", port=1, url="http://127.0.0.1:1")
-    write_address(home, here)
-    assert read_address(home) == here
-    for other in ({"start_time": here.start_time + 1}, {"boot_id": "another"}):
-        write_address(home, ManagerAddress(**{**vars(here), **other}))
+    with InstanceLock(home):
+        write_address(home, here)
+        assert read_address(home) == here
+        for other in ({"start_time": here.start_time + 1}, {"boot_id": "another"}):
+            write_address(home, ManagerAddress(**{**vars(here), **other}))
+            assert read_address(home) is None
+        home.manager_file.write_text("{")
         assert read_address(home) is None
-    home.manager_file.write_text("{")
-    assert read_address(home) is None
+
+
+def test_a_copy_of_a_home_has_no_manager_and_says_why(home: Home, tmp_path: Path) -> None:
+    with InstanceLock(home):
+        write_address(home, ManagerAddress.of_this_process(host="127.0.0.1", port=1, url="http://127.0.0.1:1"))
+        copy = Home(Path(shutil.copytree(home.path, tmp_path / "copy")))
+        moved = Home(home.path.rename(tmp_path / "moved"))
+        for there, manager in ((moved, os.getpid()), (copy, None)):
+            address, client_side = read_address(there), client_home.read_address(there.path)
+            assert (address and address.pid, client_side and client_side.pid) == (manager, manager)
+        assert client_home.absence(moved.path) == ""
+        said = f"manager.json names process {os.getpid()}, which does not serve this home: the home was copied"
+        with pytest.raises(ManagerUnreachable, match=said):
+            Client(home=copy.path)
+    assert client_home.absence(home.path) == ""
 
 
 @pytest.mark.parametrize(
