@@ -6,9 +6,11 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial, wraps
 from inspect import Parameter, Signature, signature
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from proctor.manager.clock import LoopClock
 from proctor.manager.engine.manager import Manager
 from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.settings import Home
@@ -16,7 +18,7 @@ from proctor.manager.simulation.simulation import Simulation
 from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.manager.store.rows import ExperimentRow, MetricRow, TrialJobRow, TrialRow
 from proctor.manager.store.tables import dispatcher_inputs, events, jobs, metrics, trials
-from proctor.training_services.base import SupportsCheckpoints, TrainingService, TrialJobForm
+from proctor.training_services.base import SupportsCheckpoints, SupportsNodes, TrainingService, TrialJobForm
 from proctor.training_services.in_memory.scripts import Final, Raw, Script, ScriptedReport, Step
 from proctor.training_services.in_memory.service import InMemoryPlatform, InMemoryTrainingService
 from proctor.training_services.registry import ServiceContext
@@ -32,6 +34,15 @@ SMALL: dict[str, Any] = {
 }
 
 
+class SettableClock(LoopClock):
+    """Shows the loop's time, wrong by so many seconds, as after someone has set the machine's clock."""
+
+    wrong_by = 0.0
+
+    def now(self) -> float:
+        return super().now() + self.wrong_by
+
+
 class Scene(Simulation):
     """A simulated home, its manager, and the experiment that was created last, whose rows it reads."""
 
@@ -42,16 +53,26 @@ class Scene(Simulation):
     def __init__(self, home: Home, loop: VirtualTimeLoop, *, stop_seconds: float = 0.0, **options: Any) -> None:
         """:param stop_seconds: how long a job takes to end after it was asked to stop."""
         super().__init__(home, loop, **options)
+        self.clock: SettableClock = SettableClock()
         self.folder = home.path.parent
+        self.forms: list[TrialJobForm] = []
+        """Of all jobs, in the order of their submission."""
+        self.starts: list[float] = []
+        """When they were submitted, by the loop's clock."""
         self._stop_seconds = stop_seconds
         self.id = "exp"
         self._running = AsyncExitStack()
 
     def _create_service(self, platform: str, context: ServiceContext) -> TrainingService:
         memory = self.platforms.setdefault(context.experiment_id, InMemoryPlatform(self.clock.now))
-        service = self.service(self._script, platform=memory, now=self.clock.now, stop_seconds=self._stop_seconds)
+        service = self.service(self._play, platform=memory, now=self.clock.now, stop_seconds=self._stop_seconds)
         service.scene = self
         return service
+
+    def _play(self, form: TrialJobForm) -> Iterable[Step]:
+        self.forms.append(form)
+        self.starts.append(self._loop.time())
+        return self._script(form)
 
     async def start(self) -> Manager:
         """Start a manager on the home."""
@@ -107,13 +128,18 @@ class Scene(Simulation):
         """All jobs of a trial."""
         return await attempts(self._manager, await self.trial(number))
 
+    async def pauses(self, number: int = 0) -> list[int]:
+        """Seconds between the end of each job of a trial and the submission of the next one."""
+        found = await self.jobs(number)
+        return [round((later.submitted_at or 0) - (earlier.ended_at or 0)) for earlier, later in pairwise(found)]
+
     async def curve(self, number: int = 0) -> list[tuple[int, int, Any]]:
         """Job, sequence and value of the points of a trial's visible curve."""
         points = await curve(self._manager, await self.trial(number))
         return [(point.job, point.sequence, point.reported) for point in points]
 
-    async def notices(self) -> list[str]:
-        return await self._manager.control.read(lambda c: events.notices(c, self.id, limit=100))
+    async def notices(self, id: str = "") -> list[str]:
+        return await self._manager.control.read(lambda c: events.notices(c, id or self.id, limit=100))
 
     async def inputs(self, kind: str) -> list[dict[str, Any]]:
         """What the dispatcher was sent of this kind."""
@@ -129,6 +155,15 @@ class SceneService(InMemoryTrainingService):
 
 Scene.service = SceneService
 Scenario = Callable[[Scene, Manager], Awaitable[None]]
+
+
+class MachineService(SceneService, SupportsNodes):
+    """Jobs run on nodes of the pool, by default on one."""
+
+    nodes: tuple[str, ...] = ("m1",)
+
+    def node_ids(self) -> tuple[str, ...]:
+        return self.nodes
 
 
 class CheckpointingService(SceneService, SupportsCheckpoints):
