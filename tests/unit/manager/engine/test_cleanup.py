@@ -260,6 +260,7 @@ async def test_an_experiment_is_deleted_once_its_platform_has_cleaned_up(
         await manager.delete_experiment("exp")
     await manager.delete_experiment("exp")
     assert scene.cleaned == 1
+    assert not scene.home.experiment_directory("exp").exists()
     with pytest.raises(NotFound):
         await scene.row()
     await asyncio.sleep(1000.0)
