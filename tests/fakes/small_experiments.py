@@ -101,6 +101,11 @@ class Scene(Simulation):
         await asyncio.sleep(seconds)
         return row
 
+    async def run(self, script: Script | None = None, **changes: Any) -> ExperimentRow:
+        """Create an experiment as `create` does, and wait for its end."""
+        await self.create(script, **changes)
+        return await self.until_ended()
+
     def connect(self, *node_ids: str, gpus: int = 2) -> None:
         """Machines with GPUs join the pool."""
         for node_id in node_ids:

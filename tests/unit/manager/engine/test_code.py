@@ -88,8 +88,7 @@ async def test_a_job_keeps_its_codes_fingerprint_and_a_change_is_shown(
             (folder / "trial.py").write_text("print(22)\n")
         yield Final(10.0, 1.0)
 
-    await scene.create(script, trialCodeDirectory=str(folder), maxTrialNumber=2)
-    await scene.until_ended()
+    await scene.run(script, trialCodeDirectory=str(folder), maxTrialNumber=2)
     (notice,) = await scene.notices()
     assert "has changed" in notice
     fingerprints = [(await scene.jobs(number))[0].code_fingerprint for number in range(2)]
@@ -106,6 +105,5 @@ async def test_a_snapshot_is_what_trials_run(scene: Scene, manager: Manager, /, 
         (folder / "trial.py").write_text("print(2)\n")
         yield Final(10.0, 1.0)
 
-    await scene.create(script, trialCodeDirectory=str(folder), codeSnapshot=True, maxTrialNumber=3)
-    await scene.until_ended()
+    await scene.run(script, trialCodeDirectory=str(folder), codeSnapshot=True, maxTrialNumber=3)
     assert seen == ["print(1)\n"] * 3

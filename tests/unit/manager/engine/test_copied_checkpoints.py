@@ -70,8 +70,7 @@ play = partial(small_experiments.play, kind=CopyScene)
 
 @played(play)
 async def test_every_checkpoint_is_copied_when_there_is_time(scene: CopyScene, manager: Manager, /) -> None:
-    await scene.create()
-    await scene.until_ended()
+    await scene.run()
     assert [line for line in scene.log if line.startswith("end")][:5] == [f"end 0:{n}" for n in (1, 2, 3, 4, 5)]
 
 
@@ -118,8 +117,7 @@ async def test_a_machine_that_is_away_is_asked_again(scene: CopyScene, manager: 
 
 @played(play, size=10**15)
 async def test_a_copy_for_which_there_is_no_room_is_one_notice(scene: CopyScene, manager: Manager, /) -> None:
-    await scene.create(keepCheckpoints="all")
-    await scene.until_ended()
+    await scene.run(keepCheckpoints="all")
     (notice,) = await scene.notices()
     assert notice.startswith("a checkpoint was not copied to the manager's machine: output/checkpoints/1 of job")
     assert "takes 1,000,000.0 GB, and its disk has " in notice
@@ -189,6 +187,5 @@ async def test_a_copy_that_fails_is_one_notice_until_one_works_again(scene: Copy
 
 @played(play)
 async def test_nothing_is_copied_where_that_is_turned_off(scene: CopyScene, manager: Manager, /) -> None:
-    await scene.create(copyCheckpoints=False)
-    await scene.until_ended()
+    await scene.run(copyCheckpoints=False)
     assert scene.log == []

@@ -66,8 +66,7 @@ async def test_every_promotion_is_carried_out(
     scene: CheckpointingScene, manager: Manager, /, places: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = HeldDecisions(monkeypatch)
-    await scene.create(maxTrialNumber=30, trialConcurrency=places, seed=5, trialScheduler=ASHA)
-    await scene.until_ended()
+    await scene.run(maxTrialNumber=30, trialConcurrency=places, seed=5, trialScheduler=ASHA)
     log = await manager.control.read(lambda c: dispatcher_inputs.after(c, "exp", 0, 10_000))
     decisions = [
         decision

@@ -60,8 +60,7 @@ play = partial(small_experiments.play, kind=SixTrials)
 
 @played(play)
 async def test_an_experiment_runs_all_its_trials_and_is_done(scene: SixTrials, manager: Manager, /) -> None:
-    await scene.create()
-    row = await scene.until_ended()
+    row = await scene.run()
     assert (row.status, row.reason) == (ExperimentStatus.DONE, "maxTrialNumber 6 is reached")
     found = [(row.sequence_id, row.status, row.intermediate_count, row.final_value) for row in await scene.trials()]
     assert found == [(number, TrialStatus.SUCCEEDED, 3, float(number)) for number in range(6)]
@@ -72,8 +71,7 @@ async def test_an_experiment_runs_all_its_trials_and_is_done(scene: SixTrials, m
 async def test_two_runs_with_one_seed_try_the_same_parameters(scene: SixTrials, manager: Manager, /) -> None:
     tried = []
     for name in ("one", "two"):
-        await scene.create(id=name, tuner={"name": "TPE"}, maxTrialNumber=12)
-        await scene.until_ended()
+        await scene.run(id=name, tuner={"name": "TPE"}, maxTrialNumber=12)
         tried.append([trial.parameters for trial in await scene.trials()])
     assert tried[0] == tried[1]
 
@@ -90,8 +88,7 @@ async def test_no_more_than_trial_concurrency_jobs_run_at_once(scene: SixTrials,
         yield Final(5.0, 1.0)
         running.discard(form.job_id)
 
-    await scene.create(script, trialConcurrency=3, maxTrialNumber=10)
-    await scene.until_ended()
+    await scene.run(script, trialConcurrency=3, maxTrialNumber=10)
     assert most == 3
 
 
@@ -112,8 +109,7 @@ NO_ROOM = ScriptedExit(0.0, EndReason.NO_ROOM, None, detail="its disk is full (/
 async def test_a_trial_runs_again_as_its_budgets_say(
     scene: SixTrials, manager: Manager, /, script: Script, budgets: dict[str, int], expected: tuple[Any, ...]
 ) -> None:
-    await scene.create(script, maxTrialNumber=1, **budgets)
-    await scene.until_ended()
+    await scene.run(script, maxTrialNumber=1, **budgets)
     trial = await scene.trial()
     assert (trial.status, trial.jobs, trial.failures, trial.infrastructure_failures) == expected
 
@@ -137,8 +133,7 @@ async def test_a_trial_is_tried_again_in_time_while_another_one_reports_all_the_
 ) -> None:
     reports = plays(*[ScriptedReport(0.1, 0.5)] * 300, FINAL)
     lost = by_attempt([LOST], [LOST], [FINAL])
-    await scene.create(lambda form: (lost if form.sequence_id else reports)(form), maxTrialNumber=2)
-    await scene.until_ended()
+    await scene.run(lambda form: (lost if form.sequence_id else reports)(form), maxTrialNumber=2)
     _, *starts = scene.starts
     assert [after - before for before, after in pairwise(starts)] == pytest.approx([2.0, 3.0], abs=0.2)
 
@@ -153,8 +148,7 @@ async def test_the_assessor_stops_a_bad_trial_and_the_tuner_may_hear_its_latest_
 ) -> None:
     assessor = {"name": "Medianstop", "classArgs": {"optimize_mode": "maximize", "start_step": 2}}
     tuner = {"name": "Random", **given}
-    await scene.create(tuner=tuner, assessor=assessor, maxTrialNumber=4, trialConcurrency=1)
-    await scene.until_ended()
+    await scene.run(tuner=tuner, assessor=assessor, maxTrialNumber=4, trialConcurrency=1)
     assert await scene.statuses() == [TrialStatus.SUCCEEDED] * 3 + [TrialStatus.EARLY_STOPPED]
     bad = await scene.trial(3)
     assert bad.reason == "stopped early by the assessor"
@@ -167,8 +161,7 @@ async def test_the_assessor_stops_a_bad_trial_and_the_tuner_may_hear_its_latest_
 async def test_limits_change_while_it_runs_and_bring_a_done_experiment_back(
     scene: SixTrials, manager: Manager, /
 ) -> None:
-    await scene.create(maxTrialNumber=2)
-    await scene.until_ended()
+    await scene.run(maxTrialNumber=2)
     await manager.update_experiment("exp", max_trial_number=5, trial_concurrency=1)
     assert (await scene.row()).status is ExperimentStatus.RUNNING
     await scene.until_ended()
@@ -217,8 +210,7 @@ async def test_a_limit_that_takes_the_place_of_a_raised_one_is_named(scene: SixT
 @played(play)
 async def test_a_finite_space_ends_when_the_tuner_has_no_more(scene: SixTrials, manager: Manager, /) -> None:
     space = {"n": {"_type": "choice", "_value": [1, 2, 3]}}
-    await scene.create(searchSpace=space, tuner={"name": "GridSearch"}, maxTrialNumber=None)
-    row = await scene.until_ended()
+    row = await scene.run(searchSpace=space, tuner={"name": "GridSearch"}, maxTrialNumber=None)
     assert (row.status, row.reason) == (ExperimentStatus.DONE, "the tuner has no more suggestions")
     assert [trial.parameters for trial in await scene.trials()] == [{"n": 1}, {"n": 2}, {"n": 3}]
     wider = {"n": {"_type": "choice", "_value": [1, 2, 3, 4]}}
@@ -292,8 +284,7 @@ async def test_a_restarted_manager_goes_on_with_the_same_jobs(scene: SixTrials, 
 async def test_an_idle_trial_costs_at_most_three_commits_of_the_control_and_metrics_databases(
     scene: SixTrials, manager: Manager, /
 ) -> None:
-    await scene.create(trialConcurrency=1, maxTrialNumber=50)
-    await scene.until_ended()
+    await scene.run(trialConcurrency=1, maxTrialNumber=50)
     metrics = await manager.metrics("exp")
     assert (manager.control.commits + metrics.commits) / 50 <= 3.2  # and a few for the experiment itself
 
@@ -317,8 +308,7 @@ COPYING = Wait(0.0, "waiting: the code is being copied", FROM_THE_START)
 async def test_a_service_that_cannot_read_the_checkpoint_says_so_and_the_curve_starts_over(
     scene: Remote, manager: Manager, /
 ) -> None:
-    await scene.create(maxTrialNumber=1, assessor=MEDIAN_STOP)
-    await scene.until_ended()
+    await scene.run(maxTrialNumber=1, assessor=MEDIAN_STOP)
     first, second = scene.forms
     assert second.resume_checkpoint == f"{first.directory}/output/checkpoints/1"  # not on this machine
     _, job = await scene.jobs()
@@ -340,8 +330,7 @@ async def test_a_service_that_cannot_read_the_checkpoint_says_so_and_the_curve_s
 async def test_a_job_that_continues_an_older_one_than_the_last_continues_its_curve(
     scene: Remote, manager: Manager, /
 ) -> None:
-    await scene.create(maxTrialNumber=1)
-    await scene.until_ended()
+    await scene.run(maxTrialNumber=1)
     assert await scene.curve() == [(1, 0, 0.0), (1, 1, 0.1), (1, 2, 0.2), (3, 3, 0.3)]
 
 
@@ -350,8 +339,7 @@ async def test_the_log_tells_of_every_move_with_the_ids_it_is_about(
     scene: SixTrials, manager: Manager, /, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    await scene.create(maxTrialNumber=1)
-    await scene.until_ended()
+    await scene.run(maxTrialNumber=1)
     trial = await scene.trial()
     logged = [
         (line.getMessage(), line.action, line.trial_id if hasattr(line, "trial_id") else None)  # type: ignore[attr-defined]
@@ -369,8 +357,7 @@ async def test_the_log_tells_of_every_move_with_the_ids_it_is_about(
 
 @played(play)
 async def test_stop_all_leaves_what_is_done_as_it_is(scene: SixTrials, manager: Manager, /) -> None:
-    await scene.create(id="done", maxTrialNumber=1)
-    await scene.until_ended()
+    await scene.run(id="done", maxTrialNumber=1)
     await scene.create(id="running", seconds=1.0)
     assert await manager.stop_all() == ["running"]
     assert (await scene.until_ended()).status is ExperimentStatus.STOPPED
@@ -379,8 +366,7 @@ async def test_stop_all_leaves_what_is_done_as_it_is(scene: SixTrials, manager: 
 
 @played(play, script=plays(ScriptedReport(1.0, 0.5), Raw(1.0, b'{"kind": "intermediate", "val'), FAILED))
 async def test_a_torn_last_record_is_shown_and_not_dropped(scene: SixTrials, manager: Manager, /) -> None:
-    await scene.create(maxTrialNumber=1)
-    await scene.until_ended()
+    await scene.run(maxTrialNumber=1)
     trial = await scene.trial()
     rows = await (await manager.metrics("exp")).read(lambda c: metric_store.page(c, trial.id, limit=10))
     assert [row.kind for row in rows] == ["intermediate", "unreadable"]
@@ -393,8 +379,7 @@ async def test_a_torn_last_record_is_shown_and_not_dropped(scene: SixTrials, man
 async def test_a_journal_that_was_written_anew_is_noticed_with_the_number_of_its_trial(
     scene: SixTrials, manager: Manager, /
 ) -> None:
-    await scene.create(maxTrialNumber=1)
-    await scene.until_ended()
+    await scene.run(maxTrialNumber=1)
     assert "trial 0: the trial rewrote its journal" in await scene.notices()
 
 
@@ -413,8 +398,9 @@ async def test_a_tuner_that_had_nothing_to_suggest_is_asked_again_when_a_trial_e
         "        return {'x': self.results}\n"
         "    def receive_trial_result(self, *args, **kwargs): self.results += 1\n"
     )
-    await scene.create(tuner={"className": "patient.Patient", "codeDirectory": str(tmp_path)}, maxTrialNumber=3)
-    assert (await scene.until_ended()).reason == "maxTrialNumber 3 is reached"
+    assert (
+        await scene.run(tuner={"className": "patient.Patient", "codeDirectory": str(tmp_path)}, maxTrialNumber=3)
+    ).reason == "maxTrialNumber 3 is reached"
     first, *others = await scene.trials()
     assert (first.parameters["x"], len(others)) == (0, 2)
 
@@ -490,8 +476,7 @@ async def test_a_trial_whose_final_was_lost_runs_again_and_has_not_succeeded_wit
         else:
             yield THREE_LOST if form.sequence_id == 2 else ONE_LOST
 
-    await scene.create(script, maxTrialNumber=3, maxInfrastructureRetries=1)
-    await scene.until_ended()
+    await scene.run(script, maxTrialNumber=3, maxInfrastructureRetries=1)
     again, never, without = await scene.trials()
     assert (again.status, again.final_value, again.jobs) == (TrialStatus.SUCCEEDED, 0.5, 2)
     assert (never.status, never.final_value, never.jobs) == (TrialStatus.FAILED, None, 2)

@@ -51,8 +51,7 @@ async def test_a_create_that_fails_takes_everything_back(scene: ObstructedScene,
         await scene.row()
     assert scene.left() == []
     scene.obstacle = None
-    await scene.create()
-    assert (await scene.until_ended()).status is ExperimentStatus.DONE
+    assert (await scene.run()).status is ExperimentStatus.DONE
 
 
 @played(play)
@@ -105,8 +104,7 @@ async def test_what_a_failed_create_could_not_remove_is_removed_by_the_next_one(
         with pytest.raises(Unavailable, match=r"cannot remove the folder .* of a failed request: Too many"):
             await scene.create()
     assert scene.left() == ["exp"]
-    await scene.create()
-    assert (await scene.until_ended()).status is ExperimentStatus.DONE
+    assert (await scene.run()).status is ExperimentStatus.DONE
 
 
 @played(play)
@@ -134,8 +132,7 @@ async def test_a_resume_that_fails_leaves_the_experiment_where_it_was(
 async def test_every_active_status_has_a_way_out_when_no_engine_can_work_on_it(
     scene: ObstructedScene, manager: Manager, /, status: ExperimentStatus
 ) -> None:
-    await scene.create()
-    await scene.until_ended()
+    await scene.run()
     await manager.control.write(
         lambda c: experiments.move(c, "exp", expected=list(ExperimentStatus), status=status, reason="", time=0.0)
     )

@@ -52,8 +52,7 @@ play = partial(small_experiments.play, kind=FailingScene)
 async def test_ten_first_trials_that_fail_with_one_cause_end_the_experiment(
     scene: FailingScene, manager: Manager, /
 ) -> None:
-    await scene.create(maxTrialNumber=100)
-    row = await scene.until_ended()
+    row = await scene.run(maxTrialNumber=100)
     assert row.status is ERROR
     assert row.reason.startswith("the first 10 trials that have ended failed with one cause: EXITED_ERROR (exit code 1")
     assert row.reason.endswith(ADVICE)
@@ -65,8 +64,7 @@ async def test_ten_first_trials_that_fail_with_one_cause_end_the_experiment(
 async def test_fewer_trials_that_all_fail_with_one_cause_are_an_error_when_they_are_all(
     scene: FailingScene, manager: Manager, /, number: int, said: str
 ) -> None:
-    await scene.create(maxTrialNumber=number)
-    row = await scene.until_ended()
+    row = await scene.run(maxTrialNumber=number)
     assert row.status is ERROR
     assert row.reason.startswith(said)
     assert await scene.counts() == {FAILED: number}
@@ -92,8 +90,7 @@ def another_error(form: TrialJobForm) -> Iterable[Step]:
 async def test_another_end_among_the_first_ten_lets_the_experiment_go_on(
     scene: FailingScene, manager: Manager, /, script: Script, failed: int
 ) -> None:
-    await scene.create(script, maxTrialNumber=30)
-    assert (await scene.until_ended()).status is DONE
+    assert (await scene.run(script, maxTrialNumber=30)).status is DONE
     assert (await scene.counts())[FAILED] == failed
 
 
@@ -102,8 +99,9 @@ async def test_another_end_among_the_first_ten_lets_the_experiment_go_on(
 async def test_what_infrastructure_ends_is_no_failure_of_the_trials(
     scene: FailingScene, manager: Manager, /, end: EndReason
 ) -> None:
-    await scene.create(ending_as(end), maxTrialNumber=12, maxInfrastructureRetries=0, maxFailedTrials=2)
-    assert (await scene.until_ended()).status is DONE
+    assert (
+        await scene.run(ending_as(end), maxTrialNumber=12, maxInfrastructureRetries=0, maxFailedTrials=2)
+    ).status is DONE
     assert await scene.counts() == {TrialStatus.SYS_CANCELED: 12}
 
 
@@ -117,8 +115,7 @@ async def test_an_exit_code_that_is_to_be_retried_is_charged_to_infrastructure(
         yield Final(1.0, 1.0)
 
     budgets = {"maxTrialRetries": 0, "maxInfrastructureRetries": -1}
-    await scene.create(script, maxTrialNumber=2, retryExitCodes=75, **budgets)
-    await scene.until_ended()
+    await scene.run(script, maxTrialNumber=2, retryExitCodes=75, **budgets)
     assert await scene.statuses() == [SUCCEEDED, FAILED]
 
 
@@ -126,8 +123,7 @@ async def test_an_exit_code_that_is_to_be_retried_is_charged_to_infrastructure(
 async def test_trials_that_the_platform_refuses_for_good_fail_with_one_cause(
     scene: FailingScene, manager: Manager, /
 ) -> None:
-    await scene.create(maxTrialNumber=30)
-    assert (await scene.until_ended()).status is ERROR
+    assert (await scene.run(maxTrialNumber=30)).status is ERROR
     assert await scene.counts() == {TrialStatus.SYS_CANCELED: 10}
 
 
@@ -150,8 +146,7 @@ async def test_trials_that_the_user_kills_are_no_failures(scene: FailingScene, m
 
 @played(play, script=ending_as(None, FAILURE, None, EndReason.OUT_OF_MEMORY, None, FAILURE))
 async def test_max_failed_trials_counts_failures_of_all_causes(scene: FailingScene, manager: Manager, /) -> None:
-    await scene.create(maxTrialNumber=50, maxFailedTrials=4)
-    row = await scene.until_ended()
+    row = await scene.run(maxTrialNumber=50, maxFailedTrials=4)
     assert row.status is ERROR
     assert row.reason.startswith("4 trials have failed, maxFailedTrials is 4; the first one: EXITED_ERROR (")
     assert await scene.counts() == {SUCCEEDED: 3, FAILED: 4}
@@ -159,8 +154,7 @@ async def test_max_failed_trials_counts_failures_of_all_causes(scene: FailingSce
 
 @played(play, script=ending_as(FAILURE, None))
 async def test_a_retried_trial_fails_once(scene: FailingScene, manager: Manager, /) -> None:
-    await scene.create(maxTrialNumber=3, maxTrialRetries=4, maxFailedTrials=4)
-    assert (await scene.until_ended()).status is DONE
+    assert (await scene.run(maxTrialNumber=3, maxTrialRetries=4, maxFailedTrials=4)).status is DONE
     assert await scene.statuses() == [FAILED, SUCCEEDED, SUCCEEDED]
 
 
@@ -169,8 +163,7 @@ async def test_running_trials_go_on_and_nothing_new_is_started(scene: FailingSce
     def script(form: TrialJobForm) -> Iterable[Step]:
         yield Final(500.0, 1.0) if form.sequence_id == 0 else ScriptedExit(1.0, FAILURE)
 
-    await scene.create(script, maxTrialNumber=50, trialConcurrency=2)
-    assert (await scene.until_ended()).status is ERROR
+    assert (await scene.run(script, maxTrialNumber=50, trialConcurrency=2)).status is ERROR
     assert await scene.statuses() == [TrialStatus.RUNNING] + [FAILED] * 10
     await asyncio.sleep(1000.0)
     assert await scene.statuses() == [SUCCEEDED] + [FAILED] * 10
@@ -189,8 +182,7 @@ async def test_a_resumed_experiment_counts_anew_and_leaves_out_what_ran_before(
             yield ScriptedExit(1.0, FAILURE)
         yield Final(1.0, 1.0)
 
-    await scene.create(script, maxTrialNumber=40, trialConcurrency=20, maxFailedTrials=10)
-    assert (await scene.until_ended()).status is ERROR
+    assert (await scene.run(script, maxTrialNumber=40, trialConcurrency=20, maxFailedTrials=10)).status is ERROR
     is_repaired = True
     await manager.resume_experiment("exp")
     row = await scene.until_ended()
@@ -202,8 +194,7 @@ async def test_a_resumed_experiment_counts_anew_and_leaves_out_what_ran_before(
 async def test_a_resume_that_has_nothing_left_to_do_does_not_fail_again(
     scene: FailingScene, manager: Manager, /
 ) -> None:
-    await scene.create(maxTrialNumber=3)
-    assert (await scene.until_ended()).status is ERROR
+    assert (await scene.run(maxTrialNumber=3)).status is ERROR
     await manager.resume_experiment("exp")
     row = await scene.until_ended()
     assert (row.status, row.reason) == (DONE, "maxTrialNumber 3 is reached")
@@ -230,8 +221,7 @@ async def test_the_counts_survive_restarts_of_the_manager(
 
 @played(play, script=ending_as(EndReason.EXITED_OK))
 async def test_a_trial_without_a_final_metric_is_noticed_and_says_so(scene: FailingScene, manager: Manager, /) -> None:
-    await scene.create(maxTrialNumber=12)
-    assert (await scene.until_ended()).status is DONE
+    assert (await scene.run(maxTrialNumber=12)).status is DONE
     reasons = {(row.status, row.reason) for row in await scene.trials()}
     assert reasons == {(SUCCEEDED, "no final metric was reported")}
     assert [text.split(":")[0] for text in await scene.notices()] == [
@@ -242,7 +232,6 @@ async def test_a_trial_without_a_final_metric_is_noticed_and_says_so(scene: Fail
 
 @played(play, script=ending_as(None))
 async def test_a_trial_with_a_final_metric_gives_no_such_notice(scene: FailingScene, manager: Manager, /) -> None:
-    await scene.create(maxTrialNumber=2)
-    await scene.until_ended()
+    await scene.run(maxTrialNumber=2)
     assert {row.reason for row in await scene.trials()} == {""}
     assert await scene.notices() == []

@@ -130,8 +130,7 @@ def test_gpu_time_is_the_sum_over_all_jobs(found: list[tuple[float, float, float
 
 @played(play)
 async def test_what_was_used_lately_counts_over_a_restart(scene: GpuScene, manager: Manager, /) -> None:
-    await scene.create(maxTrialNumber=1)
-    await scene.until_ended()
+    await scene.run(maxTrialNumber=1)
     manager = await scene.restart()
     recent = await manager.control.read(lambda c: jobs.recent_gpu_jobs(c, "exp"))
     counted, now = GpuTime(lately=recent), manager.clock.now()

@@ -105,8 +105,7 @@ async def test_a_job_continues_from_the_newest_of_three_that_is_whole(
         yield ScriptedReport(1.0, 100 + size)
         yield Final(1.0, 1.0)
 
-    await scene.create(script)
-    await scene.until_ended()
+    await scene.run(script)
     first, job = await scene.jobs()
     assert (job.start_reason, job.resumed_from_step) == (reason, taken or None)
     assert (job.parent_job, job.resumed_from_job) == (first.id, first.id if taken else None)
@@ -144,8 +143,7 @@ async def test_a_service_that_does_not_verify_is_given_a_checkpoint_under_a_url(
         yield LOST if form.number == 1 else Final(1.0, 1.0)
 
     monkeypatch.setattr(placing, "verify_stored", answer)
-    await scene.create(script)
-    await scene.until_ended()
+    await scene.run(script)
     _, job = await scene.jobs()
     assert (job.start_reason, job.resumed_from_step) == (reason, step)
     assert asked == [f"s3://b/{number}" for number in range(SAVED, step - 1, -1)]
@@ -164,8 +162,7 @@ async def test_what_a_service_takes_decides_where_the_curve_continues(scene: Off
         yield ScriptedReport(1.0, 100)
         yield Final(1.0, 1.0)
 
-    await scene.create(script)
-    await scene.until_ended()
+    await scene.run(script)
     first, job = await scene.jobs()
     offered = scene.forms[1].checkpoints
     offers = [(Path(offer.path).name, offer.sequence, bool(offer.manifest)) for offer in offered]

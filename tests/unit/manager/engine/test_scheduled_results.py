@@ -40,6 +40,5 @@ async def test_trials_that_wait_for_one_that_the_user_has_paused_are_kept(scene:
 
 @played(play, script=loss_between)
 async def test_a_trial_that_has_used_max_t_has_a_number_as_its_result(scene: Scene, manager: Manager, /) -> None:
-    await scene.create(maxTrialNumber=3, trialScheduler={"name": "ASHA", "classArgs": {"max_t": 4, "grace_period": 4}})
-    await scene.until_ended()
+    await scene.run(maxTrialNumber=3, trialScheduler={"name": "ASHA", "classArgs": {"max_t": 4, "grace_period": 4}})
     assert [(trial.status, trial.final_value) for trial in await scene.trials()] == [(TrialStatus.SUCCEEDED, 4.0)] * 3

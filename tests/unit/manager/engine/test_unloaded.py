@@ -83,8 +83,7 @@ async def test_an_experiment_whose_disk_is_away_keeps_its_status_and_goes_on_whe
     assert manager.problem == f"experiment {row.id} is {why}"
     with pytest.raises(Unavailable, match=r"is not loaded: .*No such file"):
         await manager.trials.add(row.id, {"x": 0.5})
-    await scene.create(id="other")
-    assert (await scene.until_ended()).status is ExperimentStatus.DONE
+    assert (await scene.run(id="other")).status is ExperimentStatus.DONE
     scene.mount()
     scene.id = "exp"
     row = await scene.until_ended()

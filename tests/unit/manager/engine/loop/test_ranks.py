@@ -44,8 +44,7 @@ def two_ranks(form: TrialJobForm) -> Iterable[Step]:
 async def test_the_reports_of_one_rank_are_the_trials_and_those_of_all_are_stored(
     scene: RanksScene, manager: Manager, /, report_from: int, final: float, latest: float, told: list[float]
 ) -> None:
-    await scene.create(reportFrom=report_from)
-    await scene.until_ended()
+    await scene.run(reportFrom=report_from)
     row = await scene.trial()
     assert (row.final_value, row.latest_value, row.intermediate_count) == (final, latest, 3)
     assert [end["value"] for end in await scene.inputs("TrialEnd")] == [final]
@@ -67,8 +66,7 @@ async def test_the_reports_of_one_rank_are_the_trials_and_those_of_all_are_store
 async def test_the_final_metric_of_another_rank_is_not_the_trials_and_a_notice_says_so(
     scene: RanksScene, manager: Manager, /
 ) -> None:
-    await scene.create()
-    await scene.until_ended()
+    await scene.run()
     row = await scene.trial()
     assert (row.status, row.final_data) == (TrialStatus.FAILED, None)
     text = "trial 0 has no final metric: rank 3 has reported one, but the metrics of rank 0 count (reportFrom)"
@@ -106,8 +104,7 @@ def lost_after_a_checkpoint_of_rank_0(form: TrialJobForm) -> Iterable[Step]:
 async def test_a_trial_continues_from_a_checkpoint_of_another_rank_at_the_place_of_the_counting_ranks_curve(
     scene: RanksScene, manager: Manager, /
 ) -> None:
-    await scene.create(reportFrom=1)
-    await scene.until_ended()
+    await scene.run(reportFrom=1)
     row = await scene.trial()
     database = await manager.metrics("exp")
     curve = await database.read(lambda c: metric_store.curve(c, row.id, member=1))

@@ -191,8 +191,7 @@ async def test_an_end_with_words_that_the_store_refuses_is_an_end(
 ) -> None:
     scene.second = [ScriptedReport(5.0, 0.5), ScriptedExit(1.0, reason=reason, code=2**70, detail=detail)]
     await limit(manager.control)
-    await scene.create()
-    assert (await scene.until_ended()).status is ExperimentStatus.DONE
+    assert (await scene.run()).status is ExperimentStatus.DONE
     found = await scene.trial(1)
     ended_well = reason is EndReason.EXITED_OK
     assert found.status is (SUCCEEDED if ended_well else TrialStatus.FAILED)

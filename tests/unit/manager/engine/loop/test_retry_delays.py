@@ -33,8 +33,9 @@ async def test_a_trial_waits_longer_and_longer_until_a_job_has_got_on(
 ) -> None:
     end = ScriptedExit(1.0, reason=reason, code=None)
     fruitless = [START, end]
-    await scene.create(by_attempt(fruitless, fruitless, fruitless, [START, progress, end], fruitless, [FINAL]))
-    assert (await scene.until_ended()).status is ExperimentStatus.DONE
+    assert (
+        await scene.run(by_attempt(fruitless, fruitless, fruitless, [START, progress, end], fruitless, [FINAL]))
+    ).status is ExperimentStatus.DONE
     assert await scene.pauses() == [1, 2, 4, 0, 1]
     assert await scene.statuses() == [TrialStatus.SUCCEEDED]
 

@@ -32,8 +32,7 @@ async def test_a_trial_that_is_killed_after_its_final_metric_has_succeeded_and_d
     scene: OneTrial, manager: Manager, /, reason: EndReason
 ) -> None:
     killed = ScriptedExit(1.0, reason, code=None, detail="it was killed")
-    await scene.create(by_attempt([FINAL, killed], [Final(1.0, 0.9), killed]), maxInfrastructureRetries=3)
-    await scene.until_ended()
+    await scene.run(by_attempt([FINAL, killed], [Final(1.0, 0.9), killed]), maxInfrastructureRetries=3)
     row = await scene.trial()
     how = f"its final metric is stored; its job ended afterwards as {reason.value} (it was killed)"
     assert (row.status, row.final_value, row.jobs, row.reason) == (TrialStatus.SUCCEEDED, 0.5, 1, how)
@@ -45,8 +44,7 @@ async def test_a_trial_that_is_killed_after_its_final_metric_has_succeeded_and_d
 async def test_a_command_that_fails_after_its_final_metric_has_failed_and_is_not_retried(
     scene: OneTrial, manager: Manager, /
 ) -> None:
-    await scene.create(maxTrialRetries=5)
-    await scene.until_ended()
+    await scene.run(maxTrialRetries=5)
     row = await scene.trial()
     assert (row.status, row.reason, row.jobs) == (TrialStatus.FAILED, "exit code 3", 1)
 
