@@ -144,7 +144,9 @@ class Scene(Simulation):
         return [(point.job, point.sequence, point.reported) for point in points]
 
     async def notices(self, id: str = "") -> list[str]:
-        return await self._manager.control.read(lambda c: events.notices(c, id or self.id, limit=100))
+        """All notices, also those that were given repeatedly."""
+        found = await self._manager.control.read(lambda c: events.after(c, 0, experiment_id=id or self.id, limit=1000))
+        return [event.data["text"] for event in found if event.kind == events.NOTICE]
 
     async def inputs(self, kind: str) -> list[dict[str, Any]]:
         """What the dispatcher was sent of this kind."""
