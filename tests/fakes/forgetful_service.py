@@ -79,6 +79,8 @@ class ForgetfulScene(Scene):
     services: list[ForgetfulService]
 
     def _create_service(self, platform: str, context: ServiceContext) -> TrainingService:
+        if self.broken is not None:
+            raise self.broken
         memory = InMemoryPlatform(self.clock.now)
         service = ForgetfulService(InMemoryTrainingService(self._play, platform=memory, now=self.clock.now))
         self.services = [*getattr(self, "services", []), service]

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial, wraps
 from inspect import Parameter, Signature, signature
 from itertools import pairwise
@@ -59,11 +59,21 @@ class Scene(Simulation):
         """Of all jobs, in the order of their submission."""
         self.starts: list[float] = []
         """When they were submitted, by the loop's clock."""
+        self.asked: list[Any] = []
+        """What the services of the test were asked, where they note it."""
+        self.problems: list[Exception] = []
+        """What the services of the test raise, where they say so."""
+        self.failures: list[Exception] = []
+        """With which their `run` fails, one after the other, five seconds after its beginning."""
+        self.broken: Exception | None = None
+        """Why no service can be made."""
         self._stop_seconds = stop_seconds
         self.id = "exp"
         self._running = AsyncExitStack()
 
     def _create_service(self, platform: str, context: ServiceContext) -> TrainingService:
+        if self.broken is not None:
+            raise self.broken
         memory = self.platforms.setdefault(context.experiment_id, InMemoryPlatform(self.clock.now))
         service = self.service(self._play, platform=memory, now=self.clock.now, stop_seconds=self._stop_seconds)
         service.scene = self
@@ -158,6 +168,15 @@ class SceneService(InMemoryTrainingService):
     """A platform of a scene."""
 
     scene: Any
+
+    async def run(self) -> None:
+        if self.scene.failures:
+            failure = self.scene.failures.pop(0)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(5.0):
+                    await super().run()
+            raise failure
+        await super().run()
 
 
 Scene.service = SceneService

@@ -1,7 +1,6 @@
 """What a stopped experiment's platform owes, cleaning up, is done in the end: after failures, kills and restarts."""
 
 import asyncio
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,29 +12,20 @@ from fakes.small_experiments import SMALL, Scene, SceneService, by_trial, played
 from proctor.manager.engine.manager import Manager
 from proctor.manager.errors import NotFound, Unavailable
 from proctor.manager.lifecycle.states import ExperimentStatus
-from proctor.training_services.base import SupportsCollection, TrainingService
+from proctor.training_services.base import SupportsCollection
 from proctor.training_services.errors import BrokenPlatform
 from proctor.training_services.in_memory.scripts import Final, Hang
 
 
 class CountingService(SceneService):
-    """Its `run` and its `clean_up` fail as the scene says."""
-
-    async def run(self) -> None:
-        if self.scene.failures:
-            failure = self.scene.failures.pop(0)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(5.0):
-                    await super().run()
-            raise failure
-        await super().run()
+    """Its `clean_up` fails as the scene says."""
 
     async def clean_up(self) -> None:
         self.scene.begun += 1
         if delay := self.scene.delays.pop(self.scene.begun, 0.0):
             await asyncio.sleep(delay)
-        if self.scene.obstacles:
-            raise self.scene.obstacles.pop(0)
+        if self.scene.problems:
+            raise self.scene.problems.pop(0)
         await super().clean_up()
         self.scene.cleaned += 1
 
@@ -56,17 +46,14 @@ class CollectingService(CountingService, SupportsCollection):
 
 
 class CleanupScene(Scene):
-    """The platform of its experiment may fail to run and to clean up."""
+    """The platform of its experiment may fail to clean up: with `problems`, one after another."""
 
     service = CountingService
     config = SMALL | {"maxTrialNumber": 1}
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.failures: list[Exception] = []  # of services that run, one after another
-        self.obstacles: list[Exception] = []  # of clean-ups, one after another
         self.delays: dict[int, float] = {}  # of clean-ups, by their number, before anything else
-        self.broken = ""  # why no service can be made
         self.begun = self.cleaned = 0
 
     async def stop(self) -> None:
@@ -77,11 +64,6 @@ class CleanupScene(Scene):
     async def create_and_stop(self) -> None:
         await self.create()
         await self.stop()
-
-    def _create_service(self, *given: Any) -> TrainingService:
-        if self.broken:
-            raise BrokenPlatform(self.broken)
-        return super()._create_service(*given)
 
 
 play = partial(small_experiments.play, kind=CleanupScene, script=by_trial([Final(1.0, 1.0)], [Hang()]))
@@ -116,13 +98,13 @@ async def test_a_job_of_a_failed_engine_on_a_platform_without_keepers_is_ended_b
     await scene.create(plays(Hang()))
     await asyncio.sleep(6.0)
     assert (await scene.row()).status is ExperimentStatus.ERROR
-    scene.broken = "its package is not installed"
+    scene.broken = BrokenPlatform("its package is not installed")
     await manager.stop_experiment("exp")
     await asyncio.sleep(30.0)
     (job,) = scene.platforms["exp"].jobs.values()
     assert not job.is_over
     assert (await scene.row()).status is ExperimentStatus.STOPPING
-    scene.broken = ""
+    scene.broken = None
     assert (await scene.until_ended()).status is ExperimentStatus.STOPPED
     await asyncio.sleep(10.0)
     assert job.is_over
@@ -131,7 +113,7 @@ async def test_a_job_of_a_failed_engine_on_a_platform_without_keepers_is_ended_b
 
 @played(play)
 async def test_a_clean_up_that_fails_is_tried_again_and_says_why(scene: CleanupScene, manager: Manager, /) -> None:
-    scene.obstacles += [OSError(5, "Input/output error"), RuntimeError("the cluster does not answer")]
+    scene.problems += [OSError(5, "Input/output error"), RuntimeError("the cluster does not answer")]
     await scene.create_and_stop()
     row = await scene.row()
     assert manager.awaited(row) == (
@@ -165,7 +147,7 @@ async def test_a_clean_up_that_was_interrupted_is_owed_by_the_next_manager_and_b
 async def test_an_experiment_that_is_resumed_is_not_cleaned_up_under_its_trials(
     scene: CleanupScene, manager: Manager, /
 ) -> None:
-    scene.obstacles += [RuntimeError("the cluster does not answer")]
+    scene.problems += [RuntimeError("the cluster does not answer")]
     await scene.create_and_stop()
     await manager.update_experiment("exp", max_trial_number=2)
     await manager.resume_experiment("exp")
@@ -184,7 +166,7 @@ async def test_a_caller_that_has_given_up_waiting_for_an_attempt_changes_nothing
     scene: CleanupScene, manager: Manager, /, act: str
 ) -> None:
     """Nor do they follow each other without a pause: there are obstacles for a thousand of them."""
-    scene.obstacles += [RuntimeError("the cluster does not answer")] * 1000
+    scene.problems += [RuntimeError("the cluster does not answer")] * 1000
     scene.delays[2] = 100.0
     await scene.create_and_stop()
     await asyncio.sleep(2.0)
@@ -194,7 +176,7 @@ async def test_a_caller_that_has_given_up_waiting_for_an_attempt_changes_nothing
     assert scene.begun == 2
     await asyncio.sleep(1000.0)
     assert 8 <= scene.begun <= 12
-    scene.obstacles.clear()
+    scene.problems.clear()
     await asyncio.sleep(600.0)
     assert scene.cleaned == 1
     await manager.delete_experiment("exp")
@@ -220,7 +202,7 @@ async def test_a_resume_or_delete_while_the_first_clean_up_hangs_gets_an_answer(
 async def test_a_resume_that_fails_leaves_the_clean_up_owed(
     scene: CleanupScene, manager: Manager, /, tmp_path: Path
 ) -> None:
-    scene.obstacles += [RuntimeError("the cluster does not answer")]
+    scene.problems += [RuntimeError("the cluster does not answer")]
     await scene.create_and_stop()
     folder = scene.home.experiment_directory("exp")
     folder.rename(tmp_path / "away")
@@ -254,7 +236,7 @@ async def test_a_deleted_experiment_does_not_wait_for_its_files(
 async def test_an_experiment_is_deleted_once_its_platform_has_cleaned_up(
     scene: CleanupScene, manager: Manager, /
 ) -> None:
-    scene.obstacles += [RuntimeError("the cluster does not answer")] * 2
+    scene.problems += [RuntimeError("the cluster does not answer")] * 2
     await scene.create_and_stop()
     with pytest.raises(Unavailable, match=r"exp cannot be deleted yet: .* the cluster does not answer"):
         await manager.delete_experiment("exp")
@@ -269,9 +251,9 @@ async def test_an_experiment_is_deleted_once_its_platform_has_cleaned_up(
 
 @played(play)
 async def test_an_experiment_whose_platform_is_gone_can_be_deleted(scene: CleanupScene, manager: Manager, /) -> None:
-    scene.obstacles += [RuntimeError("the cluster does not answer")]
+    scene.problems += [RuntimeError("the cluster does not answer")]
     await scene.create_and_stop()
-    scene.broken = "its package is not installed"
+    scene.broken = BrokenPlatform("its package is not installed")
     await manager.delete_experiment("exp")
     await asyncio.sleep(1000.0)
     assert (scene.cleaned, manager.problem) == (0, "")

@@ -27,15 +27,15 @@ class Service(SceneService, SupportsCheckpointCopies):
 
     async def copy_checkpoint(self, form: TrialJobForm, path: str) -> None:
         name = f"{form.sequence_id}:{path.rpartition('/')[2]}"
-        self.scene.log.append(f"begin {name}")
+        self.scene.asked.append(f"begin {name}")
         try:
             await asyncio.sleep(self.scene.seconds)
         except asyncio.CancelledError:
-            self.scene.log.append(f"cancel {name}")
+            self.scene.asked.append(f"cancel {name}")
             raise
         if problems := self.scene.problems:
             raise problems[0] if len(problems) == 1 else problems.pop(0)
-        self.scene.log.append(f"end {name}")
+        self.scene.asked.append(f"end {name}")
 
 
 class CopyScene(Scene):
@@ -46,8 +46,6 @@ class CopyScene(Scene):
 
     def __init__(self, *arguments: Any, seconds: float = 1.0, size: int = 4, **options: Any) -> None:
         super().__init__(*arguments, **options | {"script": self._training})
-        self.log: list[str] = []
-        self.problems: list[Exception] = []
         self.seconds = seconds
         self._size = size
 
@@ -71,13 +69,13 @@ play = partial(small_experiments.play, kind=CopyScene)
 @played(play)
 async def test_every_checkpoint_is_copied_when_there_is_time(scene: CopyScene, manager: Manager, /) -> None:
     await scene.run()
-    assert [line for line in scene.log if line.startswith("end")][:5] == [f"end 0:{n}" for n in (1, 2, 3, 4, 5)]
+    assert [line for line in scene.asked if line.startswith("end")][:5] == [f"end 0:{n}" for n in (1, 2, 3, 4, 5)]
 
 
 @played(play, seconds=140.0)
 async def test_one_that_is_superseded_before_its_turn_is_skipped(scene: CopyScene, manager: Manager, /) -> None:
     await scene.create(trialConcurrency=1, keepCheckpoints=1, seconds=350.0)
-    assert scene.log == ["begin 0:1", "end 0:1", "begin 0:3", "end 0:3", "begin 0:5"]
+    assert scene.asked == ["begin 0:1", "end 0:1", "begin 0:3", "end 0:3", "begin 0:5"]
 
 
 @played(play, seconds=150.0)
@@ -95,14 +93,14 @@ async def test_what_is_copied_or_waits_for_it_ends_with_the_trial(scene: CopySce
     await asyncio.sleep(1.0)
     assert await scene.statuses() == [TrialStatus.USER_CANCELED]
     await asyncio.sleep(600.0)
-    assert scene.log == ["begin 0:1", "cancel 0:1"]
+    assert scene.asked == ["begin 0:1", "cancel 0:1"]
     assert await scene.kept() == [3]
 
 
 @played(play, seconds=20.0)
 async def test_a_few_are_copied_at_a_time(scene: CopyScene, manager: Manager, /) -> None:
     await scene.create(maxTrialNumber=5, seconds=90.0)
-    assert [line.split()[0] for line in scene.log] == ["begin", "begin", "end", "end", "begin", "begin"]
+    assert [line.split()[0] for line in scene.asked] == ["begin", "begin", "end", "end", "begin", "begin"]
 
 
 @played(play)
@@ -111,7 +109,7 @@ async def test_a_machine_that_is_away_is_asked_again(scene: CopyScene, manager: 
     await scene.create(seconds=75.0)
     scene.problems.clear()
     await asyncio.sleep(35.0)
-    assert scene.log[-1] == "end 0:1"
+    assert scene.asked[-1] == "end 0:1"
     assert await scene.notices() == []
 
 
@@ -121,7 +119,7 @@ async def test_a_copy_for_which_there_is_no_room_is_one_notice(scene: CopyScene,
     (notice,) = await scene.notices()
     assert notice.startswith("a checkpoint was not copied to the manager's machine: output/checkpoints/1 of job")
     assert "takes 1,000,000.0 GB, and its disk has " in notice
-    assert scene.log == []
+    assert scene.asked == []
 
 
 @played(play)
@@ -132,10 +130,10 @@ async def test_a_copy_for_which_there_was_no_room_is_made_when_there_is(
     await scene.create(seconds=90.0)
     await manager.trials.pause((await scene.trial()).id)  # it saves no more
     await asyncio.sleep(600.0)
-    assert scene.log == []
+    assert scene.asked == []
     monkeypatch.setattr(copies, "SPARE_BYTES", 0)
     await asyncio.sleep(61.0)
-    assert scene.log == ["begin 0:1", "end 0:1"]
+    assert scene.asked == ["begin 0:1", "end 0:1"]
     assert len(await scene.notices()) == 1
 
 
@@ -149,8 +147,10 @@ def test_copies_that_are_made_at_once_count_on_each_others_room_in_all_experimen
             await scene.create(id=name, maxTrialNumber=2)
         await asyncio.sleep(350.0)
         assert [await scene.notices(name) for name in ("one", "two")] == [[], []]
-        assert len(scene.log) > 4
-        assert [line.split()[0] for line in scene.log] == ["begin", "end"] * (len(scene.log) // 2)  # never two of them
+        assert len(scene.asked) > 4
+        assert [line.split()[0] for line in scene.asked] == ["begin", "end"] * (
+            len(scene.asked) // 2
+        )  # never two of them
 
     play(tmp_path, scenario, seconds=15.0, size=shutil.disk_usage(tmp_path).free * 3 // 5)
 
@@ -166,10 +166,10 @@ async def test_the_checkpoint_of_a_trial_that_was_paused_is_copied_by_the_next_m
     await asyncio.sleep(1.0)
     await scene.end()
     scene.problems.clear()
-    scene.log.clear()
+    scene.asked.clear()
     await scene.start()
     await asyncio.sleep(10.0)
-    assert sorted(scene.log) == ["begin 0:2", "begin 1:2", "end 0:2", "end 1:2"]
+    assert sorted(scene.asked) == ["begin 0:2", "begin 1:2", "end 0:2", "end 1:2"]
 
 
 @played(play)
@@ -188,4 +188,4 @@ async def test_a_copy_that_fails_is_one_notice_until_one_works_again(scene: Copy
 @played(play)
 async def test_nothing_is_copied_where_that_is_turned_off(scene: CopyScene, manager: Manager, /) -> None:
     await scene.run(copyCheckpoints=False)
-    assert scene.log == []
+    assert scene.asked == []

@@ -49,7 +49,6 @@ class UnwillingScene(Scene):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.errors: dict[tuple[str, int], Exception] = {}
-        self.asked: list[tuple[str, int]] = []
 
     async def until_asked_no_more(self, what: str) -> None:
         """For long enough nothing of this kind is asked for the first trial."""

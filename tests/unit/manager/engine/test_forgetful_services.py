@@ -10,10 +10,9 @@ from fakes.small_experiments import played, plays
 from proctor.manager.engine.manager import Manager
 from proctor.manager.errors import Conflict, Unavailable
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
-from proctor.training_services.base import EndReason, TrainingService
+from proctor.training_services.base import EndReason
 from proctor.training_services.errors import UnknownPlatform
 from proctor.training_services.in_memory.scripts import Final, ScriptedReport
-from proctor.training_services.registry import ServiceContext
 
 WHY = (
     "the job was submitted before the manager or the experiment was restarted, and platform local cannot find its jobs "
@@ -22,24 +21,18 @@ WHY = (
 TEN_REPORTS = plays(*(ScriptedReport(10.0, value) for value in range(10)), Final(0.0, 1.0))
 
 
-class UninstallingScene(ForgetfulScene):
-    """An experiment of two trials at the same time, on a platform whose package can be uninstalled."""
+class TwoTrials(ForgetfulScene):
+    """An experiment of two trials at the same time."""
 
     config = ForgetfulScene.config | {"trialConcurrency": 2, "maxTrialNumber": 2}
-    is_installed = True
-
-    def _create_service(self, platform: str, context: ServiceContext) -> TrainingService:
-        if not self.is_installed:
-            raise UnknownPlatform("no training service is registered for platform 'slurm'")
-        return super()._create_service(platform, context)
 
 
-play = partial(small_experiments.play, kind=UninstallingScene, script=TEN_REPORTS)
+play = partial(small_experiments.play, kind=TwoTrials, script=TEN_REPORTS)
 
 
 @played(play)
 async def test_a_job_of_the_previous_manager_ends_as_unknown_and_its_trial_gets_another_one(
-    scene: UninstallingScene, manager: Manager, /
+    scene: TwoTrials, manager: Manager, /
 ) -> None:
     await scene.create(seconds=35.0)
     await scene.restart()
@@ -58,7 +51,7 @@ async def test_a_job_of_the_previous_manager_ends_as_unknown_and_its_trial_gets_
 
 @played(play)
 async def test_a_job_that_was_to_be_stopped_before_the_restart_ends_as_it_was_asked_to(
-    scene: UninstallingScene, manager: Manager, /
+    scene: TwoTrials, manager: Manager, /
 ) -> None:
     await scene.create(seconds=35.0)
     scene.services[0].is_deaf = True
@@ -71,17 +64,17 @@ async def test_a_job_that_was_to_be_stopped_before_the_restart_ends_as_it_was_as
 
 @played(play)
 async def test_an_experiment_whose_plug_in_is_gone_cannot_be_resumed_and_says_why(
-    scene: UninstallingScene, manager: Manager, /
+    scene: TwoTrials, manager: Manager, /
 ) -> None:
     await scene.create(seconds=35.0)
     await manager.stop_experiment("exp")
     await scene.until_ended()
-    scene.is_installed = False
+    scene.broken = UnknownPlatform("no training service is registered for platform 'slurm'")
     with pytest.raises(Conflict, match=r"cannot be resumed and stays STOPPED: no training service .* 'slurm'"):
         await manager.resume_experiment("exp")
     assert (await scene.row()).status is ExperimentStatus.STOPPED
     with pytest.raises(Unavailable, match=r"no training service .* 'slurm'"):
         await manager.list_job_files((await scene.trial()).id)
-    scene.is_installed = True
+    scene.broken = None
     await manager.resume_experiment("exp")
     assert (await scene.until_ended()).status is ExperimentStatus.DONE

@@ -36,15 +36,10 @@ class Service(SceneService):
 
 
 class KeepingScene(Scene):
-    """Remembers what was deleted."""
+    """An experiment of one trial, whose service can delete checkpoints."""
 
     service = Service
     config = SMALL | {"trialConcurrency": 2, "maxTrialNumber": 1}
-
-    def __init__(self, *given: Any, **options: Any) -> None:
-        super().__init__(*given, **options)
-        self.asked: list[tuple[str, str]] = []
-        self.problems: list[Exception] = []
 
     async def kept(self, number: int = 0) -> list[int]:
         return await kept(self, self._manager, number)

@@ -39,7 +39,7 @@ class OneTrial(Scene):
     }
 
     async def restarts(self) -> list[int]:
-        """From where the curve continued, each time that the tuner was told."""
+        """Where the curve continued, each time that the tuner was notified."""
         return [restart["from_sequence"] for restart in await self.inputs("TrialRestarted")]
 
     def offers(self, form: int) -> list[str]:

@@ -43,7 +43,6 @@ class OneMachineScene(Scene):
 
     def __init__(self, *arguments: Any, gpus: int = 2, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.asked: list[tuple[str, str]] = []
         self._gpus = gpus
 
     async def start(self) -> Manager:

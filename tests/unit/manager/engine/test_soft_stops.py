@@ -28,7 +28,7 @@ from proctor.training_services.in_memory.scripts import Final, Hang, ScriptedRep
 
 
 class SavingService(SceneService, SupportsSoftStop):
-    """Its jobs continue their scripts until the time to save is over."""
+    """Its jobs continue their scripts until the time to save is over. It notes how each is to stop; None: at once."""
 
     async def cancel_softly(self, job_id: str, stop: SoftStop) -> None:
         self.scene.asked.append(stop)
@@ -48,11 +48,6 @@ class SavingScene(Scene):
 
     service = SavingService
     config = SMALL | {"trialConcurrency": 3, "maxTrialNumber": 3}
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.asked: list[SoftStop | None] = []
-        """How jobs were asked to stop; None: at once."""
 
     async def create_and_stop(self, **changes: Any) -> ExperimentRow:
         """Stop it a minute after its beginning."""

@@ -3,43 +3,25 @@
 import asyncio
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fakes import small_experiments
-from fakes.small_experiments import SMALL, Scene, SceneService, played, plays
+from fakes.small_experiments import SMALL, Scene, played, plays
 
 from proctor.manager.engine.manager import Manager
 from proctor.manager.engine.unloaded import FIRST_LASTING_SECONDS
 from proctor.manager.errors import Conflict, NotFound, Unavailable
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.store.tables import jobs
-from proctor.training_services.base import EndReason, TrainingService
+from proctor.training_services.base import EndReason
 from proctor.training_services.errors import BrokenPlatform
 from proctor.training_services.in_memory.scripts import Final, ScriptedReport
-
-
-class FailingService(SceneService):
-    """Its `run` raises what it was given, five seconds after it began."""
-
-    async def run(self) -> None:
-        if self.scene.failures:
-            failure = self.scene.failures.pop(0)
-            await asyncio.sleep(5.0)
-            raise failure
-        await super().run()
 
 
 class UnloadedScene(Scene):
     """The folder of its experiment can be taken away as a disk is."""
 
-    service = FailingService
     config = SMALL | {"trialConcurrency": 2, "maxTrialNumber": 4, "seed": 7}
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.broken = ""  # why no service can be made
-        self.failures: list[Exception] = []  # of services that run, one after another
 
     async def restart_unmounted(self, seconds: float = 15.0) -> Manager:
         """A manager that has created the experiment ends after so long; when the next one starts, the disk is away."""
@@ -57,11 +39,6 @@ class UnloadedScene(Scene):
     @property
     def _place(self) -> Path:
         return self.home.experiment_directory("exp")
-
-    def _create_service(self, *given: Any) -> TrainingService:
-        if self.broken:
-            raise BrokenPlatform(self.broken)
-        return super()._create_service(*given)
 
 
 play = partial(
@@ -112,11 +89,11 @@ async def test_what_does_not_pass_by_itself_is_tried_less_often_and_kills_no_tri
     scene: UnloadedScene, manager: Manager, /
 ) -> None:
     await scene.create(seconds=15.0)
-    scene.broken = "its package is not installed"
+    scene.broken = BrokenPlatform("its package is not installed")
     manager = await scene.restart()
     wanted = "not loaded: its package is not installed; its trials keep running; tried again in 60 s"
     assert manager.not_loaded(await scene.row()) == wanted
-    scene.broken = ""
+    scene.broken = None
     await asyncio.sleep(FIRST_LASTING_SECONDS - 1.0)
     assert manager.not_loaded(await scene.row()) != ""
     await asyncio.sleep(2.0)

@@ -231,12 +231,18 @@ async def test_reopening_keeps_the_rows_and_the_version(path: str) -> None:
             assert version == len(load_migrations("control"))
 
 
-async def test_an_experiment_of_an_older_version_is_not_judged_by_its_next_trials(path: str) -> None:
+def made_before(path: str, column: str) -> sqlite3.Connection:
+    """A control database of the last version without this column."""
     scripts = load_migrations("control")
-    version = next(number for number, script in enumerate(scripts) if "ended_trials" in script)
+    version = next(number for number, script in enumerate(scripts) if column in script)
     connection = sqlite3.connect(path)
     connection.executescript("".join(scripts[:version]) + f"PRAGMA application_id = {0x50524331}")
     connection.execute(f"PRAGMA user_version = {version}")
+    return connection
+
+
+async def test_an_experiment_of_an_older_version_is_not_judged_by_its_next_trials(path: str) -> None:
+    connection = made_before(path, "ended_trials")
     experiment = "INSERT INTO experiments (id, name, status, config, search_space, directory, seed, created_at, "
     experiment += "trial_concurrency) VALUES (?, 'e', 'RUNNING', '{}', '{}', '/e', 1, 0, 1)"
     connection.executemany(experiment, [("old",), ("new",)])
@@ -252,11 +258,7 @@ async def test_an_experiment_of_an_older_version_is_not_judged_by_its_next_trial
 
 
 async def test_jobs_of_an_older_version_are_counted_once(path: str) -> None:
-    scripts = load_migrations("control")
-    version = next(number for number, script in enumerate(scripts) if "job_usage" in script)
-    connection = sqlite3.connect(path)
-    connection.executescript("".join(scripts[:version]) + f"PRAGMA application_id = {0x50524331}")
-    connection.execute(f"PRAGMA user_version = {version}")
+    connection = made_before(path, "job_usage")
     connection.executescript(
         """
         INSERT INTO experiments (id, name, status, config, search_space, directory, seed, created_at, trial_concurrency)

@@ -92,24 +92,22 @@ async def test_a_verdict_that_was_not_committed_when_the_manager_died_is_carried
 
 
 class DeafService(SceneService):
-    """Its jobs keep running when they are canceled; the scene keeps their requests."""
+    """Its jobs keep running when they are canceled; the scene keeps the requests."""
 
     async def cancel_trial_job(self, job_id: str, is_early_stopped: bool = False) -> None:
-        self.scene.canceled.append((job_id, is_early_stopped))
+        self.scene.asked.append((job_id, is_early_stopped))
 
 
 class Deaf(Judged):
     """Jobs run on a `DeafService`."""
 
     service = DeafService
-    canceled: list[tuple[str, bool]]
 
 
 @played(play, script=a_bad_second_trial, kind=Deaf)
 async def test_a_verdict_is_committed_with_its_position_and_recognized_when_it_is_replayed(
     scene: Deaf, manager: Manager, /
 ) -> None:
-    scene.canceled = []
     await scene.create(seconds=10.0)
     manager = await scene.restart()
     await asyncio.sleep(10.0)
@@ -117,6 +115,6 @@ async def test_a_verdict_is_committed_with_its_position_and_recognized_when_it_i
     log = await manager.control.read(lambda c: dispatcher_inputs.after(c, "exp", 0, 100))
     assert (log[-1].kind, log[-1].position) == ("ReportMetrics", job.stop_position)
     # The restarted manager repeats what it may not have done, once, and in the same words.
-    assert scene.canceled == [(job.id, True)] * 2
+    assert scene.asked == [(job.id, True)] * 2
     assert (await scene.trial(1)).status is TrialStatus.RUNNING
     assert job.status is TrialJobStatus.STOPPING

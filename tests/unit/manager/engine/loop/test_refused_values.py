@@ -6,14 +6,14 @@ The store is SQLite's own: a limit for the length of texts is set on its connect
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
 from fakes import small_experiments
-from fakes.small_experiments import SMALL, Scene, SceneService, played
+from fakes.small_experiments import SMALL, Scene, played
 
 from proctor.manager.config.experiment import ExperimentConfig
 from proctor.manager.dispatcher import protocol
@@ -58,29 +58,14 @@ def wordy_dispatchers(row: ExperimentRow, config: ExperimentConfig) -> Opener:
     return open_wordy
 
 
-class BriefService(SceneService):
-    """The first one's `run` fails with what may pass by itself after so many seconds, if the scene has any."""
-
-    async def run(self) -> None:
-        if seconds := self.scene.fails_after:
-            self.scene.fails_after = 0.0
-            with suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await super().run()
-            raise OSError(5, "Input/output error")
-        await super().run()
-
-
 class RefusingScene(Scene):
     """The second trial's job does `second`; the others succeed."""
 
-    service = BriefService
     config = SMALL | {"trialConcurrency": 2, "maxTrialNumber": 4, "seed": 7}
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options | {"script": self._steps})
         self.second: list[Step] = []
-        self.fails_after = 0.0
 
     def _steps(self, form: TrialJobForm) -> Iterable[Step]:
         if form.sequence_id == 1 and self.second:
@@ -132,7 +117,7 @@ async def test_a_final_metric_that_only_the_control_database_refuses_keeps_no_ex
     scene: RefusingScene, manager: Manager, /
 ) -> None:
     scene.second = [ScriptedStart(), ScriptedReport(1000.0, 0.5), ScriptedExit()]
-    scene.fails_after = 5.0
+    scene.failures += [OSError(5, "Input/output error")]
     await limit(manager.control)
     await scene.create(seconds=5.5)
     assert manager.not_loaded(await scene.row()) != ""
