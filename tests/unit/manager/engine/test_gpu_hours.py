@@ -51,6 +51,7 @@ async def test_no_trial_starts_after_the_last_gpu_hour_and_a_raised_limit_contin
 ) -> None:
     await scene.create(maxGpuHours=5, seconds=2.4 * HOUR)
     assert (await scene.row()).status is ExperimentStatus.RUNNING
+    manager = await scene.restart()  # what trials have used that have ended counts on
     await asyncio.sleep(0.2 * HOUR)  # 2.5 hours on two GPUs, in the middle of the third trial
     row = await scene.row()
     assert (row.status, row.reason) == (ExperimentStatus.NO_MORE_TRIAL, "maxGpuHours 5 is reached")
