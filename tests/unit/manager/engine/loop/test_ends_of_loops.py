@@ -22,19 +22,19 @@ class FragileService(MachineService):
     """Its `run` fails on request."""
 
     async def run(self) -> None:
-        await self.scene.broken.wait()
+        await self.scene.ending.wait()
         raise RuntimeError("a fault of this program")
 
 
 class FragileScene(Scene):
-    """Its service fails when `broken` is set."""
+    """Its service fails when `ending` is set."""
 
     service = FragileService
     config = SMALL | {"trialConcurrency": 4, "trialGpuNumber": 1, "maxTrialNumber": 1}
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.broken = asyncio.Event()
+        self.ending = asyncio.Event()
 
 
 play = partial(small_experiments.play, kind=FragileScene, script=hang)
@@ -51,7 +51,7 @@ async def test_requests_under_way_are_answered_when_the_loop_fails(
     asked = [asyncio.ensure_future(manager._supervisor.ask("exp", m.AddTrial({"x": 0.5}))) for _ in range(3)]
     for _ in range(turns):
         await asyncio.sleep(0.0)
-    scene.broken.set()
+    scene.ending.set()
     async with asyncio.timeout(1000.0):
         answers = await asyncio.gather(*asked, return_exceptions=True)
     refused = [answer for answer in answers if isinstance(answer, Exception)]
