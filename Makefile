@@ -97,13 +97,14 @@ bench: setup  ## measure; one table (about 15 minutes on an idle machine)
 PEERS := .venv-peers
 $(PEERS)/ready: constraints.txt
 	$(PYTHON) -m venv $(PEERS)
-	$(PEERS)/bin/pip install --quiet -c constraints.txt -e . torch scikit-learn lightning transformers accelerate helios-ml==2.0.1 'ray[tune]==2.60.0'
+	$(PEERS)/bin/pip install --quiet -c constraints.txt -e . torch scikit-learn lightning transformers accelerate helios-ml==2.0.1 'ray[tune]==2.60.0' pytest pytest-timeout hypothesis
 	$(PEERS)/bin/pip uninstall --quiet --yes torchvision  # not used, and seldom built for the same torch
 	touch $@
 
-bench-peers: $(PEERS)/ready  ## measure the PyTorch trainer against a loop by hand, helios-ml, Fabric, Lightning and transformers, and HyperBand against Ray Tune's, in an environment of its own
+bench-peers: $(PEERS)/ready  ## measure the PyTorch trainer against a loop by hand, helios-ml, Fabric, Lightning and transformers, and HyperBand against Ray Tune's, in an environment of its own; compare the schedulers' decisions with Ray Tune's
 	$(PEERS)/bin/python -m benchmarks.training.peers $(ARGS)
 	$(PEERS)/bin/python -m benchmarks.scheduling.peers $(ARGS)
+	$(PEERS)/bin/pytest -q benchmarks/scheduling/test_ray_decisions.py
 
 chaos: setup  ## kill twelve times at every fail point, 20 times in a long experiment, 20 times in each cell of the trainer's matrix, 200 launchers (two hours or more)
 	tests/run $(BIN)/pytest -q tests/chaos --chaos -m chaos --timeout=0 $(ARGS)

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from proctor.manager.simulation.simulation import Simulation
+from fakes.small_experiments import Scene
+
 from proctor.training_services.base import (
     MetricListener,
     StatusListener,
@@ -72,13 +73,15 @@ class ForgetfulService(TrainingService, SupportsEvents):
         await self._inner.run()
 
 
-class ForgetfulSimulation(Simulation):
+class ForgetfulScene(Scene):
     """Every manager gets a `ForgetfulService` of its own, on a platform that knows nothing of earlier jobs."""
 
     services: list[ForgetfulService]
 
     def _create_service(self, platform: str, context: ServiceContext) -> TrainingService:
+        if self.broken is not None:
+            raise self.broken
         memory = InMemoryPlatform(self.clock.now)
-        service = ForgetfulService(InMemoryTrainingService(self._script, platform=memory, now=self.clock.now))
+        service = ForgetfulService(InMemoryTrainingService(self._play, platform=memory, now=self.clock.now))
         self.services = [*getattr(self, "services", []), service]
         return service

@@ -2,49 +2,219 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack, suppress
 from functools import partial, wraps
 from inspect import Parameter, Signature, signature
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from proctor.manager.clock import LoopClock
 from proctor.manager.engine.manager import Manager
+from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.settings import Home
 from proctor.manager.simulation.simulation import Simulation
 from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
-from proctor.manager.store.rows import MetricRow, TrialJobRow, TrialRow
-from proctor.manager.store.tables import jobs, metrics, trials
-from proctor.training_services.base import SupportsCheckpoints, TrainingService, TrialJobForm
+from proctor.manager.store.rows import ExperimentRow, MetricRow, TrialJobRow, TrialRow
+from proctor.manager.store.tables import dispatcher_inputs, events, jobs, metrics, trials
+from proctor.training_services.base import SupportsCheckpoints, SupportsNodes, TrainingService, TrialJobForm
 from proctor.training_services.in_memory.scripts import Final, Raw, Script, ScriptedReport, Step
 from proctor.training_services.in_memory.service import InMemoryPlatform, InMemoryTrainingService
 from proctor.training_services.registry import ServiceContext
+from proctor.trial_keeper.protocol import Device
 
 SMALL: dict[str, Any] = {
     "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}},
     "trialCommand": "python trial.py",
     "trialConcurrency": 1,
+    "objective": {"direction": "maximize"},
     "tuner": {"name": "Random"},
     "trainingService": {"platform": "local"},
 }
 
-Scenario = Callable[[Simulation, Manager], Awaitable[None]]
+
+class SettableClock(LoopClock):
+    """Shows the loop's time, wrong by so many seconds, as after someone has set the machine's clock."""
+
+    wrong_by = 0.0
+
+    def now(self) -> float:
+        return super().now() + self.wrong_by
 
 
-class CheckpointingService(InMemoryTrainingService, SupportsCheckpoints):
+class Scene(Simulation):
+    """A simulated home, its manager, and the experiment that was created last, whose rows it reads."""
+
+    service: type["SceneService"]
+    """What plays every platform."""
+    config: dict[str, Any] = SMALL
+
+    def __init__(self, home: Home, loop: VirtualTimeLoop, *, stop_seconds: float = 0.0, **options: Any) -> None:
+        """:param stop_seconds: how long a job takes to end after it was asked to stop."""
+        super().__init__(home, loop, **options)
+        self.clock: SettableClock = SettableClock()
+        self.folder = home.path.parent
+        self.forms: list[TrialJobForm] = []
+        """Of all jobs, in the order of their submission."""
+        self.starts: list[float] = []
+        """When they were submitted, by the loop's clock."""
+        self.asked: list[Any] = []
+        """What the services of the test were asked, where they note it."""
+        self.problems: list[Exception] = []
+        """What the services of the test raise, where they say so."""
+        self.failures: list[Exception] = []
+        """With which their `run` fails, one after the other, five seconds after its beginning."""
+        self.broken: Exception | None = None
+        """Why no service can be made."""
+        self._stop_seconds = stop_seconds
+        self.id = "exp"
+        self._running = AsyncExitStack()
+
+    def _create_service(self, platform: str, context: ServiceContext) -> TrainingService:
+        if self.broken is not None:
+            raise self.broken
+        memory = self.platforms.setdefault(context.experiment_id, InMemoryPlatform(self.clock.now))
+        service = self.service(self._play, platform=memory, now=self.clock.now, stop_seconds=self._stop_seconds)
+        service.scene = self
+        return service
+
+    def _play(self, form: TrialJobForm) -> Iterable[Step]:
+        self.forms.append(form)
+        self.starts.append(self._loop.time())
+        return self._script(form)
+
+    async def start(self) -> Manager:
+        """Start a manager on the home."""
+        self._manager = await self._running.enter_async_context(self.manager())
+        return self._manager
+
+    async def end(self) -> None:
+        """End the manager as by SIGTERM: jobs keep running."""
+        await self._running.aclose()
+
+    async def restart(self) -> Manager:
+        """End the manager and start the next one."""
+        await self.end()
+        return await self.start()
+
+    async def create(
+        self, script: Script | None = None, *, seconds: float = 0.0, id: str = "exp", **changes: Any
+    ) -> ExperimentRow:
+        """An experiment with the changes to `config`, so many seconds after its beginning.
+
+        :param script: what its jobs do, and those of all later experiments.
+        """
+        self._script, self.id = script or self._script, id
+        config = {key: value for key, value in (self.config | changes).items() if value is not None}
+        row = await self._manager.create_experiment(config=config, directory=str(self.folder), experiment_id=id)
+        await asyncio.sleep(seconds)
+        return row
+
+    async def run(self, script: Script | None = None, **changes: Any) -> ExperimentRow:
+        """Create an experiment as `create` does, and wait for its end."""
+        await self.create(script, **changes)
+        return await self.until_ended()
+
+    def connect(self, *node_ids: str, gpus: int = 2) -> None:
+        """Machines with GPUs join the pool."""
+        for node_id in node_ids:
+            self._manager.pool.add(node_id, "remote")
+            devices = [Device(index, f"GPU-{node_id}-{index}", "Fake", 80_000, 0, 0) for index in range(gpus)]
+            self._manager.pool.connect(node_id, devices, driver_note="", hostname=node_id, version="0", seen_at=1.0)
+
+    async def row(self) -> ExperimentRow:
+        return await self._manager.experiment(self.id)
+
+    async def until_ended(self) -> ExperimentRow:
+        return await self.ended(self._manager, self.id)
+
+    async def trials(self, id: str = "") -> list[TrialRow]:
+        """In the order of their numbers; by default those of the experiment that was created last."""
+        return await all_trials(self._manager, id or self.id)
+
+    async def trial(self, number: int = 0) -> TrialRow:
+        return (await self.trials())[number]
+
+    async def statuses(self) -> list[TrialStatus]:
+        return [trial.status for trial in await self.trials()]
+
+    async def jobs(self, number: int = 0) -> list[TrialJobRow]:
+        """All jobs of a trial."""
+        return await attempts(self._manager, await self.trial(number))
+
+    async def pauses(self, number: int = 0) -> list[int]:
+        """Seconds between the end of each job of a trial and the submission of the next one."""
+        found = await self.jobs(number)
+        return [round((later.submitted_at or 0) - (earlier.ended_at or 0)) for earlier, later in pairwise(found)]
+
+    async def curve(self, number: int = 0) -> list[tuple[int, int, Any]]:
+        """Job, sequence and value of the points of a trial's visible curve."""
+        points = await curve(self._manager, await self.trial(number))
+        return [(point.job, point.sequence, point.reported) for point in points]
+
+    async def notices(self, id: str = "") -> list[str]:
+        """All notices, also those that were given repeatedly."""
+        found = await self._manager.control.read(lambda c: events.after(c, 0, experiment_id=id or self.id, limit=1000))
+        return [event.data["text"] for event in found if event.kind == events.NOTICE]
+
+    async def inputs(self, kind: str) -> list[dict[str, Any]]:
+        """What the dispatcher was sent of this kind."""
+        log = await self._manager.control.read(lambda c: dispatcher_inputs.after(c, self.id, 0, 1000))
+        return [entry.payload for entry in log if entry.kind == kind]
+
+
+class SceneService(InMemoryTrainingService):
+    """A platform of a scene."""
+
+    scene: Any
+
+    async def run(self) -> None:
+        if self.scene.failures:
+            failure = self.scene.failures.pop(0)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(5.0):
+                    await super().run()
+            raise failure
+        await super().run()
+
+
+Scene.service = SceneService
+Scenario = Callable[[Scene, Manager], Awaitable[None]]
+
+
+class MachineService(SceneService, SupportsNodes):
+    """Jobs run on nodes of the pool, by default on one."""
+
+    nodes: tuple[str, ...] = ("m1",)
+
+    def node_ids(self) -> tuple[str, ...]:
+        return self.nodes
+
+
+class CheckpointingService(SceneService, SupportsCheckpoints):
     """Is given checkpoints wherever they lie."""
 
 
-class CheckpointingSimulation(Simulation):
+class CheckpointingScene(Scene):
     """Jobs run on a `CheckpointingService`."""
 
-    def __init__(self, *arguments: Any, stop_seconds: float = 0.0, **options: Any) -> None:
-        """:param stop_seconds: how long a job takes to end after it was asked to stop."""
-        super().__init__(*arguments, **options)
-        self._stop_seconds = stop_seconds
+    service = CheckpointingService
 
-    def _create_service(self, platform: str, context: ServiceContext) -> TrainingService:
-        played = self.platforms.setdefault(context.experiment_id, InMemoryPlatform(self.clock.now))
-        return CheckpointingService(self._script, platform=played, now=self.clock.now, stop_seconds=self._stop_seconds)
+
+def plays(*steps: Step) -> Script:
+    """Every job does the same."""
+    return lambda form: steps
+
+
+def by_attempt(*attempts: Sequence[Step]) -> Script:
+    """The first job of each trial does the first, the second one the second …, all later ones the last."""
+    return lambda form: attempts[min(form.number, len(attempts)) - 1]
+
+
+def by_trial(*trials: Sequence[Step]) -> Script:
+    """The jobs of the first trial do the first, those of the second one the second …, all later ones the last."""
+    return lambda form: trials[min(form.sequence_id, len(trials) - 1)]
 
 
 def three_reports(form: TrialJobForm) -> Iterable[Step]:
@@ -68,18 +238,19 @@ def saved(form: TrialJobForm, number: int, **record: Any) -> Raw:
 
 def play(
     tmp_path: Path,
-    *scenarios: Scenario,
+    scenario: Scenario,
+    *,
     script: Script = three_reports,
-    kind: Callable[..., Simulation] = Simulation,
+    kind: Callable[..., Scene] = Scene,
+    **options: Any,
 ) -> None:
-    """Run scenarios on a fresh home under virtual time, each with a manager of its own: between two of them the manager
-    is restarted."""
+    """Run a scenario on a fresh home under virtual time; a manager has been started."""
 
     async def main(loop: VirtualTimeLoop) -> None:
-        simulation = kind(Home(tmp_path / "home"), loop, script=script)
-        for scenario in scenarios:
-            async with simulation.manager() as manager:
-                await scenario(simulation, manager)
+        scene = kind(Home(tmp_path / "home"), loop, script=script, **options)
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(scene.end)
+            await scenario(scene, await scene.start())
 
     run_virtual(main)
 

@@ -2,7 +2,6 @@
 lost, every PAUSED trial can be resumed, no budget is overdrawn, and no job begins with a checkpoint that is deleted."""
 
 import asyncio
-import json
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -11,7 +10,7 @@ from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
 
-from fakes.small_experiments import SMALL, all_trials, attempts, create, curve
+from fakes.small_experiments import SMALL, all_trials, attempts, create, curve, saved
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,7 +24,7 @@ from proctor.manager.store.rows import TrialJobRow, TrialRow
 from proctor.manager.store.tables import checkpoints, dispatcher_inputs, metrics
 from proctor.manager.store.tables.jobs import live as live_jobs
 from proctor.training_services.base import EndReason, TrialJobForm
-from proctor.training_services.in_memory.scripts import Final, Raw, ScriptedExit, ScriptedReport, Step
+from proctor.training_services.in_memory.scripts import Final, ScriptedExit, ScriptedReport, Step
 
 POINTS = 4
 CONFIG = SMALL | {
@@ -73,10 +72,7 @@ class Platform:
             yield ScriptedReport(2.0, float(point), step=point)
             if point == point_of_mishap:
                 yield ScriptedExit(0.1, reason, MISHAPS[reason])
-            folder = Path(form.directory) / "output" / "checkpoints" / str(point)
-            folder.mkdir(parents=True)
-            record = {"kind": "checkpoint", "path": f"output/checkpoints/{point}", "step": point, "bytes": 400_000}
-            yield Raw(0.0, json.dumps(record).encode() + b"\n")
+            yield saved(form, point, step=point, bytes=400_000)
         yield Final(0.5, float(form.sequence_id))
 
 
@@ -170,11 +166,11 @@ async def check_checkpoints(manager: Manager, experiment_id: str, jobs: Sequence
     database = await manager.metrics(experiment_id)
     deleted_at: dict[str, float | None] = {}
     for row in rows:
-        for saved in await database.read(lambda c, key=row.id: metrics.checkpoints(c, key, limit=100)):  # type: ignore[misc]
-            place = top / folders[row.id] / "jobs" / str(saved.job) / saved.path
-            deleted_at[str(place)] = saved.deleted_at
-            assert (saved.removed_at is None) == (saved.deleted_at is None), saved
-            assert place.is_dir() == (saved.deleted_at is None), saved
+        for found in await database.read(lambda c, key=row.id: metrics.checkpoints(c, key, limit=100)):  # type: ignore[misc]
+            place = top / folders[row.id] / "jobs" / str(found.job) / found.path
+            deleted_at[str(place)] = found.deleted_at
+            assert (found.removed_at is None) == (found.deleted_at is None), found
+            assert place.is_dir() == (found.deleted_at is None), found
     for job in jobs:
         if job.resume_checkpoint is not None and (gone := deleted_at[job.resume_checkpoint]) is not None:
             assert gone >= (job.ended_at or 0.0), f"{job.resume_checkpoint} was deleted while {job.id} had it"

@@ -3,18 +3,16 @@
 import asyncio
 import json
 from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.small_experiments import CheckpointingSimulation, all_trials, create, play, saved
+from fakes.small_experiments import CheckpointingScene, play, played, saved
 
 from proctor.manager.dispatcher import protocol
 from proctor.manager.engine.loop.messages import Inbox, JobsChanged
 from proctor.manager.engine.manager import Manager
 from proctor.manager.lifecycle.states import TrialStatus
-from proctor.manager.simulation.simulation import Simulation
 from proctor.manager.store.tables import dispatcher_inputs
 from proctor.training_services.base import TrialJobForm
 from proctor.training_services.in_memory.scripts import Final, ScriptedReport, Step
@@ -63,32 +61,21 @@ class HeldDecisions:
 
 
 @pytest.mark.parametrize("places", [2, 5, 9])
-def test_every_promotion_is_carried_out(places: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@played(play, script=in_step, kind=CheckpointingScene, stop_seconds=0.2)
+async def test_every_promotion_is_carried_out(
+    scene: CheckpointingScene, manager: Manager, /, places: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     held = HeldDecisions(monkeypatch)
-
-    async def scenario(simulation: Simulation, manager: Manager) -> None:
-        made = await create(
-            manager,
-            tmp_path,
-            maxTrialNumber=30,
-            trialConcurrency=places,
-            seed=5,
-            trialScheduler=ASHA,
-            objective={"direction": "maximize"},
+    await scene.run(maxTrialNumber=30, trialConcurrency=places, seed=5, trialScheduler=ASHA)
+    log = await manager.control.read(lambda c: dispatcher_inputs.after(c, "exp", 0, 10_000))
+    decisions = [
+        decision
+        for entry in log
+        for decision in await manager.control.read(
+            lambda c, at=entry.position: dispatcher_inputs.decisions(c, "exp", at)  # type: ignore[misc]
         )
-        await simulation.ended(manager, made)
-        log = await manager.control.read(lambda c: dispatcher_inputs.after(c, made, 0, 10_000))
-        decisions = [
-            decision
-            for entry in log
-            for decision in await manager.control.read(
-                lambda c, at=entry.position: dispatcher_inputs.decisions(c, made, at)  # type: ignore[misc]
-            )
-        ]
-        assert len(decisions) >= 10
-        assert [decision for decision in decisions if not decision.job] == []
-        statuses = [trial.status for trial in await all_trials(manager, made)]
-        assert TrialStatus.SUCCEEDED in statuses
-        assert held.joined
-
-    play(tmp_path, scenario, script=in_step, kind=partial(CheckpointingSimulation, stop_seconds=0.2))
+    ]
+    assert len(decisions) >= 10
+    assert [decision for decision in decisions if not decision.job] == []
+    assert TrialStatus.SUCCEEDED in await scene.statuses()
+    assert held.joined

@@ -3,16 +3,14 @@
 from pathlib import Path
 
 import pytest
-from fakes.small_experiments import play
+from fakes.small_experiments import SMALL, Scene, play, played
 from unit.manager.engine.loop.test_reservations import Machines, pool
-from unit.manager.engine.test_engine_run import config
 
 from proctor.manager.engine.feasibility import Outlook
 from proctor.manager.engine.loop.reservations import FreePlacer, PoolPlacer
 from proctor.manager.engine.manager import Manager
 from proctor.manager.errors import BadRequest
 from proctor.manager.lifecycle.states import ExperimentStatus
-from proctor.manager.simulation.simulation import Simulation
 from proctor.training_services.base import TrainingService
 from proctor.training_services.nodes.pool import NodePool, NodeStatus
 from proctor.training_services.registry import ServiceContext, create
@@ -80,26 +78,25 @@ def test_a_machine_that_a_person_has_drained_cannot_be_used(pool: NodePool) -> N
     assert "drained: a disk is replaced" in outlook(pool).unusable["one"]
 
 
-class LocalSimulation(Simulation):
+class LocalScene(Scene):
     """Trials would run on this machine, had it a keeper."""
 
     def _create_service(self, platform: str, context: ServiceContext) -> TrainingService:
         return create(platform, context)
 
 
-def test_a_dry_run_and_an_experiment_say_what_no_machine_has(tmp_path: Path) -> None:
-    async def scenario(simulation: Simulation, manager: Manager) -> None:
-        manager.pool.add("local", "local")
-        manager.pool.connect("local", [], driver_note="", hostname="here", version="0", seen_at=1.0)
-        given = {"config": config(trialGpuNumber=1), "directory": str(tmp_path)}
-        with pytest.raises(BadRequest, match="no trial can ever run: needs 1 GPU, node local has no GPU"):
-            await manager.create_experiment(**given, dry_run=True)
-        row = await manager.create_experiment(**given)
-        assert manager.outlook(row) == Outlook(1, {"local": never}, never=never)
-        row = await simulation.ended(manager, row.id)
-        assert (row.status, row.reason) == (ExperimentStatus.ERROR, never)
-        assert manager.outlook(row) is None
-        assert await manager.create_experiment(config=config(), directory=str(tmp_path), dry_run=True)
-
+@played(play, kind=LocalScene)
+async def test_a_dry_run_and_an_experiment_say_what_no_machine_has(
+    scene: LocalScene, manager: Manager, /, tmp_path: Path
+) -> None:
     never = "needs 1 GPU, node local has no GPU"
-    play(tmp_path, scenario, kind=LocalSimulation)
+    manager.pool.add("local", "local")
+    manager.pool.connect("local", [], driver_note="", hostname="here", version="0", seen_at=1.0)
+    with pytest.raises(BadRequest, match=f"no trial can ever run: {never}"):
+        await manager.create_experiment(config=SMALL | {"trialGpuNumber": 1}, directory=str(tmp_path), dry_run=True)
+    row = await scene.create(trialGpuNumber=1)
+    assert manager.outlook(row) == Outlook(1, {"local": never}, never=never)
+    row = await scene.until_ended()
+    assert (row.status, row.reason) == (ExperimentStatus.ERROR, never)
+    assert manager.outlook(row) is None
+    assert await manager.create_experiment(config=SMALL, directory=str(tmp_path), dry_run=True)

@@ -1,118 +1,80 @@
 """Training services that cannot find their jobs again after a restart of the manager."""
 
-import asyncio
-from collections import Counter
-from collections.abc import Iterable
-from pathlib import Path
+from functools import partial
 
 import pytest
-from fakes.forgetful_service import ForgetfulSimulation
-from fakes.small_experiments import SMALL
+from fakes import small_experiments
+from fakes.forgetful_service import ForgetfulScene
+from fakes.small_experiments import played, plays
 
+from proctor.manager.engine.manager import Manager
 from proctor.manager.errors import Conflict, Unavailable
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
-from proctor.manager.settings import Home
-from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
-from proctor.manager.store.tables import jobs, trials
-from proctor.manager.store.tables import metrics as metric_store
-from proctor.training_services.base import EndReason, TrainingService, TrialJobForm
+from proctor.training_services.base import EndReason
 from proctor.training_services.errors import UnknownPlatform
-from proctor.training_services.in_memory.scripts import Final, ScriptedReport, Step
-from proctor.training_services.registry import ServiceContext
+from proctor.training_services.in_memory.scripts import Final, ScriptedReport
 
-CONFIG = SMALL | {"trialConcurrency": 2, "maxTrialNumber": 2}
 WHY = (
     "the job was submitted before the manager or the experiment was restarted, and platform local cannot find its jobs "
     "again"
 )
+TEN_REPORTS = plays(*(ScriptedReport(10.0, value) for value in range(10)), Final(0.0, 1.0))
 
 
-class Script:
-    """Ten reports, ten seconds apart; counts how often each job has begun."""
+class TwoTrials(ForgetfulScene):
+    """An experiment of two trials at the same time."""
 
-    def __init__(self) -> None:
-        self.starts: Counter[str] = Counter()
-
-    def __call__(self, form: TrialJobForm) -> Iterable[Step]:
-        self.starts[form.job_id] += 1
-        for value in range(10):
-            yield ScriptedReport(10.0, value)
-        yield Final(0.0, 1.0)
+    config = ForgetfulScene.config | {"trialConcurrency": 2, "maxTrialNumber": 2}
 
 
-def test_a_job_of_the_previous_manager_ends_as_unknown_and_its_trial_gets_another_one(tmp_path: Path) -> None:
-    script = Script()
-
-    async def main(loop: VirtualTimeLoop) -> None:
-        simulation = ForgetfulSimulation(Home(tmp_path / "home"), loop, script=script)
-        async with simulation.manager() as manager:
-            experiment_id = (await manager.create_experiment(config=CONFIG, directory=str(tmp_path))).id
-            await asyncio.sleep(35.0)
-        async with simulation.manager() as manager:
-            row = await simulation.ended(manager, experiment_id)
-            assert row.status is ExperimentStatus.DONE
-            found = (await manager.control.read(lambda c: trials.page(c, experiment_id, limit=10))).items
-            assert [(trial.status, trial.jobs) for trial in found] == [(TrialStatus.SUCCEEDED, 2)] * 2
-            metrics = await manager.metrics(experiment_id)
-            for trial in found:
-                first, second = await manager.control.read(lambda c, key=trial.id: jobs.of_trial(c, key))
-                assert (first.end_reason, first.detail) == (EndReason.EXIT_UNKNOWN, WHY)
-                assert second.end_reason is EndReason.EXITED_OK
-                curve = await metrics.read(lambda c, key=trial.id: metric_store.curve(c, key))
-                assert [(point.job, point.value) for point in curve] == [(2, float(n)) for n in range(10)]
-        assert script.starts == Counter({f"{trial.id}.{number}": 1 for trial in found for number in (1, 2)})
-        assert sorted(simulation.services[1].canceled) == sorted(f"{trial.id}.1" for trial in found)
-
-    run_virtual(main)
+play = partial(small_experiments.play, kind=TwoTrials, script=TEN_REPORTS)
 
 
-def test_a_job_that_was_to_be_stopped_before_the_restart_ends_as_it_was_asked_to(tmp_path: Path) -> None:
-    script = Script()
-
-    async def main(loop: VirtualTimeLoop) -> None:
-        simulation = ForgetfulSimulation(Home(tmp_path / "home"), loop, script=script)
-        async with simulation.manager() as manager:
-            experiment_id = (await manager.create_experiment(config=CONFIG, directory=str(tmp_path))).id
-            await asyncio.sleep(35.0)
-            simulation.services[0].is_deaf = True
-            await manager.stop_experiment(experiment_id)
-        async with simulation.manager() as manager:
-            assert (await simulation.ended(manager, experiment_id)).status is ExperimentStatus.STOPPED
-            found = (await manager.control.read(lambda c: trials.page(c, experiment_id, limit=10))).items
-            assert [(trial.status, trial.jobs) for trial in found] == [(TrialStatus.WAITING, 1)] * 2
-        assert set(script.starts.values()) == {1}
-
-    run_virtual(main)
-
-
-class UninstallingSimulation(ForgetfulSimulation):
-    """A platform whose package can be uninstalled while the manager runs."""
-
-    is_installed = True
-
-    def _create_service(self, platform: str, context: ServiceContext) -> TrainingService:
-        if not self.is_installed:
-            raise UnknownPlatform("no training service is registered for platform 'slurm'")
-        return super()._create_service(platform, context)
+@played(play)
+async def test_a_job_of_the_previous_manager_ends_as_unknown_and_its_trial_gets_another_one(
+    scene: TwoTrials, manager: Manager, /
+) -> None:
+    await scene.create(seconds=35.0)
+    await scene.restart()
+    assert (await scene.until_ended()).status is ExperimentStatus.DONE
+    found = await scene.trials()
+    assert [(trial.status, trial.jobs) for trial in found] == [(TrialStatus.SUCCEEDED, 2)] * 2
+    for number in range(2):
+        first, second = await scene.jobs(number)
+        assert (first.end_reason, first.detail) == (EndReason.EXIT_UNKNOWN, WHY)
+        assert second.end_reason is EndReason.EXITED_OK
+        assert await scene.curve(number) == [(2, place, float(place)) for place in range(10)]
+    jobs = sorted(f"{trial.id}.{number}" for trial in found for number in (1, 2))
+    assert sorted(form.job_id for form in scene.forms) == jobs
+    assert sorted(scene.services[1].canceled) == sorted(f"{trial.id}.1" for trial in found)
 
 
-def test_an_experiment_whose_plug_in_is_gone_cannot_be_resumed_and_says_why(tmp_path: Path) -> None:
-    async def main(loop: VirtualTimeLoop) -> None:
-        simulation = UninstallingSimulation(Home(tmp_path / "home"), loop, script=Script())
-        async with simulation.manager() as manager:
-            experiment_id = (await manager.create_experiment(config=CONFIG, directory=str(tmp_path))).id
-            await asyncio.sleep(35.0)
-            await manager.stop_experiment(experiment_id)
-            await simulation.ended(manager, experiment_id)
-            trial = (await manager.control.read(lambda c: trials.page(c, experiment_id, limit=1))).items[0]
-            simulation.is_installed = False
-            with pytest.raises(Conflict, match=r"cannot be resumed and stays STOPPED: no training service .* 'slurm'"):
-                await manager.resume_experiment(experiment_id)
-            assert (await manager.experiment(experiment_id)).status is ExperimentStatus.STOPPED
-            with pytest.raises(Unavailable, match=r"no training service .* 'slurm'"):
-                await manager.list_job_files(trial.id)
-            simulation.is_installed = True
-            await manager.resume_experiment(experiment_id)
-            assert (await simulation.ended(manager, experiment_id)).status is ExperimentStatus.DONE
+@played(play)
+async def test_a_job_that_was_to_be_stopped_before_the_restart_ends_as_it_was_asked_to(
+    scene: TwoTrials, manager: Manager, /
+) -> None:
+    await scene.create(seconds=35.0)
+    scene.services[0].is_deaf = True
+    await manager.stop_experiment("exp")
+    await scene.restart()
+    assert (await scene.until_ended()).status is ExperimentStatus.STOPPED
+    assert [(trial.status, trial.jobs) for trial in await scene.trials()] == [(TrialStatus.WAITING, 1)] * 2
+    assert len(scene.forms) == 2
 
-    run_virtual(main)
+
+@played(play)
+async def test_an_experiment_whose_plug_in_is_gone_cannot_be_resumed_and_says_why(
+    scene: TwoTrials, manager: Manager, /
+) -> None:
+    await scene.create(seconds=35.0)
+    await manager.stop_experiment("exp")
+    await scene.until_ended()
+    scene.broken = UnknownPlatform("no training service is registered for platform 'slurm'")
+    with pytest.raises(Conflict, match=r"cannot be resumed and stays STOPPED: no training service .* 'slurm'"):
+        await manager.resume_experiment("exp")
+    assert (await scene.row()).status is ExperimentStatus.STOPPED
+    with pytest.raises(Unavailable, match=r"no training service .* 'slurm'"):
+        await manager.list_job_files((await scene.trial()).id)
+    scene.broken = None
+    await manager.resume_experiment("exp")
+    assert (await scene.until_ended()).status is ExperimentStatus.DONE

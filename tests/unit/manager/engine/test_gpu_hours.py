@@ -1,30 +1,25 @@
 """What trials use: counted while they run and when they have ended, limited by maxGpuHours, kept over restarts."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from functools import partial
 
 import pytest
-from fakes.settable_clock import SettableClock
-from fakes.small_experiments import played
+from fakes import small_experiments
+from fakes.small_experiments import SMALL, Scene, played
 from hypothesis import given
 from hypothesis import strategies as st
 
 from proctor.manager.engine.loop.state import GpuTime
 from proctor.manager.engine.manager import UNLIMITED, Manager
 from proctor.manager.lifecycle.states import ExperimentStatus
-from proctor.manager.settings import Home
-from proctor.manager.simulation.simulation import Simulation
-from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.manager.store.rows import TrialJobRow
-from proctor.manager.store.tables import jobs, trials
+from proctor.manager.store.tables import jobs
 from proctor.manager.store.tables.jobs import JobUsage
 from proctor.training_services.base import EndReason, TrialJobForm, TrialJobStatus
 from proctor.training_services.in_memory.scripts import Final, ScriptedExit, ScriptedStart, Step
 
-Scenario = Callable[[Simulation, Manager], Awaitable[None]]
 HOUR = 3600.0
 
 
@@ -37,112 +32,77 @@ def one_hour(form: TrialJobForm) -> Iterable[Step]:
     yield ScriptedExit(cpu_seconds=1800.0)
 
 
-def play(tmp_path: Path, *scenarios: Scenario) -> None:
-    """Each scenario with a manager of its own, on one home: between them the manager is restarted."""
+class GpuScene(Scene):
+    """Each trial uses two GPUs."""
 
-    async def main(loop: VirtualTimeLoop) -> None:
-        simulation = Simulation(Home(tmp_path / "home"), loop, script=one_hour)
-        simulation.clock = SettableClock()
-        for scenario in scenarios:
-            async with simulation.manager() as manager:
-                await scenario(simulation, manager)
+    config = SMALL | {"trialGpuNumber": 2}
 
-    run_virtual(main)
+    async def used(self) -> JobUsage:
+        now = self.clock.now()
+        return await self._manager.control.read(lambda c: jobs.usage_of_experiment(c, "exp", now=now))
 
 
-async def create(manager: Manager, tmp_path: Path, **changes: Any) -> str:
-    config = {
-        "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}},
-        "trialCommand": "python trial.py",
-        "trialConcurrency": 1,
-        "trialGpuNumber": 2,
-        "tuner": {"name": "Random"},
-        "trainingService": {"platform": "local"},
-        **changes,
-    }
-    row = await manager.create_experiment(config=config, directory=str(tmp_path))
-    await asyncio.sleep(1.0)
-    return row.id
-
-
-async def used(manager: Manager, experiment_id: str) -> JobUsage:
-    now = manager.clock.now()
-    return await manager.control.read(lambda c: jobs.usage_of_experiment(c, experiment_id, now=now))
-
-
-async def count(manager: Manager, experiment_id: str) -> int:
-    return sum((await manager.control.read(lambda c: trials.counts(c, experiment_id))).values())
+play = partial(small_experiments.play, kind=GpuScene, script=one_hour)
 
 
 @played(play)
 async def test_no_trial_starts_after_the_last_gpu_hour_and_a_raised_limit_continues(
-    simulation: Simulation, manager: Manager, /, tmp_path: Path
+    scene: GpuScene, manager: Manager, /
 ) -> None:
-    experiment_id = await create(manager, tmp_path, maxGpuHours=5)
-    await asyncio.sleep(2.4 * HOUR)
-    assert (await manager.experiment(experiment_id)).status is ExperimentStatus.RUNNING
+    await scene.create(maxGpuHours=5, seconds=2.4 * HOUR)
+    assert (await scene.row()).status is ExperimentStatus.RUNNING
+    manager = await scene.restart()  # what trials have used that have ended counts on
     await asyncio.sleep(0.2 * HOUR)  # 2.5 hours on two GPUs, in the middle of the third trial
-    row = await manager.experiment(experiment_id)
+    row = await scene.row()
     assert (row.status, row.reason) == (ExperimentStatus.NO_MORE_TRIAL, "maxGpuHours 5 is reached")
-    row = await simulation.ended(manager, experiment_id)
-    assert (row.status, await count(manager, experiment_id)) == (ExperimentStatus.DONE, 3)
-    assert (await used(manager, experiment_id)).gpu_seconds == pytest.approx(6 * HOUR, abs=30.0)
-    await manager.update_experiment(experiment_id, max_gpu_hours=7.0)
-    assert (await manager.experiment(experiment_id)).status is ExperimentStatus.RUNNING
-    row = await simulation.ended(manager, experiment_id)
-    assert (row.reason, await count(manager, experiment_id)) == ("maxGpuHours 7 is reached", 4)
-    row = await manager.update_experiment(experiment_id, max_gpu_hours=UNLIMITED, max_trial_number=5)
+    assert (await scene.until_ended()).status is ExperimentStatus.DONE
+    assert len(await scene.trials()) == 3
+    assert (await scene.used()).gpu_seconds == pytest.approx(6 * HOUR, abs=30.0)
+    await manager.update_experiment("exp", max_gpu_hours=7.0)
+    assert (await scene.row()).status is ExperimentStatus.RUNNING
+    assert (await scene.until_ended()).reason == "maxGpuHours 7 is reached"
+    assert len(await scene.trials()) == 4
+    row = await manager.update_experiment("exp", max_gpu_hours=UNLIMITED, max_trial_number=5)
     assert row.max_gpu_hours is None
-    await simulation.ended(manager, experiment_id)
-    assert await count(manager, experiment_id) == 5
-
-
-def test_the_hours_of_a_running_trial_count_over_a_restart(tmp_path: Path) -> None:
-    experiments: list[str] = []
-
-    async def before(simulation: Simulation, manager: Manager) -> None:
-        experiments.append(await create(manager, tmp_path, maxGpuHours=1))
-        await asyncio.sleep(0.3 * HOUR)
-
-    async def after(simulation: Simulation, manager: Manager) -> None:
-        await asyncio.sleep(0.1 * HOUR)
-        assert (await manager.experiment(experiments[0])).status is ExperimentStatus.RUNNING
-        assert (await used(manager, experiments[0])).gpu_seconds == pytest.approx(0.8 * HOUR, abs=30.0)
-        await asyncio.sleep(0.15 * HOUR)
-        row = await manager.experiment(experiments[0])
-        assert (row.status, row.reason) == (ExperimentStatus.NO_MORE_TRIAL, "maxGpuHours 1 is reached")
-
-    play(tmp_path, before, after)
+    await scene.until_ended()
+    assert len(await scene.trials()) == 5
 
 
 @played(play)
-async def test_a_limit_is_not_reached_by_setting_the_clock(
-    simulation: Simulation, manager: Manager, /, tmp_path: Path
-) -> None:
-    assert isinstance(simulation.clock, SettableClock)
-    experiment_id = await create(manager, tmp_path, maxGpuHours=3, maxTrialNumber=1)
-    simulation.clock.wrong_by = 24 * HOUR
-    await manager.update_experiment(experiment_id, trial_concurrency=2)  # a turn of the loop
-    row = await manager.update_experiment(experiment_id, max_trial_number=2)
+async def test_the_hours_of_a_running_trial_count_over_a_restart(scene: GpuScene, manager: Manager, /) -> None:
+    await scene.create(maxGpuHours=1, seconds=0.3 * HOUR)
+    await scene.restart()
+    await asyncio.sleep(0.1 * HOUR)
+    assert (await scene.row()).status is ExperimentStatus.RUNNING
+    assert (await scene.used()).gpu_seconds == pytest.approx(0.8 * HOUR, abs=30.0)
+    await asyncio.sleep(0.15 * HOUR)
+    row = await scene.row()
+    assert (row.status, row.reason) == (ExperimentStatus.NO_MORE_TRIAL, "maxGpuHours 1 is reached")
+
+
+@played(play)
+async def test_a_limit_is_not_reached_by_setting_the_clock(scene: GpuScene, manager: Manager, /) -> None:
+    await scene.create(maxGpuHours=3, maxTrialNumber=1, seconds=1.0)
+    scene.clock.wrong_by = 24 * HOUR
+    await manager.update_experiment("exp", trial_concurrency=2)  # a turn of the loop
+    row = await manager.update_experiment("exp", max_trial_number=2)
     assert row.status is ExperimentStatus.RUNNING
-    simulation.clock.wrong_by = 0.0
 
 
 @played(play)
 async def test_processor_time_that_is_not_known_makes_the_sum_a_lower_bound(
-    simulation: Simulation, manager: Manager, /, tmp_path: Path
+    scene: GpuScene, manager: Manager, /
 ) -> None:
-    experiment_id = await create(manager, tmp_path, maxTrialNumber=3)
-    await asyncio.sleep(0.5 * HOUR)
-    assert await used(manager, experiment_id) == JobUsage(pytest.approx(HOUR, abs=30.0), 0.0, 1)
-    await simulation.ended(manager, experiment_id)
+    await scene.create(maxTrialNumber=3, seconds=0.5 * HOUR)
+    assert await scene.used() == JobUsage(pytest.approx(HOUR, abs=30.0), 0.0, 1)
+    await scene.until_ended()
     now = manager.clock.now()
     by_node = await manager.control.read(lambda c: jobs.usage_by_node(c, now=now))
     assert by_node == {
         "m1": JobUsage(pytest.approx(4 * HOUR, abs=30.0), 3600.0, 0),
         "m2": JobUsage(pytest.approx(2 * HOUR, abs=30.0), 0.0, 1),
     }
-    assert await used(manager, experiment_id) == by_node["m1"] + by_node["m2"]
+    assert await scene.used() == by_node["m1"] + by_node["m2"]
 
 
 @given(
@@ -169,19 +129,13 @@ def test_gpu_time_is_the_sum_over_all_jobs(found: list[tuple[float, float, float
     assert counted.in_last_hour(minute) == counted.in_last_hour(minute + 59.0)
 
 
-def test_what_was_used_lately_counts_over_a_restart(tmp_path: Path) -> None:
-    experiments: list[str] = []
-
-    async def before(simulation: Simulation, manager: Manager) -> None:
-        experiments.append(await create(manager, tmp_path, maxTrialNumber=1))
-        await simulation.ended(manager, experiments[0])
-
-    async def after(simulation: Simulation, manager: Manager) -> None:
-        recent = await manager.control.read(lambda c: jobs.recent_gpu_jobs(c, experiments[0]))
-        counted, now = GpuTime(lately=recent), manager.clock.now()
-        counted.count_lately(now=now, monotonic=1e6)
-        assert counted.in_last_hour(1e6) == pytest.approx(2 * HOUR, abs=400.0)
-        assert counted.in_last_hour(1e6 + HOUR / 2) == pytest.approx(HOUR, abs=400.0)
-        assert counted.in_last_hour(1e6 + 2 * HOUR) == 0.0
-
-    play(tmp_path, before, after)
+@played(play)
+async def test_what_was_used_lately_counts_over_a_restart(scene: GpuScene, manager: Manager, /) -> None:
+    await scene.run(maxTrialNumber=1)
+    manager = await scene.restart()
+    recent = await manager.control.read(lambda c: jobs.recent_gpu_jobs(c, "exp"))
+    counted, now = GpuTime(lately=recent), manager.clock.now()
+    counted.count_lately(now=now, monotonic=1e6)
+    assert counted.in_last_hour(1e6) == pytest.approx(2 * HOUR, abs=400.0)
+    assert counted.in_last_hour(1e6 + HOUR / 2) == pytest.approx(HOUR, abs=400.0)
+    assert counted.in_last_hour(1e6 + 2 * HOUR) == 0.0

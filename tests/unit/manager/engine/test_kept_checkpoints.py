@@ -2,61 +2,59 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.forgetful_service import ForgetfulSimulation
-from fakes.small_experiments import played, saved
+from fakes import small_experiments
+from fakes.forgetful_service import ForgetfulScene
+from fakes.small_experiments import SMALL, Scene, SceneService, played, saved
 
 from proctor.manager.engine.manager import Manager
 from proctor.manager.errors import Conflict
 from proctor.manager.lifecycle.states import TrialStatus
-from proctor.manager.settings import Home
-from proctor.manager.simulation.simulation import Simulation
-from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
-from proctor.manager.store.rows import TrialRow
-from proctor.manager.store.tables import checkpoints, events, metrics, trials
-from proctor.training_services.base import TrainingService, TrialJobForm
+from proctor.manager.store.tables import checkpoints, metrics
+from proctor.training_services.base import TrialJobForm
 from proctor.training_services.errors import NoJobRuns, ServiceUnavailable, TrainingServiceError
 from proctor.training_services.in_memory.scripts import Final, Raw, ScriptedReport, Step
-from proctor.training_services.in_memory.service import InMemoryPlatform, InMemoryTrainingService
-from proctor.training_services.registry import ServiceContext
 
-Scenario = Callable[["Platform", Manager], Awaitable[None]]
 STEPS = 6
 VALUES = (5.0, 9.0, 7.0, 6.0, 4.0, 3.0)
 """What is reported with each checkpoint: the second is the best."""
 
 
-class Service(InMemoryTrainingService):
-    """Deletes checkpoints, unless it has to raise something instead."""
-
-    def __init__(self, *given: Any, asked: list[tuple[str, str]], problems: list[Exception], **options: Any) -> None:
-        super().__init__(*given, **options)
-        self._asked = asked
-        self._problems = problems
+class Service(SceneService):
+    """Deletes checkpoints, unless it has to raise something instead: what is in `problems`, the last for ever."""
 
     async def delete_checkpoint(self, form: TrialJobForm, path: str) -> None:
-        if self._problems:
-            raise self._problems[0] if len(self._problems) == 1 else self._problems.pop(0)
-        self._asked.append((form.job_id, path))
+        if problems := self.scene.problems:
+            raise problems[0] if len(problems) == 1 else problems.pop(0)
+        self.scene.asked.append((form.job_id, path))
         await super().delete_checkpoint(form, path)
 
 
-class Platform(Simulation):
-    """Remembers what was deleted; raises what is in `problems`: the last of them for ever."""
+class KeepingScene(Scene):
+    """An experiment of one trial, whose service can delete checkpoints."""
 
-    def __init__(self, *given: Any, **options: Any) -> None:
-        super().__init__(*given, **options)
-        self.asked: list[tuple[str, str]] = []
-        self.problems: list[Exception] = []
+    service = Service
+    config = SMALL | {"trialConcurrency": 2, "maxTrialNumber": 1}
 
-    def _create_service(self, platform: str, context: ServiceContext) -> TrainingService:
-        played = self.platforms.setdefault(context.experiment_id, InMemoryPlatform(self.clock.now))
-        told: dict[str, Any] = {"asked": self.asked, "problems": self.problems}
-        return Service(self._script, platform=played, now=self.clock.now, **told)
+    async def kept(self, number: int = 0) -> list[int]:
+        return await kept(self, self._manager, number)
+
+
+async def kept(scene: Scene, manager: Manager, number: int = 0) -> list[int]:
+    """The checkpoints of a trial that are kept, as its records say; each has its files, and no other has."""
+    trial = await scene.trial(number)
+    database = await manager.metrics("exp")
+    rows = await database.read(lambda c: metrics.checkpoints(c, trial.id, limit=100))
+    jobs_folder = Path((await scene.row()).directory) / "trials" / f"{trial.sequence_id}-{trial.id}" / "jobs"
+    for row in rows:
+        assert (jobs_folder / str(row.job) / row.path).is_dir() == (row.removed_at is None), row
+        assert row.removed_at is None or row.deleted_at is not None
+    return [int(row.path.rpartition("/")[2]) for row in rows if row.deleted_at is None]
 
 
 def training(form: TrialJobForm) -> Iterable[Step]:
@@ -73,75 +71,26 @@ def training(form: TrialJobForm) -> Iterable[Step]:
     yield Final(1.0, form.sequence_id)
 
 
-def play(tmp_path: Path, *scenarios: Scenario) -> None:
-    """Each scenario with a manager of its own, on one home: between them the manager is restarted."""
-
-    async def main(loop: VirtualTimeLoop) -> None:
-        platform = Platform(Home(tmp_path / "home"), loop, script=training)
-        for scenario in scenarios:
-            async with platform.manager() as manager:
-                await scenario(platform, manager)
-
-    run_virtual(main)
-
-
-async def create(manager: Manager, tmp_path: Path, **changes: Any) -> str:
-    config = {
-        "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}},
-        "trialCommand": "python trial.py",
-        "trialConcurrency": 2,
-        "maxTrialNumber": 1,
-        "objective": {"direction": "maximize"},
-        "tuner": {"name": "Random"},
-        "trainingService": {"platform": "local"},
-        **changes,
-    }
-    return (await manager.create_experiment(config=config, directory=str(tmp_path))).id
-
-
-async def experiment_trials(manager: Manager) -> list[TrialRow]:
-    (experiment_id,) = await manager.control.read(
-        lambda c: [row[0] for row in c.execute("SELECT id FROM experiments").fetchall()]
-    )
-    page = await manager.control.read(lambda c: trials.page(c, experiment_id, limit=100))
-    return page.items
-
-
-async def numbers(manager: Manager, trial: TrialRow) -> list[int]:
-    """The checkpoints of a trial that are kept, as its records say; each has its files, and no other has."""
-    database = await manager.metrics(trial.experiment_id)
-    rows = await database.read(lambda c: metrics.checkpoints(c, trial.id, limit=100))
-    experiment = await manager.experiment(trial.experiment_id)
-    jobs_folder = Path(experiment.directory) / "trials" / f"{trial.sequence_id}-{trial.id}" / "jobs"
-    for row in rows:
-        assert (jobs_folder / str(row.job) / row.path).is_dir() == (row.removed_at is None), row
-        assert row.removed_at is None or row.deleted_at is not None
-    return [int(row.path.rpartition("/")[2]) for row in rows if row.deleted_at is None]
-
-
-async def notices(manager: Manager, experiment_id: str) -> list[str]:
-    return await manager.control.read(lambda c: events.notices(c, experiment_id, limit=100))
+play = partial(small_experiments.play, kind=KeepingScene, script=training)
 
 
 @played(play)
 async def test_the_newest_two_and_the_best_are_kept_while_the_trial_runs_and_afterwards(
-    platform: Platform, manager: Manager, /, tmp_path: Path
+    scene: KeepingScene, manager: Manager, /
 ) -> None:
-    await create(manager, tmp_path)
-    await asyncio.sleep(30.0)
-    (trial,) = await experiment_trials(manager)
-    for kept in ([1], [1, 2], [2, 3], [2, 3, 4], [2, 4, 5]):
+    await scene.create(seconds=30.0)
+    for expected in ([1], [1, 2], [2, 3], [2, 3, 4], [2, 4, 5]):
         await asyncio.sleep(60.0)
-        assert await numbers(manager, trial) == kept
+        assert await scene.kept() == expected
     await asyncio.sleep(3600.0)
-    (trial,) = await experiment_trials(manager)
+    trial = await scene.trial()
     assert trial.status is TrialStatus.SUCCEEDED
-    assert await numbers(manager, trial) == [2, 5, 6]
-    assert platform.asked == [(f"{trial.id}.1", f"output/checkpoints/{n}") for n in (1, 3, 4)]
+    assert await scene.kept() == [2, 5, 6]
+    assert scene.asked == [(f"{trial.id}.1", f"output/checkpoints/{n}") for n in (1, 3, 4)]
 
 
 @pytest.mark.parametrize(
-    ("rule", "kept"),
+    ("rule", "expected"),
     [
         (1, [6]),
         (3, [4, 5, 6]),
@@ -152,210 +101,150 @@ async def test_the_newest_two_and_the_best_are_kept_while_the_trial_runs_and_aft
 )
 @played(play)
 async def test_the_rule_of_the_experiment_says_how_many_are_kept(
-    platform: Platform, manager: Manager, /, rule: Any, kept: list[int], tmp_path: Path
+    scene: KeepingScene, manager: Manager, /, rule: Any, expected: list[int]
 ) -> None:
-    await create(manager, tmp_path, keepCheckpoints=rule)
-    await asyncio.sleep(3600.0)
-    (trial,) = await experiment_trials(manager)
-    assert await numbers(manager, trial) == kept
+    await scene.create(keepCheckpoints=rule, seconds=3600.0)
+    assert await scene.kept() == expected
 
 
 @played(play)
-async def test_what_a_clone_began_with_is_kept_until_it_has_ended(
-    platform: Platform, manager: Manager, /, tmp_path: Path
-) -> None:
-    await create(manager, tmp_path, keepCheckpoints=1)
-    await asyncio.sleep(150.0)
-    (donor,) = await experiment_trials(manager)
-    clone = await manager.trials.clone(donor.id, {})
+async def test_what_a_clone_began_with_is_kept_until_it_has_ended(scene: KeepingScene, manager: Manager, /) -> None:
+    await scene.create(keepCheckpoints=1, seconds=150.0)
+    clone = await manager.trials.clone((await scene.trial()).id, {})
     await manager.trials.pause(clone.id)
     await asyncio.sleep(3600.0)
-    assert (await manager.trials.get(donor.id)).status is TrialStatus.SUCCEEDED
-    assert await numbers(manager, donor) == [2, 6]
+    assert await scene.statuses() == [TrialStatus.SUCCEEDED, TrialStatus.PAUSED]
+    assert await scene.kept() == [2, 6]
     await manager.trials.resume(clone.id)
     await asyncio.sleep(3600.0)
-    assert (await manager.trials.get(clone.id)).status is TrialStatus.SUCCEEDED
-    assert await numbers(manager, donor) == [6]
+    assert await scene.statuses() == [TrialStatus.SUCCEEDED] * 2
+    assert await scene.kept() == [6]
 
 
 @played(play)
 async def test_what_a_live_job_was_given_is_kept_until_the_job_has_ended(
-    platform: Platform, manager: Manager, /, tmp_path: Path
+    scene: KeepingScene, manager: Manager, /
 ) -> None:
-    await create(manager, tmp_path, keepCheckpoints=1)
-    await asyncio.sleep(150.0)
-    (trial,) = await experiment_trials(manager)
+    await scene.create(keepCheckpoints=1, seconds=150.0)
+    trial = await scene.trial()
     await manager.trials.pause(trial.id)
     await asyncio.sleep(1.0)
     await manager.trials.resume(trial.id)
     await asyncio.sleep(150.0)
-    assert await numbers(manager, trial) == [2, 4]  # the second job was given 2
+    assert await scene.kept() == [2, 4]  # the second job was given 2
     await asyncio.sleep(3600.0)
-    assert await numbers(manager, trial) == [6]
+    assert await scene.kept() == [6]
 
 
 @played(play)
 async def test_the_quota_takes_ended_trials_first_and_never_what_is_needed(
-    platform: Platform, manager: Manager, /, tmp_path: Path
+    scene: KeepingScene, manager: Manager, /
 ) -> None:
-    experiment_id = await create(
-        manager, tmp_path, maxTrialNumber=2, trialConcurrency=1, keepCheckpoints="all", checkpointQuotaMb=24
-    )
-    await asyncio.sleep(60.0 * STEPS + 30.0)
-    first = (await experiment_trials(manager))[0]
-    assert await numbers(manager, first) == [1, 2, 3, 4, 5, 6]
+    changes = {"maxTrialNumber": 2, "trialConcurrency": 1, "keepCheckpoints": "all", "checkpointQuotaMb": 24}
+    await scene.create(seconds=60.0 * STEPS + 30.0, **changes)
+    assert await scene.kept() == [1, 2, 3, 4, 5, 6]
     await asyncio.sleep(180.0)
-    second = (await experiment_trials(manager))[1]
-    assert (await numbers(manager, first), await numbers(manager, second)) == ([2, 5, 6], [1, 2, 3])
+    assert (await scene.kept(), await scene.kept(1)) == ([2, 5, 6], [1, 2, 3])
     await asyncio.sleep(3600.0)
     # what is the best of all is left, and of the trials that have ended the others went, oldest first
-    assert (await numbers(manager, first), await numbers(manager, second)) == ([2], [2, 3, 4, 5, 6])
-    assert await notices(manager, experiment_id) == []
+    assert (await scene.kept(), await scene.kept(1)) == ([2], [2, 3, 4, 5, 6])
+    assert await scene.notices() == []
 
 
 @played(play)
-async def test_a_quota_that_cannot_be_kept_is_a_notice_once(
-    platform: Platform, manager: Manager, /, tmp_path: Path
-) -> None:
-    experiment_id = await create(manager, tmp_path, maxTrialNumber=3, trialConcurrency=3, checkpointQuotaMb=8)
-    await asyncio.sleep(270.0)
-    kept = [await numbers(manager, trial) for trial in await experiment_trials(manager)]
-    assert sorted(kept) == [[2, 4], [4], [4]]  # the newest of each, and the best of all
-    (notice,) = await notices(manager, experiment_id)
+async def test_a_quota_that_cannot_be_kept_is_a_notice_once(scene: KeepingScene, manager: Manager, /) -> None:
+    await scene.create(maxTrialNumber=3, trialConcurrency=3, checkpointQuotaMb=8, seconds=270.0)
+    found = [await scene.kept(number) for number in range(3)]
+    assert sorted(found) == [[2, 4], [4], [4]]  # the newest of each, and the best of all
+    (notice,) = await scene.notices()
     assert "all checkpoints together take 12 MB, more than checkpointQuotaMb (8)" in notice
 
 
 @played(play)
-async def test_a_trial_knows_the_quota_and_its_refusal_is_a_notice(
-    platform: Platform, manager: Manager, /, tmp_path: Path
+async def test_a_trial_knows_the_quota_and_its_refusal_is_a_notice(scene: KeepingScene, manager: Manager, /) -> None:
+    await scene.create(checkpointQuotaMb=3, seconds=3600.0)
+    assert await scene.notices() == ["trial 0: a checkpoint of 4.0 MB was not saved"]
+    assert await scene.statuses() == [TrialStatus.SUCCEEDED]
+
+
+@pytest.mark.parametrize(
+    ("problem", "seconds", "notices"),
+    [
+        (ServiceUnavailable("node gpu-1 is silent"), 120.0, []),
+        (NoJobRuns("no job runs that sees the folder"), 120.0, ["no job runs that sees the folder"]),
+        (TrainingServiceError("its keeper is too old; update it"), 600.0, ["its keeper is too old; update it"]),
+    ],
+    ids=["a node is away", "no job runs", "an error"],
+)
+@played(play)
+async def test_what_cannot_be_deleted_is_at_most_one_notice_and_is_tried_again(
+    scene: KeepingScene, manager: Manager, /, problem: Exception, seconds: float, notices: list[str]
 ) -> None:
-    experiment_id = await create(manager, tmp_path, checkpointQuotaMb=3)
-    await asyncio.sleep(3600.0)
-    assert await notices(manager, experiment_id) == ["trial 0: a checkpoint of 4.0 MB was not saved"]
-    (trial,) = await experiment_trials(manager)
-    assert trial.status is TrialStatus.SUCCEEDED
+    scene.problems[:] = [problem]
+    await scene.create(seconds=3600.0)
+    assert scene.asked == []
+    assert await scene.notices() == [f"deleted checkpoints still take room: {reason}" for reason in notices]
+    scene.problems.clear()
+    await asyncio.sleep(seconds)
+    assert len(scene.asked) == 3
+    assert await scene.kept() == [2, 5, 6]
 
 
 @played(play)
-async def test_a_node_that_is_away_gets_the_order_when_it_is_back(
-    platform: Platform, manager: Manager, /, tmp_path: Path
-) -> None:
-    platform.problems[:] = [ServiceUnavailable("node gpu-1 is silent")]
-    experiment_id = await create(manager, tmp_path)
-    await asyncio.sleep(3600.0)
-    assert platform.asked == []
-    platform.problems.clear()
-    await asyncio.sleep(120.0)
-    (trial,) = await experiment_trials(manager)
-    assert await numbers(manager, trial) == [2, 5, 6]
-    assert len(platform.asked) == 3
-    assert await notices(manager, experiment_id) == []
-
-
-@played(play)
-async def test_what_no_job_can_delete_is_one_notice_and_is_deleted_once_one_runs(
-    platform: Platform, manager: Manager, /, tmp_path: Path
-) -> None:
-    platform.problems[:] = [NoJobRuns("no job runs that sees the folder")]
-    experiment_id = await create(manager, tmp_path)
-    await asyncio.sleep(3600.0)
-    assert await notices(manager, experiment_id) == [
-        "deleted checkpoints still take room: no job runs that sees the folder"
-    ]
-    assert platform.asked == []
-    platform.problems.clear()
-    await asyncio.sleep(120.0)
-    assert len(platform.asked) == 3
-
-
-@played(play)
-async def test_what_cannot_be_deleted_is_one_notice_and_is_tried_again(
-    platform: Platform, manager: Manager, /, tmp_path: Path
-) -> None:
-    platform.problems[:] = [TrainingServiceError("node gpu-1: its keeper cannot delete checkpoints; update it")]
-    experiment_id = await create(manager, tmp_path)
-    await asyncio.sleep(3600.0)
-    expected = "deleted checkpoints still take room: node gpu-1: its keeper cannot delete checkpoints; update it"
-    assert await notices(manager, experiment_id) == [expected]
-    platform.problems.clear()
-    await asyncio.sleep(600.0)
-    assert len(platform.asked) == 3
-
-
-def test_the_next_manager_deletes_what_was_decided(tmp_path: Path) -> None:
-    async def first(platform: Platform, manager: Manager) -> None:
-        platform.problems[:] = [ServiceUnavailable("node gpu-1 is silent")]
-        await create(manager, tmp_path)
-        await asyncio.sleep(330.0)
-
-    async def second(platform: Platform, manager: Manager) -> None:
-        platform.problems.clear()
-        await asyncio.sleep(10.0)
-        (trial,) = await experiment_trials(manager)
-        assert platform.asked == [(f"{trial.id}.1", f"output/checkpoints/{n}") for n in (1, 3)]
-        assert await numbers(manager, trial) == [2, 4, 5]
-        database = await manager.metrics(trial.experiment_id)
-        assert await database.read(checkpoints.to_remove) == []
-
-    play(tmp_path, first, second)
+async def test_the_next_manager_deletes_what_was_decided(scene: KeepingScene, manager: Manager, /) -> None:
+    scene.problems[:] = [ServiceUnavailable("node gpu-1 is silent")]
+    await scene.create(seconds=330.0)
+    await scene.end()
+    scene.problems.clear()
+    manager = await scene.start()
+    await asyncio.sleep(10.0)
+    trial = await scene.trial()
+    assert scene.asked == [(f"{trial.id}.1", f"output/checkpoints/{n}") for n in (1, 3)]
+    assert await scene.kept() == [2, 4, 5]
+    assert await (await manager.metrics("exp")).read(checkpoints.to_remove) == []
 
 
 @pytest.mark.parametrize(
     ("asked", "is_said"), [({}, False), ({"keepCheckpoints": "all"}, False), ({"checkpointQuotaMb": 9}, True)]
 )
-def test_a_platform_that_cannot_delete_keeps_all_and_says_so_where_it_matters(
-    asked: dict[str, Any], is_said: bool, tmp_path: Path
+@played(small_experiments.play, script=training, kind=ForgetfulScene)
+async def test_a_platform_that_cannot_delete_keeps_all_and_says_so_where_it_matters(
+    scene: Scene, manager: Manager, /, asked: dict[str, Any], is_said: bool
 ) -> None:
-    async def main(loop: VirtualTimeLoop) -> None:
-        simulation = ForgetfulSimulation(Home(tmp_path / "home"), loop, script=training)
-        async with simulation.manager() as manager:
-            experiment_id = await create(manager, tmp_path, **asked)
-            await asyncio.sleep(3600.0)
-            (trial,) = await experiment_trials(manager)
-            assert await numbers(manager, trial) == [1, 2, 3, 4, 5, 6]
-            found = await notices(manager, experiment_id)
-            assert [notice.startswith("platform local cannot delete checkpoints") for notice in found] == [
-                True
-            ] * is_said
-
-    run_virtual(main)
+    await scene.create(maxTrialNumber=1, seconds=3600.0, **asked)
+    assert await kept(scene, manager) == [1, 2, 3, 4, 5, 6]
+    found = await scene.notices()
+    assert [notice.startswith("platform local cannot delete checkpoints") for notice in found] == [True] * is_said
 
 
-def test_an_experiment_of_an_earlier_version_keeps_all(tmp_path: Path) -> None:
-    async def first(platform: Platform, manager: Manager) -> None:
-        await create(manager, tmp_path)
-        await asyncio.sleep(30.0)
-        (trial,) = await experiment_trials(manager)
-        row = await manager.experiment(trial.experiment_id)
-        config = json.dumps({key: value for key, value in row.config.items() if key != "keep_checkpoints"})
-        await manager.control.write(lambda c: c.execute("UPDATE experiments SET config = ?", (config,)).rowcount)
-
-    async def second(platform: Platform, manager: Manager) -> None:
-        await asyncio.sleep(3600.0)
-        (trial,) = await experiment_trials(manager)
-        assert await numbers(manager, trial) == [1, 2, 3, 4, 5, 6]
-
-    play(tmp_path, first, second)
+@played(play)
+async def test_an_experiment_of_an_earlier_version_keeps_all(scene: KeepingScene, manager: Manager, /) -> None:
+    await scene.create(seconds=30.0)
+    row = await scene.row()
+    config = json.dumps({key: value for key, value in row.config.items() if key != "keep_checkpoints"})
+    await manager.control.write(lambda c: c.execute("UPDATE experiments SET config = ?", (config,)).rowcount)
+    await scene.restart()
+    await asyncio.sleep(3600.0)
+    assert await scene.kept() == [1, 2, 3, 4, 5, 6]
 
 
 @played(play)
 async def test_a_trial_does_not_begin_with_a_checkpoint_that_is_deleted_meanwhile(
-    platform: Platform, manager: Manager, /, tmp_path: Path
+    scene: KeepingScene, manager: Manager, /, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await create(manager, tmp_path)
-    await asyncio.sleep(3600.0)
-    (donor,) = await experiment_trials(manager)
-    database = await manager.metrics(donor.experiment_id)
+    await scene.create(seconds=3600.0)
+    donor = await scene.trial()
+    database = await manager.metrics("exp")
+    newest_checkpoint = manager.trials._newest_checkpoint
 
     async def deleted_first(*given: Any) -> Any:
         newest = await newest_checkpoint(*given)
         await database.write(lambda c: checkpoints.delete(c, [newest], time=1.0))
         return newest
 
-    newest_checkpoint = manager.trials._newest_checkpoint
-    manager.trials._newest_checkpoint = deleted_first  # type: ignore[method-assign]
-    with pytest.raises(Conflict, match=r"output/checkpoints/6 of job 1 of trial \w+ has just been deleted"):
-        await manager.trials.clone(donor.id, {})
-    manager.trials._newest_checkpoint = newest_checkpoint  # type: ignore[method-assign]
+    with monkeypatch.context() as patch:
+        patch.setattr(manager.trials, "_newest_checkpoint", deleted_first)
+        with pytest.raises(Conflict, match=r"output/checkpoints/6 of job 1 of trial \w+ has just been deleted"):
+            await manager.trials.clone(donor.id, {})
     clone = await manager.trials.clone(donor.id, {})
     assert str(clone.origin_checkpoint).endswith("/5")

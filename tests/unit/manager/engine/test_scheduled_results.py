@@ -2,17 +2,13 @@
 
 import asyncio
 from collections.abc import Iterable
-from pathlib import Path
 
-from fakes.small_experiments import all_trials, create, play, played
+from fakes.small_experiments import Scene, play, played
 
 from proctor.manager.engine.manager import Manager
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
-from proctor.manager.simulation.simulation import Simulation
 from proctor.training_services.base import TrialJobForm
 from proctor.training_services.in_memory.scripts import Final, ScriptedReport, Step
-
-MAXIMIZE = {"direction": "maximize"}
 
 
 def ten_points(form: TrialJobForm) -> Iterable[Step]:
@@ -29,36 +25,20 @@ def loss_between(form: TrialJobForm) -> Iterable[Step]:
 
 
 @played(play, script=ten_points)
-async def test_trials_that_wait_for_one_that_the_user_has_paused_are_kept(
-    simulation: Simulation, manager: Manager, /, tmp_path: Path
-) -> None:
+async def test_trials_that_wait_for_one_that_the_user_has_paused_are_kept(scene: Scene, manager: Manager, /) -> None:
     arguments = {"time_attr": "training_iteration", "perturbation_interval": 4, "population_size": 3, "synch": True}
-    made = await create(
-        manager,
-        tmp_path,
-        trialConcurrency=3,
-        maxTrialNumber=3,
-        objective=MAXIMIZE,
-        trialScheduler={"name": "PBT", "classArgs": arguments},
-        seconds=15.0,
-    )
-    first, _, _ = await all_trials(manager, made)
+    scheduler = {"name": "PBT", "classArgs": arguments}
+    await scene.create(trialConcurrency=3, maxTrialNumber=3, trialScheduler=scheduler, seconds=15.0)
+    first = await scene.trial()
     await manager.trials.pause(first.id)
     await asyncio.sleep(200.0)
-    assert {trial.status for trial in await all_trials(manager, made)} == {TrialStatus.PAUSED}
+    assert await scene.statuses() == [TrialStatus.PAUSED] * 3
     await manager.trials.resume(first.id)
-    ended = await simulation.ended(manager, made)
-    assert ended.status is ExperimentStatus.DONE
-    assert {trial.status for trial in await all_trials(manager, made)} == {TrialStatus.SUCCEEDED}
+    assert (await scene.until_ended()).status is ExperimentStatus.DONE
+    assert await scene.statuses() == [TrialStatus.SUCCEEDED] * 3
 
 
 @played(play, script=loss_between)
-async def test_a_trial_that_has_used_max_t_has_a_number_as_its_result(
-    simulation: Simulation, manager: Manager, /, tmp_path: Path
-) -> None:
-    scheduler = {"name": "ASHA", "classArgs": {"max_t": 4, "grace_period": 4}}
-    made = await create(manager, tmp_path, maxTrialNumber=3, objective=MAXIMIZE, trialScheduler=scheduler, seconds=0.0)
-    await simulation.ended(manager, made)
-    trials = await all_trials(manager, made)
-    assert {trial.status for trial in trials} == {TrialStatus.SUCCEEDED}
-    assert [trial.final_value for trial in trials] == [4.0, 4.0, 4.0]
+async def test_a_trial_that_has_used_max_t_has_a_number_as_its_result(scene: Scene, manager: Manager, /) -> None:
+    await scene.run(maxTrialNumber=3, trialScheduler={"name": "ASHA", "classArgs": {"max_t": 4, "grace_period": 4}})
+    assert [(trial.status, trial.final_value) for trial in await scene.trials()] == [(TrialStatus.SUCCEEDED, 4.0)] * 3

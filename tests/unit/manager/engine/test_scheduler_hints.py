@@ -1,15 +1,12 @@
 """What a trial scheduler cannot do with a trial is said once, with the rule that holds then."""
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.small_experiments import create, play
+from fakes.small_experiments import Scene, play, played
 
 from proctor.manager.engine.manager import Manager
-from proctor.manager.simulation.simulation import Simulation
-from proctor.manager.store.tables import events
 from proctor.training_services.base import TrialJobForm
 from proctor.training_services.in_memory.scripts import Final, Script, ScriptedReport, Step
 
@@ -41,17 +38,13 @@ def silent(form: TrialJobForm) -> Iterable[Step]:
         (None, silent, []),
     ],
 )
-def test_each_is_said_once_with_the_trial(
-    scheduler: dict[str, Any] | None, script: Script, expected: list[str], tmp_path: Path
+@played(play)
+async def test_each_is_said_once_with_the_trial(
+    scene: Scene, manager: Manager, /, scheduler: dict[str, Any] | None, script: Script, expected: list[str]
 ) -> None:
-    async def scenario(simulation: Simulation, manager: Manager) -> None:
-        changes: dict[str, Any] = {"objective": {"direction": "maximize"}}
-        changes |= {} if scheduler is None else {"trialScheduler": scheduler}
-        made = await create(manager, tmp_path, maxTrialNumber=5, seconds=200.0, **changes)
-        notices = await manager.control.read(lambda c: events.notices(c, made))
-        assert len(notices) == len(expected)
-        for text, words in zip(notices, expected, strict=True):
-            assert text.startswith("trial 0 ")
-            assert words in text
-
-    play(tmp_path, scenario, script=script)
+    await scene.create(script, maxTrialNumber=5, trialScheduler=scheduler, seconds=200.0)
+    notices = await scene.notices()
+    assert len(notices) == len(expected)
+    for text, words in zip(notices, expected, strict=True):
+        assert text.startswith("trial 0 ")
+        assert words in text

@@ -3,14 +3,12 @@ checkpoint."""
 
 import json
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.small_experiments import CheckpointingSimulation, all_trials, attempts, create, play, played, saved
+from fakes.small_experiments import CheckpointingScene, play, played, saved
 
 from proctor.manager.engine.manager import Manager
-from proctor.manager.simulation.simulation import Simulation
 from proctor.training_services.base import TrialJobForm
 from proctor.training_services.in_memory.scripts import Final, ScriptedReport, Step
 
@@ -30,23 +28,20 @@ def saving(form: TrialJobForm) -> Iterable[Step]:
 
 
 @pytest.mark.parametrize("tuner", BOOKS)
-@played(play, script=saving, kind=CheckpointingSimulation)
+@played(play, script=saving, kind=CheckpointingScene)
 async def test_a_trial_begins_with_the_checkpoint_of_its_parent(
-    simulation: Simulation, manager: Manager, /, tuner: str, tmp_path: Path
+    scene: CheckpointingScene, manager: Manager, /, tuner: str
 ) -> None:
-    number = 12
-    made = await create(
-        manager, tmp_path, tuner=BOOKS[tuner], maxTrialNumber=number, trialConcurrency=2, seed=3, seconds=100.0
-    )
-    trials = await all_trials(manager, made)
+    await scene.create(tuner=BOOKS[tuner], maxTrialNumber=12, trialConcurrency=2, seed=3, seconds=100.0)
+    trials = await scene.trials()
     by_id = {trial.id: trial for trial in trials}
     children = [trial for trial in trials if trial.origin_trial is not None]
-    assert len(trials) == number
+    assert len(trials) == 12
     assert children
     for child in children:
         parent = by_id[child.origin_trial or ""]
         assert parent.sequence_id < child.sequence_id
-        (first,) = await attempts(manager, child)
+        (first,) = await scene.jobs(child.sequence_id)
         assert first.resumed_from_job == f"{parent.id}.1"
         assert (first.resume_checkpoint or "").endswith(f"{parent.id}/jobs/1/output/checkpoints/1")
         if tuner != "PBT":

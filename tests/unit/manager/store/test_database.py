@@ -4,7 +4,7 @@ import asyncio
 import os
 import sqlite3
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -26,6 +26,13 @@ ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELEC
 def path(tmp_path: Path) -> str:
     """Where the database of a test lies."""
     return str(tmp_path / "control.db")
+
+
+@pytest.fixture
+async def database(path: str) -> AsyncIterator[Database]:
+    """A database that is open during a test."""
+    async with await Database.open(path, "control") as database:
+        yield database
 
 
 def _note(connection: sqlite3.Connection) -> int:
@@ -52,51 +59,44 @@ class _Gate:
         self.opened.set()
 
 
-async def test_a_write_returns_its_result_once_it_is_committed(path: str) -> None:
-    async with await Database.open(path, "control") as database:
-        assert await database.write(_note) == 1
-        other = sqlite3.connect(path)
-        assert other.execute("SELECT count(*) FROM events").fetchone() == (1,)
-        other.close()
-        assert (database.commits, database.health, database.pending) == (1, HEALTHY, 0)
+async def test_a_write_returns_its_result_once_it_is_committed(database: Database, path: str) -> None:
+    assert await database.write(_note) == 1
+    other = sqlite3.connect(path)
+    assert other.execute("SELECT count(*) FROM events").fetchone() == (1,)
+    other.close()
+    assert (database.commits, database.health, database.pending) == (1, HEALTHY, 0)
 
 
-async def test_the_file_is_its_owners_and_keeps_every_commit_on_disk(path: str) -> None:
-    async with await Database.open(path, "control") as database:
-        assert os.stat(path).st_mode & 0o777 == 0o600
-        settings = await database.write(
-            lambda c: [c.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")]
-        )
-        assert settings == ["wal", 2]
-        assert await database.write(lambda c: c.execute("PRAGMA foreign_keys").fetchone()) == (1,)
+async def test_the_file_is_its_owners_and_keeps_every_commit_on_disk(database: Database, path: str) -> None:
+    assert os.stat(path).st_mode & 0o777 == 0o600
+    pragmas = ("journal_mode", "synchronous", "foreign_keys")
+    settings = await database.write(lambda c: [c.execute(f"PRAGMA {name}").fetchone()[0] for name in pragmas])
+    assert settings == ["wal", 2, 1]
 
 
-async def test_writes_of_one_turn_share_one_commit_and_keep_their_order(path: str) -> None:
-    async with await Database.open(path, "control") as database:
-        assert await asyncio.gather(*(database.write(_note) for _ in range(50))) == list(range(1, 51))
-        assert database.commits == 1
+async def test_writes_of_one_turn_share_one_commit_and_keep_their_order(database: Database) -> None:
+    assert await asyncio.gather(*(database.write(_note) for _ in range(50))) == list(range(1, 51))
+    assert database.commits == 1
 
 
-async def test_writes_that_queue_up_behind_a_commit_share_the_next_one(path: str) -> None:
-    async with await Database.open(path, "control") as database:
-        gate = _Gate()
-        waiting: list[Awaitable[object]] = [database.write(gate)]
-        await asyncio.to_thread(gate.entered.wait, 30)
-        for _ in range(20):
-            waiting.append(database.write(_note))
-            await asyncio.sleep(0)
-        gate.opened.set()
-        await asyncio.gather(*waiting)
-        assert database.commits == 1  # the gate itself changed nothing
+async def test_writes_that_queue_up_behind_a_commit_share_the_next_one(database: Database) -> None:
+    gate = _Gate()
+    waiting: list[Awaitable[object]] = [database.write(gate)]
+    await asyncio.to_thread(gate.entered.wait, 30)
+    for _ in range(20):
+        waiting.append(database.write(_note))
+        await asyncio.sleep(0)
+    gate.opened.set()
+    await asyncio.gather(*waiting)
+    assert database.commits == 1  # the gate itself changed nothing
 
 
-async def test_a_write_that_changes_nothing_is_no_commit(path: str) -> None:
-    async with await Database.open(path, "control") as database:
-        assert await database.write(_last) == 0
-        assert database.commits == 0
+async def test_a_write_that_changes_nothing_is_no_commit(database: Database) -> None:
+    assert await database.write(_last) == 0
+    assert database.commits == 0
 
 
-async def test_a_write_that_raises_takes_back_only_itself(path: str) -> None:
+async def test_a_write_that_raises_takes_back_only_itself(database: Database) -> None:
     def fail(connection: sqlite3.Connection) -> None:
         _note(connection)
         raise LookupError("the caller's own error")
@@ -105,50 +105,46 @@ async def test_a_write_that_raises_takes_back_only_itself(path: str) -> None:
         _note(connection)
         connection.execute("INSERT INTO nodes (id, kind, status) VALUES ('n', 'local', 'x'), ('n', 'local', 'x')")
 
-    async with await Database.open(path, "control") as database:
-        results = await asyncio.gather(
-            database.write(_note), database.write(fail), database.write(clash), database.write(_note),
-            return_exceptions=True,
-        )  # fmt: skip
-        assert [type(result) for result in results] == [int, LookupError, sqlite3.IntegrityError, int]
-        assert (await database.read(_last), database.commits, database.health) == (2, 1, HEALTHY)
+    results = await asyncio.gather(
+        database.write(_note), database.write(fail), database.write(clash), database.write(_note),
+        return_exceptions=True,
+    )  # fmt: skip
+    assert [type(result) for result in results] == [int, LookupError, sqlite3.IntegrityError, int]
+    assert (await database.read(_last), database.commits, database.health) == (2, 1, HEALTHY)
 
 
-async def test_a_write_that_ends_the_transaction_harms_no_other(path: str) -> None:
-    async with await Database.open(path, "control") as database:
-        results = await asyncio.gather(
-            database.write(_note), database.write(lambda c: c.execute("ROLLBACK")), database.write(_note),
-            return_exceptions=True,
-        )  # fmt: skip
-        assert [type(result) for result in results] == [int, sqlite3.OperationalError, int]
-        assert await database.read(_last) == 2
+async def test_a_write_that_ends_the_transaction_harms_no_other(database: Database) -> None:
+    results = await asyncio.gather(
+        database.write(_note), database.write(lambda c: c.execute("ROLLBACK")), database.write(_note),
+        return_exceptions=True,
+    )  # fmt: skip
+    assert [type(result) for result in results] == [int, sqlite3.OperationalError, int]
+    assert await database.read(_last) == 2
 
 
-async def test_a_cancelled_caller_stops_waiting_and_the_write_goes_on(path: str) -> None:
-    async with await Database.open(path, "control") as database:
-        gate = _Gate()
-        holding = database.write(gate)
-        await asyncio.to_thread(gate.entered.wait, 30)
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0):
-                await database.write(_note)
-        gate.opened.set()
-        await holding
-        assert await database.write(_last) == 1
-        assert database.pending == 0
-
-
-async def test_a_read_sees_every_write_that_was_awaited_and_changes_nothing(path: str) -> None:
-    async with await Database.open(path, "control") as database:
-        for expected in range(1, 6):
+async def test_a_cancelled_caller_stops_waiting_and_the_write_goes_on(database: Database) -> None:
+    gate = _Gate()
+    holding = database.write(gate)
+    await asyncio.to_thread(gate.entered.wait, 30)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0):
             await database.write(_note)
-            assert list(await asyncio.gather(database.read(_last), database.read(_last))) == [expected] * 2
-        with pytest.raises(sqlite3.OperationalError, match="readonly"):
-            await database.read(_note)
-        assert await database.read(_last) == 5
+    gate.opened.set()
+    await holding
+    assert await database.write(_last) == 1
+    assert database.pending == 0
 
 
-async def test_a_read_stays_on_one_state_of_the_database(path: str) -> None:
+async def test_a_read_sees_every_write_that_was_awaited_and_changes_nothing(database: Database) -> None:
+    for expected in range(1, 6):
+        await database.write(_note)
+        assert list(await asyncio.gather(database.read(_last), database.read(_last))) == [expected] * 2
+    with pytest.raises(sqlite3.OperationalError, match="readonly"):
+        await database.read(_note)
+    assert await database.read(_last) == 5
+
+
+async def test_a_read_stays_on_one_state_of_the_database(database: Database) -> None:
     seen: list[int] = []
     read_once, written = threading.Event(), threading.Event()
 
@@ -158,26 +154,23 @@ async def test_a_read_stays_on_one_state_of_the_database(path: str) -> None:
         assert written.wait(30)
         seen.append(_last(connection))
 
-    async with await Database.open(path, "control") as database:
-        looking = database.read(look_twice)
-        await asyncio.to_thread(read_once.wait, 30)
-        await database.write(_note)
-        written.set()
-        await looking
-        assert seen == [0, 0]
+    looking = database.read(look_twice)
+    await asyncio.to_thread(read_once.wait, 30)
+    await database.write(_note)
+    written.set()
+    await looking
+    assert seen == [0, 0]
 
 
-async def test_a_read_that_takes_too_long_is_interrupted_and_the_next_one_works(path: str) -> None:
-    async with await Database.open(path, "control") as database:
-        with pytest.raises(ReadTimeout, match=r"longer than 0\.01 s"):
-            await database.read(lambda c: c.execute(ENDLESS).fetchone(), time_limit_seconds=0.01)
-        assert await database.read(_last) == 0
+async def test_a_read_that_takes_too_long_is_interrupted_and_the_next_one_works(database: Database) -> None:
+    with pytest.raises(ReadTimeout, match=r"longer than 0\.01 s"):
+        await database.read(lambda c: c.execute(ENDLESS).fetchone(), time_limit_seconds=0.01)
+    assert await database.read(_last) == 0
 
 
-async def test_what_a_read_raises_reaches_its_caller(path: str) -> None:
-    async with await Database.open(path, "control") as database:
-        with pytest.raises(sqlite3.OperationalError, match="no such table"):
-            await database.read(lambda c: c.execute("SELECT * FROM nowhere"))
+async def test_what_a_read_raises_reaches_its_caller(database: Database) -> None:
+    with pytest.raises(sqlite3.OperationalError, match="no such table"):
+        await database.read(lambda c: c.execute("SELECT * FROM nowhere"))
 
 
 async def test_closing_carries_out_what_was_asked_and_refuses_the_rest(path: str) -> None:
@@ -238,12 +231,18 @@ async def test_reopening_keeps_the_rows_and_the_version(path: str) -> None:
             assert version == len(load_migrations("control"))
 
 
-async def test_an_experiment_of_an_older_version_is_not_judged_by_its_next_trials(path: str) -> None:
+def made_before(path: str, column: str) -> sqlite3.Connection:
+    """A control database of the last version without this column."""
     scripts = load_migrations("control")
-    version = next(number for number, script in enumerate(scripts) if "ended_trials" in script)
+    version = next(number for number, script in enumerate(scripts) if column in script)
     connection = sqlite3.connect(path)
     connection.executescript("".join(scripts[:version]) + f"PRAGMA application_id = {0x50524331}")
     connection.execute(f"PRAGMA user_version = {version}")
+    return connection
+
+
+async def test_an_experiment_of_an_older_version_is_not_judged_by_its_next_trials(path: str) -> None:
+    connection = made_before(path, "ended_trials")
     experiment = "INSERT INTO experiments (id, name, status, config, search_space, directory, seed, created_at, "
     experiment += "trial_concurrency) VALUES (?, 'e', 'RUNNING', '{}', '{}', '/e', 1, 0, 1)"
     connection.executemany(experiment, [("old",), ("new",)])
@@ -259,11 +258,7 @@ async def test_an_experiment_of_an_older_version_is_not_judged_by_its_next_trial
 
 
 async def test_jobs_of_an_older_version_are_counted_once(path: str) -> None:
-    scripts = load_migrations("control")
-    version = next(number for number, script in enumerate(scripts) if "job_usage" in script)
-    connection = sqlite3.connect(path)
-    connection.executescript("".join(scripts[:version]) + f"PRAGMA application_id = {0x50524331}")
-    connection.execute(f"PRAGMA user_version = {version}")
+    connection = made_before(path, "job_usage")
     connection.executescript(
         """
         INSERT INTO experiments (id, name, status, config, search_space, directory, seed, created_at, trial_concurrency)
@@ -322,8 +317,8 @@ async def test_a_failed_migration_leaves_the_version_before_it(path: str, monkey
     monkeypatch.undo()
     async with await Database.open(path, "control") as database:
         tables = await database.read(lambda c: c.execute("SELECT name FROM sqlite_schema").fetchall())
-        assert ("events",) in tables
-        assert ("fine",) not in tables
+    assert ("events",) in tables
+    assert ("fine",) not in tables
 
 
 async def test_the_log_stays_bounded_and_reaches_the_database(path: str) -> None:
@@ -339,15 +334,16 @@ async def test_the_log_stays_bounded_and_reaches_the_database(path: str) -> None
     assert largest < 20 * 2**20
 
 
-async def test_a_checkpoint_is_due_now_and_then_beside_the_writes(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_checkpoint_is_due_now_and_then_beside_the_writes(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[str] = []
-    async with await Database.open(path, "control") as database:
-        monkeypatch.setattr(database._readers, "checkpoint", lambda: asked.append("checkpoint"))
-        for _ in range(251):
-            await database.write(_note)
-        assert len(asked) == 1
-        await database.write(lambda c: [_note(c) for _ in range(10_001)] and None)
-        assert len(asked) == 2
+    monkeypatch.setattr(database._readers, "checkpoint", lambda: asked.append("checkpoint"))
+    for _ in range(251):
+        await database.write(_note)
+    assert len(asked) == 1
+    await database.write(lambda c: [_note(c) for _ in range(10_001)] and None)
+    assert len(asked) == 2
 
 
 async def test_without_threads_everything_happens_in_the_loop_in_the_order_asked(path: str) -> None:

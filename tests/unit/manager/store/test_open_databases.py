@@ -4,7 +4,7 @@ import asyncio
 import os
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,13 @@ pytestmark = pytest.mark.anyio
 async def path(tmp_path: Path) -> str:
     """A metrics database that is not in use."""
     return await made(tmp_path / "metrics.db")
+
+
+@pytest.fixture
+async def database(path: str) -> AsyncIterator[Database]:
+    """A metrics database that can be used, and rest, during a test."""
+    async with OpenDatabases(most=8) as databases:
+        yield await databases.open(path, "metrics")
 
 
 async def made(path: Path) -> str:
@@ -61,28 +68,35 @@ async def until_closed(database: Database) -> None:
             await asyncio.sleep(0.001)
 
 
-async def test_a_database_at_rest_holds_neither_descriptors_nor_threads_and_comes_back(path: str) -> None:
-    async with OpenDatabases(most=8) as databases:
-        database = await databases.open(path, "metrics")
-        for number in range(3):
-            await database.write(add(str(number)))
-            assert await database.read(texts) == [str(n) for n in range(number + 1)]
-            assert descriptors(path) > 0
-            database.rest()
-            await until_closed(database)
-            assert not os.path.exists(f"{path}-wal"), "what is at rest is one whole file"
-        assert (database.health, database.pending) == (HEALTHY, 0)
+async def rest(database: Database) -> None:
+    database.rest()
+    await until_closed(database)
 
 
-async def test_connections_that_close_at_the_same_time_leave_one_whole_file(path: str) -> None:
-    async with OpenDatabases(most=8) as databases:
-        database = await databases.open(path, "metrics")
-        for number in range(120):
-            await database.write(add(str(number)))
-            await asyncio.gather(database.read(texts), database.read(texts))
-            database.rest()
-            await until_closed(database)
-            assert not os.path.exists(f"{path}-wal")
+async def until_few_are_open(databases: OpenDatabases, few: int) -> None:
+    async with asyncio.timeout(90):
+        while sum(database.is_open for database in databases.known()) > few:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+
+async def test_a_database_at_rest_holds_neither_descriptors_nor_threads_and_comes_back(
+    database: Database, path: str
+) -> None:
+    for number in range(3):
+        await database.write(add(str(number)))
+        assert await database.read(texts) == [str(n) for n in range(number + 1)]
+        assert descriptors(path) > 0
+        await rest(database)
+        assert not os.path.exists(f"{path}-wal"), "what is at rest is one whole file"
+    assert (database.health, database.pending) == (HEALTHY, 0)
+
+
+async def test_connections_that_close_at_the_same_time_leave_one_whole_file(database: Database, path: str) -> None:
+    for number in range(120):
+        await database.write(add(str(number)))
+        await asyncio.gather(database.read(texts), database.read(texts))
+        await rest(database)
+        assert not os.path.exists(f"{path}-wal")
 
 
 async def test_an_idle_database_closes_its_file_by_itself(path: str) -> None:
@@ -114,7 +128,7 @@ async def test_requests_are_carried_out_in_order_whenever_the_file_is_closed_and
         assert database.commits >= 7, "commits are counted on"
 
 
-async def test_a_read_that_is_under_way_is_finished_before_the_file_is_closed(path: str) -> None:
+async def test_a_read_that_is_under_way_is_finished_before_the_file_is_closed(database: Database) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
     def slow(connection: sqlite3.Connection) -> list[str]:
@@ -122,19 +136,16 @@ async def test_a_read_that_is_under_way_is_finished_before_the_file_is_closed(pa
         go_on.wait(30)
         return texts(connection)
 
-    async with OpenDatabases(most=8) as databases:
-        database = await databases.open(path, "metrics")
-        await database.write(add("one"))
-        reading = database.read(slow)
-        await asyncio.to_thread(begun.wait, 30)
-        database.rest()
-        another = database.read(texts)
-        assert await another == ["one"]
-        assert database.is_open
-        go_on.set()
-        assert await reading == ["one"]
-        database.rest()
-        await until_closed(database)
+    await database.write(add("one"))
+    reading = database.read(slow)
+    await asyncio.to_thread(begun.wait, 30)
+    database.rest()
+    another = database.read(texts)
+    assert await another == ["one"]
+    assert database.is_open
+    go_on.set()
+    assert await reading == ["one"]
+    await rest(database)
 
 
 async def test_of_many_databases_few_are_open(tmp_path: Path) -> None:
@@ -142,16 +153,12 @@ async def test_of_many_databases_few_are_open(tmp_path: Path) -> None:
     async with OpenDatabases(most=4) as databases:
         for number, path in enumerate(paths):
             await (await databases.open(path, "metrics")).write(add(str(number)))
-        async with asyncio.timeout(90):
-            while sum(database.is_open for database in databases.known()) > 4:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
+        await until_few_are_open(databases, 4)
         is_open = [database.is_open for database in databases.known()]
         assert is_open == [False] * 8 + [True] * 4, "those that were idle for longest are closed"
         for number, path in enumerate(paths):
             assert await (await databases.open(path, "metrics")).read(texts) == [str(number)]
-        async with asyncio.timeout(90):
-            while sum(database.is_open for database in databases.known()) > 4:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
+        await until_few_are_open(databases, 4)
 
 
 async def test_one_that_is_used_all_the_time_is_not_closed_early(tmp_path: Path) -> None:
@@ -161,9 +168,7 @@ async def test_one_that_is_used_all_the_time_is_not_closed_early(tmp_path: Path)
         for path in others:
             await (await databases.open(path, "metrics")).read(texts)
             await database.write(add("again"))
-        async with asyncio.timeout(90):
-            while sum(one.is_open for one in databases.known()) > 2:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
+        await until_few_are_open(databases, 2)
         assert database.is_open
 
 
@@ -174,50 +179,43 @@ async def test_two_who_ask_for_a_database_at_once_get_the_same(path: str) -> Non
 
 
 async def test_while_the_file_cannot_be_opened_reads_fail_and_writes_wait_with_the_reason(
-    path: str, tmp_path: Path
+    database: Database, path: str, tmp_path: Path
 ) -> None:
     away = tmp_path / "away.db"
-    async with OpenDatabases(most=8) as databases:
-        database = await databases.open(path, "metrics")
-        database.rest()
-        await until_closed(database)
-        os.rename(path, away)
-        changes: asyncio.Queue[str] = asyncio.Queue()
-        database.on_health_change(changes.put_nowait)
-        with pytest.raises(DatabaseUnusable, match="cannot be read: unable to open database file"):
-            await database.read(texts)
-        assert not os.path.exists(path), "a read makes no file"
-        assert database.health == HEALTHY
-        writing = database.write(add("one"))
-        async with asyncio.timeout(90):
-            sentence = await changes.get()
-            assert "cannot be opened: No such file or directory" in sentence
-            assert sentence.endswith("It is tried again until it works.")
-            with pytest.raises(DatabaseUnusable):
-                database.require_writable()
-            os.rename(away, path)
-            await writing
-            assert await changes.get() == HEALTHY
-        assert await database.read(texts) == ["one"]
+    await rest(database)
+    os.rename(path, away)
+    changes: asyncio.Queue[str] = asyncio.Queue()
+    database.on_health_change(changes.put_nowait)
+    with pytest.raises(DatabaseUnusable, match="cannot be read: unable to open database file"):
+        await database.read(texts)
+    assert not os.path.exists(path), "a read makes no file"
+    assert database.health == HEALTHY
+    writing = database.write(add("one"))
+    async with asyncio.timeout(90):
+        sentence = await changes.get()
+        assert "cannot be opened: No such file or directory" in sentence
+        assert sentence.endswith("It is tried again until it works.")
+        with pytest.raises(DatabaseUnusable):
+            database.require_writable()
+        os.rename(away, path)
+        await writing
+        assert await changes.get() == HEALTHY
+    assert await database.read(texts) == ["one"]
 
 
-async def test_a_file_that_was_replaced_by_no_database_fails_writes_too(path: str) -> None:
-    async with OpenDatabases(most=8) as databases:
-        database = await databases.open(path, "metrics")
-        database.rest()
-        await until_closed(database)
-        for content, problem in ((b"this is no database" * 1000, "not a database"), (b"", "is empty")):
-            Path(path).write_bytes(content)
-            with pytest.raises(DatabaseUnusable, match=problem):
-                await database.write(add("one"))
-            assert problem in database.health
+async def test_a_file_that_was_replaced_by_no_database_fails_writes_too(database: Database, path: str) -> None:
+    await rest(database)
+    for content, problem in ((b"this is no database" * 1000, "not a database"), (b"", "is empty")):
+        Path(path).write_bytes(content)
+        with pytest.raises(DatabaseUnusable, match=problem):
+            await database.write(add("one"))
+        assert problem in database.health
 
 
 async def test_what_was_asked_is_carried_out_before_the_end_and_nothing_after(path: str) -> None:
     async with OpenDatabases(most=8) as databases:
         database = await databases.open(path, "metrics")
-        database.rest()
-        await until_closed(database)
+        await rest(database)
         writing = [database.write(add(str(number))) for number in range(5)]
     await asyncio.gather(*writing)
     assert descriptors(path) == 0
@@ -238,7 +236,7 @@ async def test_a_database_that_was_closed_for_good_can_be_opened_again(path: str
 
 
 async def test_while_no_thread_can_be_started_reads_fail_and_writes_wait_with_the_reason(
-    path: str, monkeypatch: pytest.MonkeyPatch
+    database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(thread: threading.Thread) -> None:
         if thread.name.startswith("store "):
@@ -246,23 +244,20 @@ async def test_while_no_thread_can_be_started_reads_fail_and_writes_wait_with_th
         start(thread)
 
     start = threading.Thread.start
-    async with OpenDatabases(most=8) as databases:
-        database = await databases.open(path, "metrics")
-        database.rest()
-        await until_closed(database)
-        changes: asyncio.Queue[str] = asyncio.Queue()
-        database.on_health_change(changes.put_nowait)
-        with monkeypatch.context() as patch:
-            patch.setattr(threading.Thread, "start", refuse)
-            with pytest.raises(DatabaseUnusable, match="can't start new thread"):
-                await database.read(texts)
-            writing = database.write(add("one"))
-            async with asyncio.timeout(90):
-                assert "cannot be written: can't start new thread" in await changes.get()
+    await rest(database)
+    changes: asyncio.Queue[str] = asyncio.Queue()
+    database.on_health_change(changes.put_nowait)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(DatabaseUnusable, match="can't start new thread"):
+            await database.read(texts)
+        writing = database.write(add("one"))
         async with asyncio.timeout(90):
-            await writing
-            assert await changes.get() == HEALTHY
-        assert await database.read(texts) == ["one"]
+            assert "cannot be written: can't start new thread" in await changes.get()
+    async with asyncio.timeout(90):
+        await writing
+        assert await changes.get() == HEALTHY
+    assert await database.read(texts) == ["one"]
 
 
 async def test_what_no_thread_could_take_is_carried_out_at_the_end(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,8 +266,7 @@ async def test_what_no_thread_could_take_is_carried_out_at_the_end(path: str, mo
 
     async with OpenDatabases(most=8) as databases:
         database = await databases.open(path, "metrics")
-        database.rest()
-        await until_closed(database)
+        await rest(database)
         await asyncio.to_thread(int)  # the thread that closes it is there already
         monkeypatch.setattr(threading.Thread, "start", refuse)
         writing = database.write(add("one"))

@@ -2,7 +2,7 @@
 
 import asyncio
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -50,6 +50,13 @@ def path(tmp_path: Path) -> str:
     return str(tmp_path / "control.db")
 
 
+@pytest.fixture
+async def database(path: str, faults: dict[str, tuple[int, str, str]]) -> AsyncIterator[Database]:
+    """A database that is open during a test, on which faults can happen."""
+    async with await Database.open(path, "control", connection_class=FaultyConnection) as database:
+        yield database
+
+
 def _note(connection: sqlite3.Connection) -> int:
     return events.append(connection, time=1.0, kind=events.NOTICE, data={})
 
@@ -69,32 +76,30 @@ class _HealthLog:
 @pytest.mark.parametrize("statement", ["BEGIN", "INSERT", "COMMIT"])
 @pytest.mark.parametrize("fault", [FULL, IO])
 async def test_writes_wait_until_the_machine_lets_them_through(
-    path: str, faults: dict[str, tuple[int, str, str]], statement: str, fault: tuple[int, str, str]
+    database: Database, path: str, faults: dict[str, tuple[int, str, str]], statement: str, fault: tuple[int, str, str]
 ) -> None:
-    async with await Database.open(path, "control", connection_class=FaultyConnection) as database:
-        health = _HealthLog(database)
-        faults[statement] = fault
-        writing = asyncio.gather(*(database.write(_note) for _ in range(3)))
-        sentence = await health.next()
-        assert sentence == database.health
-        assert sentence.startswith(f"The database {path} cannot be written: {fault[2]} ({fault[1]}).")
-        assert await database.read(events.last_id) == 0
-        assert not writing.done()
-        faults.clear()
-        assert await writing == [1, 2, 3]
-        assert await health.next() == HEALTHY == database.health
-        assert await database.read(events.last_id) == 3
-        assert database.commits == 1
+    health = _HealthLog(database)
+    faults[statement] = fault
+    writing = asyncio.gather(*(database.write(_note) for _ in range(3)))
+    sentence = await health.next()
+    assert sentence == database.health
+    assert sentence.startswith(f"The database {path} cannot be written: {fault[2]} ({fault[1]}).")
+    assert await database.read(events.last_id) == 0
+    assert not writing.done()
+    faults.clear()
+    assert await writing == [1, 2, 3]
+    assert await health.next() == HEALTHY == database.health
+    assert await database.read(events.last_id) == 3
+    assert database.commits == 1
 
 
-async def test_a_full_disk_says_what_to_do(path: str, faults: dict[str, tuple[int, str, str]]) -> None:
-    async with await Database.open(path, "control", connection_class=FaultyConnection) as database:
-        health = _HealthLog(database)
-        faults["COMMIT"] = FULL
-        writing = database.write(_note)
-        assert "free some space" in await health.next()
-        faults.clear()
-        await writing
+async def test_a_full_disk_says_what_to_do(database: Database, faults: dict[str, tuple[int, str, str]]) -> None:
+    health = _HealthLog(database)
+    faults["COMMIT"] = FULL
+    writing = database.write(_note)
+    assert "free some space" in await health.next()
+    faults.clear()
+    await writing
 
 
 async def test_the_fault_is_found_behind_an_error_that_wraps_it(path: str) -> None:
@@ -131,15 +136,14 @@ async def test_closing_does_not_wait_for_a_machine_that_stays_in_the_way(
 
 
 async def test_a_damaged_database_is_told_and_not_tried_for_ever(
-    path: str, faults: dict[str, tuple[int, str, str]]
+    database: Database, faults: dict[str, tuple[int, str, str]]
 ) -> None:
-    async with await Database.open(path, "control", connection_class=FaultyConnection) as database:
-        health = _HealthLog(database)
-        faults["COMMIT"] = (sqlite3.SQLITE_CORRUPT, "SQLITE_CORRUPT", "database disk image is malformed")
-        with pytest.raises(DatabaseUnusable, match="is damaged: database disk image is malformed"):
-            await database.write(_note)
-        assert "is damaged" in await health.next()
-        faults.clear()
+    health = _HealthLog(database)
+    faults["COMMIT"] = (sqlite3.SQLITE_CORRUPT, "SQLITE_CORRUPT", "database disk image is malformed")
+    with pytest.raises(DatabaseUnusable, match="is damaged: database disk image is malformed"):
+        await database.write(_note)
+    assert "is damaged" in await health.next()
+    faults.clear()
 
 
 async def test_an_error_of_the_callers_making_is_never_tried_again(path: str) -> None:

@@ -1,22 +1,20 @@
 """The experiment's direction reaches the algorithms: a simulation with a built-in tuner and assessor."""
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.small_experiments import Scene, play, played
 
 from proctor.manager.api.resources import objective
 from proctor.manager.engine.manager import Manager
 from proctor.manager.lifecycle.states import TrialStatus
-from proctor.manager.settings import Home
-from proctor.manager.simulation.simulation import Simulation
-from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
-from proctor.manager.store.tables import experiments, trials
+from proctor.manager.store.tables import trials
 from proctor.training_services.base import TrialJobForm
 from proctor.training_services.in_memory.scripts import Final, ScriptedReport, Step
 
 SUCCEEDED, STOPPED = TrialStatus.SUCCEEDED, TrialStatus.EARLY_STOPPED
+MINIMIZED, MAXIMIZED = ("minimize", [SUCCEEDED, STOPPED, STOPPED], 0.0), ("maximize", [SUCCEEDED] * 3, 2.0)
 
 
 def ever_greater(form: TrialJobForm) -> Iterable[Step]:
@@ -26,54 +24,22 @@ def ever_greater(form: TrialJobForm) -> Iterable[Step]:
     yield Final(1.0, float(form.sequence_id))
 
 
-def run(home: Path, **changes: Any) -> tuple[str, list[TrialStatus], float]:
-    """What an experiment of three trials shows: its direction, how the trials ended, the best value."""
-    config = {
-        "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}},
-        "trialCommand": "true",
-        "trialConcurrency": 1,
-        "maxTrialNumber": 3,
-        "tuner": {"name": "TPE"},
-        "assessor": {"name": "Medianstop"},
-        "trainingService": {"platform": "local"},
-    }
-    shown: list[tuple[str, list[TrialStatus], float]] = []
-
-    async def main(loop: VirtualTimeLoop) -> None:
-        simulation = Simulation(Home(home), loop, script=ever_greater)
-        async with simulation.manager() as manager:
-            row = await manager.create_experiment(config={**config, **changes}, directory=str(home.parent))
-            await simulation.ended(manager, row.id)
-            shown.append(await read_state(manager, row.id))
-
-    run_virtual(main)
-    return shown[0]
-
-
-async def read_state(manager: Manager, experiment_id: str) -> tuple[str, list[TrialStatus], float]:
-    row = await manager.control.read(lambda c: experiments.get(c, experiment_id))
-    page = await manager.control.read(lambda c: trials.page(c, experiment_id))
-    direction = objective(row).direction
-    best = await manager.control.read(lambda c: trials.best(c, experiment_id, direction == "maximize"))
-    assert best is not None
-    assert best.final_value is not None
-    return direction, [trial.status for trial in page.items], best.final_value
-
-
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({}, ("minimize", [SUCCEEDED, STOPPED, STOPPED], 0.0)),
-        ({"objective": {"direction": "minimize"}}, ("minimize", [SUCCEEDED, STOPPED, STOPPED], 0.0)),
-        ({"objective": {"direction": "maximize"}}, ("maximize", [SUCCEEDED, SUCCEEDED, SUCCEEDED], 2.0)),
-        ({"tuner": {"name": "Random"}}, ("maximize", [SUCCEEDED, SUCCEEDED, SUCCEEDED], 2.0)),
-        (
-            {"tuner": {"name": "Random", "classArgs": {"optimize_mode": "minimize"}}},
-            ("minimize", [SUCCEEDED, STOPPED, STOPPED], 0.0),
-        ),
+        ({}, MINIMIZED),
+        ({"objective": {"direction": "minimize"}}, MINIMIZED),
+        ({"objective": {"direction": "maximize"}}, MAXIMIZED),
+        ({"tuner": {"name": "Random"}}, MAXIMIZED),
+        ({"tuner": {"name": "Random", "classArgs": {"optimize_mode": "minimize"}}}, MINIMIZED),
     ],
 )
-def test_tuner_assessor_and_what_is_shown_have_one_direction(
-    tmp_path: Path, changes: dict[str, Any], expected: tuple[str, list[TrialStatus], float]
+@played(play, script=ever_greater)
+async def test_tuner_assessor_and_what_is_shown_have_one_direction(
+    scene: Scene, manager: Manager, /, changes: dict[str, Any], expected: tuple[str, list[TrialStatus], float]
 ) -> None:
-    assert run(tmp_path / "home", **changes) == expected
+    config = {"objective": None, "tuner": {"name": "TPE"}, "assessor": {"name": "Medianstop"}, "maxTrialNumber": 3}
+    await scene.create(**config | changes)
+    direction = objective(await scene.until_ended()).direction
+    best = await manager.control.read(lambda c: trials.best(c, "exp", direction == "maximize"))
+    assert (direction, await scene.statuses(), best and best.final_value) == expected

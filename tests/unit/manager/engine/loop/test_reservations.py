@@ -53,6 +53,13 @@ def take(
     return placer.take(f"t{number}.1", "token", f"trial {number}", since=since, now=now)
 
 
+def waiting(placer: PoolPlacer, number: int, *, since: float = 0.0, now: float = 0.0) -> str:
+    """Why a trial waits."""
+    found = take(placer, number, since=since, now=now)
+    assert isinstance(found, Waiting)
+    return found.reason
+
+
 def taken(placer: PoolPlacer, number: int) -> NodePlacement:
     place = take(placer, number)
     assert isinstance(place, NodePlacement)
@@ -162,15 +169,11 @@ def test_gpus_are_held_for_the_trial_that_has_waited_longest(pool: NodePool) -> 
     first, large, small = (PoolPlacer(pool, Plain(), number) for number in (1, 2, 1))
     taken(first, 0)
     assert isinstance(take(large, 1, since=0.0, now=0.0), Waiting)
-    refused = take(small, 2, since=70.0, now=70.0)
-    assert isinstance(refused, Waiting)
-    assert refused.reason == (
+    assert waiting(small, 2, since=70.0, now=70.0) == (
         "needs 1 GPU, node one has 0 free (GPU 0 held by trial 0; GPU 1 held for trial 1, which needs 2 GPUs and has "
         "waited since 1970-01-01T00:00:00Z)"
     )
-    waiting = take(large, 1, since=0.0, now=70.0)
-    assert isinstance(waiting, Waiting)
-    assert waiting.reason.endswith("; what becomes free on node one is held for trial 1")
+    assert waiting(large, 1, now=70.0).endswith("; what becomes free on node one is held for trial 1")
     first.give_back("t0.1")
     assert isinstance(take(small, 2, since=70.0, now=71.0), Waiting)
     assert isinstance(take(large, 1, since=0.0, now=71.0), NodePlacement)
@@ -214,17 +217,13 @@ def test_nothing_is_held_on_a_node_whose_disk_is_full_for_the_trial_that_waits(p
     assert isinstance(take(small, 2, since=70.0, now=70.0), Waiting)  # before the other experiment has looked
     woken: list[int] = []
     stop = small.watch(lambda: woken.append(1))
-    waiting = take(large, 1, since=0.0, now=70.0)
+    assert "is held for" not in waiting(large, 1, now=70.0)
     assert woken == [1]
     stop()
-    assert isinstance(waiting, Waiting)
-    assert "is held for" not in waiting.reason
     assert isinstance(take(small, 2, since=70.0, now=70.0), NodePlacement)
     small.give_back("t2.1")
     pool.update("one", 3.0, full={})
-    waiting = take(large, 1, since=0.0, now=71.0)
-    assert isinstance(waiting, Waiting)
-    assert waiting.reason.endswith("; what becomes free on node one is held for trial 1")
+    assert waiting(large, 1, now=71.0).endswith("; what becomes free on node one is held for trial 1")
     assert isinstance(take(small, 3, since=71.0, now=71.0), Waiting)
 
 

@@ -1,5 +1,6 @@
 """How busy nodes were: sampled, written once a minute, read back after a restart, bounded."""
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -66,40 +67,43 @@ async def test_samples_of_full_minutes_survive_a_restart_and_each_is_written_onc
         assert len(found.samples) == 12
 
 
-async def test_no_more_than_a_day_of_samples_is_kept(tmp_path: Path) -> None:
+@pytest.fixture
+async def control(tmp_path: Path) -> AsyncIterator[Database]:
     async with await Database.open(str(tmp_path / "control.db"), "control") as control:
-        for minute in range(0, 3 * KEPT_MINUTES, 97):
-            sample = NodeSample(START + 60 * minute, 1.0, 1)
-            await control.write(lambda c, s=sample: nodes.write_samples(c, "n", [s]))  # type: ignore[misc]
-        count = "SELECT count(*), min(minute), max(minute) FROM node_samples"
-        rows, first, last = await control.read(lambda c: c.execute(count).fetchone())
-        assert last - first < KEPT_MINUTES
-        assert rows == len(range(0, last - first + 1, 97))
-        await control.write(lambda c: nodes.delete_old_samples(c, now=START + 60 * 10 * KEPT_MINUTES))
-        assert (await control.read(lambda c: c.execute(count).fetchone()))[0] == 0
+        yield control
 
 
-async def test_samples_of_a_node_that_is_gone_are_deleted_while_the_manager_runs(tmp_path: Path) -> None:
+async def test_no_more_than_a_day_of_samples_is_kept(control: Database) -> None:
+    for minute in range(0, 3 * KEPT_MINUTES, 97):
+        sample = NodeSample(START + 60 * minute, 1.0, 1)
+        await control.write(lambda c, s=sample: nodes.write_samples(c, "n", [s]))  # type: ignore[misc]
+    count = "SELECT count(*), min(minute), max(minute) FROM node_samples"
+    rows, first, last = await control.read(lambda c: c.execute(count).fetchone())
+    assert last - first < KEPT_MINUTES
+    assert rows == len(range(0, last - first + 1, 97))
+    await control.write(lambda c: nodes.delete_old_samples(c, now=START + 60 * 10 * KEPT_MINUTES))
+    assert (await control.read(lambda c: c.execute(count).fetchone()))[0] == 0
+
+
+async def test_samples_of_a_node_that_is_gone_are_deleted_while_the_manager_runs(control: Database) -> None:
     clock = SetClock()
-    async with await Database.open(str(tmp_path / "control.db"), "control") as control:
-        history = NodeHistory(NodePool(), control, clock)
-        await history.delete_old()
-        await control.write(lambda c: nodes.write_samples(c, "gone", [NodeSample(START, 1.0, 1)]))
-        before = control.commits
-        await history.delete_old()
-        assert control.commits == before
-        clock.time += (KEPT_MINUTES + 1) * 60
-        await history.delete_old()
-        assert await control.read(lambda c: c.execute("SELECT count(*) FROM node_samples").fetchone()) == (0,)
+    history = NodeHistory(NodePool(), control, clock)
+    await history.delete_old()
+    await control.write(lambda c: nodes.write_samples(c, "gone", [NodeSample(START, 1.0, 1)]))
+    before = control.commits
+    await history.delete_old()
+    assert control.commits == before
+    clock.time += (KEPT_MINUTES + 1) * 60
+    await history.delete_old()
+    assert await control.read(lambda c: c.execute("SELECT count(*) FROM node_samples").fetchone()) == (0,)
 
 
-async def test_a_node_that_is_not_connected_is_not_sampled(tmp_path: Path) -> None:
+async def test_a_node_that_is_not_connected_is_not_sampled(control: Database) -> None:
     pool = NodePool()
     pool.add("gpu-1", "remote")
-    async with await Database.open(str(tmp_path / "control.db"), "control") as control:
-        history = NodeHistory(pool, control, SetClock())
-        history.sample()
-        assert (await history.read("gpu-1", since=0, until=START + 1, limit=1)).samples == []
+    history = NodeHistory(pool, control, SetClock())
+    history.sample()
+    assert (await history.read("gpu-1", since=0, until=START + 1, limit=1)).samples == []
 
 
 def job(name: str, started: float, ended: float | None, gpus: list[str] | None = None) -> PastHolding:

@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -11,20 +12,15 @@ from proctor.manager.store.rows import ExperimentRow, TrialJobRow, TrialRow
 from proctor.manager.store.tables import dispatcher_inputs, events, experiments, jobs, trials
 
 MakeExperiment = Callable[..., ExperimentRow]
+RUNNING = ExperimentStatus.RUNNING
 
 
-def test_an_experiment_comes_back_as_it_was_inserted(control: sqlite3.Connection, experiment: ExperimentRow) -> None:
+def test_an_experiment_comes_back_as_it_was_inserted_and_its_first_status_is_told(
+    control: sqlite3.Connection, experiment: ExperimentRow
+) -> None:
     assert experiments.get(control, experiment.id) == experiment
-
-
-def test_inserting_tells_of_the_first_status(control: sqlite3.Connection, experiment: ExperimentRow) -> None:
     [event] = events.after(control, 0, limit=10)
     assert (event.kind, event.experiment_id, event.data["status"]) == ("experiment.status", experiment.id, "RUNNING")
-
-
-def test_an_unknown_experiment_is_named(control: sqlite3.Connection) -> None:
-    with pytest.raises(RowNotFound, match="Experiment unknown is not in the store"):
-        experiments.get(control, "unknown")
 
 
 def test_a_used_id_is_refused(control: sqlite3.Connection, experiment: ExperimentRow) -> None:
@@ -63,26 +59,13 @@ def test_a_move_from_another_status_changes_nothing(control: sqlite3.Connection,
     assert events.last_id(control) == 1
 
 
-def test_moving_an_unknown_experiment_is_not_stale(control: sqlite3.Connection) -> None:
-    with pytest.raises(RowNotFound):
-        experiments.move(
-            control,
-            "unknown",
-            expected={ExperimentStatus.PAUSED},
-            status=ExperimentStatus.RUNNING,
-            reason="",
-            time=1.0,
-        )
-
-
-def test_counters_are_set_without_an_event(control: sqlite3.Connection, experiment: ExperimentRow) -> None:
+def test_counters_are_set_without_an_event_and_are_not_a_way_around_the_guard(
+    control: sqlite3.Connection, experiment: ExperimentRow
+) -> None:
     experiments.set_counters(control, experiment.id, next_sequence_id=5, active_seconds=1.5)
     row = experiments.get(control, experiment.id)
     assert (row.next_sequence_id, row.active_seconds, row.next_position) == (5, 1.5, 1)
     assert events.last_id(control) == 1
-
-
-def test_counters_are_not_a_way_around_the_guard(control: sqlite3.Connection, experiment: ExperimentRow) -> None:
     with pytest.raises(TypeError, match="'status' cannot be set here"):
         experiments.set_counters(control, experiment.id, status=ExperimentStatus.DONE)
 
@@ -96,9 +79,19 @@ def test_limits_count_their_revisions_and_tell_of_them(control: sqlite3.Connecti
     assert reported[0].data == {"max_trial_number": 9, "search_space": {"x": 1}, "revision": 2}
 
 
-def test_limits_of_an_unknown_experiment(control: sqlite3.Connection) -> None:
-    with pytest.raises(RowNotFound):
-        experiments.set_limits(control, "unknown", time=1.0, max_trial_number=1)
+@pytest.mark.parametrize(
+    "act",
+    [
+        experiments.get,
+        partial(experiments.move, expected=[RUNNING], status=RUNNING, reason="", time=1.0),
+        partial(experiments.set_limits, time=1.0, max_trial_number=1),
+        partial(experiments.delete, time=9.0),
+    ],
+    ids=["get", "move", "set limits", "delete"],
+)
+def test_an_unknown_experiment_is_named(control: sqlite3.Connection, act: Callable[..., object]) -> None:
+    with pytest.raises(RowNotFound, match="Experiment unknown is not in the store"):
+        act(control, "unknown")
 
 
 def test_the_active_ones_are_those_an_engine_works_on(
@@ -126,13 +119,10 @@ def test_pages_hold_every_experiment_once_newest_first(
         experiments.insert(control, make_experiment(f"e{number}", created_at=100.0 + number // 2))
     first = experiments.page(control, limit=4)
     experiments.insert(control, make_experiment("new", created_at=200.0))
-    seen = [row.id for row in first.items]
-    cursor = first.next_cursor
-    while cursor:
-        following = experiments.page(control, cursor=cursor, limit=4)
-        seen += [row.id for row in following.items]
-        cursor = following.next_cursor
-    assert seen == ["e9", "e8", "e7", "e6", "e5", "e4", "e3", "e2", "e1", "e0"]
+    second = experiments.page(control, cursor=first.next_cursor, limit=4)
+    third = experiments.page(control, cursor=second.next_cursor, limit=4)
+    assert "".join(row.id for page in (first, second, third) for row in page.items) == "e9e8e7e6e5e4e3e2e1e0"
+    assert third.next_cursor is None
 
 
 def test_pages_can_be_of_some_statuses_and_of_a_name(
@@ -164,5 +154,3 @@ def test_deleting_leaves_nothing_but_the_news(
         assert control.execute(f"SELECT DISTINCT experiment_id FROM {table}").fetchall() == [("kept",)]
     [event] = events.after(control, 0, experiment_id=experiment.id, limit=10)
     assert (event.kind, event.time) == ("experiment.deleted", 9.0)
-    with pytest.raises(RowNotFound):
-        experiments.delete(control, experiment.id, time=9.0)

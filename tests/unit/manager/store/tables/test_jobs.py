@@ -25,19 +25,16 @@ def job(
     return row
 
 
-def test_a_job_comes_back_as_it_was_inserted(control: sqlite3.Connection, job: TrialJobRow) -> None:
-    assert jobs.get(control, job.id) == job
-    assert jobs.of_trial(control, job.trial_id) == [job]
-    with pytest.raises(RowNotFound, match=r"Trial job trial0000\.9"):
-        jobs.get(control, "trial0000.9")
-
-
-def test_a_number_is_given_once(
+def test_a_job_comes_back_as_it_was_inserted_and_its_number_is_given_once(
     control: sqlite3.Connection,
     job: TrialJobRow,
     make_job: Callable[..., TrialJobRow],
     make_trial: Callable[..., TrialRow],
 ) -> None:
+    assert jobs.get(control, job.id) == job
+    assert jobs.of_trial(control, job.trial_id) == [job]
+    with pytest.raises(RowNotFound, match=r"Trial job trial0000\.9"):
+        jobs.get(control, "trial0000.9")
     with pytest.raises(sqlite3.IntegrityError):
         jobs.insert(control, make_job(make_trial(0), 1, id="another"))
 
@@ -61,31 +58,21 @@ def test_a_move_changes_the_row_and_tells_of_it(control: sqlite3.Connection, job
     assert event.data == {"status": "ENDED", "detail": "killed by the kernel", "end_reason": "OUT_OF_MEMORY"}
 
 
-def test_an_old_token_moves_nothing(control: sqlite3.Connection, job: TrialJobRow) -> None:
+@pytest.mark.parametrize(
+    ("token", "expected", "words"),
+    [
+        ("token0", TrialJobStatus.CREATED, "another fencing token"),
+        ("token1", TrialJobStatus.SUBMITTED, "expected to be SUBMITTED; it is CREATED"),
+    ],
+)
+def test_an_old_token_and_an_unexpected_status_move_nothing(
+    control: sqlite3.Connection, job: TrialJobRow, token: str, expected: TrialJobStatus, words: str
+) -> None:
     last = events.last_id(control)
-    with pytest.raises(StaleWrite, match="another fencing token"):
-        jobs.move(
-            control,
-            job.id,
-            token="token0",
-            expected=[TrialJobStatus.CREATED],
-            status=TrialJobStatus.RUNNING,
-            time=9.0,
-        )
+    with pytest.raises(StaleWrite, match=words):
+        jobs.move(control, job.id, token=token, expected=[expected], status=TrialJobStatus.RUNNING, time=9.0)
     assert jobs.get(control, job.id) == job
     assert events.last_id(control) == last
-
-
-def test_an_unexpected_status_moves_nothing(control: sqlite3.Connection, job: TrialJobRow) -> None:
-    with pytest.raises(StaleWrite, match="expected to be SUBMITTED; it is CREATED"):
-        jobs.move(
-            control,
-            job.id,
-            token="token1",
-            expected=[TrialJobStatus.SUBMITTED],
-            status=TrialJobStatus.RUNNING,
-            time=9.0,
-        )
 
 
 def test_an_update_is_fenced_and_leaves_the_status_alone(control: sqlite3.Connection, job: TrialJobRow) -> None:

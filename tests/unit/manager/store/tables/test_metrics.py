@@ -79,9 +79,7 @@ def test_pages_follow_the_order_of_storing_over_all_kinds(metrics_database: sqli
     for job in (1, 2):
         _report(metrics_database, job, [0.1, 0.2])
         _report(metrics_database, job, [5.0], trial_id="trial001")
-        final = b'{"kind":"final","value":0.5,"time":1.0}\n'
-        offset = metrics.offset_of(metrics_database, "trial000", job)
-        metrics.store_chunk(metrics_database, trial_id="trial000", job=job, member=0, offset=offset, data=final)
+        _write(metrics_database, _FINAL, job=job)
     first = metrics.page(metrics_database, "trial000", limit=4)
     rest = metrics.page(metrics_database, "trial000", after_id=first[-1].id, limit=4)
     assert [row.id for row in first + rest] == [1, 2, 4, 5, 6, 8]
@@ -110,27 +108,19 @@ def test_the_latest_are_those_stored_last(metrics_database: sqlite3.Connection) 
     _checkpoint(metrics_database, 2)
     _report(metrics_database, 2, [0.2])
     latest = metrics.latest_intermediate(metrics_database, "trial000")
-    assert latest is not None
-    assert latest.value == pytest.approx(0.2)
     checkpoint = metrics.latest_checkpoint(metrics_database, "trial000")
-    assert checkpoint is not None
-    assert checkpoint.job == 2
+    assert (latest and latest.value, checkpoint and checkpoint.job) == (0.2, 2)
 
 
-def _write(connection: sqlite3.Connection, job: int, *records: dict[str, Any], first_sequence: int = 0) -> None:
+def _write(connection: sqlite3.Connection, *records: dict[str, Any], job: int = 1, member: int = 0) -> None:
     """Store records of a job, each in a chunk of its own: an SDK's one write may be read in two parts."""
     for record in records:
-        offset = metrics.offset_of(connection, "trial000", job)
-        line = json.dumps(record).encode() + b"\n"
-        metrics.store_chunk(
-            connection,
-            trial_id="trial000",
-            job=job,
-            member=0,
-            offset=offset,
-            data=line,
-            first_sequence=first_sequence,
-        )
+        offset = metrics.offset_of(connection, "trial000", job, member)
+        line = json.dumps({"time": 1.0, **record}).encode() + b"\n"
+        metrics.store_chunk(connection, trial_id="trial000", job=job, member=member, offset=offset, data=line)
+
+
+_FINAL = {"kind": "final", "value": 0.5}
 
 
 def _resumed_curve(connection: sqlite3.Connection) -> list[tuple[int, float | None]]:
@@ -144,31 +134,27 @@ def _resumed_curve(connection: sqlite3.Connection) -> list[tuple[int, float | No
 _PATH = "output/checkpoints/1"
 
 
+@pytest.mark.parametrize(
+    "records",
+    [
+        [
+            {"kind": "intermediate", "value": 0.2, "time": 5.0},
+            {"kind": "checkpoint", "path": _PATH, "with_metric": True, "time": 5.0},
+            {"kind": "intermediate", "value": 0.3, "time": 5.0001},  # a fast trial's next report
+        ],
+        [
+            {"kind": "checkpoint", "path": _PATH, "step": 2, "time": 5.000002},
+            {"kind": "intermediate", "value": 0.2, "step": 2, "time": 5.00001},
+            {"kind": "intermediate", "value": 0.3, "step": 3, "time": 6.0},
+        ],
+    ],
+    ids=["said so", "an earlier SDK wrote it after its checkpoint"],
+)
 def test_a_metric_that_was_reported_with_a_checkpoint_is_in_the_curve_after_a_resume(
-    metrics_database: sqlite3.Connection,
+    metrics_database: sqlite3.Connection, records: list[dict[str, Any]]
 ) -> None:
     _report(metrics_database, 1, [0.1])
-    _write(
-        metrics_database,
-        1,
-        {"kind": "intermediate", "value": 0.2, "time": 5.0},
-        {"kind": "checkpoint", "path": _PATH, "with_metric": True, "time": 5.0},
-        {"kind": "intermediate", "value": 0.3, "time": 5.0001},  # a fast trial's next report
-    )
-    assert _resumed_curve(metrics_database) == [(0, 0.1), (1, 0.2), (2, 9.0)]
-
-
-def test_a_metric_that_an_earlier_sdk_wrote_after_its_checkpoint_is_in_the_curve_after_a_resume(
-    metrics_database: sqlite3.Connection,
-) -> None:
-    _report(metrics_database, 1, [0.1])
-    _write(
-        metrics_database,
-        1,
-        {"kind": "checkpoint", "path": _PATH, "step": 2, "time": 5.000002},
-        {"kind": "intermediate", "value": 0.2, "step": 2, "time": 5.00001},
-        {"kind": "intermediate", "value": 0.3, "step": 3, "time": 6.0},
-    )
+    _write(metrics_database, *records)
     assert _resumed_curve(metrics_database) == [(0, 0.1), (1, 0.2), (2, 9.0)]
 
 
@@ -187,7 +173,6 @@ def test_a_metric_that_was_reported_after_a_checkpoint_alone_is_not_in_the_curve
     _report(metrics_database, 1, [0.1])
     _write(
         metrics_database,
-        1,
         {"kind": "checkpoint", "path": _PATH, **checkpoint},
         {"kind": "intermediate", "value": 0.2, **next_metric},
     )
@@ -197,9 +182,7 @@ def test_a_metric_that_was_reported_after_a_checkpoint_alone_is_not_in_the_curve
 def _register(connection: sqlite3.Connection, job: int, member: int, time: float) -> None:
     """A checkpoint of a member, whose path names it."""
     record = {"kind": "checkpoint", "path": f"output/checkpoints/{member}", "with_metric": False, "time": time}
-    offset = metrics.offset_of(connection, "trial000", job, member)
-    data = json.dumps(record).encode() + b"\n"
-    metrics.store_chunk(connection, trial_id="trial000", job=job, member=member, offset=offset, data=data)
+    _write(connection, record, job=job, member=member)
 
 
 @pytest.mark.parametrize(("member", "path"), [(0, "0"), (1, "1"), (2, "0")])
@@ -225,13 +208,11 @@ def test_a_checkpoint_of_another_member_lies_at_the_place_of_the_curve_that_coun
 
 
 def test_each_rank_of_the_newest_job_is_summed_up(metrics_database: sqlite3.Connection) -> None:
-    final = b'{"kind":"final","value":0.5,"time":1.0}\n'
     _report(metrics_database, 1, [9.0], member=2)
     _report(metrics_database, 2, [0.1, 0.2])
     _report(metrics_database, 2, [0.3], member=1)
     for member in (1, 3):
-        offset = metrics.offset_of(metrics_database, "trial000", 2, member)
-        metrics.store_chunk(metrics_database, trial_id="trial000", job=2, member=member, offset=offset, data=final)
+        _write(metrics_database, _FINAL, job=2, member=member)
     found = [
         (rank.member, rank.intermediates, rank.latest and rank.latest.value, rank.final and rank.final.value)
         for rank in metrics.ranks(metrics_database, "trial000")

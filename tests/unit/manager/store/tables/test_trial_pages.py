@@ -2,7 +2,9 @@
 
 import sqlite3
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -35,6 +37,15 @@ def _in_order(rows: list[TrialRow], sort: str) -> list[int]:
     return [row.sequence_id for row in [*valued, *(row for row in rows if row.final_value is None)]]
 
 
+def _follow(connection: sqlite3.Connection, **asked: Any) -> Iterator[list[int]]:
+    """The numbers of the trials of each page; a page is read when it is asked for."""
+    page = trials.page(connection, E, **asked)
+    yield [row.sequence_id for row in page.items]
+    while page.next_cursor is not None:
+        page = trials.page(connection, E, cursor=page.next_cursor, **asked)
+        yield [row.sequence_id for row in page.items]
+
+
 @settings(max_examples=settings().max_examples * 3 // 5)
 @given(
     given_trials=_TRIALS,
@@ -57,16 +68,10 @@ def test_following_the_pages_shows_every_trial_once_in_order(
         experiments.insert(connection, make_experiment())
         for row in rows:
             trials.insert(connection, row)
-        seen: list[int] = []
-        cursor = None
-        while True:
-            page = trials.page(connection, E, statuses=statuses, sort=sort, cursor=cursor, limit=limit)
-            assert len(page.items) <= limit
-            seen += [row.sequence_id for row in page.items]
-            cursor = page.next_cursor
-            if cursor is None:
-                break
+        pages = list(_follow(connection, statuses=statuses, sort=sort, limit=limit))
         connection.close()
+    assert max(map(len, pages)) <= limit
+    seen = list(chain.from_iterable(pages))
     assert seen == _in_order(wanted, sort)
 
 
@@ -81,15 +86,9 @@ def test_trials_that_are_there_all_the_time_are_seen_once_while_others_come(
     for number in range(0, 40, 2):
         insert(number)
     seen: list[int] = []
-    cursor, arriving = None, 1
-    while True:
-        page = trials.page(control, experiment.id, sort=sort, cursor=cursor, limit=3)
-        seen += [row.sequence_id for row in page.items]
-        cursor = page.next_cursor
-        if cursor is None:
-            break
-        insert(arriving)
-        arriving += 2
+    for arriving, page in enumerate(_follow(control, sort=sort, limit=3)):
+        seen += page
+        insert(2 * arriving + 1)
     assert len(seen) == len(set(seen))
     assert [number for number in seen if number % 2 == 0] == [
         number for number in _in_order(trials.page(control, experiment.id, limit=1000).items, sort) if number % 2 == 0

@@ -26,16 +26,14 @@ def _finished(make_trial: MakeTrial, sequence_id: int, value: float | None, **co
     return make_trial(sequence_id, **(fixed | columns))
 
 
-def test_a_trial_comes_back_as_it_was_inserted(control: sqlite3.Connection, make_trial: MakeTrial) -> None:
+def test_a_trial_comes_back_as_it_was_inserted_and_its_sequence_id_is_given_once(
+    control: sqlite3.Connection, make_trial: MakeTrial
+) -> None:
     row = make_trial(3, state={"seen": 1}, position=4)
     trials.insert(control, row)
     assert trials.get(control, row.id) == row
     event = events.after(control, 1, limit=10)[0]
     assert (event.kind, event.trial_id, event.data["sequence_id"]) == ("trial.status", row.id, 3)
-
-
-def test_a_sequence_id_is_given_once(control: sqlite3.Connection, make_trial: MakeTrial) -> None:
-    trials.insert(control, make_trial(3))
     with pytest.raises(sqlite3.IntegrityError):
         trials.insert(control, make_trial(3, id="another"))
 
@@ -154,13 +152,18 @@ def _move(connection: sqlite3.Connection, number: int, old: TrialStatus, new: Tr
 def test_the_best_is_the_earliest_of_the_best_that_may_be(
     control: sqlite3.Connection, make_trial: MakeTrial, maximize: bool, expected: str
 ) -> None:
-    trials.insert(control, _finished(make_trial, 0, 0.5))
-    trials.insert(control, _finished(make_trial, 1, 0.1, status=TrialStatus.EARLY_STOPPED))
-    trials.insert(control, _finished(make_trial, 2, 0.9, status=TrialStatus.EARLY_STOPPED))
-    trials.insert(control, _finished(make_trial, 3, 0.9))
-    trials.insert(control, _finished(make_trial, 4, 0.1))
-    trials.insert(control, _finished(make_trial, 5, 99.0, status=TrialStatus.FAILED))
-    trials.insert(control, _finished(make_trial, 6, -99.0, status=TrialStatus.RUNNING))
+    for number, (value, status) in enumerate(
+        [
+            (0.5, TrialStatus.SUCCEEDED),
+            (0.1, TrialStatus.EARLY_STOPPED),
+            (0.9, TrialStatus.EARLY_STOPPED),
+            (0.9, TrialStatus.SUCCEEDED),
+            (0.1, TrialStatus.SUCCEEDED),
+            (99.0, TrialStatus.FAILED),
+            (-99.0, TrialStatus.RUNNING),
+        ]
+    ):
+        trials.insert(control, _finished(make_trial, number, value, status=status))
     trials.insert(control, _finished(make_trial, 7, None, final_data="NaN"))
     best = trials.best(control, E, maximize)
     assert best is not None

@@ -1,6 +1,7 @@
-"""The schedulers against Ray Tune's own, where Ray is installed: the same reports must give the same decisions.
+"""The schedulers' decisions against Ray Tune's: the same reports must give the same decisions.
 
-What may differ, and is therefore not generated here:
+`make bench-peers` installs Ray Tune into an environment of its own and runs this there. What may differ, and is
+therefore not generated here:
 
 * NaN: Ray Tune never stops a trial for it; here it is the worst value.
 * Crashes: Ray Tune does not count them; here they are the worst values of their rungs.
@@ -12,19 +13,27 @@ What may differ, and is therefore not generated here:
 
 import itertools
 import random
+from collections.abc import Iterator
 from types import SimpleNamespace
+from typing import Any, Protocol
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ray.tune import schedulers as ray_schedulers
 
 from proctor.manager.dispatcher.algorithms.schedulers.asha import AshaScheduler
 from proctor.manager.dispatcher.algorithms.schedulers.hyperband import HyperBandScheduler, band
 from proctor.manager.dispatcher.algorithms.schedulers.median_stopping import MedianStoppingScheduler
 from proctor.manager.dispatcher.algorithms.schedulers.pbt import PbtScheduler
-from proctor.sdk.scheduler import CloneChoice, ContinueVerdict, PauseVerdict, ResumeChoice, StopVerdict, TrialReport
-
-ray_schedulers = pytest.importorskip("ray.tune.schedulers")
+from proctor.sdk.scheduler import (
+    CloneChoice,
+    ContinueVerdict,
+    PauseVerdict,
+    ResumeChoice,
+    StopVerdict,
+    TrialReport,
+    TrialScheduler,
+)
 
 CONTROLLER = SimpleNamespace(get_live_trials=list, get_trials=list, search_alg=None)
 
@@ -32,7 +41,7 @@ CONTROLLER = SimpleNamespace(get_live_trials=list, get_trials=list, search_alg=N
 class RayTrial:
     """As much of a trial as these schedulers look at; they use it as a key."""
 
-    def __init__(self, number):
+    def __init__(self, number: int) -> None:
         self.trial_id = f"{number:05d}"
         self.status = "RUNNING"
         self.is_saving = False
@@ -42,11 +51,11 @@ class RayTrial:
             checkpoint_manager=SimpleNamespace(checkpoint_config=SimpleNamespace(num_to_keep=None))
         )
 
-    def is_finished(self):
+    def is_finished(self) -> bool:
         return False
 
 
-def differences(mine, rays, *, trials, steps, seed):
+def differences(mine: TrialScheduler, rays: Any, *, trials: int, steps: int, seed: int) -> list[Any]:
     """Interleave trials that report every step; the reports on which the two decide differently."""
     rng = random.Random(seed)
     theirs = [RayTrial(number) for number in range(trials)]
@@ -54,7 +63,8 @@ def differences(mine, rays, *, trials, steps, seed):
         mine.on_trial_add(number, {})
         rays.on_trial_add(CONTROLLER, trial)
     step = dict.fromkeys(range(trials), 0)
-    running, found = list(range(trials)), []
+    running = list(range(trials))
+    found: list[Any] = []
     while running:
         number = rng.choice(running)
         step[number] += 1
@@ -81,9 +91,16 @@ def differences(mine, rays, *, trials, steps, seed):
     st.integers(1, 30),
     st.integers(0, 10_000),
 )
-def test_asha_stops_the_trials_that_ray_tune_stops(budget, mode, stops_last, trials, seed):
+def test_asha_stops_the_trials_that_ray_tune_stops(
+    budget: tuple[int, int, int], mode: str, stops_last: bool, trials: int, seed: int
+) -> None:
     max_t, grace_period, factor = budget
-    common = {"max_t": max_t, "grace_period": grace_period, "reduction_factor": factor, "stop_last_trials": stops_last}
+    common: dict[str, Any] = {
+        "max_t": max_t,
+        "grace_period": grace_period,
+        "reduction_factor": factor,
+        "stop_last_trials": stops_last,
+    }
     mine = AshaScheduler(optimize_mode=f"{mode}imize", **common)
     rays = ray_schedulers.AsyncHyperBandScheduler(
         time_attr="training_iteration", metric="value", mode=mode, brackets=1, **common
@@ -95,14 +112,30 @@ def test_asha_stops_the_trials_that_ray_tune_stops(budget, mode, stops_last, tri
 @given(
     st.integers(1, 5), st.integers(1, 4), st.sampled_from(["max", "min"]), st.integers(1, 12), st.integers(0, 10_000)
 )
-def test_median_stopping_stops_the_trials_that_ray_tune_stops(grace_period, samples, mode, trials, seed):
-    common = {"time_attr": "training_iteration", "grace_period": grace_period, "min_samples_required": samples}
+def test_median_stopping_stops_the_trials_that_ray_tune_stops(
+    grace_period: int, samples: int, mode: str, trials: int, seed: int
+) -> None:
+    common: dict[str, Any] = {
+        "time_attr": "training_iteration",
+        "grace_period": grace_period,
+        "min_samples_required": samples,
+    }
     mine = MedianStoppingScheduler(optimize_mode=f"{mode}imize", **common)
     rays = ray_schedulers.MedianStoppingRule(metric="value", mode=mode, **common)
     assert differences(mine, rays, trials=trials, steps=15, seed=seed) == []
 
 
-def play_hyperband(scheduler, qualities, rng):
+class HyperBand(Protocol):
+    """A scheduler of one of the two sides."""
+
+    def __init__(self, **arguments: Any) -> None: ...
+
+    def add(self, number: int) -> None: ...
+    def resumed(self) -> Iterator[int]: ...
+    def leaves(self, number: int, value: float, step: int) -> bool: ...
+
+
+def play_hyperband(scheduler: HyperBand, qualities: list[float], rng: random.Random) -> dict[int, int]:
     """Give every trial a place at once; how far each has come when it ends."""
     step = dict.fromkeys(range(len(qualities)), 0)
     for number in step:
@@ -119,20 +152,20 @@ def play_hyperband(scheduler, qualities, rng):
 
 
 class MyHyperBand:
-    def __init__(self, **arguments):
+    def __init__(self, **arguments: Any) -> None:
         self.scheduler = HyperBandScheduler(**arguments)
 
-    def add(self, number):
+    def add(self, number: int) -> None:
         self.scheduler.on_trial_add(number, {})
 
-    def resumed(self):
+    def resumed(self) -> Iterator[int]:
         for number, _ in self.scheduler.take_stops():
             self.scheduler.on_trial_remove(number)
         while isinstance(choice := self.scheduler.choose_trial_to_run(0, False), ResumeChoice):
             self.scheduler.on_trial_resume(choice.trial)
             yield choice.trial
 
-    def leaves(self, number, value, step):
+    def leaves(self, number: int, value: float, step: int) -> bool:
         verdict = self.scheduler.on_trial_result(number, TrialReport(value, step))
         if isinstance(verdict, StopVerdict):
             self.scheduler.on_trial_remove(number)
@@ -140,39 +173,40 @@ class MyHyperBand:
 
 
 class RaysHyperBand:
-    def __init__(self, **arguments):
+    def __init__(self, **arguments: Any) -> None:
         self.scheduler = ray_schedulers.HyperBandScheduler(metric="value", mode="max", **arguments)
-        self.trials = {}
+        self.trials: dict[int, RayTrial] = {}
 
-    def add(self, number):
+    def add(self, number: int) -> None:
         trial = self.trials[number] = RayTrial(number)
         self.scheduler.on_trial_add(self, trial)
 
-    def stop_trial(self, trial):
+    def stop_trial(self, trial: RayTrial) -> None:
         trial.status = "TERMINATED"
         self.scheduler.on_trial_remove(self, trial)
 
-    def resumed(self):
+    def resumed(self) -> Iterator[int]:
         # A trial that was added is PENDING until it is chosen; here each one has a place from the beginning.
         while (trial := self.scheduler.choose_trial_to_run(self)) is not None:
             trial.status = "RUNNING"
             yield int(trial.trial_id)
 
-    def leaves(self, number, value, step):
+    def leaves(self, number: int, value: float, step: int) -> bool:
         trial = self.trials[number]
         decision = self.scheduler.on_trial_result(self, trial, {"value": value, "training_iteration": step})
         trial.status = {"CONTINUE": "RUNNING", "PAUSE": "PAUSED", "STOP": "TERMINATED"}[decision]
-        return decision != "CONTINUE"
+        return bool(decision != "CONTINUE")
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.sampled_from([(9, 3), (27, 3), (16, 4), (16, 2), (81, 3)]), st.integers(1, 7), st.integers(0, 10_000))
-def test_hyperband_trains_each_trial_as_far_as_ray_tune(budget, brackets, seed):
+def test_hyperband_trains_each_trial_as_far_as_ray_tune(budget: tuple[int, int], brackets: int, seed: int) -> None:
     max_t, factor = budget
     sizes = itertools.islice(itertools.cycle([size for size, _ in band(max_t, factor)]), brackets)
     rng = random.Random(seed)
     qualities = [rng.random() for _ in range(sum(sizes))]
-    sides = (side(max_t=max_t, reduction_factor=factor) for side in (MyHyperBand, RaysHyperBand))
+    kinds: tuple[type[HyperBand], ...] = (MyHyperBand, RaysHyperBand)
+    sides = (kind(max_t=max_t, reduction_factor=factor) for kind in kinds)
     mine, rays = (play_hyperband(side, qualities, random.Random(seed)) for side in sides)
     assert mine == rays
 
@@ -180,12 +214,14 @@ def test_hyperband_trains_each_trial_as_far_as_ray_tune(budget, brackets, seed):
 class RaysPbt(ray_schedulers.PopulationBasedTraining):
     """Notes which trials are to continue from which, and leaves them as they are."""
 
-    found = None
+    found: set[int] | None = None
 
-    def _checkpoint_or_exploit(self, trial, tune_controller, upper_quantile, lower_quantile):
+    def _checkpoint_or_exploit(
+        self, trial: RayTrial, tune_controller: Any, upper_quantile: list[RayTrial], lower_quantile: list[RayTrial]
+    ) -> None:
         self.found = {int(each.trial_id) for each in upper_quantile} if trial in lower_quantile else None
 
-    def is_to_exploit(self, trial, reported):
+    def is_to_exploit(self, trial: RayTrial, reported: dict[str, Any]) -> set[int] | None:
         """The donors among which Ray Tune draws one; None: the trial continues as it is."""
         self.found = None
         self.on_trial_result(CONTROLLER, trial, reported)
@@ -200,8 +236,14 @@ class RaysPbt(ray_schedulers.PopulationBasedTraining):
     st.integers(0, 6),
     st.integers(0, 10_000),
 )
-def test_pbt_replaces_the_trials_that_ray_tune_replaces(population, quantile, interval, burn_in, seed):
-    common = {"perturbation_interval": interval, "burn_in_period": burn_in, "quantile_fraction": quantile}
+def test_pbt_replaces_the_trials_that_ray_tune_replaces(
+    population: int, quantile: float, interval: int, burn_in: int, seed: int
+) -> None:
+    common: dict[str, Any] = {
+        "perturbation_interval": interval,
+        "burn_in_period": burn_in,
+        "quantile_fraction": quantile,
+    }
     mine = PbtScheduler(
         time_attr="training_iteration", population_size=population, seed=seed, optimize_mode="maximize", **common
     )
