@@ -147,6 +147,7 @@ async def read(harness: FilesHarness, form: TrialJobForm, path: str) -> bytes:
     return await harness.service.read_job_file(form, path, 0, 1000)
 
 
+@pytest.mark.slow
 async def test_the_code_is_sent_and_logs_are_read_while_the_job_runs_and_afterwards(
     served: FilesHarness, recorder: Recorder
 ) -> None:
@@ -179,6 +180,7 @@ async def test_code_that_cannot_be_sent_is_refused(harness: FilesHarness) -> Non
         await harness.service.submit_trial_job(harness.form_of("true"))
 
 
+@pytest.mark.slow
 async def test_checkpoints_of_a_job_that_is_over_are_here_and_the_next_job_continues_from_one(
     served: FilesHarness,
     recorder: Recorder,
@@ -197,6 +199,7 @@ async def test_checkpoints_of_a_job_that_is_over_are_here_and_the_next_job_conti
     assert list((served.trials_directory.parent / "checkpoint-archives").iterdir()) == []
 
 
+@pytest.mark.slow
 async def test_a_checkpoint_that_is_damaged_or_lost_is_passed_over(served: FilesHarness, recorder: Recorder) -> None:
     first = served.job(saves=3)
     await run_job(served, recorder, first)
@@ -215,6 +218,7 @@ async def test_a_checkpoint_that_is_damaged_or_lost_is_passed_over(served: Files
     )
 
 
+@pytest.mark.slow
 async def test_a_checkpoint_of_a_running_job_is_copied_once_and_deleted_everywhere(
     served: FilesHarness, recorder: Recorder
 ) -> None:
@@ -238,6 +242,7 @@ async def test_a_checkpoint_of_a_running_job_is_copied_once_and_deleted_everywhe
         await served.service.copy_checkpoint(form, "output/checkpoints/2")
 
 
+@pytest.mark.slow
 async def test_a_clone_continues_from_the_checkpoint_of_a_job_that_runs(
     served: FilesHarness, recorder: Recorder
 ) -> None:
@@ -251,6 +256,7 @@ async def test_a_clone_continues_from_the_checkpoint_of_a_job_that_runs(
     assert await read(served, clone, "stdout") == b"begins at 2\n"
 
 
+@pytest.mark.slow
 async def test_what_is_larger_than_the_limits_is_said_and_lost(harness: FilesHarness) -> None:
     harness.checkpoint_limit = LIMIT
     await harness.restart()
@@ -272,6 +278,7 @@ async def test_what_is_larger_than_the_limits_is_said_and_lost(harness: FilesHar
             await read(harness, form, "output/large")
 
 
+@pytest.mark.slow
 async def test_a_pod_that_does_not_answer_is_removed_all_the_same(
     harness: FilesHarness, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -300,6 +307,7 @@ async def test_a_pod_that_does_not_answer_is_removed_all_the_same(
         assert await harness.service.list_job_files(form) == []
 
 
+@pytest.mark.slow
 async def test_a_checkpoint_is_fetched_although_small_files_and_a_newer_one_cannot_be(
     served: FilesHarness, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -323,6 +331,7 @@ async def test_a_checkpoint_is_fetched_although_small_files_and_a_newer_one_cann
     assert there == {"1"}
 
 
+@pytest.mark.slow
 async def test_a_manager_that_finds_a_pod_of_a_job_that_is_over_collects_its_files_first(
     harness: FilesHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -351,6 +360,7 @@ async def test_a_manager_that_finds_a_pod_of_a_job_that_is_over_collects_its_fil
         assert await read(harness, second, "stdout") == b"begins at 2\n"
 
 
+@pytest.mark.slow
 async def test_a_clean_up_collects_the_files_of_what_it_stops(harness: FilesHarness, recorder: Recorder) -> None:
     form = harness.job(size=LARGE, waits=True)
     async with serving(harness.service):
@@ -381,6 +391,7 @@ async def test_another_experiment_leaves_pods_alone_whose_files_are_not_collecte
         assert await harness.leftovers() == []
 
 
+@pytest.mark.slow
 async def test_what_a_trial_saves_when_its_pod_is_evicted_is_fetched_before_the_pod_ends(
     served: FilesHarness, recorder: Recorder
 ) -> None:
@@ -401,6 +412,7 @@ async def test_what_a_trial_saves_when_its_pod_is_evicted_is_fetched_before_the_
     assert await read(served, second, "stdout") == b"begins at 7\n"
 
 
+@pytest.mark.slow
 async def test_checkpoints_in_a_mounted_folder_are_verified_there_and_not_copied(
     served: FilesHarness, recorder: Recorder
 ) -> None:
@@ -435,6 +447,7 @@ async def test_checkpoints_in_a_mounted_folder_are_verified_there_and_not_copied
     assert await read(served, second, "stdout") == b"begins at 1\n"
 
 
+@pytest.mark.slow
 async def test_a_job_to_whose_machine_nothing_can_be_brought_waits_and_is_given_back(
     served: FilesHarness, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

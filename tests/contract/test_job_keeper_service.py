@@ -115,6 +115,7 @@ async def _running(harness: JobKeeperHarness, recorder: Recorder) -> TrialJobFor
     return form
 
 
+@pytest.mark.slow
 async def test_a_job_runs_on_a_machine_of_its_platform_and_its_keeper_is_no_node(harness: JobKeeperHarness) -> None:
     recorder = Recorder()
     recorder.listen(harness.service)

@@ -120,6 +120,7 @@ class TestLocalTrainingService(TrainingServiceContract):
     """The suite, on the fixture above."""
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 async def test_a_keeper_that_is_killed_is_started_again_and_its_trial_goes_on(harness: LocalHarness) -> None:
     form, recorder = harness.form(Behavior.HANG), Recorder()

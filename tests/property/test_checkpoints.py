@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,6 +48,7 @@ def order(item: CheckpointFacts) -> tuple[int, int]:
     return item.job, item.id
 
 
+@pytest.mark.slow
 @given(trials(), rules, st.booleans())
 def test_what_is_needed_and_the_newest_of_every_rank_stays_with_its_whole_folder(
     found: list[CheckpointFacts], rule: KeepRule, has_ended: bool

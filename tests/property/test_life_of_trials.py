@@ -10,6 +10,7 @@ from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
 
+import pytest
 from fakes.small_experiments import SMALL, all_trials, attempts, create, curve, saved
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -209,6 +210,7 @@ async def live(directory: Path, platform: Platform, wanted: Sequence[tuple[float
                 }
 
 
+@pytest.mark.slow
 @given(wanted=commands, mishaps=mishaps)
 @settings(max_examples=settings().max_examples * 2 // 5)
 def test_no_trial_is_lost_every_paused_one_is_resumable_and_budgets_hold(

@@ -5,6 +5,7 @@ import sqlite3
 from contextlib import closing
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -65,6 +66,7 @@ def packed_rows(trial: str, rows: list[MetricRow], key: str | None) -> curves.Cu
     return curves.pack(trial, points)
 
 
+@pytest.mark.slow
 @given(st.lists(reports, max_size=8))
 def test_curves_are_those_of_the_rows_whether_they_are_packed_or_not(life: list[Report]) -> None:
     trials = [f"trial00{number}" for number in range(3)]

@@ -130,6 +130,7 @@ def check_gpu(node_id: str, gpu: GpuCapacity, held: dict[str, Ask]) -> None:
         assert all(len(slots) <= holding.policy.max_trials_per_gpu for holding in gpu.holdings)
 
 
+@pytest.mark.slow
 @often
 @given(sizes, foreign_leases, actions)
 def test_no_gpu_is_ever_over_committed_and_what_is_released_can_be_had_again(
@@ -143,6 +144,7 @@ def test_no_gpu_is_ever_over_committed_and_what_is_released_can_be_had_again(
     assert pool.capacity(ids) == fresh
 
 
+@pytest.mark.slow
 @often
 @given(sizes, st.integers(1, 4), st.sampled_from(Strategy))
 def test_every_gpu_is_used_before_a_job_has_to_wait(node_sizes: list[int], wanted: int, strategy: Strategy) -> None:
@@ -154,6 +156,7 @@ def test_every_gpu_is_used_before_a_job_has_to_wait(node_sizes: list[int], wante
     assert len(held) == sum(size // wanted for size in node_sizes)
 
 
+@pytest.mark.slow
 @often
 @given(sizes, foreign_leases, actions, asks, st.text(min_size=1, max_size=5))
 def test_a_busy_cluster_places_what_has_room_and_says_what_waits_and_what_is_impossible(
@@ -238,6 +241,7 @@ def test_gpus_of_others_are_left_alone_unless_active_ones_are_asked_for(
         assert isinstance(decision, Placed)
 
 
+@pytest.mark.slow
 @often
 @given(st.integers(1, 6), st.integers(0, 30), st.sampled_from([None, 0, 1]), st.data())
 def test_jobs_that_are_spread_do_not_all_follow_the_first_machine(
@@ -357,6 +361,7 @@ def test_what_is_held_does_not_move_to_another_node_that_lacks_as_little() -> No
     assert list(hold(pool, [replace(demand, node_id="gone")])) == ["node-0"]
 
 
+@pytest.mark.slow
 @often
 @given(sizes, foreign_leases, actions, st.lists(st.tuples(gpu_asks, st.integers(0, 200)), min_size=1, max_size=4))
 def test_what_is_held_is_what_each_trial_needs_and_the_oldest_chooses_first(
@@ -383,6 +388,7 @@ def test_what_is_held_is_what_each_trial_needs_and_the_oldest_chooses_first(
     assert {uuid for gpus in alone.values() for uuid in gpus} == {uuid for _, uuid in by_name.get(oldest.holder, [])}
 
 
+@pytest.mark.slow
 @often
 @given(
     sizes, foreign_leases, actions, asks, st.sampled_from([None, 0]), st.lists(gpu_asks, max_size=3), st.integers(1, 59)

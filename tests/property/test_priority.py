@@ -6,6 +6,7 @@ import random
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -104,6 +105,7 @@ def can_start(pool: NodePool, demand: GpuDemand, without: Collection[str]) -> se
     return found
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(sizes, st.lists(running_jobs, max_size=14), st.integers(1, 4), st.integers(1, 2), st.integers(0, 2))
 def test_what_is_preempted_is_needed_enough_and_allowed(
@@ -216,6 +218,7 @@ def make_player(pool: NodePool, name: str, gpus: int, concurrency: int) -> Playe
     return Player(name, gpus, concurrency, PoolPlacer(pool, AllNodes(pool), gpus))
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(
     sizes,
@@ -232,6 +235,7 @@ def test_every_waiting_trial_of_one_priority_starts_eventually(
     run(pool, players, random.Random(seed))
 
 
+@pytest.mark.slow
 @settings(max_examples=10)
 @given(st.integers(0, 2**32))
 def test_an_experiment_that_always_uses_more_gets_its_turn_when_it_is_overdue(seed: int) -> None:

@@ -60,6 +60,7 @@ conditions = st.builds(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCHEDULERS)
 @settings(max_examples=20, deadline=None)
 @given(conditions, st.integers(0, 10_000))

@@ -3,6 +3,7 @@
 import json
 import random
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -60,6 +61,7 @@ spaces = st.dictionaries(names, st.recursive(plain, nest, max_leaves=6), min_siz
 units = st.floats(0, 1, exclude_max=True)
 
 
+@pytest.mark.slow
 @given(spaces, st.integers())
 def test_every_sample_belongs_to_its_space_and_fits_it_as_another_language_writes_it(mapping, seed):
     space = parse_search_space(mapping)
@@ -98,6 +100,7 @@ def test_a_numeric_axis_is_an_inverse_distribution_function_and_never_falls(mapp
         assert parameter.from_unit(min(u, v)) <= parameter.from_unit(max(u, v))
 
 
+@pytest.mark.slow
 @given(spaces, st.integers())
 @example({"a": {"_type": "uniform", "_value": [-0.0, 0.0]}}, 0)
 def test_a_finite_space_counts_its_members_once_each_and_draws_one_of_them(mapping, seed):

@@ -7,6 +7,7 @@ from contextlib import closing
 from functools import cache
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -200,6 +201,7 @@ def stored(connection: sqlite3.Connection, rows: list[dict[str, Any]]) -> list[T
     return trials.page(connection, "e").items
 
 
+@pytest.mark.slow
 @given(ROWS, FILTERS)
 @settings(deadline=None)
 def test_a_filter_lets_through_what_the_same_filter_in_python_does(rows: list[dict[str, Any]], text: str) -> None:
@@ -216,6 +218,7 @@ def rank(value: Any) -> tuple[bool, Any]:
     return isinstance(value, str), value.encode() if isinstance(value, str) else value
 
 
+@pytest.mark.slow
 @given(ROWS, st.sampled_from([*NAMES, "model.lr", "value.loss", "value", "reason", "started"]), st.booleans())
 @settings(deadline=None)
 def test_any_column_orders_trials_those_without_a_value_last(
@@ -238,6 +241,7 @@ def test_any_column_orders_trials_those_without_a_value_last(
         assert [row.sequence_id for row in paged] == expected
 
 
+@pytest.mark.slow
 @given(ROWS)
 @settings(deadline=None)
 def test_a_table_has_the_flattened_parameters_and_metrics_of_its_trials(rows: list[dict[str, Any]]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -87,6 +88,7 @@ def pages(connection: sqlite3.Connection, limit: int) -> Iterator[metrics.Metric
         after_id = page[-1].id
 
 
+@pytest.mark.slow
 @given(st.lists(jobs, min_size=1, max_size=6), st.integers(1, 5))
 def test_the_curve_is_what_the_newest_job_and_those_it_continues_have_reported(life: list[Job], limit: int) -> None:
     with closing(sqlite3.connect(":memory:")) as connection:
@@ -99,6 +101,7 @@ def test_the_curve_is_what_the_newest_job_and_those_it_continues_have_reported(l
             assert list(pages(connection, limit)) == shown
 
 
+@pytest.mark.slow
 @given(st.lists(jobs, min_size=1, max_size=6))
 def test_a_reader_that_applies_what_is_new_has_the_same_curve(life: list[Job]) -> None:
     with closing(sqlite3.connect(":memory:")) as connection:

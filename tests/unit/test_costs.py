@@ -49,6 +49,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_what_was_left_out_is_said_with_the_way_to_run_it(printed: str) -> None:
     assert "Left out: 1 tests by -m 'not thorough'; `make test-all` runs them, too" in printed
 
@@ -84,6 +85,7 @@ def run(*command: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run([TESTS / "run", *command], env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_the_processor_time_of_a_daemon_whose_parent_has_ended_is_counted() -> None:
     done = run(sys.executable, "-c", BURNING_DAEMON)
     found = re.search(r"Processor time: ([\d.]+) s", done.stdout)

@@ -58,6 +58,7 @@ def test_nothing_else_is_sent_to_the_engine(path: str) -> None:
     assert not is_in_context(path)
 
 
+@pytest.mark.slow
 def test_what_is_copied_is_enough_to_build_the_whole_package(tmp_path: Path) -> None:
     context, wheels = tmp_path / "context", tmp_path / "wheels"
     context.mkdir()

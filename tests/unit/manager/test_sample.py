@@ -67,6 +67,7 @@ def test_more_parameters_than_there_are_kinds_are_numbered() -> None:
     assert list(search_space(1)) == ["lr"]
 
 
+@pytest.mark.slow
 def test_a_manager_continues_a_live_one_at_the_rate_that_was_asked_for(home: Home) -> None:
     experiment_id = asyncio.run(fill(home, SIZE, is_live=True))
 

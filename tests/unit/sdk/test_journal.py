@@ -211,6 +211,7 @@ def test_a_final_whose_mover_was_killed_before_it_could_say_so_is_not_written_tw
     assert disk.file.read_text() == final(1) + line(2)
 
 
+@pytest.mark.slow
 def test_a_final_that_no_reserve_takes_waits_as_long_as_its_process_lives(
     journal: Journal, disk: Disk, waiting: Waiting, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -24,6 +24,7 @@ def nested(levels: int) -> Any:
     return value
 
 
+@pytest.mark.slow
 @given(VALUES)
 def test_what_passes_the_gate_can_be_encoded(value: Any) -> None:
     cleaned = clean_value(value)

@@ -46,6 +46,7 @@ def broken(folder: Path, source: str) -> dict[str, str]:
     return {"PYTHONPATH": f"{folder}/broken"}
 
 
+@pytest.mark.slow
 async def test_a_checkpoint_is_verified_downloaded_and_deleted(tmp_path: Path, offer: CheckpointOffer) -> None:
     assert await verify_stored(offer, {}) == ""
     await download_stored(offer.path, f"{tmp_path}/copy", {})

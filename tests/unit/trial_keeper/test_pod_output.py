@@ -93,6 +93,7 @@ def test_the_termination_message_comes_back() -> None:
     assert read_termination(data.decode(), job_id="another") is None
 
 
+@pytest.mark.slow
 @given(detail=st.text(max_size=9000), finals=st.dictionaries(st.sampled_from("0123"), st.text(max_size=3000)))
 def test_it_never_takes_more_than_the_platform_stores(detail: str, finals: dict[str, str]) -> None:
     end = Exit(EndReason.SIGNALED, None, 9, 0.0, 1.0, detail, lost_finals=list(range(1000)) if detail else [])

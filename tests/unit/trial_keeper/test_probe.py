@@ -100,6 +100,7 @@ def test_only_whole_archives_are_told_of(tmp_path: Path) -> None:
     assert read_state(tmp_path)["archives"] == ["keeper-0123.pyz"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", OLD_ONES)
 def test_an_old_python_says_that_it_is_too_old(tmp_path: Path, version: str) -> None:
     answer = read_state(tmp_path, python=find_python(version))

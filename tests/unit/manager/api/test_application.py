@@ -82,6 +82,7 @@ def make_client(api: Any, builds: Builds) -> Callable[[], httpx.AsyncClient]:
     return lambda: httpx.AsyncClient(transport=httpx.ASGITransport(guard), base_url="http://127.0.0.1:8080")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", [*GROUPS, DOCUMENT], ids=lambda group: group.location or "document")
 def test_the_table_says_what_a_group_answers(group: RouteGroup) -> None:
     app = description.build_group(group, None)  # type: ignore[arg-type]
@@ -201,11 +202,13 @@ async def test_health_is_what_the_document_describes(api: Any, monkeypatch: pyte
     assert (await api.anonymous.head("/api/v1/health")).headers["allow"] == "GET"
 
 
+@pytest.mark.slow
 async def test_the_document_is_served_as_it_is_committed(api: Any) -> None:
     committed = (Path(__file__).parents[4] / "docs" / "openapi.json").read_text(encoding="utf-8")
     assert json.dumps(await api.get("/api/v1/openapi.json")) == json.dumps(json.loads(committed))
 
 
+@pytest.mark.slow
 def test_keepers_are_answered_without_the_web_framework() -> None:
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_THE_WEB_FRAMEWORK], capture_output=True, text=True, check=False

@@ -31,6 +31,7 @@ async def experiment(api: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         yield (await api.ran()).path
 
 
+@pytest.mark.slow
 async def test_a_table_that_is_refused_names_the_key_and_the_place(api: Any, experiment: str) -> None:
     for query, problem in (
         ("filter=no%20%3E%200%20and%20lrr%20%3C%201", {"key": "filter", "position": 11, "found": "'lrr'"}),
@@ -43,6 +44,7 @@ async def test_a_table_that_is_refused_names_the_key_and_the_place(api: Any, exp
     assert (await api.get(f"{experiment}/table"))["total"] == 3
 
 
+@pytest.mark.slow
 async def test_a_file_that_needs_a_package_names_it(api: Any, experiment: str) -> None:
     answer = await api.client.get(f"{experiment}/table?format=parquet")
     assert answer.status_code == 501, answer.text
@@ -50,6 +52,7 @@ async def test_a_file_that_needs_a_package_names_it(api: Any, experiment: str) -
     assert answer.headers["content-type"].startswith("application/problem+json")
 
 
+@pytest.mark.slow
 async def test_a_chart_that_takes_too_long_is_unavailable(
     api: Any, experiment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -61,6 +64,7 @@ async def test_a_chart_that_takes_too_long_is_unavailable(
         assert "took longer than 0.05 s and was interrupted. Ask for less at a time." in answer["detail"]
 
 
+@pytest.mark.slow
 async def test_a_chart_whose_process_dies_is_unavailable_and_the_next_one_is_read(
     api: Any, experiment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,6 +52,7 @@ async def computed(api: Any, experiment_id: str, query: str = "") -> dict[str, A
     return await ask(api, experiment_id, query)
 
 
+@pytest.mark.slow
 async def test_an_answer_is_computed_beside_and_kept_until_trials_end_or_a_failure_is_said(
     api: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,6 +86,7 @@ async def test_an_answer_is_computed_beside_and_kept_until_trials_end_or_a_failu
     assert (await ask(api, created))["state"] == "OUTDATED"  # it is not tried again at once
 
 
+@pytest.mark.slow
 async def test_a_question_names_key_quantile_and_direction(api: Any) -> None:
     created = (await api.ran()).id
     await add_ended(api, created, 100, 60)

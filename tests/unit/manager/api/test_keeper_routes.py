@@ -133,6 +133,7 @@ async def test_a_fault_of_ours_is_not_blamed_on_the_keeper(
         await client.post("report", content=json.dumps(to_json(ReportHeader(session))).encode())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KEEPER_MESSAGES, ids=lambda kind: kind.__name__)
 @settings(max_examples=settings().max_examples // 2)
 @given(data=st.data())

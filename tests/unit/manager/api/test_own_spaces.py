@@ -75,6 +75,7 @@ async def items(api: Any, path: str) -> list[dict[str, Any]]:
     return list((await api.get(f"/api/v1{path}"))["items"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("space", [FACTORS, {}, [], [1, 2], "a name", 7])
 async def test_the_space_reaches_the_tuner_untouched(api: Any, space: Any) -> None:
     created = await create(api, space)

@@ -57,6 +57,7 @@ async def test_a_name_that_could_not_be_listed_and_what_is_no_address_of_a_page_
     assert await listed(api, created) == {}
 
 
+@pytest.mark.slow
 async def test_there_are_at_most_a_hundred_of_an_experiment(api: Any) -> None:
     first, second = (await api.create())["id"], (await api.create())["id"]
     for number in range(MOST_VIEWS):

@@ -116,6 +116,7 @@ async def test_both_formats_say_the_same(api: Any) -> None:
             assert column["cells"] == cells
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(
@@ -244,6 +245,7 @@ WORDS = st.sampled_from(
 NOISE = st.lists(WORDS | st.text(max_size=3), max_size=12).map(" ".join)
 
 
+@pytest.mark.slow
 async def test_noise_is_answered_or_refused_never_failed(api: Any) -> None:
     ran = await api.ran()
     noises: list[tuple[str, str]] = []

@@ -359,6 +359,7 @@ def test_the_size_is_said_before_and_after(served: ServedManager, invoke, projec
     assert result.stdout == f"{tmp_path / 'e.zip'}\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["bytes", "files"])
 def test_a_large_one_needs_a_confirmation(
     served: ServedManager, invoke, project: Path, tmp_path: Path, what: str
@@ -421,6 +422,7 @@ def test_a_file_that_grows_or_vanishes_while_it_is_saved_does_no_harm(
     assert "experiment/gone" not in saved
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_nothing_half_written_stays_when_it_is_interrupted(
     served: ServedManager, home: Path, project: Path, tmp_path: Path, number: signal.Signals

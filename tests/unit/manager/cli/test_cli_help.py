@@ -27,6 +27,7 @@ def test_help_imports_no_heavy_library(arguments: list[str]) -> None:
     assert done.stderr.endswith("[]\n"), done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "more"),
     [

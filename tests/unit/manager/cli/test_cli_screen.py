@@ -185,6 +185,7 @@ COMMANDS = [
 ]
 
 
+@pytest.mark.slow
 def test_no_command_hands_control_characters_of_others_to_the_terminal(served: ServedManager, home: Path) -> None:
     """One process runs them all: each of its own would take half a second."""
     points = [("intermediate", {"default": 0.5, EVIL: EVIL})]

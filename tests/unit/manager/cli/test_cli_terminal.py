@@ -375,6 +375,7 @@ def _read_and_type(fd: int) -> Screens:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_screens_are_as_they_were_seen(screens: Screens, width: int) -> None:
     shown = "\n".join(

@@ -215,6 +215,7 @@ def asked(read: Invoke, common_words: dict[str, str]) -> Invoke:
     return typist(read, common_words)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", CARRIED_OUT.splitlines())
 def test_what_nnictl_takes_is_carried_out(
     request: pytest.FixtureRequest, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -135,6 +135,7 @@ def test_malformed_documents_are_one_problem_with_a_position(text: str, start: s
     assert problem_of(text).startswith(start)
 
 
+@pytest.mark.slow
 def test_aliases_that_multiply_are_stopped() -> None:
     lines = ["a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9)]

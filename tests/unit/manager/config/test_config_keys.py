@@ -103,6 +103,7 @@ def attempt(mapping: dict[str, Any], directory: Path) -> LoadedExperiment | Conf
         return error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", [row for row in KEYS if row.effective is Treatment.HONORED], ids=name_of)
 def test_an_honored_key_reaches_the_configuration(row: Key, small_mapping: dict[str, Any], directory: Path) -> None:
     loaded = outcome(row, small_mapping, directory)
@@ -146,6 +147,7 @@ def test_a_refused_key_is_refused_with_its_sentence_and_nothing_else(
         assert sentences == [row.sentence]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", [row for row in KEYS if row.effective is Treatment.HONORED], ids=name_of)
 def test_what_was_understood_is_understood_again(row: Key, small_mapping: dict[str, Any], directory: Path) -> None:
     loaded = outcome(row, small_mapping, directory)
@@ -157,6 +159,7 @@ def test_what_was_understood_is_understood_again(row: Key, small_mapping: dict[s
     assert not again.notices
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "row",
     [

@@ -297,6 +297,7 @@ def test_a_fault_is_one_problem_that_says_where_it_is(
     assert problem in str(found)
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.sampled_from(KNOWN), VALUES))
 @settings(max_examples=2 * settings().max_examples)
 def test_whatever_is_written_is_loaded_or_refused_with_problems(mapping: dict[str, Any]) -> None:
@@ -479,12 +480,14 @@ def test_values_that_nothing_could_hold_are_problems_with_a_place(
     assert problems(small + line)[key].line == small.count("\n") + 1
 
 
+@pytest.mark.slow
 def test_of_many_unknown_keys_the_first_ones_are_reported(small_mapping: dict[str, Any], refused: Refused) -> None:
     problems = refused(small_mapping | {f"unknown{number}": 1 for number in range(100_000)})
     assert len(problems) == 51
     assert "more than 50 unknown keys" in str(problems[-1])
 
 
+@pytest.mark.slow
 def test_a_configuration_of_very_many_values_is_refused(small_mapping: dict[str, Any], directory: Path) -> None:
     with pytest.raises(ConfigError, match="at most 200000 values"):
         load_experiment_mapping(small_mapping | {"searchSpace": {"x": [0] * 300_000}}, directory)

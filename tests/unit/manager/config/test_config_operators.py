@@ -153,6 +153,7 @@ def test_a_key_does_what_its_row_says(
         assert (path in str(after.notices[0])) is (key.becomes is None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", OPERATOR_PATHS)
 def test_a_key_without_a_value_is_not_given(small_mapping: dict[str, Any], directory: Path, path: str) -> None:
     _, *parents, name = path.split(".")
@@ -271,6 +272,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(
     platform=st.sampled_from(["kubeflow", "frameworkcontroller"]),

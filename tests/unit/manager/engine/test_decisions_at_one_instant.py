@@ -60,6 +60,7 @@ class HeldDecisions:
             self._post(inbox, message)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("places", [2, 5, 9])
 @played(play, script=in_step, kind=CheckpointingScene, stop_seconds=0.2)
 async def test_every_promotion_is_carried_out(

@@ -88,6 +88,7 @@ def twenty_minutes(form: TrialJobForm) -> Iterable[Step]:
 play = partial(small_experiments.play, kind=OneMachineScene, script=twenty_minutes)
 
 
+@pytest.mark.slow
 @played(play)
 async def test_what_becomes_free_goes_to_the_higher_priority_at_once_and_the_other_says_so(
     scene: OneMachineScene, manager: Manager, /
@@ -146,6 +147,7 @@ async def test_as_many_are_preempted_as_are_needed_those_first_that_lose_the_lea
     assert [await scene.preempted(f"low{number}") for number in range(4)] == [[], [], [0], [0]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "priority"),
     [
@@ -261,6 +263,7 @@ async def test_a_trial_that_saves_because_it_is_preempted_may_go_on_saving_when_
     assert (await manager.trials.get(trial.id)).status is TrialStatus.PAUSED
 
 
+@pytest.mark.slow
 @played(play)
 async def test_experiments_of_one_priority_take_turns_by_what_they_have_used(
     scene: OneMachineScene, manager: Manager, /

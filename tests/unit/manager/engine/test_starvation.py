@@ -37,6 +37,7 @@ def ten_seconds(form: TrialJobForm) -> Iterable[Step]:
 play = partial(small_experiments.play, kind=OneMachineScene, script=ten_seconds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong_by", [0.0, -3600.0], ids=["right", "set back"])
 @played(play)
 async def test_gpus_are_held_for_a_trial_that_smaller_ones_have_passed_for_a_minute(

@@ -146,10 +146,12 @@ def test_a_file_that_is_wrong_says_where(tmp_path: Path, text: str, words: str) 
         ExperimentConfig.load(tmp_path / "e.yml")
 
 
+@pytest.mark.slow
 def test_validate_accepts_what_the_manager_would_take(config: ExperimentConfig) -> None:
     config.validate()
 
 
+@pytest.mark.slow
 def test_validate_names_every_problem(config: ExperimentConfig) -> None:
     config.trial_concurrency = 0
     config.use_annotation = True

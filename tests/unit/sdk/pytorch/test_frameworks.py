@@ -25,6 +25,7 @@ def framework(request: pytest.FixtureRequest) -> "Iterator[Framework]":
         yield imported
 
 
+@pytest.mark.slow
 def test_a_killed_run_ends_with_the_bits_of_one_that_was_not(framework: Framework, tmp_path: Path) -> None:
     for number, (options, kills) in enumerate(framework.kills):
         whole = framework.fit(tmp_path / f"{number}", **options)
@@ -57,6 +58,7 @@ def test_a_trial_is_told_of_checkpoints_and_metrics_and_ends_when_it_is_asked_to
     assert later in read_reports(job)
 
 
+@pytest.mark.slow
 def test_a_retry_elsewhere_gives_every_run_of_the_trial_its_own_checkpoint_back(
     framework: Framework, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

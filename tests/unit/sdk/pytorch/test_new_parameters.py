@@ -79,6 +79,7 @@ def train_donor(begin: Begin, scheduler: str = "step") -> Path:
     return job
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_a_clone_continues_at_the_same_share_of_its_own_learning_rate(begin: Begin, name: str) -> None:
     begin("whole")

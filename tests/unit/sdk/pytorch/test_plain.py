@@ -87,6 +87,7 @@ def train(root: Path, *, kill: int = 0, epochs: int = 3, params: DataLoaderParam
         return hash_state(run.model.state_dict()), samples
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kill", [5, BATCHES, BATCHES + 1, 2 * BATCHES + 3])
 def test_a_loop_that_was_killed_ends_with_the_bits_of_one_that_was_not(tmp_path: Path, kill: int) -> None:
     whole, all_samples = train(tmp_path / "whole")

@@ -36,6 +36,7 @@ def train(recipe: Recipe, root: "Path | None", stop_after: "int | None" = None) 
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 def test_T18_every_scheduler_goes_on_with_its_trace_after_a_resume(scheduler: str, tmp_path: Path) -> None:
     recipe = Recipe(scheduler=scheduler)

@@ -87,6 +87,7 @@ def test_D9_what_is_drawn_when_training_starts_again_does_not_matter(tmp_path: P
         assert draw(root, stop) + draw(root) == reference, stop
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", ["epoch", "iteration"])
 def test_D16_a_run_left_in_a_later_phase_goes_on_with_that_phases_data(unit: str, tmp_path: Path) -> None:
     options = {"train_unit": unit, "total_steps": 5 if unit == "epoch" else 18, "use_cpu": True}

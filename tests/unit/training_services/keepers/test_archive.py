@@ -26,6 +26,7 @@ def test_the_same_files_give_the_same_bytes_under_a_name_that_holds_their_hash(t
     assert first.path.name == first.name == f"keeper-{first.sha256[:20]}.pyz"
 
 
+@pytest.mark.slow
 def test_what_is_compiled_has_the_same_bytes_in_another_process(tmp_path: Path) -> None:
     code = "import sys; from pathlib import Path; from proctor.training_services.keepers import archive; "
     code += "print(archive.build(Path(sys.argv[1]), is_compiled=True).sha256)"
@@ -59,6 +60,7 @@ def test_the_keeper_of_a_pod_fits_into_a_config_map(tmp_path: Path) -> None:
     assert build(tmp_path, is_compiled=True).path.stat().st_size < 900_000
 
 
+@pytest.mark.slow
 def test_the_keeper_of_a_pod_starts_without_being_compiled_and_under_another_python_from_its_sources(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,6 +111,7 @@ def test_a_trial_finds_the_same_bundle_whether_it_comes_from_the_archive_or_from
     assert {str(path.relative_to(bundle)) for path in Path(bundle).rglob("*.py")} <= set(bundle_files())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(name for name in archive_files() if name.endswith(".py")))
 def test_each_module_parses_on_the_oldest_python(name: str) -> None:
     ast.parse(archive_files()[name], name, feature_version=(3, 10))

@@ -209,6 +209,7 @@ ENTRIES = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @settings(
     max_examples=2 * settings().max_examples,
     derandomize=True,

@@ -109,6 +109,7 @@ def test_there_are_nnis_twelve_families_and_each_fits_something():
         assert any(fit(family, history, 20) for history in histories), family.name
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=10))
 def test_any_history_is_survived(history):

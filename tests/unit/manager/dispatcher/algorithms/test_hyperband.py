@@ -158,6 +158,7 @@ def test_after_a_new_search_space_only_what_belongs_to_it_is_proposed():
     assert all(trials.suggestions[each].parameters["x"] <= 0.01 for each in ids)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     st.sampled_from(["Hyperband", "BOHB"]),

@@ -202,6 +202,7 @@ def test_rungs_and_generations_are_the_same_wherever_the_dispatcher_was_restarte
     MANY(given(long_scripts)(check))()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "space"), ABLE)
 def test_every_suggestion_belongs_to_the_search_space(name, space):
     player = Player(make(name, space), space)
@@ -215,6 +216,7 @@ def test_every_suggestion_belongs_to_the_search_space(name, space):
         player.finish(math.sin(round_))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in TUNERS if name not in ("Batch", *REPEATING)])
 def test_a_finite_space_is_used_up_without_repetition(name):
     player = Player(make(name, "finite"), "finite")
@@ -233,6 +235,7 @@ def test_another_seed_gives_another_search(name):
     assert future(Player(make(name, "flat", seed=1), "flat")) != future(Player(make(name, "flat", seed=2), "flat"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["TPE", "CmaEs", "Evolution"])
 @pytest.mark.parametrize("mode", ["minimize", "maximize"])
 def test_a_tuner_that_learns_comes_close_to_the_optimum(name, mode):

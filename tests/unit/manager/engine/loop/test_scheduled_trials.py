@@ -87,6 +87,7 @@ def saving_often(monkeypatch: pytest.MonkeyPatch) -> None:
 BUILT_IN = [name for name in SCHEDULERS if name != "pausing"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scheduler", "succeeded", "stopped"),
     [
@@ -118,6 +119,7 @@ def test_what_a_scheduler_has_shown_last_is_stored(run: ScheduledRun) -> None:
     assert table["rows"][0][:2] == [100, 9]  # every trial has come to the lowest rung
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scheduler", "tuner"), list(zip(BUILT_IN, ["Random", "TPE"] * 4, strict=True)))
 def test_no_kill_changes_what_a_scheduler_decides(run: ScheduledRun, scheduler: str, tuner: str) -> None:
     undisturbed = run(tuner, scheduler)
@@ -161,6 +163,7 @@ def test_trials_that_do_not_run_again_end_in_several_turns_as_in_one(
         assert outcome.found == undisturbed.found, f"the dispatcher was killed at input {moment}"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("saving_often")
 @pytest.mark.parametrize("scheduler", BUILT_IN)
 def test_a_saved_state_and_the_inputs_after_it_are_as_good_as_all_inputs(run: ScheduledRun, scheduler: str) -> None:
@@ -175,6 +178,7 @@ def test_a_saved_state_and_the_inputs_after_it_are_as_good_as_all_inputs(run: Sc
     assert run(tuner, scheduler, manager_killed_at=moment).found == undisturbed.found
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("saving_often")
 def test_a_state_that_cannot_be_read_costs_only_time(run: ScheduledRun, monkeypatch: pytest.MonkeyPatch) -> None:
     undisturbed = run("Random", "HyperBand")
@@ -224,6 +228,7 @@ def test_a_job_that_is_resumed_begins_with_its_next_milestone(
     assert {tuple(given) for (_, number), given in milestones.given.items() if number == 3} == {(400,)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("killed", ["manager", "dispatcher"])
 def test_after_a_kill_a_job_is_given_no_milestone_of_long_ago(
     run: ScheduledRun, monkeypatch: pytest.MonkeyPatch, killed: str

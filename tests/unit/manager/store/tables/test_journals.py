@@ -233,6 +233,7 @@ _RECORDS = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(records=_RECORDS, cuts=st.lists(st.tuples(st.integers(0, 600), st.integers(0, 600)), max_size=8))
 def test_however_it_is_cut_and_repeated_a_journal_is_stored_once(
     records: list[bytes], cuts: list[tuple[int, int]]

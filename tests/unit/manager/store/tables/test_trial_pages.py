@@ -46,6 +46,7 @@ def _follow(connection: sqlite3.Connection, **asked: Any) -> Iterator[list[int]]
         yield [row.sequence_id for row in page.items]
 
 
+@pytest.mark.slow
 @settings(max_examples=settings().max_examples * 3 // 5)
 @given(
     given_trials=_TRIALS,

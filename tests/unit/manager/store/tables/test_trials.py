@@ -114,6 +114,7 @@ _STEPS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=settings().max_examples * 3 // 5)
 @given(steps=_STEPS)
 def test_counts_are_right_whatever_happens_to_trials(

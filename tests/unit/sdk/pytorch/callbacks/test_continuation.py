@@ -48,6 +48,7 @@ def fit(root: Path, rate: float = 0.5, *, decays: bool = False, **options: Any) 
     return trainer.fit(Line(rate, decays=decays), RangeData(3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("decays", [True, False])
 def test_a_run_that_continues_says_from_where_and_what_differs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], decays: bool

@@ -239,6 +239,7 @@ def test_steps_and_tests_are_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Clocked(1.0).fit(monkeypatch, test=True) == ["tested, 2 batches; accuracy 0.25"]
 
 
+@pytest.mark.slow
 def test_the_lines_of_a_long_run_become_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = Clocked(600.0).fit(monkeypatch, total_steps=300)
     assert 100 < len(lines) < 460  # not one for each of 900 batches

@@ -327,6 +327,7 @@ def test_a_model_that_extends_state_dict_is_refused_at_the_first_save_too(tmp_pa
     check_exact(tmp_path / "alias", lambda model: hasattr(model, "head"), model=Extending, train_step=make_alias)
 
 
+@pytest.mark.slow
 def test_parts_may_be_made_anew_while_training(tmp_path: Path) -> None:
     def make(model: Any) -> None:
         model.wrapper, model.loss = nn.DataParallel(model.network), nn.MSELoss()
@@ -438,6 +439,7 @@ class Meter:
     seen: int = 0
 
 
+@pytest.mark.slow
 def test_plain_attributes_and_those_of_plain_objects_go_on(tmp_path: Path) -> None:
     def make(model: Any) -> None:
         model.best, model.losses, model.counts, model.meter = None, [], Counter(), Meter()
@@ -595,6 +597,7 @@ def test_what_a_wrapper_of_networks_keeps_for_itself_is_left_alone() -> None:
 # -- random generators -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_generators_of_the_model_go_on(tmp_path: Path) -> None:
     def make(model: Any) -> None:
         model.generators = {"torch": torch.Generator().manual_seed(1), "random": [random.Random(1)]}

@@ -150,6 +150,7 @@ def _take_when_told(pipe: "Any", folder: Path) -> None:
     pipe.send("taken")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
 def test_no_thread_stores_a_checkpoint_when_loader_workers_are_forked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -81,6 +81,7 @@ def test_weights_of_another_dataset_are_refused() -> None:
         fit(None, Data(9, sampler=ResumableWeightedSampler(WEIGHTS, 16)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["weighted", "batches", "workers"])
 def test_a_run_that_is_stopped_at_each_batch_goes_on_with_the_same_ones(kind: str, tmp_path: Path) -> None:
     def make_data() -> Data:

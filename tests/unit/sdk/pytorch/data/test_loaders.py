@@ -89,6 +89,7 @@ def test_D13_iterating_draws_nothing_from_the_global_streams() -> None:
     assert float(torch.rand(1)) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2, 3])
 @pytest.mark.parametrize("persistent", [False, True])
 def test_D14_workers_draw_the_same_for_a_batch_however_it_is_reached(workers: int, persistent: bool) -> None:

@@ -46,6 +46,7 @@ def odd_file(folder: Path, body: str) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 async def test_one_session_is_enough_for_everything(there: Connection, home: Path) -> None:
     archive = await asyncio.to_thread(build, home / "archive")
     async with opened(there) as contact:
