@@ -78,8 +78,8 @@ def report_final_result(metric: "Any") -> None:
     text = encode_metric(metric)
     if _State.final_reported:
         notice_once("final", "report_final_result was called again; the first final metric of a trial counts")
-    _State.final_reported = True
     _report(KIND_FINAL, text, metric)
+    _State.final_reported = True
 
 
 def report(metrics: "Any", checkpoint: "str | os.PathLike[str] | None" = None, step: "int | None" = None) -> None:

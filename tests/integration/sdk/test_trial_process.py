@@ -73,6 +73,12 @@ def test_a_second_final_metric_is_recorded_with_a_notice(job: Any) -> None:
     assert done.stderr.count("the first final metric of a trial counts") == 1
 
 
+def test_a_final_metric_that_was_refused_does_not_count_as_the_first(job: Any) -> None:
+    refused = "try: proctor.report_final_result({'default': 1, 'text': 'x' * 300000})\nexcept TypeError: pass"
+    done = job.run(f"import proctor\n{refused}\nproctor.report_final_result(2)")
+    assert (job.values("final"), done.stderr) == ([2], "")
+
+
 def test_a_dictionary_without_default_is_recorded_with_a_notice(job: Any) -> None:
     done = job.run("import proctor\nfor value in (1, 2): proctor.report_intermediate_result({'loss': value})")
     assert job.values() == [{"loss": 1}, {"loss": 2}]
