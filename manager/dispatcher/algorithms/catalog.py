@@ -4,7 +4,7 @@ Data, and the check of `classArgs` against it: no algorithm is imported.
 """
 
 import difflib
-import math
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +22,10 @@ OPTIMIZE_MODE = "optimize_mode"
 _UNIFORM_TYPES = ("choice", "randint", "uniform", "quniform", "loguniform", "qloguniform")
 _ALL_TYPES = (*_UNIFORM_TYPES, "normal", "qnormal", "lognormal", "qlognormal")
 _NO_EFFECT = "accepted for NNI's sake, without effect"
+_MOST = {int: 1_000_000, float: 1e15}
+"""What a number may be at most where its argument has no bound of its own: no one needs more, and the memory and the
+time of some algorithms grow with it."""
+_MOST_SEED = 2**63 - 1
 _KIND_NAMES = {
     bool: "true or false",
     int: "a whole number",
@@ -56,6 +60,9 @@ class Argument:
     choices: tuple[str, ...] = ()
     minimum: float | None = None
     maximum: float | None = None
+    """That of its kind (`_MOST`) where it is None."""
+    above: float | None = None
+    """What each number of a list must be greater than."""
     required: bool = False
     optional: bool = False
     """Whether null is allowed."""
@@ -121,23 +128,42 @@ def _check_value(path: tuple[str | int, ...], value: Any, argument: Argument) ->
     if value is None and argument.optional:
         return []
     if not _has_kind(value, argument.kind):
-        return [AlgorithmProblem(path, f"expected {_KIND_NAMES[argument.kind]}, found {value!r}")]
+        return [AlgorithmProblem(path, f"expected {_KIND_NAMES[argument.kind]}, found {_found(value)}")]
     if argument.kind is dict:
         return check_arguments(path, value, argument.inner) if argument.inner else []
+    problem = _check_text(value, argument) if argument.kind is str else _check_numbers(value, argument)
+    return [AlgorithmProblem(path, f"{problem}, found {_found(value)}")] if problem else []
+
+
+def _found(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _check_text(value: str, argument: Argument) -> str:
     if argument.choices and value not in argument.choices:
-        return [AlgorithmProblem(path, f"expected one of {', '.join(argument.choices)}, found {value!r}")]
-    if argument.minimum is not None and value < argument.minimum:
-        return [AlgorithmProblem(path, f"must be at least {argument.minimum}, found {value!r}")]
-    if argument.maximum is not None and value > argument.maximum:
-        return [AlgorithmProblem(path, f"must be at most {argument.maximum}, found {value!r}")]
-    return []
+        return f"expected one of {', '.join(argument.choices)}"
+    return "" if value or argument.optional else "must not be empty"
+
+
+def _check_numbers(value: Any, argument: Argument) -> str:
+    if argument.kind is list:
+        are_allowed = argument.above is None or all(item > argument.above for item in value)
+        return "" if are_allowed else f"expected numbers greater than {argument.above}"
+    maximum = _MOST.get(argument.kind) if argument.maximum is None else argument.maximum
+    minimum = argument.minimum if argument.minimum is not None or maximum is None else -maximum
+    if minimum is not None and value < minimum:
+        return f"must be at least {minimum:,}"
+    if maximum is not None and value > maximum:
+        return f"must be at most {maximum:,}"
+    return ""
 
 
 def _has_kind(value: Any, kind: type) -> bool:
     if kind is bool or isinstance(value, bool):
         return kind is bool and isinstance(value, bool)
     if kind is float:
-        return isinstance(value, (int, float)) and math.isfinite(value)
+        return isinstance(value, (int, float)) and abs(value) <= sys.float_info.max  # nor NaN
     if kind is int:
         return isinstance(value, int) or (isinstance(value, float) and value.is_integer())
     if kind is list:
@@ -182,7 +208,7 @@ def _mode(default: str, description: str = "which values are better, if objectiv
     return Argument(OPTIMIZE_MODE, str, default, description, choices=("minimize", "maximize"))
 
 
-_SEED = Argument("seed", int, None, "overrides the experiment's seed", optional=True)
+_SEED = Argument("seed", int, None, "overrides the experiment's seed", maximum=_MOST_SEED, optional=True)
 _UNUSED_MODE = _mode("maximize", _NO_EFFECT)
 
 
@@ -197,7 +223,14 @@ _HYPERBAND = (
     _mode("maximize"),
     _time_attr(TRAINING_ITERATION),
     Argument("max_t", float, 81, "what a trial may use at most", minimum=1),
-    Argument("reduction_factor", float, 3, "of so many trials one continues, and so many times as far", minimum=2),
+    Argument(
+        "reduction_factor",
+        float,
+        3,
+        "of so many trials one continues, and so many times as far",
+        minimum=2,
+        maximum=1_000,
+    ),
     _STOP_LAST,
 )
 
@@ -207,14 +240,21 @@ _TPE_ARGS = Argument(
         Argument("constant_liar_type", str, "best", "anything but null: running trials count as bad",
                  choices=("best", "worst", "mean"), optional=True),
         Argument("n_startup_jobs", int, 20, "random trials before the estimator takes over", minimum=0),
-        Argument("n_ei_candidates", int, 24, "candidates compared for each suggestion", minimum=1),
+        Argument("n_ei_candidates", int, 24, "candidates compared for each suggestion", minimum=1, maximum=100_000),
         Argument("linear_forgetting", int, 25, _NO_EFFECT, minimum=0),
         Argument("prior_weight", float, 1.0, _NO_EFFECT, minimum=0),
         Argument("gamma", float, 0.25, _NO_EFFECT, minimum=0),
     ),
 )  # fmt: skip
 
-_ETA = Argument("eta", int, 3, "each budget is so many times the former one, for the best of so many trials", minimum=2)
+_ETA = Argument(
+    "eta",
+    int,
+    3,
+    "each budget is so many times the former one, for the best of so many trials",
+    minimum=2,
+    maximum=1000,
+)
 
 BUILTINS = (
     Builtin(TUNER, "TPE", "tuners.tpe:TpeTuner", "Tree-structured Parzen estimator",
@@ -226,7 +266,8 @@ BUILTINS = (
     Builtin(TUNER, "Batch", "tuners.batch:BatchTuner", "the parameter sets of one list, in order",
             (_UNUSED_MODE,), types=("choice",), directed=False, literal=True, aliases=("BatchTuner",)),
     Builtin(TUNER, "Evolution", "tuners.evolution:EvolutionTuner", "mutates the better of two good trials",
-            (_mode("maximize"), Argument("population_size", int, 32, "how many good trials are parents", minimum=1)),
+            (_mode("maximize"), Argument("population_size", int, 32, "how many good trials are parents", minimum=1,
+                                         maximum=100_000)),
             nested=True),
     Builtin(
         TUNER, "GP", "tuners.gp:GpTuner", "Gaussian process",
@@ -272,8 +313,8 @@ BUILTINS = (
             Argument("min_points_in_model", int, None, "no model of fewer results, nor of as many as parameters",
                      minimum=0, optional=True),
             Argument("top_n_percent", int, 15, "percentage of the results that are good", minimum=1, maximum=99),
-            Argument("num_samples", int, 64, "candidates compared for each suggestion", minimum=1),
-            Argument("random_fraction", float, 1 / 3, "share of random suggestions", minimum=0),
+            Argument("num_samples", int, 64, "candidates compared for each suggestion", minimum=1, maximum=100_000),
+            Argument("random_fraction", float, 1 / 3, "share of random suggestions", minimum=0, maximum=1),
             Argument("bandwidth_factor", float, 3.0, "how much wider candidates are drawn than the model is",
                      minimum=0),
             Argument("min_bandwidth", float, 1e-3, "the smallest width of the model, as a share of an axis",
@@ -288,7 +329,7 @@ BUILTINS = (
             _mode("maximize"),
             _SEED,
             Argument("all_checkpoint_dir", str, None, "the folder of all checkpoints", optional=True),
-            Argument("population_size", int, 10, "trials of a generation", minimum=2),
+            Argument("population_size", int, 10, "trials of a generation", minimum=2, maximum=100_000),
             Argument("factor", float, 0.2, "size of a step, as a share of the range", minimum=0, maximum=1,
                      aliases=("factors",)),
             Argument("resample_probability", float, 0.25, "how often a parameter is drawn again instead",
@@ -325,7 +366,7 @@ BUILTINS = (
             Argument("grace_period", float, 1, "what each trial may use before it is judged: the lowest rung",
                      minimum=1),
             Argument("reduction_factor", float, 4, "of so many trials one continues, and so many times as far",
-                     minimum=2),
+                     minimum=2, maximum=1000),
             Argument("brackets", int, 1, "how many brackets, each with a higher lowest rung", minimum=1),
             _STOP_LAST,
         ),
@@ -359,7 +400,7 @@ BUILTINS = (
         (
             _mode("maximize"),
             _time_attr(TIME_TOTAL),
-            Argument("population_size", int, 10, "how many trials there are", minimum=2),
+            Argument("population_size", int, 10, "how many trials there are", minimum=2, maximum=100_000),
             Argument("perturbation_interval", float, 60.0, "what a trial uses between two comparisons", minimum=0),
             Argument("burn_in_period", float, 0.0, "no comparison before this", minimum=0),
             Argument("hyperparam_mutations", dict, None, "what is explored, and from which values; without it the "
@@ -368,7 +409,7 @@ BUILTINS = (
                      minimum=0, maximum=0.5),
             Argument("resample_probability", float, 0.25, "how often a value is drawn anew instead of changed",
                      minimum=0, maximum=1),
-            Argument("perturbation_factors", list, (1.2, 0.8), "by which numbers are multiplied"),
+            Argument("perturbation_factors", list, (1.2, 0.8), "by which numbers are multiplied", above=0),
             Argument("synch", bool, False, "whether all trials wait for each other at each comparison"),
         ),
         aliases=("PopulationBasedTraining",),

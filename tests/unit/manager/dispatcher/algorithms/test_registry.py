@@ -81,6 +81,21 @@ def test_all_of_nnis_arguments_of_the_offered_algorithms_are_accepted():
     assert problems("assessor", name="Curvefitting", class_args=curve) == {}
 
 
+@pytest.mark.parametrize(
+    ("name", "class_args", "words"),
+    [
+        ("PBT", {"perturbation_factors": [0, 0]}, "numbers greater than 0, found [0, 0]"),
+        ("PBT", {"perturbation_factors": [-1, 2]}, "numbers greater than 0, found [-1, 2]"),
+        ("ASHA", {"time_attr": ""}, "must not be empty, found ''"),
+        ("HyperBand", {"reduction_factor": 1e300}, "at most 1,000, found 1e+300"),
+        ("HyperBand", {"max_t": 9223372036854775808}, "at most 1,000,000,000,000,000.0"),
+    ],
+)
+def test_nonsense_for_a_scheduler_is_refused(name, class_args, words):
+    (message,) = problems("trialScheduler", name=name, class_args=class_args).values()
+    assert words in message
+
+
 def test_a_wrong_argument_is_named_with_the_nearest():
     found = problems(name="TPE", class_args={"optimise_mode": "minimize", "tpe_args": {"gama": 1}})
     assert "did you mean 'optimize_mode'?" in found["class_args", "optimise_mode"]
@@ -112,6 +127,12 @@ def test_a_wrong_value_is_answered_with_what_was_expected(class_args, words):
         ("BOHB", {"max_budget": 0}, "max_budget", "at least 1, found 0"),
         ("PBT", {"population_size": 1}, "population_size", "at least 2, found 1"),
         ("PBT", {"factor": 0.1, "factors": 0.2}, "factors", "another name of factor"),
+        ("Hyperband", {"R": 1e18}, "R", "at most 1,000,000, found 1e+18"),
+        ("Hyperband", {"seed": 1e30}, "seed", "at most 9,223,372,036,854,775,807, found 1e+30"),
+        ("Evolution", {"population_size": 10**9}, "population_size", "at most 100,000, found 1000000000"),
+        ("GP", {"kappa": 10**400}, "kappa", f"a number, found 1{'0' * 56}..."),
+        ("GP", {"kappa": -1e16}, "kappa", "at least -1,000,000,000,000,000.0"),
+        ("BOHB", {"random_fraction": 5}, "random_fraction", "at most 1, found 5"),
     ],
 )
 def test_arguments_that_do_not_go_together_are_refused(name, class_args, argument, words):
