@@ -244,6 +244,13 @@ class KubernetesConfig(Section):
             raise unexpected(f"a duration of at least {LEAST_LINGER_SECONDS:g} s, such as 60 or 10m")
         return value
 
+    @field_validator("termination_grace_seconds")
+    @classmethod
+    def _is_a_time_for_a_pod(cls, value: float) -> float:
+        if round(value) < 1:  # the API takes whole seconds, and 0 means: kill it at once
+            raise unexpected("a duration of at least 1 s, such as 60 or 2m")
+        return value
+
     @model_validator(mode="after")
     def _leaves_the_keeper_alone(self) -> Self:
         conflicts: list[InitErrorDetails] = []

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from dataclasses import asdict
 
+import pytest
+
 from proctor.manager.config.errors import ConfigProblem
 from proctor.manager.config.services import KubernetesConfig
 from proctor.training_services.job_keepers.files import CHECKPOINT_LIMIT_BYTES, COLLECT_LIMIT_BYTES
@@ -42,9 +44,16 @@ def test_every_line_of_a_template_that_is_not_the_users_is_reported_where_it_sta
     }
 
 
-def test_a_pod_waits_for_a_manager_for_several_heartbeats(
-    problems: Callable[[str], dict[str, ConfigProblem]], small: str
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("lingerSeconds", 5, "a duration of at least 15 s, such as 60 or 10m"),  # several heartbeats
+        ("terminationGracePeriod", 0.4, "a duration of at least 1 s, such as 60 or 2m"),  # rounded, it would be 0
+    ],
+)
+def test_a_duration_that_is_too_short_for_a_pod_is_refused(
+    problems: Callable[[str], dict[str, ConfigProblem]], small: str, key: str, value: float, expected: str
 ) -> None:
-    keys = "trainingService:\n  platform: kubernetes\n  image: i\n  lingerSeconds: 5\n"
+    keys = f"trainingService:\n  platform: kubernetes\n  image: i\n  {key}: {value}\n"
     found = problems(small[: small.index("trainingService")] + keys)
-    assert found["trainingService.lingerSeconds"].expected == "a duration of at least 15 s, such as 60 or 10m"
+    assert found[f"trainingService.{key}"].expected == expected
