@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
-from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -39,19 +38,30 @@ class GrowingLog:
             self._offset = piece.next_offset
             yield piece.data
 
-    def tail(self, lines: int) -> bytes:
+    def tail(self, lines: int) -> Iterator[bytes]:
         """Its last lines; what is before them is not read. `pieces` continues after them."""
-        from proctor.sdk.client.logs import read_tail
+        from proctor.sdk.client.logs import tail_pieces
 
-        piece = read_tail(self._read, lines)
-        self._offset = piece.next_offset
-        return piece.data
+        for piece in tail_pieces(self._read, lines):
+            self._offset = piece.next_offset
+            yield piece.data
+
+    def head(self, lines: int) -> Iterator[bytes]:
+        """Its first lines, in pieces: a line may be as long as the log."""
+        for data in self.pieces():
+            position = 0
+            while lines and (end := data.find(b"\n", position)) >= 0:
+                position = end + 1
+                lines -= 1
+            yield data if lines else data[:position]
+            if not lines:
+                return
 
     def selected(self, *, tail: int | None = None, head: int | None = None) -> Iterable[bytes]:
         """The first or the last lines, or what has been added since the last time."""
         if head is not None:
-            return islice(self.lines(), head)
-        return self.pieces() if tail is None else [self.tail(tail)]
+            return self.head(head)
+        return self.pieces() if tail is None else self.tail(tail)
 
     def is_empty(self) -> bool:
         """Whether there is nothing in it yet."""
@@ -59,11 +69,15 @@ class GrowingLog:
 
     def lines(self) -> Iterator[bytes]:
         """The same as `pieces`, by lines with their ends; the last one may have none."""
-        rest = b""
+        begun: list[bytes] = []
         for data in self.pieces():
-            *whole, rest = (rest + data).split(b"\n")
-            yield from (line + b"\n" for line in whole)
-        if rest:
+            first, *others = data.split(b"\n")
+            begun.append(first)
+            if others:
+                yield b"".join(begun) + b"\n"
+                yield from (line + b"\n" for line in others[:-1])
+                begun = [others[-1]]
+        if rest := b"".join(begun):
             yield rest
 
 

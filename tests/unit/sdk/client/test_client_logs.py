@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proctor.sdk.client import logs
-from proctor.sdk.client.logs import LogPiece, read_tail
+from proctor.sdk.client.logs import LogPiece, read_tail, tail_pieces
 
 
 class Log:
@@ -52,6 +52,15 @@ def test_little_more_than_the_last_lines_is_read() -> None:
 def test_one_endless_line_is_read_whole() -> None:
     text = b"x" * 1_000_000
     assert read_tail(Log(text).read, 2).data == text
+
+
+def test_of_an_endless_line_one_piece_is_held_at_a_time() -> None:
+    log = Log(b"first\n" + b"x" * 50_000_000)
+    sizes = [len(piece.data) for piece in tail_pieces(log.read, 1)]
+    assert (sum(sizes), max(sizes)) == (50_000_000, 4 * 1024 * 1024)
+    assert log.read_bytes <= 2 * len(log.text) + 16 * 1024, (
+        "each byte is read when the beginning is looked for, and once more"
+    )
 
 
 def test_a_log_that_is_cut_back_meanwhile_gives_what_is_there() -> None:
