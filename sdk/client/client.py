@@ -42,10 +42,9 @@ class Client(ResultCalls, TrialCalls):
         self.home = find_home(home)
         named, address = url or os.environ.get(ENV_URL), read_address(self.home)
         if named is None and address is None:
-            because = f" ({why})" if (why := absence(self.home)) else ""
-            raise ManagerUnreachable(
-                f"no manager is running for {self.home}{because}; start one with `proctor manager start`"
-            )
+            if why := absence(self.home):
+                raise ManagerUnreachable(f"no manager is running for {self.home}, and {why}")
+            raise ManagerUnreachable(f"no manager is running for {self.home}; start one with `proctor manager start`")
         own = "" if address is None else address.url
         self.url = (named or own).rstrip("/")
         given = token or os.environ.get(ENV_TOKEN)
