@@ -4,7 +4,7 @@
 NumPy, torch and similar scalars are recognized by their `item` method, so that neither library is imported here.
 """
 
-from proctor.sdk.errors import MetricError
+from proctor.sdk.errors import MetricError, notice_once
 from proctor.sdk.quick_json import quote
 
 TYPE_CHECKING = False
@@ -132,6 +132,7 @@ def _to_float(value: "Any") -> float:
     try:
         return float(value)
     except OverflowError:
+        notice_once("overflow", "an integer beyond 1.8e308 was reported: it is stored as Infinity or -Infinity")
         return float("inf") if value > 0 else float("-inf")
 
 

@@ -79,6 +79,12 @@ def test_a_final_metric_that_was_refused_does_not_count_as_the_first(job: Any) -
     assert (job.values("final"), done.stderr) == ([2], "")
 
 
+def test_an_integer_that_no_float_holds_is_recorded_with_a_notice(job: Any) -> None:
+    done = job.run("import proctor\nfor power in (400, 4000): proctor.report_intermediate_result(10**power)")
+    assert job.values() == ["Infinity", "Infinity"]
+    assert done.stderr.count("it is stored as Infinity or -Infinity") == 1
+
+
 def test_a_dictionary_without_default_is_recorded_with_a_notice(job: Any) -> None:
     done = job.run("import proctor\nfor value in (1, 2): proctor.report_intermediate_result({'loss': value})")
     assert job.values() == [{"loss": 1}, {"loss": 2}]
