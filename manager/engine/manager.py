@@ -358,15 +358,15 @@ class Manager:
         if row.clean_up_owed or row.status is ExperimentStatus.STOPPING:
             await self._supervisor.settle(row)
         left = await self._places.give_up(row, keep_checkpoints=keep_checkpoints)
-        await self._supervisor.close_metrics(experiment_id)
-        failpoint("manager.delete.before")
-        try:
-            await asyncio.to_thread(creation.remove_folder, Path(row.directory))
-        except OSError as error:
-            raise Unavailable(f"the folder {row.directory} cannot be removed, delete it again: {error}") from error
-        failpoint("manager.delete.after")
-        now = self.clock.now()
-        await self.control.write(lambda c: experiments.delete(c, experiment_id, time=now, actor=actor))
+        async with self._supervisor.metrics_closed(row):
+            failpoint("manager.delete.before")
+            try:
+                await asyncio.to_thread(creation.remove_folder, Path(row.directory))
+            except OSError as error:
+                raise Unavailable(f"the folder {row.directory} cannot be removed, delete it again: {error}") from error
+            failpoint("manager.delete.after")
+            now = self.clock.now()
+            await self.control.write(lambda c: experiments.delete(c, experiment_id, time=now, actor=actor))
         self._supervisor.forget(experiment_id)
         self.feed.notify()
         return left
@@ -538,18 +538,18 @@ class Manager:
     async def _undo_creation(self, row: ExperimentRow, error: Exception) -> ManagerError:
         """An experiment whose loop could not be started was never begun: nothing of it stays. Returns what to tell
         the user. Where it cannot be removed it is in ERROR, from which it can be stopped and deleted."""
-        await self._supervisor.close_metrics(row.id)
         if (place := await self._places.of(row)) is not None:
             with suppress(ServiceUnavailable):
                 await place.release()
-        try:
-            await asyncio.to_thread(creation.remove_folder, Path(row.directory))
-        except OSError as obstacle:
-            reason = f"it could not be started: {error}; its folder {row.directory} could not be removed: {obstacle}"
-            await self._move(row, ExperimentEvent.FAIL, reason=reason)
-            self._supervisor.leave_unloaded(row.id, error)
-            return Unavailable(f"experiment {row.id} is in ERROR: {reason}; stop it and delete it")
-        await self.control.write(lambda c: experiments.delete(c, row.id, time=self.clock.now()))
+        async with self._supervisor.metrics_closed(row):
+            try:
+                await asyncio.to_thread(creation.remove_folder, Path(row.directory))
+            except OSError as obstacle:
+                reason = f"it could not be started: {error}; its folder {row.directory} cannot be removed: {obstacle}"
+                await self._move(row, ExperimentEvent.FAIL, reason=reason)
+                self._supervisor.leave_unloaded(row.id, error)
+                return Unavailable(f"experiment {row.id} is in ERROR: {reason}; stop it and delete it")
+            await self.control.write(lambda c: experiments.delete(c, row.id, time=self.clock.now()))
         self.feed.notify()
         if isinstance(error, TrainingServiceError):
             platform = row.config["training_service"]["platform"]

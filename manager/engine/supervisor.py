@@ -61,6 +61,7 @@ class ExperimentSupervisor:
         self._context = context
         self._running: dict[str, Running] = {}
         self._metrics: dict[str, Database] = {}
+        self._without_metrics: set[str] = set()
         self._databases = OpenDatabases(most=file_descriptors.most_databases(), threads=context.threads)
         self._group: asyncio.TaskGroup | None = None
         self._clean_ups = CleanUps(context)
@@ -316,17 +317,29 @@ class ExperimentSupervisor:
         """The experiment's metrics database, which holds its file open only while it is used. Raises NotFound."""
         if experiment_id not in self._metrics:
             row = await self.experiment(experiment_id)
-            database = await self._databases.open(str(Path(row.directory) / METRICS_FILE), "metrics")
+            self._require_metrics(experiment_id)
+            database = await self._databases.open(_metrics_path(row), "metrics")
+            self._require_metrics(experiment_id)
             if experiment_id not in self._metrics:  # no other call was faster
                 database.on_health_change(lambda health: self._context.feed.notify())
                 self._metrics[experiment_id] = database
         return self._metrics[experiment_id]
 
-    async def close_metrics(self, experiment_id: str) -> None:
-        """Let go of its metrics database."""
-        database = self._metrics.pop(experiment_id, None)
-        if database is not None:
-            await self._databases.close(database.path)
+    @asynccontextmanager
+    async def metrics_closed(self, row: ExperimentRow) -> AsyncIterator[None]:
+        """While the folder of an experiment is removed: its metrics database is closed, and not opened again for
+        whoever asks for metrics."""
+        self._without_metrics.add(row.id)
+        try:
+            self._metrics.pop(row.id, None)
+            await self._databases.close(_metrics_path(row))
+            yield
+        finally:
+            self._without_metrics.discard(row.id)
+
+    def _require_metrics(self, experiment_id: str) -> None:
+        if experiment_id in self._without_metrics:
+            raise NotFound(f"there is no experiment {experiment_id!r} any more: it is being deleted")
 
     def awaited(self, experiment_id: str) -> str:
         """What an experiment that is being stopped still waits for, as a clause, or ''."""
@@ -437,6 +450,10 @@ class ExperimentSupervisor:
         nodes = _nodes_of(running.service)
         shortage = self._context.pool.shortage(nodes, _folder_of(running.service)) if nodes else ""
         return shortage or running.loop.problem
+
+
+def _metrics_path(row: ExperimentRow) -> str:
+    return str(Path(row.directory) / METRICS_FILE)
 
 
 def _nodes_of(service: TrainingService) -> tuple[str, ...]:

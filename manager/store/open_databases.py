@@ -8,6 +8,7 @@ does when too many are open.
 import asyncio
 from types import TracebackType
 from typing import Self
+from weakref import WeakValueDictionary
 
 from proctor.manager.store.database import Database
 from proctor.manager.store.migrations import SchemaName
@@ -28,7 +29,8 @@ class OpenDatabases:
         self._idle_seconds = idle_seconds
         self._databases: dict[str, Database] = {}
         self._used: dict[str, Database] = {}  # those that may be open, the one that was used last at the end
-        self._opening: dict[str, asyncio.Lock] = {}
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """Of paths: a database is not closed while it is being opened. Held by those who wait for them."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -41,7 +43,7 @@ class OpenDatabases:
 
     async def open(self, path: str, schema: SchemaName) -> Database:
         """The database of a file that must be there. Raises DatabaseUnusable or NewerDatabase."""
-        async with self._opening.setdefault(path, asyncio.Lock()):
+        async with self._lock(path):
             if path not in self._databases:
                 database = await Database.open(
                     path,
@@ -60,12 +62,18 @@ class OpenDatabases:
         return list(self._databases.values())
 
     async def close(self, path: str) -> None:
-        """Close a database for good; one that is not there is allowed."""
-        self._opening.pop(path, None)
-        database = self._databases.pop(path, None)
-        self._used.pop(path, None)
-        if database is not None:
-            await database.close()
+        """Close a database for good; one that is not there is allowed, and one that is being opened is waited for."""
+        async with self._lock(path):
+            database = self._databases.pop(path, None)
+            self._used.pop(path, None)
+            if database is not None:
+                await database.close()
+
+    def _lock(self, path: str) -> asyncio.Lock:
+        lock = self._locks.get(path)
+        if lock is None:
+            self._locks[path] = lock = asyncio.Lock()
+        return lock
 
     def _record_use(self, database: Database) -> None:
         """A database is about to be used; where that opens its file, others may have to close theirs."""

@@ -9,6 +9,7 @@ import pytest
 from fakes import small_experiments
 from fakes.small_experiments import SMALL, Scene, SceneService, by_trial, played, plays
 
+from proctor.manager.engine import creation
 from proctor.manager.engine.manager import Manager
 from proctor.manager.errors import NotFound, Unavailable
 from proctor.manager.lifecycle.states import ExperimentStatus
@@ -205,8 +206,8 @@ async def test_a_resume_that_fails_leaves_the_clean_up_owed(
     scene.problems += [RuntimeError("the cluster does not answer")]
     await scene.create_and_stop()
     folder = scene.home.experiment_directory("exp")
-    folder.rename(tmp_path / "away")
-    await manager._supervisor.close_metrics("exp")
+    async with manager._supervisor.metrics_closed(await scene.row()):
+        folder.rename(tmp_path / "away")
     with pytest.raises(Unavailable, match="cannot be resumed and stays STOPPED"):
         await manager.resume_experiment("exp")
     (tmp_path / "away").rename(folder)
@@ -247,6 +248,24 @@ async def test_an_experiment_is_deleted_once_its_platform_has_cleaned_up(
         await scene.row()
     await asyncio.sleep(1000.0)
     assert (scene.begun, manager.problem) == (3, "")
+
+
+@played(play)
+async def test_no_one_opens_the_metrics_of_an_experiment_that_is_being_deleted(
+    scene: CleanupScene, manager: Manager, /
+) -> None:
+    await scene.create_and_stop()
+    loop, remove_folder = asyncio.get_running_loop(), creation.remove_folder
+
+    def remove(folder: Path) -> None:
+        asked = asyncio.run_coroutine_threadsafe(manager.metrics("exp"), loop)
+        assert "it is being deleted" in str(asked.exception(timeout=60))
+        remove_folder(folder)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(creation, "remove_folder", remove)
+        await manager.delete_experiment("exp")
+    assert not scene.home.experiment_directory("exp").exists()
 
 
 @played(play)

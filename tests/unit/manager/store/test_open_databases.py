@@ -226,6 +226,16 @@ async def test_what_was_asked_is_carried_out_before_the_end_and_nothing_after(pa
     connection.close()
 
 
+async def test_a_database_that_is_being_opened_is_closed_once_it_is_open(path: str) -> None:
+    async with OpenDatabases(most=8) as databases, asyncio.TaskGroup() as group:
+        opening = group.create_task(databases.open(path, "metrics"))
+        await asyncio.sleep(0)
+        await databases.close(path)
+        with pytest.raises(DatabaseUnusable, match="is closed"):
+            (await opening).read(texts)
+        assert (descriptors(path), databases.known()) == (0, [])
+
+
 async def test_a_database_that_was_closed_for_good_can_be_opened_again(path: str) -> None:
     async with OpenDatabases(most=8) as databases:
         await (await databases.open(path, "metrics")).write(add("one"))
