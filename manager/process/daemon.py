@@ -21,10 +21,9 @@ from proctor.manager.settings import Home
 from proctor.sdk.disk_errors import explain
 from proctor.sdk.files import last_lines
 
-STOP_SECONDS = 20.0
 POLL_INTERVAL_SECONDS = 0.01
 QUIET_SECONDS = 3.0
-"""A start that takes longer is commented on."""
+"""A start or a stop that takes longer is commented on."""
 REPEAT_SECONDS = 30.0
 """How often that is repeated while nothing changes."""
 
@@ -44,10 +43,6 @@ class RunningManager:
 
 class ManagerNotStarted(StartError):
     """The manager did not come up; the text is what it printed."""
-
-
-class ManagerNotStopped(StartError):
-    """The manager is still there."""
 
 
 def manager_status(home: Home) -> ManagerAddress | None:
@@ -190,25 +185,30 @@ class _Waiting:
             self._report(f"Waiting for the manager (pid {pid}, {seconds}): {stage}. Its log: {self._home.manager_log}")
 
 
-def stop_manager(home: Home, *, timeout_seconds: float = STOP_SECONDS) -> bool:
-    """End the home's manager in good order; trials keep running under their keepers. False when none was running.
+def stop_manager(home: Home, *, report: Callable[[str], None] = print_to_stderr) -> bool:
+    """End the home's manager in good order, however long that takes; trials keep running under their keepers. False
+    when none was running.
 
-    :raises ManagerNotStopped: it is still there after the time; it is not killed.
+    :param report: receives sentences about a stop that takes long.
     """
     address = read_address(home)
     descriptor = None if address is None else address.open_pidfd()
     if address is None or descriptor is None:
         return False
+    pid, began, patience = address.pid, time.monotonic(), QUIET_SECONDS
     try:
         signal.pidfd_send_signal(descriptor, signal.SIGTERM)
-        if select.select([descriptor], [], [], timeout_seconds)[0]:
-            with suppress(ChildProcessError):  # it may be a child of this very process
-                os.waitpid(address.pid, os.WNOHANG)
-            return True
+        while not select.select([descriptor], [], [], patience)[0]:
+            seconds = f"{time.monotonic() - began:.0f} s"
+            report(f"Waiting for the manager (pid {pid}, {seconds}) to end. Its log: {home.manager_log}")
+            patience = REPEAT_SECONDS
+        with suppress(ChildProcessError):  # it may be a child of this very process
+            os.waitpid(pid, os.WNOHANG)
     except ProcessLookupError:
-        return True
+        pass
+    except KeyboardInterrupt:
+        report(f"The manager (pid {pid}) is ending all the same. `kill -9 {pid}` ends it at once, and loses nothing.")
+        raise
     finally:
         os.close(descriptor)
-    raise ManagerNotStopped(
-        f"the manager (pid {address.pid}) has not ended within {timeout_seconds:g} s; its log is {home.manager_log}"
-    )
+    return True

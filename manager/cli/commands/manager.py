@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from proctor.manager.cli.exits import CommandError, ExitCode
+from proctor.manager.cli.exits import ExitCode
 from proctor.manager.cli.identifiers import OneOf, experiment_argument, find_experiment
 from proctor.manager.cli.lazy import examples
 from proctor.manager.cli.output import Column, echo, output_option, print_one
@@ -90,13 +90,29 @@ def start(session: CliSession, /, **options: Any) -> None:
 def stop(session: CliSession) -> None:
     """Stop the manager. Trials keep running under their keepers; the manager finds them again when it is started."""
     from proctor.manager.process.daemon import stop_manager
-    from proctor.manager.process.instance import StartError
+
+    running = _running_trials(session)
+    trials = {None: "running trials continue", 0: "no trial was running", 1: "1 running trial continues"}
+    was_running = stop_manager(session.home, report=session.report)
+    what = trials.get(running, f"{running} running trials continue")
+    session.report(f"Manager stopped; {what}." if was_running else "No manager was running.")
+
+
+_WITH_TRIALS = ("RUNNING", "NO_MORE_TRIAL", "PAUSED", "STOPPING")
+"""The statuses of experiments that may have running trials."""
+
+
+def _running_trials(session: CliSession) -> int | None:
+    """How many trials run under their keepers; None where the manager does not say."""
+    from proctor.sdk.client.client import Client
+    from proctor.sdk.client.errors import ClientError
 
     try:
-        was_running = stop_manager(session.home)
-    except StartError as error:
-        raise CommandError(str(error)) from error
-    session.report("Manager stopped; running trials continue." if was_running else "No manager was running.")
+        with Client(home=session.home.path, timeout_seconds=5.0) as client:
+            rows = (row for status in _WITH_TRIALS for row in client.experiments(status=status, archived=None))
+            return sum(int(row["trial_counts"].get("RUNNING", 0)) for row in rows)
+    except ClientError:
+        return None
 
 
 @manager.command(epilog=examples("proctor manager status -o json"))

@@ -19,6 +19,7 @@ from proctor.manager.api.routes import failures
 from proctor.manager.config.loading import load_experiment, load_experiment_mapping
 from proctor.manager.engine import importance
 from proctor.manager.lifecycle.states import TrialStatus
+from proctor.manager.process import daemon
 from proctor.manager.process.instance import InstanceLock, ManagerAddress, write_address
 from proctor.manager.settings import Home
 from proctor.manager.store.rows import CheckpointRow
@@ -624,6 +625,19 @@ def test_manager_status_ends_with_6_if_no_manager_answers(home: Path, invoke) ->
         write_address(Home(home), ManagerAddress.of_this_process(host="127.0.0.1", port=1, url=url))
         result = invoke("manager", "status", "-o", "json")
     assert (result.exit_code, json.loads(result.stdout)["health"]) == (6, "no answer")
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [(0, "no trial was running"), (1, "1 running trial continues"), (2, "2 running trials continue")],
+)
+def test_stopping_the_manager_says_how_many_trials_continue(
+    served: ServedManager, invoke, monkeypatch: pytest.MonkeyPatch, count: int, said: str
+) -> None:
+    monkeypatch.setattr(daemon, "stop_manager", lambda home, report: True)
+    ended = [{"final_value": 0.5}]
+    served.add_experiment(status="NO_MORE_TRIAL", trials=[*ended, *({"status": "RUNNING"} for _ in range(count))])
+    assert invoke("manager", "stop").stderr == f"Manager stopped; {said}.\n"
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from proctor.manager.process import daemon
-from proctor.manager.process.daemon import ManagerNotStarted, ensure_manager
+from proctor.manager.process.daemon import ManagerNotStarted, ensure_manager, stop_manager
 from proctor.manager.process.instance import InstanceLock, read_holder
 from proctor.manager.settings import Home
 
@@ -110,6 +110,46 @@ def test_a_manager_that_takes_longer_than_any_limit_is_waited_for_and_its_stage_
     assert f"pid {running.address.pid}" in held.said[-1]
     assert len(held.said) <= held.now / daemon.REPEAT_SECONDS
     assert len(looks) >= 5
+
+
+SLOW_TO_END = """
+import os, signal, sys, time
+from pathlib import Path
+from proctor.manager.process.instance import InstanceLock, ManagerAddress, write_address
+from proctor.manager.settings import Home
+
+home = Home(Path(sys.argv[1]))
+with InstanceLock(home):
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    write_address(home, ManagerAddress.of_this_process(host="127.0.0.1", port=1, url="http://127.0.0.1:1"))
+    print("up", flush=True)
+    signal.sigwait([signal.SIGTERM])
+    sys.stdin.read()
+"""
+"""A manager that is not done with what it was asked before its input ends."""
+
+
+def test_a_stop_takes_as_long_as_the_manager_needs_and_says_so(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(daemon, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(daemon, "REPEAT_SECONDS", 0.001)
+    said: list[str] = []
+    with subprocess.Popen(
+        [sys.executable, "-c", SLOW_TO_END, str(home.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        ours, theirs = process.stdin, process.stdout
+        assert ours is not None
+        assert theirs is not None
+        assert theirs.readline() == b"up\n"
+
+        def hear(sentence: str) -> None:
+            said.append(sentence)
+            if len(said) == 5:
+                ours.close()
+
+        assert stop_manager(home, report=hear)
+    assert f"Waiting for the manager (pid {process.pid}, 0 s) to end. Its log: {home.manager_log}" == said[0]
+    assert len(said) >= 5
+    assert not stop_manager(home)
 
 
 def test_nothing_is_said_of_a_start_that_is_quick(held: HeldManagers, monkeypatch: pytest.MonkeyPatch) -> None:
