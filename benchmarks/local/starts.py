@@ -35,6 +35,7 @@ maxTrialNumber: 1
 tuner: {{name: {tuner}}}
 trainingService: {{platform: local}}
 """
+CREATE_COLD = "`create` without a manager → first line of the first trial"
 FIRST_OF_THE_PAGE = ("/", "/api/v1/session", "/api/v1/experiments", "/api/v1/nodes", "/api/v1/version")
 QUIET_SECONDS = 6.0
 """After so long a manager has loaded everything."""
@@ -231,7 +232,7 @@ def measure_round(python: str) -> dict[str, Cost]:
     """Each of them once, by name; what has no processor time of its own has 0."""
     found: dict[str, Cost] = {}
     with installation(python) as cold:
-        found["`create` without a manager → first line of the first trial"] = cold.create()
+        found[CREATE_COLD] = cold.create()
     with installation(python) as page:
         page.start_manager()
         found["the page and its first requests, right after a start"] = Cost(page.open_page(), 0.0)
@@ -267,7 +268,9 @@ def measure(quick: bool) -> list[Row]:
 def _row(work: str, seconds: Sequence[Sequence[float]]) -> Row:
     ours, *others = seconds
     if not others:
-        return Row(work, "–", spread(ours, " s", 2), "–", "–", None)
+        is_first = work == CREATE_COLD
+        to_reach, is_reached = ("≤ 2 s", median(ours) <= 2.0) if is_first else ("–", None)
+        return Row(work, "–", spread(ours, " s", 2), "–", to_reach, is_reached)
     ratio = median(mine / theirs for mine, theirs in zip(ours, others[0], strict=True))
     return Row(work, spread(others[0], " s", 2), spread(ours, " s", 2), f"{ratio:.2f}", "–", None)
 
