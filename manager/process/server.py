@@ -7,6 +7,7 @@ under way and the seconds that one may take, too.
 """
 
 import asyncio
+import json
 import logging
 import socket
 import ssl
@@ -197,7 +198,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._unread_timer = None
 
     def _refuse(self, status: HTTPStatus, problem: str) -> None:
-        """Answer without the application, unless an answer is under way, and close."""
+        """Answer with a problem document, as the application would, unless an answer is under way, and close."""
         if self.transport.is_closing():  # by uvicorn's refusal of what is no request; its answer may never be read
             self._close()
             return
@@ -206,8 +207,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self.pipeline or (is_partial and cycle.response_started):
             self._close()
             return
-        body = f"{problem}\n".encode()
-        head = f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: text/plain; charset=utf-8\r\n"
+        document = {"type": "about:blank", "title": status.phrase, "status": status.value, "detail": problem}
+        body = json.dumps(document).encode()
+        head = f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: application/problem+json\r\n"
         head += f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
         self.transport.write(head.encode() + body)
         self._close()

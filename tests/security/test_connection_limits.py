@@ -1,6 +1,7 @@
 """Connections and bytes from a client without a token do not keep the manager from serving the others."""
 
 import asyncio
+import json
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, suppress
@@ -59,7 +60,10 @@ def received(connection: socket.socket) -> bytes:
 def test_an_endless_head_is_refused_when_it_is_too_long(manager: RealManager, head: bytes) -> None:
     with connect(manager) as connection:
         connection.sendall(head + b"a" * (MAX_HEAD_BYTES + 1 - len(head)))
-        assert received(connection).startswith(b"HTTP/1.1 431 ")
+        answer, _, body = received(connection).partition(b"\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 431 ")
+    assert b"\r\nContent-Type: application/problem+json\r\n" in answer
+    assert json.loads(body)["detail"] == "the request line and the headers take more than 65536 bytes"
     assert manager.client.health()["status"] == "ok"
 
 
