@@ -1,9 +1,10 @@
-"""No experiment begins while its disk is full; a manager that starts while it is full leaves trials alone."""
+"""No experiment begins while its disk is full; a manager that starts while it is full or away leaves trials alone."""
 
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -113,3 +114,79 @@ def test_no_experiment_begins_on_a_full_disk_and_one_that_finds_it_full_goes_on_
         built.shut_down()
     assert len(before) == 2
     audit.check(audit.Ending.read(built.home, built.ledgers), trials=2)
+
+
+class Mount:
+    """Detached and attached while processes have files in it open: these stay usable, as those of a trial do."""
+
+    def __init__(self, source: Path, target: Path) -> None:
+        self._source = source
+        self._target = target
+
+    def attach(self) -> None:
+        subprocess.run(["mount", "--bind", self._source, self._target], check=True, capture_output=True)
+
+    def detach(self) -> None:
+        subprocess.run(["umount", "--lazy", self._target], check=True, capture_output=True)
+
+
+@contextmanager
+def bound(source: Path, target: Path) -> Iterator[Mount]:
+    """A folder that is mounted a second time at `target`."""
+    source.mkdir()
+    target.mkdir()
+    mount = Mount(source, target)
+    mount.attach()
+    try:
+        yield mount
+    finally:
+        with suppress(subprocess.CalledProcessError):
+            mount.detach()
+
+
+def stop_while_away(mount: Mount, tmp_path: Path) -> tuple[audit.Ending, str, str]:
+    """Kill one trial, stop the experiment, resume it when its disk is back; how it ended, and the two jobs."""
+    work = tmp_path / "work"
+    with house(tmp_path) as built:
+        built.create(config(built, work, "--gate", tmp_path / "gate", 2))
+        wait_for_reports(built, 2)
+        first, second = sorted(found.job_id for found in find(Kind.TRIAL, built.home, built.tag))
+        built.kill_manager()
+        mount.detach()
+
+        row = wait_until_not_loaded(built)
+        assert "metrics.db cannot be opened: No such file or directory" in row["reason"]
+        built.ask(lambda client: client.kill_trial(first.rpartition(".")[0]))
+        built.wait_for(lambda: True if len(processes(built)) == 1 else None, "the end of the killed trial")
+        built.ask(lambda client: client.stop_experiment(EXPERIMENT_ID))
+        built.wait_for(lambda: True if built.status() == "STOPPED" else None, "the experiment to be STOPPED")
+        assert processes(built) == []
+        kept = "it has been stopped; the keeper of node local has its last reports"
+        for trial in built.ask(lambda client: list(client.trials(EXPERIMENT_ID))):
+            assert (trial["status"], trial["reason"][: len(kept)]) == ("RUNNING", kept)
+        built.kill_manager()  # the next one must not forget either what the keeper still has
+
+        (tmp_path / "gate").touch()
+        assert built.status() == "STOPPED"
+        assert sorted(path.stem for path in (built.home / "nodes/local/jobs").glob("*.json")) == [first, second]
+        with pytest.raises(ProblemError, match="cannot be resumed and stays STOPPED"):
+            built.ask_once(lambda client: client.resume_experiment(EXPERIMENT_ID))
+        mount.attach()
+        built.ask(lambda client: client.resume_experiment(EXPERIMENT_ID))
+        built.wait_until_done()
+        built.shut_down()
+    return audit.Ending.read(built.home, built.ledgers), first, second
+
+
+def test_trials_of_an_experiment_whose_disk_is_away_can_be_stopped_and_run_when_it_is_back(
+    disk: Disk, tmp_path: Path
+) -> None:
+    with bound(disk.folder / "work", tmp_path / "work") as mount:
+        ending, first, second = stop_while_away(mount, tmp_path)
+        audit.check_list(ending, 2)
+        audit.check_processes(ending)
+        audit.check_values(ending)
+        audit.check_nothing_left(ending)
+        ends = {job["id"]: job["end_reason"] for job in ending.jobs.values()}
+        again = f"{second.rpartition('.')[0]}.2"
+        assert ends == {first: "USER_CANCELED", second: "EXPERIMENT_STOPPED", again: "EXITED_OK"}
