@@ -415,6 +415,9 @@ async def test_how_a_job_ended_that_its_keeper_could_not_report_is_what_the_plat
     for job_id, (reason, detail) in ends.items():
         await served.run(job_id)
         served.see(seen(job_id, PlatformStatus.ENDED, reason=reason, detail=detail))
+    await served.run("e.1")
+    served.see(seen("e.1", PlatformStatus.GONE, reason=EndReason.PREEMPTED, detail="its pod was deleted"))
+    ends["e.1"] = (EndReason.PREEMPTED, "its platform no longer has it; its pod was deleted")
     found = {job_id: how(await served.recorder.end_of(job_id)) for job_id in ends}
     unreported = "its keeper ended and has not reported how the job did; exit code 137"
     assert found == {**ends, "d.1": (EndReason.EXIT_UNKNOWN, unreported)}

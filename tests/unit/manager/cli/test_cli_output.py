@@ -158,3 +158,8 @@ def test_an_experiment_in_which_nothing_has_succeeded_stands_out_in_the_list(ser
     assert "12/12 failed" in lines["e"]
     assert "12/12 no success" in lines["c"]
     assert "failed" not in lines["f"]
+
+
+def test_what_has_not_begun_has_no_duration_and_what_is_no_number_is_said() -> None:
+    assert columns.elapsed({"started_at": None}) is None
+    assert columns.metric(None, {"default": "NaN", "loss": 1}) == "NaN"

@@ -501,3 +501,14 @@ def test_a_host_or_user_that_ssh_would_misread_is_refused(
     service = {"platform": "remote", "machineList": [{"host": "gpu-3", key: name}]}
     with pytest.raises(ConfigError, match=f"{key}: expected a name without spaces|{key}: expected text"):
         load_experiment_mapping(small_mapping | {"trainingService": service}, directory)
+
+
+@pytest.mark.parametrize(
+    ("written", "key", "expected"),
+    [
+        ("0", "keepCheckpoints", "a number from 1, all, or a mapping such as {newest: 2, best: 1}"),
+        ("{newest: some}", "keepCheckpoints.newest", "a number from 1, or all"),
+    ],
+)
+def test_what_is_no_number_of_checkpoints_is_answered_with_what_is(problems, small, written, key, expected):
+    assert problems(f"{small}\nkeepCheckpoints: {written}\n")[key].expected == expected

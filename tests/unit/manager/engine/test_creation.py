@@ -4,8 +4,17 @@ import os
 from pathlib import Path
 
 import pytest
+from fakes.small_experiments import SMALL
 
-from proctor.manager.engine.creation import HANDOVER_SECONDS, LOCK_SECONDS, remove_folder, remove_leftovers
+from proctor.manager.config.loading import load_experiment_mapping
+from proctor.manager.engine.creation import (
+    HANDOVER_SECONDS,
+    LOCK_SECONDS,
+    check_command,
+    remove_folder,
+    remove_leftovers,
+)
+from proctor.manager.errors import BadRequest
 from proctor.manager.settings import CONFIG_FILE, METRICS_FILE, UNFINISHED_FILE, Home
 from proctor.sdk.client.credentials import HELD_PREFIX, held_copy
 
@@ -92,3 +101,10 @@ def test_an_experiment_that_was_being_loaded_goes_unless_it_is_known(home: Home)
     remove_leftovers(home, known={"whole"})
     assert not half.exists()
     assert {path.name for path in whole.iterdir()} == {CONFIG_FILE, METRICS_FILE}
+
+
+def test_a_command_that_its_shell_does_not_find_is_refused_where_its_environment_is_known(tmp_path: Path) -> None:
+    config = load_experiment_mapping(SMALL | {"trialCommand": "pyton3 trial.py"}, str(tmp_path)).config
+    check_command(config, None)
+    with pytest.raises(BadRequest, match="trialCommand: pyton3 is not found on the PATH"):
+        check_command(config, {"PATH": "/usr/bin"})

@@ -483,3 +483,9 @@ async def test_a_trial_whose_final_was_lost_runs_again_and_has_not_succeeded_wit
     assert "its final metric among them" in never.reason
     assert (without.status, without.jobs) == (TrialStatus.SUCCEEDED, 1)
     assert (await scene.jobs())[0].end_reason is EndReason.RESULT_LOST
+
+
+@played(play, script=plays(Raw(1.0, b'{"kind": "lost", "count": 7, "why": "no room", "time": 1}\n'), Final(1.0, 1.0)))
+async def test_reports_that_a_trial_has_lost_are_counted_in_a_notice(scene: SixTrials, manager: Manager, /) -> None:
+    await scene.run(maxTrialNumber=1)
+    assert "7 reports lost: the trial's disk was full" in await scene.notices()

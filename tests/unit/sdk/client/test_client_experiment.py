@@ -21,9 +21,10 @@ from proctor.sdk.client import (
     RemoteMachineConfig,
     RunMode,
 )
+from proctor.sdk.client import experiment as client_experiment
 from proctor.sdk.client.config import read_duration
-from proctor.sdk.client.errors import BadInput, Conflict
-from proctor.sdk.client.experiment import ProgressReport
+from proctor.sdk.client.errors import BadInput, Conflict, ManagerUnreachable
+from proctor.sdk.client.experiment import ProgressReport, connect_or_start
 from proctor.training_services.base import EndReason, TrialJobForm
 from proctor.training_services.in_memory.scripts import one_report
 from proctor.training_services.testing import Script, ScriptedExit, ScriptedReport, Step
@@ -276,6 +277,7 @@ def test_results_are_trials_with_numbers(served: ServedManager) -> None:
     assert (experiment.direction, results.direction) == ("minimize", "minimize")
     assert [trial.trial_id for trial in results] == ["a", "b"]
     assert [(trial.gpu_hours, trial.cpu_hours) for trial in results] == [(0.0, 1.0), (0.0, None)]
+    assert (results.gpu_hours, results.cpu_hours) == (0.0, 1.0)
     assert results.best() is results[1]
     assert [trial.reason for trial in results.errors] == ["exit code 1"]
     assert results.curves() == {"a": [], "b": [(0, 0.1), (10, 0.2)]}
@@ -387,3 +389,17 @@ def test_parameters_of_any_kind_are_read(served: ServedManager) -> None:
     (trial,) = experiment.results()
     assert trial.parameters[0] == 1
     assert math.isnan(trial.parameters[1])
+
+
+def test_a_manager_is_started_where_none_runs_and_none_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[tuple[Path, int | None]] = []
+    monkeypatch.setattr(client_experiment, "start_manager", lambda home, port: started.append((home, port)))
+    with pytest.raises(ManagerUnreachable, match="no manager is running"):
+        connect_or_start(tmp_path, port=5)  # this one did not come up
+    assert started == [(tmp_path, 5)]
+    monkeypatch.setenv("PROCTOR_URL", "http://127.0.0.1:1")
+    with pytest.raises(ManagerUnreachable, match="no manager answers"):
+        connect_or_start(tmp_path)
+    assert len(started) == 1

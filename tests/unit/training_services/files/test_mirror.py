@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from proctor.training_services.errors import CollectionFailed, ServiceUnavailable, TrainingServiceError
+from proctor.training_services.files.collection import CollectionNote
 from proctor.training_services.files.mirror import CollectedFiles, MirrorFolder
 from proctor.trial_keeper.files.access import list_files, read_file
 from proctor.trial_keeper.protocol import FileFacts
@@ -334,3 +335,10 @@ def test_syncing_what_is_not_here_is_no_error(tmp_path: Path) -> None:
     files = [FileFacts("a/b", 1, 1.0)]
     assert mirror.lacking(files) == files
     mirror.sync(files)
+
+
+def test_a_note_says_which_files_of_a_job_are_here() -> None:
+    note = CollectionNote(left=(("output/large", 10),), whole=("output/checkpoints/1",))
+    here = {path: note.has(path) for path in ("output/large", "output/small", "output/checkpoints/1/model.pt")}
+    assert here == {"output/large": False, "output/small": True, "output/checkpoints/1/model.pt": True}
+    assert not CollectionNote().has("output/small")
