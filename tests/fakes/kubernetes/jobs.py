@@ -5,7 +5,6 @@ from typing import Any
 from fakes.kubernetes.api import Object
 from fakes.kubernetes.cluster import Cluster
 
-SLEEP = "sleep 600"
 IMAGE = "example/trial:1"
 
 
@@ -31,18 +30,13 @@ def wait_for_end(cluster: Cluster, job: str) -> str:
     return str(cluster.until(end))
 
 
-def wait_for_pod(cluster: Cluster, job: str, phase: str) -> Object:
-    """The first of the Job's pods that is in a phase."""
-    found: Object = cluster.until(
-        lambda: next((pod for pod in cluster.pods_of(job) if pod["status"]["phase"] == phase), None)
-    )
-    return found
-
-
-def start_running(cluster: Cluster, job: str, script: str = SLEEP, **changes: Any) -> str:
+def start_running(cluster: Cluster, job: str) -> str:
     """A Job whose pod runs; the pod's name."""
-    start_job(cluster, job, script, **changes)
-    return str(wait_for_pod(cluster, job, "Running")["metadata"]["name"])
+    start_job(cluster, job, "sleep 600")
+    pod = cluster.until(
+        lambda: next((pod for pod in cluster.pods_of(job) if pod["status"]["phase"] == "Running"), None)
+    )
+    return str(pod["metadata"]["name"])
 
 
 def state_of(pod: Object) -> Object:
