@@ -5,19 +5,13 @@ from typing import Any
 from fakes.kubernetes.api import Object
 from fakes.kubernetes.cluster import Cluster
 
-IMAGE = "example/trial:1"
-
-
-def make_job(name: str, script: str, **changes: Any) -> Object:
-    """A Job of one pod with one container that runs a script. `changes` are of the container, or `pod=…`."""
-    pod = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, **changes.pop("pod", {})}
-    pod["containers"] = [{"name": "main", "image": IMAGE, "command": ["sh", "-c", script], **changes}]
-    return {"metadata": {"name": name}, "spec": {"backoffLimit": 0, "template": {"spec": pod}}}
-
 
 def start_job(cluster: Cluster, name: str, script: str, **changes: Any) -> None:
-    """Create what `make_job` makes."""
-    cluster.create(cluster.path("jobs"), make_job(name, script, **changes))
+    """Create a Job of one pod with one container that runs a script. `changes` are of the container."""
+    container = {"name": "main", "image": "example/trial:1", "command": ["sh", "-c", script], **changes}
+    pod = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "containers": [container]}
+    spec = {"backoffLimit": 0, "template": {"spec": pod}}
+    cluster.create(cluster.path("jobs"), {"metadata": {"name": name}, "spec": spec})
 
 
 def wait_for_end(cluster: Cluster, job: str) -> str:

@@ -26,14 +26,8 @@ class Framework:
         self.name = name
         self._incarnations = incarnations
 
-    def train(self, root: Path, **how: Any) -> "dict[str, Any]":
-        found: dict[str, Any] = self._incarnations.call(RUNS, "train", framework=self.name, root=str(root), **how)
-        return found
-
-    def train_on_two(self, root: Path, **how: Any) -> "dict[str, Any]":
-        found: dict[str, Any] = self._incarnations.call(
-            RUNS, "train_on_two", framework=self.name, root=str(root), **how
-        )
+    def train(self, root: Path, function: str = "train", **how: Any) -> "dict[str, Any]":
+        found: dict[str, Any] = self._incarnations.call(RUNS, function, framework=self.name, root=str(root), **how)
         return found
 
 
@@ -105,11 +99,11 @@ def test_a_killed_run_ends_with_the_bits_of_one_that_was_not(
 def test_a_run_of_two_ranks_is_exact_and_tells_when_a_rank_s_device_is_another(
     framework: Framework, tmp_path: Path
 ) -> None:
-    whole = framework.train_on_two(tmp_path / "whole")
-    assert framework.train_on_two(tmp_path / "cut", kill=("batch of rank 1", 4))["killed"]
+    whole = framework.train(tmp_path / "whole", "train_on_two")
+    assert framework.train(tmp_path / "cut", "train_on_two", kill=("batch of rank 1", 4))["killed"]
     shutil.copytree(tmp_path / "cut", tmp_path / "other")
-    found = framework.train_on_two(tmp_path / "cut")
+    found = framework.train(tmp_path / "cut", "train_on_two")
     for here, there in zip(found["ranks"], whole["ranks"], strict=True):
         check_rest(here, there)
-    other = framework.train_on_two(tmp_path / "other", threads=(1, 3))
+    other = framework.train(tmp_path / "other", "train_on_two", threads=(1, 3))
     assert other["ranks"][0]["warned"] == ["not exact: threads was '1 / 2', is '1 / 3'"]

@@ -551,9 +551,10 @@ async def test_the_lines_of_a_command_are_read_one_by_one_and_one_that_does_not_
         await ExecStream(Socket(b"x" * 4096, 4096)).read_line()  # type: ignore[arg-type]
 
 
-async def test_a_namespace_that_cannot_be_listed_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_namespace_that_cannot_be_listed_says_why(
+    script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("proctor.training_services.kubernetes.namespaces.SYNC_SECONDS", 0.3)
-    script = Script()
     script.answer(JOBS, refusal(403, 'cannot list resource "jobs"'))
     async with watching(script, tmp_path) as view:
         with pytest.raises(ServiceUnavailable, match='cannot list resource "jobs"'):
