@@ -64,11 +64,11 @@ REWRITTEN = {
     "cut back": ("one\n", [CUT]),
     "grown past what was read": ("3\n4\n5\n6\n7\n", [ANEW, "3", "4", "5", "6", "7"]),
 }
-"""What stands there in place of two lines, and what is told of it."""
+"""What stands there in place of two lines, and what is reported of it."""
 
 
 KEEPERS = {"the same": REWRITTEN, "one without an anchor": REWRITTEN, "a new one": ("emptied", "emptied and written")}
-"""What each keeper can tell of."""
+"""What each keeper can notice."""
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,7 @@ class Api:
         """Stop an experiment, and delete it as soon as that is possible."""
         await self.client.post(f"{path}/stop")
         await self.until(path, lambda found: found["status"] == "STOPPED")
-        await self.delete(path, status=200)
+        await self.delete(path)
 
     async def report(
         self,
