@@ -134,6 +134,17 @@ def check(ending: Ending, *, trials: int, killed: Collection[str] = ()) -> None:
     check_nothing_left(ending)
 
 
+def check_work(ending: Ending, *, last: float) -> None:
+    """That of jobs which continue each other: each ran once, all that they reported is stored, and nothing is left.
+
+    :param last: the last value of each trial's curve.
+    """
+    check_processes(ending)
+    check_reports(ending)
+    check_curves(ending, last=last)
+    check_nothing_left(ending)
+
+
 def check_list(ending: Ending, trials: int) -> None:
     """The experiment is there, is over, and has as many trials as it should, numbered without a gap."""
     assert ending.experiment["status"] in ("DONE", "STOPPED"), ending.experiment

@@ -241,6 +241,11 @@ class House:
 
     # ---- the end
 
+    def finish(self) -> None:
+        """Wait until the experiment is DONE and nothing of ours runs any more."""
+        self.wait_until_done()
+        self.shut_down()
+
     def shut_down(self) -> None:
         """Have the manager leave over REST, and wait until nothing of ours runs any more.
 

@@ -48,8 +48,7 @@ def test_the_experiment_passes_every_fail_point(tmp_path: Path) -> None:
     log = tmp_path / "passages"
     with house(tmp_path, {"PROCTOR_FAILPOINT_LOG": str(log)}) as built:
         built.create(experiment(built, trials=4))
-        built.wait_until_done()
-        built.shut_down()
+        built.finish()
     missed = sorted(OF_AN_EXPERIMENT - set(log.read_text().split()))
     assert not missed, f"renamed or lost, so that less is proved: {missed}"
     ending = audit.Ending.read(built.home, built.ledgers)
@@ -82,8 +81,7 @@ def test_deaths_at_one_place_after_another_change_nothing(life: str, rounds: int
             built.wait_for_deaths()
             built.wait_for_jobs(2)  # as many as run at a time: each of them in a place that another one has left
         end_soon(built)
-        built.wait_until_done()
-        built.shut_down()
+        built.finish()
     ending = audit.Ending.read(built.home, built.ledgers)
     costs = [place for place in later if place.startswith(KILLS_A_TRIAL)]
     audit.check(ending, trials=len(ending.trials), killed=ending.jobs if costs else ())

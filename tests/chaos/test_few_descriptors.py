@@ -99,6 +99,5 @@ def test_a_dispatcher_that_finds_no_descriptors_is_started_when_there_are_some(t
         assert (health["status"], "file descriptors open" in health["reason"]) == ("degraded", True)
         resource.prlimit(built.manager_pid, resource.RLIMIT_NOFILE, limits)
         gate.touch()
-        built.wait_until_done()
-        built.shut_down()
+        built.finish()
     audit.check(audit.Ending.read(built.home, built.ledgers), trials=2)

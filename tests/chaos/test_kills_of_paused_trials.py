@@ -93,15 +93,11 @@ def run_and_kill(folder: Path, *, trials: int, kills: int, seconds: tuple[float,
         user = User(built, dice, most_new=trials)
         killed = [kill_one(built, user, kind, dice.uniform(0.1, 0.5)) for kind in kinds]
         user.finish()
-        built.wait_until_done()
-        built.shut_down()
+        built.finish()
     ending = audit.Ending.read(built.home, built.ledgers)
     audit.check_list(ending, len(ending.trials))
     audit.check_ended_once(ending)
-    audit.check_processes(ending)
-    audit.check_reports(ending)
-    audit.check_curves(ending, last=float(STEPS))
-    audit.check_nothing_left(ending)
+    audit.check_work(ending, last=float(STEPS))
     may_die = {victim.job_id for victim in killed if victim.kind in (Kind.REAPER, Kind.TRIAL)}
     audit.check_continued(ending, may_die)
 
@@ -146,16 +142,12 @@ def test_a_trial_that_is_paused_before_its_launch_was_written_down_runs_when_it_
         (trial,) = built.ask(lambda client: [row["id"] for row in client.trials(EXPERIMENT_ID)])
         built.give(lambda client: client.pause_trial(trial))
         User(built, random.Random(0), most_new=0).finish()
-        built.wait_until_done()
-        built.shut_down()
+        built.finish()
     ending = audit.Ending.read(built.home, built.ledgers)
     first, last = ending.jobs_of(trial)
     assert (first["end_reason"], last["end_reason"]) == ("PAUSED", "EXITED_OK")
     assert first["id"] not in ending.ledgers
-    audit.check_processes(ending)
-    audit.check_reports(ending)
-    audit.check_curves(ending, last=float(STEPS))
-    audit.check_nothing_left(ending)
+    audit.check_work(ending, last=float(STEPS))
 
 
 FEW = {"trials": 5, "kills": 9, "seconds": (1.0, 2.0)}

@@ -46,8 +46,7 @@ def run_and_kill(folder: Path, *, trials: int, kills: int, seconds: tuple[float,
             }
         )
         killed = [each for kind in kinds if (each := kill_one(built, kind, dice.uniform(0.1, 0.5))) is not None]
-        built.wait_until_done()
-        built.shut_down()
+        built.finish()
     ending = audit.Ending.read(built.home, built.ledgers)
     audit.check_list(ending, trials)
     audit.check_ended_once(ending)

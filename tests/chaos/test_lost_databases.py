@@ -80,8 +80,7 @@ def test_no_loss_of_the_control_database_ends_a_trial_and_all_goes_on_when_it_is
             for path in copies.iterdir():
                 shutil.copy(path, built.home)
         (tmp_path / "gate").touch()
-        built.wait_until_done()
-        built.shut_down()
+        built.finish()
     audit.check(audit.Ending.read(built.home, built.ledgers), trials=2)
 
 

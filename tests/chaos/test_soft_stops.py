@@ -66,8 +66,7 @@ def test_a_stopped_or_paused_trial_saves_and_goes_on_from_there(tmp_path: Path) 
             built.wait_for_deaths()
         built.wait_until_it_asks(len(ROUNDS) + 1)
         finish.touch()
-        built.wait_until_done()
-        built.shut_down()
+        built.finish()
     words = ledger.read_text().split()
     assert words[::2] == ["begin", "saved"] * len(ROUNDS) + ["begin"]
     steps = [int(word) for word in words[1::2]]

@@ -127,18 +127,15 @@ def test_in_a_real_manager_no_trial_runs_twice_into_one_journal_when_it_is_kille
         trainingService={"platform": "subprocess", "maxJobs": 2},
     )
     manager.poll_for(lambda: begun.exists() and len(begun.read_text()) == 2, "two trials to run")
-    waiting = manager.until(
-        lambda: next((t for t in manager.trials(experiment) if "slots" in t["reason"]), None), "a reason to wait"
-    )
-    assert waiting["reason"] == "waiting: 2 of 2 slots of platform subprocess are taken"
+    reason = "waiting: 2 of 2 slots of platform subprocess are taken"
+    manager.until(lambda: reason in [trial["reason"] for trial in manager.trials(experiment)], "a reason to wait")
     manager.kill()
     manager.start()
     manager.poll_for(lambda: len(begun.read_text()) == 4, "two trials to run again")
     gate.touch()
     manager.until_status(experiment, "DONE")
-    trials = manager.trials(experiment)
-    assert [trial["status"] for trial in trials] == ["SUCCEEDED"] * 3
-    for trial in trials:
+    for trial in manager.trials(experiment):
+        assert trial["status"] == "SUCCEEDED"
         jobs = list(manager.client.jobs(trial["id"]))
         assert [job["end_reason"] for job in jobs] == ["EXIT_UNKNOWN", "EXITED_OK"]
         reports = [m for m in manager.client.metrics(trial["id"]) if m["kind"] == "intermediate"]

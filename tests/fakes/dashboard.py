@@ -22,8 +22,6 @@ import pytest
 from fakes.machines.requirements import find_program
 from fakes.real_manager import RealManager
 
-from proctor.manager.process.instance import read_address
-from proctor.manager.settings import Home
 from proctor.sdk.files import lock_file
 
 if TYPE_CHECKING:
@@ -126,10 +124,8 @@ def visiting(
     browser: "Browser", manager: RealManager, *, token: str = "token", url: str = "", **options: Any
 ) -> Iterator[Visitor]:
     """Visit a manager's dashboard. `token`: the file in its home; `options`: of Playwright's browser context."""
-    address = read_address(Home(manager.home))
-    assert address is not None
     context = browser.new_context(**{"viewport": {"width": 1440, "height": 900}, **options})
-    visitor = Visitor(context, url or address.url, (manager.home / token).read_text().strip())
+    visitor = Visitor(context, url or manager.client.url, (manager.home / token).read_text().strip())
     try:
         yield visitor
         assert visitor.errors == [], visitor.errors

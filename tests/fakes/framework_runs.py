@@ -24,7 +24,6 @@ import transformers
 from fakes.trained_models import DigitsModel, DisturbedDigits, hash_state
 from fakes.watches import make_watch
 
-from proctor.sdk.protocol import CONTROL_FILE, ENV_JOB_DIRECTORY
 from proctor.sdk.pytorch import CheckpointWarning, DataLoaderParams, NotExactWarning, huggingface, seed_rngs
 from proctor.sdk.pytorch import lightning as ours
 from proctor.sdk.pytorch.distributed.ranks import Ranks
@@ -35,12 +34,9 @@ with contextlib.suppress(ImportError):
 
 
 class Network(torch.nn.Module):
-    """Counts what it is trained on, and calls a watch before each batch.
+    """Counts what it is trained on, and calls a watch before each batch."""
 
-    :param stop: the batch before which the manager asks the trial to stop; 0 is never.
-    """
-
-    def __init__(self, watch: "Callable[[str, int], None]", stop: int) -> None:
+    def __init__(self, watch: "Callable[[str, int], None]") -> None:
         super().__init__()
         model = DigitsModel()
         model.ranks = Ranks()
@@ -48,18 +44,15 @@ class Network(torch.nn.Module):
         self.network = model.net
         self.samples: list[list[int]] = []
         self.watch = watch
-        self.stop = stop
 
     def judge(self, batch: "tuple[Any, Any, Any]") -> Any:
         if self.training:
             self.samples.append(batch[2].tolist())
-            if len(self.samples) == self.stop:
-                Path(os.environ[ENV_JOB_DIRECTORY], CONTROL_FILE).write_text('{"stop": true}')
             self.watch("batch", len(self.samples))
         return torch.nn.functional.cross_entropy(self.network(batch[0]), batch[1])
 
 
-def fit_with_lightning(root: str, name: str, *, network: Network, recipe: "dict[str, Any]") -> Any:
+def fit_with_lightning(root: str, *, network: Network, recipe: "dict[str, Any]") -> Any:
     """Train, from the newest checkpoint if there is one, and return the optimizer."""
 
     class Module(lightning.LightningModule):
@@ -77,7 +70,7 @@ def fit_with_lightning(root: str, name: str, *, network: Network, recipe: "dict[
             optimizer = torch.optim.Adam(self.parameters(), 0.01)
             return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.9)]
 
-    callback = ours.ProctorCallback(root, every_n_steps=2, run_name=name, metric="loss")
+    callback = ours.ProctorCallback(root, every_n_steps=2, run_name="run", metric="loss")
     params = DataLoaderParams(batch_size=4, shuffle=True, num_workers=recipe["workers"])
     quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
     spread = {"strategy": "ddp", "devices": dist.get_world_size()} if dist.is_initialized() else {}
@@ -125,9 +118,9 @@ class Judged(torch.nn.Module):
         return {"loss": loss, "logits": loss.detach().reshape(1)}
 
 
-def fit_with_transformers(root: str, name: str, *, network: Network, recipe: "dict[str, Any]") -> Any:
+def fit_with_transformers(root: str, *, network: Network, recipe: "dict[str, Any]") -> Any:
     """Train, from the newest checkpoint if there is one, and return the optimizer."""
-    callback = huggingface.ProctorCallback(root, run_name=name, metric="eval_loss")
+    callback = huggingface.ProctorCallback(root, run_name="run", metric="eval_loss")
     arguments = transformers.TrainingArguments(
         callback.folder,
         num_train_epochs=3,
@@ -158,42 +151,28 @@ def fit_with_transformers(root: str, name: str, *, network: Network, recipe: "di
 FITS = {"lightning": fit_with_lightning, "transformers": fit_with_transformers}
 
 
-def train(
-    framework: str,
-    root: str,
-    *,
-    kill: "tuple[str, int] | None" = None,
-    stop: int = 0,
-    names: "tuple[str, ...]" = ("run",),
-    environment: "dict[str, str] | None" = None,
-    **recipe: Any,
-) -> "dict[str, Any]":
+def train(framework: str, root: str, *, kill: "tuple[str, int] | None" = None, **recipe: Any) -> "dict[str, Any]":
     """Train to the end, or until the process dies, and return what came of it.
 
-    :param kill: where the last run dies; see `make_watch`.
-    :param stop: the batch of the last run before which the trial is asked to stop.
-    :param names: the runs, one after the other, each with a seed of its own.
+    :param kill: where the run dies; see `make_watch`.
     """
-    os.environ.update(environment or {})
     random.seed()  # an incarnation begins with streams of its own, as a new process does
     calls: list[str] = []
     sys.addaudithook(lambda event, details: _note_call(calls, event, details))
-    runs: dict[str, Any] = {}
     with _quietly() as reported:
-        for place, name in enumerate(names):
-            is_last = name == names[-1]
-            cell = {"accumulate": 1, "workers": 0, "validate_every": 1.0, "seed": place, **recipe}
-            seed_rngs(cell["seed"])
-            network = Network(make_watch(kill=kill if is_last else None), stop if is_last else 0)
-            optimizer = FITS[framework](root, name, network=network, recipe=cell)
-            runs[name] = {
-                "weights": hash_state(network.state_dict()),
-                "optimizer": hash_state(optimizer.state_dict()),
-                "samples": network.samples,
-            }
+        cell = {"accumulate": 1, "workers": 0, "validate_every": 1.0, "seed": 0, **recipe}
+        seed_rngs(cell["seed"])
+        network = Network(make_watch(kill=kill))
+        optimizer = FITS[framework](root, network=network, recipe=cell)
     ours_only = (NotExactWarning, CheckpointWarning)
-    warned = [str(warning.message) for warning in reported if issubclass(warning.category, ours_only)]
-    return {"killed": False, "warned": warned, "called": calls, **runs}
+    return {
+        "killed": False,
+        "warned": [str(warning.message) for warning in reported if issubclass(warning.category, ours_only)],
+        "called": calls,
+        "weights": hash_state(network.state_dict()),
+        "optimizer": hash_state(optimizer.state_dict()),
+        "samples": network.samples,
+    }
 
 
 def train_on_two(framework: str, root: str, *, threads: "tuple[int, int]" = (1, 2), **how: Any) -> "dict[str, Any]":

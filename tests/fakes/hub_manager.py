@@ -24,11 +24,13 @@ EXPERIMENT = "Experim1"
 class Listener(HubClient):
     """An experiment that takes everything keepers say about its jobs."""
 
-    def __init__(self, changed: Callable[[], None]) -> None:
+    def __init__(self, changed: Callable[[], None] = lambda: None) -> None:
         self.changes: list[StatusChange] = []
+        self.stored: dict[tuple[str, int], bytes] = {}
         self._changed = changed
 
     async def store_chunks(self, chunks: Sequence[JournalChunk]) -> Mapping[tuple[str, int], int]:
+        self.stored.update({(chunk.job_id, chunk.member): chunk.data for chunk in chunks})
         return {(chunk.job_id, chunk.member): chunk.end for chunk in chunks}
 
     async def deliver_changes(self, changes: Sequence[StatusChange]) -> None:

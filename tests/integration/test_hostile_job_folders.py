@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -63,24 +62,6 @@ async def test_a_trial_that_removes_its_folder_has_ended_as_it_did(node: Node) -
     end = await node.manager.end_of("T.1")
     assert (end.reason, end.code) == (EndReason.EXITED_ERROR, 7)
     assert node.manager.journals["T.1", "0"] == f"{RECORD}\n".encode()
-
-
-RENAMES = """
-import os, sys, time
-import proctor
-proctor.report_intermediate_result(1)
-os.rename(os.environ["PROCTOR_JOB_DIR"] + "/journal", os.environ["PROCTOR_JOB_DIR"] + "/mine")
-proctor.report_intermediate_result(2)
-proctor.report_final_result(3)
-"""
-
-
-async def test_a_renamed_journal_is_read_to_its_end(node: Node) -> None:
-    (node.directory / "renames.py").write_text(RENAMES)
-    await node.manager.command(node.launch("T.1", f"{sys.executable} renames.py"))
-    await node.manager.end_of("T.1")
-    records = [json.loads(line) for line in node.manager.journals["T.1", "0"].splitlines()]
-    assert [record["value"] for record in records] == [1, 2, 3]
 
 
 async def test_a_journal_that_was_renamed_while_no_keeper_ran_is_lost_with_a_record(node: Node) -> None:

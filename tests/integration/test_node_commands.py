@@ -7,6 +7,8 @@ import shutil
 import signal
 import subprocess
 import zipfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,16 @@ async def start_job(node: ArchiveNode, job_id: str = "T.1", command: str = HIDES
     return (await asyncio.wait_for(node.manager.start_of(job_id), SECONDS)).pid
 
 
+@asynccontextmanager
+async def archive_node(folder: Path, python: str = "", *, left_jobs: int = 0) -> AsyncIterator[ArchiveNode]:
+    """A node to which the archive was brought. On leaving, its removal stops so many jobs and leaves no trace."""
+    async with open_archive_node(folder, python=python) as node:
+        await node.bring()
+        yield node
+        assert await node.remove() == {"removed": True, "jobs": left_jobs, "left": []}
+        check_that_nothing_is_left(node)
+
+
 def check_that_nothing_is_left(node: ArchiveNode) -> None:
     assert node.processes() == []
     assert os.listdir(node.home) == []
@@ -58,8 +70,7 @@ def python(request: pytest.FixtureRequest) -> str:
 
 
 async def test_a_keeper_comes_works_dies_is_followed_and_leaves_no_trace(tmp_path: Path, python: str) -> None:
-    async with open_archive_node(tmp_path, python=python) as node:
-        await node.bring()
+    async with archive_node(tmp_path, python, left_jobs=1) as node:
         found = await node.command("probe", gpu_lock_directory=str(node.locks))
         assert found["archive"] == node.archive.name
         assert "pynvml" not in found["driver_note"], "the archive brings it along"
@@ -81,14 +92,11 @@ async def test_a_keeper_comes_works_dies_is_followed_and_leaves_no_trace(tmp_pat
 
         assert await node.command("stop") == {"jobs": 1, "left": []}
         assert pid in node.processes(), "without kill_jobs the trial keeps running"
-        assert await node.remove() == {"removed": True, "jobs": 1, "left": []}
-        check_that_nothing_is_left(node)
 
 
 @pytest.mark.thorough
 async def test_another_version_takes_over_with_all_jobs(tmp_path: Path) -> None:
-    async with open_archive_node(tmp_path) as node:
-        await node.bring()
+    async with archive_node(tmp_path) as node:
         first = await node.start()
         pid = await start_job(node)
         before = node.archive.name
@@ -100,14 +108,11 @@ async def test_another_version_takes_over_with_all_jobs(tmp_path: Path) -> None:
         assert not (node.directory / before).exists(), "nothing runs from the earlier one any more"
         await node.manager.command(Cancel("T.1", "token of T.1", grace_seconds=0.5))
         assert (await node.manager.end_of("T.1", seconds=SECONDS)).reason == EndReason.CANCELED
-        assert (await node.remove())["removed"]
-        check_that_nothing_is_left(node)
 
 
 @pytest.mark.thorough
 async def test_other_settings_and_a_search_path_reach_the_keeper(tmp_path: Path) -> None:
-    async with open_archive_node(tmp_path) as node:
-        await node.bring()
+    async with archive_node(tmp_path) as node:
         await node.start()
         await node.manager.until(lambda: node.manager.registrations, seconds=SECONDS)
         answer = await node.start(search_path="/opt/special/bin", device_refresh_seconds=9.0)
@@ -117,14 +122,11 @@ async def test_other_settings_and_a_search_path_reach_the_keeper(tmp_path: Path)
         await node.manager.end_of("T.1", seconds=SECONDS)
         output = (node.job_directory("T.1") / "stdout").read_text()
         assert output.startswith("/opt/special/bin:/usr/bin:/bin\n")
-        assert (await node.remove())["removed"]
-        check_that_nothing_is_left(node)
 
 
 @pytest.mark.thorough
 async def test_jobs_that_are_killed_with_their_keeper_are_reported_by_the_next_one(tmp_path: Path) -> None:
-    async with open_archive_node(tmp_path) as node:
-        await node.bring()
+    async with archive_node(tmp_path) as node:
         await node.start()
         await start_job(node, "T.1")
         await start_job(node, "U.1")
@@ -134,23 +136,17 @@ async def test_jobs_that_are_killed_with_their_keeper_are_reported_by_the_next_o
         for job_id in ("T.1", "U.1"):
             end = read_exit(str(node.job_directory(job_id)))
             assert end is not None
-            assert (end.reason, end.detail) == (
-                EndReason.CANCELED,
-                "canceled: the node was removed from the experiment",
-            )
+            assert end.detail == "canceled: the node was removed from the experiment"
         assert await node.command("stop", kill_jobs=True) == {"jobs": 0, "left": [], "experiments": ["Ab3dE5f7"]}
         await node.start()
-        assert (await node.manager.end_of("T.1", seconds=SECONDS)).reason == EndReason.CANCELED
-        assert (await node.manager.end_of("U.1", seconds=SECONDS)).reason == EndReason.CANCELED
-        assert (await node.remove())["removed"]
-        check_that_nothing_is_left(node)
+        for job_id in ("T.1", "U.1"):
+            assert (await node.manager.end_of(job_id, seconds=SECONDS)).reason == EndReason.CANCELED
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("victims", ["keeper", "keeper and reapers", "keeper, records and reapers"])
 async def test_nothing_of_a_keeper_that_was_killed_escapes_its_removal(tmp_path: Path, victims: str) -> None:
-    async with open_archive_node(tmp_path) as node:
-        await node.bring()
+    async with archive_node(tmp_path, left_jobs=0 if "records" in victims else 2) as node:
         await node.start()
         await start_job(node, "T.1")
         await start_job(node, "U.1")
@@ -163,14 +159,10 @@ async def test_nothing_of_a_keeper_that_was_killed_escapes_its_removal(tmp_path:
                 await kill_and_wait(pid)
         if "records" in victims:
             shutil.rmtree(node.directory / "jobs")
-        answer = await node.remove()
-        assert answer == {"removed": True, "jobs": 0 if "records" in victims else 2, "left": []}
-        check_that_nothing_is_left(node)
 
 
 async def test_a_job_whose_reaper_was_not_there_yet_never_starts_after_the_removal(tmp_path: Path) -> None:
-    async with open_archive_node(tmp_path) as node:
-        await node.bring()
+    async with archive_node(tmp_path, left_jobs=2) as node:
         await node.start()
         await start_job(node)
         spawner = next(pid for pid in node.processes() if "trial_keeper.reaper.spawner" in command_line(pid))
@@ -178,21 +170,15 @@ async def test_a_job_whose_reaper_was_not_there_yet_never_starts_after_the_remov
         await node.manager.command(node.launch("U.1", "touch started; sleep 600"))
         await eventually((node.directory / "jobs" / "U.1.json").exists, seconds=SECONDS)
         await node.kill()
-        answer = await node.remove()
-        assert (answer["removed"], answer["left"]) == (True, [])
-        check_that_nothing_is_left(node)
 
 
 async def test_what_may_not_be_removed_is_told_and_removed_when_it_may(tmp_path: Path) -> None:
-    async with open_archive_node(tmp_path) as node:
-        await node.bring()
+    async with archive_node(tmp_path) as node:
         folder = node.directory / "experiments" / "kept"
         (folder / "deep").mkdir(parents=True)
         (folder / "deep" / "file").touch()
         if os.getuid() != 0:
             folder.chmod(0o500)  # a trial has made its folder read-only: that must not stop us
-        assert (await node.remove())["removed"]
-        check_that_nothing_is_left(node)
 
 
 async def test_commands_on_a_directory_that_is_not_there(tmp_path: Path) -> None:

@@ -2,9 +2,10 @@
 
 import json
 import math
+import random
+from types import SimpleNamespace
 
 import pytest
-from fakes.scheduled_trials import SPACE, Conditions, Simulation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,7 +13,9 @@ from proctor.manager.dispatcher.algorithms.schedulers.asha import AshaScheduler,
 from proctor.manager.dispatcher.algorithms.schedulers.hyperband import BohbScheduler, HyperBandScheduler
 from proctor.manager.dispatcher.algorithms.schedulers.median_stopping import MedianStoppingScheduler
 from proctor.manager.dispatcher.algorithms.schedulers.pbt import PbtScheduler
+from proctor.sdk.scheduler import ContinueVerdict, StopVerdict, TrialReport
 from proctor.sdk.space import parse_search_space
+from proctor.sdk.testing import PlayedExperiment, check_tables
 
 STEPS = "training_iteration"
 SCHEDULERS = {
@@ -45,19 +48,95 @@ ENDS = {"asha promotion": 27, "asha promotion, 2 brackets": 20, "asha stopping":
         "hyperband": 9, "hyperband, halving": 16, "bohb": 9}  # fmt: skip
 shares = st.sampled_from([0.0, 0.2, 0.7])
 conditions = st.builds(
-    Conditions,
+    SimpleNamespace,
     workers=st.integers(1, 6),
     trials=st.integers(0, 40),
     length=st.sampled_from([1, 12, 30]),
-    stride=st.sampled_from([1, 1, 2, 5]),
-    overrun=st.sampled_from([0, 0, 1, 3]),
+    stride=st.sampled_from([1, 1, 2, 5]),  # steps from one report to the next
+    overrun=st.sampled_from([0, 0, 1, 3]),  # reports that a trial still makes after a verdict
     failing=shares,
-    short=shares,
+    silent=shares,
     without_number=shares,
-    resumed_by_itself=shares,
+    late=shares,
     added_by_user=st.integers(0, 3),
-    digits=st.sampled_from([6, 1, 0]),
+    digits=st.sampled_from([6, 1, 0]),  # of values; few of them make ties
 )
+SPACE = {
+    "rate": {"_type": "loguniform", "_value": [1e-4, 1.0]},
+    "layers": {"_type": "randint", "_value": [1, 9]},
+    "width": {"_type": "quniform", "_value": [8, 64, 8]},
+    "activation": {"_type": "choice", "_value": ["relu", "tanh", "gelu"]},
+}
+
+
+class DrawnExperiment(PlayedExperiment):
+    """Under these conditions. Its scheduler is replaced now and then by a new one with its state."""
+
+    def __init__(self, name, conditions, *, seed, replaced=0.0, asks_twice=False):
+        ends = {"fails": conditions.failing, "silent": conditions.silent}
+        super().__init__(SCHEDULERS[name], SPACE, conditions.length, seed=seed, asks_twice=asks_twice, **ends)
+        self.places, self.trials, self.late = conditions.workers, conditions.trials, conditions.late
+        self.left_paused = []
+        self._conditions, self._to_add = conditions, conditions.added_by_user
+        self._replaced, self._replacements = replaced, random.Random(seed)
+        self._leaving, self._stopped = {}, set()
+
+    def _call(self, name, *arguments):
+        self._restores = self._replacements.random() < self._replaced
+        if name == "on_trial_add":
+            dice, kinds = self._random, SPACE["activation"]["_value"]
+            arguments[1].update(
+                layers=dice.randint(1, 8), width=8.0 * dice.randint(1, 8), activation=dice.choice(kinds)
+            )
+        milestone = self._scheduler.next_milestone(arguments[0]) if name == "on_trial_result" else None
+        found = super()._call(name, *arguments)
+        if name == "take_stops":
+            self._leaving |= {number: (StopVerdict(why), 0) for number, why in found if number in self._leaving}
+            found = [(number, why) for number, why in found if number not in self._leaving]
+            self._stopped |= {number for number, _ in found}
+        elif milestone is not None and arguments[1].step >= milestone and isinstance(found, ContinueVerdict):
+            self._check_milestone(arguments[0], milestone)
+        return found
+
+    def _check_milestone(self, number, passed):
+        if (self._scheduler.next_milestone(number) or math.inf) <= passed:
+            self.problems.append(f"trial {number} passed {passed} without a verdict")
+
+    def _advance(self, number):
+        trial = self._trials[number]
+        if self._to_add and self._random.random() < 0.05:
+            self._to_add, self.trials = self._to_add - 1, self.trials + 1
+            added = 10 * len(self._trials)
+            self._trials[added] = type(trial)({"rate": self._random.uniform(1e-4, 1.0)}, is_running=True)
+            self._call("on_trial_add", added, self._trials[added].parameters)
+        trial.step += max(0, min(self._conditions.stride, self._steps - trial.step) - 1)
+        super()._advance(number)
+
+    def _report(self, trial):
+        value = trial.parameters["rate"] * (1 - math.exp(-trial.step / 5))
+        if trial.parameters["rate"] < self._conditions.without_number:
+            value = math.nan
+        return TrialReport(round(value, self._conditions.digits), trial.step, 1.5 * trial.step)
+
+    def _judge(self, number, verdict):
+        before, left = self._leaving.pop(number, (verdict, self._conditions.overrun))
+        verdict = before if isinstance(verdict, ContinueVerdict) else verdict
+        if left and not isinstance(verdict, ContinueVerdict):
+            self._leaving[number] = (verdict, left - 1)
+        else:
+            super()._judge(number, verdict)
+
+    def _can_run(self, number, *, must_be_paused):
+        return super()._can_run(number, must_be_paused=must_be_paused and number not in self._leaving)
+
+    def _set_running(self, number):
+        self._leaving.pop(number, None)
+        super()._set_running(number)
+
+    def _end(self, number, how, *result):
+        if self._trials[number].is_paused and how == "on_trial_remove" and number not in self._stopped:
+            self.left_paused.append(number)
+        super()._end(number, how, *result)
 
 
 @pytest.mark.slow
@@ -65,26 +144,28 @@ conditions = st.builds(
 @settings(max_examples=20, deadline=None)
 @given(conditions, st.integers(0, 10_000))
 def test_every_trial_ends_within_its_budget_and_as_if_no_state_had_been_restored(name, conditions, seed):
-    simulation = Simulation(SCHEDULERS[name], conditions, seed=seed).run()
-    assert simulation.problems == []
-    assert all(trial.end is not None for trial in simulation.trials.values())
-    assert len(simulation.trials) >= (conditions.trials if "pbt" not in name else min(conditions.trials, 4))
+    played = DrawnExperiment(name, conditions, seed=seed)
+    played.play(20_000)
+    trials = played._trials.values()
+    assert played.problems == []
+    assert len(trials) >= (conditions.trials if "pbt" not in name else min(conditions.trials, 4))
     if "promotion" not in name:
-        assert simulation.left_paused == [], "waits for what never comes"
+        assert played.left_paused == [], "waits for what never comes"
     if name in ENDS:
         most = ENDS[name] + (conditions.overrun + 1) * conditions.stride - 1
-        assert all(max(trial.steps, default=0) <= most for trial in simulation.trials.values())
-    tables = simulation.scheduler.describe()
-    assert all(len(row) == len(table["columns"]) for table in tables for row in table["rows"])
+        assert all(trial.step <= most for trial in trials)
+    tables = played._scheduler.describe()
+    check_tables(tables)
     if name == "asha promotion":
         (table,) = tables
         assert all(promoted <= trials // 3 for _, trials, _, promoted, _ in table["rows"])
     if "pbt" in name:
         space = parse_search_space(SPACE)
-        assert all(space.contains(trial.parameters) for trial in simulation.trials.values())
-    other = Simulation(SCHEDULERS[name], conditions, seed=seed, replaced=0.1).run()
-    assert repr(other.trace) == repr(simulation.trace)  # a text, for NaN equals NaN in it
-    assert json.dumps(other.scheduler.state_dict()) == json.dumps(simulation.scheduler.state_dict())
+        assert all(space.contains(trial.parameters) for trial in trials)
+    other = DrawnExperiment(name, conditions, seed=seed, replaced=0.1, asks_twice=True)
+    other.play(20_000)
+    assert other.trace == played.trace
+    assert json.dumps(other._scheduler.state_dict()) == json.dumps(played._scheduler.state_dict())
 
 
 @given(st.lists(st.floats(-5, 5).map(lambda x: round(x, 1)) | st.just(math.inf), min_size=1, max_size=80))

@@ -14,7 +14,7 @@ import pytest
 from fakes.disks import ext4_disk
 from fakes.real_manager import RealManager, real_manager
 
-from proctor.manager.engine.archive.format import MAX_HEAD_BYTES, MAX_RECORD_BYTES, ExperimentArchive
+from proctor.manager.engine.archive.format import ExperimentArchive
 from proctor.manager.errors import BadRequest, Unavailable
 
 pytestmark = pytest.mark.slow
@@ -106,35 +106,6 @@ def test_a_sound_archive_is_taken_in(loader: Loader) -> None:
     assert loader.load(loader.sound) == 201
 
 
-def test_an_archive_that_is_compressed_in_another_way_is_refused(loader: Loader, tmp_path: Path) -> None:
-    for method in (zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2):
-        with zipfile.ZipFile(tmp_path / "x.zip", "w", zipfile.ZIP_DEFLATED) as file:
-            for name, data in loader.members().items():
-                file.writestr(name, data, compress_type=method if name == "trials.jsonl" else None)
-        assert loader.load(tmp_path / "x.zip") == 422
-
-
-def test_what_no_experiment_may_have_is_refused_by_its_name(loader: Loader) -> None:
-    members = loader.members()
-    for key, value in (
-        ("trial_concurrency", 2_936_544),
-        ("max_trial_number", -5),
-        ("max_trial_duration_seconds", 1e303),
-        ("max_gpu_hours", -1.0),
-        ("priority", 10**9),
-        ("tags", ["a"] * 51),
-        ("active_seconds", "Infinity"),
-        ("name", "a\x1b[31m"),
-        ("created_at", "0001-01-01T00:00:00+14:00"),
-    ):
-        head = json.loads(members["proctor.json"])
-        head["experiment"][key] = value
-        zipped(loader.incoming / "x.zip", members | {"proctor.json": json.dumps(head).encode()})
-        answer = loader.client.post("experiments/load", json={"archive": "x.zip", "experiment_id": "loaded"})
-        assert answer.status_code == 422, key
-        assert key in answer.json()["detail"]
-
-
 @pytest.mark.parametrize("seed", seeds(20))
 def test_an_archive_with_flipped_bytes_is_taken_in_or_refused(loader: Loader, tmp_path: Path, seed: int) -> None:
     draw = random.Random(seed)
@@ -200,12 +171,6 @@ def _spoil(draw: random.Random, record: dict[str, Any]) -> None:
         record[key] = draw.choice(STRANGE)
 
 
-def test_a_member_whose_name_leads_elsewhere_is_refused(loader: Loader, tmp_path: Path) -> None:
-    inside = ("experiment", "./experiment", "experiment/.", "experiment/environment.json")
-    for name in ("../x", "/x", "experiment/../../x", *inside):
-        assert loader.load(zipped(tmp_path / "x.zip", loader.members() | {name: b"x"})) == 422, name
-
-
 def test_an_archive_that_unpacks_to_more_than_the_disk_holds_is_refused(loader: Loader, tmp_path: Path) -> None:
     sound = zipped(tmp_path / "x.zip", loader.members() | {"experiment/large": b"x" * 4096})
     data = bytearray(sound.read_bytes())
@@ -214,16 +179,3 @@ def test_an_archive_that_unpacks_to_more_than_the_disk_holds_is_refused(loader: 
     sound.write_bytes(data)
     with ext4_disk(tmp_path, megabytes=16) as disk, pytest.raises(Unavailable, match="4096 MiB unpacked"):
         ExperimentArchive(sound).check_room(disk.folder)
-
-
-def test_a_record_of_unreasonable_size_is_refused(loader: Loader, tmp_path: Path) -> None:
-    for name, size in (
-        ("proctor.json", MAX_HEAD_BYTES),
-        ("trials.jsonl", MAX_RECORD_BYTES),
-        ("metrics.jsonl", MAX_RECORD_BYTES),
-    ):
-        members = loader.members() | {name: b'{"id": "' + b"x" * size + b'"}\n'}
-        archive = ExperimentArchive(zipped(tmp_path / "x.zip", members))
-        read = {"proctor.json": archive.experiment, "trials.jsonl": archive.trials, "metrics.jsonl": archive.metrics}
-        with pytest.raises(BadRequest, match=r"larger than|longer than"):
-            list(read[name]())  # type: ignore[call-overload]

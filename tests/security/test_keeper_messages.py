@@ -5,7 +5,7 @@ import asyncio
 import copy
 import json
 import math
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -13,14 +13,13 @@ from typing import Any
 
 import httpx
 import pytest
+from fakes.hub_manager import Listener
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from proctor.manager.api.keepers import MAX_HELLO_BYTES, keeper_application
-from proctor.training_services.base import JournalChunk, StatusChange
 from proctor.training_services.keepers import hub
 from proctor.training_services.keepers.hub import KeeperHub
-from proctor.training_services.keepers.reports import HubClient
 from proctor.training_services.nodes.pool import NodePool
 from proctor.trial_keeper.protocol import (
     Chunk,
@@ -64,31 +63,13 @@ HARD = [None, -1, 2**63, 10**400, 1e300, math.nan, "\ud800", "9" * 30, [], {}]
 RAW = [b"", b"\xff", b"null", b"[" * 100_000, b'{"a":' * 100_000, b'{"session":"\xed\xa0\x80"}', b"\xff\xfe{\x00}\x00"]
 
 
-class Recording(HubClient):
-    """Takes everything."""
-
-    def __init__(self) -> None:
-        self.stored: dict[tuple[str, int], bytes] = {}
-        self.changes: list[StatusChange] = []
-
-    async def store_chunks(self, chunks: Sequence[JournalChunk]) -> Mapping[tuple[str, int], int]:
-        self.stored.update({(chunk.job_id, chunk.member): chunk.data for chunk in chunks})
-        return {(chunk.job_id, chunk.member): chunk.end for chunk in chunks}
-
-    async def deliver_changes(self, changes: Sequence[StatusChange]) -> None:
-        self.changes.extend(changes)
-
-    def queue_change(self, change: StatusChange) -> None:
-        self.changes.append(change)
-
-
 class Stage:
     """A hub with two nodes, each with a job that runs, behind the keepers' routes."""
 
     def __init__(self) -> None:
         self.pool = NodePool()
         self.hub = KeeperHub(self.pool)
-        self.experiment = Recording()
+        self.experiment = Listener()
         self.hub.attach("e1", self.experiment)
         transport = httpx.ASGITransport(keeper_application(self.hub))
         self.client = httpx.AsyncClient(transport=transport, base_url="http://keeper")

@@ -9,9 +9,6 @@ import pytest
 from fakes.dashboard import Screen, buffering_proxy, problems_on, visiting
 from fakes.real_manager import RealManager, real_manager
 
-from proctor.manager.process.instance import read_address
-from proctor.manager.settings import Home
-
 pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 HOSTILE = "<img src=x onerror=alert(1)>" + " very-" * 20 + "long"
@@ -95,13 +92,11 @@ PAGES = {
 def test_every_page_is_shown_below_a_prefix_without_a_stream_to_one_who_may_only_look(
     browser: Any, manager: RealManager, screen: Screen
 ) -> None:
-    address = read_address(Home(manager.home))
-    assert address is not None
     (failed,) = manager.client.trials("over", status=["FAILED"])
     running, *_ = manager.client.trials("runs", status=["RUNNING"])
     sent: list[str] = []
     with (
-        buffering_proxy(address.url, "/tools/proctor") as url,
+        buffering_proxy(manager.client.url, "/tools/proctor") as url,
         visiting(browser, manager, token="readonly.token", url=url, **screen.options) as visitor,
     ):
         visitor.expected_errors = ("404", "504")  # what is unknown, and the stream, which the proxy gives up

@@ -10,9 +10,6 @@ import pytest
 from fakes.dashboard import Visitor, accessibility_problems, buffering_proxy, visiting
 from fakes.real_manager import RealManager, real_manager
 
-from proctor.manager.process.instance import read_address
-from proctor.manager.settings import Home
-
 pytestmark = pytest.mark.slow
 
 HOSTILE = "<img src=x onerror=alert(1)>" + " very-" * 20 + "long"
@@ -333,11 +330,9 @@ def test_columns_are_chosen_and_the_table_is_saved_as_csv(visitor: Visitor) -> N
 def test_behind_a_buffering_proxy_and_a_prefix_it_stays_current(
     browser: Any, manager: RealManager, tmp_path: Path
 ) -> None:
-    address = read_address(Home(manager.home))
-    assert address is not None
     end = tmp_path / "end"
     made = manager.create(WAITS_FOR_FILE, end, maxTrialNumber=1, interpreter=sys.executable)
-    with buffering_proxy(address.url, "/tools/proctor") as url, visiting(browser, manager, url=url) as visitor:
+    with buffering_proxy(manager.client.url, "/tools/proctor") as url, visiting(browser, manager, url=url) as visitor:
         visitor.expected_errors = ("504",)  # the stream, which the proxy gives up
         page = visitor.goto(f"/experiments/{made}/trials")
         page.get_by_role("table", name="Trials").get_by_text("running").wait_for()

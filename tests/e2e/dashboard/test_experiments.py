@@ -55,11 +55,10 @@ def opened_menu(page: Any, name: str) -> Any:
 
 
 @pytest.mark.thorough
-def test_the_pages_are_accessible_and_fit_their_screen(browser: Any, manager: RealManager, screen: Screen) -> None:
+def test_a_long_name_keeps_to_its_line_and_the_menu_is_accessible(
+    browser: Any, manager: RealManager, screen: Screen
+) -> None:
     with visiting(browser, manager, **screen.options) as visitor:
-        page = visitor.goto("/?selected=first,second&tags=<b>tag 1</b>")
-        row(page, "onerror").wait_for()
-        assert accessibility_problems(page) == []
         page = visitor.goto("/?selected=first,second")
         row(page, "onerror").wait_for()
         assert problems_on(page, screen) == []
@@ -71,9 +70,6 @@ def test_the_pages_are_accessible_and_fit_their_screen(browser: Any, manager: Re
         assert accessibility_problems(page) == []
         dialog.get_by_role("button", name="Delete").click()
         assert accessibility_problems(page) == []
-        page = visitor.goto("/compare?experiments=first,second,hostile")
-        page.get_by_role("region", name="Best so far", exact=True).get_by_role("img").wait_for()
-        assert problems_on(page, screen) == []
 
 
 @pytest.mark.thorough

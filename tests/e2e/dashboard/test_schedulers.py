@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -87,10 +86,9 @@ def test_a_clone_says_from_whom_it_continues_and_why(visitor: Visitor, manager: 
 
 
 @pytest.mark.thorough
-def test_both_pages_fit_every_screen(browser: Any, manager: RealManager, screen: Screen, tmp_path: Path) -> None:
+def test_both_pages_fit_every_screen(browser: Any, manager: RealManager, screen: Screen) -> None:
     with visiting(browser, manager, **screen.options) as visitor:
-        for number, path in enumerate(("/experiments/population", f"/trials/{clones(manager)[0]['id']}")):
+        for path in ("/experiments/population", f"/trials/{clones(manager)[0]['id']}"):
             page = visitor.goto(path)
             page.get_by_text(re.compile("^Population|^Continues from")).first.wait_for()
             assert problems_on(page, screen) == []
-            page.screenshot(path=tmp_path / f"{screen}-{number}.png", full_page=True)

@@ -53,9 +53,7 @@ def box(page: Any, number: int) -> Any:
 
 
 @pytest.mark.thorough
-def test_selection_dialogs_and_comparison_are_accessible_and_fit(
-    browser: Any, manager: RealManager, screen: Screen
-) -> None:
+def test_selection_and_dialogs_are_accessible_and_fit(browser: Any, manager: RealManager, screen: Screen) -> None:
     with visiting(browser, manager, **screen.options) as visitor:
         page = visitor.goto("/experiments/over/trials?sort=no")
         box(page, 0).check()
@@ -65,9 +63,6 @@ def test_selection_dialogs_and_comparison_are_accessible_and_fit(
         page.get_by_role("button", name="Retry 2", exact=True).click()
         page.get_by_role("dialog").wait_for()
         assert accessibility_problems(page) == []
-        page.goto(f"{visitor.url}/experiments/over/compare?trials=0,1,2")
-        page.get_by_role("img", name="Curves of trials 0, 1, 2").wait_for()
-        assert problems_on(page, screen) == []
 
 
 def test_rows_are_selected_with_the_mouse_and_the_keys(visitor: Visitor) -> None:

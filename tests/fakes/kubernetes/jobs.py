@@ -5,20 +5,13 @@ from typing import Any
 from fakes.kubernetes.api import Object
 from fakes.kubernetes.cluster import Cluster
 
-SLEEP = "sleep 600"
-IMAGE = "example/trial:1"
-
-
-def make_job(name: str, script: str, **changes: Any) -> Object:
-    """A Job of one pod with one container that runs a script. `changes` are of the container, or `pod=…`."""
-    pod = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, **changes.pop("pod", {})}
-    pod["containers"] = [{"name": "main", "image": IMAGE, "command": ["sh", "-c", script], **changes}]
-    return {"metadata": {"name": name}, "spec": {"backoffLimit": 0, "template": {"spec": pod}}}
-
 
 def start_job(cluster: Cluster, name: str, script: str, **changes: Any) -> None:
-    """Create what `make_job` makes."""
-    cluster.create(cluster.path("jobs"), make_job(name, script, **changes))
+    """Create a Job of one pod with one container that runs a script. `changes` are of the container."""
+    container = {"name": "main", "image": "example/trial:1", "command": ["sh", "-c", script], **changes}
+    pod = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "containers": [container]}
+    spec = {"backoffLimit": 0, "template": {"spec": pod}}
+    cluster.create(cluster.path("jobs"), {"metadata": {"name": name}, "spec": spec})
 
 
 def wait_for_end(cluster: Cluster, job: str) -> str:
@@ -31,18 +24,13 @@ def wait_for_end(cluster: Cluster, job: str) -> str:
     return str(cluster.until(end))
 
 
-def wait_for_pod(cluster: Cluster, job: str, phase: str) -> Object:
-    """The first of the Job's pods that is in a phase."""
-    found: Object = cluster.until(
-        lambda: next((pod for pod in cluster.pods_of(job) if pod["status"]["phase"] == phase), None)
-    )
-    return found
-
-
-def start_running(cluster: Cluster, job: str, script: str = SLEEP, **changes: Any) -> str:
+def start_running(cluster: Cluster, job: str) -> str:
     """A Job whose pod runs; the pod's name."""
-    start_job(cluster, job, script, **changes)
-    return str(wait_for_pod(cluster, job, "Running")["metadata"]["name"])
+    start_job(cluster, job, "sleep 600")
+    pod = cluster.until(
+        lambda: next((pod for pod in cluster.pods_of(job) if pod["status"]["phase"] == "Running"), None)
+    )
+    return str(pod["metadata"]["name"])
 
 
 def state_of(pod: Object) -> Object:

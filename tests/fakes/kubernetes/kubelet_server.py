@@ -4,9 +4,7 @@ import asyncio
 import json
 import os
 import ssl
-from collections.abc import AsyncIterator
 from contextlib import suppress
-from pathlib import Path
 from signal import SIGKILL
 from typing import TYPE_CHECKING
 
@@ -18,7 +16,6 @@ if TYPE_CHECKING:
 
 TLS_END_SECONDS = 0.05
 """Connections may take so long to close."""
-_FOLLOW_SECONDS = 0.05
 _END_SECONDS = 5.0
 _CHUNK_BYTES = 32 * 1024
 _STDIN, _STDOUT, _STDERR, _ERROR, _RESIZE = range(5)
@@ -69,29 +66,15 @@ class KubeletServer:
             raise web.HTTPNotFound(text=f'pod "{names["pod"]}" not found')
         container = runner.containers.get(names["container"])
         if container is None or not container.log.exists():
-            waits = runner.waiting_reason(names["container"])
-            if not waits:
-                raise web.HTTPBadRequest(
-                    text=f'container "{names["container"]}" in pod "{names["pod"]}" is not available'
-                )
-            said = f'container "{names["container"]}" in pod "{names["pod"]}" is waiting to start: {waits}'
+            said = f'container "{names["container"]}" in pod "{names["pod"]}" is not available'
             raise web.HTTPBadRequest(text=said)
         return container
 
     async def _logs(self, request: web.Request) -> web.StreamResponse:
         container = self._find(request)
-        answer = web.StreamResponse(headers={"Content-Type": "text/plain"})
-        await answer.prepare(request)
-        left = int(request.query.get("limitBytes", str(1 << 62)))
-        lines = int(request.query.get("tailLines", "-1"))
-        is_followed = request.query.get("follow") == "true"
-        async for data in _read_log(container, lines, is_followed=is_followed):
-            await answer.write(data[:left])
-            left -= len(data)
-            if left <= 0:
-                break
-        await answer.write_eof()
-        return answer
+        lines = container.log.read_bytes().splitlines(keepends=True)[-int(request.query.get("tailLines", "0")) :]
+        limit = int(request.query.get("limitBytes", str(1 << 62)))
+        return web.Response(body=b"".join(lines)[:limit], content_type="text/plain")
 
     async def _exec(self, request: web.Request) -> web.StreamResponse:
         container = self._find(request)
@@ -189,27 +172,3 @@ def _status(code: int) -> dict[str, object]:
     said = f"command terminated with non-zero exit code: exit status {code}"
     details = {"causes": causes}
     return {"metadata": {}, "status": "Failure", "reason": "NonZeroExitCode", "message": said, "details": details}
-
-
-async def _read_log(container: Container, lines: int, *, is_followed: bool) -> AsyncIterator[bytes]:
-    """What is in a container's log: its last lines, or everything if there are less than 0."""
-    position = _start_of_last(container.log.read_bytes(), lines) if lines >= 0 else 0
-    while True:
-        is_running = container.is_running
-        while data := _read_from(container.log, position):
-            position += len(data)
-            yield data
-        if not is_followed or not is_running:
-            return
-        await asyncio.sleep(_FOLLOW_SECONDS)
-
-
-def _read_from(log: Path, position: int) -> bytes:
-    with log.open("rb") as file:
-        file.seek(position)
-        return file.read(_CHUNK_BYTES)
-
-
-def _start_of_last(data: bytes, lines: int) -> int:
-    wanted = data.splitlines(keepends=True)[-lines:] if lines else []
-    return len(data) - sum(map(len, wanted))

@@ -123,10 +123,6 @@ class PodRunner:
         self._is_lost = True
         self.kill()
 
-    def waiting_reason(self, container: str) -> str:
-        """Why a container has not been started; empty: it was, or there is none of this name."""
-        return str(self._states.get(container, {}).get("waiting", {}).get("reason", ""))
-
     def phase(self) -> str:
         """In one word."""
         if "phase" in self._verdict:

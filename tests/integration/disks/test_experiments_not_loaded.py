@@ -110,8 +110,7 @@ def test_no_experiment_begins_on_a_full_disk_and_one_that_finds_it_full_goes_on_
 
         disk.free()
         gate.touch()
-        built.wait_until_done()
-        built.shut_down()
+        built.finish()
     assert len(before) == 2
     audit.check(audit.Ending.read(built.home, built.ledgers), trials=2)
 

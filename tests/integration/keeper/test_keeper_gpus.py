@@ -103,7 +103,9 @@ async def test_a_gpu_is_refused_to_a_second_keeper_and_free_when_the_job_ends(tm
                 acquire(locks, [("GPU-a", 1)], {})
             release(acquire(locks, [("GPU-b", 0)], {}))
             await one.cancel()
-            assert (await two.run(two.launch("U.2", "true", gpus=SHARE))).reason == EndReason.EXITED_OK
+            assert (await two.run(two.launch("U.2", f"ls {locks}", gpus=SHARE))).reason == EndReason.EXITED_OK
+            assert "GPU-a.0" in two.output("U.2").split()
+            assert "GPU-a.0" not in os.listdir(locks)
 
 
 async def test_a_gpu_stays_leased_while_the_trial_lives_without_keeper_and_reaper(node: Node) -> None:
@@ -117,13 +119,6 @@ async def test_a_gpu_stays_leased_while_the_trial_lives_without_keeper_and_reape
     await node.start()
     assert (await node.manager.end_of("T.1")).reason == EndReason.EXIT_UNKNOWN
     release(acquire(locks, [("GPU-a", 0)], {}))
-
-
-async def test_no_lock_file_is_left_by_a_job_that_has_ended(node: Node) -> None:
-    locks = node.directory / "gpu-locks"
-    assert (await node.run("ls gpu-locks", gpus=SHARE)).reason == EndReason.EXITED_OK
-    assert node.output("T.1").split() == ["GPU-a.0", "GPU-a.guard"]
-    assert list(locks.iterdir()) == []
 
 
 async def test_leases_of_all_managers_are_told_and_their_trials_are_no_strangers(

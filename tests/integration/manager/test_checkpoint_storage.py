@@ -3,7 +3,7 @@
 import json
 import sys
 import venv
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,13 +56,34 @@ def storage(server: S3Server, user: dict[str, str] = OWNER, location: str = "") 
     return {**stored_in(server, user, location), "interpreter": sys.executable}
 
 
-def pause_and_resume(manager: RealManager, experiment: str) -> dict[str, Any]:
-    """Have the experiment's trial stop after its third checkpoint, and continue from it to its end."""
-    manager.until(lambda: any(trial["intermediate_count"] == 3 for trial in manager.trials(experiment)), "3 reports")
-    (trial,) = manager.trials(experiment)
-    manager.client.pause_trial(trial["id"])
+@pytest.fixture
+def shared(tmp_path: Path) -> Path:
+    """A folder that nodes share."""
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    return folder
+
+
+def await_reports(manager: RealManager, experiment: str, count: int) -> str:
+    """Wait until the experiment's trial has reported so often; its id."""
+    manager.until(lambda: [trial["intermediate_count"] for trial in manager.trials(experiment)] == [count], "reports")
+    return str(manager.trials(experiment)[0]["id"])
+
+
+def pause_and_resume(manager: RealManager, experiment: str, meanwhile: Callable[[], object] = lambda: None) -> None:
+    """Have the experiment's trial stop after its third checkpoint, and ask it to continue.
+
+    :param meanwhile: what happens while it is PAUSED.
+    """
+    trial = await_reports(manager, experiment, 3)
+    manager.client.pause_trial(trial)
     manager.until(lambda: manager.trials(experiment)[0]["status"] == "PAUSED", "the trial to be PAUSED")
-    manager.client.resume_trial(trial["id"])
+    meanwhile()
+    manager.client.resume_trial(trial)
+
+
+def continued(manager: RealManager, experiment: str) -> dict[str, Any]:
+    """The experiment's trial, which has continued from its third checkpoint to its end."""
     manager.until_status(experiment, "DONE")
     (trial,) = manager.trials(experiment)
     assert trial["final_value"] == 4
@@ -80,11 +101,15 @@ def job_folders(trial: dict[str, Any]) -> list[Path]:
     return [path for job in (1, 2) for path in Path(trial["directory"], "jobs", str(job)).rglob("checkpoints/*")]
 
 
-def test_a_trial_continues_from_a_folder_that_nodes_share(manager: RealManager, tmp_path: Path) -> None:
-    shared = tmp_path / "shared"
-    shared.mkdir()
+def test_a_trial_waits_for_a_folder_that_nodes_share_and_continues_from_it(
+    manager: RealManager, shared: Path, tmp_path: Path
+) -> None:
     experiment = manager.create(SAVES_SIX, maxTrialNumber=1, checkpointStorage=str(shared))
-    trial = pause_and_resume(manager, experiment)
+    pause_and_resume(manager, experiment, meanwhile=lambda: shared.rename(tmp_path / "unmounted"))
+    expected = f"cannot store checkpoints: there is no folder {shared}; mount what the nodes share, or create it"
+    manager.until(lambda: expected in manager.trials(experiment)[0]["reason"], expected)
+    (tmp_path / "unmounted").rename(shared)
+    trial = continued(manager, experiment)
     place = shared / experiment / trial["id"] / "2"
     assert kept_paths(manager, trial) == [f"{place}/2", f"{place}/3"]
     manager.until(lambda: sorted(path.name for path in place.iterdir()) == ["2", "3"], "the others to be deleted")
@@ -101,7 +126,8 @@ def test_a_trial_continues_from_a_folder_that_nodes_share(manager: RealManager, 
 @pytest.mark.thorough
 def test_a_trial_continues_from_an_object_store(manager: RealManager, server: S3Server, tmp_path: Path) -> None:
     experiment = manager.create(SAVES_SIX, maxTrialNumber=1, **storage(server))
-    trial = pause_and_resume(manager, experiment)
+    pause_and_resume(manager, experiment)
+    trial = continued(manager, experiment)
     place = f"{server.url}/{experiment}/{trial['id']}"
     assert kept_paths(manager, trial) == [f"{place}/2/2", f"{place}/2/3"]
     stored = place.removeprefix("s3://")
@@ -150,33 +176,6 @@ def test_a_storage_that_cannot_be_used_is_refused(
 def test_a_folder_that_cannot_be_written_is_refused(manager: RealManager, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=f"nothing can be stored in {tmp_path}/away: No such file or directory; create"):
         manager.create(SAVES_SIX, checkpointStorage=f"{tmp_path}/away")
-
-
-def test_a_folder_that_is_away_when_its_experiment_is_deleted_is_left(manager: RealManager, tmp_path: Path) -> None:
-    shared = tmp_path / "shared"
-    shared.mkdir()
-    experiment = manager.create("", maxTrialNumber=1, checkpointStorage=str(shared))
-    shared.rename(tmp_path / "away")
-    manager.client.stop_experiment(experiment)
-    manager.until_status(experiment, "STOPPED")
-    manager.client.delete_experiment(experiment)
-
-
-def test_a_trial_waits_for_a_folder_that_is_not_mounted_and_continues(manager: RealManager, tmp_path: Path) -> None:
-    shared = tmp_path / "shared"
-    shared.mkdir()
-    experiment = manager.create(SAVES_SIX, maxTrialNumber=1, checkpointStorage=str(shared))
-    manager.until(lambda: any(trial["intermediate_count"] == 3 for trial in manager.trials(experiment)), "3 reports")
-    (trial,) = manager.trials(experiment)
-    manager.client.pause_trial(trial["id"])
-    manager.until(lambda: manager.trials(experiment)[0]["status"] == "PAUSED", "the trial to be PAUSED")
-    shared.rename(tmp_path / "away")
-    manager.client.resume_trial(trial["id"])
-    expected = f"cannot store checkpoints: there is no folder {shared}; mount what the nodes share, or create it"
-    manager.until(lambda: expected in manager.trials(experiment)[0]["reason"], expected)
-    (tmp_path / "away").rename(shared)
-    manager.until_status(experiment, "DONE")
-    assert manager.trials(experiment)[0]["final_value"] == 4
 
 
 def test_a_variable_that_was_not_handed_over_is_named(manager: RealManager, server: S3Server) -> None:
@@ -230,15 +229,10 @@ def test_what_cannot_be_stored_while_the_server_is_away_is_said_and_the_trial_co
         **storage(server),
     )
 
-    def await_reports(count: int) -> None:
-        manager.until(
-            lambda: any(trial["intermediate_count"] == count for trial in manager.trials(experiment)), f"report {count}"
-        )
-
-    await_reports(1)
+    await_reports(manager, experiment, 1)
     server.gate.close()
     (tmp_path / "2").touch()
-    await_reports(2)
+    await_reports(manager, experiment, 2)
     server.gate.open()
     (tmp_path / "3").touch()
     manager.until_status(experiment, "DONE")

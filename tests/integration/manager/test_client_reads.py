@@ -117,15 +117,6 @@ def test_the_occupancy_of_a_node_has_its_jobs(manager: RealManager) -> None:
     assert "LOAD" in table
 
 
-@pytest.mark.thorough
-def test_importance_says_why_there_is_none(manager: RealManager) -> None:
-    answer = json.loads(manager.command_line("experiment", "importance", "reads", "-o", "json"))
-    assert answer == manager.client.importance("reads")
-    assert answer["parameters"] == []
-    shown = manager.attempt("experiment", "importance", "reads")
-    assert answer["reason"] in shown.stdout + shown.stderr
-
-
 def test_views_are_saved_listed_and_deleted_by_both(manager: RealManager) -> None:
     client = manager.client
     saved = client.save_view("reads", "best / 1", page="trials", query="filter=value+%3E+0.9")

@@ -30,7 +30,7 @@ def options_of(unit: str) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("unit", UNITS)
-def test_only_the_managers_own_process_is_stopped(unit: str) -> None:
+def test_only_the_managers_own_process_is_stopped_and_none_may_gain_privileges(unit: str) -> None:
     options = options_of(unit)
     assert (options["KillMode"], options["OOMPolicy"], options["Restart"]) == (
         ["process"],
@@ -38,6 +38,7 @@ def test_only_the_managers_own_process_is_stopped(unit: str) -> None:
         ["on-failure"],
     )
     assert options["ExecStart"][0].endswith("/bin/proctor manager run")
+    assert options["NoNewPrivileges"] == ["yes"]
 
 
 def test_the_leases_of_the_machine_are_those_that_the_service_sees() -> None:
@@ -80,11 +81,6 @@ def test_code_and_gpus_are_not_hidden() -> None:
     assert f"PROCTOR_HOME=/var/lib/{system['StateDirectory'][0]}" in system["Environment"]
     hiding = ("Protect", "Private", "ReadOnly", "ReadWrite", "Inaccessible", "Device", "Root", "Temporary")
     assert [name for name in options_of("user") if name.startswith(hiding)] == []
-
-
-def test_both_units_may_not_gain_privileges() -> None:
-    for unit in UNITS:
-        assert options_of(unit)["NoNewPrivileges"] == ["yes"]
 
 
 @pytest.mark.skipif(ANALYZE is None, reason="needs systemd-analyze")

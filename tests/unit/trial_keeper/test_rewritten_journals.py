@@ -58,40 +58,36 @@ def reported(tmp_path: Path) -> Told:
 ANEW, CUT = "the trial rewrote its journal", "the trial cut its journal back to 4 bytes"
 
 
-def test_an_emptied_journal_goes_on_behind_a_mark(reported: Told) -> None:
+REWRITTEN = {
+    "emptied": ("", [ANEW]),
+    "emptied and written": ("3\n", [ANEW, "3"]),
+    "cut back": ("one\n", [CUT]),
+    "grown past what was read": ("3\n4\n5\n6\n7\n", [ANEW, "3", "4", "5", "6", "7"]),
+}
+"""What stands there in place of two lines, and what is reported of it."""
+
+
+KEEPERS = {"the same": REWRITTEN, "one without an anchor": REWRITTEN, "a new one": ("emptied", "emptied and written")}
+"""What each keeper can notice."""
+
+
+@pytest.mark.parametrize(
+    ("keeper", "change"), [(keeper, each) for keeper, changes in KEEPERS.items() for each in changes]
+)
+def test_a_rewritten_journal_goes_on_behind_a_mark(reported: Told, keeper: str, change: str) -> None:
+    text, told = REWRITTEN[change]
+    if keeper == "one without an anchor":
+        (reported.folder / "journal-anchor.0.new").mkdir()  # it cannot be written
     reported.write_and_receive("one", "two")
-    os.truncate(reported.path, 0)
-    reported.write("3")
+    reported.path.write_text(text)
     assert reported.tail.needs_report
+    if keeper == "a new one":
+        reported.restart()
     reported.receive(final=True)
-    assert reported.lines == ["one", "two", ANEW, "3"]
     assert not reported.tail.needs_report
-    assert "8 bytes had been read" in reported.data.decode()
-
-
-def test_an_emptied_journal_is_told_even_when_nothing_follows(reported: Told) -> None:
-    reported.write_and_receive("one", "two")
-    os.truncate(reported.path, 0)
-    assert reported.tail.needs_report
-    assert not reported.tail.is_complete(after=0) or reported.tail.read(final=True)
-    reported.receive(final=True)
-    assert reported.lines == ["one", "two", ANEW]
-    assert not reported.tail.needs_report
-
-
-def test_a_journal_that_was_cut_back_is_not_told_twice(reported: Told) -> None:
-    reported.write_and_receive("one", "two")
-    os.truncate(reported.path, 4)
-    reported.receive()
-    reported.write_and_receive("3")
-    assert reported.lines == ["one", "two", CUT, "3"]
-
-
-def test_a_journal_that_has_grown_past_what_was_read_is_noticed_by_what_stands_there(reported: Told) -> None:
-    reported.write_and_receive("one", "two")
-    reported.path.write_text("3\n4\n5\n6\n7\n")
-    reported.receive()
-    assert reported.lines == ["one", "two", ANEW, "3", "4", "5", "6", "7"]
+    reported.write_and_receive("last", final=True)
+    assert reported.lines == ["one", "two", *told, "last"]
+    assert told == [CUT] or "8 bytes had been read" in reported.data.decode()
 
 
 def test_what_a_replaced_journal_held_is_read_first(reported: Told) -> None:
@@ -137,23 +133,6 @@ def test_a_journal_may_be_emptied_again_and_again(reported: Told) -> None:
     reported.receive(final=True)
     parts = [[f"first {number}", "second", ANEW] for number in range(3)]
     assert reported.lines == [line for part in parts for line in part]
-
-
-def test_a_new_keeper_notices_that_a_journal_became_shorter_while_none_looked(reported: Told) -> None:
-    reported.write_and_receive("one", "two")
-    os.truncate(reported.path, 0)
-    reported.write("3")
-    reported.restart()
-    reported.receive(final=True)
-    assert reported.lines == ["one", "two", ANEW, "3"]
-
-
-def test_a_journal_goes_on_though_its_anchor_cannot_be_written(reported: Told) -> None:
-    (reported.folder / "journal-anchor.0.new").mkdir()
-    reported.write_and_receive("one", "two")
-    os.truncate(reported.path, 0)
-    reported.write_and_receive("3")
-    assert reported.lines == ["one", "two", ANEW, "3"]
 
 
 def test_a_journal_that_only_grows_has_no_anchor(reported: Told) -> None:

@@ -7,11 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.attempts import make_environment
-from fakes.frameworks import read_reports
 from fakes.incarnations import Incarnations
-
-from proctor.sdk.checkpoints.saving import find_newest_checkpoint
 
 MISSING = [name for name in ("lightning", "transformers", "accelerate") if find_spec(name) is None]
 pytestmark = [
@@ -30,19 +26,9 @@ class Framework:
         self.name = name
         self._incarnations = incarnations
 
-    def train(self, root: Path, **how: Any) -> "dict[str, Any]":
-        found: dict[str, Any] = self._incarnations.call(RUNS, "train", framework=self.name, root=str(root), **how)
+    def train(self, root: Path, function: str = "train", **how: Any) -> "dict[str, Any]":
+        found: dict[str, Any] = self._incarnations.call(RUNS, function, framework=self.name, root=str(root), **how)
         return found
-
-    def train_on_two(self, root: Path, **how: Any) -> "dict[str, Any]":
-        found: dict[str, Any] = self._incarnations.call(
-            RUNS, "train_on_two", framework=self.name, root=str(root), **how
-        )
-        return found
-
-    def attempt(self, job: Path, *, resume: "str | None" = None, **how: Any) -> "dict[str, Any]":
-        """Train as an attempt of a trial, which keeps its files apart from other attempts."""
-        return self.train(job / "root", environment=make_environment(job, resume=resume), **how)
 
 
 @pytest.fixture(scope="module")
@@ -80,13 +66,12 @@ def test_the_guides_sample_makes_calls_that_the_framework_takes(
     assert {*expected, "ProctorCallback", "callback.find_checkpoint"} <= set(called)
 
 
-def check_rest(found: "dict[str, Any]", whole: "dict[str, Any]", *, name: str = "run") -> None:
+def check_rest(found: "dict[str, Any]", whole: "dict[str, Any]") -> None:
     """A run was continued, without a warning, and ended with the bits of one that was left alone."""
     assert found["warned"] == whole["warned"] == []
-    here, there = found[name], whole[name]
-    assert (here["weights"], here["optimizer"]) == (there["weights"], there["optimizer"])
-    assert 0 < len(here["samples"]) < len(there["samples"])
-    assert here["samples"] == there["samples"][-len(here["samples"]) :]
+    assert (found["weights"], found["optimizer"]) == (whole["weights"], whole["optimizer"])
+    assert 0 < len(found["samples"]) < len(whole["samples"])
+    assert found["samples"] == whole["samples"][-len(found["samples"]) :]
 
 
 @pytest.mark.parametrize(
@@ -114,23 +99,11 @@ def test_a_killed_run_ends_with_the_bits_of_one_that_was_not(
 def test_a_run_of_two_ranks_is_exact_and_tells_when_a_rank_s_device_is_another(
     framework: Framework, tmp_path: Path
 ) -> None:
-    whole = framework.train_on_two(tmp_path / "whole")
-    assert framework.train_on_two(tmp_path / "cut", kill=("batch of rank 1", 4))["killed"]
+    whole = framework.train(tmp_path / "whole", "train_on_two")
+    assert framework.train(tmp_path / "cut", "train_on_two", kill=("batch of rank 1", 4))["killed"]
     shutil.copytree(tmp_path / "cut", tmp_path / "other")
-    found = framework.train_on_two(tmp_path / "cut")
+    found = framework.train(tmp_path / "cut", "train_on_two")
     for here, there in zip(found["ranks"], whole["ranks"], strict=True):
         check_rest(here, there)
-    other = framework.train_on_two(tmp_path / "other", threads=(1, 3))
+    other = framework.train(tmp_path / "other", "train_on_two", threads=(1, 3))
     assert other["ranks"][0]["warned"] == ["not exact: threads was '1 / 2', is '1 / 3'"]
-
-
-def test_a_trial_that_is_asked_to_stop_ends_and_is_continued_exactly(framework: Framework, tmp_path: Path) -> None:
-    whole = framework.attempt(tmp_path / "whole")
-    stopped = framework.attempt(tmp_path / "first", stop=9)
-    assert stopped["run"]["samples"] == whole["run"]["samples"][:9]
-    found = framework.attempt(tmp_path / "second", resume=find_newest_checkpoint(str(tmp_path / "first")))
-    check_rest(found, whole)
-    assert len(found["run"]["samples"]) == 9
-    reports = [read_reports(tmp_path / attempt) for attempt in ("whole", "first", "second")]
-    assert reports[1] + reports[2] == reports[0]
-    assert [step for step, names in reports[0] if "default" in names]

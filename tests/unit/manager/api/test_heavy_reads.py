@@ -106,22 +106,6 @@ async def test_work_is_canceled_with_its_client() -> None:
     assert answer.status_code == 499
 
 
-async def test_work_is_answered_to_a_client_that_waits() -> None:
-    async def work() -> bytes:
-        return b"{}"
-
-    answer = await answer_while_connected(Client().request, work())
-    assert (answer.status_code, answer.body, answer.media_type) == (200, b"{}", "application/json")
-
-
-async def test_work_that_fails_is_an_error_of_the_route() -> None:
-    async def work() -> bytes:
-        raise ValueError("no")
-
-    with pytest.raises(ValueError, match="no"):
-        await answer_while_connected(Client().request, work())
-
-
 async def test_work_ends_with_its_route() -> None:
     work = asyncio.get_running_loop().create_future()
     answering = asyncio.ensure_future(answer_while_connected(Client().request, work))

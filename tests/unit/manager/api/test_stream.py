@@ -53,7 +53,7 @@ async def test_a_client_that_comes_back_misses_nothing_and_hears_nothing_twice(c
     assert [event["id"] for event in first + rest] == list(range(1, PAGE + 31))
 
 
-async def test_a_change_wakes_the_reader(control: Database) -> None:
+async def test_a_change_wakes_the_reader_and_the_stream_ends_when_the_manager_closes(control: Database) -> None:
     feed, closing = ChangeFeed(), asyncio.Event()
     stream = server_sent_events(control, feed, closing, after=None, experiment_id=None)
     await anext(stream)  # it is there, and hears what comes from now on
@@ -61,7 +61,11 @@ async def test_a_change_wakes_the_reader(control: Database) -> None:
         reading = group.create_task(take(stream, 1))
         await append(control, 1)
         feed.notify()
-    assert [event["sse_event"] for event in reading.result()] == ["notice"]
+        assert [event["sse_event"] for event in await reading] == ["notice"]
+        reading = group.create_task(take(stream, 1))
+        await asyncio.sleep(0)
+        closing.set()
+    assert reading.result() == []
 
 
 async def test_a_stream_of_one_experiment_passes_over_the_others(control: Database) -> None:
@@ -122,17 +126,6 @@ async def test_a_slow_reader_holds_one_page_at_most(control: Database) -> None:
     stream = server_sent_events(control, ChangeFeed(), asyncio.Event(), after=0, experiment_id=None)
     await anext(stream)
     assert (await anext(stream)).count(b"\nid: ") + 1 == PAGE
-
-
-async def test_the_stream_ends_when_the_manager_closes(control: Database) -> None:
-    feed, closing = ChangeFeed(), asyncio.Event()
-    stream = server_sent_events(control, feed, closing, after=None, experiment_id=None)
-    await anext(stream)
-    async with asyncio.TaskGroup() as group:
-        reading = group.create_task(take(stream, 1))
-        await asyncio.sleep(0)
-        closing.set()
-    assert reading.result() == []
 
 
 async def test_words_stand_for_numbers_that_are_not_finite(control: Database) -> None:

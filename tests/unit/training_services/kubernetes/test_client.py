@@ -442,57 +442,57 @@ async def test_a_watch_that_ends_continues_from_its_last_change_without_a_new_li
     assert [query.get("allowWatchBookmarks") for query in asked] == [None, "true", "true", "true"]
 
 
-async def test_after_410_a_namespace_is_listed_again_and_what_is_missing_is_gone(
-    script: Script, tmp_path: Path
+BREAKS: dict[str, tuple[list[Any], str, list[dict[str, str]]]] = {
+    "a watch after 410: what is missing is gone": (
+        [page(job("a"), job("b"), version="10"), refusal(410, "too old"), page(job("b"), job("c"), version="20")],
+        "bc",
+        [{}, {"resourceVersion": "10"}, {}],
+    ),
+    "a next page that has expired": (
+        [
+            page(job("a"), version="10", more="next"),
+            refusal(410, "the continue token is too old"),
+            page(job("b"), version="20", more="other"),
+            page(job("c"), version="20"),
+        ],
+        "bc",
+        [{}, {"continue": "next"}, {}, {"continue": "other"}],
+    ),
+    "a watch that is refused": (
+        [page(job("a"), version="10"), refusal(500, "etcd is busy"), lines(("ADDED", job("b", "12")))],
+        "ab",
+        [{}, {"resourceVersion": "10"}, {"resourceVersion": "10"}],
+    ),
+    "objects that are none": (
+        [
+            page(job("a"), version="10"),
+            lines(("ADDED", {"kind": "Job"})),
+            {"metadata": {"resourceVersion": "11"}, "items": [{"kind": "Job"}]},
+            page(job("b"), version="12"),
+        ],
+        "b",
+        [{}, {"resourceVersion": "10"}, {}, {}],
+    ),
+}
+"""What is answered; the Jobs that are known then, and where each of the requests continues."""
+
+
+@pytest.mark.parametrize(("answers", "names", "asked"), BREAKS.values(), ids=BREAKS)
+async def test_after_a_break_a_namespace_is_listed_again_only_where_its_watch_cannot_continue(
+    script: Script,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    answers: list[Any],
+    names: str,
+    asked: list[dict[str, str]],
 ) -> None:
-    script.answer(
-        JOBS,
-        page(job("a"), job("b"), version="10"),
-        refusal(410, "too old resource version"),
-        page(job("b"), job("c"), version="20"),
-        lambda _: held(),
-    )
+    script.answer(JOBS, *answers, lambda _: held())
     async with watching(script, tmp_path) as view:
-        await until_names(view, "bc")
-
-
-async def test_a_list_whose_next_page_has_expired_begins_anew(script: Script, tmp_path: Path) -> None:
-    script.answer(
-        JOBS,
-        page(job("a"), version="10", more="next"),
-        refusal(410, "the continue token is too old"),
-        page(job("b"), version="20", more="other"),
-        page(job("c"), version="20"),
-        lambda _: held(),
-    )
-    async with watching(script, tmp_path) as view:
-        await until_names(view, "bc")
-    asked = [query.get("continue") for query in script.asked(JOBS) if "watch" not in query]
-    assert asked == [None, "next", None, "other"]
-
-
-async def test_objects_that_are_none_are_reported_and_listed_again(
-    script: Script, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    script.answer(
-        JOBS,
-        page(job("a"), version="10"),
-        lines(("ADDED", {"kind": "Job"})),
-        {"metadata": {"resourceVersion": "11"}, "items": [{"kind": "Job"}]},
-        page(job("b"), version="12"),
-        lambda _: held(),
-    )
-    async with watching(script, tmp_path) as view:
-        await until_names(view, "b")
-    assert "an object is malformed: KeyError('metadata')" in caplog.text
-
-
-async def test_a_refused_watch_continues_where_it_was_without_a_new_list(script: Script, tmp_path: Path) -> None:
-    busy = refusal(500, "etcd is busy")
-    script.answer(JOBS, page(job("a"), version="10"), busy, lines(("ADDED", job("b", "12"))), lambda _: held())
-    async with watching(script, tmp_path) as view:
-        await until_names(view, "ab")
-    assert ["watch" in query for query in script.asked(JOBS)][:3] == [False, True, True]
+        await until_names(view, names)
+    kept = ("continue", "resourceVersion")
+    found = [{key: query[key] for key in kept if key in query} for query in script.asked(JOBS)]
+    assert found[: len(asked)] == asked
+    assert ("an object is malformed: KeyError('metadata')" in caplog.text) is (names == "b")
 
 
 async def test_a_pod_that_does_not_end_in_time_is_overdue(
@@ -551,9 +551,10 @@ async def test_the_lines_of_a_command_are_read_one_by_one_and_one_that_does_not_
         await ExecStream(Socket(b"x" * 4096, 4096)).read_line()  # type: ignore[arg-type]
 
 
-async def test_a_namespace_that_cannot_be_listed_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_namespace_that_cannot_be_listed_says_why(
+    script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("proctor.training_services.kubernetes.namespaces.SYNC_SECONDS", 0.3)
-    script = Script()
     script.answer(JOBS, refusal(403, 'cannot list resource "jobs"'))
     async with watching(script, tmp_path) as view:
         with pytest.raises(ServiceUnavailable, match='cannot list resource "jobs"'):

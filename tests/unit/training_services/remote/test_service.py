@@ -462,8 +462,8 @@ async def begin_again(
 async def test_a_checkpoint_on_the_same_machine_is_used_where_it_lies(stage: Stage) -> None:
     async with playing(stage, stage.alpha):
         save(await stage.run_job(stage.form(), stage.alpha))
-        path, reason, sequence = await begin_again(stage, stage.alpha, "alpha")
-    assert (path, reason, sequence) == (
+        begun = await begin_again(stage, stage.alpha, "alpha")
+    assert begun == (
         "experiments/e1/trials/4-t/jobs/1/output/checkpoints/3",
         "from checkpoint 3 of job 1, which is on this node",
         30,
@@ -534,10 +534,12 @@ async def test_a_torn_checkpoint_is_passed_over_for_the_one_before(stage: Stage)
         folder = await stage.run_job(stage.form(), stage.alpha)
         offers = store(stage, folder)
         (folder / "output" / "checkpoints" / "3" / "model").write_text("w")
-        path, reason, sequence = await begin_again(stage, stage.alpha, "alpha", *offers)
-    assert (path, sequence) == ("experiments/e1/trials/4-t/jobs/1/output/checkpoints/2", 20)
-    assert reason == (
-        "from checkpoint 2 of job 1, which is on this node; checkpoint 3 was passed over: model has 1 bytes, 9 expected"
+        begun = await begin_again(stage, stage.alpha, "alpha", *offers)
+    assert begun == (
+        "experiments/e1/trials/4-t/jobs/1/output/checkpoints/2",
+        "from checkpoint 2 of job 1, which is on this node; checkpoint 3 was passed over: model has 1 bytes, 9 "
+        "expected",
+        20,
     )
 
 
@@ -549,13 +551,13 @@ async def test_where_no_checkpoint_is_whole_a_job_begins_from_the_start_and_says
         (places / "3" / "model").write_text("WEIGHTS 3")
         (places / "2" / "model").unlink()
         shutil.rmtree(places / "1")
-        path, reason, sequence = await begin_again(stage, stage.beta, "beta", *offers)
-    assert (path, sequence) == (None, None)
-    assert reason == (
+        begun = await begin_again(stage, stage.beta, "beta", *offers)
+    reason = (
         "from the start: checkpoint 3 of job 1 was passed over: model is damaged: its content is not what was saved; "
         "checkpoint 2 of job 1 was passed over: model is missing; "
         "checkpoint 1 of job 1 was passed over: its folder is gone"
     )
+    assert begun == (None, reason, None)
 
 
 async def test_a_copy_that_was_damaged_here_is_not_sent_to_another_machine(stage: Stage) -> None:

@@ -19,20 +19,13 @@ def finish(assessor, trial, values, succeeded=True):
     assessor.trial_end(trial, succeeded)
 
 
-def test_a_trial_below_the_median_of_finished_means_is_stopped():
-    assessor = MedianstopAssessor()
+@pytest.mark.parametrize(("mode", "sign"), [("maximize", 1), ("minimize", -1)])
+def test_a_trial_that_is_worse_than_the_median_of_finished_means_is_stopped(mode, sign):
+    assessor = MedianstopAssessor(optimize_mode=mode)
     for trial, value in (("a", 1.0), ("b", 2.0), ("c", 3.0)):
-        finish(assessor, trial, [value, value])
-    assert report(assessor, "bad", [1.5, 1.5]) == [False, False]
-    assert report(assessor, "good", [2.5, 0.0]) == [True, True]
-
-
-def test_minimizing_turns_it_round():
-    assessor = MedianstopAssessor(optimize_mode="minimize")
-    for trial, value in (("a", 1.0), ("b", 2.0), ("c", 3.0)):
-        finish(assessor, trial, [value])
-    assert report(assessor, "bad", [2.5]) == [False]
-    assert report(assessor, "good", [1.5]) == [True]
+        finish(assessor, trial, [sign * value, sign * value])
+    assert report(assessor, "bad", [sign * 1.5, sign * 1.5]) == [False, False]
+    assert report(assessor, "good", [sign * 2.5, 0.0 if sign == 1 else 2.5]) == [True, True]
 
 
 def test_nothing_is_judged_before_the_start_step_nor_beyond_what_has_finished():

@@ -113,19 +113,14 @@ def test_it_is_told_results_as_reported_and_the_end_after_them(tmp_path):
     assert sent == [["result", 1, 1, "{'default': nan}", facts], ["end", 1, True]]
 
 
-def test_customized_trials_are_kept_from_a_tuner_that_did_not_ask_for_them(tmp_path):
-    conversation = Conversation(tmp_path, DIARY).started()
+@pytest.mark.parametrize(("asks", "told"), [("", []), ("self._accept_customized_trials()", [["result", 5, 5]])])
+def test_customized_trials_are_told_to_a_tuner_that_asked_for_them_only(tmp_path, asks, told):
+    source = DIARY.replace("self.diary, self.step = [], step", f"self.diary, self.step = [], step; {asks}")
+    conversation = Conversation(tmp_path, source).started()
     conversation.send(end(1, 5, 0.5, customized=True))
-    assert diary_of(conversation, 2, 6) == [["space", ["x"]]]
-
-
-def test_customized_trials_are_told_to_a_tuner_that_asked_for_them(tmp_path):
-    asking = DIARY.replace(
-        "self.diary, self.step = [], step", "self.diary, self.step = [], step; self._accept_customized_trials()"
-    )
-    conversation = Conversation(tmp_path, asking).started()
-    conversation.send(end(1, 5, 0.5, customized=True))
-    assert diary_of(conversation, 2, 6)[1][:3] == ["result", 5, 5]
+    first, *others = diary_of(conversation, 2, 6)
+    assert (first, [each[:3] for each in others][: len(told)]) == (["space", ["x"]], told)
+    assert others or not told
 
 
 def test_results_of_an_earlier_process_come_as_imported_data(tmp_path):
@@ -135,8 +130,16 @@ def test_results_of_an_earlier_process_come_as_imported_data(tmp_path):
     assert diary_of(conversation, 4, 2) == [["space", ["x"]], ["import", 0, 0.5], ["import", 1, 0.75]]
 
 
-def test_a_tuner_that_waits_for_an_earlier_trial_gets_its_result(tmp_path):
-    waiting = """
+@pytest.mark.parametrize(
+    ("hook", "ended"),
+    [
+        ("receive_trial_result(self, parameter_id, parameters, value, **kwargs)", end(2, 0, 0.5)),
+        ("trial_end(self, parameter_id, success, **kwargs)", end(2, 0, status="FAILED")),
+    ],
+    ids=["result", "end"],
+)
+def test_a_tuner_that_waits_for_an_earlier_trial_hears_of_it(tmp_path, hook, ended):
+    waiting = f"""
         import threading
         from proctor.sdk.tuner import Tuner
 
@@ -148,36 +151,14 @@ def test_a_tuner_that_waits_for_an_earlier_trial_gets_its_result(tmp_path):
             def generate_parameters(self, parameter_id, **kwargs):
                 if parameter_id == 1:
                     self.received.wait()
-                return {"x": parameter_id}
-            def receive_trial_result(self, parameter_id, parameters, value, **kwargs):
+                return {{"x": parameter_id}}
+            def {hook}:
+                assert locals().get("success", False) is False
                 self.received.set()
     """
     conversation = Conversation(tmp_path, waiting).started()
     assert conversation.send(request(1, 0, 1)).receive().parameter_id == 0
-    assert conversation.send(end(2, 0, 0.5)).receive().parameter_id == 1
-
-
-def test_a_tuner_that_waits_for_the_end_of_a_trial_hears_it(tmp_path):
-    waiting = """
-        import threading
-        from proctor.sdk.tuner import Tuner
-
-        class Own(Tuner):
-            def __init__(self):
-                self.received = threading.Event()
-            def update_search_space(self, space):
-                pass
-            def generate_parameters(self, parameter_id, **kwargs):
-                if parameter_id == 1:
-                    self.received.wait()
-                return {"x": parameter_id}
-            def trial_end(self, parameter_id, success, **kwargs):
-                assert success is False
-                self.received.set()
-    """
-    conversation = Conversation(tmp_path, waiting).started()
-    conversation.send(request(1, 0, 1)).receive()
-    assert conversation.send(end(2, 0, status="FAILED")).receive().parameter_id == 1
+    assert conversation.send(ended).receive().parameter_id == 1
 
 
 def test_a_tuner_without_keyword_arguments_and_with_no_more_trials(tmp_path):

@@ -102,24 +102,18 @@ def test_no_value_upsets_a_tuner(tuner, value):
     assert [type(message) for message in conversation.ask(7, 2)] == [protocol.NewTrial]
 
 
-def test_the_assessor_condemns_a_trial_once_and_a_restart_gives_it_a_new_chance():
+def test_the_assessor_condemns_a_job_once_and_judges_the_next_one_by_its_own_metrics():
     conversation = Conversation(assessor="Medianstop")
     conversation.ask(1, 0, 1)
     conversation.send(protocol.ReportMetrics(2, [metric(0, 0, 5), metric(0, 1, 5)]), end(3, 0, {}))
     kill = protocol.KillTrial(4, 1, "t1", job_number=1)
     assert conversation.send(protocol.ReportMetrics(4, [metric(1, 0, 1), metric(1, 1, 1)])) == [kill]
     conversation.send(protocol.TrialRestarted(5, 1, "t1", 2))
-    assert conversation.send(protocol.ReportMetrics(6, [metric(1, 0, 6, job=2), metric(1, 1, 1, job=2)])) == []
-
-
-def test_a_metric_of_an_earlier_job_is_not_assessed_once_the_next_job_was_announced():
-    conversation = Conversation(assessor="Medianstop")
-    conversation.ask(1, 0, 1)
-    conversation.send(protocol.ReportMetrics(2, [metric(0, 0, 5)]), end(3, 0, {}))
-    conversation.send(protocol.TrialRestarted(4, 1, "t1", 2))
-    assert conversation.send(protocol.ReportMetrics(5, [metric(1, 0, 1, job=1)])) == []
-    kill = protocol.KillTrial(6, 1, "t1", job_number=2)
-    assert conversation.send(protocol.ReportMetrics(6, [metric(1, 0, 1, job=2)])) == [kill]
+    assert conversation.send(protocol.ReportMetrics(6, [metric(1, 0, 1, job=1)])) == []  # it is late
+    assert conversation.send(protocol.ReportMetrics(7, [metric(1, 0, 6, job=2), metric(1, 1, 1, job=2)])) == []
+    conversation.send(protocol.TrialRestarted(8, 1, "t1", 3))
+    kill = protocol.KillTrial(9, 1, "t1", job_number=3)
+    assert conversation.send(protocol.ReportMetrics(9, [metric(1, 0, 1, job=3)])) == [kill]
 
 
 def test_a_scheduler_is_not_given_metrics_without_a_default():

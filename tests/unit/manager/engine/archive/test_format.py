@@ -85,7 +85,10 @@ def test_a_sound_one_is_read_and_unpacked(write: Write, tmp_path: Path) -> None:
             (f"experiment/{name}", "which is never saved")
             for name in ("environment.json", "secrets.json", "metrics.db", "metrics.db-wal", "trials/x.db")
         ],
-        ("experiment//x", "'experiment//x' is not in its shortest form"),
+        *[
+            (name, f"'{name}' is not in its shortest form")
+            for name in ("experiment//x", "./experiment", "experiment/.")
+        ],
         ("experiment", "'experiment' is not a folder"),
     ],
 )
@@ -104,9 +107,10 @@ def linked(name: str) -> zipfile.ZipInfo:
     ("member", "compression", "sentence"),
     [
         ("experiment/x", zipfile.ZIP_LZMA, "'experiment/x' is compressed in another way"),
+        ("experiment/x", zipfile.ZIP_BZIP2, "'experiment/x' is compressed in another way"),
         (linked("experiment/x"), zipfile.ZIP_STORED, "'experiment/x' is a link"),
     ],
-    ids=["another compression", "a link"],
+    ids=["LZMA", "BZIP2", "a link"],
 )
 def test_a_member_that_save_never_writes_is_refused(
     write: Write, tmp_path: Path, member: str | zipfile.ZipInfo, compression: int, sentence: str
@@ -119,10 +123,15 @@ def test_a_member_that_save_never_writes_is_refused(
 
 
 def test_what_is_too_large_to_be_read_is_refused(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    archive = write()
+    archive = write({"metrics.jsonl": "{} " * 10})
     monkeypatch.setattr(format, "MAX_RECORD_BYTES", 10)
-    with pytest.raises(BadRequest, match=r"trials\.jsonl:1: the line is longer than 10 bytes"):
-        archive.trials()
+    for name, read in (("trials", archive.trials), ("metrics", archive.metrics)):
+        with pytest.raises(BadRequest, match=rf"{name}\.jsonl:1: the line is longer than 10 bytes"):
+            list(read())
+    monkeypatch.setattr(format, "MAX_HEAD_BYTES", 10)
+    with pytest.raises(BadRequest, match=r"its proctor\.json is larger than 10 bytes"):
+        archive.experiment()
+    monkeypatch.undo()
     monkeypatch.setattr(format, "MAX_TABLE_BYTES", 10)
     with pytest.raises(BadRequest, match=r"its trials\.jsonl takes \d+ bytes unpacked, and 10 at most are read"):
         archive.experiment()
@@ -158,7 +167,21 @@ def test_a_name_that_is_there_twice_is_refused(write: Write, tmp_path: Path) -> 
         ({"format": 2, "experiment": EXPERIMENT}, "it has format 2, and this version reads format 1"),
         ({"experiment": EXPERIMENT}, "its proctor.json cannot be read"),
         ([], "its proctor.json cannot be read"),
-        ({"format": 1, "experiment": {**EXPERIMENT, "status": "SLEEPING"}}, "proctor.json: status: "),
+        *[
+            ({"format": 1, "experiment": {**EXPERIMENT, key: value}}, f"proctor.json: {key}")
+            for key, value in {
+                "status": "SLEEPING",
+                "trial_concurrency": 2_936_544,
+                "max_trial_number": -5,
+                "max_trial_duration_seconds": 1e303,
+                "max_gpu_hours": -1.0,
+                "priority": 10**9,
+                "tags": ["a"] * 51,
+                "active_seconds": "Infinity",
+                "name": "a\x1b[31m",
+                "created_at": "0001-01-01T00:00:00+14:00",
+            }.items()
+        ],
     ],
 )
 def test_another_version_and_a_damaged_head_are_named(write: Write, head: Any, sentence: str) -> None:

@@ -33,22 +33,14 @@ def test_metrics_that_came_while_the_experiment_was_taken_up_are_told_once(tmp_p
     state, job_id = one_running_trial(tmp_path)
     state.row, state.replayed_to = replace(state.row, metrics_told=7), 7
     turn = Turn("E", 1.0)
+    told = StoredChunk(100, intermediates=[(7, 1, 0.2, None, 5.0)])
+    tuning.on_stored(state, turn, MetricsStored([(job_id, told)]), notify=True)
+    assert (turn.inputs, state.row.metrics_told) == ([], 7)
     chunk = StoredChunk(200, intermediates=[(7, 1, 0.2, None, 5.0), (8, 2, 0.3, 30, 5.0)], began=1.5)
     tuning.on_stored(state, turn, MetricsStored([(job_id, chunk)]), notify=True)
     assert [message.rows for message in turn.inputs] == [[(0, job_id[:-2], 1, 2, 0.3, 30, 3.5)]]  # type: ignore[union-attr]
     assert state.row.metrics_told == 8
     assert state.by_job[job_id].latest == 0.3
-
-
-def test_nothing_is_told_when_all_of_it_was_told_before(tmp_path: Path) -> None:
-    state, job_id = one_running_trial(tmp_path)
-    state.row, state.replayed_to = replace(state.row, metrics_told=7), 7
-    turn = Turn("E", 1.0)
-    tuning.on_stored(
-        state, turn, MetricsStored([(job_id, StoredChunk(100, intermediates=[(7, 1, 0.2, None, 5.0)]))]), notify=True
-    )
-    assert turn.inputs == []
-    assert state.row.metrics_told == 7
 
 
 def test_metrics_that_were_stored_while_their_job_was_given_up_are_the_trials(tmp_path: Path) -> None:
