@@ -76,7 +76,7 @@ def test_every_call_is_on_the_page_of_the_rest_api(hooks: ModuleType) -> None:
 
 def test_errors_and_reasons_are_on_the_page_of_messages(hooks: ModuleType) -> None:
     page = hooks.messages()
-    assert "| no manager is running for ……; start one with \\`proctor manager start\\` | `ManagerUnreachable` |" in page
+    assert "| no manager is running for …; start one with \\`proctor manager start\\` | `ManagerUnreachable` |" in page
     assert "* waiting: trialConcurrency … is used up\n" in page
 
 
