@@ -74,7 +74,8 @@ def test_tables_and_charts_are_read_in_processes_of_their_own(tmp_path: Path) ->
         [of_charts] = readers() - {of_tables}
         with pytest.raises(BadInput, match="lrr"):  # what is refused there is refused here
             manager.client.table(experiment_id, filter="lrr < 1")
-    assert not any("read_process" in command_of(pid) for pid in (of_tables, of_charts))
+    ended = {of_tables, of_charts}  # by the end of their input, which they see once the manager is gone
+    manager.poll_for(lambda: not any("read_process" in command_of(pid) for pid in ended) or None, "their end")
 
 
 def command_of(pid: int) -> str:
