@@ -69,6 +69,7 @@ def test_what_is_needed_and_the_newest_of_every_rank_stays_with_its_whole_folder
     assert retain(kept, rule, has_ended=has_ended).deleted == [], "it keeps what it has kept"
 
 
+@pytest.mark.slow
 @given(trials(), rules)
 def test_no_better_one_is_deleted_while_a_worse_one_is_kept_as_the_best(
     found: list[CheckpointFacts], rule: KeepRule

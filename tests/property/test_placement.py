@@ -222,6 +222,7 @@ def assert_spread_or_packed(pool: NodePool, ask: Ask) -> None:
         assert places[Strategy.SPREAD] <= places[Strategy.PACK]
 
 
+@pytest.mark.slow
 @often
 @given(st.integers(1, 4), st.sets(st.integers(0, 3)), st.booleans(), st.integers(1, 4))
 def test_gpus_of_others_are_left_alone_unless_active_ones_are_asked_for(

@@ -87,6 +87,7 @@ def test_one_command_sets_the_version_cuts_the_changelog_commits_and_tags(reposi
     assert len(repository.git("diff", "--name-only", "HEAD~1").split()) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("version", "problem"),
     [

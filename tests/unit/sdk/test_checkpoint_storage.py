@@ -97,6 +97,7 @@ def test_verifying_says_what_is_wrong(tmp_path: Path, job: Path, place: Path, da
     assert verify_stored(stored.path, stored.manifest).startswith(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("point", "is_whole"),
     [

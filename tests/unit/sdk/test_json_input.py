@@ -62,6 +62,7 @@ documents = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(documents, st.booleans(), st.sampled_from([None, 2]))
 def test_it_reads_what_the_json_module_writes(value: Any, ascii_only: bool, indent: int | None) -> None:
     assert loads(json.dumps(value, ensure_ascii=ascii_only, indent=indent) + "\n") == value

@@ -22,6 +22,7 @@ documents = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(documents)
 def test_any_json_value_comes_back_as_it_was(value: Any) -> None:
     assert json.loads(encode_value(value)) == value

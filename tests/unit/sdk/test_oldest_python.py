@@ -43,6 +43,7 @@ def imported(tree: ast.AST) -> Iterator[str]:
             yield node.module or ""
 
 
+@pytest.mark.slow
 def test_each_file_parses_on_the_oldest_python_and_imports_only_what_travels_with_it() -> None:
     for name, (source, allowed) in python_files().items():
         tree = ast.parse(source, name, feature_version=OLDEST)

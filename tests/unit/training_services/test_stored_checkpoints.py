@@ -57,6 +57,7 @@ async def test_a_checkpoint_is_verified_downloaded_and_deleted(tmp_path: Path, o
     assert [path.name for path in (tmp_path / "stored").iterdir()] == []
 
 
+@pytest.mark.slow
 async def test_a_place_is_claimed_with_proofs_adopted_released_and_deleted(
     tmp_path: Path, offer: CheckpointOffer
 ) -> None:

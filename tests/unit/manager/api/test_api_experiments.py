@@ -57,6 +57,7 @@ async def test_an_experiment_is_created_runs_and_shows_its_best(api: Any) -> Non
     assert body["best"]["value"] == trials[0]["final_value"] == min(trial["final_value"] for trial in trials)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "direction"),
     [
@@ -117,6 +118,7 @@ async def test_a_limit_is_changed_and_taken_away(api: Any) -> None:
     assert cleared["max_trial_number"] == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "body",
     [

@@ -83,6 +83,7 @@ async def test_saved_views_are_loaded(api: Any) -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{"page": "../nodes"}, {"name": "a\x1bb"}, {"query": "a b"}, {"saved_at": "soon"}])
 async def test_a_view_that_could_not_have_been_saved_is_not_loaded(api: Any, changes: dict[str, Any]) -> None:
     records = await gone(api)
@@ -137,6 +138,7 @@ async def test_ids_in_use_are_refused_and_nothing_is_left(api: Any) -> None:
     assert (await api.client.get("/api/v1/experiments/again")).status_code == 404
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "line", "sentence"),
     [

@@ -158,6 +158,7 @@ def refused(invoke, saved: Path, target: Path) -> str:
     return str(result.stderr)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_there", [False, True])
 @pytest.mark.parametrize("damage", ["data", "name", "place", "compression"])
 def test_damaged_code_is_refused_and_nothing_of_it_stays(

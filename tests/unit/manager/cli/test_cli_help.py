@@ -13,6 +13,7 @@ def test_every_command_has_a_help(words: list[str], invoke) -> None:
     assert invoke(*words, "--help", code=0).stdout.startswith("Usage:")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments", [["--help"], ["trial", "--help"], ["trial", "ls", "--help"], ["create", "--help"], ["hello"]]
 )

@@ -254,6 +254,7 @@ def test_debug_reaches_the_configuration(served: ServedManager, typed, words: di
     assert [(key, value) for key, value in body["config"].items() if key.lower() == "debug"] == [("debug", True)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", ["create -c CONFIG", "resume sT0pPed1", "view sT0pPed1"])
 def test_a_port_or_prefix_that_comes_too_late_is_named_once(
     served: ServedManager, typed, words: dict[str, str], line: str
@@ -311,6 +312,7 @@ def test_an_experiment_that_is_being_stopped_is_waited_for(
     assert "Experiment e is still being stopped (waits for 1 trial on node memory); waiting" in result.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "sentence"),
     [

@@ -132,6 +132,7 @@ def test_a_key_without_effect_gets_its_notice(row: Key, small_mapping: dict[str,
     assert [(notice.key, notice.message) for notice in loaded.notices] == [(row.path, row.sentence)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", [row for row in KEYS if row.effective is Treatment.REFUSED], ids=name_of)
 def test_a_refused_key_is_refused_with_its_sentence_and_nothing_else(
     row: Key, small_mapping: dict[str, Any], directory: Path

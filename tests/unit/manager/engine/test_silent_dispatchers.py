@@ -93,6 +93,7 @@ async def compute_long(dispatchers: SuspendableDispatchers, scene: Scene, manage
     assert manager.problem_of(row) == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "meddle",
     [

@@ -89,6 +89,7 @@ def test_validations_and_tests_judge_it_and_training_goes_on_without_it(tmp_path
     assert hash_state(tested.net.state_dict()) == hash_state(plain.net.state_dict())
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_goes_on_with_it(tmp_path: Path) -> None:
     whole = Watched(accumulation=4)
     expected = average_of(fit(tmp_path / "whole", whole))

@@ -74,6 +74,7 @@ def test_a_retry_elsewhere_gives_every_run_of_the_trial_its_own_checkpoint_back(
     assert [framework.batches - len(training.samples) for training in found] == [framework.last_saved, 2]
 
 
+@pytest.mark.slow
 def test_what_another_run_of_the_trial_has_registered_is_left_alone_and_another_trials_is_told(
     framework: Framework, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

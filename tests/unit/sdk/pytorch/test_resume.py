@@ -35,6 +35,7 @@ def run(root: "Path | None", options: "dict[str, Any]", **model_options: Any) ->
     return model, Trainer("run", chkpt_root=root, use_cpu=True, **options).fit(model, make_data())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIONS)
 def test_D9_D10_D11_T12_whatever_the_batches_at_which_it_stops_a_run_goes_on_with_the_next_one(
     name: str, tmp_path: Path
@@ -172,6 +173,7 @@ def watch(root: "Path | None", workers: int, stop_after: "int | None" = None) ->
     return model.seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1])
 def test_each_validation_has_an_order_and_draws_of_its_own_and_a_resume_goes_on_with_them(
     workers: int, tmp_path: Path

@@ -192,6 +192,7 @@ def test_a_run_is_called_what_a_file_can_be_called(name: Any) -> None:
         Trainer(name)
 
 
+@pytest.mark.slow
 def test_validations_need_data() -> None:
     class NoValidation(RangeData):
         def setup(self) -> None:

@@ -50,6 +50,7 @@ def test_every_command_is_described() -> None:
         assert f"\n{name:8} " in described, name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [

@@ -189,6 +189,7 @@ def test_the_same_inputs_in_the_same_order_give_the_same_suggestions_after_a_res
 long_scripts = st.lists(steps, min_size=20, max_size=70)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REPEATING)
 def test_rungs_and_generations_are_the_same_wherever_the_dispatcher_was_restarted(name):
     def check(script):

@@ -40,6 +40,7 @@ class FragileScene(Scene):
 play = partial(small_experiments.play, kind=FragileScene, script=hang)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("turns", range(12))
 @played(play)
 async def test_requests_under_way_are_answered_when_the_loop_fails(

@@ -168,6 +168,7 @@ def make_metric(model: Any) -> None:
     model.metric = Metric()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("hook", "make", "show"),
     [

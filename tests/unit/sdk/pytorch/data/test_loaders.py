@@ -139,6 +139,7 @@ class Notes:
         return torch.tensor(Noted.draws, dtype=torch.float64)
 
 
+@pytest.mark.slow
 def test_S9_a_users_hook_runs_in_workers_whose_streams_are_all_seeded_and_repeats() -> None:
     def note(seed: int) -> "list[list[float]]":
         seed_rngs(1)  # the process's own streams, which the workers must not share

@@ -92,6 +92,7 @@ class ManyTrials:
         return choice.trial
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["stopping", "promotion"])
 def test_a_decision_takes_no_longer_when_there_are_many_trials(kind):
     """Both are timed by turns, so that a busy machine slows both down. The ratio is about 1.1, and with a hundred
