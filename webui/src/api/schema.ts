@@ -1650,7 +1650,7 @@ export interface components {
              * Left
              * @description What was not deleted because nothing shows that it is the experiment's, a sentence each.
              * @example [
-             *       "/mnt/checkpoints/k3x9 was left: it belongs to experiment k3x9 of another manager"
+             *       "/mnt/all/k3x9 was left: it belongs to experiment k3x9 of another manager"
              *     ]
              */
             left: string[];
