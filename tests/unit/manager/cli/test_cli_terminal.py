@@ -198,53 +198,10 @@ def _parameters(number: int) -> dict[str, Any]:
 
 def _fill_digits(served: ServedManager) -> None:
     """An experiment with a trial of every kind."""
-    killed = {"node_id": "gpu-3", "end_reason": EndReason.SIGNALED, "signal": 9, "detail": "killed from outside"}
-    out_of_memory = "RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB"
-    loss = {"loss": 1.7, "accuracy": {"top5": 0.99}}
     served.add_experiment(
         "digits01",
         config={"trialScheduler": {"name": "PBT"}},
-        trials=[
-            _trial(0, final=loss),
-            _trial(1, status="EARLY_STOPPED", reason="stopped early by the assessor", final={}),
-            _trial(
-                2,
-                final={**loss, "loss": 1.7 - 2 / 3},
-                points=[
-                    ("intermediate", {"default": 0.91}, {"step": 100, "time": NOW}),
-                    ("intermediate", {"default": 0.92}, {"step": 200, "time": NOW}),
-                    ("final", {"default": 0.98234567, "loss": 0.031, "accuracy": {"top5": 1.0}}, {"time": NOW}),
-                ],
-            ),
-            _trial(
-                3,
-                status="FAILED",
-                reason=f"exit code 1: {out_of_memory}. GPU 0 has a total capacity of 79.11 GiB of which 4.19 MiB "
-                "is free",
-                jobs=3,
-                earlier_jobs=[{"node_id": "gpu-4", "end_reason": EndReason.NODE_LOST, "detail": "silent"}, killed],
-                job={
-                    "node_id": "gpu-3",
-                    "end_reason": EndReason.EXITED_ERROR,
-                    "exit_code": 1,
-                    "counted_gpus": 1.0,
-                    "cpu_seconds": 1900.0,
-                    "detail": f"{out_of_memory}; the whole traceback is in its stderr",
-                    "start_reason": "from checkpoint 3 of job 1, which was copied to this node",
-                },
-                points=[("lost", 7.0), ("lost", "the trial cut its journal back")],
-            ),
-            _trial(4, status="RUNNING", job={"node_id": "local"}, latest_value=None, intermediate_count=0),
-            _trial(
-                5,
-                status="RUNNING",
-                reason="its machine gpu-4.lab.example.org has been silent for 5 minutes; it runs again on another "
-                "machine",
-                jobs=2,
-                earlier_jobs=[{"node_id": "gpu-4", "end_reason": EndReason.NODE_LOST}],
-                job={"node_id": "gpu-3"},
-            ),
-        ],
+        trials=_digits_trials(),
         tables=TABLES,
         name="digits",
         status="RUNNING",
@@ -254,13 +211,62 @@ def _fill_digits(served: ServedManager) -> None:
         active_seconds=10_830.0,
         ended_at=None,
     )
+    for decision in _digits_decisions():
+        served.write(lambda c, row=decision: dispatcher_inputs.record(c, row))
+
+
+def _digits_trials() -> list[dict[str, Any]]:
+    killed = {"node_id": "gpu-3", "end_reason": EndReason.SIGNALED, "signal": 9, "detail": "killed from outside"}
+    out_of_memory = "RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB"
+    loss = {"loss": 1.7, "accuracy": {"top5": 0.99}}
+    return [
+        _trial(0, final=loss),
+        _trial(1, status="EARLY_STOPPED", reason="stopped early by the assessor", final={}),
+        _trial(
+            2,
+            final={**loss, "loss": 1.7 - 2 / 3},
+            points=[
+                ("intermediate", {"default": 0.91}, {"step": 100, "time": NOW}),
+                ("intermediate", {"default": 0.92}, {"step": 200, "time": NOW}),
+                ("final", {"default": 0.98234567, "loss": 0.031, "accuracy": {"top5": 1.0}}, {"time": NOW}),
+            ],
+        ),
+        _trial(
+            3,
+            status="FAILED",
+            reason=f"exit code 1: {out_of_memory}. GPU 0 has a total capacity of 79.11 GiB of which 4.19 MiB is free",
+            jobs=3,
+            earlier_jobs=[{"node_id": "gpu-4", "end_reason": EndReason.NODE_LOST, "detail": "silent"}, killed],
+            job={
+                "node_id": "gpu-3",
+                "end_reason": EndReason.EXITED_ERROR,
+                "exit_code": 1,
+                "counted_gpus": 1.0,
+                "cpu_seconds": 1900.0,
+                "detail": f"{out_of_memory}; the whole traceback is in its stderr",
+                "start_reason": "from checkpoint 3 of job 1, which was copied to this node",
+            },
+            points=[("lost", 7.0), ("lost", "the trial cut its journal back")],
+        ),
+        _trial(4, status="RUNNING", job={"node_id": "local"}, latest_value=None, intermediate_count=0),
+        _trial(
+            5,
+            status="RUNNING",
+            reason="its machine gpu-4.lab.example.org has been silent for 5 minutes; it runs again on another machine",
+            jobs=2,
+            earlier_jobs=[{"node_id": "gpu-4", "end_reason": EndReason.NODE_LOST}],
+            job={"node_id": "gpu-3"},
+        ),
+    ]
+
+
+def _digits_decisions() -> tuple[DecisionRow, ...]:
     because = "promoted to rung 9: 2nd of 7 in rung 3"
     resumed = DecisionRow("digits01", 11, 11, DecisionKind.RESUME, "t0000003", NOW + 1555, reason=because, job=2)
     clone = replace(resumed, kind=DecisionKind.CLONE, donor_trial="t0000001", donor_sequence=1)
     late = replace(clone, parameter_id=12, position=12, donor_job="t0000001.1", job=0, reason="the donor is at 0.91")
     bare = replace(clone, parameter_id=13, position=13, job=None, reason="the donor is at 0.98")
-    for decision in (resumed, late, bare):
-        served.write(lambda c, row=decision: dispatcher_inputs.record(c, row))
+    return resumed, late, bare
 
 
 def _trial(number: int, *, final: Mapping[str, Any] | None = None, **columns: Any) -> dict[str, Any]:
