@@ -216,7 +216,8 @@ class CheckpointPlaces:
         if not place.is_here:
             return [f"{place} was left: there is no {place.storage.location} on this machine"]
         try:
-            await self._mark_earlier(row)
+            with suppress(DatabaseUnusable):  # its metrics are gone, and with them what would prove it
+                await self._mark_earlier(row)
             why = await place.delete()
         except ServiceUnavailable as error:
             raise Unavailable(

@@ -201,3 +201,17 @@ async def test_a_storage_that_was_away_at_the_start_is_looked_at_at_the_deletion
     (scene.folder / "away").rename(scene.shared)
     assert await manager.delete_experiment("e1") == []
     assert not checkpoint.exists()
+
+
+@played(play)
+async def test_an_experiment_without_metrics_can_be_deleted_and_what_nothing_proves_is_left(
+    scene: StorageScene, manager: Manager, /
+) -> None:
+    await scene.run_and_stop()
+    checkpoint = scene.store()
+    await scene.end()
+    as_an_earlier_version_left_it(scene, manifest=sha256((checkpoint / MANIFEST_FILE).read_bytes()).hexdigest())
+    (scene.home.experiment_directory("e1") / METRICS_FILE).unlink()
+    manager = await scene.start()
+    assert "nothing shows" in (await manager.delete_experiment("e1"))[0]
+    assert checkpoint.exists()
