@@ -90,12 +90,14 @@ def start(session: CliSession, /, **options: Any) -> None:
 def stop(session: CliSession) -> None:
     """Stop the manager. Trials keep running under their keepers; the manager finds them again when it is started."""
     from proctor.manager.process.daemon import stop_manager
+    from proctor.sdk.client.home import absence
 
     running = _running_trials(session)
     trials = {None: "running trials continue", 0: "no trial was running", 1: "1 running trial continues"}
     was_running = stop_manager(session.home, report=session.report)
     what = trials.get(running, f"{running} running trials continue")
-    session.report(f"Manager stopped; {what}." if was_running else "No manager was running.")
+    because = f": {why}" if (why := absence(session.home.path)) else ""
+    session.report(f"Manager stopped; {what}." if was_running else f"No manager was running{because}.")
 
 
 _WITH_TRIALS = ("RUNNING", "NO_MORE_TRIAL", "PAUSED", "STOPPING")

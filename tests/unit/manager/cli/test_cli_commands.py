@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from importlib.metadata import version
@@ -638,6 +639,16 @@ def test_stopping_the_manager_says_how_many_trials_continue(
     ended = [{"final_value": 0.5}]
     served.add_experiment(status="NO_MORE_TRIAL", trials=[*ended, *({"status": "RUNNING"} for _ in range(count))])
     assert invoke("manager", "stop").stderr == f"Manager stopped; {said}.\n"
+
+
+def test_in_a_copy_of_a_home_no_manager_is_stopped_and_why_is_said(
+    served: ServedManager, invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(daemon, "stop_manager", lambda home, report: False)  # else a fault would end these tests
+    copy = shutil.copytree(served.home, tmp_path / "copy")
+    stopped = invoke("--home", copy, "manager", "stop")
+    assert stopped.stderr.startswith("No manager was running: its manager.json names process ")
+    assert stopped.stderr.endswith("the home was copied.\n")
 
 
 @pytest.fixture(scope="module")
