@@ -9,6 +9,7 @@ from dataclasses import replace
 from proctor.manager.process.instance import EXIT_USAGE, StartError
 from proctor.manager.settings import (
     Home,
+    HomeClaim,
     ManagerSettings,
     SettingsError,
     read_dispatcher_settings,
@@ -52,6 +53,12 @@ def _refuse(sentence: str, exit_code: int) -> int:
     return exit_code
 
 
+CLAIMS = {
+    HomeClaim.MOVED: "the home was moved here from another disk: take over its trials and what it has stored elsewhere",
+    HomeClaim.COPY: "the home is a copy: make it a home of its own, which leaves all of that to the original",
+}
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m proctor.manager", description="Run a manager in the foreground.")
     parser.add_argument("--home", help="its folder (default: PROCTOR_HOME, else the platform's state folder)")
@@ -66,6 +73,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--accept-database", action="store_true", help="start with the current (or an empty) control database"
     )
+    claims = parser.add_mutually_exclusive_group()
+    for claim, what in CLAIMS.items():
+        claims.add_argument(f"--{claim}", dest="claim", action="store_const", const=claim, help=what)
     parser.add_argument("--log-format", choices=["text", "json"], help="of stderr (default: text)")
     parser.add_argument("--log-level", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
     return parser
@@ -91,6 +101,7 @@ def _settings(options: argparse.Namespace) -> ManagerSettings:
         heartbeat_seconds=read_heartbeat(),
         keeper_listen=read_keeper_listen(options.keeper_listen),
         accept_database=options.accept_database,
+        claim=options.claim,
     )
 
 

@@ -166,7 +166,7 @@ async def open_manager(
     home, clock = settings.home, SystemClock()
     patience = Patience(settings.dispatchers.patience_seconds)
     report("opening and checking the control database")
-    opened = await open_control(home, clock, accept=settings.accept_database)
+    opened = await open_control(home, clock, accept=settings.accept_database, claim=settings.claim)
     async with opened.database as control, ReadProcesses.open() as read_processes:
         pool = NodePool()
         hub = KeeperHub(pool, key=home.keeper_key(), heartbeat_seconds=settings.heartbeat_seconds, now=clock.now)

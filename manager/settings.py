@@ -9,6 +9,7 @@ import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from pathlib import Path
 
 from proctor.sdk.files import make_folder, replace_file
@@ -261,6 +262,13 @@ class DispatcherSettings:
     30 times as long. Raise it to look at a tuner with a debugger."""
 
 
+class HomeClaim(StrEnum):
+    """What a person says of a home whose manager.lock is another file than its control database knows."""
+
+    MOVED = "moved"  # it takes the place of the one that it was copied from
+    COPY = "copy"  # both are used: this one becomes a home of its own
+
+
 @dataclass(frozen=True)
 class ManagerSettings:
     """All that a manager needs to know to start."""
@@ -275,6 +283,8 @@ class ManagerSettings:
     """Where to listen for keepers over TLS; None: only those on this machine, and over SSH, can connect."""
     accept_database: bool = False
     """Whether to begin with the control database that is there, or an empty one, though it is not what the home had."""
+    claim: HomeClaim | None = None
+    """What a person says of a home that was moved or copied."""
 
 
 class SettingsError(ValueError):

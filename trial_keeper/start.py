@@ -12,16 +12,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from proctor.sdk.files import is_locked
 from proctor.sdk.process_limits import users_open_files, users_umask
-from proctor.trial_keeper.errors import KeeperNotStarted
+from proctor.trial_keeper.errors import KeeperNotStarted, KeeperSettingsError
 from proctor.trial_keeper.linux.identity import boot_id, open_pidfd
 from proctor.trial_keeper.reaper.exits import last_line_of
 from proctor.trial_keeper.settings import (
     FACTS_FILE,
+    LOCK_FILE,
     LOG_FILE,
     PACKAGE_ROOT,
     SPAWNER_LOG_FILE,
     KeeperSettings,
+    read_settings,
     write_settings,
 )
 
@@ -55,7 +58,8 @@ def start_keeper(
     """Make sure that a keeper serves `directory`, and return its pid. Blocks until it does; may be called again.
 
     The keeper runs detached, in a session of its own. One that runs already is left alone; it reads the new secret at
-    its next connect and the other settings at its next start.
+    its next connect and the other settings at its next start. Only one that looks for the manager elsewhere, because
+    the directory was moved, is replaced.
 
     :param manager_pointer: the file that says where the manager listens (`uplink/pointer.py`).
     :param gpu_lock_directory: where this machine's GPU leases are; empty for the default.
@@ -68,11 +72,21 @@ def start_keeper(
         gpu_lock_directory=gpu_lock_directory,
         device_refresh_seconds=device_refresh_seconds,
     )
+    if _manager_pointer(directory) not in (None, settings.manager_pointer):
+        stop_keeper(directory)
     write_settings(directory, settings, secret)
     pid = find_keeper(directory)
     if pid is not None:
         return pid
     return launch_keeper(directory, (executable,))
+
+
+def _manager_pointer(directory: Path) -> str | None:
+    """Where the keeper of `directory` looks for the manager; None where none was set up."""
+    try:
+        return read_settings(directory).manager_pointer
+    except KeeperSettingsError:
+        return None
 
 
 def launch_keeper(directory: Path, python: tuple[str, ...], *, environment: Mapping[str, str] | None = None) -> int:
@@ -171,8 +185,11 @@ def _wait_until_up(directory: Path) -> int:
 
 
 def _open_keeper(directory: Path) -> tuple[KeeperFacts, int] | None:
-    """The keeper of `directory` and a pidfd of it. It writes keeper.json once it holds the directory's lock."""
+    """The keeper of `directory` and a pidfd of it. It writes keeper.json once it holds the directory's lock; in a copy
+    of the directory, keeper.json names a process that does not."""
     try:
+        if not is_locked(directory / LOCK_FILE):
+            return None
         facts = json.loads((directory / FACTS_FILE).read_text(encoding="utf-8"))
         pid, started, boot = int(facts["pid"]), int(facts["start_time"]), str(facts["boot_id"])
         keeper = KeeperFacts(pid, str(facts["version"]), str(facts.get("archive", "")))

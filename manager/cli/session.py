@@ -8,7 +8,7 @@ import click
 
 from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.output import echo
-from proctor.manager.settings import Home, read_prefix
+from proctor.manager.settings import Home, HomeClaim, read_prefix
 from proctor.sdk.client.home import ENV_URL
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ def ensure_running(
     url_prefix: str | None = None,
     keeper_listen: str | None = None,
     accept_database: bool = False,
+    claim: HomeClaim | None = None,
 ) -> str:
     """Start the home's manager in the background if none runs; its URL. Raises CommandError with the reason."""
     from proctor.manager.process.daemon import ensure_manager
@@ -82,6 +83,7 @@ def ensure_running(
             url_prefix=url_prefix,
             keeper_listen=keeper_listen,
             accept_database=accept_database,
+            claim=claim,
             report=CliSession.report,
         ).url
     except StartError as error:

@@ -7,13 +7,14 @@ says so once, with `--accept-database`. docs/decisions/0019 has the reasons.
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from proctor.manager.clock import Clock
+from proctor.manager.process.home_place import judge
 from proctor.manager.process.instance import StartError
-from proctor.manager.settings import CONFIG_FILE, METRICS_FILE, UNFINISHED_FILE, Home
+from proctor.manager.settings import CONFIG_FILE, METRICS_FILE, UNFINISHED_FILE, Home, HomeClaim
 from proctor.manager.store import database_identity
 from proctor.manager.store.database import Database
 from proctor.manager.store.database_identity import read_witness
@@ -50,10 +51,13 @@ class PageCheck:
             self.done.set()
 
 
-async def open_control(home: Home, clock: Clock, *, accept: bool) -> ControlDatabase:
+async def open_control(
+    home: Home, clock: Clock, *, accept: bool = False, claim: HomeClaim | None = None
+) -> ControlDatabase:
     """Verify and open the control database of a home; a new home gets one.
 
     :param accept: a person has said that what is there is the home's database, or that it must begin with a new one.
+    :param claim: what a person says of a home that was moved or copied.
     :raises StartError: it is not the home's, not whole, or cannot be opened; nothing was changed.
     """
     path = home.control_database
@@ -64,6 +68,10 @@ async def open_control(home: Home, clock: Clock, *, accept: bool) -> ControlData
         raise StartError(_refuse_damaged(str(error))) from error
     if not accept:
         await asyncio.to_thread(_require_same, home, found)
+    try:
+        change = await asyncio.to_thread(judge, home, found, claim)
+    except OSError as error:
+        raise StartError(f"the home {home.path} cannot be used: {error}") from error
     if found is not None and found.size_bytes <= CHECKED_AT_ONCE_BYTES:
         await pages.run()
     try:
@@ -71,6 +79,9 @@ async def open_control(home: Home, clock: Clock, *, accept: bool) -> ControlData
         try:
             if accept:
                 await database.write(lambda c: database_identity.accept(c, clock.now()))
+            if change is not None:
+                await asyncio.to_thread(change.change_files, home)
+                await database.write(lambda c: change.change_database(c, time=clock.now()))
             await database.keep_witness(home.control_witness)
         except BaseException:
             await database.close()
@@ -85,10 +96,10 @@ def _require_same(home: Home, found: DatabaseFacts | None) -> None:
     witness = read_witness(home.control_witness)
     if found is None:
         used = [] if witness is None else [f"a database with {witness.last_event} events was used here"]
-        if traces := [*used, *_traces(home, frozenset())]:
+        if traces := [*used, *_traces(home, {})]:
             raise StartError(_refuse_lost(home, traces))
     elif witness is None:
-        if traces := list(_folders(home, found.experiments)):
+        if traces := list(_folders(home, found.folders)):
             raise StartError(_refuse_unknown(home, traces))
     elif found.identity is None or found.identity.id != witness.id:
         raise StartError(_refuse_other(home))
@@ -96,7 +107,7 @@ def _require_same(home: Home, found: DatabaseFacts | None) -> None:
         raise StartError(_refuse_older(home, witness.last_event - found.identity.last_event))
 
 
-def _traces(home: Home, known: frozenset[str]) -> Iterator[str]:
+def _traces(home: Home, known: Collection[str]) -> Iterator[str]:
     """What shows that the home had a database that knew more than `known` experiments."""
     yield from _folders(home, known)
     records = len(list(home.nodes_directory.glob("*/jobs/*.json")))
@@ -106,7 +117,7 @@ def _traces(home: Home, known: frozenset[str]) -> Iterator[str]:
         yield f"{home.nodes_directory} has machines"
 
 
-def _folders(home: Home, known: frozenset[str]) -> Iterator[str]:
+def _folders(home: Home, known: Collection[str]) -> Iterator[str]:
     folders = [path for path in home.experiments_directory.glob("*") if path.name not in known]
     whole = [path for path in folders if (path / CONFIG_FILE).exists() and (path / METRICS_FILE).exists()]
     ours = [path for path in whole if not (path / UNFINISHED_FILE).exists()]

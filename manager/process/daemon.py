@@ -17,7 +17,7 @@ from proctor.manager.process.instance import (
     read_address,
     read_holder,
 )
-from proctor.manager.settings import Home
+from proctor.manager.settings import Home, HomeClaim
 from proctor.sdk.disk_errors import explain
 from proctor.sdk.files import last_lines
 
@@ -62,6 +62,7 @@ def ensure_manager(
     url_prefix: str | None = None,
     keeper_listen: str | None = None,
     accept_database: bool = False,
+    claim: HomeClaim | None = None,
     report: Callable[[str], None] = print_to_stderr,
 ) -> RunningManager:
     """The home's manager; started in the background if none runs. Returns when it serves, however long that takes, as
@@ -70,7 +71,8 @@ def ensure_manager(
     :param port: for a manager that must be started; None: 8080 or the next free one.
     :param url_prefix: for a manager that must be started; None: what the environment says.
     :param keeper_listen: for a manager that must be started: HOST:PORT; None: what the environment says.
-    :param accept_database: for a manager that must be started: see `Settings.accept_database`.
+    :param accept_database: for a manager that must be started: see `ManagerSettings.accept_database`.
+    :param claim: for a manager that must be started: what a person says of a home that was moved or copied.
     :param report: receives sentences about a start that takes long.
     :raises ManagerNotStarted: with what the manager printed.
     """
@@ -78,6 +80,7 @@ def ensure_manager(
     options += [] if url_prefix is None else ["--url-prefix", url_prefix]
     options += [] if keeper_listen is None else ["--keeper-listen", keeper_listen]
     options += ["--accept-database"] if accept_database else []
+    options += [] if claim is None else [f"--{claim}"]
     address = read_address(home) or _start(home, options, report)
     return RunningManager(address, home.token_file.read_text(encoding="utf-8").strip())
 

@@ -32,6 +32,9 @@ DELETE FROM unmarked_storages WHERE experiment_id = :id;
 -- name: experiments.ids
 SELECT id FROM experiments;
 
+-- name: experiments.folders
+SELECT id, directory FROM experiments ORDER BY id;
+
 -- name: experiments.active
 SELECT * FROM experiments WHERE status NOT IN ('STOPPED', 'VIEWED') ORDER BY id;
 
@@ -69,6 +72,50 @@ ON CONFLICT (id) DO UPDATE SET deleted_at = excluded.deleted_at;
 
 -- name: home.deleted_at
 SELECT deleted_at FROM deleted_experiments WHERE id = :id;
+
+-- name: home.set_id
+UPDATE home SET id = :id, accepted_at = 0;
+
+-- name: home.has_place
+SELECT 1 FROM pragma_table_info('home') WHERE name = 'lock';
+
+-- name: home.place
+SELECT path, lock FROM home;
+
+-- name: home.set_place
+UPDATE home SET path = :path, lock = :lock;
+
+-- name: home.move_experiments
+UPDATE experiments SET directory = :new || substr(directory, length(:old) + 1)
+WHERE substr(directory, 1, length(:old) + 1) = :old || '/';
+
+-- name: home.move_jobs
+UPDATE trial_jobs SET resume_checkpoint = :new || substr(resume_checkpoint, length(:old) + 1)
+WHERE substr(resume_checkpoint, 1, length(:old) + 1) = :old || '/';
+
+-- name: home.move_checkpoint_offers
+UPDATE trial_jobs SET checkpoints = replace(checkpoints, :old_text, :new_text) WHERE instr(checkpoints, :old_text);
+
+-- name: home.move_trials
+UPDATE trials SET origin_checkpoint = :new || substr(origin_checkpoint, length(:old) + 1)
+WHERE substr(origin_checkpoint, 1, length(:old) + 1) = :old || '/';
+
+-- name: home.move_decisions
+UPDATE decisions SET donor_checkpoint = :new || substr(donor_checkpoint, length(:old) + 1)
+WHERE substr(donor_checkpoint, 1, length(:old) + 1) = :old || '/';
+
+-- name: home.forget_storages
+UPDATE experiments SET config = json_set(config, '$.checkpoint_storage', NULL)
+WHERE json_extract(config, '$.checkpoint_storage') IS NOT NULL;
+
+-- name: home.forget_marks
+DELETE FROM unmarked_storages;
+
+-- name: home.forget_nodes
+DELETE FROM nodes;
+
+-- name: home.forget_clean_ups
+UPDATE experiments SET clean_up_owed = 0;
 
 -- name: trials.insert
 INSERT INTO trials ({columns}) VALUES ({values});

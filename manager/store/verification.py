@@ -2,7 +2,7 @@
 
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,8 @@ from proctor.manager.store.connections import RESTORE, advise, describe, primary
 from proctor.manager.store.database_identity import Identity
 from proctor.manager.store.errors import DatabaseUnusable
 from proctor.manager.store.migrations import SchemaName, check_version
-from proctor.manager.store.tables import experiments
+from proctor.manager.store.tables import experiments, home_place
+from proctor.manager.store.tables.home_place import HomePlace
 
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
@@ -23,8 +24,11 @@ class DatabaseFacts:
     """A database that can be read. `identity` is None where it was written before databases had one."""
 
     identity: Identity | None
-    experiments: frozenset[str]
+    folders: Mapping[str, str]
+    """Of the experiments, by id."""
     size_bytes: int
+    place: HomePlace | None = None
+    """Where its home was last; None where an earlier version has written it."""
 
 
 def inspect(path: str, schema: SchemaName) -> DatabaseFacts | None:
@@ -38,7 +42,8 @@ def inspect(path: str, schema: SchemaName) -> DatabaseFacts | None:
                 return None
             table = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'home'").fetchone()
             known = None if table is None else database_identity.read(connection)
-            return DatabaseFacts(known, frozenset(experiments.ids(connection)), size)
+            place = None if table is None else home_place.read(connection)
+            return DatabaseFacts(known, experiments.folders(connection), size, place)
     except FileNotFoundError:
         return None
     except (OSError, sqlite3.Error) as error:

@@ -1,6 +1,8 @@
 """`proctor manager`: the process behind everything else; `proctor version` and `proctor webui`, which ask it."""
 
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import wraps
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as metadata_version
 from typing import Any
@@ -10,8 +12,9 @@ import click
 from proctor.manager.cli.exits import ExitCode
 from proctor.manager.cli.identifiers import OneOf, experiment_argument, find_experiment
 from proctor.manager.cli.lazy import examples
-from proctor.manager.cli.output import Column, echo, output_option, print_one
+from proctor.manager.cli.output import Column, confirm, echo, output_option, print_one
 from proctor.manager.cli.session import CliSession, ensure_running, with_session
+from proctor.manager.settings import Home, HomeClaim
 
 FIELDS = (
     Column("manager", lambda row: "running" if row["running"] else "not running"),
@@ -27,6 +30,22 @@ FIELDS = (
 NO_ANSWER = "no answer"
 KEEPERS_HELP = "Address for keepers on other networks, over TLS.  [default: none]"
 ACCEPT_HELP = "Start with the current (or an empty) control database even though this home used a different one."
+
+
+def claim_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options `--moved`, `--copy` and `-y` of a command; it gets a `claim`."""
+
+    @click.option("--moved", is_flag=True, help="This home takes the place of the one that it was copied from.")
+    @click.option("--copy", is_flag=True, help="This home is a copy: make it a home of its own.")
+    @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation of --moved.")
+    @wraps(command)
+    def with_claim(*args: Any, moved: bool, copy: bool, yes: bool, **options: Any) -> Any:
+        if moved and copy:
+            raise click.UsageError("--moved and --copy exclude each other")
+        claim = HomeClaim.MOVED if moved else HomeClaim.COPY if copy else None
+        return command(*args, claim=claim, is_confirmed=yes, **options)
+
+    return with_claim
 
 
 @click.group(epilog=examples("proctor manager status", "proctor manager start"))
@@ -45,6 +64,7 @@ def manager() -> None:
 @click.option("--url-prefix", metavar="PATH", help="Path prefix of all URLs behind a reverse proxy.")
 @click.option("--keeper-listen", metavar="HOST:PORT", help=KEEPERS_HELP)
 @click.option("--accept-database", is_flag=True, help=ACCEPT_HELP)
+@claim_options
 @click.option("--log-format", type=OneOf(["text", "json"]), help="Format of the log on stderr.")
 @click.option("--log-level", type=OneOf(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False))
 @with_session
@@ -54,17 +74,22 @@ def run(
     allow_remote: bool,
     accept_database: bool,
     allowed_host: tuple[str, ...],
+    claim: HomeClaim | None,
+    is_confirmed: bool,
     **options: str | None,
 ) -> int:
     """Run the manager in the foreground until it is stopped; for systemd and containers."""
     from proctor.manager.__main__ import main as run_manager
 
+    if not (is_confirmed or _confirm_claim(session.home, claim)):
+        return ExitCode.OK
     arguments = ["--home", str(session.home.path)]
     for name, value in options.items():
         if value is not None:
             arguments += [f"--{name.replace('_', '-')}", value]
     arguments += ["--allow-remote"] if allow_remote else []
     arguments += ["--accept-database"] if accept_database else []
+    arguments += [] if claim is None else [f"--{claim}"]
     for name in allowed_host:
         arguments += ["--allowed-host", name]
     return run_manager(arguments)
@@ -79,10 +104,26 @@ def run(
 @click.option("--url-prefix", metavar="PATH", help="Path prefix of all URLs behind a reverse proxy.")
 @click.option("--keeper-listen", metavar="HOST:PORT", help=KEEPERS_HELP)
 @click.option("--accept-database", is_flag=True, help=ACCEPT_HELP)
+@claim_options
 @with_session
-def start(session: CliSession, /, **options: Any) -> None:
+def start(session: CliSession, /, claim: HomeClaim | None, is_confirmed: bool, **options: Any) -> None:
     """Start the manager in the background; does nothing if it is already running. Its URL goes to stdout."""
-    echo(ensure_running(session.home, **options))
+    if is_confirmed or _confirm_claim(session.home, claim):
+        echo(ensure_running(session.home, claim=claim, **options))
+
+
+def _confirm_claim(home: Home, claim: HomeClaim | None) -> bool:
+    """Ask whether a home may take the place of another one."""
+    if claim is not HomeClaim.MOVED:
+        return True
+    from proctor.manager.process.home_place import last_path
+
+    before = last_path(home)
+    if before in (None, str(home.path)):
+        question = f"Is {home.path} the only home with these experiments?"
+    else:
+        question = f"Is the home {before} no longer used? {home.path} takes its place."
+    return confirm(f"{question} It takes over running trials, and what is stored elsewhere.")
 
 
 @manager.command(epilog=examples("proctor manager stop"))

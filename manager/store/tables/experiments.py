@@ -87,6 +87,11 @@ def ids(connection: sqlite3.Connection) -> set[str]:
     return {row[0] for row in connection.execute(query("experiments.ids"))}
 
 
+def folders(connection: sqlite3.Connection) -> dict[str, str]:
+    """The folder of every experiment there is, by id, in the order of the ids. For the start of a manager."""
+    return dict(connection.execute(query("experiments.folders")))
+
+
 def active(connection: sqlite3.Connection) -> list[ExperimentRow]:
     """Every experiment that a loop works on (neither STOPPED nor VIEWED), by id."""
     return [ExperimentRow.from_row(row) for row in connection.execute(query("experiments.active"))]

@@ -57,7 +57,10 @@ def contents(home: Home) -> dict[str, bytes]:
 
 def killed(home: Home, target: Path) -> Home:
     """A home as a manager leaves it that is killed now: nothing was moved from the log into the database."""
-    return Home(Path(shutil.copytree(home.path, target)))
+    found = Home(Path(shutil.copytree(home.path, target)))
+    found.lock_file.unlink()
+    os.link(home.lock_file, found.lock_file)  # it is no copy to the manager
+    return found
 
 
 def experiment(home: Home, name: str, *files: str) -> None:
@@ -124,6 +127,7 @@ async def test_an_older_copy_is_refused_unless_a_person_accepts_it(home: Home, t
 async def test_the_database_of_another_home_is_refused(home: Home, tmp_path: Path) -> None:
     other = Home(tmp_path / "other")
     other.prepare()
+    other.lock_file.touch()
     await use(home)
     await use(other, notes=9)
     shutil.copyfile(other.control_database, home.control_database)

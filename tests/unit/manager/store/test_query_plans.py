@@ -21,9 +21,13 @@ _ALLOWED = {
 
 _OF_ALL = {
     # Charts of all trials are made of them; they run in the process of heavy reads.
-    "curves.all",
-    "curves.count_points",
-    "curves.unpacked",
+    "curves.all": "journals",
+    "curves.count_points": "journals",
+    "curves.unpacked": "journals",
+    # They run once in a home that was moved.
+    "home.move_checkpoint_offers": "trial_jobs",
+    "home.move_jobs": "trial_jobs",
+    "home.move_trials": "trials",
 }
 
 
@@ -52,7 +56,7 @@ def test_a_statement_finds_its_rows_by_an_index(name: str, plan_of: Callable[[st
     if name in _ALLOWED:
         assert load_queries()[name].endswith("LIMIT 1;")
     elif name in _OF_ALL:
-        assert [step for step in scans if not step.startswith("SCAN journals")] == []
+        assert {step.split()[1] for step in scans} <= {_OF_ALL[name]}
     else:
         assert scans == []
 

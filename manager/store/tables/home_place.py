@@ -1,0 +1,128 @@
+"""Where the home of a control database is: what is written down of it, and what changes when it was moved or copied."""
+
+import json
+import secrets
+import sqlite3
+from dataclasses import dataclass
+
+from proctor.manager.lifecycle.experiment import EXPERIMENT, ExperimentEvent
+from proctor.manager.lifecycle.states import ExperimentStatus
+from proctor.manager.lifecycle.trial import TRIAL, TrialEvent
+from proctor.manager.store.rows import ExperimentRow
+from proctor.manager.store.statements import query
+from proctor.manager.store.tables import events, experiments, jobs, trials
+from proctor.training_services.base import EndReason, TrialJobStatus
+
+_CUT_OFF = "it runs under the home that this one was copied from"
+_PATHS = ("experiments", "jobs", "checkpoint_offers", "trials", "decisions")
+"""The statements `home.move_*`: every column that may hold a path below the home."""
+
+
+@dataclass(frozen=True)
+class FileIdentity:
+    """Which file it is, whatever its name: a copy is another one. `born` is Unix time in ns; 0: not known."""
+
+    inode: int
+    born: int = 0
+
+    def is_same(self, other: "FileIdentity") -> bool:
+        """Whether both are one file, as far as is known."""
+        return self.inode == other.inode and (self.born == other.born or 0 in (self.born, other.born))
+
+
+@dataclass(frozen=True)
+class HomePlace:
+    """Where a home is, as an absolute path, and which file its manager.lock is."""
+
+    path: str
+    lock: FileIdentity
+
+
+def read(connection: sqlite3.Connection) -> HomePlace | None:
+    """What is written down; None where an earlier version has made the database."""
+    if not connection.execute(query("home.has_place")).fetchone():
+        return None
+    path, lock = connection.execute(query("home.place")).fetchone()
+    return None if path is None else HomePlace(path, FileIdentity(*map(int, lock.split(":"))))
+
+
+def record(connection: sqlite3.Connection, place: HomePlace) -> None:
+    """Write down where the home is now."""
+    lock = f"{place.lock.inode}:{place.lock.born}"
+    connection.execute(query("home.set_place"), {"path": place.path, "lock": lock})
+
+
+def move(connection: sqlite3.Connection, old: str, new: str, *, time: float) -> list[ExperimentRow]:
+    """Give every path below the home `old` as it is below `new`. Returns the experiments whose folders are elsewhere,
+    each with a notice that names its folder."""
+    values = {"old": old, "new": new, "old_text": json_prefix(old), "new_text": json_prefix(new)}
+    for name in _PATHS:
+        statement = query(f"home.move_{name}")
+        connection.execute(statement, {key: value for key, value in values.items() if f":{key}" in statement})
+    elsewhere = outside(connection, new)
+    for row in elsewhere:
+        text = f"the home was moved from {old} to {new}; the folder of this experiment, {row.directory}, is outside it"
+        events.append(connection, time=time, kind=events.NOTICE, data={"text": text}, experiment_id=row.id)
+    return elsewhere
+
+
+def json_prefix(path: str) -> str:
+    """How a JSON text spells a string that begins with a path below this one."""
+    return f"{json.dumps(path)[:-1]}/"
+
+
+def outside(connection: sqlite3.Connection, home: str) -> list[ExperimentRow]:
+    """The experiments whose folders are not below the home."""
+    found = [key for key, folder in experiments.folders(connection).items() if not folder.startswith(f"{home}/")]
+    return [experiments.get(connection, experiment_id) for experiment_id in found]
+
+
+def detach(connection: sqlite3.Connection, *, time: float) -> None:
+    """Make the database of a copied home that of a new one, which owns nothing outside it. What ran when it was copied
+    is over here, and what was stored in a checkpointStorage is only read. Call it after `move`."""
+    home = connection.execute(query("home.place")).fetchone()[0]
+    for row in outside(connection, home):
+        connection.execute(query("experiments.delete"), {"id": row.id})
+    for name in ("forget_storages", "forget_marks", "forget_nodes", "forget_clean_ups"):
+        connection.execute(query(f"home.{name}"))
+    for job, _ in jobs.all_live(connection):
+        jobs.move(
+            connection,
+            job.id,
+            token=job.token,
+            expected=[job.status],
+            status=TrialJobStatus.ENDED,
+            time=time,
+            end_reason=EndReason.EXPERIMENT_STOPPED,
+            detail=_CUT_OFF,
+            ended_at=time,
+            counted_gpus=0.0,  # how long it ran is not known here
+        )
+    for experiment in experiments.active(connection):
+        if not experiment.status.has_ended:
+            _stop(connection, experiment, time)
+    connection.execute(query("home.set_id"), {"id": secrets.token_hex(16)})
+
+
+def _stop(connection: sqlite3.Connection, experiment: ExperimentRow, time: float) -> None:
+    for trial in trials.live(connection, experiment.id):
+        trials.move(
+            connection,
+            trial.id,
+            expected=[trial.status],
+            status=TRIAL.after(f"trial {trial.id}", trial.status, TrialEvent.WAIT),
+            reason="waiting: the home was copied; resume the experiment to run it here",
+            time=time,
+        )
+    status = experiment.status
+    if status is not ExperimentStatus.STOPPING:
+        status = EXPERIMENT.after(f"experiment {experiment.id}", status, ExperimentEvent.STOP)
+    experiments.move(
+        connection,
+        experiment.id,
+        expected=[experiment.status],
+        status=EXPERIMENT.after(f"experiment {experiment.id}", status, ExperimentEvent.FINISH_STOP),
+        reason=f"the home was copied while this experiment was {experiment.status}; resume it to continue it here",
+        time=time,
+        ended_at=time,
+    )
