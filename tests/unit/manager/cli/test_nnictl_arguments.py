@@ -308,7 +308,7 @@ def test_an_experiment_that_is_being_stopped_is_waited_for(
     served.call(served.manager.stop_experiment("e"))
     served.on_ask[look] = lambda: served.on_ask.update({look: end})  # not at the first look
     result = invoke(verb, *(["e"] if named else []), code=0)
-    assert served.experiment().status == status
+    served.until(lambda: served.experiment().status == status)
     assert "Experiment e is still being stopped (waits for 1 trial on node memory); waiting" in result.stderr
 
 
