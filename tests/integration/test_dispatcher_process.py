@@ -3,10 +3,12 @@
 import asyncio
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uvloop
@@ -49,6 +51,29 @@ def test_a_dispatcher_leaves_when_it_is_told_goodbye(
 
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         assert runner.run(end()) == 0
+
+
+def test_a_dispatcher_whose_start_is_canceled_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[asyncio.subprocess.Process] = []
+    create = asyncio.create_subprocess_exec
+
+    async def create_and_remember(*words: str, **options: Any) -> asyncio.subprocess.Process:
+        started.append(await create(*words, **options))
+        return started[-1]
+
+    async def cancel(**_: Any) -> None:
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", create_and_remember)
+    monkeypatch.setattr(asyncio, "open_connection", cancel)
+
+    async def start() -> None:
+        with pytest.raises(asyncio.CancelledError):
+            async with open_process(log_path=tmp_path / "log", directory=tmp_path):
+                pass
+        assert started[0].returncode == -signal.SIGKILL
+
+    asyncio.run(start())
 
 
 LARGE = """

@@ -214,7 +214,14 @@ async def open_process(
         ours.close()
         raise
     failpoint("manager.dispatcher.start.after")
-    reader, writer = await asyncio.open_connection(sock=ours, limit=protocol.MAX_LINE_BYTES)
+    try:
+        reader, writer = await asyncio.open_connection(sock=ours, limit=protocol.MAX_LINE_BYTES)
+    except BaseException:  # canceled: nobody would wait for the process
+        ours.close()
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await asyncio.shield(process.wait())
+        raise
     channel = ProcessChannel(process, reader, writer, log_path, patience=patience)
     try:
         yield channel

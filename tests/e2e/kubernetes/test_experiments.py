@@ -14,6 +14,8 @@ from fakes.armed_places import ArmedPlaces
 from fakes.kubernetes.cluster import Cluster
 from fakes.real_manager import RealManager, real_manager
 
+from proctor.training_services.files.collection import CollectionNote
+
 TRIAL = """
 import sys, time, proctor
 x = proctor.get_next_parameter()["x"]
@@ -104,6 +106,8 @@ def test_a_trial_whose_pod_is_evicted_continues_from_its_checkpoint(cluster: Clu
     cluster.add_node("node")
     experiment_id = manager.create(SAVING, trainingService=service(), maxTrialNumber=1)
     manager.until(lambda: any(each["intermediate_count"] >= 2 for each in manager.trials(experiment_id)), "two reports")
+    (job,) = manager.home.glob(f"experiments/{experiment_id}/trials/*/jobs/1")
+    manager.poll_for(lambda: CollectionNote.read(job).whole, "a checkpoint on the manager's machine")
     (pod,) = cluster.list("pods")
     cluster.evict(pod["metadata"]["name"])
     manager.until_status(experiment_id, "DONE")
