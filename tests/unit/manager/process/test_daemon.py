@@ -195,6 +195,21 @@ def test_another_manager_that_comes_up_is_waited_for_and_replaced_when_it_ends_b
     assert held.ensure().address.pid != other.pid
 
 
+def test_another_manager_that_was_faster_is_used(held: HeldManagers) -> None:
+    other = subprocess.Popen([held.program, "--home", held.home.path])
+    while not held.is_held():
+        time.sleep(0.01)
+
+    def look() -> None:
+        if any(f"pid {other.pid}," in text for text in held.said):
+            held.let_go()
+
+    held.on_look = look
+    assert held.ensure().address.pid == other.pid
+    other.kill()
+    other.wait()
+
+
 def test_a_home_whose_holder_is_not_seen_here_is_refused(held: HeldManagers) -> None:
     with InstanceLock(held.home):
         held.home.lock_file.write_text("999999999 1\nstarting\n")  # on another machine that shares the file system

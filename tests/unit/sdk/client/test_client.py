@@ -19,6 +19,7 @@ def test_it_finds_the_manager_of_its_home(served: ServedManager, monkeypatch: py
     with Client() as client:
         assert (client.url, client.token) == (served.url, TOKEN)
         assert client.version()["home"] == str(served.home)
+        assert client.session()["access"] == "full"
 
 
 def test_url_and_token_come_from_the_environment(
