@@ -104,8 +104,8 @@ class KeeperSocket:
         self._path: Path | None = None
 
     def listen(self) -> socket.socket:
-        """Listen, and point to it. The caller holds the home's lock: whatever stands where socket and pointer go
-        was left by a manager that is gone, or by a power cut, and is replaced. Raises OSError."""
+        """Listen, and point to it. The caller holds the home's lock: whatever stands in the home where socket and
+        pointer go was left by a manager that is gone, or by a power cut, and is replaced. Raises OSError."""
         self._remove_leftovers()
         path = self._home.socket_file
         if len(os.fsencode(path)) > LONGEST_UNIX_PATH:
@@ -127,7 +127,9 @@ class KeeperSocket:
 
     def _remove_leftovers(self) -> None:
         with suppress(OSError, ValueError):  # a pointer that was cut short leads nowhere
-            _remove_socket(Path(self._home.socket_pointer.read_text(encoding="utf-8")))
+            left = Path(self._home.socket_pointer.read_text(encoding="utf-8"))
+            if not _is_listened_on(left):  # the pointer of a copied home names the original's
+                _remove_socket(left)
         _remove_whatever_is(self._home.socket_file)
         if not self._home.socket_pointer.is_file():
             _remove_whatever_is(self._home.socket_pointer)
@@ -171,6 +173,18 @@ def _is_any(host: str) -> bool:
         return ip_address(host).is_unspecified
     except ValueError:
         return False
+
+
+def _is_listened_on(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as attempt:
+        attempt.setblocking(False)
+        try:
+            attempt.connect(str(path))
+        except ConnectionRefusedError:
+            return False
+        except OSError:  # more connections wait than it takes, or it is another user's; or there is none
+            return True
+    return True
 
 
 def _remove_socket(path: Path) -> None:

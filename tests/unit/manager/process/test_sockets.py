@@ -83,6 +83,24 @@ def test_what_a_killed_manager_left_is_cleared_away(tmp_path: Path, deep: str) -
     assert not left.exists()
 
 
+@pytest.mark.parametrize("deep", ["", "x" * 120])
+def test_a_socket_that_another_manager_listens_on_stays_though_the_pointer_names_it(tmp_path: Path, deep: str) -> None:
+    """A copy of a home has the original's pointer, a renamed home the path at which there may be another one now."""
+    original, copy = Home(tmp_path / "original" / deep), Home(tmp_path / "copy" / deep)
+    for home in (original, copy):
+        home.prepare()
+    theirs = KeeperSocket(original)
+    with theirs.listen(), socket.socket(socket.AF_UNIX) as keeper:
+        path = original.socket_pointer.read_text()
+        copy.socket_pointer.write_text(path)
+        ours = KeeperSocket(copy)
+        ours.listen().close()
+        ours.remove()
+        keeper.connect(path)
+    theirs.remove()
+    assert not Path(path).exists()
+
+
 def put_there(path: Path, what: str) -> None:
     """What a power cut, a copied home or a person may have left in place of a socket or its pointer."""
     contents = {"an empty file": b"", "zeros": b"\0" * 40, "bytes that are no text": b"\xff\xfe not UTF-8"}
