@@ -78,6 +78,8 @@ def judge(home: Home, found: DatabaseFacts | None, claim: HomeClaim | None) -> P
             raise StartError(_refuse_copy(place.path, before.path))
         if claim is HomeClaim.MOVED and is_there(before):
             raise StartError(_refuse_original(place.path, before.path))
+        if claim is HomeClaim.COPY and (link := _find_shared(home)):
+            raise StartError(_refuse_shared(link))
         return PlaceChange(place, old=before.path, is_copy=claim is HomeClaim.COPY)
     if _is_same_folder(before.path, place.path):  # also by way of a link
         return None if found and found.place else PlaceChange(place)
@@ -139,6 +141,13 @@ def _is_same_folder(path: str, other: str) -> bool:
         return False
 
 
+def _find_shared(home: Home) -> Path | None:
+    """What a copy has in common with the home that it was copied from: a link to elsewhere was copied as a link."""
+    folders = (home.experiments_directory, home.nodes_directory, home.run_directory, home.incoming_directory)
+    root = home.path.resolve()
+    return next((path for path in (home.control_database, *folders) if not path.resolve().is_relative_to(root)), None)
+
+
 def _count_running(home: Home) -> int:
     """How many trials run under reapers of this home. Their processes know its old path only."""
     count = 0
@@ -157,12 +166,16 @@ def _move_job_records(home: Home, old: str) -> None:
 
 
 def _forget_machines(home: Home) -> None:
-    """Remove by what a home is known to keepers and machines; it is made anew."""
+    """Remove by what a home is known to keepers and machines; it is made anew. The host keys that people have accepted
+    stay; so does what is behind a link."""
     keys = (home.path / "manager.id", home.path / "keeper.key", home.keeper_certificate, home.endpoint_pointer)
     for path in (*keys, home.control_witness):
         path.unlink(missing_ok=True)
     for folder in home.nodes_directory.iterdir():
-        shutil.rmtree(folder)
+        if folder.is_symlink():
+            folder.unlink()
+        elif folder.is_dir():
+            shutil.rmtree(folder)
 
 
 _UNCHANGED = "Nothing was changed"
@@ -184,6 +197,13 @@ def _refuse_copy(path: str, old: str) -> str:
         f"control database knows. {_UNCHANGED}. If the other home is no longer used, start this one once with `proctor "
         "manager start --moved`: it takes its place. If both are used, start this one once with `proctor manager start "
         "--copy`: it becomes a home of its own; what runs, and what is stored elsewhere, stays with the original"
+    )
+
+
+def _refuse_shared(link: Path) -> str:
+    return (
+        f"{link} is a link to {link.resolve()}, which is the original's: both homes would change it. {_UNCHANGED}. "
+        "Replace the link by a copy of what it leads to, and start it again"
     )
 
 

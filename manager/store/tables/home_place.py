@@ -1,6 +1,7 @@
 """Where the home of a control database is: what is written down of it, and what changes when it was moved or copied."""
 
 import json
+import os
 import secrets
 import sqlite3
 from dataclasses import dataclass
@@ -78,11 +79,13 @@ def outside(connection: sqlite3.Connection, home: str) -> list[ExperimentRow]:
 
 
 def detach(connection: sqlite3.Connection, *, time: float) -> None:
-    """Make the database of a copied home that of a new one, which owns nothing outside it. What ran when it was copied
-    is over here, and what was stored in a checkpointStorage is only read. Call it after `move`."""
-    home = connection.execute(query("home.place")).fetchone()[0]
-    for row in outside(connection, home):
-        connection.execute(query("experiments.delete"), {"id": row.id})
+    """Make the database of a copied home that of a new one, which owns nothing outside it, nor what a link in it leads
+    to. What ran when it was copied is over here, and what was stored in a checkpointStorage is only read. Call it after
+    `move`."""
+    home = os.path.realpath(connection.execute(query("home.place")).fetchone()[0])
+    for experiment_id, folder in experiments.folders(connection).items():
+        if not os.path.realpath(folder).startswith(f"{home}/"):
+            connection.execute(query("experiments.delete"), {"id": experiment_id})
     for name in ("forget_storages", "forget_marks", "forget_nodes", "forget_clean_ups"):
         connection.execute(query(f"home.{name}"))
     for job, _ in jobs.all_live(connection):

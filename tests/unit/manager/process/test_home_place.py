@@ -229,6 +229,47 @@ async def test_a_copy_becomes_a_home_of_its_own_that_owns_nothing_outside(
         assert (await database.read(lambda c: experiments.get(c, ID))).status is ExperimentStatus.RUNNING
 
 
+def copied_with_links(home: Home) -> Home:
+    """As `cp -a` does it."""
+    return Home(Path(shutil.copytree(home.path, home.path.with_name("copy"), symlinks=True)))
+
+
+def moved_out(path: Path, disk: Path) -> Path:
+    """Have what is there on another disk, with a link in its place."""
+    disk.mkdir(exist_ok=True)
+    target = path.rename(disk / path.name)
+    path.symlink_to(target)
+    return target
+
+
+async def test_a_copy_leaves_what_its_links_lead_to_to_the_original(home: Home, fill: Fill, tmp_path: Path) -> None:
+    await fill(home)
+    home.node_directory("far").mkdir()
+    there = [moved_out(path, tmp_path / "disk") for path in (home.experiment_directory(ID), home.node_directory("far"))]
+    (there[1] / "secret").touch()
+    (home.nodes_directory / "known_hosts").write_text("gpu-1 ssh-ed25519 AAAA")
+    copy = copied_with_links(home)
+    async with opened(copy, HomeClaim.COPY) as database:
+        assert await database.read(experiments.ids) == set()
+    assert [path.name for path in copy.nodes_directory.iterdir()] == ["known_hosts"]
+    assert (there[0].is_dir(), (there[1] / "secret").exists()) == (True, True)
+
+
+@pytest.mark.parametrize("name", ["experiments", "nodes", "control.db"])
+async def test_a_copy_that_shares_a_folder_with_the_original_by_a_link_is_refused(
+    home: Home, fill: Fill, tmp_path: Path, name: str
+) -> None:
+    await fill(home)
+    target = moved_out(home.path / name, tmp_path / "disk")
+    copy = copied_with_links(home)
+    said = await refused(copy, HomeClaim.COPY)
+    assert f"{copy.path}/{name} is a link to {target}, which is the original's" in said
+    (copy.path / name).unlink()
+    (shutil.copytree if target.is_dir() else shutil.copy2)(target, copy.path / name)
+    async with opened(copy, HomeClaim.COPY) as database:
+        assert await database.read(experiments.ids) == {ID}
+
+
 async def forget_place(home: Home) -> None:
     """Have the database say as little of its home as one of an earlier version."""
     with closing(sqlite3.connect(home.control_database)) as connection:
