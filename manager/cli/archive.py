@@ -42,7 +42,7 @@ manager/engine/archive/format.py, as are the next four."""
 COMPRESSIONS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
 MAX_HEAD_BYTES = 16 * 1024 * 1024
 SPARE_BYTES = 256 * 1024 * 1024
-NEVER_SAVED = re.compile(r"(environment|secrets)\.json|.*\.db(-wal|-shm)?")
+NEVER_SAVED = re.compile(r"(environment|secrets|\.proctor-owner)\.json|.*\.db(-wal|-shm)?")
 FORMAT = 1
 FOLDER, CODE = "experiment", "code"
 HEAD = "proctor.json"

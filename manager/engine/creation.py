@@ -31,6 +31,7 @@ from proctor.manager.store.rows import ExperimentRow
 from proctor.manager.store.tables import events, experiments
 from proctor.manager.trial_commands import problem_of
 from proctor.sdk import files
+from proctor.sdk.checkpoints.ownership import OWNER_FILE, FolderPlace, Owner, describe_other
 from proctor.sdk.client.credentials import HELD_PREFIX, wanted_secrets
 from proctor.training_services.base import TrainingService
 from proctor.training_services.providers import SECRETS_FILE, read_secrets
@@ -45,6 +46,8 @@ log = logging.getLogger(__name__)
 CHECKPOINT_FOLDER = "checkpoint"
 """Where a tuner of the user's own keeps its state."""
 DRAFTS = (".token.*", ".readonly.token.*", "*.new", "run/*.new")
+_OURS = frozenset({CONFIG_FILE, UNFINISHED_FILE, OWNER_FILE})
+"""What shows that a folder is an experiment's."""
 HANDOVER_SECONDS = 3600.0
 """A handed-over file that is older was left by a `create` that was killed."""
 LOCK_SECONDS = 2.0
@@ -145,10 +148,15 @@ def check_secrets(config: "ExperimentConfig", secrets: Mapping[str, str]) -> Non
         )
 
 
-def write_folder(directory: Path, loaded: "LoadedExperiment", handover: CreationRequest) -> None:
+def write_folder(
+    directory: Path, loaded: "LoadedExperiment", handover: CreationRequest, *, owner: Owner | None = None
+) -> None:
     """Everything about the experiment that is not in the store, durably: the store relies on it. What shows that the
-    folder is ours comes first."""
-    make_folder(directory, loaded.config)
+    folder is ours comes first.
+
+    :param owner: as in `find_stranger`.
+    """
+    make_folder(directory, loaded.config, owner=owner)
     if loaded.config.code_snapshot:
         code.freeze(Path(loaded.config.trial_code_directory), directory)
         files.sync_tree(str(directory))
@@ -156,12 +164,17 @@ def write_folder(directory: Path, loaded: "LoadedExperiment", handover: Creation
     files.sync_folder(str(directory))
 
 
-def make_folder(directory: Path, config: "ExperimentConfig") -> None:
-    """A new folder, marked as unfinished, with what shows that it is ours. Raises FileExistsError."""
+def make_folder(directory: Path, config: "ExperimentConfig", *, owner: Owner | None = None) -> None:
+    """A new folder, marked as unfinished, with what shows that it is ours. Raises FileExistsError.
+
+    :param owner: as in `find_stranger`.
+    """
     files.make_folder(str(directory.parent))
     directory.mkdir(mode=0o700)
     (directory / UNFINISHED_FILE).touch(mode=0o600)
     files.sync_folder(str(directory))
+    if owner is not None:
+        FolderPlace(str(directory)).write(OWNER_FILE, owner.encode())
     _write(directory / CONFIG_FILE, config.canonical())
     for name in ("log", CHECKPOINT_FOLDER, "trials"):
         (directory / name).mkdir(mode=0o700)
@@ -265,21 +278,54 @@ def is_unfinished(directory: Path) -> bool:
     return (directory / UNFINISHED_FILE).exists() or (directory.is_dir() and not any(directory.iterdir()))
 
 
+def is_in_home(home: Home, directory: Path) -> bool:
+    """Whether a folder is below the home, and not by way of a link that leads out of it."""
+    return Path(os.path.realpath(directory)).is_relative_to(os.path.realpath(home.path))
+
+
+def find_stranger(directory: Path, owner: Owner | None, config: Mapping[str, Any]) -> str:
+    """Why what is at the place of an experiment's folder is not that, as a clause; "" if it is, or nothing is there.
+    Raises OSError.
+
+    :param owner: whose the folder must be; None: it is in the home, and so this manager's.
+    :param config: the experiment's, which an earlier version has left as the only proof.
+    """
+    place = FolderPlace(str(directory))
+    names = set(place.names())
+    if not names:
+        return ""
+    if owner is not None and (mark := place.read(OWNER_FILE)) is not None:
+        found = Owner.decode(mark)
+        return "" if found == owner else describe_other(found, owner)
+    if names & _OURS if owner is None else _read_config(directory) == config:
+        return ""
+    return "nothing shows that it is this experiment's"
+
+
+def _read_config(directory: Path) -> Any:
+    try:
+        return json.loads((directory / CONFIG_FILE).read_bytes())
+    except (FileNotFoundError, ValueError):
+        return None
+
+
 def remove_folder(directory: Path) -> None:
-    """Delete an experiment's folder. Does nothing where there is none, or where it is not ours.
+    """Delete an experiment's folder, and the link that has taken its place. Does nothing where there is none, or where
+    it is not ours.
 
     What shows that it is ours, or unfinished, goes last, so that a manager that is killed here can begin again.
     """
-    ours = {CONFIG_FILE, UNFINISHED_FILE}
     found = list(directory.iterdir()) if directory.is_dir() else []
-    if (found or not directory.is_dir()) and ours.isdisjoint(path.name for path in found):
+    if (found or not directory.is_dir()) and _OURS.isdisjoint(path.name for path in found):
         return
-    for path in sorted(found, key=lambda path: path.name in ours):
+    for path in sorted(found, key=lambda path: (path.name in _OURS, path.name == OWNER_FILE)):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink()
-    directory.rmdir()
+    directory.resolve().rmdir()
+    if directory.is_symlink():
+        directory.unlink()
     files.sync_folder(str(directory.parent))  # before the store forgets the experiment
 
 

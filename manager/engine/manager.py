@@ -21,7 +21,7 @@ from proctor.manager.engine.importance import Importances
 from proctor.manager.engine.imported_data import Import, read_import
 from proctor.manager.engine.job_files import FolderArchive, TrialFiles
 from proctor.manager.engine.loop import messages as m
-from proctor.manager.engine.loop.checkpoint_storage import CheckpointPlaces, check_storage, claimed
+from proctor.manager.engine.loop.checkpoint_storage import CheckpointPlaces, check_storage, claimed, owner_of
 from proctor.manager.engine.nodes.connections import NodeConnections
 from proctor.manager.engine.nodes.history import NodeHistory
 from proctor.manager.engine.nodes.records import NodeRecords
@@ -162,7 +162,7 @@ class Manager:
         place = await self._places.new(loaded.config, secrets, row.id, row.created_at)
         async with self._new_folder(folder, experiment_id), claimed(place):
             failpoint("manager.create.before")
-            await self._write_folder(folder, loaded, handed)
+            await self._write_folder(row, loaded, handed)
             failpoint("manager.create.after")
             try:
                 await self.control.write(lambda c: creation.insert(c, row, loaded, actor))
@@ -204,7 +204,7 @@ class Manager:
                 why = explain(error, str(folder))
                 raise Unavailable(f"cannot remove the folder {folder} of a failed request: {why}") from error
             if folder.exists():
-                raise conflict
+                raise Conflict(f"the folder {folder} already exists; choose another id or remove it")
             yield
         finally:
             self._making.discard(folder)
@@ -219,11 +219,16 @@ class Manager:
         if outlook is not None and outlook.never:
             raise BadRequest(outlook.clause)
 
-    async def _write_folder(self, folder: Path, loaded: "LoadedExperiment", handed: creation.CreationRequest) -> None:
+    async def _write_folder(
+        self, row: ExperimentRow, loaded: "LoadedExperiment", handed: creation.CreationRequest
+    ) -> None:
         """Everything of a new experiment but its row. What is left when this raises Conflict or Unavailable, because
         it cannot be removed, is unfinished."""
+        folder = Path(row.directory)
         try:
-            await asyncio.to_thread(creation.write_folder, folder, loaded, handed)
+            is_here = await asyncio.to_thread(creation.is_in_home, self.home, folder)
+            owner = None if is_here else await owner_of(self.control, row.id, row.created_at)
+            await asyncio.to_thread(creation.write_folder, folder, loaded, handed, owner=owner)
             await creation.make_metrics(folder, threads=self._threads)
         except FileExistsError as error:  # another manager was faster
             raise Conflict(f"the folder {folder} already exists; choose another id or remove it") from error
@@ -357,11 +362,15 @@ class Manager:
             await self.providers.forget(experiment_id)
         if row.clean_up_owed or row.status is ExperimentStatus.STOPPING:
             await self._supervisor.settle(row)
+        stranger = await self._supervisor.find_stranger(row)
         left = await self._places.give_up(row, keep_checkpoints=keep_checkpoints)
+        if stranger:
+            left.append(f"{row.directory} was left: {stranger}")
         async with self._supervisor.metrics_closed(row):
             failpoint("manager.delete.before")
             try:
-                await asyncio.to_thread(creation.remove_folder, Path(row.directory))
+                if not stranger:
+                    await asyncio.to_thread(creation.remove_folder, Path(row.directory))
             except OSError as error:
                 raise Unavailable(f"the folder {row.directory} cannot be removed, delete it again: {error}") from error
             failpoint("manager.delete.after")

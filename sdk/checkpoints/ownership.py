@@ -1,4 +1,4 @@
-"""Whose a place in a checkpointStorage is.
+"""Whose a place is: one in a checkpointStorage, or the folder of an experiment outside the home.
 
 All checkpoints of an experiment lie in `<location>/<experiment id>`. A name proves nothing: a folder of the same name
 may be a stranger's. So a file in it, OWNER_FILE, names the experiment and the manager that store there, and nothing is
@@ -99,7 +99,7 @@ def claim(place: CheckpointPlace, owner: Owner, *, proofs: "Iterable[Sequence[st
     elif (found := Owner.decode(data)) == owner:
         return ""
     elif not (is_empty and found is not None and found.home == owner.home):  # else a creation was cut off
-        return _describe(found, owner)
+        return describe_other(found, owner)
     place.write(OWNER_FILE, owner.encode())
     return ""
 
@@ -120,7 +120,7 @@ def delete(place: CheckpointPlace, owner: Owner) -> str:
     if data is None:
         return "nothing shows that this experiment has stored what is there" if _strangers(place) else ""
     if (found := Owner.decode(data)) != owner:
-        return _describe(found, owner)
+        return describe_other(found, owner)
     for name in place.names():
         if name != OWNER_FILE:
             place.remove(name)
@@ -213,7 +213,11 @@ def _is_stored(place: CheckpointPlace, path: str, manifest: str) -> bool:
     return data is not None and sha256(data).hexdigest() == manifest
 
 
-def _describe(found: "Owner | None", owner: Owner) -> str:
+def describe_other(found: "Owner | None", owner: Owner) -> str:
+    """Return why a place is not an owner's, as a clause.
+
+    :param found: who is named there; None where that is not to be read.
+    """
     if found is None:
         return f"its {OWNER_FILE} cannot be read"
     if found.home != owner.home:

@@ -45,7 +45,7 @@ FOLDER = "experiment"
 CODE = "code"
 HEAD = "proctor.json"
 RECORDS = ("trials.jsonl", "jobs.jsonl", "metrics.jsonl")
-NEVER_SAVED = re.compile(r"(environment|secrets)\.json|.*\.db(-wal|-shm)?")
+NEVER_SAVED = re.compile(r"(environment|secrets|\.proctor-owner)\.json|.*\.db(-wal|-shm)?")
 
 DAMAGES = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, ValueError)
 """What reading a damaged zip raises: a name that is not the UTF-8 that it is said to be is a ValueError."""

@@ -78,6 +78,11 @@ class CheckpointStorage:
         return f"{self.of_experiment(experiment_id)}/{trial_id}/{number}"
 
 
+async def owner_of(control: Database, experiment_id: str, created_at: float) -> Owner:
+    """An experiment of the manager whose control database this is."""
+    return Owner((await control.read(database_identity.read)).id, experiment_id, created_at)
+
+
 async def check_storage(config: "ExperimentConfig", secrets: Mapping[str, str]) -> None:
     """Raise BadRequest where checkpoints cannot be stored where the experiment wants them, as far as this machine can
     tell: a folder is tried where trials run here; a URL always, unless what it needs was not handed over."""
@@ -196,12 +201,14 @@ class CheckpointPlaces:
         if config.checkpoint_storage is None:
             return None
         storage = CheckpointStorage.with_secrets(config.checkpoint_storage, secrets)
-        return ExperimentPlace(storage, await self._owner(experiment_id, created_at))
+        return ExperimentPlace(storage, await owner_of(self._control, experiment_id, created_at))
 
     async def of(self, row: ExperimentRow) -> ExperimentPlace | None:
         """Where an experiment stores its checkpoints, if not in its jobs' folders."""
         storage = CheckpointStorage.of(await read_config(row), Path(row.directory))
-        return None if storage is None else ExperimentPlace(storage, await self._owner(row.id, row.created_at))
+        return (
+            None if storage is None else ExperimentPlace(storage, await owner_of(self._control, row.id, row.created_at))
+        )
 
     async def give_up(self, row: ExperimentRow, *, keep_checkpoints: bool) -> list[str]:
         """Delete what an experiment has stored, or leave it to whoever claims it next. Returns what was left that
@@ -256,6 +263,3 @@ class CheckpointPlaces:
         metrics = await self._metrics(place.owner.experiment)
         newest = await metrics.read(lambda c: checkpoints.newest_stored(c, f"{place}/", limit=MOST_PROOFS))
         return [StoredProof(row.path.removeprefix(f"{place}/"), row.manifest) for row in newest if row.manifest]
-
-    async def _owner(self, experiment_id: str, created_at: float) -> Owner:
-        return Owner((await self._control.read(database_identity.read)).id, experiment_id, created_at)

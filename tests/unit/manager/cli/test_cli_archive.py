@@ -45,6 +45,7 @@ def saved(served: ServedManager, invoke, tmp_path: Path) -> Path:
     for path, text in {
         folder / "secrets.json": "hush",
         folder / "environment.json": "hush",
+        folder / ".proctor-owner.json": "{}",
         folder / "trials/0-a/jobs/1/stdout": "printed\n",
         code / "trial.py": "print()\n",
         code / ".git/config": "not code",

@@ -91,7 +91,7 @@ async def test_of_two_creates_with_one_id_the_second_is_refused_and_harms_nothin
 async def test_what_a_failed_create_could_not_remove_is_removed_by_the_next_one(
     scene: ObstructedScene, manager: Manager, /, monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:
-    def refuse(folder: Path, *arguments: object) -> None:
+    def refuse(folder: Path, *arguments: object, **options: object) -> None:
         folder.mkdir(exist_ok=True)
         raise OSError(24, "Too many open files")
 

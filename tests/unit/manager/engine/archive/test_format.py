@@ -83,7 +83,14 @@ def test_a_sound_one_is_read_and_unpacked(write: Write, tmp_path: Path) -> None:
         ],
         *[
             (f"experiment/{name}", "which is never saved")
-            for name in ("environment.json", "secrets.json", "metrics.db", "metrics.db-wal", "trials/x.db")
+            for name in (
+                "environment.json",
+                "secrets.json",
+                ".proctor-owner.json",
+                "metrics.db",
+                "metrics.db-wal",
+                "trials/x.db",
+            )
         ],
         *[
             (name, f"'{name}' is not in its shortest form")
