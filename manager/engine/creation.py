@@ -7,8 +7,10 @@ import asyncio
 import json
 import logging
 import os
+import re
 import shutil
 import sqlite3
+import stat
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
@@ -45,7 +47,12 @@ log = logging.getLogger(__name__)
 
 CHECKPOINT_FOLDER = "checkpoint"
 """Where a tuner of the user's own keeps its state."""
-DRAFTS = (".token.*", ".readonly.token.*", "*.new", "run/*.new")
+_TOKEN_DRAFT = re.compile(r"\.(readonly\.)?token\.[0-9a-f]{8}")
+_DRAFT = re.compile(
+    r"((manager|named-tokens|algorithms)\.json|manager\.id|keeper\.key|keepers\.pem|control\.witness|(readonly\.)?token|"
+    r"run/(socket|endpoint|port))(\.\d+)?\.new"
+)
+"""How files of the home are called before they are complete, see `files.replace_file`. Others are not ours."""
 _OURS = frozenset({CONFIG_FILE, UNFINISHED_FILE, OWNER_FILE})
 """What shows that a folder is an experiment's."""
 HANDOVER_SECONDS = 3600.0
@@ -351,16 +358,22 @@ def remove_leftovers(home: Home, known: Collection[str]) -> None:
 
 
 def _drafts(home: Home) -> Iterator[Path]:
-    for pattern in DRAFTS:
-        yield from home.path.glob(pattern)
+    for path in (*home.path.glob(".*token.*"), *home.path.glob("*.new"), *home.run_directory.glob("*.new")):
+        name = str(path.relative_to(home.path))
+        if _DRAFT.fullmatch(name) or _TOKEN_DRAFT.fullmatch(name):
+            yield path
     now = time.time()
     for path in home.incoming_directory.glob("*"):
-        is_held = path.name.startswith(HELD_PREFIX)
         with suppress(FileNotFoundError):  # its writer has removed it just now
-            age = now - path.stat().st_mtime
-            if (is_held and age > LOCK_SECONDS and not files.is_locked(path)) or (
-                not is_held and age > HANDOVER_SECONDS
-            ):
+            facts = path.lstat()
+            if not stat.S_ISREG(facts.st_mode) or facts.st_mode & stat.S_IRWXO:
+                continue  # a user's, in a folder that was not always a home
+            age = now - facts.st_mtime
+            if path.name.startswith(HELD_PREFIX):
+                is_left = age > LOCK_SECONDS and not files.is_locked(path)
+            else:
+                is_left = age > HANDOVER_SECONDS and path.suffix == ".json"
+            if is_left:
                 yield path
 
 

@@ -7,6 +7,7 @@ import pytest
 from fakes.small_experiments import SMALL
 
 from proctor.manager.config.loading import load_experiment_mapping
+from proctor.manager.dispatcher.algorithms.registered import FILE as REGISTERED_FILE
 from proctor.manager.engine.creation import (
     HANDOVER_SECONDS,
     LOCK_SECONDS,
@@ -52,10 +53,11 @@ def test_an_experiment_whose_row_or_metrics_were_lost_and_what_is_not_ours_stay(
 
 
 def test_drafts_and_old_handovers_go_and_young_handovers_stay(home: Home) -> None:
-    drafts = [home.path / ".token.abcd", home.path / "manager.json.new", home.run_directory / "socket.new"]
+    drafts = [home.path / ".token.0a1b2c3d", home.path / "manager.json.new", home.run_directory / "socket.new"]
+    drafts.append(home.path / f"{REGISTERED_FILE}.4711.new")
     old, young = home.incoming_directory / "old.json", home.incoming_directory / "young.json"
     for path in (*drafts, old, young, home.token_file):
-        path.write_text("x")
+        path.touch(mode=0o600)
     os.utime(old, (0, old.stat().st_mtime - HANDOVER_SECONDS - 1))
     remove_leftovers(home, known=set())
     assert [path for path in (*drafts, old) if path.exists()] == []
@@ -63,11 +65,26 @@ def test_drafts_and_old_handovers_go_and_young_handovers_stay(home: Home) -> Non
     assert home.token_file.exists()
 
 
+def test_files_of_a_user_whose_folder_has_become_a_home_stay(home: Home) -> None:
+    (home.incoming_directory / "scans").mkdir()
+    incoming = [home.incoming_directory / name for name in ("scans/1.json", "labels.json", "held-out.zip", "photo.jpg")]
+    files = [*incoming, home.path / "thesis.new", home.path / ".token.txt", home.run_directory / "results.new"]
+    for path in files:
+        path.write_text("{}")
+        path.chmod(0o644)
+    (home.incoming_directory / "photo.jpg").chmod(0o600)
+    for path in (*incoming, home.incoming_directory / "scans"):
+        os.utime(path, (0, 0))
+    remove_leftovers(home, known=set())
+    assert [path for path in files if not path.exists()] == []
+
+
 def test_a_copy_whose_process_is_gone_goes_and_one_that_is_being_made_stays(home: Home, tmp_path: Path) -> None:
     archive = tmp_path / "saved.zip"
     archive.write_bytes(b"an archive")
     left = home.incoming_directory / f"{HELD_PREFIX}1234.zip"
     left.write_bytes(b"half an arch")
+    left.chmod(0o600)
     os.utime(left, (0, left.stat().st_mtime - LOCK_SECONDS - 1))
     with held_copy(home.path, archive) as name:
         held = home.incoming_directory / name
