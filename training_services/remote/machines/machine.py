@@ -11,6 +11,7 @@ Which experiments use the machine is in its record, not in its state.
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from dataclasses import dataclass, replace
@@ -403,7 +404,7 @@ class Machine:
         if folders:
             there = await end_remote_jobs(connection, site, now=self._context.now)
             gone = [name for name in folders if there is not None and name not in there]
-            gone += [name for name, folder in folders.items() if not await asyncio.to_thread(folder.is_dir)]
+            gone += [name for name, folder in folders.items() if await asyncio.to_thread(self._was_deleted, folder)]
             self._record = self._record.released(*gone)  # written when it changes next, or found again
         if self.uncollected and not self.experiments:
             self._change(MachineState.RELEASED)
@@ -421,6 +422,12 @@ class Machine:
                 log.info("node %s is released and cleaned", self.node_id, extra=extra)
 
     # ---- parts
+
+    def _was_deleted(self, folder: Path) -> bool:
+        """Whether the experiment with this folder was deleted while its claim could not be changed. A folder outside
+        the home may only be away with its disk."""
+        home = self._context.provider.nodes_directory.parent
+        return folder.is_relative_to(home) and not os.path.lexists(folder)
 
     def _save(self, record: NodeRecord) -> None:
         """Its claims have changed. Raises OSError, and then they have not."""

@@ -43,12 +43,12 @@ class Scene:
         """The machine behind a host name; new ones are well."""
         return self.machines.setdefault(host, FakeMachine(self.pool, host))
 
-    def claim(self, *hosts: str, by: str = "E1", **more: Any) -> None:
+    def claim(self, *hosts: str, by: str = "E1", secrets_file: Path | None = None, **more: Any) -> None:
         """An experiment wants machines."""
         for host in hosts:
             self.machine(host)
         settings = {"machine_list": [{"host": host} for host in hosts], **more}
-        self.provider.claim(by, settings, {})
+        self.provider.claim(by, settings, {}, secrets_file=secrets_file)
 
     async def connect(self, *hosts: str, by: str = "E1", **more: Any) -> FakeMachine:
         """An experiment wants machines, and they are connected; the first of them."""

@@ -326,6 +326,18 @@ async def test_a_machine_is_cleaned_where_there_is_nothing_to_collect(scene: Sce
     assert not coast.here("E1").exists()
 
 
+@after(nothing)
+async def test_files_stay_while_the_disk_with_the_folder_of_their_experiment_is_away(
+    scene: Scene, coast: Coast
+) -> None:
+    coast.write("E1")
+    await scene.connect(NODE, secrets_file=scene.folder.parent / "unmounted" / "E1" / "secrets.json")
+    await scene.lose(NODE)
+    await scene.provider.release("E1")
+    await coast.come_back("E1")
+    assert coast.there("E1").exists()
+
+
 @after(released)
 async def test_files_stay_where_an_older_keeper_does_not_say_whose_are_there(scene: Scene, coast: Coast) -> None:
     coast.is_old = True
