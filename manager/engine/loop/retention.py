@@ -394,6 +394,8 @@ class CheckpointRetention:
             return trials.get(connection, row.trial_id), jobs.get(connection, f"{row.trial_id}.{row.job}")
 
         trial, job = await self._context.control.read(read)
+        if not self._context.forms.is_checkpoint_path(trial, row.job, row.path):
+            return  # in the storage of the home that this one was copied from
         form = self._context.forms.form(self._state.row, trial, job)
         failpoint("manager.checkpoint.remove.before")
         if is_url(row.path):

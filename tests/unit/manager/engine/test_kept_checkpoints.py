@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import sqlite3
 from collections.abc import Iterable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -202,6 +204,23 @@ async def test_the_next_manager_deletes_what_was_decided(scene: KeepingScene, ma
     assert scene.asked == [(f"{trial.id}.1", f"output/checkpoints/{n}") for n in (1, 3)]
     assert await scene.kept() == [2, 4, 5]
     assert await (await manager.metrics("exp")).read(checkpoints.to_remove) == []
+
+
+@played(play)
+async def test_what_the_original_of_a_copied_home_had_decided_in_its_storage_is_left_to_it(
+    scene: KeepingScene, manager: Manager, /
+) -> None:
+    scene.problems[:] = [ServiceUnavailable("node gpu-1 is silent")]
+    await scene.create(seconds=330.0)
+    database = Path((await scene.row()).directory) / "metrics.db"
+    await scene.end()
+    with closing(sqlite3.connect(database)) as connection:  # the copy has no storage, but these records
+        connection.execute("UPDATE checkpoints SET path = '/mnt/shared/exp/t/1/1' WHERE path LIKE '%/1'")
+        connection.commit()
+    scene.problems.clear()
+    await scene.start()
+    await asyncio.sleep(10.0)
+    assert [path for _, path in scene.asked] == ["output/checkpoints/3"]
 
 
 @pytest.mark.parametrize(
