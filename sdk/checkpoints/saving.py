@@ -142,10 +142,17 @@ def fetch_checkpoint(job_directory: str, handed: str) -> str:
     try:
         lock_file(descriptor, waits=True)
         if not os.path.isdir(f"{folder}/0"):
-            download(handed, f"{folder}/0", patience_seconds=_DOWNLOAD_PATIENCE_SECONDS, discards_damaged=True)
+            patience_seconds, is_own = _DOWNLOAD_PATIENCE_SECONDS, _is_of_this_experiment(handed)
+            download(handed, f"{folder}/0", patience_seconds=patience_seconds, discards_damaged=is_own)
     finally:
         os.close(descriptor)
     return f"{folder}/0"
+
+
+def _is_of_this_experiment(handed: str) -> bool:
+    """Whether a checkpoint is where this experiment stores its own: what a copied home has brought with it is not."""
+    experiment = os.environ.get(ENV_CHECKPOINT_STORAGE, "").rsplit("/", 2)[0]  # less the trial and the job
+    return bool(experiment) and handed.startswith(f"{experiment}/")
 
 
 def list_checkpoints(job_directory: str) -> "list[str]":

@@ -171,6 +171,19 @@ def test_a_damaged_checkpoint_is_not_handed_to_the_trial_nor_offered_again(
     assert list((tmp_path / "next").rglob("*.pt")) == []
 
 
+@pytest.mark.parametrize("own", ["", "file:///storage/e10/t1/2"])
+def test_a_damaged_checkpoint_of_another_experiment_is_left_as_it_is(
+    tmp_path: Path, job: Path, place: Path, monkeypatch: pytest.MonkeyPatch, own: str
+) -> None:
+    """As a trial in a copied home is handed, which stores its own elsewhere."""
+    stored = save(write_files(tmp_path / "source"), job)
+    (place / "1" / "model.pt").write_bytes(b"v" * 4096)
+    monkeypatch.setenv("PROCTOR_CHECKPOINT_STORAGE", own)
+    with pytest.raises(CheckpointError, match=r"model.pt is damaged"):
+        fetch_checkpoint(str(tmp_path / "next"), stored.path)
+    assert verify_stored(stored.path, stored.manifest) == ""
+
+
 def test_who_only_looks_at_a_damaged_checkpoint_leaves_it_as_it_is(tmp_path: Path, job: Path, place: Path) -> None:
     stored = save(write_files(tmp_path / "source"), job)
     (place / "1" / "model.pt").write_bytes(b"v" * 4096)
