@@ -10,6 +10,7 @@ and names only what is on the disk. docs/trainer.md says what Lightning does not
 """
 
 import os
+import re
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -40,6 +41,7 @@ except ImportError:
 __all__ = ["ProctorCallback", "ResumableLoader"]
 _KEY = "proctor"
 _OPTIONS_KEY = "proctor_options"
+_OWN = re.compile(r"step-[0-9]+\.ckpt")
 
 
 class ProctorCallback(Callback):
@@ -185,7 +187,7 @@ class ProctorCallback(Callback):
         files.remove_unfinished(self._folder, is_only_writer=True)
         names = {other.name for other in kept}
         for other_path in self._folder.glob("step-*.ckpt"):
-            if other_path.name not in names:  # superseded, or left by a kill
+            if _OWN.fullmatch(other_path.name) and other_path.name not in names:  # superseded, or left by a kill
                 files.remove_file(other_path)
         trial.register_links(self._run_name, entry, [path], place=self._folder)
 

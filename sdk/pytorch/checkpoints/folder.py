@@ -383,7 +383,11 @@ class CheckpointFolder:
                 remove_file(path)
 
     def _list_own(self) -> "list[Path]":
-        return list(self.path.glob(f"{self.run_name}_epoch_*_iter_*{SUFFIX}"))
+        """What is called as `name_checkpoint` does it."""
+        own = re.compile(
+            rf"{re.escape(self.run_name)}_epoch_[0-9]+_iter_[0-9]+(_{_METADATA.pattern})?{re.escape(SUFFIX)}"
+        )
+        return [path for path in self.path.glob(f"*{SUFFIX}") if own.fullmatch(path.name)]
 
     def _pinned(self) -> "set[str]":
         return {path.name[: -len(PIN_SUFFIX)] for path in self.path.glob(f"*{PIN_SUFFIX}")}

@@ -89,7 +89,7 @@ def test_a_copy_of_the_newest_checkpoint_stands_in_for_it_if_it_is_torn(
 
 def test_what_a_kill_has_left_half_written_is_removed(lightning: Lightning, tmp_path: Path) -> None:
     (tmp_path / "lightning").mkdir()
-    for name in (".unfinished-step-2.ckpt", "step-90.ckpt"):
+    for name in (".unfinished-step-2.ckpt", "step-90.ckpt", "step-90-best.ckpt"):
         (tmp_path / "lightning" / name).touch()
     lightning.fit(tmp_path)
     lightning.cut(tmp_path, kill=4, anew=True)
@@ -97,6 +97,7 @@ def test_what_a_kill_has_left_half_written_is_removed(lightning: Lightning, tmp_
         "latest.json",
         "step-17.ckpt",
         "step-2.ckpt",
+        "step-90-best.ckpt",
     ]
     assert steps(tmp_path / "lightning") == [2, 17]
 

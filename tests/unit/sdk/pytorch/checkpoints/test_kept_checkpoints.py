@@ -44,16 +44,21 @@ def test_C10_a_pinned_checkpoint_stays_until_its_pin_is_removed(tmp_path: Path) 
     assert writer.names() == ["run_epoch_1_iter_4.pth"]
 
 
+OF_THE_USER = ("run_epoch_best_iter_last.pth", "weights.pth")
+
+
 def test_C10_a_run_that_is_started_anew_leaves_nothing_of_the_one_before_to_win(tmp_path: Path) -> None:
     before = CheckpointWriter(tmp_path)
     pinned, other = before.save(80), before.save(90)
     before.storage.pin(pinned.name)
-    (pinned.parent / "weights.pth").write_bytes(b"of the user's own")
+    for name in OF_THE_USER:
+        (pinned.parent / name).write_bytes(b"of the user's own")
     writer = before.start_again(anew=True)
     assert other.exists()
     newest = writer.save(1)
-    assert writer.names() == sorted([newest.name, pinned.name, "weights.pth"])
+    assert writer.names() == sorted([newest.name, pinned.name, *OF_THE_USER])
     pinned.unlink()
+    (newest.parent / OF_THE_USER[0]).unlink()
     (newest.parent / POINTER_FILE).unlink()
     with pytest.warns(CheckpointWarning, match="weights.pth"):
         assert writer.newest().path == newest
