@@ -24,6 +24,7 @@ from proctor.trial_keeper.files.access import list_files, read_file
 from proctor.trial_keeper.jobs.launching import CapturedEnvironments, build_environment, keep_bundle, prepare_directory
 from proctor.trial_keeper.jobs.lost_reports import find_losses, remove_reserve, write_endings
 from proctor.trial_keeper.linux.files import remove_replacement
+from proctor.trial_keeper.linux.identity import start_time
 from proctor.trial_keeper.linux.processes import ProcessFacts, end_processes, find_job_processes, read_tag, survey
 from proctor.trial_keeper.reaper.exits import classify, last_line_of
 
@@ -105,8 +106,10 @@ def end_trials(tags: Collection[JobTag], *, grace_seconds: float = 5.0, session:
         found by their session.
     """
 
+    leader = None if session is None else (session, start_time(session) or 0)
+
     def find() -> list[ProcessFacts]:
-        return [process for tag in tags for process in find_job_processes(tag, session=session)]
+        return [process for tag in tags for process in find_job_processes(tag, session=leader)]
 
     left = end_processes(find, grace_seconds=grace_seconds, wait=time.sleep)
     for _, directory in tags:

@@ -28,7 +28,7 @@ from proctor.trial_keeper.jobs.records import (
     write_exit,
     write_stop,
 )
-from proctor.trial_keeper.linux.identity import boot_id, is_alive, open_pidfd, start_time
+from proctor.trial_keeper.linux.identity import boot_id, is_alive, open_pidfd
 from proctor.trial_keeper.linux.processes import (
     ProcessFacts,
     descendants,
@@ -55,11 +55,13 @@ def end_leftovers(
     """Block until nothing of the job is left. Its trial is known by identity, the rest by descent, session and tag
     (the job's id and directory), and by having no parent left but a spawner or this keeper."""
     failpoint("keeper.stop.before")
-    session, adopters = _living_session(process), _adopters(process)
+    adopters = _adopters(process)
 
     def find() -> list[ProcessFacts]:
-        found = find_job_processes(tag, ancestors=() if session is None else (session,), session=session)
-        found += filter(None, [survey().get(session)]) if session is not None else []
+        trial = None if process is None or process.boot_id != boot_id() else (process.trial.pid, process.trial.started)
+        lives = trial is not None and is_alive(*trial)
+        found = find_job_processes(tag, ancestors=(trial[0],) if trial and lives else (), session=trial)
+        found += filter(None, [survey().get(trial[0])]) if trial and lives else []
         found += _find_orphans(tag, adopters) if adopters else []
         return list({member.pid: member for member in found}.values())
 
@@ -135,13 +137,6 @@ def _has_open(pid: int, path: str) -> bool:
         return any(os.readlink(f"/proc/{pid}/fd/{name}") == path for name in os.listdir(f"/proc/{pid}/fd"))
     except OSError:
         return False
-
-
-def _living_session(process: ProcessRecord | None) -> int | None:
-    """The trial's pid, which is its session's id, as long as that number cannot mean another process."""
-    if process is None or process.boot_id != boot_id():
-        return None
-    return process.trial.pid if start_time(process.trial.pid) in (None, process.trial.started) else None
 
 
 def _adopters(process: ProcessRecord | None) -> list[int]:

@@ -146,15 +146,18 @@ def descendants(table: dict[int, ProcessFacts], roots: Collection[int]) -> set[i
 
 
 def find_job_processes(
-    tag: tuple[str, str], *, ancestors: Collection[int] = (), session: int | None = None
+    tag: tuple[str, str], *, ancestors: Collection[int] = (), session: tuple[int, int] | None = None
 ) -> list[ProcessFacts]:
     """The living processes of a job.
 
     :param tag: the job's id and its directory.
     :param ancestors: processes (the reaper, the trial) whose descendants belong to the job; they themselves do not.
-    :param session: the pid of the trial, which leads its own session and process group.
+    :param session: the pid and the start time of the trial, which leads its own session and process group. The kernel
+        gives its number away once the trial and all members are gone.
     """
     table = survey()
+    leader = None if session is None else table.get(session[0])
+    number = session[0] if session is not None and (leader is None or leader.started == session[1]) else None
     below = descendants(table, ancestors)
     return [
         process
@@ -162,9 +165,7 @@ def find_job_processes(
         if pid not in ancestors
         and pid != os.getpid()
         and (
-            pid in below
-            or (session is not None and session in (process.session, process.group))
-            or read_tag(pid) == tag
+            pid in below or (number is not None and number in (process.session, process.group)) or read_tag(pid) == tag
         )
     ]
 

@@ -88,6 +88,7 @@ class _Reaper:
         self._channel = channel
         self._claim = claim
         self._trial = -1
+        self._trial_started = 0
         self._wait_status: int | None = None
         self._stop: dict[str, Any] | None = None
         self._started_at = time.time()
@@ -154,6 +155,7 @@ class _Reaper:
         if self._trial == 0:
             os.close(gate_in)
             _become_trial(self._request, stdout, stderr, gate_out, result_in, self._leases, self._memory)
+        self._trial_started = start_time(self._trial) or 0
         for descriptor in (stdout, stderr, gate_out, result_in):
             os.close(descriptor)
         record = self._write_process_record()
@@ -173,7 +175,7 @@ class _Reaper:
         record = json.dumps(
             {
                 "reaper": {"pid": os.getpid(), "started": start_time(os.getpid())},
-                "trial": {"pid": self._trial, "started": start_time(self._trial)},
+                "trial": {"pid": self._trial, "started": self._trial_started},
                 "spawner": {"pid": os.getppid(), "started": start_time(os.getppid())},
                 "boot_id": boot_id(),
                 "started_at": self._started_at,
@@ -250,7 +252,7 @@ class _Reaper:
     def _members(self) -> list[ProcessFacts]:
         self._reap()
         tag = (self._request["job_id"], self._request["directory"])
-        return find_job_processes(tag, ancestors=(os.getpid(),), session=self._trial)
+        return find_job_processes(tag, ancestors=(os.getpid(),), session=(self._trial, self._trial_started))
 
     def _wait_for_child(self, seconds: float) -> None:
         signal.sigtimedwait((signal.SIGCHLD,), seconds)
