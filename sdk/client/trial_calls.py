@@ -142,14 +142,12 @@ class TrialCalls(Calls):
         """Save one file of a trial's newest job, piece by piece; the target appears when it is complete."""
         address = f"{path_of('trials', trial_id, 'files')}/{quote(path)}"
         target.parent.mkdir(parents=True, exist_ok=True)
-        part = target.with_name(f"{target.name}.part")
-        try:
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as unfinished:
+            part = Path(unfinished, "file")
             with part.open("wb") as file:
                 while (piece := self._log(address, {"offset": file.tell()})).data:
                     file.write(piece.data)
             put_in_place(part, target)
-        finally:
-            part.unlink(missing_ok=True)
 
 
 class _Pieces(io.RawIOBase):
