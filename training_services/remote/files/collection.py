@@ -85,6 +85,8 @@ async def collect_and_remove(hub: KeeperHub, node_id: str, paths: ExperimentPath
     Tried again for a moment: a job that has ended may still be running for the keeper, or its session be a new one.
     Raises ServiceUnavailable, CollectionFailed, OSError; RemoteError for files that cannot be copied.
     """
+    if not await asyncio.to_thread(paths.directory.is_dir):  # it is never made here: another disk would get the files
+        raise CollectionFailed(f"the experiment's folder {paths.directory} is not there; have its disk mounted")
     for pauses in reversed(range(ATTEMPTS)):
         try:
             failpoint("manager.collect.before")

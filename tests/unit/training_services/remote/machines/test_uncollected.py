@@ -331,11 +331,15 @@ async def test_files_stay_while_the_disk_with_the_folder_of_their_experiment_is_
     scene: Scene, coast: Coast
 ) -> None:
     coast.write("E1")
-    await scene.connect(NODE, secrets_file=scene.folder.parent / "unmounted" / "E1" / "secrets.json")
+    folder = scene.folder.parent / "unmounted" / "E1"
+    await scene.connect(NODE, secrets_file=folder / "secrets.json")
     await scene.lose(NODE)
     await scene.provider.release("E1")
     await coast.come_back("E1")
     assert coast.there("E1").exists()
+    said = f"the experiment's folder {folder} is not there; have its disk mounted"
+    assert (await coast.collect("E1")).problem == said
+    assert (coast.there("E1").exists(), folder.exists()) == (True, False)
 
 
 @after(released)
