@@ -156,6 +156,21 @@ def load_archive(
         )
 
 
+def require_replaceable(path: Path, experiment: dict[str, Any]) -> None:
+    """Raise CommandError where something is at a path that was not given, and is not an earlier archive of this
+    experiment."""
+    if not os.path.lexists(path):
+        return
+    try:
+        there = read_archive(path)
+    except (CommandError, OSError):
+        there = {}
+    if any(there.get(key) != experiment[key] for key in ("id", "created_at")):
+        raise CommandError(
+            f"{path} is there already, and is not this experiment; give a file name with --path", ExitCode.USAGE
+        )
+
+
 def read_archive(path: Path) -> dict[str, Any]:
     """The experiment's resource in an archive. Raises CommandError where it is none, or of a newer kind."""
     try:
@@ -437,6 +452,7 @@ def _unpack_code(path: Path, target: Path) -> None:
             with archive.open(member) as source:
                 while source.read(PIECE_BYTES):
                     pass
+            _require_free(archive, member, _place(root, member))
         made: list[Path] = []
         try:
             for member in members:
@@ -454,6 +470,17 @@ def _unpack_code(path: Path, target: Path) -> None:
 
 def _place(root: Path, member: zipfile.ZipInfo) -> Path:
     return root / member.filename.removeprefix(f"{CODE}/")
+
+
+def _require_free(archive: zipfile.ZipFile, member: zipfile.ZipInfo, place: Path) -> None:
+    """Raise CommandError for a place at which something else is than this member."""
+    if not os.path.lexists(place) or (member.is_dir() and place.is_dir()):
+        return
+    if place.is_file() and place.stat().st_size == member.file_size and place.read_bytes() == archive.read(member):
+        return
+    raise CommandError(
+        f"{place} is there already, and is not what was saved; give another --code-directory", ExitCode.USAGE
+    )
 
 
 def _unpack_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, place: Path, made: list[Path]) -> None:

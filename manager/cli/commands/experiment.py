@@ -464,10 +464,12 @@ def save(session: CliSession, experiment: str | None, path: Path, code: bool, ye
     Files of the code directory that match .proctorignore or .nniignore are not saved. Asks for confirmation above
     300 MB in total or 2,000 code files.
     """
-    from proctor.manager.cli.archive import find_contents, show_progress, write_archive
+    from proctor.manager.cli.archive import find_contents, require_replaceable, show_progress, write_archive
 
     found = find_experiment(session.client, experiment, ended_too=True)
     target = path / f"{found['id']}.zip" if path.is_dir() else path
+    if target != path:
+        require_replaceable(target, found)
     contents = find_contents(found, target, with_code=code)
     session.report(f"Saving {contents.describe()}.")
     for sentence in contents.left_out:

@@ -111,6 +111,29 @@ def test_it_is_handed_to_the_manager_that_loads_it(served: ServedManager, invoke
     assert not list((served.home / "incoming").iterdir())
 
 
+def test_code_of_the_user_is_not_replaced_by_saved_code(
+    served: ServedManager, invoke, saved: Path, tmp_path: Path
+) -> None:
+    write(tmp_path / "unpacked", "trial.py", "other.py")
+    said = f"{tmp_path}/unpacked/trial.py is there already, and is not what was saved; give another --code-directory"
+    assert said in refused(invoke, saved, tmp_path / "unpacked")
+    assert (tmp_path / "unpacked" / "trial.py").read_text() == "trial.py\n"
+    (tmp_path / "unpacked" / "trial.py").write_text("print()\n")  # as it was saved
+    assert invoke("experiment", "delete", "e", "-y").exit_code == 0
+    assert invoke("experiment", "load", "-p", str(saved), "--codeDir", str(tmp_path / "unpacked")).exit_code == 0
+
+
+def test_a_zip_of_the_user_is_not_replaced_by_one_that_is_named_after_the_experiment(
+    served: ServedManager, invoke, saved: Path, tmp_path: Path
+) -> None:
+    assert invoke("experiment", "save", "e", "-p", str(tmp_path)).exit_code == 0, "an earlier one of it is replaced"
+    saved.write_bytes(b"letters and photographs")
+    result = invoke("experiment", "save", "e", "-p", str(tmp_path), code=2)
+    assert f"{saved} is there already, and is not this experiment; give a file name with --path" in result.stderr
+    assert saved.read_bytes() == b"letters and photographs"
+    assert invoke("experiment", "save", "e", "-p", str(saved)).exit_code == 0, "as it was named"
+
+
 def test_an_archive_cannot_write_outside_of_its_folder(
     served: ServedManager, invoke, saved: Path, tmp_path: Path
 ) -> None:
@@ -390,7 +413,7 @@ def test_only_its_owner_may_read_an_archive_even_one_that_replaces_an_open_one(
     (tmp_path / "e.zip").touch(mode=0o644)
     before = os.umask(0)
     try:
-        invoke("experiment", "save", "e", "-s", "-p", str(tmp_path), code=0)
+        invoke("experiment", "save", "e", "-s", "-p", str(tmp_path / "e.zip"), code=0)
     finally:
         os.umask(before)
     assert (tmp_path / "e.zip").stat().st_mode & 0o777 == 0o600
