@@ -37,6 +37,7 @@ from proctor.manager.security import HostGuard, Tokens
 from proctor.manager.settings import Home, ManagerSettings, SettingsError, open_to_others
 from proctor.manager.store.read_process import ReadProcesses
 from proctor.manager.store.tables import jobs
+from proctor.sdk.client.home import serves
 from proctor.sdk.disk_errors import explain
 from proctor.sdk.failpoints import failpoint
 from proctor.sdk.files import replace_file
@@ -229,7 +230,8 @@ async def _background(context: ApiContext, keeper: LocalKeeper, pages: PageCheck
 async def _stop_local_keeper(home: Home) -> None:
     """A keeper without jobs has nothing to wait for: leave no process behind. It may just be coming up, in a thread."""
     await asyncio.get_running_loop().shutdown_default_executor()
-    stop_keeper(home.node_directory(LOCAL_NODE))
+    if serves(os.getpid(), home.path):  # else it was renamed, and there may be another home of its name
+        stop_keeper(home.node_directory(LOCAL_NODE))
 
 
 @asynccontextmanager

@@ -84,8 +84,10 @@ def write_address(home: Home, address: ManagerAddress) -> None:
 
 
 def remove_address(home: Home) -> None:
-    """Remove the address of the manager. Only for the holder of the lock."""
-    home.manager_file.unlink(missing_ok=True)
+    """Remove the address of the manager. Only for the holder of the lock; one whose home was renamed under it leaves
+    alone what is at its old path by now."""
+    if serves(os.getpid(), home.path):
+        home.manager_file.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)

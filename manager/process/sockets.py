@@ -102,6 +102,7 @@ class KeeperSocket:
     def __init__(self, home: Home) -> None:
         self._home = home
         self._path: Path | None = None
+        self._inode = 0
 
     def listen(self) -> socket.socket:
         """Listen, and point to it. The caller holds the home's lock: whatever stands in the home where socket and
@@ -113,6 +114,7 @@ class KeeperSocket:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listener.bind(str(path))
         path.chmod(0o600)
+        self._inode = path.stat().st_ino
         listener.listen(BACKLOG)
         listener.setblocking(False)
         self._path = path
@@ -120,9 +122,12 @@ class KeeperSocket:
         return listener
 
     def remove(self) -> None:
-        """Take the socket away; the pointer stays, keepers wait for the next manager by it."""
+        """Take the socket away, unless it is another's: the home may have been renamed meanwhile. The pointer stays,
+        keepers wait for the next manager by it."""
         if self._path is not None:
-            _remove_socket(self._path)
+            with suppress(FileNotFoundError):
+                if self._path.stat().st_ino == self._inode:
+                    _remove_socket(self._path)
             self._path = None
 
     def _remove_leftovers(self) -> None:

@@ -13,6 +13,7 @@ from proctor.manager.process.instance import (
     ManagerAddress,
     StartError,
     read_address,
+    remove_address,
     write_address,
 )
 from proctor.manager.process.sockets import (
@@ -99,6 +100,24 @@ def test_a_socket_that_another_manager_listens_on_stays_though_the_pointer_names
         keeper.connect(path)
     theirs.remove()
     assert not Path(path).exists()
+
+
+def test_a_manager_whose_home_was_renamed_under_it_leaves_the_next_home_of_that_name_alone(home: Home) -> None:
+    address = ManagerAddress.of_this_process(host="127.0.0.1", port=1, url="http://127.0.0.1:1")
+    first, second = KeeperSocket(home), KeeperSocket(home)
+    with InstanceLock(home), first.listen():
+        write_address(home, address)
+        home.path.rename(home.path.with_name("renamed"))
+        home.prepare()
+        with second.listen(), socket.socket(socket.AF_UNIX) as keeper:
+            home.lock_file.touch()
+            write_address(home, address)
+            first.remove()
+            remove_address(home)
+            keeper.connect(str(home.socket_file))
+            assert home.manager_file.exists()
+    second.remove()
+    assert not home.socket_file.exists()
 
 
 def put_there(path: Path, what: str) -> None:
