@@ -167,7 +167,9 @@ class FolderPlace(CheckpointPlace):
             remove_file(path)
 
     def remove_itself(self) -> None:
-        os.rmdir(self._folder)
+        os.rmdir(os.path.realpath(self._folder))
+        if os.path.islink(self._folder):
+            remove_file(self._folder)
 
 
 class UrlPlace(CheckpointPlace):

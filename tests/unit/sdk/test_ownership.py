@@ -1,5 +1,6 @@
 """Whose a place in a checkpointStorage is: claimed once, deleted by its owner alone. A folder, and a URL."""
 
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
@@ -127,6 +128,17 @@ def test_a_deletion_that_was_cut_off_is_continued(
             delete(place, OWNER)
     assert delete(place, OWNER) == ""
     assert not folder.exists()
+
+
+@pytest.mark.parametrize("act", [delete, release])
+def test_a_place_that_was_moved_to_another_disk_goes_with_the_link_to_it(
+    tmp_path: Path, folder: Path, act: Callable[[CheckpointPlace, Owner], object]
+) -> None:
+    claim(FolderPlace(str(folder)), OWNER)
+    target = folder.rename(tmp_path / "disk")
+    folder.symlink_to(target)
+    act(FolderPlace(str(folder)), OWNER)
+    assert (target.exists(), folder.is_symlink()) == (False, False)
 
 
 def test_whoever_may_write_beside_a_place_may_write_in_it(tmp_path: Path, folder: Path) -> None:
