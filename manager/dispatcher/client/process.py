@@ -216,7 +216,7 @@ async def open_process(
     failpoint("manager.dispatcher.start.after")
     try:
         reader, writer = await asyncio.open_connection(sock=ours, limit=protocol.MAX_LINE_BYTES)
-    except BaseException:  # canceled: nobody would wait for the process
+    except BaseException:  # canceled: no one would wait for the process
         ours.close()
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
