@@ -6,7 +6,8 @@ TrainingServiceError
 ├── ServiceUnavailable    not now; try again (temporary)
 │   └── NoJobRuns         only a job of the experiment could do it, and none runs (the sentence says what waits)
 ├── PreparationFailed     what a job needs cannot be brought to its node; `reason` is how the job ends
-│   └── NoRoomForJob      the node has no room for it (the text is a clause about its disk)
+│   ├── NoRoomForJob      the node has no room for it (the text is a clause about its disk)
+│   └── KeeperOutdated    its keeper is of another version and lacks what the job needs; the next keeper has it
 ├── UnknownPlatform       no training service of that name is registered
 ├── BrokenPlatform        one is registered, but cannot be loaded or made
 ├── ReservationRefused    another job holds it
@@ -54,6 +55,10 @@ class NoRoomForJob(PreparationFailed):
     """A node has no room for what a job needs."""
 
     reason = EndReason.NO_ROOM
+
+
+class KeeperOutdated(PreparationFailed):
+    """A keeper is of another version, and does not know a command that is needed. It never will: ask another one."""
 
 
 class UnknownPlatform(TrainingServiceError):

@@ -40,6 +40,7 @@ from proctor.training_services.base import (
 )
 from proctor.training_services.capacity import GpuRules
 from proctor.training_services.errors import (
+    KeeperOutdated,
     PreparationFailed,
     ServiceUnavailable,
     SubmissionRefused,
@@ -442,7 +443,7 @@ class HubTrainingService(TrainingService, SupportsEvents, SupportsReattach, Supp
 
     async def verify(self, form: TrialJobForm, offer: CheckpointOffer) -> str:
         """What keeps a job from continuing from a checkpoint at its own path, as a clause; waits until its keeper is
-        connected."""
+        connected. Raises KeeperOutdated."""
         if is_url(offer.path):
             return await await_verified(offer, form.environment, partial(self.report_waiting, form))
         clause = f"{offer.name(form.trial_id)} is being verified"
@@ -454,6 +455,8 @@ class HubTrainingService(TrainingService, SupportsEvents, SupportsReattach, Supp
                 except ServiceUnavailable as error:
                     log.info("%s: %s", clause, error, extra={"action": "job.prepare", "job_id": form.job_id})
                     await asyncio.sleep(RETRY_SECONDS)
+                except KeeperOutdated:
+                    raise
                 except TrainingServiceError as error:
                     return f"it cannot be verified: {error}"
 

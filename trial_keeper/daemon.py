@@ -52,6 +52,7 @@ from proctor.trial_keeper.settings import (
     LOG_FILE,
     SPAWNER_LOG_FILE,
     KeeperSettings,
+    code_id,
     default_lock_folder,
     read_settings,
 )
@@ -335,7 +336,7 @@ async def _serve(directory: Path, ready: int | None) -> None:
 def write_facts(directory: Path) -> None:
     """Say who serves `directory`, once its lock is held. Raises OSError."""
     facts = {"pid": os.getpid(), "start_time": start_time(os.getpid()), "boot_id": boot_id()}
-    facts |= {"version": proctor.__version__, "archive": ARCHIVE}
+    facts |= {"version": proctor.__version__, "archive": ARCHIVE, "code": code_id()}
     replace_file(str(directory / FACTS_FILE), json.dumps(facts).encode(), durable=False)
 
 

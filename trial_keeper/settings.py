@@ -1,8 +1,10 @@
-"""The configuration of a keeper, in its directory's config.json; and where the code of this process was loaded from."""
+"""The configuration of a keeper, in its directory's config.json; and which code this process was loaded from."""
 
+import hashlib
 import json
 import os
 from dataclasses import asdict, dataclass, fields
+from functools import cache
 from pathlib import Path
 
 import proctor
@@ -21,6 +23,7 @@ SOCKET_FOLDER = "run"
 EXPERIMENTS_FOLDER = "experiments"
 UPLOADS_FOLDER = "uploads"
 
+_CODE_FOLDERS = ("sdk", "trial_keeper")
 _LOCK_FOLDERS = ("/var/lock/proctor", "/tmp/proctor-gpu-locks")
 PACKAGE_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(proctor.__file__)))
 """What stands on `sys.path` for `import proctor`: a folder or a zip archive."""
@@ -50,6 +53,25 @@ class KeeperSettings:
     """How often NVML is asked, when there are devices."""
     instance: str = ""
     """Of a keeper that was started for one job: which one of it this is, such as the uid of its pod."""
+
+
+@cache
+def code_id() -> str:
+    """What tells the code of this process, of which its keeper and the trial side of its jobs are made, from that of
+    every other version or commit: the archive's name, or a hash of the files. Raises OSError."""
+    if ARCHIVE:
+        return ARCHIVE
+    digest = hashlib.sha256()
+    for package in _CODE_FOLDERS:
+        for folder, folders, names in os.walk(os.path.join(PACKAGE_ROOT, "proctor", package)):
+            folders.sort()
+            for name in sorted(names):
+                if name.endswith(".py"):
+                    path = os.path.join(folder, name)
+                    with open(path, "rb") as file:
+                        data = file.read()
+                    digest.update(f"{os.path.relpath(path, PACKAGE_ROOT)}\0{len(data)}\0".encode() + data)
+    return digest.hexdigest()
 
 
 def default_lock_folder() -> str:

@@ -24,6 +24,7 @@ from proctor.trial_keeper.settings import (
     PACKAGE_ROOT,
     SPAWNER_LOG_FILE,
     KeeperSettings,
+    code_id,
     read_settings,
     write_settings,
 )
@@ -38,11 +39,18 @@ _KEEPER_CODE = (
 
 @dataclass(frozen=True)
 class KeeperFacts:
-    """A living keeper: its pid, its version, and the archive it runs from (empty: a folder)."""
+    """A living keeper: its pid, its version, the archive it runs from (empty: a folder), and its `code_id` (empty: it
+    is of an earlier version)."""
 
     pid: int
     version: str
     archive: str
+    code: str
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it runs the code of this process."""
+        return self.code == code_id()
 
 
 def start_keeper(
@@ -57,14 +65,15 @@ def start_keeper(
 ) -> int:
     """Make sure that a keeper serves `directory`, and return its pid. Blocks until it does; may be called again.
 
-    The keeper runs detached, in a session of its own. One that runs already is left alone; it reads the new secret at
-    its next connect and the other settings at its next start. Only one that looks for the manager elsewhere, because
-    the directory was moved, is replaced.
+    The keeper runs detached, in a session of its own. One that runs this code already is left alone; it reads the new
+    secret at its next connect and the other settings at its next start. One that runs other code (before an upgrade)
+    would not understand all commands, and one that looks for the manager elsewhere (the directory was moved) would not
+    find it: it is replaced, and the new one adopts its jobs.
 
     :param manager_pointer: the file that says where the manager listens (`uplink/pointer.py`).
     :param gpu_lock_directory: where this machine's GPU leases are; empty for the default.
     :param device_refresh_seconds: how often NVML is asked, when there are devices.
-    :raises KeeperNotStarted: it did not come up; says where its log is.
+    :raises KeeperNotStarted: it did not come up, or the one of other code did not exit; says what to do.
     """
     settings = KeeperSettings(
         node_id,
@@ -75,9 +84,14 @@ def start_keeper(
     if _manager_pointer(directory) not in (None, settings.manager_pointer):
         stop_keeper(directory)
     write_settings(directory, settings, secret)
-    pid = find_keeper(directory)
-    if pid is not None:
-        return pid
+    facts = read_facts(directory)
+    if facts is not None and facts.is_current:
+        return facts.pid
+    if facts is not None and not stop_keeper(directory) and find_keeper(directory) == facts.pid:
+        raise KeeperNotStarted(
+            f"the keeper of another version ({facts.version}, pid {facts.pid}) that serves {directory} does not exit, "
+            "not even on SIGKILL; it waits for a disk or a device: restart the machine if it never does"
+        )
     return launch_keeper(directory, (executable,))
 
 
@@ -192,7 +206,8 @@ def _open_keeper(directory: Path) -> tuple[KeeperFacts, int] | None:
             return None
         facts = json.loads((directory / FACTS_FILE).read_text(encoding="utf-8"))
         pid, started, boot = int(facts["pid"]), int(facts["start_time"]), str(facts["boot_id"])
-        keeper = KeeperFacts(pid, str(facts["version"]), str(facts.get("archive", "")))
+        code = str(facts.get("code", ""))
+        keeper = KeeperFacts(pid, str(facts["version"]), str(facts.get("archive", "")), code)
     except (OSError, ValueError, TypeError, KeyError):
         return None
     descriptor = open_pidfd(pid, started) if boot == boot_id() else None

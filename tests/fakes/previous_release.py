@@ -1,12 +1,13 @@
-"""A home of the previous release, as a killed manager and a killed machine left it, and its keeper's one file.
+"""Homes of previous releases, as a killed manager and a killed machine left them, each with its keeper's one file.
 
     PYTHONPATH=src:tests python -m fakes.previous_release v0.1.0
 
-records both anew from a tag or commit (docs/releasing.md). The home holds an experiment that is DONE and one with a
+records both from a tag or commit (docs/releasing.md). A home holds an experiment that is DONE and one with a
 trial whose launch the keeper has written down. Nothing in it names this machine: paths, the interpreter and the boot's
 id are replaced by words, and put back where a test unpacks it.
 """
 
+import hashlib
 import io
 import json
 import os
@@ -20,6 +21,7 @@ import tarfile
 import tempfile
 from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +30,7 @@ from fakes.real_manager import RealManager, real_manager
 
 from proctor.trial_keeper.linux.identity import boot_id
 
-FOLDER = ROOT / "tests" / "integration" / "previous_release"
-HOME, KEEPER, FACTS = FOLDER / "home.tar.xz", FOLDER / "keeper.pyz", FOLDER / "facts.json"
+FOLDER = ROOT / "tests" / "integration" / "previous_releases"
 START, GO = "start", "go"
 """Files beside the code: a trial of the second experiment reports once the first is there, and ends once the second
 is."""
@@ -42,7 +43,10 @@ _HOST = '"hostname":"{}"'
 _BUILD = """
 import sys
 from pathlib import Path
-from proctor.training_services.remote.bootstrap.archive import build
+try:
+    from proctor.training_services.remote.bootstrap.archive import build
+except ImportError:
+    from proctor.training_services.remote.keeper_archive import build
 build(Path(sys.argv[1]))
 """
 
@@ -67,13 +71,45 @@ proctor.report_final_result(x)
 """
 
 
-def record(release: str) -> None:
+@dataclass(frozen=True)
+class PreviousRelease:
+    """What is recorded of a release; `name` is the tag or commit."""
+
+    name: str
+
+    @property
+    def home(self) -> Path:
+        return FOLDER / self.name / "home.tar.xz"
+
+    @property
+    def keeper(self) -> Path:
+        """The one file that is copied to machines."""
+        return FOLDER / self.name / "keeper.pyz"
+
+    @property
+    def archive_name(self) -> str:
+        """What that file is called on machines: as `KeeperArchive.name`."""
+        return f"keeper-{hashlib.sha256(self.keeper.read_bytes()).hexdigest()[:20]}.pyz"
+
+    @property
+    def facts(self) -> Path:
+        """What a test compares with, as JSON."""
+        return FOLDER / self.name / "facts.json"
+
+
+def recorded_releases() -> list[PreviousRelease]:
+    """All that are recorded."""
+    return [PreviousRelease(path.name) for path in sorted(FOLDER.iterdir())]
+
+
+def record(name: str) -> None:
     """Record the fixture from a tag or commit of this repository."""
+    release = PreviousRelease(name)
     os.environ.clear()
     os.environ.update({"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", "LANG": "C.UTF-8"})  # what trials are given
     with tempfile.TemporaryDirectory() as temporary:
         source, folder = Path(temporary, "source"), Path(temporary, "fixture")
-        archive = _git("archive", release)
+        archive = _git("archive", name)
         with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
             tar.extractall(source, filter="tar")
         environment = {"PYTHONPATH": str(source / "src")}
@@ -85,15 +121,17 @@ def record(release: str) -> None:
         facts |= _versions(folder, facts["finished"])
         relocate(folder, {text: word for word, text in _words(folder, manager.tag).items()})
         _require_neutral(folder)
-        FOLDER.mkdir(exist_ok=True)
+        release.home.parent.mkdir(parents=True, exist_ok=True)
         (keeper,) = Path(temporary, "keeper").glob("*.pyz")
-        shutil.copyfile(keeper, KEEPER)
-        commit = _git("rev-parse", f"{release}^{{commit}}").decode().strip()
-        FACTS.write_text(json.dumps({"release": release, "commit": commit, **facts}, indent=1) + "\n")
-        with tarfile.open(HOME, "w:xz", preset=9) as tar:
+        shutil.copyfile(keeper, release.keeper)
+        commit = _git("rev-parse", f"{name}^{{commit}}").decode().strip()
+        release.facts.write_text(json.dumps({"release": name, "commit": commit, **facts}, indent=1) + "\n")
+        with tarfile.open(release.home, "w:xz", preset=9) as tar:
             for name in ("code", "home"):
                 tar.add(folder / name, name, filter=_of_no_user)
-    print(f"{HOME.stat().st_size} bytes of a home, {KEEPER.stat().st_size} of its keeper, from {commit}")
+    print(
+        f"{release.home.stat().st_size} bytes of a home, {release.keeper.stat().st_size} of its keeper, from {commit}"
+    )
 
 
 def _git(*words: str) -> bytes:
@@ -107,10 +145,15 @@ def _of_no_user(entry: tarfile.TarInfo) -> tarfile.TarInfo:
 def _run_experiments(manager: RealManager) -> dict[str, Any]:
     """An experiment to its end, and another one until its first trial waits for START; what a test compares with."""
     finished = manager.create(
-        FINISHED, experimentName="finished", maxTrialNumber=4, tuner={"name": "TPE"}, assessor={"name": "Medianstop"}
+        FINISHED,
+        experimentName="finished",
+        maxTrialNumber=4,
+        objective=None,  # not every release knows the key
+        tuner={"name": "TPE", "classArgs": {"optimize_mode": "maximize"}},
+        assessor={"name": "Medianstop", "classArgs": {"optimize_mode": "maximize"}},
     )
     manager.until_status(finished, "DONE")
-    launched = manager.create(LAUNCHED, experimentName="launched", maxTrialNumber=2)
+    launched = manager.create(LAUNCHED, experimentName="launched", maxTrialNumber=2, objective=None)
     (trial,) = manager.until(
         lambda: [row for row in manager.trials(launched) if row["status"] == "RUNNING"], "the trial that waits"
     )
@@ -145,17 +188,17 @@ def _require_neutral(folder: Path) -> None:
             raise SystemExit(f"{path} names this machine: {found}")
 
 
-def unpack(folder: Path, tag: str) -> dict[str, Any]:
-    """The recorded home in `folder`/home, with the code of its trials in `folder`/code, as if they were made there;
-    returns what is known of it.
+def unpack(release: PreviousRelease, folder: Path, tag: str) -> dict[str, Any]:
+    """The recorded home of a release in `folder`/home, with the code of its trials in `folder`/code, as if they were
+    made there; returns what is known of it.
 
     :param tag: what the processes of its trials are found by (`chaos.processes.TAG`).
     """
-    with tarfile.open(HOME) as tar:
+    with tarfile.open(release.home) as tar:
         tar.extractall(folder, filter="data")
     relocate(folder, _words(folder, tag))
     (folder / NODE / "secret").write_text(secrets.token_urlsafe(32))
-    facts: dict[str, Any] = json.loads(FACTS.read_text(encoding="utf-8"))
+    facts: dict[str, Any] = json.loads(release.facts.read_text(encoding="utf-8"))
     return facts
 
 

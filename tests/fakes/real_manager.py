@@ -107,6 +107,7 @@ class RealManager:
         **config: Any,
     ) -> str:
         """A new experiment whose trials run this Python, with `before` at the head of their command; returns its id.
+        A key of `config` that is None is left out.
 
         :param secrets: what is handed over, by path in the configuration.
         """
@@ -122,6 +123,7 @@ class RealManager:
             "trainingService": {"platform": "local"},
             **config,
         }
+        body = {key: value for key, value in body.items() if value is not None}
         created = self.client.create_experiment(
             body, directory=self.code, handover=self.hand_over(secrets or {}), experiment_id=experiment_id
         )

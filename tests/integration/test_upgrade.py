@@ -1,23 +1,65 @@
-"""A home of the previous release, with its live keeper and its running trial, under this release's manager.
+"""What previous releases have left under this release's manager: a home with a live keeper and its running trial, and
+a keeper on a machine.
 
-How the fixture is recorded: docs/releasing.md.
+How it was recorded: docs/releasing.md.
 """
 
+import json
+import os
 import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.previous_release import GO, KEEPER, NODE, REPORTED_BEFORE_GO, START, unpack
-from fakes.real_manager import RealManager
+from fakes.machines.group import Group, loopback_group
+from fakes.machines.requirements import needs_loopback
+from fakes.previous_release import (
+    GO,
+    NODE,
+    REPORTED_BEFORE_GO,
+    START,
+    PreviousRelease,
+    recorded_releases,
+    unpack,
+)
+from fakes.real_manager import RealManager, Row
 
 from proctor.manager.store.migrations import SchemaName, load_migrations
+from proctor.training_services.remote.machines.records import choose_node_id, keeper_folder
 from proctor.trial_keeper.start import read_facts
+
+MANAGER_ID = "0123abcd"
+STEPS = 4
+TRIAL = f"""
+import os, sys, time, proctor
+checkpoint = proctor.get_checkpoint()
+step = 0
+if checkpoint:
+    with open(os.path.join(checkpoint, "step")) as file:
+        step = int(file.read())
+while step < {STEPS} and not proctor.should_stop():
+    step += 1
+    os.makedirs("saved", exist_ok=True)
+    folder = os.path.join("saved", os.environ["PROCTOR_JOB_ID"])
+    os.makedirs(folder, exist_ok=True)
+    with open(os.path.join(folder, "step"), "w") as file:
+        file.write(str(step))
+    proctor.report(proctor.get_next_parameter()["x"] * step, checkpoint=folder, step=step)
+    while len(sys.argv) > 1 and not os.path.exists(sys.argv[1]) and not proctor.should_stop():
+        time.sleep(0.05)
+if step == {STEPS}:
+    proctor.report_final_result(proctor.get_next_parameter()["x"] * step)
+"""
+"""Continues from its checkpoint. With a path it waits after a step until that exists, or until it is asked to stop."""
+ASHA = {"grace_period": 1, "max_t": STEPS, "reduction_factor": 2, "type": "promotion"}
+
+releases = pytest.mark.parametrize("release", recorded_releases(), ids=lambda release: release.name)
 
 
 @dataclass
@@ -25,6 +67,7 @@ class Upgrade:
     """The home, before this release's manager is started on it."""
 
     manager: RealManager
+    release: PreviousRelease
     facts: dict[str, Any]
     keeper: "subprocess.Popen[bytes]"
 
@@ -35,18 +78,23 @@ class Upgrade:
 
 
 @pytest.fixture
-def upgrade(tmp_path: Path) -> Iterator[Upgrade]:
+def upgrade(release: PreviousRelease, tmp_path: Path) -> Iterator[Upgrade]:
     """The previous release's keeper runs the trial that it was sent before; there is no manager."""
     manager = RealManager(tmp_path / "home", tmp_path, {})
-    facts = unpack(tmp_path, manager.tag)
+    facts = unpack(release, tmp_path, manager.tag)
     (manager.code / START).touch()
-    command = [sys.executable, "-I", "-S", "-X", "utf8", str(KEEPER), "serve", "--directory", str(tmp_path / NODE)]
+    command = [*keeper_command(str(release.keeper)), "serve", "--directory", str(tmp_path / NODE)]
     keeper = subprocess.Popen(command, env=manager.environment, start_new_session=True)
     try:
-        yield Upgrade(manager, facts, keeper)
+        yield Upgrade(manager, release, facts, keeper)
     finally:
         manager.end()
         keeper.wait()
+
+
+def keeper_command(archive: str, python: str = sys.executable) -> list[str]:
+    """What runs a keeper's archive."""
+    return [python, "-I", "-S", "-X", "utf8", archive]
 
 
 def journal_of(manager: RealManager, experiment_id: str) -> bytes:
@@ -85,36 +133,101 @@ def let_trials_end(upgrade: Upgrade) -> None:
     assert [len(list(manager.client.jobs(row["id"]))) for row in rows] == [1, 1]
 
 
-def test_a_live_keeper_of_the_previous_release_serves_the_new_manager_which_migrates_the_databases(
-    upgrade: Upgrade,
-) -> None:
+@releases
+def test_a_keeper_of_this_release_takes_over_what_a_live_one_of_a_previous_release_runs(upgrade: Upgrade) -> None:
     manager, finished = upgrade.manager, upgrade.facts["finished"]
     before = upgrade.version("control.db"), upgrade.version(f"experiments/{finished}/metrics.db")
     assert before == (upgrade.facts["control"], upgrade.facts["metrics"])
     start_manager(upgrade)
-    let_trials_end(upgrade)
-
     facts = read_facts(manager.home / "nodes" / "local")
     assert facts is not None
-    assert (facts.pid, facts.archive) == (upgrade.keeper.pid, KEEPER.name)
+    assert (facts.pid != upgrade.keeper.pid, facts.archive) == (True, "")
+    go = manager.code / "continue"
+    continue_from_checkpoints(manager, {"platform": "local"}, go=go, path_there=str(go))
+    pause_at_milestones(manager, {"platform": "local"})
+    let_trials_end(upgrade)
+
     check_results_are_kept(upgrade)
     assert upgrade.version("control.db") == newest("control") >= before[0]
     assert upgrade.version(f"experiments/{finished}/metrics.db") == newest("metrics") >= before[1]
 
 
-def test_a_keeper_of_this_release_adopts_the_trials_of_the_previous_one(upgrade: Upgrade) -> None:
-    """As on a machine over SSH, where the keeper is replaced as soon as the new manager has logged in."""
-    manager = upgrade.manager
-    start_manager(upgrade)
-    upgrade.keeper.kill()
-    upgrade.keeper.wait()
+@pytest.mark.thorough
+@needs_loopback
+@releases
+def test_a_keeper_of_a_previous_release_on_a_machine_is_replaced(release: PreviousRelease, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        group = stack.enter_context(loopback_group(tmp_path / "machines", 1))
+        manager = RealManager(tmp_path / "home", tmp_path, group.person.environment)
+        stack.callback(manager.end)
+        manager.home.mkdir()
+        (manager.home / "manager.id").write_text(MANAGER_ID)
+        start_keeper(group, release)
+        manager.start()
+        service = {"platform": "remote", "machineList": group.machine_list(), "keepAliveInterval": 0.5}
+        go, path_there = group.machines[0].records / "go", "/run/machine/records/go"
+        continue_from_checkpoints(manager, service, go=go, path_there=path_there, interpreter="python3")
+        pause_at_milestones(manager, service, interpreter="python3")
 
-    def has_new_keeper() -> bool:
-        facts = read_facts(manager.home / "nodes" / "local")
-        return facts is not None and facts.archive == ""
 
-    manager.poll_for(has_new_keeper, "a keeper of this release")
-    let_trials_end(upgrade)
+def start_keeper(group: Group, release: PreviousRelease) -> None:
+    """Have a previous release's keeper serve where a manager with `MANAGER_ID` will find it."""
+    [machine] = group.machines
+    user = machine.users[0]
+    node_id = choose_node_id(machine.entry()["host"], ())
+    name = keeper_folder(MANAGER_ID, node_id)
+    folder = machine.home() / ".proctor" / "nodes" / name
+    folder.mkdir(parents=True)
+    (folder / release.archive_name).write_bytes(release.keeper.read_bytes())
+    for path in (folder.parent.parent, folder.parent, folder, folder / release.archive_name):
+        os.chown(path, user.uid, user.uid)
+    body = {"directory": f"~/.proctor/nodes/{name}", "node_id": node_id, "secret": "x" * 43, "socket": ""}
+    command = " ".join(keeper_command(f"/run/home/{user.name}/.proctor/nodes/{name}/{release.archive_name}", "python3"))
+    told = json.dumps(body)
+    answer = machine.run(
+        "sh", "-c", f"export HOME=/run/home/{user.name}; echo '{told}' | {command} start", user=user.name
+    )
+    assert json.loads(answer)["started"], answer
+
+
+def continue_from_checkpoints(manager: RealManager, service: Row, *, go: Path, path_there: str, **options: Any) -> None:
+    """A trial that is paused and resumed, and its clone.
+
+    :param go: once it is there, they train to their end.
+    :param path_there: its path where they run.
+    """
+    experiment = manager.create(
+        TRIAL, path_there, maxTrialNumber=1, trialConcurrency=2, trainingService=service, **options
+    )
+
+    def saved() -> Row | None:
+        found = manager.trials(experiment)
+        return found[0] if found and list(manager.client.metrics(found[0]["id"])) else None
+
+    trial = manager.until(saved, "a report with a checkpoint")["id"]
+    manager.client.pause_trial(trial)
+    manager.until(lambda: manager.client.trial(trial)["status"] == "PAUSED", "the trial to be paused")
+    clone = manager.client.clone_trial(trial, {"x": 0.5})["id"]
+    manager.client.resume_trial(trial)
+    go.touch()
+    manager.until_status(experiment, "DONE")
+    assert [row["status"] for row in manager.trials(experiment)] == ["SUCCEEDED", "SUCCEEDED"]
+    first, second = manager.client.jobs(trial)
+    [cloned] = manager.client.jobs(clone)
+    assert second["resumed_from_job"] == cloned["resumed_from_job"] == first["id"]
+
+
+def pause_at_milestones(manager: RealManager, service: Row, **options: Any) -> None:
+    """Trials that their scheduler pauses, and resumes from their checkpoints."""
+    scheduler = {"name": "ASHA", "classArgs": ASHA}
+    experiment = manager.create(
+        TRIAL, maxTrialNumber=4, trialConcurrency=2, trialScheduler=scheduler, trainingService=service, **options
+    )
+    manager.until_status(experiment, "DONE")
+    jobs = [list(manager.client.jobs(row["id"])) for row in manager.trials(experiment)]
+    resumed = [(before["id"], job["resumed_from_job"]) for row in jobs for before, job in pairwise(row)]
+    assert resumed
+    assert all(before == origin for before, origin in resumed), resumed
 
 
 def check_results_are_kept(upgrade: Upgrade) -> None:

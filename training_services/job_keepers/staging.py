@@ -16,6 +16,7 @@ from proctor.sdk.files import make_folder
 from proctor.sdk.protocol import is_url
 from proctor.training_services.base import CheckpointOffer, TrialJobForm, describe_start
 from proctor.training_services.errors import (
+    KeeperOutdated,
     PreparationFailed,
     ServiceUnavailable,
     SubmissionRefused,
@@ -75,7 +76,7 @@ class JobStaging:
             try:
                 code = code_place or await self._send_code(form)
                 return StagedJob(code, await self._find_checkpoint(form))
-            except SubmissionRefused:
+            except (SubmissionRefused, KeeperOutdated):
                 raise
             except (TrainingServiceError, OSError) as error:
                 failures += not isinstance(

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from proctor.training_services.errors import ServiceUnavailable, TrainingServiceError, UnknownContent
+from proctor.training_services.errors import KeeperOutdated, ServiceUnavailable, TrainingServiceError, UnknownContent
 from proctor.trial_keeper.protocol import (
     Command,
     FetchArchive,
@@ -97,7 +97,8 @@ class FileRequests:
     """What was asked of one keeper in one session. Every question ends in time, or when the session does.
 
     They raise FileNotFoundError for what is not on the node, ServiceUnavailable when the keeper does not answer (try
-    again), TrainingServiceError with the keeper's sentence when it cannot do it.
+    again), KeeperOutdated when it does not know the command, TrainingServiceError with the keeper's sentence when it
+    cannot do it.
 
     :param place: what the keeper is called, after "the keeper of": "node gpu-3".
     :param commands: what the requests are sent with.
@@ -156,13 +157,8 @@ class FileRequests:
         return contents
 
     async def verify_checkpoint(self, folder: str, manifest: str | None, *, timeout_seconds: float) -> str:
-        """Why no trial must continue from a checkpoint, as a clause; "" if it is whole. ServiceUnavailable also while
-        the keeper is of an earlier version, which the manager replaces."""
-        if VerifyCheckpoint.__name__ not in self._registration.commands:
-            raise ServiceUnavailable(
-                f"the keeper of {self._place} is of another version ({self._registration.version}) and cannot "
-                "verify checkpoints; it is replaced when it connects"
-            )
+        """Why no trial must continue from a checkpoint, as a clause; "" if it is whole."""
+        self._require(VerifyCheckpoint, "verify checkpoints")
         answer, _ = await self._ask(VerifyCheckpoint(_new_request(), folder, manifest), timeout_seconds)
         return answer.damage
 
@@ -180,20 +176,13 @@ class FileRequests:
 
     async def remove_checkpoint(self, folder: str, *, timeout_seconds: float) -> None:
         """Delete a checkpoint of a job, which may be running; one that is not there is deleted already."""
-        if RemoveCheckpoint.__name__ not in self._registration.commands:
-            raise TrainingServiceError(
-                f"{self._place}: its keeper is of another version ({self._registration.version}) and cannot "
-                "delete checkpoints; stop it and start it again with this manager's version"
-            )
+        self._require(RemoveCheckpoint, "delete checkpoints")
         await self._ask(RemoveCheckpoint(_new_request(), folder), timeout_seconds)
 
     async def fetch_archive(self, archive: Path, sha256: str, folder: str, *, timeout_seconds: float) -> None:
         """Have an archive of this machine unpacked as a folder below the keeper's directory. Until this ends, the
         keeper may read it, and no other one."""
-        if FetchArchive.__name__ not in self._registration.commands:
-            raise TrainingServiceError(
-                f"{self._place}: its keeper is of another version ({self._registration.version}) and cannot fetch files"
-            )
+        self._require(FetchArchive, "fetch files")
         size = (await asyncio.to_thread(archive.stat)).st_size
         offer = self._offers.setdefault(sha256, _Offer(archive))
         offer.users += 1
@@ -226,6 +215,13 @@ class FileRequests:
         for waiting in self._waiting.values():
             if not waiting.done():
                 waiting.set_exception(self._ended())
+
+    def _require(self, command: type[FileRequest], ability: str) -> None:
+        """Raise KeeperOutdated where the keeper does not know a command: it would not answer."""
+        if command.__name__ not in self._registration.commands:
+            raise KeeperOutdated(
+                f"the keeper of {self._place} is of another version ({self._registration.version}) and cannot {ability}"
+            )
 
     async def _ask(self, request: FileRequest, timeout_seconds: float) -> _Answer:
         is_long = isinstance(request, VerifyCheckpoint | ProbeStorage | FetchArchive)

@@ -1,4 +1,5 @@
-"""The keeper of the manager's own machine: started when it is not there, and again when it dies."""
+"""The keeper of the manager's own machine: started when it is not there, and again when it dies; replaced when it is of
+another version."""
 
 import asyncio
 import contextlib
@@ -14,7 +15,7 @@ from proctor.trial_keeper.errors import TrialKeeperError
 from proctor.trial_keeper.linux.backoff import growing_pause
 from proctor.trial_keeper.linux.identity import describe_stop, start_time
 from proctor.trial_keeper.settings import SECRET_FILE
-from proctor.trial_keeper.start import start_keeper
+from proctor.trial_keeper.start import read_facts, start_keeper
 
 __all__ = ["LocalKeeper", "ensure_local_keeper"]
 
@@ -47,16 +48,23 @@ class LocalKeeper:
         self._secret = _read_secret(directory) or secrets.token_urlsafe(_SECRET_BYTES)
 
     def announce(self) -> None:
-        """Make the node known to pool and hub, so that a keeper that runs already may register."""
-        self._pool.add(LOCAL_NODE, LOCAL_KIND, reason="its keeper is being started")
-        self._hub.add_node(LOCAL_NODE, self._secret)
+        """Make the node known to pool and hub, so that a keeper that runs already may register. One of another version
+        may not: `start` replaces it."""
+        facts = read_facts(self._directory)
+        if facts is None or facts.is_current:
+            self._pool.add(LOCAL_NODE, LOCAL_KIND, reason="its keeper is being started")
+            self._hub.add_node(LOCAL_NODE, self._secret)
+            return
+        reason = f"its keeper is of another version ({facts.version}) and is being replaced; its trials keep running"
+        log.info("node %s: %s", LOCAL_NODE, reason, extra={"action": "keeper.replace", "node_id": LOCAL_NODE})
+        self._pool.add(LOCAL_NODE, LOCAL_KIND, reason=reason)
 
     async def start(self) -> int:
-        """Make sure that a keeper runs; returns its pid.
+        """Make sure that a keeper of this version runs, and accept it; returns its pid.
 
         Raises proctor.trial_keeper.errors.TrialKeeperError or OSError when none can be started.
         """
-        return await asyncio.to_thread(
+        pid = await asyncio.to_thread(
             start_keeper,
             self._directory,
             node_id=LOCAL_NODE,
@@ -64,6 +72,8 @@ class LocalKeeper:
             secret=self._secret,
             gpu_lock_directory=self._gpu_lock_directory,
         )
+        self._hub.add_node(LOCAL_NODE, self._secret)
+        return pid
 
     async def run(self) -> None:
         """Keep a keeper running until canceled; on cancellation it continues, with its trials."""

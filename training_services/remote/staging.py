@@ -22,6 +22,7 @@ from proctor.sdk.disk_errors import is_full
 from proctor.sdk.protocol import is_url
 from proctor.training_services.base import CheckpointOffer, TrialJobForm, describe_start
 from proctor.training_services.errors import (
+    KeeperOutdated,
     NoRoomForJob,
     PreparationFailed,
     ServiceUnavailable,
@@ -151,7 +152,7 @@ class CheckpointLocator:
         try:
             with reporting_wait(notify, f"{name} is being verified on {node_id}"):
                 return await self._hub.verify_checkpoint(node_id, path, offer.manifest)
-        except ServiceUnavailable:
+        except (ServiceUnavailable, KeeperOutdated):
             raise
         except TrainingServiceError as error:
             return f"it cannot be verified: {error}"
@@ -223,7 +224,7 @@ class Staging:
                 return StagedJob(
                     await self._copy_code(form, node_id, notify), await self._checkpoints.find(form, node_id, notify)
                 )
-            except SubmissionRefused:
+            except (SubmissionRefused, KeeperOutdated):
                 raise
             except (TrainingServiceError, OSError) as error:
                 if self._pool.absence(node_id):

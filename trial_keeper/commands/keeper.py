@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import proctor
 from proctor.sdk.files import lock_file, remove_file
 from proctor.trial_keeper.commands.directory import (
     POINTER_FILE,
@@ -57,9 +56,9 @@ def start(given: CommandInput) -> dict[str, Any]:
     )
     secret, search_path, socket = given.text("secret"), given.text("search_path", ""), given.text("socket", "")
     make_folders(directory)
+    replaced = _stop_outdated(directory, settings)  # before it can find the manager, which would give it jobs
     if socket:
         point_to(directory, socket)
-    replaced = _stop_outdated(directory, settings)
     write_settings(directory, settings, secret)
     pid = find_keeper(directory)
     started = pid is None
@@ -90,7 +89,7 @@ def _stop_outdated(directory: Path, settings: KeeperSettings) -> bool:
         known = read_settings(directory)
     except KeeperSettingsError:
         known = None
-    if known == settings and (facts.archive, facts.version) == (ARCHIVE, proctor.__version__):
+    if known == settings and facts.is_current:
         return False
     stop_keeper(directory)
     return True

@@ -1,7 +1,7 @@
 """The local service between the engine's listeners and a hub whose keeper is played here."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -76,9 +76,9 @@ class Stage:
         """A job that continues from a checkpoint."""
         return replace(self.form("a.2"), trial_id="a", checkpoints=OFFERS)
 
-    async def register(self, *jobs: JobReport) -> None:
+    async def register(self, *jobs: JobReport, commands: Iterable[str] = COMMAND_TYPES) -> None:
         await self.hub.mark_reattached()
-        registration = Registration("k", 1, "boot", "host", "0", "3.11", [], list(jobs), commands=list(COMMAND_TYPES))
+        registration = Registration("k", 1, "boot", "host", "0", "3.11", [], list(jobs), commands=list(commands))
         self.session = (await self.hub.register("local", registration)).session
 
     async def begin(self, form: TrialJobForm | None = None) -> None:
@@ -298,6 +298,20 @@ async def test_a_job_that_is_canceled_while_its_checkpoint_is_verified_is_not_la
         assert end.exit is not None
         assert (end.exit.reason, end.exit.detail) == (EndReason.CANCELED, "stopped before it was started")
         assert "Launch" not in [command.type for command in await stage.orders()]
+
+
+async def test_a_job_whose_keeper_cannot_verify_checkpoints_ends_with_the_reason_and_loses_none(stage: Stage) -> None:
+    async with serving(stage.service):
+        await stage.register(commands=["Launch", "Cancel"])
+        await stage.service.submit_trial_job(stage.continuing())
+        end = await stage.recorder.end_of("a.2")
+        assert end.exit is not None
+        assert (end.exit.reason, end.exit.detail, end.start) == (
+            EndReason.INFRASTRUCTURE,
+            "the keeper of node local is of another version (0) and cannot verify checkpoints",
+            None,
+        )
+        assert await stage.orders() == []
 
 
 @pytest.mark.parametrize("arrived", [True, False])
