@@ -4,8 +4,8 @@ how a keeper gets to its node, in what can be launched there, and in how files a
 from collections.abc import Callable
 from typing import Any
 
-from proctor.training_services.base import SupportsNodes, TrialJobForm, TrialJobStatus
-from proctor.training_services.errors import KeeperUnavailable, ServiceUnavailable
+from proctor.training_services.base import EndReason, SupportsNodes, TrialJobForm, TrialJobStatus
+from proctor.training_services.errors import KeeperUnavailable, ServiceUnavailable, SubmissionRefused
 from proctor.training_services.hub_service import HubTrainingService, Listeners
 from proctor.training_services.registry import ServiceContext
 
@@ -54,7 +54,10 @@ class KeeperTrainingService(HubTrainingService, SupportsNodes):
             self._await_launch(form, arrived=True)
         else:
             self._hub.expect(form.job_id, form.token, form.experiment_id)
-            self._hub.resume_launch(self._node_of(form), self.launch(form))
+            try:
+                self._hub.resume_launch(self._node_of(form), self.launch(form))
+            except SubmissionRefused as error:
+                self._end_unsent(form, EndReason.UNPLACEABLE, str(error))
 
     def obstacle(self, form: TrialJobForm) -> str:
         node_id = self._node_of(form)
@@ -74,6 +77,9 @@ class KeeperTrainingService(HubTrainingService, SupportsNodes):
         except KeeperUnavailable as error:
             self._hub.forget(form.job_id)
             raise ServiceUnavailable(str(error)) from error
+        except SubmissionRefused:
+            self._hub.forget(form.job_id)
+            raise
 
     def _report_obstacles(self) -> None:
         """Report why jobs that do not run yet wait, where that has changed."""

@@ -11,7 +11,6 @@ import socket
 import sys
 import uuid
 from pathlib import Path
-from typing import get_args
 
 import proctor
 from proctor.sdk.bundle import build_bundle
@@ -36,6 +35,7 @@ from proctor.trial_keeper.protocol import (
     FileRequest,
     KeeperCommand,
     Launch,
+    RefusedCommand,
     Registration,
     RegistrationAnswer,
     Shutdown,
@@ -186,7 +186,11 @@ class Keeper(SessionHandler):
         # in order; launches that follow one another are written down together
         launches: list[Launch] = []
         for command in commands:
-            body = self._read_command(command)
+            try:
+                body = self._read_command(command)
+            except (TypeError, ValueError) as error:
+                self._refuse(command, str(error))
+                continue
             if isinstance(body, Launch):
                 launches.append(body)
                 continue
@@ -209,14 +213,22 @@ class Keeper(SessionHandler):
     def settle(self, report: SettledReport) -> None:
         self._jobs.settle(report)
 
-    def _read_command(self, command: Command) -> KeeperCommand | FileRequest | None:
-        try:
-            body = from_json(COMMAND_TYPES[command.type], command.order)
-        except (KeyError, TypeError, ValueError) as error:
-            log.error("command %d (%s) cannot be understood: %s", command.number, command.type, error)
-            return _as_it_is(command)
-        assert isinstance(body, KeeperCommand | FileRequest)
+    def _read_command(self, command: Command) -> KeeperCommand | FileRequest:
+        """Raises TypeError or ValueError."""
+        kind = COMMAND_TYPES.get(command.type)
+        if kind is None:
+            raise ValueError(f"a keeper of version {proctor.__version__} has no such command")
+        body: KeeperCommand | FileRequest = from_json(kind, command.order)
         return absolute_launch(body, str(self._directory)) if isinstance(body, Launch) else body
+
+    def _refuse(self, command: Command, reason: str) -> None:
+        """Answer a command that cannot be read: the manager waits for what it brings about."""
+        log.error("command %d (%s) cannot be read: %s", command.number, command.type, reason)
+        request, job_id, token = (command.order.get(name) for name in ("request", "job_id", "token"))
+        if isinstance(request, str):
+            self._answers.refuse(request, f"its keeper cannot read the command {command.type}: {reason}")
+        elif isinstance(job_id, str) and isinstance(token, str):
+            self._outbox.refuse(RefusedCommand(job_id, token, command.type, reason))
 
     def _job_places(self) -> ReadablePaths:
         running = [job.record.launch for job in self._jobs.running()]
@@ -344,13 +356,3 @@ def _log_to(path: Path) -> None:
     handler = logging.handlers.RotatingFileHandler(path, maxBytes=_LOG_BYTES, backupCount=1, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
-
-
-def _as_it_is(command: Command) -> FileRequest | None:
-    """A request for files with values of the wrong type: carrying it out fails, and the answer says why."""
-    kind = COMMAND_TYPES.get(command.type)
-    if kind is None or kind not in get_args(FileRequest):
-        return None
-    with contextlib.suppress(TypeError):
-        return kind(**command.order)  # type: ignore[no-any-return]
-    return None

@@ -12,7 +12,8 @@ The keeper always dials. Under `/api/v1/keepers/{node_id}/`:
 
 `proof` is HMAC-SHA256(secret, "manager:" + nonce); the keeper then sends "Authorization: Bearer <secret>". A session
 begins with `register`; a manager that does not know the session answers 409 and the keeper registers again. Commands
-are numbered within a session, and a poll with `cursor` n says that all up to n were carried out or written down.
+are numbered within a session, and a poll with `cursor` n says that all up to n were carried out, written down, or are
+refused: a command that the keeper cannot read is answered, too, with a `FileAnswer` or in the next report.
 A keeper that was started for one job, and is not the first instance of it, is answered 410: it should leave.
 Everything may be sent again: launches are idempotent by job id, chunks by (job, member, offset), exits by job id.
 """
@@ -396,6 +397,16 @@ class End:
 
 
 @dataclass(frozen=True)
+class RefusedCommand:
+    """A command about a job, which the keeper cannot read, and why, as a clause. It was not carried out."""
+
+    job_id: str
+    token: str
+    type: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class ReportHeader:
     """What the keeper has to say. `devices` is None when nothing has changed. An empty report is a heartbeat."""
 
@@ -414,6 +425,7 @@ class ReportHeader:
     """What is stuck because a process of the keeper is suspended, and what to do, as clauses: by job id; ""
     stands for all jobs that are to be started."""
     system: SystemLoad | None = None  # None where it cannot be read, and from an older keeper
+    refused: list[RefusedCommand] = field(default_factory=list)  # an older keeper only writes them to its log
 
 
 @dataclass(frozen=True)
@@ -487,9 +499,25 @@ def to_json(message: Any) -> JsonObject:
 
 def from_json(kind: type[T], body: Any) -> T:
     """The message of this kind in a JSON object. Unknown keys are ignored (newer peers); missing ones raise
-    TypeError."""
+    TypeError, values of the wrong type or size TypeError or ValueError that name the field."""
     hints = _field_hints(kind)  # type: ignore[arg-type]
-    return kind(**{name: _read(hints[name], value) for name, value in body.items() if name in hints})
+    values = {}
+    for name, value in body.items():
+        if name in hints:
+            try:
+                values[name] = _read(hints[name], value)
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"{name}: {error}") from None
+    return kind(**values)
+
+
+def why_unreadable(message: Any) -> str:
+    """Why the other side could not read a message, as a clause; "" if it can."""
+    try:
+        from_json(type(message), to_json(message))
+    except (TypeError, ValueError) as error:
+        return str(error)
+    return ""
 
 
 @cache

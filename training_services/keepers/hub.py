@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from proctor.sdk.failpoints import failpoint
 from proctor.training_services.base import EndReason, SoftStop
-from proctor.training_services.errors import ManagerLeaving, UnknownSession
+from proctor.training_services.errors import ManagerLeaving, SubmissionRefused, UnknownSession
 from proctor.training_services.keepers.file_requests import FileRequests, KeeperFiles
 from proctor.training_services.keepers.heartbeats import HeartbeatMonitor
 from proctor.training_services.keepers.jobs import ExpectedJob, ExpectedJobs, MayBeStopped, UnknownJobs
@@ -56,6 +56,7 @@ from proctor.trial_keeper.protocol import (
     JobReport,
     KeeperCommand,
     Launch,
+    RefusedCommand,
     Registration,
     RegistrationAnswer,
     ReportAnswer,
@@ -63,6 +64,7 @@ from proctor.trial_keeper.protocol import (
     Shutdown,
     Start,
     manager_proof,
+    why_unreadable,
 )
 
 __all__ = ["HubClient", "KeeperHub"]
@@ -262,6 +264,8 @@ class KeeperHub(KeeperFiles):
             fenced |= report.refused
             self._record_stored(report, session)
         self._report_suspended(keeper_id, session, header.stopped)
+        for refused in header.refused:
+            self._take_refusal(keeper_id, session, refused)
         return ReportAnswer(
             acknowledged=[item for report in reports for item in report.acknowledgements()],
             ended=[job_id for report in reports for job_id in report.ended],
@@ -286,6 +290,20 @@ class KeeperHub(KeeperFiles):
             client.queue_change(held_up(job, keeper_id, session.place, clause, now=self._now()))
             session.suspended[job_id] = clause
         session.suspended = {job_id: clause for job_id, clause in session.suspended.items() if clause}
+
+    def _take_refusal(self, keeper_id: str, session: RegisteredKeeper, refused: RefusedCommand) -> None:
+        """A keeper cannot read a command: a launch ends its job, for anything else its experiment is told."""
+        job = self._jobs.find(refused.job_id, refused.token)
+        if job is None or self._is_of_another(job, keeper_id, session):
+            return
+        clause = f"the keeper of {session.place} cannot read its {refused.type}: {refused.reason}"
+        extra = {"action": "command.refuse", "job_id": job.job_id, "node_id": keeper_id}
+        log.error("job %s: %s", job.job_id, clause, extra=extra)
+        if refused.type == Launch.__name__ and not job.started:
+            session.jobs.pop(job.job_id, None)
+            self._end(job, EndReason.INFRASTRUCTURE, clause)
+        elif (client := self._clients.get(job.experiment_id)) is not None:
+            client.queue_change(held_up(job, keeper_id, session.place, clause, now=self._now()))
 
     async def content(self, keeper_id: str, request: ContentRequest) -> bytes:
         """Bytes of an archive that a keeper was asked to fetch. Raises UnknownNode, UnknownSession, UnknownContent."""
@@ -351,8 +369,9 @@ class KeeperHub(KeeperFiles):
 
         Commands about a job are remembered and sent again to a keeper that registers again; while there is no keeper
         they wait. A launch raises UnknownNode, and UnknownTrialJob if it was not announced by `expect`.
-        Commands about a job that has ended do nothing.
+        Commands about a job that has ended do nothing. Raises SubmissionRefused for what no keeper can read.
         """
+        _require_readable(command)
         if isinstance(command, Launch):
             self._sessions.secret(keeper_id)  # an unknown node is an error
             self._jobs.place(self._jobs.require(command.job_id), keeper_id)
@@ -363,7 +382,9 @@ class KeeperHub(KeeperFiles):
 
     def resume_launch(self, keeper_id: str, launch: Launch) -> None:
         """Resume a job that was sent to a node before the manager was restarted: it is launched only if its
-        keeper does not have it. Raises UnknownTrialJob if it was not announced by `expect`."""
+        keeper does not have it. Raises UnknownTrialJob if it was not announced by `expect`, SubmissionRefused as
+        `send`."""
+        _require_readable(launch)
         self._jobs.require(launch.job_id).remember(launch)
         if self.reattach(keeper_id, launch.job_id) is False:
             self.send(keeper_id, launch)
@@ -560,3 +581,10 @@ class KeeperHub(KeeperFiles):
     def _session(self, keeper_id: str, session_id: str) -> RegisteredKeeper:
         self._require_open()
         return self._sessions.require(keeper_id, session_id)
+
+
+def _require_readable(command: KeeperCommand) -> None:
+    """Raise SubmissionRefused for a command that no keeper can read: keepers of earlier versions do not answer it."""
+    if problem := why_unreadable(command):
+        job = "" if isinstance(command, Shutdown) else f" of trial job {command.job_id}"
+        raise SubmissionRefused(f"no keeper can read the {type(command).__name__}{job}: {problem}")

@@ -55,6 +55,14 @@ class ReadablePaths:
     busy: Sequence[tuple[str, str]]
 
 
+@dataclass(frozen=True)
+class _Refused:
+    """A request that cannot be read."""
+
+    request: str
+    reason: str
+
+
 class FileAnswers:
     """The requests for files that were received and not answered yet.
 
@@ -68,7 +76,7 @@ class FileAnswers:
         self._probe = probe
         self._access = FileAccess(directory)
         self._jobs = jobs
-        self._requests: asyncio.Queue[FileRequest] = asyncio.Queue()
+        self._requests: asyncio.Queue[FileRequest | _Refused] = asyncio.Queue()
         self._checkpoints: asyncio.Queue[VerifyCheckpoint | ProbeStorage] = asyncio.Queue()
         self._fetches: asyncio.Queue[FetchArchive] = asyncio.Queue()
         self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="files")
@@ -84,6 +92,10 @@ class FileAnswers:
         else:
             self._requests.put_nowait(request)
 
+    def refuse(self, request: str, reason: str) -> None:
+        """Answer a request that cannot be read, with a sentence."""
+        self._requests.put_nowait(_Refused(request, reason))
+
     def begin_session(self) -> None:
         """Requests of an earlier session are no longer answered."""
         for queue in (self._requests, self._checkpoints, self._fetches):
@@ -93,6 +105,8 @@ class FileAnswers:
     async def next(self, session: str) -> bytes:
         """Wait for a request, carry it out; the body of its answer: one line of JSON, then bytes."""
         request = await self._requests.get()
+        if isinstance(request, _Refused):
+            return _body(FileAnswer(session, request.request, error=request.reason))
         jobs = self._jobs()
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._answer, request, session, jobs)
 
@@ -126,7 +140,7 @@ class FileAnswers:
             raise
         except Exception as error:
             answer = _failed(request, blank, error)
-        return json.dumps(to_json(answer)).encode() + b"\n"
+        return _body(answer)
 
     async def _fetch(self, request: FetchArchive, read: Callable[[int], Awaitable[bytes]]) -> None:
         target = Path(self._access.unpackable(request.folder))
@@ -159,7 +173,7 @@ class FileAnswers:
             answer, data = self._carry_out(request, blank, jobs)
         except Exception as error:
             answer = _failed(request, blank, error)
-        return json.dumps(to_json(answer)).encode() + b"\n" + data
+        return _body(answer) + data
 
     def _carry_out(self, request: FileRequest, blank: FileAnswer, jobs: ReadablePaths) -> tuple[FileAnswer, bytes]:
         if isinstance(request, RemoveFolder):
@@ -187,6 +201,10 @@ class FileAnswers:
             return blank, read_file(folder, request.path, request.offset, min(request.limit, MOST_BYTES))
         files, data = _read_small(folder, request)
         return replace(blank, files=files), data
+
+
+def _body(answer: FileAnswer) -> bytes:
+    return json.dumps(to_json(answer)).encode() + b"\n"
 
 
 def _failed(request: FileRequest, blank: FileAnswer, error: Exception) -> FileAnswer:

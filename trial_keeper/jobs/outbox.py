@@ -12,7 +12,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from proctor.trial_keeper.jobs.job import Job
-from proctor.trial_keeper.protocol import Chunk, Device, End, ReportAnswer, ReportHeader, Start, SystemLoad, to_json
+from proctor.trial_keeper.protocol import (
+    Chunk,
+    Device,
+    End,
+    RefusedCommand,
+    ReportAnswer,
+    ReportHeader,
+    Start,
+    SystemLoad,
+    to_json,
+)
 
 REPORT_BYTES = 1024 * 1024
 LEAST_SHARE_BYTES = 16 * 1024  # what one job gets of a report, if it gets anything
@@ -35,7 +45,7 @@ class KeeperReport:
     @property
     def has_news(self) -> bool:
         """It says more than that the keeper lives."""
-        return bool(self.sent or self.started or self.ended)
+        return bool(self.sent or self.started or self.ended or self.header.refused)
 
     @property
     def body(self) -> bytes:
@@ -63,6 +73,7 @@ class Outbox:
         self._urgent = asyncio.Event()
         self._start_timer: asyncio.TimerHandle | None = None
         self._devices: list[Device] | None = None
+        self._refused: list[RefusedCommand] = []
         self.notes: list[str] = []
         self.disk_free_mb: int | None = None
         self.system: SystemLoad | None = None
@@ -82,6 +93,12 @@ class Outbox:
         if self._start_timer is None:
             loop = asyncio.get_running_loop()
             self._start_timer = loop.call_later(_START_DELAY_SECONDS, self._report_starts)
+
+    def refuse(self, command: RefusedCommand) -> None:
+        """A command about a job cannot be carried out."""
+        self._refused.append(command)
+        self._wake.set()
+        self._urgent.set()
 
     def set_devices(self, devices: list[Device]) -> None:
         """The devices have changed; sent with the next report."""
@@ -131,6 +148,7 @@ class Outbox:
             full=self.full,
             stopped=self.suspended,
             system=self.system,
+            refused=list(self._refused),
         )
         report = KeeperReport(header)
         ended = [job for job in self._dirty.values() if job.exit is not None]
@@ -151,7 +169,8 @@ class Outbox:
             stored=[known[job_id] for job_id in answer.ended if job_id in known],
             fenced=[known[job_id] for job_id in answer.fenced if job_id in known],
         )
-        settled.has_progress = bool(report.started or answer.fenced or settled.stored)
+        settled.has_progress = bool(report.started or answer.fenced or settled.stored or report.header.refused)
+        del self._refused[: len(report.header.refused)]
         for item in answer.acknowledged:
             owner = known.get(item.job_id)
             tail = owner.tails.get(item.member) if owner is not None else None

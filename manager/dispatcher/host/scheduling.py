@@ -35,6 +35,8 @@ from proctor.sdk.scheduler import (
 )
 
 _LONGEST_TEXT = 300
+_MAX_STEP = 2**63 - 1
+"""What databases and keepers can hold."""
 
 
 class SchedulerError(Exception):
@@ -364,8 +366,9 @@ class HostedScheduler:
             self._send(protocol.Milestone(trial.parameter_id, trial.trial_id, trial.milestone))
 
     def _next_milestone(self, trial: _Trial) -> int | None:
+        """None also for a step that is too large for any report to have."""
         milestone = self._scheduler.next_milestone(trial.number)
-        return None if milestone is None else int(milestone)
+        return None if milestone is None or milestone > _MAX_STEP else max(int(milestone), 0)
 
     def _milestone_again(self, trial: _Trial) -> int | None:
         """Of a trial that runs again. Where it was to pause at its last point, and has not, the next new point asks for

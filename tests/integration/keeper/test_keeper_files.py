@@ -7,12 +7,14 @@ import shutil
 import sys
 import tarfile
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fakes.keeper_node import Node, readable
 
+import proctor
 from proctor.sdk.checkpoints.saving import StoredCheckpoint, save_checkpoint
 from proctor.trial_keeper.files.server import AT_ONCE
 from proctor.trial_keeper.protocol import (
@@ -340,11 +342,25 @@ async def test_an_answer_holds_no_more_than_four_mebibytes(node: Node) -> None:
     assert (answer.error, len(data)) == ("", 4 * MEBIBYTE)
 
 
-async def test_an_order_nobody_can_carry_out_is_answered_and_the_keeper_goes_on(node: Node) -> None:
+@dataclass(frozen=True)
+class OfANewerManager:
+    """A request that no keeper of this version knows."""
+
+    request: str
+
+
+async def test_an_order_nobody_can_read_is_answered_and_the_keeper_goes_on(node: Node) -> None:
     write(node, "stdout")
-    for number, (offset, limit) in enumerate([(1 << 70, 10), (0, "many")]):
+    for number, (offset, limit, problem) in enumerate(
+        [(1 << 70, 10, "offset: expected a number that can be stored"), (0, "many", "limit: expected int, found str")]
+    ):
         answer, _ = await node.manager.ask(ReadFile(f"odd {number}", FOLDER, "stdout", offset, limit))  # type: ignore[arg-type]
-        assert "has failed" in answer.error
+        assert answer.error.startswith(f"its keeper cannot read the command ReadFile: {problem}")
+    answer, _ = await node.manager.ask(OfANewerManager("unknown"))
+    assert answer.error == (
+        f"its keeper cannot read the command OfANewerManager: a keeper of version {proctor.__version__} has no such "
+        "command"
+    )
     answer, data = await node.manager.ask(ReadFile("good", FOLDER, "stdout", 0, 10))
     assert (answer.error, data) == ("", b"x")
 

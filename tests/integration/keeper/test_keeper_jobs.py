@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fakes.keeper_node import Node, eventually
 
-from proctor.trial_keeper.protocol import EndReason, GpuSlot
+from proctor.trial_keeper.protocol import EndReason, GpuSlot, RefusedCommand, Update
 
 pytestmark = pytest.mark.anyio
 
@@ -193,3 +193,21 @@ async def test_a_trial_killed_for_memory_is_told_as_that(node: Node) -> None:
     finally:
         await eventually(lambda: not (group / "cgroup.procs").read_text())
         group.rmdir()
+
+
+async def test_a_launch_or_an_update_that_cannot_be_read_is_refused_with_the_reason(node: Node) -> None:
+    launch = node.launch("T.1", "exec sleep 1000", milestone=2**63)
+    await node.manager.command(launch, node.launch("T.2", "exec sleep 1000"))
+    await node.manager.start_of("T.2")
+    await node.manager.command(Update("T.2", node.launch("T.2", "").token, float("nan")))
+
+    def refused() -> list[RefusedCommand]:
+        return [each for header in node.manager.headers for each in header.refused]
+
+    await node.manager.until(lambda: len(refused()) == 2)
+    problem = "expected a number that can be stored, found"
+    assert refused() == [
+        RefusedCommand("T.1", launch.token, "Launch", f"milestone: {problem} 9223372036854775808"),
+        RefusedCommand("T.2", node.launch("T.2", "").token, "Update", f"max_duration_seconds: {problem} nan"),
+    ]
+    assert "T.1" not in node.manager.starts

@@ -2,11 +2,18 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 
 from proctor.training_services.base import JournalChunk, SoftStop, StatusChange, TrialJobStatus
-from proctor.training_services.errors import MalformedReport, ManagerLeaving, UnknownNode, UnknownSession
+from proctor.training_services.errors import (
+    MalformedReport,
+    ManagerLeaving,
+    SubmissionRefused,
+    UnknownNode,
+    UnknownSession,
+)
 from proctor.training_services.keepers.hub import HubClient, KeeperHub
 from proctor.training_services.nodes.pool import NodePool, NodeStatus
 from proctor.trial_keeper.protocol import (
@@ -19,6 +26,7 @@ from proctor.trial_keeper.protocol import (
     Exit,
     JobReport,
     Launch,
+    RefusedCommand,
     Registration,
     ReportAnswer,
     ReportHeader,
@@ -111,6 +119,11 @@ class FakeKeeper:
             stopped=dict(stopped or {}),
         )
         return await self.hub.report(self.node_id, header, b"".join(data for _, _, data in chunks))
+
+    async def refuse(self, job_id: str, kind: str, reason: str) -> None:
+        """Report that a command about a job cannot be read."""
+        refused = [RefusedCommand(job_id, token(job_id), kind, reason)]
+        await self.hub.report(self.node_id, ReportHeader(self.session, refused=refused), b"")
 
 
 def token(job_id: str) -> str:
@@ -713,3 +726,46 @@ async def test_the_end_of_a_job_without_its_experiment_is_not_believed_of_anothe
     assert not stage.hub.is_over(NODE, "a.1")
     await stage.keeper.say(ends=["a.1"])
     assert stage.hub.is_over(NODE, "a.1")
+
+
+async def test_a_launch_that_the_keeper_cannot_read_ends_its_job_with_the_reason(connected: Stage) -> None:
+    connected.submit("a")
+    await connected.keeper.take()
+    await connected.keeper.refuse("a", "Launch", "milestone: expected int, found str")
+    [end] = connected.client.notes
+    assert end.exit is not None
+    assert (end.status, end.exit.reason) == (TrialJobStatus.ENDED, EndReason.INFRASTRUCTURE)
+    assert end.exit.detail == "the keeper of node node-1 cannot read its Launch: milestone: expected int, found str"
+    await connected.keeper.refuse("a", "Launch", "again")
+    assert connected.client.notes == [end]
+
+
+async def test_another_command_that_the_keeper_cannot_read_is_the_reason_of_a_job_that_runs_on(
+    connected: Stage,
+) -> None:
+    connected.submit("a", "b")
+    await connected.keeper.take()
+    await connected.keeper.say(starts=["a"])
+    await connected.keeper.refuse("a", "Update", "milestone: expected int, found str")
+    await connected.keeper.refuse("a", "Launch", "it runs: this is not about its start")
+    assert [(note.status, note.detail) for note in connected.client.notes] == [
+        (
+            TrialJobStatus.RUNNING,
+            "the keeper of node node-1 cannot read its Update: milestone: expected int, found str",
+        ),
+        (
+            TrialJobStatus.RUNNING,
+            "the keeper of node node-1 cannot read its Launch: it runs: this is not about its start",
+        ),
+    ]
+
+
+async def test_what_no_keeper_can_read_is_not_sent(connected: Stage) -> None:
+    connected.hub.expect("a", token("a"), "e1")
+    order = replace(launch("a"), milestone=2**63)
+    for send in (connected.hub.send, connected.hub.resume_launch):
+        with pytest.raises(
+            SubmissionRefused, match="no keeper can read the Launch of trial job a: milestone: expected a"
+        ):
+            send(NODE, order)
+    assert await connected.keeper.take() == []

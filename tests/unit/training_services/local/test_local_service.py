@@ -154,6 +154,19 @@ async def test_what_can_never_run_is_refused_with_a_sentence(stage: Stage, tmp_p
     assert await stage.service.list_trial_jobs() == []
 
 
+async def test_what_no_keeper_can_read_is_refused_before_it_is_sent(stage: Stage) -> None:
+    await stage.register()
+    sentence = "no keeper can read the Launch of trial job a.1: milestone: expected a number"
+    with pytest.raises(SubmissionRefused, match=sentence):
+        await stage.service.submit_trial_job(replace(stage.form(), milestone=2**63))
+    async with serving(stage.service):
+        await stage.service.reattach([replace(stage.form(), milestone=2**63)], [])
+        end = await stage.recorder.end_of("a.1")
+        assert end.exit is not None
+        assert (end.exit.reason, sentence in end.exit.detail) == (EndReason.UNPLACEABLE, True)
+    assert await stage.orders() == []
+
+
 async def test_another_token_for_a_known_job_is_refused(stage: Stage) -> None:
     await stage.service.submit_trial_job(stage.form())
     with pytest.raises(SubmissionRefused, match="another token"):

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from proctor.manager.dispatcher import protocol
+from proctor.manager.dispatcher.algorithms.schedulers.asha import AshaScheduler
 from proctor.manager.dispatcher.host.session import HostSession
 from proctor.sdk.scheduler import CONTINUE
 
@@ -76,6 +77,15 @@ def test_no_milestone_comes_where_there_is_none() -> None:
     assert trial.milestone is None
     (trial,) = begin(**PROMOTION, time_attr="time_total_s").ask(1)
     assert trial.milestone is None
+
+
+@pytest.mark.parametrize(("step", "milestone"), [(2**63, None), (float("inf"), None), (2**63 - 1, 2**63 - 1), (-5, 0)])
+def test_a_step_that_no_report_can_have_is_no_milestone(
+    monkeypatch: pytest.MonkeyPatch, step: float, milestone: int | None
+) -> None:
+    monkeypatch.setattr(AshaScheduler, "next_milestone", lambda scheduler, trial: step)
+    (trial,) = begin(**PROMOTION).ask(1)
+    assert trial.milestone == milestone
 
 
 def test_a_verdict_that_lets_the_trial_continue_is_followed_by_its_next_milestone() -> None:
