@@ -39,6 +39,7 @@ MODULES = (
     "sdk/metrics.py",
     "sdk/protocol.py",
     "sdk/quick_json.py",
+    "sdk/shortage.py",
     "sdk/trial.py",
     "sdk/tuner.py",
 )

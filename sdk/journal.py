@@ -56,6 +56,7 @@ class Journal:
         self._descriptor = -1
         self._identity = (0, 0)
         self._lost = 0  # reports that no record in the journal counts yet
+        self._unregistered = 0  # checkpoints whose records are lost, as no record in the journal says yet
         self._uncounted = 0  # those of them that no reserve has counted
         self._has_kept = False  # records in the reserve may precede in the journal what comes next
         self._moves_at = 0.0  # when they are tried next
@@ -70,7 +71,7 @@ class Journal:
         """Append one complete line in one `write`; return whether it is stored.
 
         :param record: one line, so that what a full disk has taken of it is no record.
-        :param count: how many reports are lost with it.
+        :param count: how many reports are lost with it; 0: it is the record of a checkpoint.
         :param patient: it must not be lost: keep it in the reserve or wait without end.
         """
         data = record.encode("ascii")
@@ -91,11 +92,11 @@ class Journal:
         try:
             problem = self._insist(data, problem, whole, patient=patient)
         except BaseException:  # a signal handler that raises ends the pause
-            self._give_up(untold)
+            self._give_up(untold, is_checkpoint=count == 0)
             raise
         if problem:
             self._warn_of_failure(problem)
-            self._give_up(untold)
+            self._give_up(untold, is_checkpoint=count == 0)
         return not problem
 
     def _insist(self, data: bytes, problem: int, whole: bool, *, patient: bool) -> int:
@@ -113,7 +114,7 @@ class Journal:
         """Write what is owed and then `data`, once. Returns the error's number (0: it is done), and whether all of
         `data` is in the file but the end of its line, now or before."""
         with self._lock:
-            problem = self._settle() if self._lost or self._has_kept else 0
+            problem = self._settle() if self._lost or self._unregistered or self._has_kept else 0
             if not problem:
                 problem, whole = self._write(b"" if whole else data, whole)
                 if not problem:
@@ -131,6 +132,16 @@ class Journal:
             if not (whole or not problem):
                 return problem
             self._lost = self._uncounted = 0
+        if self._unregistered:
+            one = self._unregistered == 1
+            what = "a checkpoint is" if one else f"{self._unregistered} checkpoints are"
+            why = f"{what} not registered: the record could not be written"
+            problem, whole = self._write(
+                f'{{"kind":"{KIND_LOST}","why":"{why}","time":{time():.6f}}}\n'.encode(), False
+            )
+            if not (whole or not problem):
+                return problem
+            self._unregistered = 0
         return 0
 
     def _move_kept(self) -> int:
@@ -236,15 +247,16 @@ class Journal:
             in_memory = self._memory.keep(data)  # as good as noted: it is lost with the reaper
             return None if is_kept is None and in_memory is None else False
 
-    def _give_up(self, count: int) -> None:
+    def _give_up(self, count: int, *, is_checkpoint: bool) -> None:
         with self._lock:
-            if not self._lost:
+            if not self._lost and not self._unregistered:
                 import atexit
 
                 atexit.unregister(self._settle_at_exit)
                 atexit.register(self._settle_at_exit)
             self._lost += count
             self._uncounted += count
+            self._unregistered += is_checkpoint
             self._has_waited_in_vain = True
             self._count()
 
@@ -274,7 +286,7 @@ class Journal:
     def _start_over(self) -> None:
         """In a forked child: the lock may be held by a thread that is not here, and the parent reports its losses."""
         self._lock = RLock()
-        self._lost = self._uncounted = 0
+        self._lost = self._uncounted = self._unregistered = 0
         self._has_kept = False
         self._has_waited_in_vain = False
 

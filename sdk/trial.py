@@ -122,7 +122,7 @@ def save_checkpoint(checkpoint: "str | os.PathLike[str]", step: "int | None" = N
 
     stored = saving.save_checkpoint(os.fspath(checkpoint), channel.job_directory)
     if record := _checkpoint_record(stored, step, with_metric=False):
-        channel.journal.append(record, patient=False)
+        channel.journal.append(record, count=0)
 
 
 def get_checkpoint() -> "str | None":
@@ -213,7 +213,7 @@ def _report(kind: str, text: str, metric: object, step: "int | None" = None, aft
     if channel is not None:
         is_stored = channel.journal.append(_record(kind, f'"value":{text}', step), patient=kind == KIND_FINAL)
         if after:  # on its own: half a write must not hold a whole record
-            channel.journal.append(after, count=1 if is_stored else 0)
+            channel.journal.append(after, count=0)
         if channel.is_judged and kind == KIND_INTERMEDIATE:
             channel.await_verdict(step, is_stored=is_stored)
 

@@ -454,6 +454,7 @@ class HubTrainingService(TrainingService, SupportsEvents, SupportsReattach, Supp
                     return await self._hub.verify_checkpoint(self.keeper_of(form), offer.path, offer.manifest)
                 except ServiceUnavailable as error:
                     log.info("%s: %s", clause, error, extra={"action": "job.prepare", "job_id": form.job_id})
+                    self.report_waiting(form, f"{clause}: {error}")
                     await asyncio.sleep(RETRY_SECONDS)
                 except KeeperOutdated:
                     raise

@@ -76,7 +76,7 @@ def prepare_trial(form: TrialJobForm, *, platform: str, bundle_directory: str) -
 
 async def verify_on_this_machine(checkpoint: CheckpointOffer) -> str:
     """Why a job on this machine must not continue from a checkpoint, as a clause; "" if it is whole. Reads all of it,
-    in a thread."""
+    in a thread. Raises OSError as `verify_checkpoint`."""
     is_abandoned = threading.Event()
     try:
         return await asyncio.to_thread(

@@ -16,6 +16,7 @@ import proctor
 from proctor.sdk.bundle import build_bundle
 from proctor.sdk.files import open_locked, replace_file
 from proctor.sdk.process_limits import keep_files_private, raise_open_files
+from proctor.sdk.shortage import is_short
 from proctor.trial_keeper.files.server import FileAnswers, ReadablePaths
 from proctor.trial_keeper.gpus import DeviceFacts, DeviceSurvey
 from proctor.trial_keeper.jobs.disk_space import DiskWatch
@@ -26,7 +27,7 @@ from proctor.trial_keeper.jobs.records import RecordFolder, StopRecord
 from proctor.trial_keeper.jobs.table import JobTable
 from proctor.trial_keeper.linux import processes
 from proctor.trial_keeper.linux.identity import boot_id, start_time
-from proctor.trial_keeper.linux.tasks import TaskGroup
+from proctor.trial_keeper.linux.tasks import TaskGroup, start_threads
 from proctor.trial_keeper.protocol import (
     COMMAND_TYPES,
     Cancel,
@@ -62,6 +63,7 @@ _LOG_BYTES = 1024 * 1024
 _LEASE_GRACE_SECONDS = 5.0
 _SWEEP_SECONDS = 5.0
 _LOW_DISK_MB = 64
+_THREADS = 4
 
 log = logging.getLogger(__name__)
 
@@ -129,6 +131,7 @@ class Keeper(SessionHandler):
         loop.add_signal_handler(signal.SIGCHLD, processes.reap_children)
         processes.become_subreaper()  # of what a spawner that was killed leaves behind
         raise_open_files()  # two descriptors a job, whatever the number of jobs
+        loop.set_default_executor(start_threads(_THREADS, "keeper"))
         await asyncio.to_thread(self._survey.open)
         await self._refresh_devices()
         try:
@@ -213,8 +216,8 @@ class Keeper(SessionHandler):
     def settle(self, report: SettledReport) -> None:
         self._jobs.settle(report)
 
-    def _read_command(self, command: Command) -> KeeperCommand | FileRequest:
-        """Raises TypeError or ValueError."""
+    def _read_command(self, command: Command) -> KeeperCommand | FileRequest | None:
+        """None: it is not carried out, and needs no answer. Raises TypeError or ValueError."""
         kind = COMMAND_TYPES.get(command.type)
         if kind is None:
             raise ValueError(f"a keeper of version {proctor.__version__} has no such command")
@@ -223,7 +226,7 @@ class Keeper(SessionHandler):
 
     def _refuse(self, command: Command, reason: str) -> None:
         """Answer a command that cannot be read: the manager waits for what it brings about."""
-        log.error("command %d (%s) cannot be read: %s", command.number, command.type, reason)
+        log.error("command %d (%s) is refused: %s", command.number, command.type, reason)
         request, job_id, token = (command.order.get(name) for name in ("request", "job_id", "token"))
         if isinstance(request, str):
             self._answers.refuse(request, f"its keeper cannot read the command {command.type}: {reason}")
@@ -288,7 +291,12 @@ class Keeper(SessionHandler):
 
     async def _refresh_devices(self) -> None:
         trials = {job.process.trial.pid: job.job_id for job in self._jobs.running() if job.process is not None}
-        before, self._facts = self._facts, await asyncio.to_thread(self._survey.read, trials)
+        before = self._facts
+        try:
+            self._facts = await asyncio.to_thread(self._survey.read, trials)
+        except OSError as error:  # not known now: looked at again
+            if not is_short(error):
+                raise
         if self._facts != before:
             self._outbox.set_devices(self._facts.devices)
 

@@ -7,7 +7,6 @@ file is read on.
 """
 
 import contextlib
-import errno
 import json
 import os
 import stat
@@ -16,6 +15,7 @@ from dataclasses import asdict, dataclass
 
 from proctor.sdk.files import replace_file
 from proctor.sdk.protocol import JOURNAL_FILE, KIND_LOST, MAX_RECORD_BYTES
+from proctor.sdk.shortage import is_short
 from proctor.trial_keeper.linux.files import open_regular_file, read_regular_file
 
 _MOST_BYTES = 64 * 1024
@@ -23,7 +23,6 @@ _MOST_OFFSET = 2**53
 FIRST_MEMBER = "0"
 MOST_RANK = 99_999
 _MOST_JOURNALS = 1024  # of one job on one node: each costs a descriptor
-_NONE_LEFT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _READ_BYTES = 4 * MAX_RECORD_BYTES
 _HEAD_BYTES = 128  # of a journal, to know it again: its first record has a time
 _LAST_BYTES = 32  # of what was read, to know that it still stands there
@@ -52,12 +51,15 @@ class Anchor:
 
 def read_anchor(directory: str, member: str) -> Anchor:
     """The anchor that was written down for a member's journal, else the one of a journal that only grows. It is where
-    the trial may write: one that no keeper has written is none."""
+    the trial may write: one that no keeper has written is none. Raises OSError where the machine has no descriptors
+    left, as `find_members`."""
     try:
         found = Anchor(**json.loads(read_regular_file(_path(directory, member), _MOST_BYTES)))
         is_ours = all(type(place) is int and 0 <= place < _MOST_OFFSET for place in (found.offset, found.position))
         is_ours = is_ours and found.mark.isascii() and found.mark.endswith("\n")
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        if is_short(error):
+            raise
         return Anchor()
     return found if is_ours else Anchor()
 
@@ -88,7 +90,9 @@ def find_members(directory: str) -> list[str]:
     prefix = f"{JOURNAL_FILE}."
     try:
         names = os.listdir(directory)
-    except OSError:
+    except OSError as error:
+        if is_short(error):
+            raise
         return [FIRST_MEMBER]
     ranks = (name[len(prefix) :] for name in names if name.startswith(prefix))
     found = sorted((rank for rank in ranks if is_rank(rank) and rank != FIRST_MEMBER), key=int)
@@ -345,7 +349,7 @@ class JournalTail:
             try:
                 self._descriptor = open_regular_file(self.path, os.O_RDONLY)
             except OSError as error:
-                self._is_out_of_reach = error.errno in _NONE_LEFT
+                self._is_out_of_reach = is_short(error)
                 return -1
             self._is_out_of_reach = False
         return self._descriptor

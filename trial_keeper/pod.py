@@ -113,9 +113,10 @@ class PodKeeper(Keeper):
         body = super()._read_command(command)
         if not isinstance(body, Launch):
             return body
-        if self._is_going or self._job_id not in ("", body.job_id):
-            why = "the pod is going away" if self._is_going else f"this pod is for job {self._job_id}"
-            log.error("job %s is not launched: %s", body.job_id, why)
+        if self._job_id not in ("", body.job_id):
+            raise ValueError(f"this pod is for job {self._job_id}")
+        if self._is_going:  # the platform says how its job ends
+            log.error("job %s is not launched: the pod is going away", body.job_id)
             return None
         self._job_id = body.job_id
         return replace(body, gpus=None)

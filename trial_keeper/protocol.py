@@ -53,11 +53,11 @@ class EndReason(str, Enum):
     EXIT_UNKNOWN = "EXIT_UNKNOWN"  # neither its process nor its exit record is there
     NODE_LOST = "NODE_LOST"  # its node has gone silent
     LEASE_EXPIRED = "LEASE_EXPIRED"  # the keeper had no manager for lease_seconds
-    NO_ROOM = "NO_ROOM"  # before it began: its node's disk takes no new jobs (full, no inodes, quota, read-only)
+    NO_ROOM = "NO_ROOM"  # before it began: its node's disk is full, or it has no processes or descriptors left
     RESULT_LOST = "RESULT_LOST"  # the manager's: it exited with 0, and its final metric is lost (full disk)
     PREEMPTED = "PREEMPTED"  # the platform took its place away, others of the machine its GPUs, or the manager both
     UNPLACEABLE = "UNPLACEABLE"  # no node could ever hold it
-    INFRASTRUCTURE = "INFRASTRUCTURE"  # anything else that is not the trial's fault (no processes left)
+    INFRASTRUCTURE = "INFRASTRUCTURE"  # anything else that is not the trial's fault
 
 
 @dataclass(frozen=True)
@@ -418,8 +418,8 @@ class ReportHeader:
     disk_free_mb: int | None = None
     notes: list[str] = field(default_factory=list)  # sentences for the node's page: what is wrong on this node
     full: dict[str, str] = field(default_factory=dict)
-    """Where no jobs can be started for lack of room, and why, as clauses: by absolute path of a folder in which the
-    directories of jobs are; "" stands for the keeper's own directory, and with it for the node."""
+    """Where no jobs can be started for lack of room, processes or descriptors, and why, as clauses: by absolute path of
+    a folder in which the directories of jobs are; "" stands for the keeper's own directory, and so for the node."""
     # keepers of earlier versions use this name for what is called `suspended` elsewhere
     stopped: dict[str, str] = field(default_factory=dict)
     """What is stuck because a process of the keeper is suspended, and what to do, as clauses: by job id; ""
@@ -441,8 +441,9 @@ class FileFacts:
 @dataclass(frozen=True)
 class FileAnswer:
     """The answer to a `FileRequest`; the bytes that were read follow it. `error` is a sentence, empty if all went well;
-    `missing`: what was asked for is not there; `more`: there are files after these, ask again; `damage`: why no trial
-    must continue from a checkpoint or can store one, as a clause, empty if nothing is wrong."""
+    `missing`: what was asked for is not there; `passing`: the machine has no descriptors left, ask again; `more`: there
+    are files after these, ask again; `damage`: why no trial must continue from a checkpoint or can store one, as a
+    clause, empty if nothing is wrong."""
 
     session: str
     request: str
@@ -451,6 +452,7 @@ class FileAnswer:
     files: list[FileFacts] = field(default_factory=list)
     more: bool = False
     damage: str = ""
+    passing: bool = False
 
 
 @dataclass(frozen=True)

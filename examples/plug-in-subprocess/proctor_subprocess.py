@@ -22,6 +22,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from proctor.sdk.disk_errors import is_full
+from proctor.sdk.shortage import is_short
 from proctor.training_services.base import (
     EndReason,
     Exit,
@@ -204,7 +205,7 @@ class SubprocessTrainingService(TrainingService, SupportsEvents, SupportsLogs):
                 command = await asyncio.to_thread(prepare_trial, job.form, platform=PLATFORM, bundle_directory=bundles)
                 job.process = _start(command, job.form.directory)
             except (OSError, ValueError) as error:
-                reason = EndReason.NO_ROOM if is_full(error) else EndReason.INFRASTRUCTURE
+                reason = EndReason.NO_ROOM if is_full(error) or is_short(error) else EndReason.INFRASTRUCTURE
                 job.stop = reason, f"the trial could not be started: {error}"
         if job.process is None:
             assert job.stop is not None

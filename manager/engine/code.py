@@ -6,6 +6,7 @@ directory is kept with every job, and a notice says when it is another than the 
 
 import asyncio
 import hashlib
+import logging
 import os
 import shutil
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ from pathlib import Path
 from proctor.manager.clock import Clock
 from proctor.sdk.client.code_files import IGNORED_FOLDERS
 from proctor.sdk.client.home import holds_state, is_experiment, is_home
+
+log = logging.getLogger(__name__)
 
 POLL_INTERVAL_SECONDS = 2.0
 """A fingerprint is taken at most this often; jobs that start in between share it."""
@@ -33,33 +36,42 @@ class CodeWatch:
         self._directory = directory
         self._clock = clock
         self._taken_at: float | None = None
-        self._fingerprint = ""
+        self._fingerprint: str | None = None
 
-    async def fingerprint(self) -> str:
-        """What identifies the directory's present content: paths, sizes and times of its source files."""
+    async def fingerprint(self) -> str | None:
+        """What identifies the directory's present content: paths, sizes and times of its source files. While these
+        cannot be read, the one from before; None: there is none."""
         now = self._clock.monotonic()
         if self._taken_at is None or now - self._taken_at > POLL_INTERVAL_SECONDS:
-            self._fingerprint = await asyncio.to_thread(take_fingerprint, self._directory)
             self._taken_at = now
+            try:
+                self._fingerprint = await asyncio.to_thread(take_fingerprint, self._directory)
+            except OSError as error:
+                log.warning("whether the code in %s has changed is not known now: %s", self._directory, error)
         return self._fingerprint
 
 
 def take_fingerprint(directory: Path) -> str:
-    """Sixteen hexadecimal digits that change with the source files. Links are not followed."""
+    """Sixteen hexadecimal digits that change with the source files. Links are not followed. Raises OSError where they
+    cannot be read now."""
     digest = hashlib.sha256()
     for number, (path, entry) in enumerate(_files(str(directory), "")):
         if number >= MAX_FILES:
             break
-        facts = entry.stat(follow_symlinks=False)
+        try:
+            facts = entry.stat(follow_symlinks=False)
+        except FileNotFoundError:  # it has vanished since the folder was listed
+            continue
         digest.update(f"{path}\0{facts.st_size}\0{facts.st_mtime_ns}\n".encode(errors="surrogateescape"))
     return digest.hexdigest()[:16]
 
 
 def _files(folder: str, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """Source files below a folder by path; folders that cannot be read or hold no code are passed over."""
+    """Source files below a folder by path; folders that are gone, may not be read or hold no code are passed over."""
     try:
-        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-    except OSError:
+        with os.scandir(folder) as found:
+            entries = sorted(found, key=lambda entry: entry.name)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
         return
     names = {entry.name for entry in entries}
     if prefix and (is_home(names) or is_experiment(names)):

@@ -12,6 +12,7 @@ from stat import S_ISREG
 
 from proctor.sdk.files import hash_file
 from proctor.sdk.quick_json import loads, quote
+from proctor.sdk.shortage import is_short
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,7 +44,8 @@ def read_manifest(data: bytes) -> "dict[str, tuple[int, str]]":
 
 
 def verify_checkpoint(folder: str, manifest: "str | None", *, is_abandoned: "Callable[[], bool]" = bool) -> str:
-    """Return why a trial must not continue from a checkpoint, as a clause; "" if it is whole. Reads all of it.
+    """Return why a trial must not continue from a checkpoint, as a clause; "" if it is whole. Reads all of it. Raises
+    OSError where the machine has no descriptors or memory left: then it is not known.
 
     :param manifest: the SHA-256 of its manifest, as it was registered; None: by an earlier version, without one.
     :param is_abandoned: asked again and again; once it is true, no one needs the answer, which may be wrong.
@@ -58,6 +60,8 @@ def verify_checkpoint(folder: str, manifest: "str | None", *, is_abandoned: "Cal
         with open(f"{folder}/{MANIFEST_FILE}", "rb") as file:
             data = file.read()
     except OSError as problem:
+        if is_short(problem):
+            raise
         return f"its manifest cannot be read: {problem.strerror}"
     if sha256(data).hexdigest() != manifest:
         return "its manifest is not the one that was registered"
@@ -75,6 +79,8 @@ def verify_checkpoint(folder: str, manifest: "str | None", *, is_abandoned: "Cal
     except (FileNotFoundError, NotADirectoryError):
         return f"{_printable(path)} is missing"
     except OSError as problem:
+        if is_short(problem):
+            raise
         return f"{_printable(path)} cannot be read: {problem.strerror}"
     return ""
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from proctor.sdk.client.home import is_experiment, is_home
+from proctor.sdk.shortage import is_short
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
@@ -129,6 +130,8 @@ class _Walk:
         except FileNotFoundError:
             return []
         except OSError as error:
+            if is_short(error):
+                raise
             raise CodeUnreadable(
                 f"the folder {folder or '.'} of the trial code in {self.root} cannot be read ({error.strerror}); "
                 "make it readable, or leave it out by a line in .proctorignore"
@@ -145,6 +148,8 @@ class _Walk:
             except (FileNotFoundError, IsADirectoryError):
                 continue
             except (OSError, UnicodeDecodeError) as error:
+                if is_short(error):
+                    raise
                 raise CodeUnreadable(
                     f"{self.root / folder / name}, the ignore file of the code, cannot be read: {error}"
                 ) from error

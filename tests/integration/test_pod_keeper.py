@@ -103,7 +103,7 @@ async def test_one_pod_runs_one_job(tmp_path: Path) -> None:
         await pod.manager.start_of(JOB)
         other = pod.launch("sleep 600")
         await pod.manager.command(type(other)(**{**vars(other), "job_id": "U.1"}))
-        await eventually(lambda: f"job U.1 is not launched: this pod is for job {JOB}" in pod.said())
+        await eventually(lambda: f"(Launch) is refused: this pod is for job {JOB}" in pod.said())
         await pod.manager.command(Cancel(JOB, f"token of {JOB}", grace_seconds=0.1))
         assert (await pod.manager.end_of(JOB)).reason == EndReason.CANCELED
         assert "U.1" not in pod.manager.starts

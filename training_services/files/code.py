@@ -22,6 +22,7 @@ from typing import BinaryIO, cast
 from proctor.sdk.client.code_files import IGNORE_FILES, CodeEntry, CodeTree, CodeUnreadable
 from proctor.sdk.client.code_files import read_tree as read_code_tree
 from proctor.sdk.files import hash_file, put_in_place
+from proctor.sdk.shortage import is_short
 from proctor.training_services.errors import ServiceUnavailable, SubmissionRefused
 
 __all__ = ["IGNORE_FILES", "CodeEntry", "CodeTree", "read_tree"]
@@ -249,6 +250,8 @@ def _open(root: Path, entry: CodeEntry) -> BinaryIO:
     try:
         descriptor = os.open(root / entry.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
+        if is_short(error):
+            raise
         raise _Changed(f"{entry.path} can no longer be opened ({error.strerror})") from error
     facts = os.fstat(descriptor)
     if not stat.S_ISREG(facts.st_mode) or (facts.st_size, facts.st_mtime_ns) != (entry.size, entry.modified_ns):

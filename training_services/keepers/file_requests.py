@@ -96,9 +96,9 @@ class _Offer:
 class FileRequests:
     """What was asked of one keeper in one session. Every question ends in time, or when the session does.
 
-    They raise FileNotFoundError for what is not on the node, ServiceUnavailable when the keeper does not answer (try
-    again), KeeperOutdated when it does not know the command, TrainingServiceError with the keeper's sentence when it
-    cannot do it.
+    They raise FileNotFoundError for what is not on the node, ServiceUnavailable when the keeper does not answer or its
+    machine has no descriptors left (try again), KeeperOutdated when it does not know the command, TrainingServiceError
+    with the keeper's sentence when it cannot do it.
 
     :param place: what the keeper is called, after "the keeper of": "node gpu-3".
     :param commands: what the requests are sent with.
@@ -236,6 +236,8 @@ class FileRequests:
             ) from None
         if answer.missing:
             raise FileNotFoundError(f"{self._place}: {answer.error or f'{request.folder} is not there'}")
+        if answer.passing:
+            raise ServiceUnavailable(f"{self._place}: {answer.error}; try again")
         if answer.error:
             raise TrainingServiceError(f"{self._place}: {answer.error}")
         if not all(map(_is_sound, answer.files)):

@@ -296,7 +296,7 @@ class KeeperHub(KeeperFiles):
         job = self._jobs.find(refused.job_id, refused.token)
         if job is None or self._is_of_another(job, keeper_id, session):
             return
-        clause = f"the keeper of {session.place} cannot read its {refused.type}: {refused.reason}"
+        clause = f"the keeper of {session.place} has refused its {refused.type}: {refused.reason}"
         extra = {"action": "command.refuse", "job_id": job.job_id, "node_id": keeper_id}
         log.error("job %s: %s", job.job_id, clause, extra=extra)
         if refused.type == Launch.__name__ and not job.started:

@@ -114,7 +114,10 @@ class LocalKeeper:
 
     def _explain_stop(self, pid: int) -> None:
         """A keeper that is resumed reports that itself."""
-        clause = describe_stop(pid, start_time(pid) or 0)
+        try:
+            clause = describe_stop(pid, start_time(pid) or 0)
+        except OSError:  # no descriptors left: not known now
+            return
         if clause:
             reason = f"its keeper {clause}; its trials keep running, and their reports are delayed"
             if self._pool.node(LOCAL_NODE).reason != reason:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from proctor.sdk.disk_errors import is_full
 from proctor.sdk.protocol import is_url
+from proctor.sdk.shortage import is_short
 from proctor.training_services.base import CheckpointOffer, TrialJobForm, describe_start
 from proctor.training_services.errors import (
     KeeperOutdated,
@@ -232,8 +233,8 @@ class Staging:
                 shortage = str(error) if isinstance(error, NoRoom) else self._pool.node(node_id).shortage()
                 if shortage:
                     raise NoRoomForJob(shortage) from error
-                is_own_disk = is_full(error) or is_full(error.__cause__)
-                failures += not is_own_disk  # the node has not failed
+                is_ours = is_full(error) or is_full(error.__cause__) or is_short(error)
+                failures += not is_ours  # the node has not failed
                 clause = f"node {node_id} cannot be made ready: {error}"
                 if failures == ATTEMPTS:
                     raise PreparationFailed(clause) from error

@@ -10,16 +10,17 @@ import os
 import shutil
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from proctor.sdk.checkpoints.manifest import verify_checkpoint
 from proctor.sdk.failpoints import failpoint
 from proctor.sdk.files import UNFINISHED_PREFIX, remove_file, set_aside, sync_folder
+from proctor.sdk.shortage import is_short
 from proctor.trial_keeper.errors import AccessRefused, CommandRefused, SessionError
 from proctor.trial_keeper.files.access import FileAccess, list_files, read_file
 from proctor.trial_keeper.files.archives import place_archive
+from proctor.trial_keeper.linux.tasks import start_threads
 from proctor.trial_keeper.protocol import (
     FetchArchive,
     FileAnswer,
@@ -79,8 +80,8 @@ class FileAnswers:
         self._requests: asyncio.Queue[FileRequest | _Refused] = asyncio.Queue()
         self._checkpoints: asyncio.Queue[VerifyCheckpoint | ProbeStorage] = asyncio.Queue()
         self._fetches: asyncio.Queue[FetchArchive] = asyncio.Queue()
-        self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="files")
-        self._verifying_threads = ThreadPoolExecutor(VERIFIED_AT_ONCE, thread_name_prefix="checkpoints")
+        self._threads = start_threads(AT_ONCE, "files")
+        self._verifying_threads = start_threads(VERIFIED_AT_ONCE, "checkpoints")
         self._verifying: set[str] = set()  # requests whose answers are still needed
 
     def take(self, request: FileRequest) -> None:
@@ -214,7 +215,7 @@ def _failed(request: FileRequest, blank: FileAnswer, error: Exception) -> FileAn
     if isinstance(error, AccessRefused | CommandRefused):
         return replace(blank, error=str(error))
     if isinstance(error, OSError):
-        return replace(blank, error=f"{error.filename or request.folder}: {error.strerror}")
+        return replace(blank, error=f"{error.filename or request.folder}: {error.strerror}", passing=is_short(error))
     log.error("a %s of %s has failed", type(request).__name__, request.folder, exc_info=error)
     return replace(blank, error=f"{type(request).__name__} of {request.folder} has failed: {error!r}")
 

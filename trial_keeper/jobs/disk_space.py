@@ -1,15 +1,20 @@
 """Whether new jobs find room on this node: what stands in the way, by folder, until an attempt shows that it is gone.
 
 Free space alone does not tell: there are inodes, quotas, reserved blocks and read-only disks. So it is really tried, as
-soon as the disk looks full or a job has found it full, and as long as it is.
+soon as the disk looks full or a job has found it full, and as long as it is. The same holds for processes and
+descriptors, once a job could not be started for lack of them.
 """
 
+import errno
 import os
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from proctor.sdk.disk_errors import describe_full, is_full
 from proctor.sdk.files import name_unfinished, remove_tree, remove_unfinished
+from proctor.sdk.shortage import describe_shortage
 from proctor.trial_keeper.linux.files import allocate_file
 
 OWN = ""
@@ -20,6 +25,8 @@ _ROOM_FILES = 24
 _LITTLE_BYTES = 16 * _ROOM_BYTES
 _LITTLE_INODES = 64
 _PAUSE_SECONDS = 5.0
+_ROOM_PROCESSES = 4  # a reaper, bash, the trial, and one that it starts
+_ROOM_DESCRIPTORS = 16
 
 
 class DiskWatch:
@@ -51,24 +58,49 @@ class DiskWatch:
         """Find out what is still full. Blocks."""
         self._tried_at = time.monotonic()
         found = {folder: _try(folder) for folder in self.full if folder != OWN}
-        found[OWN] = _try(self._directory)
+        found[OWN] = _try(self._directory) or (find_shortage() if OWN in self.full else "")
         self.full = {folder: clause for folder, clause in found.items() if clause}
 
     def add_obstacle(self, folder: str, clause: str) -> None:
         """A job has found no room for its directory `folder`; `clause` says why. Blocks.
 
-        It is this node's fault if there is none in the keeper's own directory either.
+        It is this node's fault if there is none in the keeper's own directory either, or no process can be started.
         """
-        own = _try(self._directory)
+        own = _try(self._directory) or find_shortage()
         place = OWN if own else _existing(folder)
         self.full = {**self.full, place: own or clause}
 
     def check_folder(self, folder: str) -> str:
-        """Why a job would find no room for its directory `folder` now, or ''; noted. Blocks."""
-        clause = _try(_existing(folder)) or _try(self._directory)
+        """Why a job would find no room for its directory `folder` now, or no process, or ''; noted. Blocks."""
+        clause = _try(_existing(folder)) or _try(self._directory) or find_shortage()
         if clause:
             self.add_obstacle(folder, clause)
         return clause
+
+
+def find_shortage() -> str:
+    """Why no trial could be started, for lack of processes or descriptors, as a clause, or ''. Threads count as
+    processes do, and are sooner tried. Blocks."""
+    done = threading.Event()
+    threads = [threading.Thread(target=done.wait, name=f"probe {number}") for number in range(_ROOM_PROCESSES)]
+    opened: list[int] = []
+    try:
+        for thread in threads:
+            thread.start()
+        for _ in range(_ROOM_DESCRIPTORS):
+            opened.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+    except RuntimeError:  # which is all that Python says of a thread that cannot be started
+        return describe_shortage(errno.EAGAIN)
+    except OSError as error:
+        return describe_shortage(error.errno)
+    finally:
+        done.set()
+        for descriptor in opened:
+            os.close(descriptor)
+        for thread in threads:
+            with suppress(RuntimeError):  # it was not started
+                thread.join()
+    return ""
 
 
 def _try(folder: str) -> str:

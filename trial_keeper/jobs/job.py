@@ -53,11 +53,15 @@ class Job:
         """About how many bytes of its journals are not acknowledged."""
         return sum(tail.backlog for tail in self.tails.values())
 
-    def find_journals(self) -> None:
-        """Take notice of all journals that are there."""
-        for member in find_members(self.directory):
-            if member not in self.tails:
-                self.tails[member] = self._tail(member)
+    def find_journals(self) -> bool:
+        """Take notice of all journals that are there. False: the machine has no descriptors left, look again."""
+        try:
+            for member in find_members(self.directory):
+                if member not in self.tails:
+                    self.tails[member] = self._tail(member)
+        except OSError:
+            return False
+        return True
 
     def open_journals(self) -> None:
         """Open all journals that are there, before their trial can rename them."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from proctor.sdk.disk_reserve import read_content, read_entries
 from proctor.sdk.files import remove_file
 from proctor.sdk.protocol import KIND_FINAL, KIND_LOST, MAX_RECORD_BYTES, RESERVE_FILE
+from proctor.sdk.shortage import is_short
 from proctor.trial_keeper.journal_tail import is_rank, journal_path
 from proctor.trial_keeper.linux.files import open_regular_file
 from proctor.trial_keeper.protocol import JsonObject
@@ -45,11 +46,11 @@ class Losses:
 
 
 def is_reserve_used(directory: str) -> bool:
-    """Whether anything was written to the reserve of a job. Blocks."""
+    """Whether anything was written to the reserve of a job; also while that is not known. Blocks."""
     try:
         descriptor = open_regular_file(os.path.join(directory, RESERVE_FILE), os.O_RDONLY)
-    except OSError:
-        return False
+    except OSError as error:
+        return is_short(error)
     try:
         return os.pread(descriptor, 1, 0) not in (b"", b"\0")
     except OSError:
@@ -64,7 +65,8 @@ def remove_reserve(directory: str) -> None:
 
 
 def find_losses(directory: str, *, memory: str = "", ended_at: float = 0.0) -> Losses:
-    """What a job that has ended has lost. Blocks; reads its journals if it has lost anything.
+    """What a job that has ended has lost. Blocks; reads its journals if it has lost anything. Raises OSError where the
+    machine has no descriptors left.
 
     :param memory: what stood in the reserve of its reaper.
     :param ended_at: when it ended, should nothing tell when it lost something.
@@ -138,8 +140,9 @@ class _Journal:
             with open(open_regular_file(path, os.O_RDONLY), "rb") as file:
                 for line in iter(lambda: file.readline(_LONGEST_LINE), b""):
                     self._read(line)
-        except OSError:
-            return
+        except OSError as error:
+            if is_short(error):
+                raise
 
     def _read(self, line: bytes) -> None:
         self.is_torn = not line.endswith(b"\n")
@@ -168,7 +171,9 @@ def _read_reserve(directory: str) -> tuple[bytes, float]:
     """The content of a job's reserve, and when it was written to last."""
     try:
         descriptor = open_regular_file(os.path.join(directory, RESERVE_FILE), os.O_RDONLY)
-    except OSError:
+    except OSError as error:
+        if is_short(error):
+            raise
         return b"", 0.0
     try:
         return read_content(descriptor), os.fstat(descriptor).st_mtime

@@ -41,11 +41,12 @@ class KeeperReport:
     started: list[Job] = field(default_factory=list)
     ended: list[Job] = field(default_factory=list)
     sent: set[str] = field(default_factory=set)
+    is_incomplete: bool = False  # something could not be read now
 
     @property
     def has_news(self) -> bool:
-        """It says more than that the keeper lives."""
-        return bool(self.sent or self.started or self.ended or self.header.refused)
+        """It says more than that the keeper lives, or should."""
+        return bool(self.sent or self.started or self.ended or self.header.refused or self.is_incomplete)
 
     @property
     def body(self) -> bytes:
@@ -153,8 +154,10 @@ class Outbox:
         report = KeeperReport(header)
         ended = [job for job in self._dirty.values() if job.exit is not None]
         running = [job for job in self._dirty.values() if job.exit is None]
-        for job in ended:
-            job.find_journals()
+        for job in tuple(ended):
+            if not job.find_journals():  # its end is reported with all of its journals
+                report.is_incomplete = True
+                ended.remove(job)
         kept = min(sum(job.backlog for job in running), ROOM_FOR_RUNNING_BYTES)
         used = self._add_fairly(report, ended, REPORT_BYTES - kept)
         self._add_fairly(report, running, max(REPORT_BYTES - used, kept))
@@ -216,7 +219,7 @@ class Outbox:
                 data = tail.read(final=job.exit is not None, limit=max(limit, LEAST_SHARE_BYTES))
             except OSError as error:  # a failing disk: the other jobs need not wait for it
                 log.error("%s cannot be read; it will be tried again: %s", tail.path, error.strerror)
-                data, complete = b"", False
+                data, complete, report.is_incomplete = b"", False, True
             if data:
                 header.chunks.append(Chunk(job.job_id, job.token, tail.member, tail.acknowledged, len(data)))
                 report.data.append(data)

@@ -14,6 +14,7 @@ from proctor.sdk.failpoints import failpoint
 from proctor.sdk.files import is_locked, remove_file, replace_file, set_aside, sync_file, sync_folder
 from proctor.sdk.json_input import LATEST_TIME
 from proctor.sdk.protocol import CONTROL_FILE, EXIT_FILE, NO_MILESTONE
+from proctor.sdk.shortage import is_short
 from proctor.trial_keeper.linux.files import open_regular_file, read_regular_file, write_replacement
 from proctor.trial_keeper.protocol import Exit, JsonObject, Launch, from_json, to_json
 
@@ -96,7 +97,7 @@ class RecordFolder:
 
     def read_all(self) -> tuple[list[JobRecord], list[str]]:
         """All records, and a sentence for each that cannot be read and was set aside (a power cut cannot cause one:
-        they are synced). `lost` says what runs their jobs."""
+        they are synced). `lost` says what runs their jobs. Raises OSError."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         records, problems = [], []
         for file in sorted(self.path.iterdir()):
@@ -107,6 +108,8 @@ class RecordFolder:
             try:
                 records.append(_read_record(json.loads(file.read_bytes())))
             except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+                if is_short(error):
+                    raise
                 aside = file.with_suffix(_UNREADABLE_SUFFIX)
                 problems.append(f"the job record {file} cannot be read ({error}); it was set aside as {aside.name}")
                 set_aside(file, aside)
@@ -122,7 +125,8 @@ class RecordFolder:
         return not any(process_file.with_suffix(suffix).exists() for suffix in (_RECORD_SUFFIX, _UNREADABLE_SUFFIX))
 
     def read_process(self, job_id: str) -> ProcessRecord | None:
-        """Who runs the job, or None when no reaper has come that far, or its record cannot be read."""
+        """Who runs the job, or None when no reaper has come that far, or its record cannot be read. This and what
+        follows raise OSError where the machine has no descriptors left: then it is not known."""
         return parse_process(self._read_process_file(job_id))
 
     def is_damaged(self, job_id: str) -> bool:
@@ -141,13 +145,17 @@ class RecordFolder:
         """Whether a living reaper holds the job's process record."""
         try:
             return is_locked(self.process_file(job_id))
-        except OSError:
+        except OSError as error:
+            if is_short(error):
+                raise
             return False
 
     def _read_process_file(self, job_id: str) -> bytes:
         try:
             return Path(self.process_file(job_id)).read_bytes()
-        except OSError:
+        except OSError as error:
+            if is_short(error):
+                raise
             return b""
 
     def remove(self, job_ids: list[str]) -> None:
@@ -175,6 +183,14 @@ def parse_process(data: bytes) -> ProcessRecord | None:
         return None
 
 
+def parse_failure(data: bytes) -> int:
+    """The number of the error with which the spawner could not fork a reaper; 0 if that is not what the data says."""
+    try:
+        return int(json.loads(data)["errno"])
+    except (ValueError, TypeError, KeyError):
+        return 0
+
+
 def parse_exit(data: bytes) -> Exit | None:
     """An end from its JSON, or None when there is none that can be read, or one that no reaper has written."""
     try:
@@ -188,10 +204,12 @@ def parse_exit(data: bytes) -> Exit | None:
 
 def read_exit(directory: str) -> Exit | None:
     """The end that was recorded in a job's directory, or None when there is none that can be read: then it is not
-    known whether anything of the job still runs."""
+    known whether anything of the job still runs. Raises OSError where the machine has no descriptors left."""
     try:
         return parse_exit(read_regular_file(os.path.join(directory, EXIT_FILE), _MOST_EXIT_BYTES))
-    except OSError:
+    except OSError as error:
+        if is_short(error):
+            raise
         return None
 
 

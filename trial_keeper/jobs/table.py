@@ -17,6 +17,7 @@ from proctor.sdk.disk_errors import describe_full, is_full
 from proctor.sdk.failpoints import failpoint
 from proctor.sdk.files import remove_tree, remove_unfinished
 from proctor.sdk.protocol import ENV_CHECKPOINT_STORAGE, is_url
+from proctor.sdk.shortage import describe_shortage, is_short
 from proctor.trial_keeper.jobs.cleanup import (
     can_save,
     end_leftovers,
@@ -43,6 +44,7 @@ from proctor.trial_keeper.jobs.records import (
     RecordFolder,
     StopRecord,
     parse_exit,
+    parse_failure,
     parse_process,
     read_exit,
     sync_exit,
@@ -62,6 +64,7 @@ _START_BYTES = 4096
 _END_BYTES = 256 * 1024
 _OWN_ENDS = (EndReason.EXITED_OK, EndReason.EXITED_ERROR, EndReason.SIGNALED)
 _CLAIM_PAUSES = (0.01, 0.05, 0.25, 0.5)
+_SHORTAGE_RETRY_SECONDS = 0.5
 
 log = logging.getLogger(__name__)
 
@@ -221,8 +224,13 @@ class JobTable:
     async def sweep(self) -> None:
         """End processes that carry the tag of a job that has ended but did not descend from it."""
         ended, self._ended_lately = self._ended_lately, set()
-        if ended:
-            await asyncio.to_thread(end_strays, ended - {job.tag for job in self.running()})
+        try:
+            if ended:
+                await asyncio.to_thread(end_strays, ended - {job.tag for job in self.running()})
+        except OSError as error:
+            if not is_short(error):
+                raise
+            self._ended_lately |= ended  # with the next sweep
         if self._unwanted:  # what the disk has not let go
             await self._remove_records()
 
@@ -280,9 +288,10 @@ class JobTable:
     def _not_prepared(self, directory: str, path: str, error: OSError) -> Exit:
         """The end of a job for which `path` could not be written: given back if the disk is full. Blocks."""
         end = _failed(EndReason.INFRASTRUCTURE, f"{path} cannot be written: {error.strerror}; fix it")
-        if is_full(error):
-            end = _failed(EndReason.NO_ROOM, describe_full(error.errno or 0, path))
-            self._disk.add_obstacle(directory, end.detail)
+        if is_full(error) or is_short(error):
+            clause = describe_shortage(error.errno) or describe_full(error.errno or 0, path)
+            end = _failed(EndReason.NO_ROOM, clause)
+            self._disk.add_obstacle(directory, clause)
         discard_directory(directory)
         return end
 
@@ -323,10 +332,13 @@ class JobTable:
             self._held[job.job_id] = job
             return
         job.attempts += 1
-        job.open_journals()
         try:
+            job.open_journals()
             request = self._requests.build(job.record.launch)
         except (OSError, ValueError, KeyError, TypeError) as error:
+            if is_short(error):
+                self._give_back(job, error.errno)
+                return
             path = job.record.launch.environment_file
             end = _failed(EndReason.LAUNCH_FAILED, f"the environment in {path} cannot be read: {error}")
             self._end(job, end, Losses())
@@ -334,6 +346,9 @@ class JobTable:
         try:
             channel = self._spawner.launch(request)
         except OSError as error:
+            if is_short(error):  # before anything was sent
+                self._give_back(job, error.errno)
+                return
             log.warning("job %s could not be given to the spawner: %s", job.job_id, error)
             self._tasks.start(self._find_out(job), f"find out {job.job_id}")
             return
@@ -355,10 +370,20 @@ class JobTable:
         if process is None or not descriptors:
             asyncio.get_running_loop().remove_reader(channel)
             channel.close()
-            self._tasks.start(self._find_out(job), f"find out {job.job_id}")
+            if number := parse_failure(packet):
+                self._give_back(job, number)
+            else:
+                self._tasks.start(self._find_out(job), f"find out {job.job_id}")
             return
         job.process, job.channel = process, channel
         self._watch_job(job, descriptors[0])
+
+    def _give_back(self, job: Job, number: int | None) -> None:
+        """The machine has no process or descriptor for a job, which was not started; with this error."""
+        clause = describe_shortage(number)
+        end = _failed(EndReason.NO_ROOM if clause else EndReason.INFRASTRUCTURE, clause or os.strerror(number or 0))
+        log.warning("job %s cannot be started: %s", job.job_id, end.detail)
+        self._tasks.start(self._settle(job, end), f"end of {job.job_id}")
 
     def _receive_end(self, job: Job, packet: bytes) -> None:
         """From a reaper that continues trying to write it down, or from one that is gone (no packet)."""
@@ -379,12 +404,28 @@ class JobTable:
         pauses = iter(_CLAIM_PAUSES)
         while not await self._recognize(job):
             pause = next(pauses, None)
-            if pause is None and self._folder.is_damaged(job.job_id) and await self._stop_damaged(job):
+            if pause is None and self._is_damaged(job) and await self._stop_damaged(job):
                 return
             await asyncio.sleep(_CLAIM_PAUSES[-1] if pause is None else pause)
 
+    def _is_damaged(self, job: Job) -> bool:
+        """Whether its process record cannot be read, for another reason than that there are no descriptors left."""
+        try:
+            return self._folder.is_damaged(job.job_id)
+        except OSError:
+            return False
+
     async def _recognize(self, job: Job) -> bool:
-        """`_find_out`, if that can be said now: not while a reaper is about to start it, or to say why not."""
+        """`_find_out`, if that can be said now: not while a reaper is about to start it, or to say why not, nor while
+        the machine has no descriptors left."""
+        try:
+            return await self._recognize_process(job)
+        except OSError as error:
+            if not is_short(error):
+                raise
+            return False
+
+    async def _recognize_process(self, job: Job) -> bool:
         job.process = self._folder.read_process(job.job_id)
         if job.process is None and self._folder.is_claimed(job.job_id):
             return False
@@ -410,6 +451,18 @@ class JobTable:
         return True
 
     async def _go_on_without_reaper(self, job: Job) -> None:
+        """Start a job that no reaper has begun, else end it: as is recorded, or as one of which nothing is known."""
+        while True:
+            try:
+                await self._judge_without_reaper(job)
+                return
+            except OSError as error:
+                if not is_short(error):
+                    raise
+                log.warning("it cannot be found out yet how job %s has ended: %s", job.job_id, error)
+            await asyncio.sleep(_SHORTAGE_RETRY_SECONDS)
+
+    async def _judge_without_reaper(self, job: Job) -> None:
         end = await asyncio.to_thread(read_exit, job.directory)
         is_damaged = job.process is None and self._folder.is_damaged(job.job_id)
         was_started = job.process is not None or is_damaged or job.of_earlier_boot
@@ -469,7 +522,12 @@ class JobTable:
 
     def _reaper_ended(self, job: Job) -> None:
         self._unwatch_reaper(job)
-        end = read_exit(job.directory)
+        try:
+            self._take_exit(job, read_exit(job.directory))
+        except OSError:  # no descriptors left
+            self._tasks.start(self._go_on_without_reaper(job), f"end of {job.job_id}")
+
+    def _take_exit(self, job: Job, end: Exit | None) -> None:
         if end is None or self._is_running(job):
             self._tasks.start(self._go_on_without_reaper(job), f"reaper of {job.job_id} lost")
         elif end.memory or end.reason == EndReason.NO_ROOM or is_reserve_used(job.directory):
@@ -479,9 +537,17 @@ class JobTable:
 
     async def _settle(self, job: Job, end: Exit) -> None:
         """A job has ended: find out what it has lost, before its end is reported."""
-        if end.reason == EndReason.NO_ROOM:
+        if end.reason == EndReason.NO_ROOM:  # it never began, and has nothing to lose
             await asyncio.to_thread(self._disk.add_obstacle, job.directory, end.detail)
-        losses = await asyncio.to_thread(find_losses, job.directory, memory=end.memory, ended_at=end.ended_at)
+            self._end(job, end, Losses())
+            return
+        while True:
+            try:
+                losses = await asyncio.to_thread(find_losses, job.directory, memory=end.memory, ended_at=end.ended_at)
+                break
+            except OSError as error:
+                log.warning("it cannot be found out yet what job %s has lost: %s", job.job_id, error)
+            await asyncio.sleep(_SHORTAGE_RETRY_SECONDS)
         self._end(job, end, losses)
 
     def _end(self, job: Job, end: Exit, losses: Losses) -> None:

@@ -1,9 +1,12 @@
 """Which process is meant: a pid alone is reused, (pid, start time, boot id) is not.
 
-Used by the reaper, so it imports as little as possible.
+Used by the reaper, so it imports as little as possible. All of it raises OSError where the machine has no descriptors
+left: it is not known then whether a process lives.
 """
 
 import os
+
+from proctor.sdk.shortage import is_short
 
 _BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
 
@@ -18,7 +21,9 @@ def stat_fields(pid: int) -> list[bytes] | None:
     """The fields of `/proc/<pid>/stat` after the command's name (state first), or None when the process is gone."""
     try:
         descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
-    except OSError:
+    except OSError as error:
+        if is_short(error):
+            raise
         return None
     try:
         text = os.read(descriptor, 4096)
@@ -42,8 +47,12 @@ def is_alive(pid: int, started: int) -> bool:
 
 
 def describe_stop(pid: int, started: int) -> str:
-    """That this process is suspended, and what to do, as a clause that follows its name; "" while it is not."""
-    fields = stat_fields(pid)
+    """That this process is suspended, and what to do, as a clause that follows its name; "" while it is not, or that is
+    not known."""
+    try:
+        fields = stat_fields(pid)
+    except OSError:
+        return ""
     if fields is None or int(fields[19]) != started:
         return ""
     if fields[0] == b"T":
@@ -55,9 +64,15 @@ def open_pidfd(pid: int, started: int) -> int | None:
     """A pidfd of exactly that process, or None when it is gone (or a zombie whose parent is slow)."""
     try:
         descriptor = os.pidfd_open(pid)
-    except OSError:
+    except OSError as error:
+        if is_short(error):
+            raise
         return None
-    fields = stat_fields(pid)
+    try:
+        fields = stat_fields(pid)
+    except OSError:
+        os.close(descriptor)
+        raise
     if fields is None or int(fields[19]) != started or fields[0] in (b"Z", b"X"):
         os.close(descriptor)
         return None

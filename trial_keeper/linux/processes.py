@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection
 from time import monotonic
 
 from proctor.sdk.protocol import ENV_JOB_DIRECTORY, ENV_JOB_ID
+from proctor.sdk.shortage import is_short
 from proctor.trial_keeper.linux.identity import open_pidfd, stat_fields
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -117,11 +118,14 @@ def survey() -> dict[int, ProcessFacts]:
 
 
 def read_tag(pid: int) -> tuple[str, str] | None:
-    """The job id and the job's directory in a process's environment, or None when it has none or may not be read."""
+    """The job id and the job's directory in a process's environment, or None when it has none or may not be read. As
+    `survey`, it raises OSError where the machine has no descriptors left."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             environment = file.read()
-    except OSError:
+    except OSError as error:
+        if is_short(error):
+            raise
         return None
     values = dict(item.partition(b"=")[::2] for item in environment.split(b"\0"))
     job_id, directory = values.get(_JOB_ID), values.get(_DIRECTORY)
@@ -171,8 +175,12 @@ def find_job_processes(
 
 
 def send(pid: int, started: int, number: int) -> None:
-    """Signal exactly this process; one that has ended meanwhile is left alone."""
-    descriptor = open_pidfd(pid, started)
+    """Signal exactly this process; one that has ended meanwhile is left alone, and so is each while the machine has no
+    descriptors left: signal again."""
+    try:
+        descriptor = open_pidfd(pid, started)
+    except OSError:
+        return
     if descriptor is None:
         return
     try:

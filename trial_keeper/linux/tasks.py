@@ -1,10 +1,12 @@
-"""Tasks in a group, alike on Python 3.10 and later, without a third-party library.
+"""Tasks in a group, alike on Python 3.10 and later, without a third-party library; and the threads that they use.
 
 Unlike `asyncio.TaskGroup` it raises the first failure itself, not an exception group, so callers catch it by its type.
 """
 
 import asyncio
+import threading
 from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any
 
@@ -68,3 +70,19 @@ async def until_first_ends(**works: Coroutine[Any, Any, Any]) -> None:
     async with TaskGroup() as group:
         for name, work in works.items():
             group.start(work, name, ends_group=True)
+
+
+def start_threads(number: int, name: str) -> ThreadPoolExecutor:
+    """So many threads that run already: what uses them works also when no process or thread can be started any more.
+    Raises RuntimeError when that is so now."""
+    threads = ThreadPoolExecutor(number, thread_name_prefix=name)
+    all_run = threading.Barrier(number + 1)
+    try:
+        for _ in range(number):
+            threads.submit(all_run.wait)
+        all_run.wait()
+    except RuntimeError:
+        all_run.abort()
+        threads.shutdown(wait=False)
+        raise
+    return threads

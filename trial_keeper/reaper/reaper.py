@@ -21,6 +21,7 @@ from proctor.sdk.disk_reserve import RESERVE_BYTES, read_content
 from proctor.sdk.failpoints import failpoint
 from proctor.sdk.files import open_locked
 from proctor.sdk.protocol import ENV_MEMORY_RESERVE, EXIT_FILE, STDERR_FILE, STDOUT_FILE
+from proctor.sdk.shortage import describe_shortage, is_short
 from proctor.trial_keeper.linux import processes
 from proctor.trial_keeper.linux.files import make_replaceable, open_regular_file, remove_replacement, write_replacement
 from proctor.trial_keeper.linux.identity import boot_id, start_time
@@ -37,6 +38,8 @@ _IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE)
 _EXEC_FAILED = 127
 _LEFTOVER_GRACE_SECONDS = 2.0
 _FULL_DISK_RETRY_SECONDS = 1.0
+_SHORTAGE_RETRY_SECONDS = 0.25
+_NO_ROOM = "NO_ROOM"
 
 
 class _NotStarted(Exception):
@@ -130,6 +133,8 @@ class _Reaper:
         except UnsafeFolder as error:
             raise _NotStarted("INFRASTRUCTURE", f"GPUs cannot be leased: {error.strerror}") from None
         except OSError as error:
+            if is_short(error):
+                raise _NotStarted(_NO_ROOM, describe_shortage(error.errno)) from None
             detail = f"the GPU locks in {folder} cannot be used: {error.strerror}; check the folder's permissions"
             raise _NotStarted("INFRASTRUCTURE", detail) from None
 
@@ -155,7 +160,6 @@ class _Reaper:
         if self._trial == 0:
             os.close(gate_in)
             _become_trial(self._request, stdout, stderr, gate_out, result_in, self._leases, self._memory)
-        self._trial_started = start_time(self._trial) or 0
         for descriptor in (stdout, stderr, gate_out, result_in):
             os.close(descriptor)
         record = self._write_process_record()
@@ -167,22 +171,26 @@ class _Reaper:
             failure = result.read()
         if failure:
             os.waitpid(self._trial, 0)
-            raise _NotStarted("LAUNCH_FAILED", failure.decode(errors="replace"))
+            number, _, detail = failure.decode(errors="replace").partition(" ")
+            if clause := describe_shortage(int(number)):
+                raise _NotStarted(_NO_ROOM, clause)
+            raise _NotStarted("LAUNCH_FAILED", detail)
         self._notify_keeper(record)
 
     def _write_process_record(self) -> bytes:
         self._started_at = time.time()
-        record = json.dumps(
-            {
-                "reaper": {"pid": os.getpid(), "started": start_time(os.getpid())},
-                "trial": {"pid": self._trial, "started": self._trial_started},
-                "spawner": {"pid": os.getppid(), "started": start_time(os.getppid())},
-                "boot_id": boot_id(),
-                "started_at": self._started_at,
-                "started_monotonic": time.monotonic(),
-            }
-        ).encode()
         try:
+            self._trial_started = start_time(self._trial) or 0
+            record = json.dumps(
+                {
+                    "reaper": {"pid": os.getpid(), "started": start_time(os.getpid())},
+                    "trial": {"pid": self._trial, "started": self._trial_started},
+                    "spawner": {"pid": os.getppid(), "started": start_time(os.getppid())},
+                    "boot_id": boot_id(),
+                    "started_at": self._started_at,
+                    "started_monotonic": time.monotonic(),
+                }
+            ).encode()
             os.pwrite(self._claim, record, 0)
         except OSError as error:
             os.ftruncate(self._claim, 0)
@@ -191,9 +199,11 @@ class _Reaper:
         return record
 
     def _not_started(self, error: OSError, detail: str) -> _NotStarted:
-        """The machine is to blame; a full disk is a state of it that passes."""
+        """The machine is to blame; a full disk and a shortage are states of it that pass."""
         if is_full(error):
-            return _NotStarted("NO_ROOM", describe_full(error.errno or 0, self._request["directory"]))
+            return _NotStarted(_NO_ROOM, describe_full(error.errno or 0, self._request["directory"]))
+        if is_short(error):
+            return _NotStarted(_NO_ROOM, describe_shortage(error.errno))
         return _NotStarted("INFRASTRUCTURE", detail)
 
     def _notify_keeper(self, record: bytes) -> None:
@@ -250,9 +260,15 @@ class _Reaper:
         return left
 
     def _members(self) -> list[ProcessFacts]:
-        self._reap()
         tag = (self._request["job_id"], self._request["directory"])
-        return find_job_processes(tag, ancestors=(os.getpid(),), session=(self._trial, self._trial_started))
+        while True:
+            self._reap()
+            try:
+                return find_job_processes(tag, ancestors=(os.getpid(),), session=(self._trial, self._trial_started))
+            except OSError as error:
+                if not is_short(error):
+                    raise
+                self._wait_for_child(_SHORTAGE_RETRY_SECONDS)
 
     def _wait_for_child(self, seconds: float) -> None:
         signal.sigtimedwait((signal.SIGCHLD,), seconds)
@@ -354,7 +370,7 @@ def _become_trial(
         os.execvpe("bash", ["bash", "-c", request["command"]], environment)
     except OSError as error:
         where = error.filename or "bash"
-        os.write(result, f"the trial could not be started: {error.strerror}: {where}".encode())
+        os.write(result, f"{error.errno or 0} the trial could not be started: {error.strerror}: {where}".encode())
     except BaseException as error:
-        os.write(result, f"the trial could not be started: {error}".encode())
+        os.write(result, f"0 the trial could not be started: {error}".encode())
     os._exit(_EXEC_FAILED)

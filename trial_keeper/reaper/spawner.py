@@ -12,6 +12,7 @@ session, its parents or its environment. Any child that is no reaper is such an 
 (`end_leftovers` of `jobs/cleanup.py`). So the spawner outlives its keeper for as long as it has children.
 """
 
+import contextlib
 import gc
 import json
 import os
@@ -84,8 +85,10 @@ def _launch(keeper: socket.socket, nothing: int, request: int, channel: int) -> 
     failpoint("spawner.fork.before")
     try:
         pid = os.fork()
-    except OSError:
-        pid = -1  # no processes left: the keeper sees the channel close, and tries again
+    except OSError as error:  # no processes left
+        pid = -1
+        with contextlib.suppress(OSError):
+            os.write(channel, json.dumps({"errno": error.errno}).encode())
     if pid == 0:
         os.dup2(nothing, keeper.detach())  # the keeper must see it close when the spawner dies
         _be_reaper(request, channel)

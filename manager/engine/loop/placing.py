@@ -130,7 +130,7 @@ async def _place(
         return place
     trial.waiting_since = None
     offers, start = await find_start(context, state, trial.row, decision=trial.decision)
-    fingerprint = await context.code.fingerprint()
+    fingerprint = await context.code.fingerprint() or state.code_fingerprint  # unknown: no news
     if state.code_fingerprint not in {None, fingerprint}:
         where, number = context.forms.code_directory, trial.row.sequence_id
         text = f"the code in {where} has changed: trial {number} and later ones run the new code"
@@ -167,11 +167,20 @@ async def find_start(
         return offers, describe_start(trial.id, offers[0], ())
     passed_over: list[tuple[CheckpointOffer, str]] = []
     for offer in offers:
-        damage = await (_verify_stored(context, offer) if is_url(offer.path) else verify_on_this_machine(offer))
+        damage = await (_verify_stored(context, offer) if is_url(offer.path) else _verify_here(offer))
         if not damage:
             return [offer], describe_start(trial.id, offer, passed_over)
         passed_over.append((offer, damage))
     return (), describe_start(trial.id, None, passed_over)
+
+
+async def _verify_here(offer: CheckpointOffer) -> str:
+    """What is wrong with a checkpoint on this machine, as a clause. Nothing is placed while the manager has few
+    descriptors left, so that this hardly ever fails."""
+    try:
+        return await verify_on_this_machine(offer)
+    except OSError as error:
+        return f"it cannot be read now: {error.strerror}"
 
 
 async def _verify_stored(context: LoopContext, offer: CheckpointOffer) -> str:

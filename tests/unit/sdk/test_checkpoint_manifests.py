@@ -8,6 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from fakes.descriptors import no_descriptors
 from fakes.saved_checkpoints import FILES, save, write_files
 
 from proctor.sdk.checkpoints import saving
@@ -78,6 +79,13 @@ def test_what_is_wrong_with_a_checkpoint_is_named(
     stored, place = store(write_files(tmp_path / "source"), tmp_path / "job")
     damage(place)
     assert verdict(stored, place) == clause
+
+
+def test_a_checkpoint_that_cannot_be_read_for_lack_of_descriptors_is_not_damaged(tmp_path: Path) -> None:
+    stored = save(write_files(tmp_path / "model"), tmp_path / "job")
+    with no_descriptors(), pytest.raises(OSError, match="Too many open files"):
+        verify_checkpoint(str(tmp_path / "job" / stored.path), stored.manifest)
+    assert verify_checkpoint(str(tmp_path / "job" / stored.path), stored.manifest) == ""
 
 
 def test_a_checkpoint_of_an_earlier_version_is_whole_if_its_folder_is_there(tmp_path: Path) -> None:

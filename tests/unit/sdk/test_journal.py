@@ -119,6 +119,25 @@ def test_a_report_that_waited_in_vain_is_counted_and_the_next_do_not_wait(
     assert capsys.readouterr().err.count("No space left on device") == 1
 
 
+def test_the_lost_record_of_a_checkpoint_is_told_and_is_no_lost_report(journal: Journal, disk: Disk) -> None:
+    disk.fill()
+    assert not journal.append('{"kind":"checkpoint"}\n', count=0)
+    for number in range(2):
+        assert not journal.append(line(number))
+        assert not journal.append('{"kind":"checkpoint"}\n', count=0)
+    disk.free()
+    for number in (2, 3):
+        assert journal.append(line(number))
+    assert [
+        (record["kind"], record.get("count") or record.get("why") or record["value"]) for record in disk.records()
+    ] == [
+        ("lost", 2),
+        ("lost", "3 checkpoints are not registered: the record could not be written"),
+        ("intermediate", 2),
+        ("intermediate", 3),
+    ]
+
+
 def test_after_a_write_has_worked_reports_wait_again(journal: Journal, disk: Disk, waiting: Waiting) -> None:
     disk.fill()
     journal.append(line(0))

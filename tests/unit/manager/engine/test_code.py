@@ -1,14 +1,18 @@
 """Fingerprints and frozen copies of the user's code."""
 
+import asyncio
 import os
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from fakes.descriptors import no_descriptors
 from fakes.small_experiments import Scene, play, played
 
-from proctor.manager.engine.code import SNAPSHOT_FOLDER, freeze, take_fingerprint
+from proctor.manager.clock import LoopClock
+from proctor.manager.engine.code import POLL_INTERVAL_SECONDS, SNAPSHOT_FOLDER, CodeWatch, freeze, take_fingerprint
 from proctor.manager.engine.manager import Manager
+from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.training_services.base import TrialJobForm
 from proctor.training_services.in_memory.scripts import Final, Step
 
@@ -44,6 +48,23 @@ def test_a_fingerprint_changes_with_the_files_and_not_with_caches_or_results(tmp
 
 def test_a_fingerprint_of_a_missing_directory_is_no_error(tmp_path: Path) -> None:
     assert take_fingerprint(tmp_path / "nowhere") == take_fingerprint(tmp_path / "nor here")
+
+
+def test_code_that_cannot_be_looked_at_has_not_changed(tmp_path: Path) -> None:
+    folder = code_folder(tmp_path)
+
+    async def look(loop: VirtualTimeLoop) -> None:
+        watch = CodeWatch(folder, LoopClock())
+        before = await watch.fingerprint()
+        assert before == take_fingerprint(folder)
+        await asyncio.sleep(2 * POLL_INTERVAL_SECONDS)
+        with no_descriptors():
+            with pytest.raises(OSError, match="Too many open files"):
+                take_fingerprint(folder)
+            assert await watch.fingerprint() == before
+            assert await CodeWatch(folder, LoopClock()).fingerprint() is None
+
+    run_virtual(look)
 
 
 def test_a_frozen_copy_keeps_links_and_leaves_the_experiment_itself_out(tmp_path: Path) -> None:

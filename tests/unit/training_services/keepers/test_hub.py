@@ -735,7 +735,7 @@ async def test_a_launch_that_the_keeper_cannot_read_ends_its_job_with_the_reason
     [end] = connected.client.notes
     assert end.exit is not None
     assert (end.status, end.exit.reason) == (TrialJobStatus.ENDED, EndReason.INFRASTRUCTURE)
-    assert end.exit.detail == "the keeper of node node-1 cannot read its Launch: milestone: expected int, found str"
+    assert end.exit.detail == "the keeper of node node-1 has refused its Launch: milestone: expected int, found str"
     await connected.keeper.refuse("a", "Launch", "again")
     assert connected.client.notes == [end]
 
@@ -751,11 +751,11 @@ async def test_another_command_that_the_keeper_cannot_read_is_the_reason_of_a_jo
     assert [(note.status, note.detail) for note in connected.client.notes] == [
         (
             TrialJobStatus.RUNNING,
-            "the keeper of node node-1 cannot read its Update: milestone: expected int, found str",
+            "the keeper of node node-1 has refused its Update: milestone: expected int, found str",
         ),
         (
             TrialJobStatus.RUNNING,
-            "the keeper of node node-1 cannot read its Launch: it runs: this is not about its start",
+            "the keeper of node node-1 has refused its Launch: it runs: this is not about its start",
         ),
     ]
 

@@ -250,9 +250,9 @@ async def test_placement_keeps_to_the_settings_of_now(stage: Stage) -> None:
     assert stage.service.gpu_rules("local").use_active_gpu
 
 
-async def answer_verification(stage: Stage, damage: dict[str, str]) -> Launch:
+async def answer_verification(stage: Stage, damage: dict[str, str], *, after: int = 0) -> Launch:
     """Answer questions about checkpoints, by the path of each, until a job is launched."""
-    cursor = 0
+    cursor = after
     async with asyncio.timeout(20):
         while True:
             batch = await stage.hub.poll("local", CommandPoll(stage.session, cursor, 60.0))
@@ -338,6 +338,21 @@ async def test_after_a_restart_a_job_that_was_launched_is_not_launched_again(sta
             assert await stage.orders() == []
         else:
             assert (await answer_verification(stage, {"/job/1/3": ""})).job_id == "a.2"
+
+
+async def test_a_checkpoint_that_cannot_be_read_for_lack_of_descriptors_is_not_passed_over(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub_service, "RETRY_SECONDS", 0.01)
+    async with serving(stage.service):
+        await stage.begin(stage.continuing())
+        [command] = (await stage.hub.poll("local", CommandPoll(stage.session, 0, 60.0))).commands
+        problem = FileAnswer(stage.session, command.order["request"], error="model: Too many open files", passing=True)
+        stage.hub.answer("local", problem, b"")
+        assert (
+            await answer_verification(stage, {"/job/1/3": ""}, after=command.number)
+        ).resume_checkpoint == "/job/1/3"
+        assert "model: Too many open files; try again" in stage.recorder.of("a.2")[0].detail
 
 
 async def test_a_keeper_that_dies_while_it_verifies_is_asked_again(
