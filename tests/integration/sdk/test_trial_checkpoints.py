@@ -65,6 +65,30 @@ proctor.report_final_result(4)
     assert os.listdir(job.folder / "output" / "checkpoints") == ["1"]
 
 
+def test_the_lost_record_of_a_checkpoint_is_told_and_does_not_count_as_a_report(make_job: MakeJob) -> None:
+    job = make_job(PROCTOR_REPORT_WAIT_SECONDS="0")
+    done = job.run(
+        f"""{SAVE}
+import proctor.sdk.trial
+journal = os.path.join(os.environ["PROCTOR_JOB_DIR"], "journal")
+os.symlink("/dev/full", journal)
+os.mkdir("model")
+proctor.sdk.trial.save_checkpoint("model")
+save(2)
+os.unlink(journal)
+proctor.report_final_result(4)
+""",
+        cwd=job.folder,
+    )
+    assert "No space left on device" in done.stderr
+    found = [(record["kind"], record.get("count") or record.get("why")) for record in job.records()]
+    assert found == [
+        ("lost", 1),
+        ("lost", "2 checkpoints are not registered: the record could not be written"),
+        ("final", None),
+    ]
+
+
 def test_the_copy_does_not_follow_later_writes_to_the_source(job: Any) -> None:
     job.run(
         """
