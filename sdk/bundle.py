@@ -37,9 +37,9 @@ MODULES = (
     "sdk/files.py",
     "sdk/journal.py",
     "sdk/metrics.py",
+    "sdk/process_limits.py",
     "sdk/protocol.py",
     "sdk/quick_json.py",
-    "sdk/shortage.py",
     "sdk/trial.py",
     "sdk/tuner.py",
 )

@@ -4,12 +4,28 @@ Manager and keepers keep their files to their user, also in a folder that others
 as they may have. What runs the user's own code (trials, tuners) gets the umask and the limit of the shell again:
 programs that use `select` fail with descriptors of 1024 and more, and some try to close every descriptor that there may
 be.
+
+A limit that is reached, or a machine that has no processes, descriptors or memory left, is a shortage: it is never the
+fault of a trial, it passes, and what could not be looked at because of it is not known. Imported by trials, so it
+imports as little as possible.
 """
 
+import errno
 import os
 import resource
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypeGuard
+
 _PRIVATE = 0o077
+_SHORTAGES = {
+    errno.EAGAIN: "no process can be started: a limit on processes is reached (`ulimit -u`, or pids.max of the control "
+    "group or container); end some, or raise the limit",
+    errno.EMFILE: "no file can be opened: the limit on open files of a process is reached; raise it (`ulimit -n`)",
+    errno.ENFILE: "no file can be opened: the machine has no descriptors left; raise fs.file-max",
+    errno.ENOMEM: "the kernel has no memory left for another process; end some",
+}
 # Beside the kernel's own, which are one for the process as well.
 _umask_at_start: int | None = None
 _limit_at_start: int | None = None
@@ -52,3 +68,13 @@ def restore_open_files(limit: int) -> None:
     """Go back to the soft limit `limit`, which came from the process that started this one."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+
+
+def is_short(error: "BaseException | None") -> "TypeGuard[OSError]":
+    """Whether an error says that the machine has no processes, descriptors or memory left."""
+    return isinstance(error, OSError) and error.errno in _SHORTAGES
+
+
+def describe_shortage(number: "int | None") -> str:
+    """What is missing, and what to do, as a clause; "" for the number of an error that is no shortage."""
+    return _SHORTAGES.get(number or 0, "")

@@ -15,8 +15,7 @@ from pathlib import Path
 import proctor
 from proctor.sdk.bundle import build_bundle
 from proctor.sdk.files import open_locked, replace_file
-from proctor.sdk.process_limits import keep_files_private, raise_open_files
-from proctor.sdk.shortage import is_short
+from proctor.sdk.process_limits import is_short, keep_files_private, raise_open_files
 from proctor.trial_keeper.files.server import FileAnswers, ReadablePaths
 from proctor.trial_keeper.gpus import DeviceFacts, DeviceSurvey
 from proctor.trial_keeper.jobs.disk_space import DiskWatch

@@ -14,8 +14,8 @@ import time
 from dataclasses import asdict, dataclass
 
 from proctor.sdk.files import replace_file
+from proctor.sdk.process_limits import is_short
 from proctor.sdk.protocol import JOURNAL_FILE, KIND_LOST, MAX_RECORD_BYTES
-from proctor.sdk.shortage import is_short
 from proctor.trial_keeper.linux.files import open_regular_file, read_regular_file
 
 _MOST_BYTES = 64 * 1024

@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from proctor.sdk.disk_errors import is_full
-from proctor.sdk.shortage import is_short
+from proctor.sdk.process_limits import is_short
 from proctor.training_services.base import (
     EndReason,
     Exit,

@@ -11,8 +11,8 @@ import os
 from stat import S_ISREG
 
 from proctor.sdk.files import hash_file
+from proctor.sdk.process_limits import is_short
 from proctor.sdk.quick_json import loads, quote
-from proctor.sdk.shortage import is_short
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

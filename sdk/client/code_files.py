@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from proctor.sdk.client.home import is_experiment, is_home
-from proctor.sdk.shortage import is_short
+from proctor.sdk.process_limits import is_short
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec

@@ -22,7 +22,7 @@ from typing import BinaryIO, cast
 from proctor.sdk.client.code_files import IGNORE_FILES, CodeEntry, CodeTree, CodeUnreadable
 from proctor.sdk.client.code_files import read_tree as read_code_tree
 from proctor.sdk.files import hash_file, put_in_place
-from proctor.sdk.shortage import is_short
+from proctor.sdk.process_limits import is_short
 from proctor.training_services.errors import ServiceUnavailable, SubmissionRefused
 
 __all__ = ["IGNORE_FILES", "CodeEntry", "CodeTree", "read_tree"]

@@ -47,7 +47,7 @@ _MARSHAL_VERSION = 2
 """Later ones write what depends on the process that does it."""
 _DATE = (1980, 1, 1, 0, 0, 0)
 _MODE = 0o644 << 16
-_SDK_MODULES = ("sdk/bundle.py", "sdk/json_input.py", "sdk/process_limits.py")
+_SDK_MODULES = ("sdk/bundle.py", "sdk/json_input.py")
 """What the keeper needs besides the trial side."""
 _MAIN = b"""import sys
 

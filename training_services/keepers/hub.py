@@ -292,7 +292,7 @@ class KeeperHub(KeeperFiles):
         session.suspended = {job_id: clause for job_id, clause in session.suspended.items() if clause}
 
     def _take_refusal(self, keeper_id: str, session: RegisteredKeeper, refused: RefusedCommand) -> None:
-        """A keeper cannot read a command: a launch ends its job, for anything else its experiment is told."""
+        """A keeper cannot read a command: a launch ends its job, for anything else its experiment is notified."""
         job = self._jobs.find(refused.job_id, refused.token)
         if job is None or self._is_of_another(job, keeper_id, session):
             return

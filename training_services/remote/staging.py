@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from proctor.sdk.disk_errors import is_full
+from proctor.sdk.process_limits import is_short
 from proctor.sdk.protocol import is_url
-from proctor.sdk.shortage import is_short
 from proctor.training_services.base import CheckpointOffer, TrialJobForm, describe_start
 from proctor.training_services.errors import (
     KeeperOutdated,

@@ -16,7 +16,7 @@ from pathlib import Path
 from proctor.sdk.checkpoints.manifest import verify_checkpoint
 from proctor.sdk.failpoints import failpoint
 from proctor.sdk.files import UNFINISHED_PREFIX, remove_file, set_aside, sync_folder
-from proctor.sdk.shortage import is_short
+from proctor.sdk.process_limits import is_short
 from proctor.trial_keeper.errors import AccessRefused, CommandRefused, SessionError
 from proctor.trial_keeper.files.access import FileAccess, list_files, read_file
 from proctor.trial_keeper.files.archives import place_archive

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from proctor.sdk.disk_errors import describe_full, is_full
 from proctor.sdk.files import name_unfinished, remove_tree, remove_unfinished
-from proctor.sdk.shortage import describe_shortage
+from proctor.sdk.process_limits import describe_shortage
 from proctor.trial_keeper.linux.files import allocate_file
 
 OWN = ""

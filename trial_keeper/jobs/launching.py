@@ -17,16 +17,17 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from textwrap import shorten
 
-from proctor.sdk.disk_errors import is_full
+from proctor.sdk.disk_errors import describe_full, is_full
 from proctor.sdk.disk_reserve import RESERVE_BYTES
 from proctor.sdk.failpoints import failpoint
 from proctor.sdk.files import UNFINISHED_PREFIX, remove_tree, replace_file
-from proctor.sdk.process_limits import users_open_files, users_umask
+from proctor.sdk.process_limits import describe_shortage, is_short, users_open_files, users_umask
 from proctor.sdk.protocol import (
     ENV_INHERITED_LAUNCHES,
     EXIT_FILE,
@@ -42,11 +43,12 @@ from proctor.sdk.protocol import (
     is_url,
     trial_environment,
 )
+from proctor.trial_keeper.jobs.disk_space import DiskWatch
 from proctor.trial_keeper.jobs.lost_reports import remove_reserve
-from proctor.trial_keeper.jobs.records import RecordFolder, write_milestone
+from proctor.trial_keeper.jobs.records import JobRecord, RecordFolder, write_milestone
 from proctor.trial_keeper.linux.files import allocate_file, allocate_replacement, remove_replacement
 from proctor.trial_keeper.linux.identity import describe_stop, open_pidfd, start_time
-from proctor.trial_keeper.protocol import JsonObject, Launch
+from proctor.trial_keeper.protocol import EndReason, Exit, JsonObject, Launch
 from proctor.trial_keeper.settings import PACKAGE_ROOT, SPAWNER_CODE
 
 log = logging.getLogger(__name__)
@@ -215,6 +217,43 @@ def discard_directory(directory: str) -> None:
     begun = any(os.path.exists(os.path.join(directory, name)) for name in (STDOUT_FILE, EXIT_FILE))
     if not begun:
         remove_tree(directory)
+
+
+def write_down(records: list[JobRecord], folder: RecordFolder, disk: DiskWatch) -> list[Exit | None]:
+    """Make the directories of jobs that are to be launched, and write their records; the end of each that could not
+    even be written down. Blocks."""
+    failures: list[Exit | None] = []
+    for launch in (record.launch for record in records):
+        try:
+            prepare_directory(launch)
+            failures.append(None)
+        except OSError as error:
+            failures.append(_not_prepared(launch.directory, launch.directory, error, disk))
+        except ValueError as error:
+            failures.append(failed_exit(EndReason.LAUNCH_FAILED, f"{launch.directory!r} cannot be used: {error}"))
+    try:
+        folder.write([record for record, failure in zip(records, failures, strict=True) if failure is None])
+    except OSError as error:
+        pairs = zip(records, failures, strict=True)
+        return [end or _not_prepared(each.launch.directory, str(folder.path), error, disk) for each, end in pairs]
+    return failures
+
+
+def _not_prepared(directory: str, path: str, error: OSError, disk: DiskWatch) -> Exit:
+    """The end of a job for which `path` could not be written: given back where there is no room. Blocks."""
+    end = failed_exit(EndReason.INFRASTRUCTURE, f"{path} cannot be written: {error.strerror}; fix it")
+    if is_full(error) or is_short(error):
+        clause = describe_shortage(error.errno) or describe_full(error.errno or 0, path)
+        end = failed_exit(EndReason.NO_ROOM, clause)
+        disk.add_obstacle(directory, clause)
+    discard_directory(directory)
+    return end
+
+
+def failed_exit(reason: EndReason, detail: str) -> Exit:
+    """The end of a job that never began."""
+    now = time.time()
+    return Exit(reason, None, None, now, now, detail)
 
 
 class RequestBuilder:

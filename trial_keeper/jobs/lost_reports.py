@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from proctor.sdk.disk_reserve import read_content, read_entries
 from proctor.sdk.files import remove_file
+from proctor.sdk.process_limits import is_short
 from proctor.sdk.protocol import KIND_FINAL, KIND_LOST, MAX_RECORD_BYTES, RESERVE_FILE
-from proctor.sdk.shortage import is_short
 from proctor.trial_keeper.journal_tail import is_rank, journal_path
 from proctor.trial_keeper.linux.files import open_regular_file
 from proctor.trial_keeper.protocol import JsonObject

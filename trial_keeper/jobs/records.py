@@ -13,8 +13,8 @@ from pathlib import Path
 from proctor.sdk.failpoints import failpoint
 from proctor.sdk.files import is_locked, remove_file, replace_file, set_aside, sync_file, sync_folder
 from proctor.sdk.json_input import LATEST_TIME
+from proctor.sdk.process_limits import is_short
 from proctor.sdk.protocol import CONTROL_FILE, EXIT_FILE, NO_MILESTONE
-from proctor.sdk.shortage import is_short
 from proctor.trial_keeper.linux.files import open_regular_file, read_regular_file, write_replacement
 from proctor.trial_keeper.protocol import Exit, JsonObject, Launch, from_json, to_json
 

@@ -13,11 +13,10 @@ import time
 from dataclasses import replace
 
 from proctor.sdk.checkpoints.saving import checkpoint_folder
-from proctor.sdk.disk_errors import describe_full, is_full
 from proctor.sdk.failpoints import failpoint
 from proctor.sdk.files import remove_tree, remove_unfinished
+from proctor.sdk.process_limits import describe_shortage, is_short
 from proctor.sdk.protocol import ENV_CHECKPOINT_STORAGE, is_url
-from proctor.sdk.shortage import describe_shortage, is_short
 from proctor.trial_keeper.jobs.cleanup import (
     can_save,
     end_leftovers,
@@ -33,9 +32,9 @@ from proctor.trial_keeper.jobs.journal_watch import JournalWatcher
 from proctor.trial_keeper.jobs.launching import (
     RequestBuilder,
     Spawner,
-    discard_directory,
-    prepare_directory,
+    failed_exit,
     release_room,
+    write_down,
 )
 from proctor.trial_keeper.jobs.lost_reports import Losses, find_losses, is_reserve_used, remove_reserve
 from proctor.trial_keeper.jobs.outbox import Outbox, SettledReport
@@ -137,8 +136,9 @@ class JobTable:
                 fresh[launch.job_id] = Job(JobRecord(launch, self._boot_id))
         self._jobs.update(fresh)
         async with self._writing:
-            results = await asyncio.to_thread(self._write_down, list(fresh.values()))
-        for job, failure in results:
+            jobs = list(fresh.values())
+            failures = await asyncio.to_thread(write_down, [job.record for job in jobs], self._folder, self._disk)
+        for job, failure in zip(jobs, failures, strict=True):
             if failure is not None:
                 self._end(job, failure, Losses())
             else:
@@ -267,34 +267,6 @@ class JobTable:
             return None
         return job
 
-    def _write_down(self, jobs: list[Job]) -> list[tuple[Job, Exit | None]]:
-        """In a thread: directories and records; the end of those that cannot even be written down."""
-        results: list[tuple[Job, Exit | None]] = []
-        for job in jobs:
-            try:
-                prepare_directory(job.record.launch)
-                results.append((job, None))
-            except OSError as error:
-                results.append((job, self._not_prepared(job.directory, job.directory, error)))
-            except ValueError as error:
-                results.append((job, _failed(EndReason.LAUNCH_FAILED, f"{job.directory!r} cannot be used: {error}")))
-        try:
-            self._folder.write([job.record for job, failure in results if failure is None])
-        except OSError as error:
-            path = str(self._folder.path)
-            return [(job, failure or self._not_prepared(job.directory, path, error)) for job, failure in results]
-        return results
-
-    def _not_prepared(self, directory: str, path: str, error: OSError) -> Exit:
-        """The end of a job for which `path` could not be written: given back if the disk is full. Blocks."""
-        end = _failed(EndReason.INFRASTRUCTURE, f"{path} cannot be written: {error.strerror}; fix it")
-        if is_full(error) or is_short(error):
-            clause = describe_shortage(error.errno) or describe_full(error.errno or 0, path)
-            end = _failed(EndReason.NO_ROOM, clause)
-            self._disk.add_obstacle(directory, clause)
-        discard_directory(directory)
-        return end
-
     async def _write_again(self, job: Job) -> None:
         """A full disk must not keep a job from being stopped: then the decision lives as long as this keeper."""
         async with self._writing:
@@ -340,7 +312,7 @@ class JobTable:
                 self._give_back(job, error.errno)
                 return
             path = job.record.launch.environment_file
-            end = _failed(EndReason.LAUNCH_FAILED, f"the environment in {path} cannot be read: {error}")
+            end = failed_exit(EndReason.LAUNCH_FAILED, f"the environment in {path} cannot be read: {error}")
             self._end(job, end, Losses())
             return
         try:
@@ -381,7 +353,7 @@ class JobTable:
     def _give_back(self, job: Job, number: int | None) -> None:
         """The machine has no process or descriptor for a job, which was not started; with this error."""
         clause = describe_shortage(number)
-        end = _failed(EndReason.NO_ROOM if clause else EndReason.INFRASTRUCTURE, clause or os.strerror(number or 0))
+        end = failed_exit(EndReason.NO_ROOM if clause else EndReason.INFRASTRUCTURE, clause or os.strerror(number or 0))
         log.warning("job %s cannot be started: %s", job.job_id, end.detail)
         self._tasks.start(self._settle(job, end), f"end of {job.job_id}")
 
@@ -402,30 +374,20 @@ class JobTable:
     async def _find_out(self, job: Job) -> None:
         """Find the process that runs this job, and continue, end or start it."""
         pauses = iter(_CLAIM_PAUSES)
-        while not await self._recognize(job):
+        while True:
             pause = next(pauses, None)
-            if pause is None and self._is_damaged(job) and await self._stop_damaged(job):
-                return
+            try:
+                if await self._recognize(job):
+                    return
+                if pause is None and self._folder.is_damaged(job.job_id) and await self._stop_damaged(job):
+                    return
+            except OSError as error:  # no descriptors left: it is not known now
+                if not is_short(error):
+                    raise
             await asyncio.sleep(_CLAIM_PAUSES[-1] if pause is None else pause)
 
-    def _is_damaged(self, job: Job) -> bool:
-        """Whether its process record cannot be read, for another reason than that there are no descriptors left."""
-        try:
-            return self._folder.is_damaged(job.job_id)
-        except OSError:
-            return False
-
     async def _recognize(self, job: Job) -> bool:
-        """`_find_out`, if that can be said now: not while a reaper is about to start it, or to say why not, nor while
-        the machine has no descriptors left."""
-        try:
-            return await self._recognize_process(job)
-        except OSError as error:
-            if not is_short(error):
-                raise
-            return False
-
-    async def _recognize_process(self, job: Job) -> bool:
+        """`_find_out`, if that can be said now: not while a reaper is about to start it, or to say why not."""
         job.process = self._folder.read_process(job.job_id)
         if job.process is None and self._folder.is_claimed(job.job_id):
             return False
@@ -484,9 +446,9 @@ class JobTable:
     def _why_never_started(self, job: Job) -> Exit:
         """The end of a job whose reapers ended without recording it. Blocks."""
         if clause := self._disk.check_folder(job.directory):
-            return _failed(EndReason.NO_ROOM, clause)
+            return failed_exit(EndReason.NO_ROOM, clause)
         detail = f"its reaper ended {job.attempts} times before the trial started; see spawner.log"
-        return _failed(EndReason.INFRASTRUCTURE, detail)
+        return failed_exit(EndReason.INFRASTRUCTURE, detail)
 
     def _is_running(self, job: Job) -> bool:
         """Whether the trial's own process lives: then its reaper did not write what stands in exit.json."""
@@ -522,13 +484,11 @@ class JobTable:
 
     def _reaper_ended(self, job: Job) -> None:
         self._unwatch_reaper(job)
-        try:
-            self._take_exit(job, read_exit(job.directory))
-        except OSError:  # no descriptors left
-            self._tasks.start(self._go_on_without_reaper(job), f"end of {job.job_id}")
-
-    def _take_exit(self, job: Job, end: Exit | None) -> None:
-        if end is None or self._is_running(job):
+        end = None
+        with contextlib.suppress(OSError):  # no descriptors left: it is read again
+            found = read_exit(job.directory)
+            end = None if found is None or self._is_running(job) else found
+        if end is None:
             self._tasks.start(self._go_on_without_reaper(job), f"reaper of {job.job_id} lost")
         elif end.memory or end.reason == EndReason.NO_ROOM or is_reserve_used(job.directory):
             self._tasks.start(self._settle(job, end), f"end of {job.job_id}")
@@ -636,8 +596,3 @@ class JobTable:
             job.process.started_monotonic + limit,
             lambda: self._tasks.start(self.stop(job, stop), f"deadline of {job.job_id}"),
         )
-
-
-def _failed(reason: EndReason, detail: str) -> Exit:
-    now = time.time()
-    return Exit(reason, None, None, now, now, detail)

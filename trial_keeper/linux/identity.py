@@ -6,7 +6,7 @@ left: it is not known then whether a process lives.
 
 import os
 
-from proctor.sdk.shortage import is_short
+from proctor.sdk.process_limits import is_short
 
 _BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
 

@@ -14,8 +14,8 @@ import signal
 from collections.abc import Callable, Collection
 from time import monotonic
 
+from proctor.sdk.process_limits import is_short
 from proctor.sdk.protocol import ENV_JOB_DIRECTORY, ENV_JOB_ID
-from proctor.sdk.shortage import is_short
 from proctor.trial_keeper.linux.identity import open_pidfd, stat_fields
 
 _PR_SET_CHILD_SUBREAPER = 36

@@ -20,8 +20,8 @@ from proctor.sdk.disk_errors import describe_full, is_full
 from proctor.sdk.disk_reserve import RESERVE_BYTES, read_content
 from proctor.sdk.failpoints import failpoint
 from proctor.sdk.files import open_locked
+from proctor.sdk.process_limits import describe_shortage, is_short
 from proctor.sdk.protocol import ENV_MEMORY_RESERVE, EXIT_FILE, STDERR_FILE, STDOUT_FILE
-from proctor.sdk.shortage import describe_shortage, is_short
 from proctor.trial_keeper.linux import processes
 from proctor.trial_keeper.linux.files import make_replaceable, open_regular_file, remove_replacement, write_replacement
 from proctor.trial_keeper.linux.identity import boot_id, start_time
