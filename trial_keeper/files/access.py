@@ -9,6 +9,7 @@ import stat
 from collections.abc import Sequence
 
 from proctor.sdk.checkpoints.manifest import MANIFEST_FILE
+from proctor.sdk.process_limits import is_short
 from proctor.sdk.protocol import CHECKPOINT_FOLDER, PARAMETER_FILE
 from proctor.trial_keeper.errors import AccessRefused
 from proctor.trial_keeper.protocol import FileFacts
@@ -122,13 +123,15 @@ def read_file(directory: str, path: str, offset: int, limit: int) -> bytes:
     """At most `limit` bytes of a regular file from `offset`; a negative offset counts from the end.
 
     Raises FileNotFoundError for what is not there, is not a regular file, or is outside the directory, also when it
-    is reached by a link.
+    is reached by a link; OSError where the machine has no descriptors left, as `list_files`.
     """
     found = _inside(directory, path)
     try:
         # O_NONBLOCK: opening a pipe must not wait for its other end
         descriptor = os.open(found, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
+        if is_short(error):
+            raise
         raise FileNotFoundError(f"{path} cannot be read in {directory}: {error.strerror}") from error
     try:
         facts = os.fstat(descriptor)
@@ -143,8 +146,13 @@ def read_file(directory: str, path: str, offset: int, limit: int) -> bytes:
 def list_files(directory: str) -> list[FileFacts]:
     """Every regular file with its size and modification time, by path; links are not followed, and what may not be
     read is left out. A directory that is not there has none."""
+
+    def fail(error: OSError) -> None:
+        if is_short(error):  # else a part of the files would be taken for all
+            raise error
+
     found = []
-    for folder, _, names in os.walk(directory):
+    for folder, _, names in os.walk(directory, onerror=fail):
         for name in names:
             path = os.path.join(folder, name)
             try:

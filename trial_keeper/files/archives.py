@@ -20,6 +20,7 @@ from proctor.sdk.files import (
     remove_unfinished,
     sync_tree,
 )
+from proctor.sdk.process_limits import is_short
 from proctor.trial_keeper.errors import CommandRefused
 
 _FOLDER_MODE = 0o755
@@ -130,6 +131,8 @@ def place_archive(archive: Path, sha256: str, target: Path) -> tuple[int, int, b
     except OSError as error:
         if target.is_dir():
             return 0, 0, True
+        if is_short(error):
+            raise
         raise CommandRefused(f"{archive.name} cannot be unpacked to {target}: {error.strerror or error}") from error
     finally:
         remove_tree(unfinished)

@@ -16,6 +16,7 @@ from pathlib import Path
 from proctor.sdk.checkpoints.saving import checkpoint_folder
 from proctor.sdk.failpoints import failpoint
 from proctor.sdk.files import lock_file, remove_file
+from proctor.sdk.process_limits import is_short
 from proctor.sdk.protocol import CAN_SAVE_FILE, ENV_CHECKPOINT_STORAGE
 from proctor.trial_keeper.jobs.records import (
     JobRecord,
@@ -135,7 +136,9 @@ def signal_reaper(reaper: int, number: int = signal.SIGTERM) -> None:
 def _has_open(pid: int, path: str) -> bool:
     try:
         return any(os.readlink(f"/proc/{pid}/fd/{name}") == path for name in os.listdir(f"/proc/{pid}/fd"))
-    except OSError:
+    except OSError as error:
+        if is_short(error):
+            raise
         return False
 
 
@@ -170,11 +173,14 @@ def _is_ours(pid: int) -> bool:
 
 
 def _read_words(pid: int, name: str) -> list[bytes]:
-    """The texts in a process's `cmdline` or `environ`; none where it is gone or may not be read."""
+    """The texts in a process's `cmdline` or `environ`; none where it is gone or may not be read. Raises OSError where
+    the machine has no descriptors left."""
     try:
         with open(f"/proc/{pid}/{name}", "rb") as file:
             return file.read().split(b"\0")
-    except OSError:
+    except OSError as error:
+        if is_short(error):
+            raise
         return []
 
 
@@ -186,8 +192,8 @@ def can_save(launch: Launch) -> bool:
     folder = checkpoint_folder(launch.directory, launch.environment.get(ENV_CHECKPOINT_STORAGE, ""))
     try:
         return any(name.isdigit() for name in os.listdir(folder))
-    except OSError:
-        return False
+    except OSError as error:
+        return is_short(error)  # not known: it gets the time
 
 
 def count_running(directory: Path) -> int:

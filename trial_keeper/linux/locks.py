@@ -13,6 +13,7 @@ import time
 from contextlib import suppress
 
 from proctor.sdk.files import lock_file
+from proctor.sdk.process_limits import is_short
 from proctor.trial_keeper.linux.backoff import growing_pause
 
 SHARED = fcntl.LOCK_SH
@@ -63,10 +64,13 @@ def wait_for_lock(path: str, kind: int, *, make: bool = True, seconds: float) ->
 
 
 def read_if_locked(path: str) -> bytes | None:
-    """The text of a file that is locked exclusively; None when it is not, or is missing."""
+    """The text of a file that is locked exclusively; None when it is not, or is missing. Raises OSError where the
+    machine has no descriptors left."""
     try:
         descriptor = _open(path)
-    except OSError:
+    except OSError as error:
+        if is_short(error):
+            raise
         return None
     try:
         with suppress(OSError):  # its file system cannot say

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from proctor.sdk.files import make_folder, replace_file
+from proctor.sdk.process_limits import is_short
 from proctor.training_services.providers import RECORD_FILE
 from proctor.training_services.remote.settings import RemoteSettings, read_logins
 from proctor.training_services.ssh.settings import Login, MachineSettings
@@ -217,7 +218,8 @@ class NodeDirectory:
 
 
 def read_records(nodes_directory: Path) -> list[NodeRecord]:
-    """The record of every machine. One that cannot be read is skipped with a warning."""
+    """The record of every machine. One that cannot be read is skipped with a warning. Raises OSError where this process
+    has no descriptors left."""
     found = []
     for path in sorted(nodes_directory.glob(f"*/{RECORD_FILE}")):
         try:
@@ -225,6 +227,8 @@ def read_records(nodes_directory: Path) -> list[NodeRecord]:
             if body["kind"] == KIND:
                 found.append(_read(body))
         except (OSError, ValueError, TypeError, KeyError) as error:
+            if is_short(error):
+                raise
             log.warning("%s is not a valid machine record: %s; it is left unchanged", path, error)
     return found
 

@@ -12,15 +12,23 @@ import pytest
 from fakes.descriptors import no_descriptors
 from fakes.launches import make_launch
 
+from proctor.trial_keeper.files.access import list_files, read_file
+from proctor.trial_keeper.jobs.cleanup import can_save
 from proctor.trial_keeper.jobs.job import Job
 from proctor.trial_keeper.jobs.lost_reports import find_losses, is_reserve_used
 from proctor.trial_keeper.jobs.outbox import Outbox
 from proctor.trial_keeper.jobs.records import JobRecord, RecordFolder, read_exit, write_exit
 from proctor.trial_keeper.journal_tail import find_members, read_anchor
 from proctor.trial_keeper.linux.identity import describe_stop, is_alive, open_pidfd, start_time
-from proctor.trial_keeper.protocol import EndReason, Exit
+from proctor.trial_keeper.linux.locks import read_if_locked
+from proctor.trial_keeper.linux.processes import read_tag
+from proctor.trial_keeper.protocol import EndReason, Exit, Launch
 
 END = Exit(EndReason.EXITED_OK, 0, None, 1.0, 2.0)
+
+
+def launch_of(tmp_path: Path) -> Launch:
+    return make_launch("T.1", "true", folder=tmp_path / "job", code=tmp_path)
 
 
 @pytest.fixture
@@ -28,7 +36,7 @@ def folder(tmp_path: Path) -> RecordFolder:
     """Of a keeper with a job."""
     folder = RecordFolder(tmp_path / "jobs")
     folder.path.mkdir()
-    folder.write([JobRecord(make_launch("T.1", "true", folder=tmp_path / "job", code=tmp_path), "boot")])
+    folder.write([JobRecord(launch_of(tmp_path), "boot")])
     (folder.path / "T.1.process").write_text("{}")
     return folder
 
@@ -36,7 +44,8 @@ def folder(tmp_path: Path) -> RecordFolder:
 def test_nothing_that_cannot_be_looked_at_is_gone(tmp_path: Path, folder: RecordFolder) -> None:
     (tmp_path / "job").mkdir()
     write_exit(str(tmp_path / "job"), END)
-    started = start_time(os.getpid())
+    started, launch = start_time(os.getpid()), launch_of(tmp_path)
+    assert not can_save(launch)
     assert started is not None
     looks: list[Callable[[], Any]] = [
         lambda: read_exit(str(tmp_path / "job")),
@@ -50,6 +59,10 @@ def test_nothing_that_cannot_be_looked_at_is_gone(tmp_path: Path, folder: Record
         lambda: start_time(os.getpid()),
         lambda: is_alive(os.getpid(), started),
         lambda: open_pidfd(os.getpid(), started),
+        lambda: read_tag(os.getpid()),
+        lambda: list_files(str(tmp_path)),
+        lambda: read_file(str(tmp_path / "job"), "exit.json", 0, 10),
+        lambda: read_if_locked(str(tmp_path / "job" / "exit.json")),
     ]
     found = []
     with no_descriptors():
@@ -61,6 +74,7 @@ def test_nothing_that_cannot_be_looked_at_is_gone(tmp_path: Path, folder: Record
             else:
                 found.append(0)
         assert is_reserve_used(str(tmp_path / "job")), "as long as it is not known"
+        assert can_save(launch), "as long as it is not known"
         assert describe_stop(os.getpid(), started) == ""
     assert found == [errno.EMFILE] * len(looks)
     assert read_exit(str(tmp_path / "job")) == END
