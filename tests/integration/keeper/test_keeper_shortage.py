@@ -2,15 +2,13 @@
 
 import os
 import resource
-import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from fakes.keeper_node import Node, lend, open_node
+from fakes.process_limit import ProcessLimit, process_limit
 
-from proctor.trial_keeper.linux.processes import descendants, survey
 from proctor.trial_keeper.protocol import EndReason
 from proctor.trial_keeper.start import find_keeper
 
@@ -26,44 +24,23 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
 
 
 @pytest.fixture
-def group() -> Iterator[Path]:
-    """A control group that can count processes; v1 or v2, whatever this machine has."""
-    for parent in (Path("/sys/fs/cgroup/pids"), Path("/sys/fs/cgroup")):
-        folder = parent / f"proctor-test-{os.getpid()}"
-        with suppress(OSError):
-            folder.mkdir()
-            if (folder / "pids.max").exists():
-                break
-            folder.rmdir()
-    else:
-        pytest.skip("no control group that limits processes can be made here")
-    yield folder
-    (folder / "pids.max").write_text("max")
-    for _ in range(200):  # its last process may still be dying
-        for pid in (folder / "cgroup.procs").read_text().split():
-            with suppress(OSError):
-                (folder.parent / "cgroup.procs").write_text(pid)
-        with suppress(OSError):
-            folder.rmdir()
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"{folder} is still in use")
+def limit() -> Iterator[ProcessLimit]:
+    with process_limit() as limit:
+        yield limit
 
 
 @pytest.mark.parametrize("left", [0, 1])  # none for the reaper, or none for the trial
 async def test_a_job_for_which_there_is_no_process_is_given_back_and_others_wait_until_there_is_one(
-    node: Node, group: Path, left: int
+    node: Node, limit: ProcessLimit, left: int
 ) -> None:
     keeper = find_keeper(node.keeper_directory)
     assert keeper is not None
-    for pid in (keeper, *descendants(survey(), [keeper])):
-        (group / "cgroup.procs").write_text(str(pid))
-    (group / "pids.max").write_text(str(int((group / "pids.current").read_text()) + left))
+    limit.close(keeper, left=left)
     end = await node.run(node.launch("T.1", "true"))
     assert (end.reason, end.detail.split(":")[0]) == (EndReason.NO_ROOM, "no process can be started")
     await node.manager.until(lambda: node.manager.headers[-1].full.get("", "").startswith("no process can be started"))
     assert find_keeper(node.keeper_directory) == keeper
-    (group / "pids.max").write_text("max")
+    limit.open()
     await node.manager.until(lambda: node.manager.headers[-1].full == {})
     assert (await node.run(node.launch("T.2", "true"))).reason == EndReason.EXITED_OK
 
