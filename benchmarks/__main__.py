@@ -16,6 +16,7 @@ ROOMS = {
     "reports": "local",
     "turnover": "local",
     "faults": "local",
+    "strangers": "local",
     "many_trials": "local",
     "life_cycle": "local",
     "remote": "machines",

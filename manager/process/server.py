@@ -2,23 +2,28 @@
 
 The limits hold for everyone who can connect, token or not: the bytes and the seconds that the head of a request may
 take, the pace of its body, the bytes between two pieces of the body (of a chunk's extensions, or of trailers), the
-seconds for which a body may continue after its answer, and the number of connections; over TLS, the handshakes that are
-under way and the seconds that one may take, too.
+seconds for which a body may continue after its answer, the requests that are sent ahead of the answers (read one after
+the other, and in turns with other connections), and the number of connections; over TLS, the handshakes that are under
+way and the seconds that one may take, too.
 """
 
 import asyncio
 import json
 import logging
+import re
 import socket
 import ssl
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
 
 from proctor.manager.file_descriptors import most_connections
 
@@ -36,6 +41,15 @@ MIN_BODY_BYTES = 1024
 ANSWERED_SECONDS = 10.0
 """How long the rest of a body is read when its request is answered already. Closing at once could lose the answer: the
 system resets a connection that is closed with bytes unread."""
+READ_BYTES = 64 * 1024
+"""How much of what a connection has sent is read at a time, and kept while a request waits for its answer."""
+CHUNKED_BYTES = 4 * 1024
+CHUNKED_PIECES = 100
+"""How much of a chunked body is parsed at once. Chunks may be tiny, and each one costs as much as a large one."""
+TURN_SECONDS = 0.1
+"""How long the turn of a connection lasts at most; a request may take much longer."""
+TURN_PAUSE_SECONDS = 0.002
+"""Between two turns: the loop has most of its time for the others."""
 UNREAD_SECONDS = 60.0
 """How long a client may leave an answer unread that fills the buffers."""
 MAX_CONNECTIONS = 512
@@ -45,18 +59,96 @@ MAX_KEEPER_CONNECTIONS = 4096
 MAX_HANDSHAKES = 256
 HANDSHAKE_SECONDS = 10.0
 _RETRY_SECONDS = 1.0
+_EMPTY_LINE = re.compile(rb"(?:\A\r?\n|\n\r?\n)[\r\n]*")
+"""What ends a head and a chunked body, also where the line before it came earlier; with the empty lines after it."""
 
 log = logging.getLogger(__name__)
+
+
+class Turns:
+    """Requests that clients have sent ahead of the answers, and chunked bodies that go on after the answer: one at a
+    time, of all connections of a server, and with pauses. So they hold up each other, and no client that waits for its
+    answer."""
+
+    def __init__(self) -> None:
+        self._queue: deque[BoundedHttpProtocol] = deque()
+        self._holder: BoundedHttpProtocol | None = None
+        self._next: asyncio.Handle | None = None
+        """The end of this turn or the beginning of the next one, whichever comes first."""
+
+    def ask(self, connection: "BoundedHttpProtocol") -> None:
+        """Have `connection` parse more of what it was sent when it is its turn."""
+        self._queue.append(connection)
+        if self._next is None:
+            self._next = connection.loop.call_soon(self._give)
+
+    def end(self, connection: "BoundedHttpProtocol") -> None:
+        """Its request is answered, or takes too long; nothing happens where it is another connection's turn."""
+        if connection is self._holder and self._next is not None:
+            self._next.cancel()
+            self._holder, self._next = None, connection.loop.call_later(TURN_PAUSE_SECONDS, self._give)
+
+    def _give(self) -> None:
+        self._next = None
+        if self._queue:
+            connection = self._queue.popleft()
+            self._holder, self._next = connection, connection.loop.call_later(TURN_SECONDS, self.end, connection)
+            if not connection.take_turn():
+                self.end(connection)
+
+
+class HeldFlow(FlowControl):
+    """Flow control of a connection that is not read while something of it waits to be parsed."""
+
+    _is_held = False
+
+    def hold(self) -> None:
+        """Read no more, whatever the application wants."""
+        self._is_held = True
+        self.pause_reading()
+
+    def release(self, *, resume: bool) -> None:
+        """Leave it to uvicorn and the application again."""
+        self._is_held = False
+        if resume:
+            self.resume_reading()
+
+    def resume_reading(self) -> None:
+        """Read again, unless it is held."""
+        if not self._is_held:
+            super().resume_reading()
+
+
+class SharedState(ServerState):
+    """What the connections of a server share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.buffer = memoryview(bytearray(READ_BYTES))
+        self.turns = Turns()
+        self.idle: dict[BoundedHttpProtocol, None] = {}
+        """The connections that wait for their client, the longest wait first: for a request, for MIN_BODY_BYTES of a
+        body, or for an answer to be read."""
+
+    def make_room(self) -> bool:
+        """Close the connection that has waited longest for its client. False where none waits."""
+        if not self.idle:
+            return False
+        next(iter(self.idle)).give_way()
+        return True
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
     """One connection. uvicorn's protocol keeps whatever a client sends as a head, and waits for it forever.
 
-    A connection that is open waits for the application, or has a timer: this class's while a head or a body is under
-    way, uvicorn's between requests. uvicorn stops its own at any byte that arrives.
+    A connection that is open waits for the application or for its turn, or has a timer: this class's while a head or a
+    body is under way, uvicorn's between requests. uvicorn stops its own at any byte that arrives. It also queues each
+    request that it is sent; here the parser gets no further byte while a request waits for its answer.
     """
 
     max_connections = MAX_CONNECTIONS
+    server_state: SharedState
+    flow: HeldFlow
 
     def __init__(self, *args: Any, **keywords: Any) -> None:
         super().__init__(*args, **keywords)
@@ -64,46 +156,116 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._head_is_complete = False
         self._bytes_between = 0
         self._body_bytes = 0  # since the timer was started
+        self._body_left: int | None = None  # None: not known
+        self._pieces = 0  # of bodies, since the parser was fed last
+        self._unfed = memoryview(b"")
         self._timer: asyncio.TimerHandle | None = None
         self._unread_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for a request, unless there are too many connections."""
         super().connection_made(transport)
+        self.flow = HeldFlow(transport)
         most = most_connections(self.max_connections)
-        if len(self.connections) > most:
-            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, f"more than {most} connections; try again later")
+        if len(self.connections) > most and not self.server_state.make_room():
+            problem = f"more than {most} connections, on each of which a request is being answered; try again later"
+            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, problem)
         else:
+            self.server_state.idle[self] = None
             self._expect_head()
+
+    def give_way(self) -> None:
+        """Close, so that another client can connect."""
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
+        elif self.timeout_keep_alive_task is not None:
+            self._close()
+        else:
+            problem = "closed to make room for another client: no connection had waited longer for its client"
+            self._refuse(HTTPStatus.REQUEST_TIMEOUT, problem)
+        self.server_state.idle.pop(self, None)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait no longer."""
+        self.server_state.idle.pop(self, None)
         self._stop_timer()
         self._stop_unread_timer()
+        self._unfed = memoryview(b"")
         super().connection_lost(exc)
+        self.server_state.turns.end(self)
 
     def data_received(self, data: bytes) -> None:
-        """Feed the parser, while it reads a head with no more bytes than a head may have."""
+        """Feed the parser, or keep the bytes where a request waits for its answer or this connection for its turn."""
+        self._unfed = memoryview(bytes(self._unfed) + data if self._unfed else data)
+        if self._is_chunked() and self._is_idle():
+            self._wait_for_turn()
+        else:
+            self._feed()
+
+    def take_turn(self) -> bool:
+        """Feed the parser with what was kept. Whether a request waits for its answer now."""
+        if not self.transport.is_closing():
+            self._feed()
+        return self._is_answering()
+
+    def _feed(self) -> None:
+        """Feed the parser until a request is complete, all was fed, or enough of a chunked body for once; nothing of
+        that before the application, which may refuse it, has seen the head."""
         if not self._head_is_complete and self._timer is None and self._is_idle():
             self._expect_head()  # the parser may pass over these bytes: empty lines before a request
-        while data and not self._head_is_complete:
-            part, data = data[: MAX_HEAD_BYTES - self._head_bytes], data[MAX_HEAD_BYTES - self._head_bytes :]
-            if not part:
-                problem = f"the request line and the headers take more than {MAX_HEAD_BYTES} bytes"
-                self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, problem)
-                return
-            self._head_bytes += len(part)
-            super().data_received(part)
-            if self.transport.is_closing():
-                return
-        while data and not self.transport.is_closing():
-            part, data = data[:MAX_BYTES_BETWEEN], data[MAX_BYTES_BETWEEN:]
-            self._bytes_between += len(part)
-            super().data_received(part)
-            # What followed the last piece within this part is not counted, so up to twice as much is read.
-            if self._bytes_between > MAX_BYTES_BETWEEN:
-                problem = f"the extensions of a chunk, or the trailers, take more than {MAX_BYTES_BETWEEN} bytes"
-                self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, problem)
+        self._pieces = 0
+        while self._unfed and not self._is_answering() and not self.transport.is_closing():
+            if self._head_is_complete:
+                self._feed_body()
+            else:
+                self._feed_head()
+                self._pieces = CHUNKED_PIECES
+            if self._is_chunked() and self._pieces >= CHUNKED_PIECES:
+                break
+        if self.transport.is_closing():
+            return
+        if not self._unfed:
+            self.flow.release(resume=self._is_idle() or len(self.cycle.body) <= HIGH_WATER_LIMIT)
+        elif self._is_answering():
+            self.flow.hold()
+        elif self._is_idle():
+            self._wait_for_turn()
+        else:
+            self.flow.hold()
+            self.loop.call_soon(self.take_turn)
+
+    def _wait_for_turn(self) -> None:
+        self.flow.hold()
+        self.server_state.turns.ask(self)
+
+    def _feed_head(self) -> None:
+        """Feed what belongs to a head, with no more bytes than a head may have."""
+        part = self._take(MAX_HEAD_BYTES - self._head_bytes)
+        if not part:
+            problem = f"the request line and the headers take more than {MAX_HEAD_BYTES} bytes"
+            self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, problem)
+            return
+        self._head_bytes += len(part)
+        super().data_received(part)
+
+    def _feed_body(self) -> None:
+        part = self._take(CHUNKED_BYTES if self._is_chunked() else MAX_BYTES_BETWEEN, self._body_left or None)
+        self._pieces += 1
+        self._bytes_between += len(part)
+        super().data_received(part)
+        # What followed the last piece within this part is not counted, so up to twice as much is read.
+        if self._bytes_between > MAX_BYTES_BETWEEN and not self.transport.is_closing():
+            problem = f"the extensions of a chunk, or the trailers, take more than {MAX_BYTES_BETWEEN} bytes"
+            self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, problem)
+
+    def _take(self, most: int, length: int | None = None) -> bytes:
+        """The next bytes to feed, at most so many. They end where a message may end: after `length` bytes or, where
+        that is not known, after an empty line."""
+        if length is None:
+            end = _EMPTY_LINE.search(self._unfed[:most])
+            length = most if end is None else end.end()
+        part, self._unfed = bytes(self._unfed[: min(most, length)]), self._unfed[min(most, length) :]
+        return part
 
     def on_message_begin(self) -> None:
         """A request begins."""
@@ -115,15 +277,22 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """Its head is read."""
         self._head_is_complete = True
         self._bytes_between = 0
+        lengths = [int(value) for name, value in self.headers if name == b"content-length"]
+        self._body_left = lengths[0] if lengths else None
         super().on_headers_complete()
         self._expect_body()
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body."""
         self._bytes_between = 0
+        self._pieces += 1
+        if self._body_left is not None:
+            self._body_left -= len(body)
         super().on_body(body)
         self._body_bytes += len(body)
         if self._body_bytes >= MIN_BODY_BYTES and not self.cycle.response_complete:
+            self.server_state.idle.pop(self, None)
+            self.server_state.idle[self] = None
             self._expect_body()
 
     def on_message_complete(self) -> None:
@@ -133,7 +302,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._bytes_between = 0
         self._stop_timer()
         super().on_message_complete()
-        if self._is_idle() and not self.transport.is_closing():  # it was answered before
+        if not self._is_idle():
+            self.server_state.idle.pop(self, None)
+        elif not self.transport.is_closing():  # it was answered before
             self._unset_keepalive_if_required()
             self.timeout_keep_alive_task = self.loop.call_later(
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
@@ -141,13 +312,17 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """A request is answered, perhaps before its body was read."""
-        is_read = not self._head_is_complete or bool(self.pipeline)
         super().on_response_complete()
+        self.server_state.turns.end(self)
+        self.server_state.idle[self] = None
         if self.transport.is_closing():
             self._close()
-        elif not is_read:
+        elif self._head_is_complete:
             self._unset_keepalive_if_required()
             self._start_timer(ANSWERED_SECONDS, self._close)
+        elif self._unfed:
+            self._unset_keepalive_if_required()
+            self._wait_for_turn()
 
     def timeout_keep_alive_handler(self) -> None:
         """No further request came."""
@@ -156,17 +331,28 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """The client does not read what it asked for."""
         super().pause_writing()
+        self.server_state.idle[self] = None
         self._stop_unread_timer()
         self._unread_timer = self.loop.call_later(UNREAD_SECONDS, self.transport.abort)
 
     def resume_writing(self) -> None:
         """It does again."""
         self._stop_unread_timer()
+        if self._is_answering():
+            self.server_state.idle.pop(self, None)
         super().resume_writing()
 
     def _is_idle(self) -> bool:
-        """Whether no request waits for its answer."""
-        return self.cycle is None or (self.cycle.response_complete and not self.pipeline)
+        """Whether no request, complete or not, waits for its answer."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def _is_chunked(self) -> bool:
+        """Whether a body is under way whose end the parser alone knows."""
+        return self._head_is_complete and self._body_left is None
+
+    def _is_answering(self) -> bool:
+        """Whether a complete request waits for its answer."""
+        return not self._head_is_complete and not self._is_idle()
 
     def _expect_head(self) -> None:
         problem = f"no complete request within {HEAD_SECONDS:g} s"
@@ -204,7 +390,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             return
         cycle = self.cycle
         is_partial = cycle is not None and (self._head_is_complete or not cycle.response_complete)
-        if self.pipeline or (is_partial and cycle.response_started):
+        if is_partial and cycle.response_started:
             self._close()
             return
         document = {"type": "about:blank", "title": status.phrase, "status": status.value, "detail": problem}
@@ -226,11 +412,51 @@ class KeeperHttpProtocol(BoundedHttpProtocol):
     max_connections = MAX_KEEPER_CONNECTIONS
 
 
+class BoundedReader(asyncio.BufferedProtocol):
+    """Passes on what comes from a connection, at most READ_BYTES at a time. The loop would read 256 KiB for uvicorn's
+    protocol, which may then have to be kept."""
+
+    def __init__(self, protocol: BoundedHttpProtocol) -> None:
+        self._protocol = protocol
+        self._buffer = protocol.server_state.buffer
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """As the protocol."""
+        self._protocol.connection_made(cast(asyncio.Transport, transport))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """As the protocol."""
+        self._protocol.connection_lost(exc)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """That of all connections: it is emptied before another one is read."""
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """So many bytes were read."""
+        self._protocol.data_received(bytes(self._buffer[:nbytes]))
+
+    def eof_received(self) -> None:
+        """As the protocol."""
+        self._protocol.eof_received()
+
+    def pause_writing(self) -> None:
+        """As the protocol."""
+        self._protocol.pause_writing()
+
+    def resume_writing(self) -> None:
+        """As the protocol."""
+        self._protocol.resume_writing()
+
+
 class HttpServer(uvicorn.Server):
     """Serves one application on one listening socket. Several of these live beside each other in one process, so
     signals are the composition root's; and it waits for its end instead of looking for it ten times a second."""
 
     def __init__(self, app: ASGIApp, protocol: type[BoundedHttpProtocol] = BoundedHttpProtocol) -> None:
+        def make_protocol(**arguments: Any) -> BoundedReader:
+            return BoundedReader(protocol(**arguments))
+
         super().__init__(
             uvicorn.Config(
                 app,
@@ -240,11 +466,12 @@ class HttpServer(uvicorn.Server):
                 server_header=False,
                 date_header=False,
                 ws="none",
-                http=protocol,
+                http=cast(Any, make_protocol),
                 timeout_keep_alive=KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=SHUTDOWN_SECONDS,
             )
         )
+        self.server_state = SharedState()
         self.serving = asyncio.Event()
         self._leaving = asyncio.Event()
 
@@ -281,7 +508,7 @@ class TlsHttpServer(HttpServer):
         super().__init__(app, KeeperHttpProtocol)
         self._context = context
         self._listener: socket.socket | None = None
-        self._handshakes: set[asyncio.Task[None]] = set()
+        self._handshakes: dict[asyncio.Task[None], None] = {}  # the oldest first
 
     async def serve_on(self, listener: socket.socket) -> None:
         """Serve until `leave`."""
@@ -308,11 +535,12 @@ class TlsHttpServer(HttpServer):
                 await asyncio.sleep(_RETRY_SECONDS)
                 continue
             if len(self._handshakes) >= MAX_HANDSHAKES:
-                connection.close()
-                continue
+                oldest = next(iter(self._handshakes))
+                del self._handshakes[oldest]
+                oldest.cancel()
             task = group.create_task(self._shake_hands(connection), name="handshake with a keeper")
-            self._handshakes.add(task)
-            task.add_done_callback(self._handshakes.discard)
+            self._handshakes[task] = None
+            task.add_done_callback(lambda done: self._handshakes.pop(done, None))
 
     async def _shake_hands(self, connection: socket.socket) -> None:
         """Whoever does not speak TLS, or is too slow, is let go; the keeper's own log says why it cannot connect."""
