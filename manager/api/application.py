@@ -1,5 +1,8 @@
 """The application behind the TCP port: health and the page at once, a group of the API's routes once it is asked for.
 
+While the control database cannot be written, a request for a change is refused. One that was being answered when it
+turned out is answered all the same, in time, and carried out when that is possible.
+
 The web framework and the models of all routes take longer to load than all else of a manager's start, and a manager
 that runs a few trials needs few of them. A group is built in a thread, so that the loop stays responsive, and only one
 at a time; the requests for it wait.
@@ -15,12 +18,15 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from proctor.manager.api.context import ApiContext, health_of
-from proctor.manager.api.errors import install_error_handlers, internal_error
-from proctor.manager.api.groups import GROUPS, HEALTH_PATH, RouteGroup, group_of
+from proctor.manager.api.errors import install_error_handlers, internal_error, problem_response
+from proctor.manager.api.groups import GROUPS, HEALTH_PATH, RouteGroup, group_of, without_database
 from proctor.manager.api.routes.dashboard import PAGE_ROUTES, is_page
+from proctor.manager.security import SAFE_METHODS
+from proctor.manager.store.database import Database
+from proctor.manager.store.errors import DatabaseUnusable
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +72,10 @@ class Application:
             else:
                 group = group_of(path, scope["method"])
         app = self._light if group is None else self._groups.get(group) or await self._built_or_refusal(group, scope)
-        await app(scope, receive, send)
+        if group is None or scope["method"] in SAFE_METHODS or without_database(scope["path"]):
+            await app(scope, receive, send)
+        else:
+            await _Change(self._context.manager.control, app, scope, send).carry_out(receive)
 
     async def _built_or_refusal(self, group: RouteGroup, scope: Scope) -> ASGIApp:
         try:
@@ -99,6 +108,58 @@ class Application:
         for group in groups:
             await self._built(group)
         await asyncio.to_thread(import_module, module)
+
+
+class _Change:
+    """A request for a change, and its only answer: that of the application, or that the database cannot be written."""
+
+    def __init__(self, control: Database, app: ASGIApp, scope: Scope, send: Send) -> None:
+        self._control = control
+        self._app = app
+        self._scope = scope
+        self._send = send
+        self._answered_by: object = None
+
+    async def carry_out(self, receive: Receive) -> None:
+        """Have the application answer, unless the database cannot be written."""
+        try:
+            self._control.require_writable()
+        except DatabaseUnusable as error:
+            await self._refuse(f"{error} Nothing was changed: repeat the request then.", receive)
+            return
+        failure: Exception | None = None
+        handled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._answer_when_unwritable(handled, receive), name="watch the control database")
+            try:
+                await self._app(self._scope, receive, self._send_answer)
+            except Exception as error:  # as it is, not in a group
+                failure = error
+            finally:
+                handled.set_result(None)
+        if failure is not None:
+            raise failure
+
+    async def _send_answer(self, message: Message) -> None:
+        if self._answered_by is None:
+            self._answered_by = self._app
+        if self._answered_by is self._app:
+            await self._send(message)
+
+    async def _answer_when_unwritable(self, handled: "asyncio.Future[None]", receive: Receive) -> None:
+        try:
+            if not handled.done():
+                self._control.require_writable()
+                await self._control.until_done_or_unwritable(handled)
+        except DatabaseUnusable as error:
+            if self._answered_by is None:
+                self._answered_by = self
+                later = "is not done yet, and is done as soon as that is possible: look before you ask again."
+                await self._refuse(f"{error} What was asked for {later}", receive)
+
+    async def _refuse(self, detail: str, receive: Receive) -> None:
+        refusal = problem_response(503, "Unavailable", detail, instance=self._scope["path"])
+        await refusal(self._scope, receive, self._send)
 
 
 def _light_application(context: ApiContext) -> Starlette:

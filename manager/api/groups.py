@@ -17,6 +17,7 @@ API_PREFIX = "/api/v1"
 HEALTH_PATH = f"{API_PREFIX}/health"
 DOCUMENT_PATH = f"{API_PREFIX}/openapi.json"
 F = TypeVar("F", bound=Callable[..., Any])
+_WITHOUT_DATABASE = tuple(f"{API_PREFIX}{path}" for path in ("/shutdown", "/tokens", "/platforms"))
 _READ = ("GET",)
 _CHANGE = ("POST",)
 
@@ -191,6 +192,11 @@ def _find(path: str, method: str) -> RouteGroup | None:
     found = [(group, methods) for pattern, methods, group in _patterns() if pattern.match(path)]
     answering = [group for group, methods in found if method in methods]
     return next(iter(answering or [group for group, _ in found]), None)
+
+
+def without_database(path: str) -> bool:
+    """Whether a change can be made while the control database cannot be written."""
+    return any(path == whole or path.startswith(f"{whole}/") for whole in _WITHOUT_DATABASE)
 
 
 def allowed_methods(path: str) -> list[str]:

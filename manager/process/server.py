@@ -66,7 +66,7 @@ log = logging.getLogger(__name__)
 
 
 class Turns:
-    """Requests that clients have sent ahead of the answers, and chunked bodies that go on after the answer: one at a
+    """Requests that clients have sent ahead of the answers, and chunked bodies that do not end with it: one at a
     time, of all connections of a server, and with pauses. So they hold up each other, and no client that waits for its
     answer."""
 
