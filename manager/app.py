@@ -21,7 +21,14 @@ from proctor.manager.engine.manager import Manager, ServiceFactory
 from proctor.manager.events import prune_events_forever
 from proctor.manager.named_tokens import NamedTokens
 from proctor.manager.process.control_database import PageCheck, open_control
-from proctor.manager.process.instance import InstanceLock, ManagerAddress, StartError, remove_address, write_address
+from proctor.manager.process.instance import (
+    InstanceLock,
+    ManagerAddress,
+    StartError,
+    describe_unwritable,
+    remove_address,
+    write_address,
+)
 from proctor.manager.process.log import start_logging, stop_logging
 from proctor.manager.process.server import HttpServer, TlsHttpServer
 from proctor.manager.process.sockets import (
@@ -38,7 +45,7 @@ from proctor.manager.settings import Home, ManagerSettings, SettingsError, open_
 from proctor.manager.store.read_process import ReadProcesses
 from proctor.manager.store.tables import jobs
 from proctor.sdk.client.home import serves
-from proctor.sdk.disk_errors import explain
+from proctor.sdk.disk_errors import is_full
 from proctor.sdk.failpoints import failpoint
 from proctor.sdk.files import replace_file
 from proctor.training_services.keepers.hub import KeeperHub
@@ -57,6 +64,16 @@ def run(settings: ManagerSettings, create_service: ServiceFactory = create) -> N
 
     :param create_service: what makes the training services of the experiments.
     """
+    try:
+        _run(settings, create_service)
+    except (OSError, ExceptionGroup) as error:
+        first = _first(error)
+        if not isinstance(first, OSError) or not is_full(first):
+            raise
+        raise StartError(describe_unwritable(settings.home, first)) from None
+
+
+def _run(settings: ManagerSettings, create_service: ServiceFactory) -> None:
     home = settings.home
     prepare(home)
     with InstanceLock(home) as lock:
@@ -95,11 +112,7 @@ def prepare(home: Home) -> None:
         Tokens.of(home)
         NamedTokens.read(home.named_tokens_file, time.time)
     except OSError as error:
-        why = explain(error, error.filename or str(home.path))
-        raise StartError(
-            f"cannot write the home {home.path}: {why}; make it writable, or name another one with --home or "
-            "PROCTOR_HOME"
-        ) from error
+        raise StartError(describe_unwritable(home, error)) from error
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 
-from proctor.sdk.files import make_folder, replace_file
+from proctor.sdk.files import make_folder, replace_file, require_room
 
 ENV_HOME = "PROCTOR_HOME"
 ENV_HOST = "PROCTOR_HOST"
@@ -39,6 +39,8 @@ HEARTBEAT_SECONDS = 5.0
 """The default and the maximum: a configuration may rely on three heartbeats of this length."""
 LEAST_HEARTBEAT_SECONDS = 0.1
 
+START_BYTES = 256 * 1024
+"""What a start writes at most before its database says by itself what is wrong."""
 CONFIG_FILE = "config.json"
 """In the folder of an experiment, as are the next ones: its configuration."""
 ENVIRONMENT_FILE = "environment.json"
@@ -192,12 +194,17 @@ class Home:
         return made
 
     def prepare(self) -> None:
-        """Create the folders. Raises OSError where the home cannot be written."""
+        """Create the folders. Raises OSError where the home cannot be written or lacks room for what a start writes."""
         private = (self.run_directory, self.incoming_directory)
         for directory in (self.path, *private, self.log_directory, self.nodes_directory, self.experiments_directory):
             make_folder(str(directory))
         for directory in private:
             directory.chmod(0o700)
+        self.require_room()
+
+    def require_room(self) -> None:
+        """Raise OSError where the disk of the home has no room for what a manager writes when it starts."""
+        require_room(self.path, START_BYTES)
 
 
 def open_to_others(path: Path) -> tuple[str, str] | None:

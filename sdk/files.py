@@ -28,6 +28,27 @@ if TYPE_CHECKING:
 UNFINISHED_PREFIX = ".unfinished-"
 _BLOCK_BYTES = 1 << 20
 
+# ---- room
+
+
+def require_room(folder: "AnyPath", size: int) -> None:
+    """Raise OSError where no file of so many bytes can be written in a folder now. Nothing is left there. A file system
+    that cannot tell has room."""
+    try:
+        descriptor = os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
+            return
+        raise
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+            raise
+    finally:
+        os.close(descriptor)
+
+
 # ---- replacing
 
 

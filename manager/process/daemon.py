@@ -14,11 +14,11 @@ from proctor.manager.process.instance import (
     LockHolder,
     ManagerAddress,
     StartError,
+    describe_unwritable,
     read_address,
     read_holder,
 )
 from proctor.manager.settings import Home, HomeClaim
-from proctor.sdk.disk_errors import explain
 from proctor.sdk.files import last_lines
 
 POLL_INTERVAL_SECONDS = 0.01
@@ -96,7 +96,7 @@ def _start(home: Home, options: list[str], report: Callable[[str], None]) -> Man
             return address
         holder = read_holder(home)
         if starting.exit_code != EXIT_CONFLICT or holder is None or (refused_by and holder.is_same(refused_by)):
-            raise ManagerNotStarted(starting.output() or f"it ended with exit code {starting.exit_code}")
+            raise ManagerNotStarted(starting.failure())
         if address := waiting.until_up(holder.is_alive, holder.pid):  # it was started at the same time, and was faster
             return address
         refused_by = holder  # it has ended: once more
@@ -119,10 +119,7 @@ class _StartingProcess:
             home.prepare()
             log_file = os.open(home.manager_output, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            why = explain(error, error.filename or str(home.path))
-            raise ManagerNotStarted(
-                f"cannot write the home {home.path}: {why}; make it writable, or name another one with PROCTOR_HOME"
-            ) from error
+            raise ManagerNotStarted(describe_unwritable(home, error)) from error
         offset = os.fstat(log_file).st_size
         actions = [
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
@@ -142,7 +139,19 @@ class _StartingProcess:
             self.exit_code = None if ended == 0 else os.waitstatus_to_exitcode(status)
         return self.exit_code is None
 
-    def output(self) -> str:
+    def failure(self) -> str:
+        """Why it has ended: what it printed, for which its disk may have had no room."""
+        code = self.exit_code or 0
+        how = f"ended with exit code {code}" if code >= 0 else f"was killed by {signal.Signals(-code).name}"
+        said = self._output()
+        try:
+            self._home.require_room()
+        except OSError as error:
+            full = describe_unwritable(self._home, error)
+            return full if full in said else "; ".join(filter(None, [said, full]))
+        return said or f"it {how}"
+
+    def _output(self) -> str:
         """The end of what it printed."""
         with open(self._home.manager_output, "rb") as file:
             printed = last_lines(file.fileno(), 10, begin=self._offset)

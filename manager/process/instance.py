@@ -14,6 +14,7 @@ from typing import Self
 import proctor
 from proctor.manager.settings import Home
 from proctor.sdk.client.home import serves
+from proctor.sdk.disk_errors import explain, is_full
 from proctor.sdk.files import open_locked, replace_file
 from proctor.trial_keeper.linux.identity import boot_id, open_pidfd, start_time
 
@@ -32,6 +33,13 @@ class AlreadyRunning(StartError):
     """Another manager serves this home."""
 
     exit_code = EXIT_CONFLICT
+
+
+def describe_unwritable(home: Home, error: OSError) -> str:
+    """That a home cannot be written, why, and what to do."""
+    why = explain(error, error.filename or str(home.path))
+    advice = "" if is_full(error) else "make it writable, "
+    return f"cannot write the home {home.path}: {why}; {advice}or name another one with PROCTOR_HOME"
 
 
 @dataclass(frozen=True)

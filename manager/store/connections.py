@@ -1,18 +1,23 @@
 """Opening SQLite connections the way both databases need them, and what SQLite's errors mean for us."""
 
+import mmap
 import os
 import sqlite3
+from contextlib import suppress
 from urllib.parse import quote
 
 from proctor.manager.store.errors import DatabaseUnusable, StoreError
 from proctor.manager.store.migrations import SchemaName, check_version, migrate
 from proctor.sdk.disk_errors import describe_full, has_no_inodes, is_full
+from proctor.sdk.files import require_room
 
 BUSY_TIMEOUT_MILLISECONDS = 5_000
 WAL_LIMIT_BYTES = 16 * 1024 * 1024  # what the file is cut down to when the log starts over
 CACHE_KIBIBYTES = 4096  # of each writer; with four times as much 25,000 trials took as long, and 14 MiB more memory
 RESTORE = "Restore it from a copy."
 SAFETY_CHECKPOINT_PAGES = 4_000  # inside a commit, when the ones beside it did not keep up
+_INDEX_BYTES = 64 * 1024  # of a log of 8,000 pages; a log of WAL_LIMIT_BYTES needs half of it
+_DESCRIPTORS = "/proc/self/fd"
 
 _WAIT_FOR = {
     sqlite3.SQLITE_FULL: "free some space",
@@ -38,6 +43,7 @@ def open_writer(
     """
     try:
         _require_file(path, create=create)
+        _require_room_for_index(path)
         connection = _connect(path, connection_class)
     except (OSError, sqlite3.Error) as error:
         raise DatabaseUnusable(f"The database {path} cannot be opened: {_describe_any(error, path)}.") from error
@@ -51,6 +57,10 @@ def open_writer(
         connection.execute(f"PRAGMA wal_autocheckpoint = {SAFETY_CHECKPOINT_PAGES}")
         connection.execute(f"PRAGMA cache_size = {-CACHE_KIBIBYTES}")
         migrate(connection, version, schema)
+        _allocate_index(path)
+    except OSError as error:
+        connection.close()
+        raise DatabaseUnusable(f"The database {path} cannot be opened: {_describe_any(error, path)}.") from error
     except sqlite3.Error as error:
         connection.close()
         advice = advise(error, path)
@@ -62,7 +72,13 @@ def open_writer(
 
 
 def open_reader(path: str) -> sqlite3.Connection:
-    """A connection that cannot change anything (checkpoints excepted). The file must be there."""
+    """A connection that cannot change anything (checkpoints excepted). The file must be there. Raises sqlite3.Error,
+    and DatabaseUnusable where there is no room for the index of its log."""
+    if not os.path.exists(f"{path}-shm"):
+        try:
+            _require_room_for_index(path)
+        except OSError as error:
+            raise DatabaseUnusable(f"The database {path} cannot be read: {_describe_any(error, path)}.") from error
     connection = _connect(f"file:{quote(path)}?mode=rw", sqlite3.Connection, uri=True)
     connection.execute("PRAGMA query_only = ON")
     return connection
@@ -129,6 +145,36 @@ def _require_file(path: str, *, create: bool) -> None:
     os.close(descriptor)
     if size == 0 and not create:
         raise DatabaseUnusable(f"The database {path} is empty. {RESTORE}")
+
+
+def _has_small_blocks(path: str) -> bool:
+    """Whether a page of memory can be part of a file without having its room on the disk.
+
+    SQLite maps the index of its log, and makes room for it by writing one byte of each page. Where blocks are smaller
+    than pages, the kernel looks for the rest when the page is first written, and kills the process (SIGBUS) if the disk
+    is full by then.
+    """
+    try:
+        return os.statvfs(path).f_frsize < mmap.PAGESIZE
+    except OSError:  # SQLite will say what is wrong
+        return False
+
+
+def _require_room_for_index(path: str) -> None:
+    if _has_small_blocks(path):
+        require_room(os.path.dirname(os.path.abspath(path)), 2 * _INDEX_BYTES)
+
+
+def _allocate_index(path: str) -> None:
+    """Give the index its room, through SQLite's own descriptor: closing another one would drop SQLite's locks."""
+    if not _has_small_blocks(path):
+        return
+    index = os.path.realpath(path) + "-shm"
+    for name in os.listdir(_DESCRIPTORS):
+        with suppress(FileNotFoundError):  # the descriptor of the folder itself, or another thread's
+            if os.readlink(f"{_DESCRIPTORS}/{name}") == index:
+                os.posix_fallocate(int(name), 0, _INDEX_BYTES)
+                return
 
 
 def _describe_any(error: Exception, path: str) -> str:
