@@ -139,11 +139,15 @@ def primary_code(error: sqlite3.Error) -> int:
 
 
 def _require_file(path: str, *, create: bool) -> None:
-    """Make the file, or see that it is there and not empty: SQLite would drop the log of an empty one."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o600)
-    size = os.fstat(descriptor).st_size
-    os.close(descriptor)
-    if size == 0 and not create:
+    """Make the file, or see that it is there and not empty: SQLite would drop the log of an empty one.
+
+    One that is there is not opened: closing it would drop the locks of all connections that this process has to it, and
+    another process, which takes itself for the last one, would remove the log under them.
+    """
+    if create:
+        with suppress(FileExistsError):
+            os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL, 0o600))
+    elif os.stat(path).st_size == 0:
         raise DatabaseUnusable(f"The database {path} is empty. {RESTORE}")
 
 

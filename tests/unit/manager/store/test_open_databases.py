@@ -3,12 +3,16 @@
 import asyncio
 import os
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from proctor.manager.store.connections import open_reader, open_writer
 from proctor.manager.store.database import HEALTHY, Database
 from proctor.manager.store.errors import DatabaseUnusable
 from proctor.manager.store.open_databases import OpenDatabases
@@ -282,3 +286,18 @@ async def test_what_no_thread_could_take_is_carried_out_at_the_end(path: str, mo
         writing = database.write(add("one"))
     await writing
     assert (database.is_open, descriptors(path)) == (False, 0)
+
+
+@pytest.mark.slow  # a process of its own
+async def test_a_writer_that_opens_the_file_beside_readers_keeps_its_log_from_other_processes(path: str) -> None:
+    """SQLite's locks are the process's: to open and close the file in another way would drop those of the readers, and
+    another process that leaves would remove the log, with all that is written from then on."""
+    with closing(open_reader(path)) as reader:
+        assert texts(reader) == []
+        with closing(open_writer(path, "metrics", create=False)) as writer:
+            add("one")(writer)
+            program = f"from proctor.manager.store.connections import open_reader as o; c = o({path!r}); "
+            program += "print(*c.execute('SELECT text FROM notes').fetchone()); c.close()"
+            done = await asyncio.to_thread(subprocess.run, [sys.executable, "-P", "-c", program], capture_output=True)
+            assert done.stdout == b"one\n"
+            assert os.path.exists(f"{path}-wal")
