@@ -45,10 +45,12 @@ class Loader:
     """A manager, and a sound archive with its members."""
 
     def __init__(self, manager: RealManager, folder: Path) -> None:
-        experiment = manager.create(TRIAL, maxTrialNumber=2)
+        scheduler = {"name": "ASHA", "classArgs": {"max_t": 10}}
+        experiment = manager.create(TRIAL, maxTrialNumber=2, trialScheduler=scheduler)
         manager.until_status(experiment, "DONE")
         manager.command_line("experiment", "save", experiment, "--path", str(folder))
         [self.sound] = folder.glob("*.zip")
+        self._add_tables_and_views()
         manager.client.stop_experiment(experiment)
         manager.until_status(experiment, "STOPPED")
         manager.client.delete_experiment(experiment)
@@ -58,6 +60,17 @@ class Loader:
         self.before = sorted(self.experiments.iterdir())
         headers = {"Authorization": f"Bearer {manager.client.token}"}
         self.client = httpx.Client(base_url=manager.client.url + "/api/v1/", headers=headers, timeout=60)
+
+    def _add_tables_and_views(self) -> None:
+        """Have it hold what only experiments with a trial scheduler, and those that people have looked at, have."""
+        members = self.members()
+        head = json.loads(members["proctor.json"])
+        table = {"title": "Population", "columns": ["trial"], "rows": [[0], [None]], "trial_columns": [0]}
+        view = {"name": "v", "page": "trials", "query": "sort=value", "saved_at": "2026-01-01T00:00:00Z"}
+        head["experiment"] |= {"scheduler_tables": [table], "views": [view]}
+        assert head["experiment"]["config"]["trial_scheduler"]
+        members["proctor.json"] = json.dumps(head).encode()
+        zipped(self.sound, members)
 
     def members(self) -> dict[str, bytes]:
         with zipfile.ZipFile(self.sound) as file:
@@ -70,7 +83,8 @@ class Loader:
         assert answer.status_code in {201, 409, 422, 503}, answer.text
         if answer.status_code == 201:
             trials = self.client.get("experiments/loaded/trials").json()["items"]
-            seen = ["", "/loaded", "/loaded/export?intermediate=true", "/loaded/trials"]
+            seen = ["", "/loaded", "/loaded/export?intermediate=true", "/loaded/trials", "/loaded/scheduler"]
+            seen += ["/loaded/views", "/loaded/curves", "/loaded/table", "/loaded/best", "/loaded/failures"]
             for address in [f"experiments{each}" for each in seen] + [f"trials/{trials[0]['id']}/metrics"]:
                 assert self.client.get(address).status_code == 200, address
             assert self.client.get("../../").status_code == 200
@@ -163,12 +177,27 @@ def test_an_archive_with_strange_records_is_taken_in_or_refused(loader: Loader, 
 def _spoil(draw: random.Random, record: dict[str, Any]) -> None:
     """Replace, or remove, one value somewhere in it."""
     key = draw.choice(list(record))
-    if isinstance(record[key], dict) and record[key] and draw.random() < 0.7:
-        _spoil(draw, record[key])
+    inner = draw.choice(record[key]) if isinstance(record[key], list) and record[key] else record[key]
+    if isinstance(inner, dict) and inner and draw.random() < 0.7:
+        _spoil(draw, inner)
     elif draw.random() < 0.2:
         del record[key]
     else:
         record[key] = draw.choice(STRANGE)
+
+
+@pytest.mark.parametrize("columns", [[1], [2**52], [0, 3], [0, 0], [0] * 1000])
+def test_an_archive_whose_scheduler_tables_name_columns_that_are_not_there_is_refused(
+    loader: Loader, tmp_path: Path, columns: list[int]
+) -> None:
+    members = loader.members()
+    head = json.loads(members["proctor.json"])
+    [table] = head["experiment"]["scheduler_tables"]
+    members["proctor.json"] = json.dumps(head).encode()
+    assert loader.load(zipped(tmp_path / "sound.zip", members)) == 201
+    table["trial_columns"] = columns
+    members["proctor.json"] = json.dumps(head).encode()
+    assert loader.load(zipped(tmp_path / "x.zip", members)) == 422
 
 
 def test_an_archive_that_unpacks_to_more_than_the_disk_holds_is_refused(loader: Loader, tmp_path: Path) -> None:

@@ -105,6 +105,10 @@ class ArchivedTable(BaseModel):
     def _is_rectangular(self) -> Self:
         if any(len(row) != len(self.columns) for row in self.rows):
             raise ValueError("every row must be as wide as the head")
+        if not set(self.trial_columns) <= set(range(len(self.columns))):
+            raise ValueError("trial_columns must hold numbers of its columns, from 0")
+        if len(set(self.trial_columns)) != len(self.trial_columns):
+            raise ValueError("trial_columns must name each column once")
         return self
 
 
