@@ -22,6 +22,8 @@ MOST_CONCURRENT_TRIALS = 10_000
 """The manager asks its tuner for as many suggestions at once."""
 LONGEST_SECONDS = 100 * 365 * 86400.0
 """A hundred years: what clocks and timers can still add to now."""
+MOST_CPUS = 1e6
+"""Of one trial: no node has as many."""
 MOST_PRIORITY = 1000
 MOST_HOURS = 1e9
 """Of GPUs: a thousand of them for a hundred years are fewer."""
@@ -237,8 +239,8 @@ def _text_mapping(value: Any) -> Any:
 
 
 def _amount(value: Any) -> Any:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise unexpected("a number of more than zero, such as 4 or 0.5")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MOST_CPUS:
+        raise unexpected(f"a number of more than zero, such as 4 or 0.5, and at most {MOST_CPUS:.0f}")
     return float(value)
 
 
@@ -300,7 +302,11 @@ ObjectName = Annotated[
     str, BeforeValidator(_object_name), WithJsonSchema({"type": "string", "pattern": f"^{_OBJECT_NAME}$"})
 ]
 """The name of an object of Kubernetes."""
-Amount = Annotated[float, BeforeValidator(_amount), WithJsonSchema({"type": "number", "exclusiveMinimum": 0})]
+Amount = Annotated[
+    float,
+    BeforeValidator(_amount),
+    WithJsonSchema({"type": "number", "exclusiveMinimum": 0, "maximum": MOST_CPUS}),
+]
 MemorySize = Annotated[str, BeforeValidator(_memory_size)]
 """A quantity of Kubernetes."""
 ManagerUrl = Annotated[str, BeforeValidator(_manager_url)]

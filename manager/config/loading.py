@@ -29,7 +29,7 @@ from proctor.manager.config.sections import (
     settle_service,
 )
 from proctor.manager.config.tree import Member, TreeNode, describe, find, from_plain, plain
-from proctor.manager.config.validation import validate
+from proctor.manager.config.validation import report_unsendable, validate
 from proctor.manager.config.version1 import OLD_KEYS, convert_all, convert_version1
 from proctor.manager.dispatcher.algorithms.catalog import KINDS, TUNER
 
@@ -142,6 +142,7 @@ def _load(
     if refusal is not None:
         check_class_args(root, named, algorithms, refusal, report)
     _check_directories(root, directory, report)
+    report_unsendable(written, report)
     report.raise_if_any()
     assert config is not None, "a configuration that is not valid was not reported"
     mapping = cast(dict[str, Any], vault.redact(written))

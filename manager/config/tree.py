@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from proctor.manager.config.errors import NOWHERE, KeyPath, SourcePosition
 from proctor.manager.config.key_names import folded
+from proctor.sdk.json_input import MAX_DEPTH, MAX_INTEGER_BITS
 
 Scalar = str | int | float | bool | None
 
@@ -106,8 +107,8 @@ def walk(node: TreeNode) -> Iterator[TreeNode]:
 
 
 MOST_NODES = 200_000
-MOST_LEVELS = 100
-"""More than any configuration holds."""
+MOST_LEVELS = MAX_DEPTH - 2
+"""More than any configuration holds, and as many as a request with one may have."""
 
 
 def from_plain(value: object, path: KeyPath = ()) -> TreeNode:
@@ -142,6 +143,8 @@ def describe(value: object) -> str:
             return "nothing"
         case bool():
             return "true" if value else "false"
+        case int() if value.bit_length() > MAX_INTEGER_BITS:
+            return f"an integer of {value.bit_length()} bits"
         case int() | float():
             return f"the number {value}"
         case str():

@@ -7,12 +7,13 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from proctor.manager.config.errors import ConfigReport, KeyPath, SourcePosition
+from proctor.manager.config.errors import ConfigReport, KeyPath, SourcePosition, written_path
 from proctor.manager.config.key_names import nearest
 from proctor.manager.config.matching import DISCRIMINATORS
 from proctor.manager.config.secrets import REDACTED
 from proctor.manager.config.services import Section
 from proctor.manager.config.tree import TreeNode, describe, find, plain, walk
+from proctor.sdk.json_input import MAX_INTEGER_BITS
 
 SectionType = TypeVar("SectionType", bound=Section)
 
@@ -58,6 +59,21 @@ def all_finite(node: TreeNode, report: ConfigReport) -> bool:
     for each in infinite:
         report.problem(each.place, each.path, expected="a finite number", found=describe(each.value))
     return not infinite
+
+
+def report_unsendable(root: TreeNode, report: ConfigReport) -> None:
+    """Report every number that JSON cannot write or the manager refuses to read, wherever it stands. A key that has a
+    problem already keeps that one."""
+    known = {(problem.place, problem.key) for problem in report.problems}
+    for each in walk(root):
+        if isinstance(each.value, float) and not math.isfinite(each.value):
+            expected = "a finite number"
+        elif isinstance(each.value, int) and each.value.bit_length() > MAX_INTEGER_BITS:
+            expected = f"an integer of at most {MAX_INTEGER_BITS} bits"
+        else:
+            continue
+        if (each.place, written_path(each.path)) not in known:
+            report.problem(each.place, each.path, expected=expected, found=describe(each.value))
 
 
 def _has_cause(details: Any, errors: Sequence[Any]) -> bool:

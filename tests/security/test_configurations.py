@@ -3,6 +3,8 @@
 import copy
 import json
 import math
+import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
+from proctor.manager.api.requests import CreateExperiment
+from proctor.manager.cli.config_file import posted_mapping
 from proctor.manager.cli.main import cli
+from proctor.manager.config.errors import ConfigError
+from proctor.manager.config.loading import load_experiment
+from proctor.manager.engine import creation
+from proctor.manager.errors import BadRequest
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*/config.yml"))
 TEXTS = [path.read_text() for path in EXAMPLES]
@@ -117,6 +125,77 @@ def folder_of(factory: pytest.TempPathFactory) -> Path:
     folder = factory.getbasetemp() / "configurations"
     folder.mkdir(exist_ok=True)
     return folder
+
+
+NUMBERS = {"400 digits": 10**400, "infinity": math.inf}
+"""JSON, or the manager's gate for it, does not let them pass."""
+MORE_NUMBERS = {
+    "1024 bits": 2**1024 - 1,
+    "63 bits": 2**63,
+    "-1": -1,
+    "0": 0,
+    "large": 1e308,
+    "small": 5e-324,
+    "NaN": math.nan,
+}
+TOP_KEYS = sorted(json.loads((Path(__file__).parents[2] / "docs/experiment.schema.json").read_text())["properties"])
+
+
+def with_number(number: float) -> Iterator[tuple[Path, Any]]:
+    """Real configurations in which one number is another one, or a top key is a number; with their folders."""
+    for example, tree in zip(EXAMPLES, TREES, strict=True):
+        for path in places(tree):
+            holder = changed = copy.deepcopy(tree)
+            for key in path[:-1]:
+                holder = holder[key]
+            if path and isinstance(holder[path[-1]], int | float) and not isinstance(holder[path[-1]], bool):
+                holder[path[-1]] = number
+                yield example.parent, changed
+    for key in TOP_KEYS:
+        yield EXAMPLES[0].parent, {**TREES[0], key: number}
+
+
+def as_yaml(tree: Any) -> str:
+    """JSON, but for numbers that it does not have."""
+    return re.sub(r"\b(NaN|Infinity)\b", lambda found: {"NaN": ".nan", "Infinity": ".inf"}[found[0]], json.dumps(tree))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "number",
+    [
+        *(pytest.param(number, id=name) for name, number in NUMBERS.items()),
+        *(pytest.param(number, id=name, marks=pytest.mark.thorough) for name, number in MORE_NUMBERS.items()),
+    ],
+)
+def test_config_check_and_create_agree_on_a_number(number: float, tmp_path: Path) -> None:
+    disagreements = []
+    for folder, tree in with_number(number):
+        link = tmp_path / folder.name
+        if not link.exists():
+            shutil.copytree(folder, link)
+        (link / "config.yml").write_text(as_yaml(tree))
+        try:
+            loaded = load_experiment(link / "config.yml")
+        except ConfigError as error:
+            problem, posted = str(error), tree
+        else:
+            problem, posted = "", posted_mapping(loaded)
+        refusal = refusal_of_create(posted, link, tmp_path)
+        if bool(problem) != bool(refusal):
+            disagreements.append((tree, problem, refusal))
+    assert not disagreements
+
+
+def refusal_of_create(config: Any, folder: Path, home: Path) -> str:
+    """What keeps a manager from making an experiment of a configuration that a client sends; "": nothing."""
+    try:
+        sent = json.loads(json.dumps(config, allow_nan=False))
+        body = CreateExperiment.model_validate({"config": sent, "directory": str(folder)})
+        creation.check(body.config, body.directory, home)
+    except (ValueError, BadRequest) as error:
+        return str(error)
+    return ""
 
 
 class Checked:
