@@ -7,9 +7,11 @@ from pathlib import Path
 
 import httpx
 import pytest
+from click.testing import CliRunner
 from fakes.served_manager import TOKEN, ServedManager
 
 from proctor.manager.api.groups import API_PREFIX, GROUPS, without_database
+from proctor.manager.cli.main import cli
 from proctor.manager.security import SAFE_METHODS
 from proctor.manager.store import connections
 
@@ -88,3 +90,11 @@ def test_the_manager_can_be_stopped_while_its_database_cannot_be_written(
 ) -> None:
     assert client.patch("/experiments/e", json={"max_trial_number": 20}).status_code == 503
     assert client.post("/shutdown").status_code == 202
+
+
+def test_the_command_line_says_it_too(served: ServedManager, lock: sqlite3.Connection) -> None:
+    for end in ("look before you ask again.", "Nothing was changed: repeat the request then."):
+        result = CliRunner().invoke(cli, ["--home", str(served.home), "pause", "e"])
+        assert result.exit_code != 0
+        assert "database is locked" in result.stderr
+        assert end in result.stderr
