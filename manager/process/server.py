@@ -30,7 +30,8 @@ from proctor.manager.file_descriptors import most_connections
 SHUTDOWN_SECONDS = 3
 KEEP_ALIVE_SECONDS = 75
 MAX_HEAD_BYTES = 64 * 1024
-"""Request line and headers of one request."""
+MAX_HEAD_LINES = 256
+"""Request line and headers of one request. The shortest header takes a hundred times its length of memory."""
 MAX_BYTES_BETWEEN = 64 * 1024
 """What may come after the head, or after a piece of the body, before the next piece or the end."""
 HEAD_SECONDS = 20.0
@@ -153,6 +154,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def __init__(self, *args: Any, **keywords: Any) -> None:
         super().__init__(*args, **keywords)
         self._head_bytes = 0
+        self._head_lines = 0
         self._head_is_complete = False
         self._bytes_between = 0
         self._body_bytes = 0  # since the timer was started
@@ -246,6 +248,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, problem)
             return
         self._head_bytes += len(part)
+        self._head_lines += part.count(b"\n")
+        if self._head_lines > MAX_HEAD_LINES:
+            problem = f"the request line and the headers take more than {MAX_HEAD_LINES} lines"
+            self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, problem)
+            return
         super().data_received(part)
 
     def _feed_body(self) -> None:
@@ -299,6 +306,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """It is read; what follows is the head of the next one."""
         self._head_is_complete = False
         self._head_bytes = 0
+        self._head_lines = 0
         self._bytes_between = 0
         self._stop_timer()
         super().on_message_complete()

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from proctor.manager.api.guard import MAX_BODY_BYTES
 from proctor.manager.api.stream import MAX_READERS
 from proctor.manager.process import server
-from proctor.manager.process.server import MAX_CONNECTIONS, MAX_HEAD_BYTES
+from proctor.manager.process.server import MAX_CONNECTIONS, MAX_HEAD_BYTES, MAX_HEAD_LINES
 
 pytestmark = pytest.mark.slow
 
@@ -66,6 +66,14 @@ def test_an_endless_head_is_refused_when_it_is_too_long(manager: RealManager, he
     assert b"\r\nContent-Type: application/problem+json\r\n" in answer
     assert json.loads(body)["detail"] == "the request line and the headers take more than 65536 bytes"
     assert manager.client.health()["status"] == "ok"
+
+
+def test_a_head_of_very_many_short_lines_is_refused(manager: RealManager) -> None:
+    with connect(manager) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\n" + b"a:\r\n" * MAX_HEAD_LINES + b"\r\n")
+        answer, _, body = received(connection).partition(b"\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 431 ")
+    assert json.loads(body)["detail"] == "the request line and the headers take more than 256 lines"
 
 
 CHUNKED = b"POST /api/v1/experiments HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
