@@ -9,7 +9,7 @@ from proctor.manager.config.objective import Direction
 from proctor.manager.field_docs import DescribedFields
 from proctor.manager.lifecycle.checkpoints import KeepReason
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
-from proctor.manager.lifecycle.trial import DecisionKind
+from proctor.manager.lifecycle.trial import DecisionKind, PausedBy
 from proctor.sdk.json_input import clean_text
 from proctor.training_services.base import EndReason, TrialJobStatus
 from proctor.training_services.providers import CheckVerdict
@@ -176,6 +176,9 @@ class Trial(Resource):
     """The trial that it was cloned or retried from."""
     origin_job_id: str | None = None
     """The job whose checkpoint it began with, if it did."""
+    paused_by: PausedBy | None = None
+    """Who has paused it, or is pausing it. Only that one has it run again: a user (USER), a user who has paused its
+    experiment together with its trials (EXPERIMENT), or its trial scheduler (SCHEDULER). null: it is not paused."""
     jobs: int = Field(examples=[1])
     """How often it was started."""
     node_id: str | None = Field(default=None, examples=["local"])

@@ -166,6 +166,7 @@ def trial_resource(
         source=row.source,
         origin_trial_id=row.origin_trial,
         origin_job_id=row.origin_job,
+        paused_by=row.paused_by,
         jobs=row.jobs,
         node_id=node_id,
         final_value=shown_number(row.final_value, row.final_data),

@@ -295,7 +295,7 @@ class Manager:
         """Start a STOPPED or failed experiment again, continue a PAUSED one, or load one that is not loaded now.
         Raises Unavailable with what is in the way; then the experiment is where it was.
 
-        :param trials: resume its PAUSED trials, too; also of an experiment that is running.
+        :param trials: resume the trials that were paused with it, too; also of an experiment that is running.
         """
         row = await self.experiment(experiment_id)
         is_loaded = not self._supervisor.not_loaded(row)

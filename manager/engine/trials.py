@@ -19,6 +19,7 @@ from proctor.manager.engine.supervisor import ExperimentSupervisor
 from proctor.manager.errors import BadRequest, Conflict, NotFound
 from proctor.manager.lifecycle.checkpoints import KeepReason, retain
 from proctor.manager.lifecycle.states import TrialStatus
+from proctor.manager.lifecycle.trial import PausedBy
 from proctor.manager.store.database import Database
 from proctor.manager.store.errors import RowNotFound
 from proctor.manager.store.rows import CheckpointRow, TrialJobRow, TrialRow
@@ -47,16 +48,17 @@ class Trials:
         await self._supervisor.ask(row.experiment_id, m.CancelTrial(trial_id), actor)
 
     async def pause(self, trial_id: str, *, actor: Actor = USER) -> None:
-        """Stop a live trial, which may save first, and keep it PAUSED, without a place, until it is resumed. Returns
-        when this is written down. Idempotent."""
+        """Stop a live trial, which may save first, and keep it PAUSED, without a place, until a user resumes it; one
+        that is PAUSED for another reason is from now on the user's. Returns when this is written down. Idempotent."""
         row = await self.get(trial_id)
         if row.status.is_terminal:
             raise Conflict(f"trial {trial_id} is {row.status}; only a WAITING or RUNNING trial can be paused")
-        if row.status is not TrialStatus.PAUSED:
+        if (row.status, row.paused_by) != (TrialStatus.PAUSED, PausedBy.USER):
             await self._supervisor.ask(row.experiment_id, m.PauseByUser(trial_id), actor)
 
     async def resume(self, trial_id: str, *, actor: Actor = USER) -> None:
-        """Have a PAUSED trial run again, from its newest checkpoint if it has one, when there is a place."""
+        """Have a PAUSED trial run again, from its newest checkpoint if it has one, when there is a place. Raises
+        Conflict for one that its trial scheduler has paused."""
         row = await self.get(trial_id)
         if row.status.is_terminal:
             raise Conflict(f"trial {trial_id} is {row.status}; only a PAUSED trial can be resumed")

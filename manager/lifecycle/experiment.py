@@ -71,9 +71,10 @@ class ExperimentProgress:
     ends: TrialEnds = NO_ENDS
     max_failed: int | None = None
     paused: int = 0  # trials that are PAUSED: they hold no place, but the experiment is not done without them
+    paused_by_scheduler: int = 0  # those of them that their trial scheduler has paused, and can have run again
     gpu_hours: float = 0.0  # of all its jobs, up to now
     max_gpu_hours: float | None = None
-    has_scheduler: bool = False  # of trials, which can have those that are PAUSED run again
+    has_scheduler: bool = False  # of trials, which can have those that it has paused run again
     idle: bool = False  # the trial scheduler has nothing to run until there is news
 
 
@@ -135,18 +136,18 @@ def wanted_trials(progress: ExperimentProgress, concurrency: int) -> WantedTrial
         if left > 0:
             return WantedTrials(left)
     if _resumes_trials(progress) and not progress.requested:
-        return WantedTrials(min(room, progress.paused), can_start=False)
+        return WantedTrials(min(room, progress.paused_by_scheduler), can_start=False)
     return WantedTrials(0)
 
 
 def has_forgotten_trials(progress: ExperimentProgress) -> bool:
     """Whether nothing runs or will, but what the trial scheduler has paused."""
-    if not (progress.has_scheduler and progress.paused) or progress.live or progress.requested:
+    if not (progress.has_scheduler and progress.paused_by_scheduler) or progress.live or progress.requested:
         return False
     return progress.status.counts_time and (progress.idle or not _resumes_trials(progress))
 
 
 def _resumes_trials(progress: ExperimentProgress) -> bool:
-    """Whether trials that are PAUSED can be asked for."""
-    may = progress.has_scheduler and progress.paused > 0 and progress.status.counts_time
+    """Whether trials that are PAUSED can be asked for: their trial scheduler's."""
+    may = progress.has_scheduler and progress.paused_by_scheduler > 0 and progress.status.counts_time
     return may and not _spent_budget(progress)

@@ -27,6 +27,14 @@ class DecisionKind(StrEnum):
     CLONE = "clone"
 
 
+class PausedBy(StrEnum):
+    """Who has paused a trial. Only that one has it run again."""
+
+    USER = "USER"  # a user has paused this trial
+    EXPERIMENT = "EXPERIMENT"  # a user has paused its experiment together with its trials
+    SCHEDULER = "SCHEDULER"  # its trial scheduler
+
+
 _LIVE = tuple(status for status in Status if not status.is_terminal)
 
 ENDS = {

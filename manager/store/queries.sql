@@ -173,18 +173,27 @@ WHERE donor_job IS NOT NULL AND substr(donor_job, 1, instr(donor_job, '.') - 1) 
 SELECT DISTINCT substr(donor_job, 1, instr(donor_job, '.') - 1) FROM decisions
 WHERE trial_id IN (SELECT value FROM json_each(:ids)) AND donor_job IS NOT NULL;
 
--- name: trials.paused
-SELECT * FROM trials WHERE experiment_id = :experiment_id AND status = 'PAUSED' ORDER BY sequence_id;
+-- name: trials.paused_with_experiment
+SELECT * FROM trials WHERE experiment_id = :experiment_id AND status = 'PAUSED' AND paused_by = 'EXPERIMENT'
+ORDER BY sequence_id;
 
--- name: trials.paused_by_algorithm
-SELECT trials.* FROM trials JOIN trial_jobs ON trial_jobs.trial_id = trials.id AND trial_jobs.number = trials.jobs
-WHERE trials.experiment_id = :experiment_id AND trials.status = 'PAUSED' AND trial_jobs.stop_position IS NOT NULL
-ORDER BY trials.sequence_id LIMIT :limit;
+-- name: trials.count_paused_by
+SELECT count(*) FROM trials WHERE experiment_id = :experiment_id AND status = 'PAUSED' AND paused_by = :paused_by;
+
+-- name: trials.held_by_scheduler
+-- CROSS: by their ids. The newest job was paused by the trial scheduler, whoever else has paused the trial.
+SELECT trials.id FROM json_each(:ids)
+CROSS JOIN trials ON trials.id = json_each.value
+JOIN trial_jobs ON trial_jobs.trial_id = trials.id AND trial_jobs.number = trials.jobs
+WHERE trial_jobs.stop_reason = 'PAUSED' AND trial_jobs.stop_position IS NOT NULL;
+
+-- name: trials.paused_by_scheduler
+SELECT * FROM trials WHERE experiment_id = :experiment_id AND status = 'PAUSED' AND paused_by = 'SCHEDULER'
+ORDER BY sequence_id LIMIT :limit;
 
 -- name: trials.paused_otherwise
 SELECT EXISTS (
-    SELECT 1 FROM trials LEFT JOIN trial_jobs ON trial_jobs.trial_id = trials.id AND trial_jobs.number = trials.jobs
-    WHERE trials.experiment_id = :experiment_id AND trials.status = 'PAUSED' AND trial_jobs.stop_position IS NULL
+    SELECT 1 FROM trials WHERE experiment_id = :experiment_id AND status = 'PAUSED' AND paused_by <> 'SCHEDULER'
 );
 
 -- name: trials.paused_of

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Self, TypeVar, get_args, get_origin, get_type
 
 from proctor.manager.lifecycle.experiment_failures import TrialEnds
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
-from proctor.manager.lifecycle.trial import DecisionKind
+from proctor.manager.lifecycle.trial import DecisionKind, PausedBy
 from proctor.manager.store.errors import RowNotFound, StaleWrite
 from proctor.manager.store.statements import decode, encode, query, query_with
 from proctor.sdk.json_input import clean_text
@@ -191,6 +191,8 @@ class TrialRow(Row):
     origin_job: str | None = None
     """The job whose checkpoint it begins with, if it does."""
     origin_checkpoint: str | None = None
+    paused_by: PausedBy | None = None
+    """Who has paused it or is pausing it; None: nobody, or whoever did has had it run again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,8 +126,8 @@ async def finish(manager: Manager, experiment_id: str) -> None:
         row, rows = await manager.experiment(experiment_id), await all_trials(manager, experiment_id)
         if row.status in {ExperimentStatus.STOPPED, ExperimentStatus.PAUSED, ExperimentStatus.ERROR}:
             await manager.resume_experiment(experiment_id)
-        elif any(trial.status is TrialStatus.PAUSED for trial in rows):
-            await manager.resume_experiment(experiment_id, trials=True)
+        elif paused := [trial for trial in rows if trial.status is TrialStatus.PAUSED]:
+            await manager.trials.resume(paused[0].id)
         elif row.status is ExperimentStatus.DONE and all(trial.status.is_terminal for trial in rows):
             return
         await asyncio.sleep(300.0)

@@ -143,6 +143,7 @@ test("what can be done depends on the status", () => {
   const words = (found: { word: string }[]) => found.map(({ word }) => word);
   expect(words(trialActions(trial({ status: "RUNNING" })))).toEqual(["Pause", "Kill"]);
   expect(words(trialActions(trial({ status: "PAUSED" })))).toEqual(["Resume", "Kill"]);
+  expect(words(trialActions(trial({ status: "PAUSED", paused_by: "SCHEDULER" })))).toEqual(["Pause", "Kill"]);
   expect(words(trialActions(trial({ status: "WAITING" })))).toEqual(["Kill"]);
   expect(words(trialActions(trial({ status: "FAILED" })))).toEqual(["Retry", "Retry from checkpoint"]);
   expect(words(experimentActions(experiment({ status: "RUNNING" })))).toEqual(["Pause", "Stop"]);

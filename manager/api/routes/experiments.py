@@ -166,7 +166,9 @@ async def resume_experiment(
     context: Context,
     sender: RequestSender,
     experiment_id: str,
-    trials: Annotated[bool, Query(description="Resume its PAUSED trials, too, also of a running experiment.")] = False,
+    trials: Annotated[
+        bool, Query(description="Resume the trials that were paused with it, too, also of a running experiment.")
+    ] = False,
 ) -> models.Experiment:
     """The request is committed when this answers; the status says how far it is."""
     await context.manager.resume_experiment(experiment_id, trials=trials, actor=sender.actor)

@@ -34,7 +34,9 @@ def folder_option(function: F) -> F:
 @experiment_argument
 @click.option("-p", "--port", type=click.IntRange(0, 65535), help="Port to use if a manager has to be started.")
 @nnictl_option("--foreground", nnictl=["-f"], is_flag=True, help="Watch it until it ends.")
-@click.option("--trials", is_flag=True, help="Resume its paused trials, too; also of a running experiment.")
+@click.option(
+    "--trials", is_flag=True, help="Resume the trials that were paused with it, too; also of a running experiment."
+)
 @folder_option
 @ignored_option("-d", "--debug", is_flag=True, because="an experiment keeps the logLevel that it was created with")
 @with_session
@@ -73,7 +75,7 @@ def resume(
 def pause(session: CliSession, experiment: str | None, trials: bool) -> None:
     """Stop starting new trials; running trials finish. `proctor resume` resumes the experiment.
 
-    With `--trials` its trials are paused, too, and `proctor resume --trials` resumes all of them.
+    With `--trials` its trials are paused, too, and `proctor resume --trials` resumes these.
     """
     found = find_experiment(session.client, experiment)
     session.client.pause_experiment(found["id"], trials=trials)

@@ -271,7 +271,7 @@ class HostedScheduler:
         begins_clone = trial.clone is not None and self._begin_clone(trial, trial.clone, message)
         if begins_clone:
             held_back = ()  # those of the curve that it leaves
-        if trial.is_paused:  # it had failed before it could be paused, or the user has resumed it
+        if trial.is_paused:  # it had failed, or its user had paused it, before it could be paused
             self._resume(trial, chosen=False)
         else:
             trial.milestone = self._next_milestone(trial) if begins_clone else self._milestone_again(trial)

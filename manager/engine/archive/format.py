@@ -25,6 +25,7 @@ from proctor.manager.config.fields import LONGEST_SECONDS, MOST_CONCURRENT_TRIAL
 from proctor.manager.engine.saved_views import MOST_VIEWS, ViewName, ViewPage, ViewQuery
 from proctor.manager.errors import BadRequest, Unavailable
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
+from proctor.manager.lifecycle.trial import PausedBy
 from proctor.manager.store.rows import MetricRow
 from proctor.sdk.json_input import LATEST_TIME, parse_json
 from proctor.sdk.protocol import KIND_FINAL, KIND_INTERMEDIATE, KIND_LOST
@@ -154,6 +155,8 @@ class SavedTrial(BaseModel):
     created_at: Moment
     started_at: Moment | None = None
     ended_at: Moment | None = None
+    paused_by: PausedBy | None = None
+    """None of a PAUSED trial: an earlier version has saved it, which did not know."""
 
 
 class SavedJob(BaseModel):

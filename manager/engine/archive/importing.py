@@ -20,6 +20,7 @@ from proctor.manager.engine.creation import new_seed
 from proctor.manager.engine.loop.transitions import message_payload
 from proctor.manager.errors import BadRequest, Conflict, Unavailable
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
+from proctor.manager.lifecycle.trial import PausedBy
 from proctor.manager.settings import CONFIG_FILE, METRICS_FILE, UNFINISHED_FILE
 from proctor.manager.store.database import Database
 from proctor.manager.store.errors import RowNotFound
@@ -226,8 +227,17 @@ def _trial(trial: SavedTrial, experiment_id: str) -> TrialRow:
         return row
     row = replace(row, source="customized")  # to the new dispatcher
     if trial.status is TrialStatus.PAUSED:
-        return row
+        return replace(row, **_pause(trial))
     return replace(row, status=TrialStatus.WAITING, reason=f"waiting: {_CUT_OFF}; resume runs it again")
+
+
+def _pause(trial: SavedTrial) -> dict[str, Any]:
+    """The columns that say who has paused a trial. The trial scheduler that has is not the one that is started here, so
+    that only a user can resume it."""
+    if trial.paused_by is not PausedBy.SCHEDULER:
+        return {"paused_by": trial.paused_by or PausedBy.USER}
+    reason = f"{trial.reason}; it is loaded from an archive: a user may resume it"
+    return {"paused_by": PausedBy.USER, "reason": reason}
 
 
 def _job(job: SavedJob, experiment_id: str, now: float) -> TrialJobRow:

@@ -110,14 +110,14 @@ class CancelTrial:
 
 @dataclass(frozen=True)
 class PauseByUser:
-    """Keep a live trial without a place until it is resumed."""
+    """Keep a live trial without a place until a user resumes it."""
 
     trial_id: str
 
 
 @dataclass(frozen=True)
 class ResumeByUser:
-    """Have a PAUSED trial run again."""
+    """Have a trial that a user has paused run again."""
 
     trial_id: str
 
@@ -164,7 +164,7 @@ class Pause:
 class Continue:
     """Create trials again."""
 
-    trials: bool = False  # and resume those that are PAUSED
+    trials: bool = False  # and resume those that were paused with it
 
 
 @dataclass(frozen=True)
@@ -289,9 +289,9 @@ def named_checkpoints(messages: Iterable[LoopMessage]) -> list[int]:
 
 
 def concerned_trials(message: LoopMessage) -> set[str] | None:
-    """The trials, perhaps PAUSED ones, that a message is about; None: all that are PAUSED."""
+    """The trials, perhaps PAUSED ones, that a message is about; None: all that were paused with their experiment."""
     match message:
-        case ResumeByUser(trial_id) | CancelTrial(trial_id):
+        case PauseByUser(trial_id) | ResumeByUser(trial_id) | CancelTrial(trial_id):
             return {trial_id}
         case protocol.ResumeTrial(trial_id=trial_id) | protocol.CloneTrial(trial_id=trial_id):
             return {trial_id}

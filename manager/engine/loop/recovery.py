@@ -15,6 +15,7 @@ from proctor.manager.engine.loop.messages import MetricsRefused
 from proctor.manager.engine.loop.state import ExperimentState, GpuTime, LiveTrial, Turn
 from proctor.manager.engine.transient_errors import error_clause
 from proctor.manager.lifecycle.states import TrialStatus
+from proctor.manager.lifecycle.trial import PausedBy
 from proctor.manager.store.database import Database
 from proctor.manager.store.errors import ValueRefused
 from proctor.manager.store.rows import CheckpointRow, ExperimentRow, InputRow, MetricRow, TrialRow
@@ -33,20 +34,27 @@ async def load_state(control: Database, metrics: Database, experiment_id: str) -
 async def bring_back(
     state: ExperimentState, turn: Turn, control: Database, metrics: Database, trial_ids: Collection[str] | None
 ) -> list[LiveTrial]:
-    """Bring PAUSED trials back into the state, with what the metrics database knows better; None: all of them."""
-    return await _bring_back(state, turn, control, metrics, lambda c: trials.paused(c, state.row.id, trial_ids))
+    """Bring PAUSED trials back into the state, with what the metrics database knows better; None: all that were paused
+    with their experiment."""
+
+    def find(connection: sqlite3.Connection) -> list[TrialRow]:
+        if trial_ids is None:
+            return trials.paused_with_experiment(connection, state.row.id)
+        return trials.paused(connection, state.row.id, trial_ids)
+
+    return await _bring_back(state, turn, control, metrics, find)
 
 
 async def bring_back_forgotten(
     state: ExperimentState, turn: Turn, control: Database, metrics: Database, limit: int
 ) -> list[LiveTrial]:
-    """At most `limit` of the trials that an algorithm has had paused; none while there are others, which the user may
-    resume."""
+    """At most `limit` of the trials that their trial scheduler has paused; none while others are PAUSED, which the user
+    may resume."""
 
     def find(connection: sqlite3.Connection) -> list[TrialRow]:
         if not state.is_ending_paused and trials.is_paused_otherwise(connection, state.row.id):
             return []
-        return trials.paused_by_algorithm(connection, state.row.id, limit)
+        return trials.paused_by_scheduler(connection, state.row.id, limit)
 
     return await _bring_back(state, turn, control, metrics, find)
 
@@ -60,8 +68,9 @@ async def _bring_back(
 ) -> list[LiveTrial]:
     def read(connection: sqlite3.Connection) -> list[LiveTrial]:
         rows = find(connection)
-        decisions = dispatcher_inputs.pending(connection, [row.id for row in rows])
-        return [LiveTrial(row, decision=decisions.get(row.id)) for row in rows]
+        ids = [row.id for row in rows]
+        decisions, held = dispatcher_inputs.pending(connection, ids), trials.held_by_scheduler(connection, ids)
+        return [LiveTrial(row, decision=decisions.get(row.id), is_held=row.id in held) for row in rows]
 
     found = await control.read(read)
     for trial in found:
@@ -76,6 +85,7 @@ def read_state(connection: sqlite3.Connection, experiment_id: str) -> Experiment
     row = experiments.get(connection, experiment_id)
     counts = trials.counts(connection, experiment_id)
     state = ExperimentState(row, created=sum(counts.values()), paused=counts.get(TrialStatus.PAUSED, 0))
+    state.paused_by_scheduler = trials.count_paused_by(connection, experiment_id, PausedBy.SCHEDULER)
     state.gpu_time = GpuTime(
         jobs.gpu_seconds_of_ended(connection, experiment_id), jobs.recent_gpu_jobs(connection, experiment_id)
     )

@@ -17,6 +17,7 @@ from proctor.manager.dispatcher.protocol import ToDispatcher
 from proctor.manager.lifecycle.experiment import ExperimentProgress
 from proctor.manager.lifecycle.experiment_failures import count_end
 from proctor.manager.lifecycle.states import TrialStatus
+from proctor.manager.lifecycle.trial import PausedBy
 from proctor.manager.store.rows import (
     CheckpointRow,
     DecisionRow,
@@ -49,6 +50,8 @@ class LiveTrial:
     preempted: str = ""  # by which experiment its last job was preempted, as a clause
     decision: DecisionRow | None = None  # what its next job is to carry out
     parameters_before: tuple[int, int] | None = None  # parameter id of the jobs before the one of this number
+    is_held: bool = False
+    """Its trial scheduler has paused its newest job, whoever else has paused the trial."""
     milestone: int | None = None
     """The step at whose report it waits for a verdict; NO_MILESTONE: at none; None: not known, or no scheduler."""
 
@@ -144,6 +147,7 @@ class ExperimentState:
     by_job: dict[str, LiveTrial] = field(default_factory=dict)  # those with a live job
     jobless: dict[str, LiveTrial] = field(default_factory=dict)  # the others, by their own ids
     paused: int = 0  # how many trials are PAUSED, and only in the store
+    paused_by_scheduler: int = 0  # how many of these their trial scheduler has paused
     requested: set[int] = field(default_factory=set)  # parameter ids that the tuner owes
     declined: set[int] = field(default_factory=set)  # ids for which it had nothing; it may come back to them
     exhausted: bool = False
@@ -183,7 +187,8 @@ class ExperimentState:
         """What `roll_back` needs besides the stored trials and jobs."""
         kept = (self.row, self.created, self.exhausted, self.active_since, self.replayed_to, self.code_fingerprint)
         waits = (self.idle_at, self.news_at, self.more_follow_at)
-        return Snapshot(*kept, self.paused, frozenset(self.requested), frozenset(self.declined), *waits)
+        held = (self.paused, self.paused_by_scheduler)
+        return Snapshot(*kept, *held, frozenset(self.requested), frozenset(self.declined), *waits)
 
     def roll_back(self, before: "Snapshot", stored: "ExperimentState") -> None:
         """Discard what a turn has changed that was not committed.
@@ -193,7 +198,8 @@ class ExperimentState:
         """
         self.row, self.created, self.exhausted = before.row, before.created, before.exhausted
         self.active_since, self.replayed_to = before.active_since, before.replayed_to
-        self.code_fingerprint, self.paused = before.code_fingerprint, before.paused
+        self.code_fingerprint = before.code_fingerprint
+        self.paused, self.paused_by_scheduler = before.paused, before.paused_by_scheduler
         self.requested, self.declined = set(before.requested), set(before.declined)
         self.idle_at, self.news_at, self.more_follow_at = before.idle_at, before.news_at, before.more_follow_at
         for trial_id, trial in stored.trials.items():
@@ -231,11 +237,13 @@ class ExperimentState:
         """A PAUSED trial that this turn is about; `set_aside` is the inverse."""
         self.add(trial)
         self.paused -= 1
+        self.paused_by_scheduler -= trial.row.paused_by is PausedBy.SCHEDULER
 
     def set_aside(self, trial: LiveTrial) -> None:
         """The trial is PAUSED: from now on it is in the store alone."""
         self.remove(trial)
         self.paused += 1
+        self.paused_by_scheduler += trial.row.paused_by is PausedBy.SCHEDULER
 
     def take_position(self, *, is_news: bool = True) -> int:
         """The next place in the dispatcher's input log.
@@ -303,6 +311,7 @@ class ExperimentState:
             live=len(self.trials),
             requested=len(self.requested),
             paused=self.paused,
+            paused_by_scheduler=self.paused_by_scheduler,
             exhausted=self.exhausted,
             ends=self.row.trial_ends,
             max_failed=self.row.max_failed_trials,
@@ -348,6 +357,7 @@ class Snapshot:
     replayed_to: int
     code_fingerprint: str | None
     paused: int
+    paused_by_scheduler: int
     requested: frozenset[int]
     declined: frozenset[int]
     idle_at: int

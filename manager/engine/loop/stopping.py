@@ -107,7 +107,8 @@ def held_up(state: ExperimentState, pool: NodePool) -> str:
 def _paused_clause(state: ExperimentState) -> list[str]:
     """Where nothing else is left, what the experiment waits for."""
     ends_with_trials = state.row.status in {ExperimentStatus.NO_MORE_TRIAL, ExperimentStatus.TUNER_NO_MORE_TRIAL}
-    if not state.paused or state.trials or not ends_with_trials:
+    paused = state.paused - state.paused_by_scheduler
+    if not paused or state.trials or not ends_with_trials:
         return []
-    those, them = ("1 trial is", "it") if state.paused == 1 else (f"{state.paused} trials are", "them")
-    return [f"{those} PAUSED: resume or kill {them} to finish the experiment"]
+    those, them = ("1 trial is", "it") if paused == 1 else (f"{paused} trials are", "them")
+    return [f"{those} PAUSED by a user: resume or kill {them} to finish the experiment"]

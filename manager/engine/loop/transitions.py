@@ -20,7 +20,7 @@ from proctor.manager.lifecycle.experiment_failures import cause_of_failure, is_w
 from proctor.manager.lifecycle.job import JOB, JobEvent
 from proctor.manager.lifecycle.retries import RetryDecision, RetryPolicy, judge, retry_delay, settled_reason
 from proctor.manager.lifecycle.states import TrialStatus
-from proctor.manager.lifecycle.trial import ENDS, TRIAL, TrialEvent
+from proctor.manager.lifecycle.trial import ENDS, TRIAL, PausedBy, TrialEvent
 from proctor.manager.store.rows import DecisionRow, TrialJobRow, TrialRow
 from proctor.manager.store.tables import dispatcher_inputs, jobs, trials
 from proctor.manager.store.tables.journals import metric_number
@@ -197,7 +197,7 @@ def end_trial(
     :param cause: why it has failed, if that counts as a failure of the experiment's trials (`cause_of_failure`).
     :param more_follow: others end with it, in later turns.
     """
-    _move(turn, trial, ENDS[status], reason, ended_at=turn.now)
+    _move(turn, trial, ENDS[status], reason, ended_at=turn.now, paused_by=None)
     state.remove(trial)
     turn.ended.append(trial.row.id)
     if trial.has_checkpoints:
@@ -225,16 +225,77 @@ def end_trial(
     turn.send_input(message, message_payload(message))
 
 
-def pause_trial(state: ExperimentState, turn: Turn, trial: LiveTrial, reason: str) -> None:
-    """Keep a trial that has no job without a place, until it is resumed."""
-    _move(turn, trial, TrialEvent.PAUSE, reason, not_before=None)
+def pause_trial(
+    state: ExperimentState,
+    turn: Turn,
+    trial: LiveTrial,
+    paused_by: PausedBy,
+    detail: str,
+    save_seconds: float,
+    *,
+    position: int | None = None,
+) -> None:
+    """Keep a trial without a place until whoever pauses it has it run again. One that runs may save first.
+
+    Of a trial that is paused already only a user's pause changes anything: it becomes that user's.
+
+    :param save_seconds: how long it may save before it is signaled.
+    :param position: of the dispatcher input that led its trial scheduler to this decision.
+    """
+    job = trial.job
+    if trial.row.paused_by is not None:
+        if paused_by is PausedBy.USER and trial.row.paused_by is not PausedBy.USER:
+            _take_pause_over(turn, trial, detail)
+        elif job is not None and position is not None and job.stop_position is None:
+            trial.job = replace(job, stop_position=position)  # its scheduler holds it, too
+            turn.write(lambda c: jobs.update(c, job.id, token=job.token, stop_position=position))
+    elif job is None:
+        trial.row = replace(trial.row, paused_by=paused_by)
+        _set_aside(state, turn, trial, detail)
+    else:
+        stop_softly(state, turn, trial, EndReason.PAUSED, detail, save_seconds, position=position)
+        if trial.job is not None and trial.job.stop_reason is EndReason.PAUSED:
+            set_paused_by(turn, trial, paused_by)
+
+
+def _take_pause_over(turn: Turn, trial: LiveTrial, detail: str) -> None:
+    job = trial.job
+    if trial.is_held or (job is not None and job.stop_position is not None):
+        detail += "; its trial scheduler has paused it, too"
+    if job is not None:
+        columns: dict[str, Any] = {"detail": detail, "stopped_by": turn.actor.to_text()}
+        trial.job = replace(job, **columns)
+        turn.write(lambda c: jobs.update(c, job.id, token=job.token, **columns))
+        detail = _describe_stop(trial.job, turn.now)
+    set_paused_by(turn, trial, PausedBy.USER)
+    set_reason(turn, trial, detail)
+
+
+def set_paused_by(turn: Turn, trial: LiveTrial, paused_by: PausedBy | None) -> None:
+    """Record who has paused a trial, or is pausing it."""
+    trial.row = replace(trial.row, paused_by=paused_by)
+    trial_id = trial.row.id
+    turn.write(lambda c: trials.update(c, trial_id, paused_by=paused_by))
+
+
+def _set_aside(state: ExperimentState, turn: Turn, trial: LiveTrial, reason: str) -> None:
+    _move(turn, trial, TrialEvent.PAUSE, reason, not_before=None, paused_by=trial.row.paused_by)
     state.set_aside(trial)
     turn.paused[trial.row.id] = trial
 
 
 def resume_trial(turn: Turn, trial: LiveTrial, why: str) -> None:
     """Have a PAUSED trial run again when there is a place."""
-    _move(turn, trial, TrialEvent.RESUME, f"waiting: {why}")
+    _move(turn, trial, TrialEvent.RESUME, f"waiting: {why}", paused_by=None)
+
+
+def end_pause(turn: Turn, trial: LiveTrial, why: str) -> None:
+    """A user no longer keeps a trial PAUSED. If its trial scheduler has paused it, too, it remains that one's."""
+    if trial.is_held and trial.decision is None:
+        set_paused_by(turn, trial, PausedBy.SCHEDULER)
+        set_reason(turn, trial, "paused by its trial scheduler, which decides when it runs again")
+    else:
+        resume_trial(turn, trial, why if trial.decision is None else f"{why}; {describe_decision(trial.decision)}")
 
 
 def describe_decision(decision: DecisionRow) -> str:
@@ -314,7 +375,7 @@ def request_stop(
         trial.job = replace(job, status=status, **columns)
         actor, change = turn.actor, {"expected": expected, "status": status, "time": turn.now, **columns}
         turn.write(lambda c: jobs.move(c, job.id, token=job.token, actor=actor, **change))
-    elif _supersedes(job, reason):
+    elif _supersedes(trial, job, reason):
         columns["save_until"] = _earlier(job.save_until, save_until)
         trial.job = replace(job, **columns)
         turn.write(lambda c: jobs.update(c, job.id, token=job.token, **columns))
@@ -324,12 +385,12 @@ def request_stop(
     turn.cancel.append((job.id, reason is EndReason.EARLY_STOPPED))
 
 
-def _supersedes(job: TrialJobRow, reason: EndReason) -> bool:
+def _supersedes(trial: LiveTrial, job: TrialJobRow, reason: EndReason) -> bool:
     before = job.stop_reason
     if before is EndReason.PREEMPTED:
         return reason is not EndReason.PREEMPTED
     if before is EndReason.PAUSED and reason in {EndReason.EARLY_STOPPED, EndReason.BUDGET_USED}:
-        return job.stop_position is not None  # it is the trial scheduler that has paused it
+        return trial.row.paused_by is PausedBy.SCHEDULER
     return reason is EndReason.USER_CANCELED and before in {EndReason.PAUSED, EndReason.CLONED}
 
 
@@ -476,12 +537,7 @@ def end_job(state: ExperimentState, turn: Turn, trial: LiveTrial, exit: Exit, po
     if decision.status is TrialStatus.WAITING:
         _retry(turn, trial, decision, fruitless, reason, detail)
     elif decision.status is TrialStatus.PAUSED:
-        if job.stop_position is not None:
-            hints.on_pause(state, turn, trial)
-        pause_trial(state, turn, trial, detail)
-        if trial.decision is not None and job.stop_position is not None:  # decided while the trial was being paused
-            state.bring_back(trial)
-            resume_trial(turn, trial, describe_decision(trial.decision))
+        _keep_paused(state, turn, trial, job, detail)
     elif decision.status is not TrialStatus.SUCCEEDED:
         is_new = job.resumes == state.row.resumes
         cause = cause_of_failure(decision.status, reason, detail) if is_new else ""
@@ -496,6 +552,21 @@ def end_job(state: ExperimentState, turn: Turn, trial: LiveTrial, exit: Exit, po
             _notice_missing_final(state, turn, trial)
     else:
         accept_final(state, turn, trial, f"its job ended afterwards as {reason.value} ({detail})")
+
+
+def _keep_paused(state: ExperimentState, turn: Turn, trial: LiveTrial, job: TrialJobRow, detail: str) -> None:
+    """A trial whose job was paused is PAUSED, unless whoever has paused it has changed that meanwhile."""
+    trial.is_held = job.stop_position is not None
+    if trial.is_held:
+        hints.on_pause(state, turn, trial)
+    paused_by = trial.row.paused_by
+    _set_aside(state, turn, trial, detail)
+    if paused_by is None:
+        state.bring_back(trial)
+        resume_trial(turn, trial, "resumed with its experiment")
+    elif paused_by is PausedBy.SCHEDULER and trial.decision is not None:
+        state.bring_back(trial)
+        resume_trial(turn, trial, describe_decision(trial.decision))
 
 
 def _notice_missing_final(state: ExperimentState, turn: Turn, trial: LiveTrial) -> None:

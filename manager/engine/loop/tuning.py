@@ -19,7 +19,7 @@ from proctor.manager.lifecycle.experiment import (
     wanted_trials,
 )
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
-from proctor.manager.lifecycle.trial import DecisionKind
+from proctor.manager.lifecycle.trial import DecisionKind, PausedBy
 from proctor.manager.store.rows import DecisionRow
 from proctor.manager.store.tables import dispatcher_inputs, experiments, scheduler_tables, trials
 from proctor.manager.store.tables.journals import metric_number
@@ -175,7 +175,8 @@ def on_no_more(state: ExperimentState, message: protocol.NoMoreTrials) -> None:
 def on_kill(state: ExperimentState, turn: Turn, message: protocol.KillTrial, *, save_seconds: float) -> None:
     """The assessor or the trial scheduler wants a trial stopped early. The decision is for the job whose metric was
     judged, or since which the trial is PAUSED: it is ignored when the trial has another one, or was asked to stop
-    already (a restarted dispatcher decides again).
+    already (a restarted dispatcher decides again). It is also ignored for a trial that a user has paused: that one is
+    judged again once it runs.
 
     :param save_seconds: how long a trial may save, and report its final metric, that has used all that it may.
     """
@@ -184,7 +185,8 @@ def on_kill(state: ExperimentState, turn: Turn, message: protocol.KillTrial, *, 
     if trial is None or trial.row.jobs != message.job_number:
         return
     if trial.row.status is TrialStatus.PAUSED:
-        transitions.end_trial(state, turn, trial, TrialStatus.EARLY_STOPPED, detail)
+        if trial.row.paused_by is PausedBy.SCHEDULER:
+            transitions.end_trial(state, turn, trial, TrialStatus.EARLY_STOPPED, detail)
         return
     if trial.job is None:
         return
@@ -209,7 +211,7 @@ def on_pause(state: ExperimentState, turn: Turn, message: protocol.PauseTrial, *
     if trial is None or trial.job is None or trial.job.number != message.job_number:
         return
     detail = transitions.with_reason("paused by its trial scheduler", message.reason)
-    transitions.stop_softly(state, turn, trial, EndReason.PAUSED, detail, save_seconds, position=message.position)
+    transitions.pause_trial(state, turn, trial, PausedBy.SCHEDULER, detail, save_seconds, position=message.position)
 
 
 def on_decision(
@@ -219,7 +221,8 @@ def on_decision(
     donor: CheckpointOffer | None,
 ) -> None:
     """A request is answered by a trial that exists: it is written down, and carried out by the trial's next job. One
-    that was not requested, or that came before, is ignored.
+    that was not requested, or that came before, is ignored. A trial that a user has paused stays PAUSED until that user
+    resumes it.
 
     :param donor: what a clone begins with, if there is a checkpoint.
     """
@@ -262,7 +265,8 @@ def on_decision(
     trial.decision, trial.milestone = decision, _milestone(message.milestone)
     why = transitions.describe_decision(decision)
     if trial.row.status is TrialStatus.PAUSED:
-        transitions.resume_trial(turn, trial, why)
+        if trial.row.paused_by is PausedBy.SCHEDULER:
+            transitions.resume_trial(turn, trial, why)
     elif decision.is_clone:
         transitions.request_stop(state, turn, trial, EndReason.CLONED, why, position=message.position)
 

@@ -12,6 +12,7 @@ from proctor.manager.engine.loop.state import ExperimentState, LiveTrial, Turn
 from proctor.manager.errors import Conflict
 from proctor.manager.lifecycle.experiment import EXPERIMENT, ExperimentEvent, spent_limit
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
+from proctor.manager.lifecycle.trial import PausedBy
 from proctor.manager.store.rows import TrialRow
 from proctor.manager.store.tables import experiments
 from proctor.training_services.base import CheckpointOffer, EndReason
@@ -40,20 +41,21 @@ def cancel_trial(state: ExperimentState, turn: Turn, trial_id: str) -> None:
 
 
 def pause_trial(state: ExperimentState, turn: Turn, trial_id: str, *, save_seconds: float) -> None:
-    """Keep a trial without a place until it is resumed. One that runs may save first.
+    """Keep a trial without a place until a user resumes it. One that runs may save first; one that is paused already is
+    from now on the user's.
 
     :param save_seconds: how long it may save before it is signaled.
     """
     trial = state.trials.get(trial_id)
     if trial is None:
-        raise Conflict(f"trial {trial_id} has ended or is PAUSED already; only a live trial can be paused")
+        raise Conflict(f"trial {trial_id} has ended already; only a live trial can be paused")
     if trial.job is not None and trial.job.stop_reason not in _KEPT:
         raise Conflict(f"trial {trial_id} is being stopped already ({trial.job.detail})")
-    _pause(turn, state, trial, f"paused by {turn.actor.in_words}", save_seconds)
+    transitions.pause_trial(state, turn, trial, PausedBy.USER, f"paused by {turn.actor.in_words}", save_seconds)
 
 
 def resume_trial(state: ExperimentState, turn: Turn, trial_id: str) -> None:
-    """Have a PAUSED trial run again, from its newest checkpoint."""
+    """Have a trial that a user has paused, alone or with its experiment, run again, from its newest checkpoint."""
     _require_active(state, "resume trials")
     trial = state.trials.get(trial_id)
     if trial is None or trial.row.status is not TrialStatus.PAUSED:
@@ -61,19 +63,17 @@ def resume_trial(state: ExperimentState, turn: Turn, trial_id: str) -> None:
             raise Conflict(f"trial {trial_id} is still being paused ({trial.row.reason}); resume it when it is PAUSED")
         status = "no longer PAUSED" if trial is None else trial.row.status
         raise Conflict(f"trial {trial_id} is {status}; only a PAUSED trial can be resumed")
+    if trial.row.paused_by is PausedBy.SCHEDULER:
+        raise Conflict(
+            f"trial {trial_id} is paused by its trial scheduler, which decides when it runs again; clone the trial to "
+            "continue from its checkpoint now"
+        )
     _resume(state, turn, trial)
-
-
-def _pause(turn: Turn, state: ExperimentState, trial: LiveTrial, reason: str, save_seconds: float) -> None:
-    if trial.job is None:
-        transitions.pause_trial(state, turn, trial, reason)
-    else:
-        transitions.stop_softly(state, turn, trial, EndReason.PAUSED, reason, save_seconds)
 
 
 def _resume(state: ExperimentState, turn: Turn, trial: LiveTrial) -> None:
     held = state.row.status is ExperimentStatus.PAUSED
-    transitions.resume_trial(
+    transitions.end_pause(
         turn, trial, "the experiment is paused; resume it, too" if held else f"resumed by {turn.actor.in_words}"
     )
 
@@ -153,21 +153,25 @@ def pause(state: ExperimentState, turn: Turn, *, trials_save_seconds: float | No
         tuning.move_experiment(state, turn, ExperimentEvent.PAUSE, f"paused by {turn.actor.in_words}")
     if trials_save_seconds is not None:
         for trial in list(state.trials.values()):
-            _pause(turn, state, trial, "paused with its experiment", trials_save_seconds)
+            detail = "paused with its experiment"
+            transitions.pause_trial(state, turn, trial, PausedBy.EXPERIMENT, detail, trials_save_seconds)
 
 
 def proceed(state: ExperimentState, turn: Turn, *, with_trials: bool = False) -> None:
     """Create trials again.
 
-    :param with_trials: resume those that are PAUSED, too.
+    :param with_trials: resume those that were paused with it, too.
     """
     if not with_trials or state.row.status is ExperimentStatus.PAUSED:
         _allowed(state, ExperimentEvent.CONTINUE, "resumed")
         tuning.move_experiment(state, turn, ExperimentEvent.CONTINUE, "")
     if with_trials:
         _require_active(state, "resume trials")
-        for trial in [trial for trial in state.jobless.values() if trial.row.status is TrialStatus.PAUSED]:
-            _resume(state, turn, trial)
+        for trial in [each for each in state.trials.values() if each.row.paused_by is PausedBy.EXPERIMENT]:
+            if trial.job is None:
+                _resume(state, turn, trial)
+            else:  # it runs again when its job has ended
+                transitions.set_paused_by(turn, trial, None)
 
 
 def stop(state: ExperimentState, turn: Turn, *, save_seconds: float) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Generic, NamedTuple, Self, TypeVar
 from proctor.manager.actors import MANAGER, Actor
 from proctor.manager.lifecycle.experiment_failures import FailedTrial
 from proctor.manager.lifecycle.states import TrialStatus
+from proctor.manager.lifecycle.trial import PausedBy
 from proctor.manager.store.errors import BadCursor
 from proctor.manager.store.rows import TrialRow, get_row, insert_row, move_row, update_row
 from proctor.manager.store.statements import query
@@ -120,24 +121,37 @@ def live(connection: sqlite3.Connection, experiment_id: str) -> list[TrialRow]:
     return _select(connection, "trials.live", experiment_id=experiment_id)
 
 
-def paused(
-    connection: sqlite3.Connection, experiment_id: str, trial_ids: Collection[str] | None = None
-) -> list[TrialRow]:
-    """The trials that are PAUSED, of these or of all, by sequence id."""
-    if trial_ids is None:
-        return _select(connection, "trials.paused", experiment_id=experiment_id)
+def paused(connection: sqlite3.Connection, experiment_id: str, trial_ids: Collection[str]) -> list[TrialRow]:
+    """Those of these trials that are PAUSED, by sequence id."""
     return _select(connection, "trials.paused_of", experiment_id=experiment_id, ids=json.dumps(list(trial_ids)))
 
 
-def paused_by_algorithm(connection: sqlite3.Connection, experiment_id: str, limit: int) -> list[TrialRow]:
-    """At most so many of the trials that an algorithm has had paused, by sequence id."""
-    return _select(connection, "trials.paused_by_algorithm", experiment_id=experiment_id, limit=limit)
+def paused_with_experiment(connection: sqlite3.Connection, experiment_id: str) -> list[TrialRow]:
+    """The trials that are PAUSED because their experiment was paused together with them, by sequence id."""
+    return _select(connection, "trials.paused_with_experiment", experiment_id=experiment_id)
+
+
+def paused_by_scheduler(connection: sqlite3.Connection, experiment_id: str, limit: int) -> list[TrialRow]:
+    """At most so many of the trials that their trial scheduler has paused, by sequence id."""
+    return _select(connection, "trials.paused_by_scheduler", experiment_id=experiment_id, limit=limit)
+
+
+def count_paused_by(connection: sqlite3.Connection, experiment_id: str, paused_by: PausedBy) -> int:
+    """How many trials are PAUSED by this one."""
+    values = {"experiment_id": experiment_id, "paused_by": paused_by.value}
+    return int(connection.execute(query("trials.count_paused_by"), values).fetchone()[0])
 
 
 def is_paused_otherwise(connection: sqlite3.Connection, experiment_id: str) -> bool:
-    """Whether any trial is PAUSED, but not by an algorithm."""
+    """Whether any trial is PAUSED, but not by its trial scheduler."""
     row = connection.execute(query("trials.paused_otherwise"), {"experiment_id": experiment_id}).fetchone()
     return bool(row[0])
+
+
+def held_by_scheduler(connection: sqlite3.Connection, trial_ids: Collection[str]) -> set[str]:
+    """Those of these trials whose newest job was paused by their trial scheduler, whoever else has paused them."""
+    rows = connection.execute(query("trials.held_by_scheduler"), {"ids": json.dumps(list(trial_ids))})
+    return {trial_id for (trial_id,) in rows}
 
 
 def origins(connection: sqlite3.Connection, trial_ids: Collection[str]) -> set[tuple[str, str]]:

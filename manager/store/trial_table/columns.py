@@ -89,6 +89,7 @@ COLUMNS: Mapping[str, SqlColumn] = {
         SqlColumn("jobs", Kind.NUMBER, "t.jobs"),
         SqlColumn("source", Kind.TEXT, "t.source"),
         SqlColumn("origin", Kind.TEXT, "coalesce(t.origin_job, t.origin_trial)"),
+        SqlColumn("paused-by", Kind.TEXT, "t.paused_by"),
         SqlColumn("created", Kind.TIME, "t.created_at"),
         SqlColumn("started", Kind.TIME, "t.started_at"),
         SqlColumn("ended", Kind.TIME, "t.ended_at"),

@@ -47,14 +47,18 @@ export function trialActions(trial: Trial): Action[] {
     question: `Kill trial ${number}? Its processes are stopped; its reports stay.`,
     run: () => read(client.POST("/api/v1/trials/{trial_id}/kill", { params })),
   };
+  const pause: Action = {
+    word: "Pause",
+    keys: "a p",
+    question: "",
+    run: () => read(client.POST("/api/v1/trials/{trial_id}/pause", { params })),
+  };
   if (trial.status === "PAUSED") {
+    if (trial.paused_by === "SCHEDULER") return [pause, kill]; // which has it run again by itself
     const resume = () => read(client.POST("/api/v1/trials/{trial_id}/resume", { params }));
     return [{ word: "Resume", keys: "a r", question: "", run: resume }, kill];
   }
-  if (trial.status === "RUNNING") {
-    const pause = () => read(client.POST("/api/v1/trials/{trial_id}/pause", { params }));
-    return [{ word: "Pause", keys: "a p", question: "", run: pause }, kill];
-  }
+  if (trial.status === "RUNNING") return [pause, kill];
   return [kill];
 }
 

@@ -3042,6 +3042,12 @@ export interface components {
             actor: components["schemas"]["EventActor"] | null;
         };
         /**
+         * PausedBy
+         * @description Who has paused a trial. Only that one has it run again.
+         * @enum {string}
+         */
+        PausedBy: "USER" | "EXPERIMENT" | "SCHEDULER";
+        /**
          * PlatformRequest
          * @description The machines of a configuration.
          */
@@ -3595,6 +3601,11 @@ export interface components {
              */
             origin_job_id?: string | null;
             /**
+             * @description Who has paused it, or is pausing it. Only that one has it run again: a user (USER), a user who has paused its
+             *     experiment together with its trials (EXPERIMENT), or its trial scheduler (SCHEDULER). null: it is not paused.
+             */
+            paused_by?: components["schemas"]["PausedBy"] | null;
+            /**
              * Jobs
              * @description How often it was started.
              * @example 1
@@ -3760,6 +3771,11 @@ export interface components {
              * @description The job whose checkpoint it began with, if it did.
              */
             origin_job_id?: string | null;
+            /**
+             * @description Who has paused it, or is pausing it. Only that one has it run again: a user (USER), a user who has paused its
+             *     experiment together with its trials (EXPERIMENT), or its trial scheduler (SCHEDULER). null: it is not paused.
+             */
+            paused_by?: components["schemas"]["PausedBy"] | null;
             /**
              * Jobs
              * @description How often it was started.
@@ -4079,6 +4095,7 @@ export type PageTrial = components['schemas']['Page_Trial_'];
 export type PageStr = components['schemas']['Page_str_'];
 export type ParameterImportance = components['schemas']['ParameterImportance'];
 export type PastEvent = components['schemas']['PastEvent'];
+export type PausedBy = components['schemas']['PausedBy'];
 export type PlatformRequest = components['schemas']['PlatformRequest'];
 export type Problem = components['schemas']['Problem'];
 export type ProblemItem = components['schemas']['ProblemItem'];
@@ -6421,7 +6438,7 @@ export interface operations {
     resume_experiment: {
         parameters: {
             query?: {
-                /** @description Resume its PAUSED trials, too, also of a running experiment. */
+                /** @description Resume the trials that were paused with it, too, also of a running experiment. */
                 trials?: boolean;
             };
             header?: never;

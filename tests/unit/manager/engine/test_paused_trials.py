@@ -83,7 +83,7 @@ async def test_an_experiment_with_nothing_but_paused_trials_is_not_done_and_says
     row = await scene.pause()
     await asyncio.sleep(3600.0)
     assert (await scene.row()).status is ExperimentStatus.NO_MORE_TRIAL
-    clause = "1 trial is PAUSED: resume or kill it to finish the experiment"
+    clause = "1 trial is PAUSED by a user: resume or kill it to finish the experiment"
     assert manager.held_up(await scene.row()) == clause
     await manager.trials.resume(row.id)
     assert manager.held_up(await scene.row()) == ""

@@ -218,7 +218,8 @@ progresses = st.builds(
     exhausted=st.booleans(),
     gpu_hours=st.floats(0, 10),
     max_gpu_hours=st.none() | st.floats(1, 10),
-    paused=st.integers(0, 3),
+    paused=st.integers(3, 5),
+    paused_by_scheduler=st.integers(0, 3),
     has_scheduler=st.booleans(),
     idle=st.booleans(),
 )
@@ -233,7 +234,7 @@ def test_suggestions_never_pass_a_limit_or_the_concurrency(progress: ExperimentP
         assert progress.max_gpu_hours is None or wanted.can_start or progress.gpu_hours < progress.max_gpu_hours
         if not wanted.can_start:
             assert progress.has_scheduler
-            assert wanted.count <= progress.paused
+            assert wanted.count <= progress.paused_by_scheduler
         elif progress.max_trials is not None:
             assert progress.created + progress.requested + wanted.count <= progress.max_trials
 
@@ -247,7 +248,8 @@ def test_trials_that_a_scheduler_has_paused_never_wait_for_nothing(
         ExperimentStatus.NO_MORE_TRIAL,
         ExperimentStatus.TUNER_NO_MORE_TRIAL,
     }
-    if progress.has_scheduler and progress.paused and can_continue and not (progress.live or progress.requested):
+    held = progress.has_scheduler and progress.paused_by_scheduler
+    if held and can_continue and not (progress.live or progress.requested):
         assert wanted_trials(progress, concurrency).count or has_forgotten_trials(progress)
     else:
         assert not has_forgotten_trials(progress)

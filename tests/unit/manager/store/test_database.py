@@ -14,7 +14,7 @@ from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
 from proctor.manager.store.database import HEALTHY, Database
 from proctor.manager.store.errors import DatabaseUnusable, NewerDatabase, ReadTimeout
 from proctor.manager.store.migrations import load_migrations
-from proctor.manager.store.tables import events, experiments, jobs
+from proctor.manager.store.tables import events, experiments, jobs, trials
 from proctor.manager.store.tables.jobs import JobUsage
 
 pytestmark = pytest.mark.anyio
@@ -279,6 +279,49 @@ async def test_jobs_of_an_older_version_are_counted_once(path: str) -> None:
     async with await Database.open(path, "control") as database:
         used = await database.read(lambda c: jobs.usage_by_node(c, now=35.0))
     assert used == {"a": JobUsage(20.0, 0.0, 2), "b": JobUsage(5.0, 0.0, 1)}
+
+
+async def test_a_pause_of_an_older_version_is_the_schedulers_if_its_log_paused_the_trial_else_the_users(
+    path: str,
+) -> None:
+    connection = made_before(path, "paused_by")
+    connection.executescript(
+        """
+        INSERT INTO experiments (id, name, status, config, search_space, directory, seed, created_at, trial_concurrency)
+        VALUES ('e', 'e', 'RUNNING', '{}', '{}', '/e', 1, 0, 1);
+        INSERT INTO trials (id, experiment_id, sequence_id, status, reason, parameter_id, parameters, created_at, jobs)
+        VALUES ('scheduled', 'e', 0, 'PAUSED', '', 1, '{}', 0, 2),
+               ('user', 'e', 1, 'PAUSED', '', 1, '{}', 0, 2),
+               ('never ran', 'e', 2, 'PAUSED', '', 1, '{}', 0, 0),
+               ('with all', 'e', 3, 'PAUSED', 'paused with its experiment', 1, '{}', 0, 1),
+               ('being paused', 'e', 4, 'RUNNING', '', 1, '{}', 0, 1),
+               ('running', 'e', 5, 'RUNNING', '', 1, '{}', 0, 1),
+               ('retried', 'e', 6, 'WAITING', '', 1, '{}', 0, 1);
+        INSERT INTO trial_jobs (
+            id, trial_id, experiment_id, number, token, status, parameter_id, parameters, stop_reason, stop_position,
+            detail
+        ) VALUES
+        ('1', 'scheduled', 'e', 2, 'x', 'ENDED', 1, '{}', 'PAUSED', 7, ''),
+        ('2', 'user', 'e', 1, 'x', 'ENDED', 1, '{}', 'PAUSED', 7, ''),
+        ('3', 'user', 'e', 2, 'x', 'ENDED', 1, '{}', 'PAUSED', NULL, 'paused by the user'),
+        ('4', 'with all', 'e', 1, 'x', 'ENDED', 1, '{}', 'PAUSED', NULL, 'paused with its experiment'),
+        ('5', 'being paused', 'e', 1, 'x', 'STOPPING', 1, '{}', 'PAUSED', 8, ''),
+        ('6', 'running', 'e', 1, 'x', 'RUNNING', 1, '{}', NULL, NULL, ''),
+        ('7', 'retried', 'e', 1, 'x', 'ENDED', 1, '{}', 'PAUSED', 7, '');
+        """
+    )
+    connection.close()
+    async with await Database.open(path, "control") as database:
+        rows = (await database.read(lambda c: trials.page(c, "e"))).items
+    assert {row.id: row.paused_by for row in rows} == {
+        "scheduled": "SCHEDULER",
+        "user": "USER",
+        "never ran": "USER",
+        "with all": "EXPERIMENT",
+        "being paused": "SCHEDULER",
+        "running": None,
+        "retried": None,
+    }
 
 
 async def test_a_database_of_a_newer_version_is_refused_and_left_alone(path: str) -> None:

@@ -75,7 +75,7 @@ def test_a_statement_finds_its_rows_by_an_index(name: str, plan_of: Callable[[st
         "events.after_of_experiment",
         "events.notices",
         "inputs.after",
-        "trials.paused_by_algorithm",
+        "trials.paused_by_scheduler",
         "metrics.page_of_kind",
         "metrics.latest_intermediate",
         "metrics.value_before",

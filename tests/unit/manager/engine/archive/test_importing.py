@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.small_experiments import SMALL
+from fakes.small_experiments import SMALL, all_trials
 
 from proctor.manager.config.loading import load_experiment_mapping
 from proctor.manager.errors import BadRequest, ManagerError
@@ -15,13 +15,16 @@ from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.settings import Home
 from proctor.manager.simulation.simulation import Simulation
 from proctor.manager.simulation.virtual_time import VirtualTimeLoop, run_virtual
+from proctor.manager.store.rows import TrialRow
 
 CONFIG = SMALL
 
 
-def load(tmp_path: Path, members: Mapping[str, str], **head: Any) -> None:
-    """Load an archive with these members, and these values in its head. Raises what the manager raises."""
+def load(tmp_path: Path, members: Mapping[str, str], **head: Any) -> list[TrialRow]:
+    """Load an archive with these members, and these values in its head; returns its trials. Raises what the manager
+    raises."""
     refusals: list[ManagerError] = []
+    loaded: list[TrialRow] = []
 
     async def main(loop: VirtualTimeLoop) -> None:
         simulation = Simulation(Home(tmp_path / "home"), loop)
@@ -51,10 +54,12 @@ def load(tmp_path: Path, members: Mapping[str, str], **head: Any) -> None:
                 refusals.append(error)
             else:
                 assert row.status is ExperimentStatus.STOPPED
+                loaded.extend(await all_trials(manager, row.id))
 
     run_virtual(main)
     if refusals:
         raise refusals[0]
+    return loaded
 
 
 def folders(tmp_path: Path) -> list[Path]:
@@ -94,3 +99,19 @@ def test_a_search_space_that_the_tuner_cannot_read_is_refused(tmp_path: Path, sp
     with pytest.raises(BadRequest, match="the saved search space cannot be used by this version"):
         load(tmp_path, {}, search_space=space)
     assert not folders(tmp_path)
+
+
+def test_a_paused_trial_stays_paused_by_who_has_paused_it_and_what_a_scheduler_had_paused_is_the_users(
+    tmp_path: Path,
+) -> None:
+    trial = {"status": "PAUSED", "reason": "paused", "parameters": {"x": 0.5}, "source": "algorithm", "jobs": 1}
+    trial |= {"created_at": "2026-01-02T03:04:05.000Z"}
+    saved = ("USER", "EXPERIMENT", "SCHEDULER", None)  # the last one by an earlier version
+    records = [
+        json.dumps(trial | {"id": f"t{n}", "sequence_id": n, "parameter_id": n, "paused_by": paused_by})
+        for n, paused_by in enumerate(saved)
+    ]
+    rows = load(tmp_path, {"trials.jsonl": "\n".join(records)})
+    assert [row.status for row in rows] == ["PAUSED"] * 4
+    assert [row.paused_by for row in rows] == ["USER", "EXPERIMENT", "USER", "USER"]
+    assert rows[2].reason == "paused; it is loaded from an archive: a user may resume it"

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proctor.manager.lifecycle.states import TrialStatus
+from proctor.manager.lifecycle.trial import PausedBy
 from proctor.manager.store.connections import open_writer
 from proctor.manager.store.errors import RowNotFound, StaleWrite
 from proctor.manager.store.rows import ExperimentRow, TrialRow
@@ -90,10 +91,21 @@ def test_the_live_ones_have_neither_ended_nor_been_paused(control: sqlite3.Conne
         trials.insert(control, make_trial(number, status=status))
     found = [row.status for row in trials.live(control, E)]
     assert found == [TrialStatus.WAITING, TrialStatus.RUNNING]
-    (paused,) = trials.paused(control, E)
+    ids = [make_trial(number).id for number, _ in enumerate(TrialStatus)]
+    (paused,) = trials.paused(control, E, ids)
     assert paused.status is TrialStatus.PAUSED
-    assert trials.paused(control, E, [paused.id, "trial0000"]) == [paused]
     assert trials.paused(control, E, ["trial0000"]) == []
+
+
+def test_paused_trials_are_found_by_who_has_paused_them(control: sqlite3.Connection, make_trial: MakeTrial) -> None:
+    for number, paused_by in enumerate(PausedBy):
+        trials.insert(control, make_trial(number, status=TrialStatus.PAUSED, paused_by=paused_by))
+        trials.insert(control, make_trial(10 + number, status=TrialStatus.RUNNING, paused_by=paused_by))
+        assert trials.count_paused_by(control, E, paused_by) == 1
+    (with_experiment,) = trials.paused_with_experiment(control, E)
+    (by_scheduler,) = trials.paused_by_scheduler(control, E, 10)
+    assert (with_experiment.paused_by, by_scheduler.paused_by) == (PausedBy.EXPERIMENT, PausedBy.SCHEDULER)
+    assert trials.is_paused_otherwise(control, E)
 
 
 def test_ids_are_found_by_prefix(control: sqlite3.Connection, make_trial: MakeTrial) -> None:

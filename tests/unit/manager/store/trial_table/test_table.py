@@ -78,7 +78,7 @@ def test_all_that_is_stored_is_in_it_nested_choices_by_dotted_names(filled: sqli
     found = read(filled)
     assert [each.name for each in found.columns] == [
         *("no", "id", "status", "reason", "value", "latest", "reports", "node", "jobs", "source", "origin"),
-        *("created", "started", "ended"),
+        *("paused-by", "created", "started", "ended"),
         *("parameter.lr", "parameter.model", "parameter.model.width", "value.loss"),
     ]  # fmt: skip
     assert (found.total, found.matched, found.rows) == (4, 4, 4)
@@ -88,7 +88,7 @@ def test_all_that_is_stored_is_in_it_nested_choices_by_dotted_names(filled: sqli
     assert column(found, "reason") == [None, "exit code 1", None, None]
     assert column(found, "node") == ["node-0", "node-1", "node-0", None]
     same = [each.name for each in found.columns if not each.varies]
-    assert same == ["latest", "reports", "source", "origin"]
+    assert same == ["latest", "reports", "source", "origin", "paused-by"]
     assert found.running == {2: column(found, "id")[2]}
 
 

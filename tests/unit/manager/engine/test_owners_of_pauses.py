@@ -1,0 +1,177 @@
+"""Who has paused a trial: a user, its experiment or its trial scheduler. Only that one has it run again."""
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+from fakes import small_experiments
+from fakes.small_experiments import CheckpointingScene, played, saved
+
+from proctor.manager.engine.manager import Manager
+from proctor.manager.errors import Conflict
+from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
+from proctor.manager.lifecycle.trial import PausedBy
+from proctor.manager.store.rows import TrialRow
+from proctor.training_services.base import TrialJobForm
+from proctor.training_services.in_memory.scripts import Final, ScriptedExit, ScriptedReport, Step
+
+BAD = 1
+"""The number of the trial that its scheduler pauses, in the second minute in which it runs."""
+PAUSING = {
+    "name": "MedianStopping",
+    "classArgs": {
+        "time_attr": "training_iteration",
+        "grace_period": 2,
+        "min_samples_required": 1,
+        "hard_stop": False,
+    },
+}
+
+
+def four_minutes(form: TrialJobForm) -> Iterable[Step]:
+    """Report once a minute, and register a checkpoint with each report."""
+    begin = 0 if form.resume_checkpoint is None else int(form.resume_checkpoint.rpartition("/")[2])
+    for step in range(begin + 1, 5):
+        yield ScriptedReport(60.0, 0.0 if form.sequence_id == BAD else 1.0, step=step)
+        yield saved(form, step, step=step)
+    yield Final(1.0, form.sequence_id)
+    yield ScriptedExit(30.0)
+
+
+class OwnersScene(CheckpointingScene):
+    """Four trials, one after the other; the second is paused by its trial scheduler in favor of the third."""
+
+    config: dict[str, Any] = CheckpointingScene.config | {"maxTrialNumber": 4, "trialScheduler": PAUSING}
+
+    async def until_paused(self) -> TrialRow:
+        """The trial, once its scheduler has paused it and the next one runs."""
+        await self.create(seconds=460.0)
+        row = await self.trial(BAD)
+        assert (row.status, row.paused_by) == (TrialStatus.PAUSED, PausedBy.SCHEDULER)
+        assert (await self.trial(2)).status is TrialStatus.RUNNING
+        return row
+
+    async def until_done(self) -> None:
+        await asyncio.sleep(3600.0)
+        assert (await self.row()).status is ExperimentStatus.DONE
+        assert await self.statuses() == [TrialStatus.SUCCEEDED] * 4
+
+
+play = partial(small_experiments.play, script=four_minutes, kind=OwnersScene)
+
+
+@played(play)
+async def test_a_user_cannot_resume_what_the_trial_scheduler_has_paused(
+    scene: OwnersScene, manager: Manager, /
+) -> None:
+    row = await scene.until_paused()
+    with pytest.raises(Conflict) as refused:
+        await manager.trials.resume(row.id)
+    assert str(refused.value) == (
+        f"trial {row.id} is paused by its trial scheduler, which decides when it runs again; clone the trial to "
+        "continue from its checkpoint now"
+    )
+    await manager.resume_experiment("exp", trials=True)
+    assert await scene.trial(BAD) == row
+    await scene.until_done()
+
+
+@played(play)
+async def test_a_users_pause_of_a_trial_that_its_scheduler_has_paused_holds_until_that_user_resumes_it(
+    scene: OwnersScene, manager: Manager, /
+) -> None:
+    row = await scene.until_paused()
+    await manager.trials.pause(row.id)
+    reason = "paused by the user; its trial scheduler has paused it, too"
+    for _ in range(2):
+        row = await scene.trial(BAD)
+        assert (row.status, row.reason, row.paused_by) == (TrialStatus.PAUSED, reason, PausedBy.USER)
+        manager = await scene.restart()
+        await asyncio.sleep(3600.0)
+    assert (
+        manager.held_up(await scene.row()) == "1 trial is PAUSED by a user: resume or kill it to finish the experiment"
+    )
+    await manager.trials.resume(row.id)
+    await asyncio.sleep(1.0)
+    row = await scene.trial(BAD)
+    assert (row.status, row.paused_by) == (
+        TrialStatus.RUNNING,
+        None,
+    )  # there is a place, so that its scheduler wants it
+    await scene.until_done()
+
+
+@played(play)
+async def test_a_trial_that_its_user_has_resumed_remains_paused_by_its_scheduler(
+    scene: OwnersScene, manager: Manager, /
+) -> None:
+    row = await scene.until_paused()
+    await manager.trials.pause(row.id)
+    await manager.trials.resume(row.id)
+    row = await scene.trial(BAD)
+    assert (row.status, row.paused_by) == (TrialStatus.PAUSED, PausedBy.SCHEDULER)
+    assert row.reason == "paused by its trial scheduler, which decides when it runs again"
+    assert manager.held_up(await scene.row()) == ""
+    await scene.until_done()
+
+
+def two_are_bad(form: TrialJobForm) -> Iterable[Step]:
+    return four_minutes(replace(form, sequence_id=BAD) if form.sequence_id == 2 else form)
+
+
+@played(play, script=two_are_bad)
+async def test_what_its_scheduler_decides_of_a_trial_that_a_user_has_paused_waits_for_that_user(
+    scene: OwnersScene, manager: Manager, /
+) -> None:
+    await scene.create(seconds=640.0)
+    wanted, other = (await scene.trials())[1:3]
+    assert (wanted.paused_by, other.paused_by) == (PausedBy.SCHEDULER, PausedBy.SCHEDULER)
+    await manager.trials.pause(wanted.id)
+    await asyncio.sleep(3600.0)  # the scheduler has had both run again, in this order
+    assert (await scene.trial(2)).status is TrialStatus.SUCCEEDED
+    row = await scene.trial(1)
+    assert (row.status, row.paused_by, row.jobs) == (TrialStatus.PAUSED, PausedBy.USER, 1)
+    manager = await scene.restart()
+    await manager.trials.resume(row.id)
+    why = "continues, since no better trial needs the place"
+    assert (await scene.trial(1)).reason == f"waiting: resumed by the user; resumed by its trial scheduler: {why}"
+    await scene.until_done()
+
+
+@played(play)
+async def test_a_resumed_experiment_resumes_the_trials_that_were_paused_with_it_and_no_others(
+    scene: OwnersScene, manager: Manager, /
+) -> None:
+    await scene.create(trialScheduler=None, trialConcurrency=3, seconds=90.0)
+    first, _, third = await scene.trials()
+    await manager.trials.pause(first.id)
+    await asyncio.sleep(1.0)
+    await manager.pause_experiment("exp", trials=True)
+    await asyncio.sleep(1.0)
+    await manager.trials.pause(third.id)  # from now on this one is the user's, too
+    assert [row.paused_by for row in await scene.trials()][:3] == [PausedBy.USER, PausedBy.EXPERIMENT, PausedBy.USER]
+    assert (await scene.trial(2)).reason == "paused by the user"
+    await manager.resume_experiment("exp", trials=True)
+    await asyncio.sleep(3600.0)
+    statuses = [TrialStatus.PAUSED, TrialStatus.SUCCEEDED, TrialStatus.PAUSED, TrialStatus.SUCCEEDED]
+    assert await scene.statuses() == statuses
+    await manager.trials.resume(first.id)
+    await manager.trials.resume(third.id)
+    await scene.until_done()
+
+
+@played(play, stop_seconds=10.0)
+async def test_trials_that_are_still_being_paused_when_their_experiment_is_resumed_run_again(
+    scene: OwnersScene, manager: Manager, /
+) -> None:
+    await scene.create(trialScheduler=None, trialConcurrency=2, seconds=90.0)
+    await manager.pause_experiment("exp", trials=True)
+    await asyncio.sleep(1.0)
+    assert (await scene.trial()).paused_by is PausedBy.EXPERIMENT
+    await manager.resume_experiment("exp", trials=True)
+    assert (await scene.trial()).status is TrialStatus.RUNNING  # it still has the time to save
+    await scene.until_done()
+    assert len(await scene.jobs()) == 2
