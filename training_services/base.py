@@ -43,7 +43,7 @@ For processes on the manager's machine `proctor.training_services.trial_processe
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
@@ -77,7 +77,9 @@ __all__ = [
     "TrialJobDetail",
     "TrialJobForm",
     "TrialJobStatus",
+    "describe_refused_start",
     "describe_start",
+    "must_continue",
 ]
 
 
@@ -139,6 +141,10 @@ class JobStart:
     reason: str = ""  # a clause: "from checkpoint 3 of job 2, copied from the manager's machine"
 
 
+MOST_NAMED = 3
+"""How many of the checkpoints that were passed over a reason names; it counts the others."""
+
+
 def describe_start(
     trial_id: str,
     checkpoint: CheckpointOffer | None,
@@ -151,14 +157,28 @@ def describe_start(
     :param place: how the checkpoint is read, to follow its name: ", which is on this node".
     """
     clauses = []
-    for other, problem in passed_over:
+    for other, problem in passed_over[:MOST_NAMED]:
         name = other.name(trial_id)
         if checkpoint is not None and other.job_id == checkpoint.job_id:
             name = name.partition(" of ")[0]
         clauses.append(f"{name} was passed over: {problem}")
+    if (more := len(passed_over) - MOST_NAMED) > 0:
+        clauses.append(f"{more} more {'was' if more == 1 else 'were'} passed over")
     if checkpoint is not None:
         return JobStart(checkpoint, "; ".join((f"from {checkpoint.name(trial_id)}{place}", *clauses)))
+    if len(passed_over) > 1:
+        clauses.insert(0, f"none of {len(passed_over)} checkpoints is whole")
     return JobStart(None, f"from the start: {'; '.join(clauses)}" if clauses else "")
+
+
+def describe_refused_start(start: JobStart) -> str:
+    """Why a job that must continue from a checkpoint cannot begin: the reason of a start without one."""
+    return f"it continues from another trial's checkpoint, and {start.reason.removeprefix('from the start: ')}"
+
+
+def must_continue(trial_id: str, offers: Iterable[CheckpointOffer]) -> bool:
+    """Whether a trial with these offers must not begin at the start: it is to continue from another trial's."""
+    return any(offer.job_id.rpartition(".")[0] != trial_id for offer in offers)
 
 
 @dataclass(frozen=True)
@@ -189,6 +209,11 @@ class TrialJobForm:
     milestone: int | None = None
     """The step at whose report the trial waits for the verdict of its trial scheduler, by control.json in its directory
     (`proctor.sdk.protocol`); NO_MILESTONE: at none; None: what holds stays. A service may ignore it."""
+
+    @property
+    def must_continue(self) -> bool:
+        """Whether the job must not begin at the start: its trial is to continue from another trial's checkpoint."""
+        return must_continue(self.trial_id, self.checkpoints)
 
     @property
     def resume_checkpoint(self) -> str | None:
@@ -405,8 +430,9 @@ class SupportsCheckpoints(ABC):  # noqa: B024 - it promises a behavior, not a me
 
     The engine offers it several, also such that are not on the manager's machine. The service takes the first that
     `proctor.sdk.checkpoints.manifest.verify_checkpoint` finds whole, where the job will run or where it copies it from;
-    one under a URL is verified by `stored_checkpoints.await_verified`. If there is none, the job begins at the start.
-    It says which (`StatusChange.start`, put together by `describe_start`): with
+    one under a URL is verified by `stored_checkpoints.await_verified`. If there is none, the job begins at the
+    start; one that must continue (`TrialJobForm.must_continue`) ends instead with LAUNCH_FAILED and
+    `describe_refused_start`. It says which (`StatusChange.start`, put together by `describe_start`): with
     SUBMITTED, before it starts the job, because that decides where the curve of its metrics continues; and again with
     RUNNING.
     """

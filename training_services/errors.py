@@ -7,7 +7,8 @@ TrainingServiceError
 │   └── NoJobRuns         only a job of the experiment could do it, and none runs (the sentence says what waits)
 ├── PreparationFailed     what a job needs cannot be brought to its node; `reason` is how the job ends
 │   ├── NoRoomForJob      the node has no room for it (the text is a clause about its disk)
-│   └── KeeperOutdated    its keeper is of another version and lacks what the job needs; the next keeper has it
+│   ├── KeeperOutdated    its keeper is of another version and lacks what the job needs; the next keeper has it
+│   └── NothingToContinueFrom  none of the checkpoints from which it must continue is whole
 ├── UnknownPlatform       no training service of that name is registered
 ├── BrokenPlatform        one is registered, but cannot be loaded or made
 ├── ReservationRefused    another job holds it
@@ -49,6 +50,12 @@ class PreparationFailed(TrainingServiceError):
     """A node answers and cannot be made ready for a job."""
 
     reason = EndReason.INFRASTRUCTURE
+
+
+class NothingToContinueFrom(PreparationFailed):
+    """None of the checkpoints from which a job must continue is whole."""
+
+    reason = EndReason.LAUNCH_FAILED
 
 
 class NoRoomForJob(PreparationFailed):

@@ -35,12 +35,14 @@ from proctor.training_services.base import (
     TrialJobDetail,
     TrialJobForm,
     TrialJobStatus,
+    describe_refused_start,
     describe_start,
     updated,
 )
 from proctor.training_services.capacity import GpuRules
 from proctor.training_services.errors import (
     KeeperOutdated,
+    NothingToContinueFrom,
     PreparationFailed,
     ServiceUnavailable,
     SubmissionRefused,
@@ -405,6 +407,8 @@ class HubTrainingService(TrainingService, SupportsEvents, SupportsReattach, Supp
         if storage is not None and not is_url(storage):  # before its checkpoints are looked for
             await self._await_storage(form, storage, write_launch(form, platform="", owner="", rules=GpuRules()))
         start = await self.prepare(form)
+        if form.must_continue and start is not None and start.checkpoint is None:
+            raise NothingToContinueFrom(describe_refused_start(start))
         if storage is not None and is_url(storage) and self.where(form) not in self._storing:
             await self._await_storage(form, storage, self.launch_order(form))
             self._storing.add(self.where(form))

@@ -14,6 +14,7 @@ from proctor.manager.engine.context import read_config
 from proctor.manager.engine.imported_data import read_parameters
 from proctor.manager.engine.loop import messages as m
 from proctor.manager.engine.loop.context import JobFormBuilder
+from proctor.manager.engine.loop.placing import CheckpointStores, find_offers
 from proctor.manager.engine.loop.retention import gather_facts, keep_rule
 from proctor.manager.engine.supervisor import ExperimentSupervisor
 from proctor.manager.errors import BadRequest, Conflict, NotFound
@@ -67,19 +68,20 @@ class Trials:
     async def retry(self, trial_id: str, *, from_checkpoint: bool = False, actor: Actor = USER) -> TrialRow:
         """Run an ended trial's parameters again, as a new trial. Returns it.
 
-        :param from_checkpoint: from the trial's newest checkpoint instead of from the start. Raises Conflict if it has
-            registered none.
+        :param from_checkpoint: from the trial's newest checkpoint instead of from the start; from the one that it
+            began with, if it has registered none. Raises Conflict if there is neither.
         """
         row = await self.get(trial_id)
         if not row.status.is_terminal:
             raise Conflict(f"trial {trial_id} is {row.status}; only an ended trial can be run again")
-        checkpoint = await self._newest_checkpoint(row) if from_checkpoint else None
-        command = m.AddTrial(row.parameters, source="retry", origin=m.TrialOrigin(row, checkpoint))
+        origin = await self._origin(row) if from_checkpoint else m.TrialOrigin(row)
+        command = m.AddTrial(row.parameters, source="retry", origin=origin)
         return await self._supervisor.ask(row.experiment_id, command, actor)  # type: ignore[no-any-return]
 
     async def clone(self, trial_id: str, changes: Mapping[str, Any], *, actor: Actor = USER) -> TrialRow:
-        """Continue from a trial's newest checkpoint, as a new trial with some other parameters. Returns it. Raises
-        Conflict if it has registered none, BadRequest where the parameters are outside of the search space.
+        """Continue from a trial's newest checkpoint, or from the one that it began with if it has registered none, as a
+        new trial with some other parameters. Returns it. Raises Conflict if there is neither, BadRequest where the
+        parameters are outside of the search space.
 
         :param changes: the new values by name; the other parameters are those of the trial.
         """
@@ -91,19 +93,24 @@ class Trials:
             raise BadRequest(f"trial {trial_id} has no parameter {', '.join(unknown)}; its parameters are {known}")
         experiment = await self._supervisor.experiment(row.experiment_id)
         parameters = read_parameters(experiment, {**row.parameters, **changes})
-        origin = m.TrialOrigin(row, await self._newest_checkpoint(row))
-        command = m.AddTrial(parameters, source="clone", origin=origin)
+        command = m.AddTrial(parameters, source="clone", origin=await self._origin(row))
         return await self._supervisor.ask(row.experiment_id, command, actor)  # type: ignore[no-any-return]
 
-    async def _newest_checkpoint(self, trial: TrialRow) -> CheckpointRow:
+    async def _origin(self, trial: TrialRow) -> m.TrialOrigin:
+        """A trial with the checkpoint from which it would be resumed now. Raises Conflict if there is none."""
         database = await self._supervisor.metrics(trial.experiment_id)
-        rank = (await self._supervisor.experiment(trial.experiment_id)).report_from
-        found = await database.read(lambda c: metrics.latest_checkpoint(c, trial.id, member=rank))
-        if found is None and await database.read(lambda c: bool(metrics.checkpoints(c, trial.id, limit=1))):
+        experiment = await self._supervisor.experiment(trial.experiment_id)
+        forms = JobFormBuilder(await read_config(experiment), Path(experiment.directory))
+        stores = CheckpointStores(self._control, database, forms, experiment.report_from)
+        loop = self._supervisor.loop(experiment.id) if self._supervisor.has(experiment.id) else None
+        offers = await find_offers(stores, trial, deleting=() if loop is None else loop.state.deleting, most=1)
+        registered = await stores.row_of(offers[0]) if offers else None
+        has_saved = bool(offers) or await database.read(lambda c: bool(metrics.checkpoints(c, trial.id, limit=1)))
+        if has_saved and (not offers or (registered is not None and registered.deleted_at is not None)):
             raise Conflict(f"all checkpoints of trial {trial.id} were deleted (keepCheckpoints, checkpointQuotaMb)")
-        if found is None:
+        if not offers:
             raise Conflict(f"trial {trial.id} has registered no checkpoint to continue from")
-        return found
+        return m.TrialOrigin(trial, offers[0], None if registered is None else registered.id)
 
     async def checkpoint(self, trial: TrialRow, checkpoint_id: int) -> CheckpointRow:
         """A checkpoint of a trial. Raises NotFound, with the reason where it was deleted."""

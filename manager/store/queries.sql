@@ -155,9 +155,15 @@ ORDER BY +sequence_id;  -- by status: those that have ended are not looked at
 
 -- name: trials.origins
 -- the checkpoints of these trials with which trials began that have not ended, or that they last continued from
-SELECT origin_trial, origin_checkpoint FROM trials
+SELECT substr(origin_job, 1, instr(origin_job, '.') - 1), origin_checkpoint FROM trials
 WHERE origin_checkpoint IS NOT NULL AND status IN ('WAITING', 'RUNNING', 'PAUSED')
-  AND origin_trial IN (SELECT value FROM json_each(:ids))
+  AND substr(origin_job, 1, instr(origin_job, '.') - 1) IN (SELECT value FROM json_each(:ids))
+UNION
+-- and all that jobs were offered that have not started
+SELECT substr(offer.value ->> 'job_id', 1, instr(offer.value ->> 'job_id', '.') - 1), offer.value ->> 'path'
+FROM trial_jobs JOIN json_each(trial_jobs.checkpoints) AS offer
+WHERE trial_jobs.status <> 'ENDED' AND trial_jobs.started_at IS NULL
+  AND substr(offer.value ->> 'job_id', 1, instr(offer.value ->> 'job_id', '.') - 1) IN (SELECT value FROM json_each(:ids))
 UNION
 SELECT substr(donor_job, 1, instr(donor_job, '.') - 1), donor_checkpoint
 FROM decisions JOIN trials ON trials.id = decisions.trial_id
@@ -421,7 +427,8 @@ SELECT *, max(position) FROM decisions
 WHERE trial_id IN (SELECT value FROM json_each(:trial_ids)) AND job IS NULL GROUP BY trial_id;
 
 -- name: decisions.newest_clone
-SELECT * FROM decisions WHERE trial_id = :trial_id AND donor_job IS NOT NULL AND job > 0 ORDER BY job DESC LIMIT 1;
+SELECT * FROM decisions WHERE trial_id = :trial_id AND donor_job IS NOT NULL AND job BETWEEN 1 AND :job
+ORDER BY job DESC LIMIT 1;
 
 -- name: decisions.carry_out
 UPDATE decisions SET job = :job WHERE experiment_id = :experiment_id AND parameter_id = :parameter_id;

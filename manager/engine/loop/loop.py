@@ -256,7 +256,7 @@ class ExperimentLoop:
         for trial_id in wanted:
             with suppress(RowNotFound):
                 row = await self.context.control.read(lambda c, key=trial_id: trials.get(c, key))  # type: ignore[misc]
-                _, start = await find_start(self.context, self.state, row)
+                start = (await find_start(self.context, self.state, row)).start
                 if start.checkpoint is not None and row.experiment_id == self.state.row.id:
                     found[trial_id] = start.checkpoint
         return found
@@ -300,7 +300,7 @@ class ExperimentLoop:
             case m.ResumeByUser(trial_id):
                 user_commands.resume_trial(state, turn, trial_id)
             case m.AddTrial():
-                return user_commands.add_trial(state, turn, message, self.context.forms)
+                return user_commands.add_trial(state, turn, message)
             case m.ImportRows():
                 user_commands.import_rows(state, turn, message)
             case m.ChangeLimits():

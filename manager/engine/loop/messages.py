@@ -15,9 +15,9 @@ from proctor.manager.actors import ASSESSOR, MANAGER, TRIAL_SCHEDULER, TUNER, US
 from proctor.manager.dispatcher import protocol
 from proctor.manager.dispatcher.client.client import DispatcherRestarted, DispatcherSilent
 from proctor.manager.dispatcher.protocol import Error, Initialized, KillTrial, NewTrial, NoMoreTrials
-from proctor.manager.store.rows import CheckpointRow, TrialRow
+from proctor.manager.store.rows import TrialRow
 from proctor.manager.store.tables.metrics import StoredChunk
-from proctor.training_services.base import EndReason, Exit, JobStart, StatusChange
+from proctor.training_services.base import CheckpointOffer, EndReason, Exit, JobStart, StatusChange
 
 LAZY_SECONDS = 0.02
 """How long a lazy message may wait for company, so that a metric and the exit right after it share a commit."""
@@ -127,7 +127,8 @@ class TrialOrigin:
     """What a new trial is cloned or retried from; with a checkpoint, it begins with that."""
 
     trial: TrialRow
-    checkpoint: CheckpointRow | None = None
+    checkpoint: CheckpointOffer | None = None
+    checkpoint_id: int | None = None  # its own, where it is registered
 
 
 @dataclass(frozen=True)
@@ -285,7 +286,7 @@ _REQUESTS = (
 def named_checkpoints(messages: Iterable[LoopMessage]) -> list[int]:
     """The ids of the checkpoints with which new trials are to begin."""
     origins = [message.origin for message in messages if isinstance(message, AddTrial) and message.origin is not None]
-    return [origin.checkpoint.id for origin in origins if origin.checkpoint is not None]
+    return [origin.checkpoint_id for origin in origins if origin.checkpoint_id is not None]
 
 
 def concerned_trials(message: LoopMessage) -> set[str] | None:

@@ -1,17 +1,20 @@
 """Which waiting trial gets a job now."""
 
 import secrets
-from collections.abc import Sequence
-from dataclasses import replace
+import sqlite3
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 
 from proctor.manager.engine.loop import transitions, tuning
-from proctor.manager.engine.loop.context import LoopContext
+from proctor.manager.engine.loop.context import JobFormBuilder, LoopContext
 from proctor.manager.engine.loop.state import ExperimentState, LiveTrial, Turn
 from proctor.manager.lifecycle.experiment import ExperimentEvent
-from proctor.manager.lifecycle.states import ExperimentStatus
+from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.placement import Impossible, Waiting
-from proctor.manager.store.rows import DecisionRow, TrialRow
-from proctor.manager.store.tables import dispatcher_inputs, events, jobs
+from proctor.manager.store.database import Database
+from proctor.manager.store.errors import RowNotFound
+from proctor.manager.store.rows import CheckpointRow, DecisionRow, TrialRow
+from proctor.manager.store.tables import dispatcher_inputs, events, jobs, trials
 from proctor.manager.store.tables import metrics as metric_store
 from proctor.sdk.protocol import is_url
 from proctor.training_services.base import (
@@ -19,14 +22,17 @@ from proctor.training_services.base import (
     EndReason,
     JobStart,
     SupportsCheckpoints,
+    describe_refused_start,
     describe_start,
+    must_continue,
 )
 from proctor.training_services.capacity import Preemptible
 from proctor.training_services.errors import ServiceUnavailable
 from proctor.training_services.stored_checkpoints import verify_stored
 from proctor.training_services.trial_processes import verify_on_this_machine
 
-OFFERED_CHECKPOINTS = 3
+MOST_OFFERED = 100
+"""How many checkpoints a job is offered at most: only where `keepCheckpoints` keeps more are some left out."""
 STORAGE_SECONDS = 10.0
 """How long the loop waits for the storage of checkpoints, where the service does not look at these by itself."""
 
@@ -129,7 +135,11 @@ async def _place(
         transitions.set_reason(turn, trial, _waiting(trial, place.reason))
         return place
     trial.waiting_since = None
-    offers, start = await find_start(context, state, trial.row, decision=trial.decision)
+    beginning = await find_start(context, state, trial.row, decision=trial.decision)
+    if beginning.problem:
+        context.placer.give_back(job_id)
+        transitions.end_trial(state, turn, trial, TrialStatus.FAILED, beginning.problem, cause=beginning.problem)
+        return None
     fingerprint = await context.code.fingerprint() or state.code_fingerprint  # unknown: no news
     if state.code_fingerprint not in {None, fingerprint}:
         where, number = context.forms.code_directory, trial.row.sequence_id
@@ -142,8 +152,8 @@ async def _place(
         trial,
         token=token,
         placement=place,
-        offers=offers,
-        start=start,
+        offers=beginning.offers,
+        start=beginning.start,
         code_fingerprint=fingerprint,
         counted_gpus=context.placer.counted_gpus(place),
     )
@@ -151,27 +161,40 @@ async def _place(
     return None
 
 
+@dataclass(frozen=True)
+class Beginning:
+    """Where a trial's next job begins, as far as is known now: what it is offered to continue from, and what of that it
+    is assumed to take."""
+
+    offers: Sequence[CheckpointOffer]
+    start: JobStart
+    problem: str = ""
+    """Why the trial cannot run: it is to continue from another trial's checkpoint, and none is whole."""
+
+
 async def find_start(
     context: LoopContext, state: ExperimentState, trial: TrialRow, *, decision: DecisionRow | None = None
-) -> tuple[Sequence[CheckpointOffer], JobStart]:
-    """What the trial's next job is offered to continue from, and where it begins as far as is known now: a service that
-    is not `SupportsCheckpoints` is given the first one that is whole on this machine.
+) -> Beginning:
+    """Where the trial's next job begins. A service that is not `SupportsCheckpoints` is given the first checkpoint that
+    is whole on this machine.
 
     :param decision: what was decided of the job.
     """
-    offers = await _find_offers(context, state, trial, decision)
+    stores = CheckpointStores(context.control, context.metrics, context.forms, state.row.report_from)
+    offers = await find_offers(stores, trial, deleting=state.deleting, decision=decision)
     if not offers:
         reason = "from the start: the trial has registered no checkpoint" if trial.jobs > 0 else ""
-        return (), JobStart(None, reason)
+        return Beginning((), JobStart(None, reason))
     if isinstance(context.service, SupportsCheckpoints):
-        return offers, describe_start(trial.id, offers[0], ())
+        return Beginning(offers, describe_start(trial.id, offers[0], ()))
     passed_over: list[tuple[CheckpointOffer, str]] = []
     for offer in offers:
         damage = await (_verify_stored(context, offer) if is_url(offer.path) else _verify_here(offer))
         if not damage:
-            return [offer], describe_start(trial.id, offer, passed_over)
+            return Beginning([offer], describe_start(trial.id, offer, passed_over))
         passed_over.append((offer, damage))
-    return (), describe_start(trial.id, None, passed_over)
+    start = describe_start(trial.id, None, passed_over)
+    return Beginning((), start, describe_refused_start(start) if must_continue(trial.id, offers) else "")
 
 
 async def _verify_here(offer: CheckpointOffer) -> str:
@@ -193,44 +216,131 @@ async def _verify_stored(context: LoopContext, offer: CheckpointOffer) -> str:
         return ""
 
 
-async def _find_offers(
-    context: LoopContext, state: ExperimentState, trial: TrialRow, decision: DecisionRow | None
+@dataclass(frozen=True)
+class CheckpointStores:
+    """Where the checkpoints of an experiment's trials are looked up.
+
+    `member`: the rank whose curve is the trial's.
+    """
+
+    control: Database
+    metrics: Database
+    forms: JobFormBuilder
+    member: int
+
+    async def row_of(self, offer: CheckpointOffer) -> CheckpointRow | None:
+        """The record of a checkpoint, deleted or not."""
+        trial_id, _, number = offer.job_id.rpartition(".")
+        rows = await self.metrics.read(lambda c: metric_store.checkpoints_of_job(c, trial_id, int(number)))
+        return next((row for row in rows if f"/{offer.path}".endswith(f"/{row.path}")), None)
+
+
+async def find_offers(
+    stores: CheckpointStores,
+    trial: TrialRow,
+    *,
+    deleting: Collection[int] = (),
+    decision: DecisionRow | None = None,
+    most: int = MOST_OFFERED,
 ) -> list[CheckpointOffer]:
-    """In the order of preference: the newest checkpoints that the trial has registered, then the one that it was cloned
-    or retried from, before which its own curve has no points.
+    """From what a trial's next job may continue, in the order of preference: the checkpoints that the trial has
+    registered, newest first; then the one that it was cloned or retried from, before which its own curve has no points,
+    with the others from which that one's trial could continue: first the older ones, then the newer ones.
 
     A clone that was decided of the job continues from its donor's checkpoint, and so do the jobs after it as long as
     none has registered one: what the trial had saved before is not part of its curve any more.
+
+    :param deleting: checkpoints whose deletion is decided and perhaps not stored yet.
+    :param decision: what was decided of the job.
+    :param most: how many are wanted at most.
     """
     offers: list[CheckpointOffer] = []
     clone = decision if decision is not None and decision.is_clone else None
     if clone is None and trial.jobs > 0:
-        clone = await context.control.read(lambda c: dispatcher_inputs.newest_clone(c, trial.id))
-        since = clone.job or 0 if clone is not None else 0
-        member, count = state.row.report_from, OFFERED_CHECKPOINTS + len(state.deleting)
-        found = await context.metrics.read(
-            lambda c: metric_store.newest_checkpoints(c, trial.id, member=member, limit=count)
+        clone = await stores.control.read(lambda c: dispatcher_inputs.newest_clone(c, trial.id, trial.jobs))
+        offers += await _registered(stores, trial, clone, deleting, most)
+    source, first = _source(trial, clone), None
+    while source is not None and len(offers) < most:
+        registered = await stores.row_of(source)
+        if registered is not None:
+            source = replace(source, manifest=registered.manifest)
+        first = first or source
+        if registered is None or (registered.deleted_at is None and registered.id not in deleting):
+            offers.append(source)
+        owner_id, _, number = source.job_id.rpartition(".")
+        try:
+            owner = await stores.control.read(lambda c, key=owner_id: trials.get(c, key))  # type: ignore[misc]
+        except RowNotFound:
+            break
+        clone = await stores.control.read(
+            lambda c, key=owner_id, job=int(number): dispatcher_inputs.newest_clone(c, key, job)  # type: ignore[misc]
         )
-        kept = [row for row in found if row.job >= since and row.id not in state.deleting]
-        for row in kept[:OFFERED_CHECKPOINTS]:
-            path = context.forms.checkpoint_place(trial, row.job, row.path)
-            offers.append(CheckpointOffer(f"{trial.id}.{row.job}", path, row.sequence, manifest=row.manifest))
+        others = await _registered(stores, owner, clone, deleting, most - len(offers), around=registered)
+        offers += [_within(offer, source) for offer in others]
+        next_source = _source(owner, clone)
+        source = None if next_source is None else _within(next_source, source)
+    if not offers and first is not None:
+        offers.append(first)  # it is gone, and the trial must not begin at the start
+    return await _complete(stores, offers)
+
+
+async def _registered(
+    stores: CheckpointStores,
+    trial: TrialRow,
+    clone: DecisionRow | None,
+    deleting: Collection[int],
+    most: int,
+    *,
+    around: CheckpointRow | None = None,
+) -> list[CheckpointOffer]:
+    """The checkpoints that a trial has registered and that were not deleted, newest first.
+
+    :param clone: the decision by which it has continued last from another one's checkpoint.
+    :param around: a checkpoint that is left out: first those that are older than it, then the newer ones, oldest first.
+    """
+    limit = -1 if around is not None else most + len(deleting)
+    found = await stores.metrics.read(
+        lambda c: metric_store.newest_checkpoints(c, trial.id, member=stores.member, limit=limit)
+    )
+    since = 0 if clone is None else clone.job or 0
+    kept = [row for row in found if row.job >= since and row.id not in deleting]
+    if around is not None:
+        older = [row for row in kept if (row.job, row.id) < (around.job, around.id)]
+        kept = older + [row for row in reversed(kept) if (row.job, row.id) > (around.job, around.id)]
+    return [
+        CheckpointOffer(
+            f"{trial.id}.{row.job}",
+            stores.forms.checkpoint_place(trial, row.job, row.path),
+            row.sequence,
+            manifest=row.manifest,
+        )
+        for row in kept[:most]
+    ]
+
+
+def _source(trial: TrialRow, clone: DecisionRow | None) -> CheckpointOffer | None:
+    """The checkpoint of another trial with which a trial's curve begins.
+
+    :param clone: the decision by which it has continued last from another one's checkpoint.
+    """
     if clone is not None and clone.donor_job is not None and clone.donor_checkpoint is not None:
-        sequence = clone.donor_sequence or 0
-        offers.append(CheckpointOffer(clone.donor_job, clone.donor_checkpoint, sequence, clone.donor_node))
-    elif trial.origin_job is not None and trial.origin_checkpoint is not None:
-        offers.append(CheckpointOffer(trial.origin_job, trial.origin_checkpoint, 0))
-    return [await _complete(context, offer) for offer in offers]
+        return CheckpointOffer(clone.donor_job, clone.donor_checkpoint, clone.donor_sequence or 0, clone.donor_node)
+    if trial.origin_job is not None and trial.origin_checkpoint is not None:
+        return CheckpointOffer(trial.origin_job, trial.origin_checkpoint, 0)
+    return None
 
 
-async def _complete(context: LoopContext, offer: CheckpointOffer) -> CheckpointOffer:
-    """With the node of its job and, if it is another trial's, with its manifest."""
-    if offer.node_id is None:
-        job = await context.control.read(lambda c: jobs.get(c, offer.job_id) if jobs.exists(c, offer.job_id) else None)
-        offer = replace(offer, node_id=None if job is None else job.node_id)
-    if offer.manifest is None:
-        trial_id, _, number = offer.job_id.rpartition(".")
-        rows = await context.metrics.read(lambda c: metric_store.checkpoints_of_job(c, trial_id, int(number)))
-        manifest = next((row.manifest for row in rows if f"/{offer.path}".endswith(f"/{row.path}")), None)
-        offer = replace(offer, manifest=manifest)
-    return offer
+def _within(offer: CheckpointOffer, newer: CheckpointOffer) -> CheckpointOffer:
+    """An offer in the place of a newer one: the curve has no more points than for that."""
+    return replace(offer, sequence=min(offer.sequence, newer.sequence))
+
+
+async def _complete(stores: CheckpointStores, offers: Sequence[CheckpointOffer]) -> list[CheckpointOffer]:
+    """With the nodes of their jobs."""
+    unknown = {offer.job_id for offer in offers if offer.node_id is None}
+
+    def read(connection: sqlite3.Connection) -> dict[str, str | None]:
+        return {job_id: jobs.get(connection, job_id).node_id for job_id in unknown if jobs.exists(connection, job_id)}
+
+    nodes = await stores.control.read(read) if unknown else {}
+    return [offer if offer.node_id is not None else replace(offer, node_id=nodes.get(offer.job_id)) for offer in offers]

@@ -202,8 +202,8 @@ def end_trial(
     turn.ended.append(trial.row.id)
     if trial.has_checkpoints:
         turn.retain.add(trial.row.id)
-    if trial.row.origin_trial is not None and trial.row.origin_checkpoint is not None:
-        turn.retain.add(trial.row.origin_trial)
+    if trial.row.origin_job is not None:
+        turn.retain.add(trial.row.origin_job.rpartition(".")[0])
     state.count_end(status, cause, has_final=trial.has_final)
     if status is TrialStatus.SUCCEEDED:
         hints.on_success(state, turn, trial)

@@ -6,7 +6,6 @@ from typing import Any
 
 from proctor.manager.dispatcher import protocol
 from proctor.manager.engine.loop import transitions, tuning
-from proctor.manager.engine.loop.context import JobFormBuilder
 from proctor.manager.engine.loop.messages import AddTrial, ChangeLimits, ImportRows
 from proctor.manager.engine.loop.state import ExperimentState, LiveTrial, Turn
 from proctor.manager.errors import Conflict
@@ -15,7 +14,7 @@ from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.lifecycle.trial import PausedBy
 from proctor.manager.store.rows import TrialRow
 from proctor.manager.store.tables import experiments
-from proctor.training_services.base import CheckpointOffer, EndReason
+from proctor.training_services.base import EndReason
 
 _WITHOUT_NEW_TRIALS = {
     ExperimentStatus.PAUSED,
@@ -78,28 +77,24 @@ def _resume(state: ExperimentState, turn: Turn, trial: LiveTrial) -> None:
     )
 
 
-def add_trial(state: ExperimentState, turn: Turn, command: AddTrial, forms: JobFormBuilder) -> TrialRow:
+def add_trial(state: ExperimentState, turn: Turn, command: AddTrial) -> TrialRow:
     """A trial with the user's own parameters; the tuner is notified of it and of its result."""
     _require_active(state, "take a trial")
-    donor, saved = (command.origin.trial, command.origin.checkpoint) if command.origin is not None else (None, None)
-    if saved is not None and saved.id in turn.deleted:
-        what = f"{saved.path} of job {saved.job} of trial {saved.trial_id}"
+    origin = command.origin
+    if origin is not None and origin.checkpoint is not None and origin.checkpoint_id in turn.deleted:
+        what = origin.checkpoint.name("")
         raise Conflict(f"{what} has just been deleted (keepCheckpoints, checkpointQuotaMb); try again")
     (parameter_id,) = state.take_parameter_ids(1)
     message = protocol.AddCustomizedTrial(state.take_position(), parameter_id, command.parameters)
     turn.send_input(message, transitions.message_payload(message))
-    checkpoint = None
-    if donor is not None and saved is not None:
-        path = forms.checkpoint_place(donor, saved.job, saved.path)
-        checkpoint = CheckpointOffer(f"{donor.id}.{saved.job}", path, 0)
     trial = transitions.create_trial(
         state,
         turn,
         parameter_id=parameter_id,
         parameters=command.parameters,
         source=command.source,
-        origin_trial=None if donor is None else donor.id,
-        checkpoint=checkpoint,
+        origin_trial=None if origin is None else origin.trial.id,
+        checkpoint=None if origin is None else origin.checkpoint,
     )
     return trial.row
 

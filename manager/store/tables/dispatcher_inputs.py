@@ -91,9 +91,9 @@ def pending(connection: sqlite3.Connection, trial_ids: Collection[str]) -> dict[
     return {row.trial_id: row for row in (DecisionRow.from_row(found[:-1]) for found in rows)}
 
 
-def newest_clone(connection: sqlite3.Connection, trial_id: str) -> DecisionRow | None:
-    """The decision by which the trial has continued last from another one's checkpoint."""
-    row = connection.execute(query("decisions.newest_clone"), {"trial_id": trial_id}).fetchone()
+def newest_clone(connection: sqlite3.Connection, trial_id: str, job: int) -> DecisionRow | None:
+    """The decision by which the trial has continued last from another one's checkpoint, up to this job of it."""
+    row = connection.execute(query("decisions.newest_clone"), {"trial_id": trial_id, "job": job}).fetchone()
     return None if row is None else DecisionRow.from_row(row)
 
 

@@ -96,7 +96,7 @@ def test_trials_of_a_lost_machine_continue_from_a_copy_or_a_shared_folder_or_sta
     assert [path.name for path in (shared / sharing / stored["id"]).iterdir()] == ["1"]
     job = second_job(scene, lost, begins=0)
     assert job["resumed_from_job"] is None
-    assert job["start_reason"].startswith("from the start: checkpoint")
+    assert job["start_reason"].startswith("from the start: ")
     assert "was saved on a machine that cannot be read" in job["start_reason"]
 
     dead.power_on()

@@ -53,7 +53,7 @@ def truncate(place: Path) -> None:
 
 
 def truncate_all(place: Path) -> None:
-    for number in "234":
+    for number in "1234":
         truncate(place.with_name(number))
 
 
@@ -110,9 +110,10 @@ def test_trials_are_resumed_from_their_newest_whole_checkpoints(manager: RealMan
     assert newest_job(manager, whole)["start_reason"] == "from checkpoint 4 of job 1"
     hopeless = newest_job(manager, trials[-2])
     assert hopeless["resumed_from_job"] is None
-    assert hopeless["start_reason"] == "from the start: " + "; ".join(
-        f"checkpoint {number} of job 1 was passed over: model has 12 bytes, 4,096 expected" for number in (4, 3, 2)
-    )
+    damage = "model has 12 bytes, 4,096 expected"
+    named = [f"checkpoint {number} of job 1 was passed over: {damage}" for number in (4, 3, 2)]
+    clauses = ("none of 4 checkpoints is whole", *named, "1 more was passed over")
+    assert hopeless["start_reason"] == f"from the start: {'; '.join(clauses)}"
     for trial, begin in [*((trial, 3) for trial in torn), (trials[-2], 0), (whole, 4)]:
         curve = [(point["job"], point["value"]) for point in manager.client.trial_curve(trial["id"])]
         again = [*range(begin + 1, 5), 100 + trial["sequence_id"]]

@@ -13,3 +13,8 @@ WHERE status = 'PAUSED' OR EXISTS (
     SELECT 1 FROM trial_jobs AS job
     WHERE job.trial_id = trials.id AND job.number = trials.jobs AND job.stop_reason = 'PAUSED' AND job.status = 'STOPPING'
 );
+-- A trial may begin with a checkpoint with which the trial began that it was cloned from: finding those of a trial that
+-- others began with.
+DROP INDEX trials_by_origin;
+CREATE INDEX trials_by_origin ON trials (substr(origin_job, 1, instr(origin_job, '.') - 1))
+WHERE origin_checkpoint IS NOT NULL AND status IN ('WAITING', 'RUNNING', 'PAUSED');

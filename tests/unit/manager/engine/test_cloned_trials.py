@@ -12,7 +12,7 @@ from fakes.small_experiments import SMALL, Scene, played, saved
 
 from proctor.manager.engine.manager import Manager
 from proctor.manager.errors import BadRequest, Conflict
-from proctor.manager.lifecycle.states import TrialStatus
+from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.store.rows import TrialRow
 from proctor.training_services.base import EndReason, TrialJobForm
 from proctor.training_services.in_memory.scripts import Final, ScriptedExit, ScriptedReport, Step
@@ -29,6 +29,11 @@ def training(form: TrialJobForm) -> Iterable[Step]:
             yield ScriptedExit(0.0, EndReason.EXITED_ERROR, 1)
         yield saved(form, step + 1, step=step)
     yield Final(1.0, form.sequence_id)
+
+
+def lose(checkpoint: Path) -> None:
+    Path(checkpoint, "step").unlink()
+    checkpoint.rmdir()
 
 
 class DonorScene(Scene):
@@ -83,16 +88,56 @@ async def test_a_retry_starts_over_or_continues_from_the_checkpoint(scene: Donor
 
 
 @played(play)
-async def test_a_clone_whose_checkpoint_is_gone_says_so(scene: DonorScene, manager: Manager, /) -> None:
-    donor = await scene.create_donor(trialConcurrency=1)
+async def test_a_clone_whose_checkpoint_is_gone_continues_from_the_one_before_it(
+    scene: DonorScene, manager: Manager, /
+) -> None:
+    donor = await scene.create_donor(trialConcurrency=1, keepCheckpoints="all")
     clone = await manager.trials.clone(donor.id, {})
     assert clone.origin_checkpoint is not None
-    Path(clone.origin_checkpoint, "step").unlink()
-    Path(clone.origin_checkpoint).rmdir()
+    lose(Path(clone.origin_checkpoint))
     await asyncio.sleep(3600.0)
     (job, *_) = await scene.jobs(1)
-    name = f"checkpoint 2 of job 1 of trial {donor.id}"
-    assert job.start_reason == f"from the start: {name} was passed over: its folder is gone"
+    name = f"checkpoint 1 of job 1 of trial {donor.id}"
+    assert job.start_reason == f"from {name}; checkpoint 2 was passed over: its folder is gone"
+
+
+@played(play)
+async def test_a_clone_of_which_no_checkpoint_is_whole_fails_and_does_not_train_from_the_start(
+    scene: DonorScene, manager: Manager, /
+) -> None:
+    donor = await scene.create_donor(trialConcurrency=1, keepCheckpoints="all")
+    clone = await manager.trials.clone(donor.id, {})
+    await asyncio.sleep(90.5)  # the donor has saved all
+    assert clone.origin_checkpoint is not None
+    for number in range(1, STEPS + 1):
+        lose(Path(clone.origin_checkpoint).with_name(str(number)))
+    await asyncio.sleep(3600.0)
+    row = await scene.trial(1)
+    assert (row.status, row.jobs) == (TrialStatus.FAILED, 0)
+    name = f"job 1 of trial {donor.id} was passed over: its folder is gone"
+    assert row.reason == (
+        "it continues from another trial's checkpoint, and none of 4 checkpoints is whole; "
+        f"checkpoint 2 of {name}; checkpoint 1 of {name}; checkpoint 3 of {name}; 1 more was passed over"
+    )
+    assert (await scene.row()).status is ExperimentStatus.DONE  # its place is free again
+
+
+@played(play)
+async def test_a_clone_that_failed_before_it_saved_is_retried_and_cloned_from_where_it_began(
+    scene: DonorScene, manager: Manager, /
+) -> None:
+    donor = await scene.create_donor(maxTrialRetries=0)
+    clone = await manager.trials.clone(donor.id, {})
+    await asyncio.sleep(3600.0)
+    assert (await scene.trial(1)).status is TrialStatus.FAILED
+    retried = await manager.trials.retry(clone.id, from_checkpoint=True)
+    cloned = await manager.trials.clone(clone.id, {"x": 0.5})
+    assert [row.origin_trial for row in (retried, cloned)] == [clone.id] * 2
+    await asyncio.sleep(3600.0)
+    assert (await scene.statuses())[2:] == [TrialStatus.SUCCEEDED] * 2
+    starts = [(await scene.jobs(number))[0].start_reason for number in (1, 2, 3)]
+    # 2 was kept for the clone, and is deleted since that has ended
+    assert starts == [f"from checkpoint {number} of job 1 of trial {donor.id}" for number in (2, 3, 3)]
 
 
 @played(play)

@@ -254,16 +254,17 @@ async def test_a_trial_does_not_begin_with_a_checkpoint_that_is_deleted_meanwhil
     await scene.create(seconds=3600.0)
     donor = await scene.trial()
     database = await manager.metrics("exp")
-    newest_checkpoint = manager.trials._newest_checkpoint
+    find_origin = manager.trials._origin
 
     async def deleted_first(*given: Any) -> Any:
-        newest = await newest_checkpoint(*given)
+        origin = await find_origin(*given)
+        newest = await database.read(lambda c: checkpoints.get(c, origin.checkpoint_id))
         await database.write(lambda c: checkpoints.delete(c, [newest], time=1.0))
-        return newest
+        return origin
 
     with monkeypatch.context() as patch:
-        patch.setattr(manager.trials, "_newest_checkpoint", deleted_first)
-        with pytest.raises(Conflict, match=r"output/checkpoints/6 of job 1 of trial \w+ has just been deleted"):
+        patch.setattr(manager.trials, "_origin", deleted_first)
+        with pytest.raises(Conflict, match=r"checkpoint 6 of job 1 of trial \w+ has just been deleted"):
             await manager.trials.clone(donor.id, {})
     clone = await manager.trials.clone(donor.id, {})
     assert str(clone.origin_checkpoint).endswith("/5")

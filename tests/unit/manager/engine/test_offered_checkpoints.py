@@ -18,7 +18,9 @@ from proctor.manager.engine.loop import placing
 from proctor.manager.engine.loop.context import JobFormBuilder
 from proctor.manager.engine.loop.retention import gather_facts
 from proctor.manager.engine.manager import Manager
-from proctor.manager.store.tables import metrics
+from proctor.manager.lifecycle.trial import DecisionKind
+from proctor.manager.store.rows import DecisionRow
+from proctor.manager.store.tables import metrics, trials
 from proctor.sdk.checkpoints.saving import save_checkpoint
 from proctor.training_services.base import CheckpointOffer, EndReason, JobStart, TrialJobForm, describe_start
 from proctor.training_services.errors import ServiceUnavailable
@@ -83,15 +85,23 @@ play = partial(small_experiments.play, kind=OneTrial)
         ([4], 3, "from checkpoint 3 of job 1; checkpoint 4 was passed over: model has 0 bytes, 4 expected"),
         (
             [2, 3, 4],
+            1,
+            "from checkpoint 1 of job 1; checkpoint 4 was passed over: model has 0 bytes, 4 expected; "
+            "checkpoint 3 was passed over: model has 0 bytes, 3 expected; "
+            "checkpoint 2 was passed over: model has 0 bytes, 2 expected",
+        ),
+        (
+            [1, 2, 3, 4],
             0,
-            "from the start: checkpoint 4 of job 1 was passed over: model has 0 bytes, 4 expected; "
+            "from the start: none of 4 checkpoints is whole; "
+            "checkpoint 4 of job 1 was passed over: model has 0 bytes, 4 expected; "
             "checkpoint 3 of job 1 was passed over: model has 0 bytes, 3 expected; "
-            "checkpoint 2 of job 1 was passed over: model has 0 bytes, 2 expected",
+            "checkpoint 2 of job 1 was passed over: model has 0 bytes, 2 expected; 1 more was passed over",
         ),
     ],
 )
 @played(play)
-async def test_a_job_continues_from_the_newest_of_three_that_is_whole(
+async def test_a_job_continues_from_the_newest_that_is_whole(
     scene: OneTrial, manager: Manager, /, damaged: list[int], taken: int, reason: str
 ) -> None:
     def script(form: TrialJobForm) -> Iterable[Step]:
@@ -156,7 +166,7 @@ async def test_what_a_service_takes_decides_where_the_curve_continues(scene: Off
         if form.number == 1:
             yield from first_job(form)
             yield LOST
-        newest, second, _ = form.checkpoints
+        newest, second, *_ = form.checkpoints
         start = describe_start(form.trial_id, second, [(newest, "model is missing")], ", which is on this node")
         yield Wait(0.0, "waiting: the code is being copied", start)
         yield ScriptedReport(1.0, 100)
@@ -166,7 +176,7 @@ async def test_what_a_service_takes_decides_where_the_curve_continues(scene: Off
     first, job = await scene.jobs()
     offered = scene.forms[1].checkpoints
     offers = [(Path(offer.path).name, offer.sequence, bool(offer.manifest)) for offer in offered]
-    assert offers == [("4", 4, True), ("3", 3, True), ("2", 2, True)]
+    assert offers == [("4", 4, True), ("3", 3, True), ("2", 2, True), ("1", 1, True)]
     assert (job.resumed_from_job, job.resumed_from_step, job.resume_checkpoint) == (first.id, 3, offered[1].path)
     assert job.start_reason == (
         "from checkpoint 3 of job 1, which is on this node; checkpoint 4 was passed over: model is missing"
@@ -193,7 +203,7 @@ async def test_a_restarted_manager_offers_the_same(scene: Offered, manager: Mana
     assert job.resumed_from_step == 3
     assert [form.number for form in scene.forms] == [1, 2, 2]
     assert scene.forms[1].checkpoints == scene.forms[2].checkpoints
-    assert len(scene.forms[2].checkpoints) == 3
+    assert len(scene.forms[2].checkpoints) == 4
 
 
 @played(play, kind=Offered)
@@ -227,6 +237,64 @@ async def test_a_clone_is_offered_its_own_checkpoints_and_then_that_of_its_origi
     own, origin = (f"{clone.id}.1", 1), (f"{donor.id}.1", 0)
     assert [[(offer.job_id, offer.sequence) for offer in given] for given in offers] == [[origin], [own, origin]]
     assert all(offer.manifest for offer in offers[1])
+
+
+@played(play, kind=Offered)
+async def test_a_clone_is_offered_all_from_which_its_donor_could_have_continued(
+    scene: Offered, manager: Manager, /
+) -> None:
+    """Whether a user or a trial scheduler has cloned it, and of a clone that has saved nothing, too."""
+
+    def script(form: TrialJobForm) -> Iterable[Step]:
+        if form.sequence_id == 0:
+            yield from first_job(form)
+        yield replace(LOST, delay=600.0)
+
+    await scene.create(script, seconds=30.0, trialConcurrency=3)
+    donor = await scene.trial()
+    clone = await manager.trials.clone(donor.id, {})
+    second = await manager.trials.clone(clone.id, {})
+    assert (second.origin_trial, second.origin_job) == (clone.id, f"{donor.id}.1")
+    await asyncio.sleep(1.0)
+    for trial in (clone, second):
+        (offers,) = (form.checkpoints for form in scene.forms if form.trial_id == trial.id)
+        found = [(offer.job_id, Path(offer.path).name, offer.sequence, bool(offer.manifest)) for offer in offers]
+        assert found == [(f"{donor.id}.1", str(number), 0, True) for number in (4, 3, 2, 1)]
+    experiment = await scene.row()
+    forms = JobFormBuilder(ExperimentConfig.from_canonical(experiment.config), Path(experiment.directory))
+    stores = placing.CheckpointStores(manager.control, await manager.metrics("exp"), forms, 0)
+    place = forms.checkpoint_place(donor, 1, "output/checkpoints/3")
+    decision = DecisionRow("exp", 9, 9, DecisionKind.CLONE, clone.id, 0.0)
+    decision = replace(decision, donor_job=f"{donor.id}.1", donor_checkpoint=place, donor_sequence=2)
+    exploited = await placing.find_offers(stores, await scene.trial(1), decision=decision)
+    assert [(Path(offer.path).name, offer.sequence) for offer in exploited] == [("3", 2), ("2", 2), ("1", 1), ("4", 2)]
+
+
+@played(play, kind=Offered)
+async def test_what_a_job_was_offered_of_another_trial_is_kept_until_it_has_started(
+    scene: Offered, manager: Manager, /
+) -> None:
+    def script(form: TrialJobForm) -> Iterable[Step]:
+        if form.sequence_id == 0:
+            yield from first_job(form)
+        else:
+            yield Wait(100.0, "waiting: the code is being copied")
+            yield Wait(100.0, "", JobStart(form.checkpoints[0], ""))
+        yield replace(LOST, delay=600.0)
+
+    await scene.create(script, seconds=30.0, trialConcurrency=2)
+    donor = await scene.trial()
+    await manager.trials.clone(donor.id, {})
+
+    async def kept() -> list[str]:
+        origins = await manager.control.read(lambda c: trials.origins(c, [donor.id]))
+        assert {trial_id for trial_id, _ in origins} == {donor.id}
+        return sorted(Path(path).name for _, path in origins)
+
+    await asyncio.sleep(1.0)
+    assert await kept() == ["1", "2", "3", "4"]
+    await asyncio.sleep(300.0)
+    assert await kept() == ["4"]
 
 
 @pytest.mark.parametrize(("started_at", "given"), [(None, ["2", "3"]), (5.0, ["2"])])

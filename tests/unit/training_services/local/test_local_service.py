@@ -282,7 +282,8 @@ OFFERS = (CheckpointOffer("a.1", "/job/1/3", 30, "local", "ff"), CheckpointOffer
             None,
             JobStart(
                 None,
-                "from the start: checkpoint 3 of job 1 was passed over: model is missing; "
+                "from the start: none of 2 checkpoints is whole; "
+                "checkpoint 3 of job 1 was passed over: model is missing; "
                 "checkpoint 2 of job 1 was passed over: its folder is gone",
             ),
         ),
@@ -300,6 +301,23 @@ async def test_a_job_continues_from_the_first_checkpoint_that_its_keeper_finds_w
         ]
         await stage.say(start="a.2")
         assert stage.recorder.of("a.2")[-1].start == start
+
+
+async def test_a_job_that_must_continue_from_another_trials_checkpoint_ends_where_none_is_whole(stage: Stage) -> None:
+    clone = replace(stage.continuing(), trial_id="b", job_id="b.1", number=1)
+    async with serving(stage.service), asyncio.TaskGroup() as group:
+        await stage.begin(clone)
+        damage = {"/job/1/3": "model is missing", "/job/1/2": "its folder is gone"}
+        answering = group.create_task(answer_verification(stage, damage))
+        end = await stage.recorder.end_of("b.1")
+        answering.cancel()
+    assert end.exit is not None
+    assert (end.exit.reason, end.exit.detail) == (
+        EndReason.LAUNCH_FAILED,
+        "it continues from another trial's checkpoint, and none of 2 checkpoints is whole; "
+        "checkpoint 3 of job 1 of trial a was passed over: model is missing; "
+        "checkpoint 2 of job 1 of trial a was passed over: its folder is gone",
+    )
 
 
 async def test_a_job_that_is_canceled_while_its_checkpoint_is_verified_is_not_launched(stage: Stage) -> None:

@@ -553,7 +553,8 @@ async def test_where_no_checkpoint_is_whole_a_job_begins_from_the_start_and_says
         shutil.rmtree(places / "1")
         begun = await begin_again(stage, stage.beta, "beta", *offers)
     reason = (
-        "from the start: checkpoint 3 of job 1 was passed over: model is damaged: its content is not what was saved; "
+        "from the start: none of 3 checkpoints is whole; "
+        "checkpoint 3 of job 1 was passed over: model is damaged: its content is not what was saved; "
         "checkpoint 2 of job 1 was passed over: model is missing; "
         "checkpoint 1 of job 1 was passed over: its folder is gone"
     )
