@@ -3,6 +3,7 @@
     ProctorError                        anything the SDK refuses
     ├── MetricError (TypeError)         a reported value that is no metric
     ├── CheckpointError                 a folder that cannot be a checkpoint
+    │   └── DamagedCheckpointError      what the job was to continue from is not what was stored
     ├── JobDirectoryError               the job's directory does not hold what the keeper should have put there
     ├── UnsafeDocumentError             a document of NNI that could be read only by running what it holds
     └── NoMoreTrialError                raised by a tuner: nothing is left to propose
@@ -26,6 +27,11 @@ class MetricError(ProctorError, TypeError):
 
 class CheckpointError(ProctorError):
     """The folder given as a checkpoint is missing, unreadable, or holds what cannot be copied."""
+
+
+class DamagedCheckpointError(CheckpointError):
+    """The checkpoint that the job was to continue from is not what was stored. Another attempt continues from another
+    one, and no retry is charged for this one, if the process ends with this error."""
 
 
 class JobDirectoryError(ProctorError):

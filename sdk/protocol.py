@@ -34,6 +34,7 @@ A journal record is one JSON object on one line, at most `MAX_RECORD_BYTES` long
         (`proctor.sdk.checkpoints.saving`). Records of earlier versions have neither
     {"kind": "lost", "count": 7, "time": …}
     {"kind": "lost", "why": "a sentence", "time": …}      (how many, or of what, is not counted)
+    {"kind": "lost", "why": "a sentence", "damaged": "s3://…", "time": …}  (the checkpoint that the job was handed)
         reports that could not be written (full disk). Of those that the trial itself could no longer record the keeper
         tells, behind the last byte of the journal, as if they stood there; so it does of a final in the reserve
 

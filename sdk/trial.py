@@ -10,7 +10,7 @@ import os
 from time import time
 
 from proctor.sdk.channel import STANDALONE, Channel, StopRequest
-from proctor.sdk.errors import MetricError, notice_once
+from proctor.sdk.errors import DamagedCheckpointError, MetricError, notice_once
 from proctor.sdk.metrics import DEFAULT_KEY, encode_metric
 from proctor.sdk.protocol import (
     ENV_JOB_DIRECTORY,
@@ -134,12 +134,28 @@ def get_checkpoint() -> "str | None":
     channel = _open()
     if channel is None:
         return None
-    from proctor.sdk.checkpoints.saving import fetch_checkpoint, find_newest_checkpoint
+    from proctor.sdk.checkpoints.saving import find_newest_checkpoint
 
     newest = find_newest_checkpoint(channel.job_directory)
-    if newest is not None or channel.resume_checkpoint is None:
-        return newest
-    return fetch_checkpoint(channel.job_directory, channel.resume_checkpoint)
+    return find_handed_checkpoint() if newest is None else newest
+
+
+def find_handed_checkpoint() -> "str | None":
+    """Return the folder of the checkpoint that the job was handed to continue from; None if there is none.
+
+    :raises CheckpointError: it cannot be downloaded, or is damaged.
+    """
+    channel = _open()
+    if channel is None or channel.resume_checkpoint is None:
+        return None
+    from proctor.sdk.checkpoints.saving import fetch_checkpoint
+
+    try:
+        return fetch_checkpoint(channel.job_directory, channel.resume_checkpoint)
+    except DamagedCheckpointError as damage:
+        named = f'"why":{quote(str(damage))},"damaged":{quote(channel.resume_checkpoint)}'
+        channel.journal.append(_record(KIND_LOST, named, None), patient=False)
+        raise
 
 
 def should_stop() -> bool:

@@ -55,6 +55,7 @@ class EndReason(str, Enum):
     LEASE_EXPIRED = "LEASE_EXPIRED"  # the keeper had no manager for lease_seconds
     NO_ROOM = "NO_ROOM"  # before it began: its node's disk is full, or it has no processes or descriptors left
     RESULT_LOST = "RESULT_LOST"  # the manager's: it exited with 0, and its final metric is lost (full disk)
+    CHECKPOINT_DAMAGED = "CHECKPOINT_DAMAGED"  # the manager's: what it was to continue from is not what was stored
     PREEMPTED = "PREEMPTED"  # the platform took its place away, others of the machine its GPUs, or the manager both
     UNPLACEABLE = "UNPLACEABLE"  # no node could ever hold it
     INFRASTRUCTURE = "INFRASTRUCTURE"  # anything else that is not the trial's fault

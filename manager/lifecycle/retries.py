@@ -46,12 +46,21 @@ MEANINGS: dict[EndReason, Meaning] = {
     EndReason.LEASE_EXPIRED: Meaning(TrialStatus.SYS_CANCELED, Charge.INFRASTRUCTURE),
     EndReason.NO_ROOM: Meaning(TrialStatus.SYS_CANCELED, Charge.FREE),
     EndReason.RESULT_LOST: Meaning(TrialStatus.FAILED, Charge.INFRASTRUCTURE),
+    EndReason.CHECKPOINT_DAMAGED: Meaning(TrialStatus.SYS_CANCELED, Charge.FREE),
     EndReason.PREEMPTED: Meaning(TrialStatus.SYS_CANCELED, Charge.FREE),
     EndReason.UNPLACEABLE: Meaning(TrialStatus.SYS_CANCELED, Charge.FINAL),
     EndReason.INFRASTRUCTURE: Meaning(TrialStatus.SYS_CANCELED, Charge.INFRASTRUCTURE),
 }
 
-_INTERRUPTIONS = frozenset({EndReason.EXPERIMENT_STOPPED, EndReason.PAUSED, EndReason.CLONED, EndReason.PREEMPTED})
+_INTERRUPTIONS = frozenset(
+    {
+        EndReason.EXPERIMENT_STOPPED,
+        EndReason.PAUSED,
+        EndReason.CLONED,
+        EndReason.CHECKPOINT_DAMAGED,
+        EndReason.PREEMPTED,
+    }
+)
 """Decisions after which the trial is meant to run again."""
 _DECISIONS = _INTERRUPTIONS - {EndReason.PREEMPTED} | {
     EndReason.DEADLINE,

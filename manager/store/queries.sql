@@ -430,6 +430,10 @@ WHERE trial_id IN (SELECT value FROM json_each(:trial_ids)) AND job IS NULL GROU
 SELECT * FROM decisions WHERE trial_id = :trial_id AND donor_job IS NOT NULL AND job BETWEEN 1 AND :job
 ORDER BY job DESC LIMIT 1;
 
+-- name: jobs.damaged_checkpoints
+SELECT resume_checkpoint FROM trial_jobs
+WHERE trial_id = :trial_id AND end_reason = 'CHECKPOINT_DAMAGED' AND resume_checkpoint IS NOT NULL;
+
 -- name: decisions.carry_out
 UPDATE decisions SET job = :job WHERE experiment_id = :experiment_id AND parameter_id = :parameter_id;
 

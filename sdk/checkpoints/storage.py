@@ -15,12 +15,12 @@ FSSPEC_S3_ENDPOINT_URL …) or in their own files.
 import json
 import os
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from time import monotonic, sleep
 
 from proctor.sdk.checkpoints.manifest import MANIFEST_FILE, read_manifest, verify_checkpoint
-from proctor.sdk.errors import CheckpointError, notice_once
+from proctor.sdk.errors import CheckpointError, DamagedCheckpointError, notice_once
 from proctor.sdk.failpoints import failpoint
 from proctor.sdk.files import name_unfinished, put_in_place, remove_tree, remove_unfinished
 
@@ -71,7 +71,8 @@ def download(url: str, folder: str, *, patience_seconds: float = 0.0, discards_d
     :param patience_seconds: for how long it is tried again while the storage cannot be read; standard error says so.
     :param discards_damaged: a checkpoint of which a file was found damaged twice loses its manifest, so that no trial
         is offered it again.
-    :raises CheckpointError: it cannot be read, or is damaged.
+    :raises CheckpointError: it cannot be read.
+    :raises DamagedCheckpointError: it is damaged.
     """
     deadline = monotonic() + patience_seconds
     failures = damages = 0
@@ -89,11 +90,11 @@ def download(url: str, folder: str, *, patience_seconds: float = 0.0, discards_d
         sleep(_PAUSES[min(failures, len(_PAUSES) - 1)])
         failures += 1
     if not discards_damaged:
-        raise CheckpointError(f"checkpoint {url}: {damage}")
-    with explaining(f"{url} cannot be written"):
+        raise DamagedCheckpointError(f"checkpoint {url}: {damage}")
+    with suppress(StorageError), explaining(f"{url} cannot be written"):
         system, root = open_url(url)
         system.rm_file(f"{root}/{MANIFEST_FILE}")
-    raise CheckpointError(
+    raise DamagedCheckpointError(
         f"checkpoint {url}: {damage}. It is not offered again: another attempt of the trial continues from the one "
         "before."
     )

@@ -26,10 +26,10 @@ from time import monotonic, time
 from typing import Any
 
 from proctor.sdk import trial as sdk
-from proctor.sdk.checkpoints.saving import fetch_checkpoint, list_checkpoints
+from proctor.sdk.checkpoints.saving import list_checkpoints
 from proctor.sdk.errors import JobDirectoryError
 from proctor.sdk.files import UNFINISHED_PREFIX, discard, lock_file, unlock_file
-from proctor.sdk.protocol import CHECKPOINT_FOLDER, ENV_JOB_DIRECTORY, ENV_OUTPUT_DIRECTORY, ENV_RESUME_CHECKPOINT
+from proctor.sdk.protocol import CHECKPOINT_FOLDER, ENV_JOB_DIRECTORY, ENV_OUTPUT_DIRECTORY
 from proctor.sdk.pytorch.checkpoints.folder import CheckpointFolder
 from proctor.sdk.pytorch.checkpoints.pointer import POINTER_FILE, Entry, Origin, Pointer, read_pointer
 from proctor.sdk.pytorch.config import Settings, check_name
@@ -201,8 +201,7 @@ def find_handed() -> "str | None":
 
     :raises CheckpointError: it is stored under a URL and cannot be downloaded, or is damaged.
     """
-    handed = os.environ.get(ENV_RESUME_CHECKPOINT)
-    return fetch_checkpoint(os.environ[ENV_JOB_DIRECTORY], handed) if handed else None
+    return sdk.find_handed_checkpoint()
 
 
 def find_refusal(run_name: str) -> "str | None":

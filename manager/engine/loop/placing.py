@@ -181,20 +181,22 @@ async def find_start(
     :param decision: what was decided of the job.
     """
     stores = CheckpointStores(context.control, context.metrics, context.forms, state.row.report_from)
-    offers = await find_offers(stores, trial, deleting=state.deleting, decision=decision)
-    if not offers:
+    found = await find_offers(stores, trial, deleting=state.deleting, decision=decision)
+    if not found:
         reason = "from the start: the trial has registered no checkpoint" if trial.jobs > 0 else ""
         return Beginning((), JobStart(None, reason))
-    if isinstance(context.service, SupportsCheckpoints):
+    damaged = await context.control.read(lambda c: jobs.damaged_checkpoints(c, trial.id))
+    offers = [offer for offer in found if offer.path not in damaged]
+    if offers and isinstance(context.service, SupportsCheckpoints):
         return Beginning(offers, describe_start(trial.id, offers[0], ()))
-    passed_over: list[tuple[CheckpointOffer, str]] = []
+    passed_over = [(offer, "it was damaged when it was downloaded") for offer in found if offer.path in damaged]
     for offer in offers:
         damage = await (_verify_stored(context, offer) if is_url(offer.path) else _verify_here(offer))
         if not damage:
             return Beginning([offer], describe_start(trial.id, offer, passed_over))
         passed_over.append((offer, damage))
     start = describe_start(trial.id, None, passed_over)
-    return Beginning((), start, describe_refused_start(start) if must_continue(trial.id, offers) else "")
+    return Beginning((), start, describe_refused_start(start) if must_continue(trial.id, found) else "")
 
 
 async def _verify_here(offer: CheckpointOffer) -> str:

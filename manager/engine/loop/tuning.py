@@ -46,6 +46,8 @@ def on_stored(state: ExperimentState, turn: Turn, message: MetricsStored, *, not
         # The job may have been abandoned while its metrics were being stored: they are the trial's all the same.
         counts = chunk.member == report_from
         apply_chunk(turn, trial, chunk, is_newest=job_number == trial.row.jobs, counts=counts)
+        if chunk.damaged and trial.job is not None and trial.job.id == job_id:
+            _on_damaged_checkpoint(state, turn, trial, chunk.damaged)
         if chunk.checkpoints:
             trial.has_checkpoints = True
             turn.retain.add(trial_id)
@@ -69,6 +71,16 @@ def on_stored(state: ExperimentState, turn: Turn, message: MetricsStored, *, not
     if notify:
         payload: dict[str, Any] = {"first": first, "last": last} | ({"ended": ended} if ended else {})
         turn.send_input(protocol.ReportMetrics(state.take_position(), rows), payload)
+
+
+def _on_damaged_checkpoint(state: ExperimentState, turn: Turn, trial: LiveTrial, path: str) -> None:
+    """A job has found that what it was handed to continue from is damaged. Whatever it does now is not what was asked
+    for: it ends, and the trial's next job continues from another checkpoint. Once for each checkpoint."""
+    job = trial.job
+    if job is None or job.resume_checkpoint != path:
+        return
+    detail = f"{path}, from which it was to continue, is damaged"
+    transitions.request_stop(state, turn, trial, EndReason.CHECKPOINT_DAMAGED, detail)
 
 
 def on_metrics_refused(state: ExperimentState, turn: Turn, message: MetricsRefused) -> None:

@@ -54,6 +54,12 @@ def parameter_ids(connection: sqlite3.Connection, job_ids: Collection[str]) -> d
     return dict(rows.fetchall())
 
 
+def damaged_checkpoints(connection: sqlite3.Connection, trial_id: str) -> set[str]:
+    """The paths of the checkpoints that a trial's jobs have found to be damaged."""
+    rows = connection.execute(query("jobs.damaged_checkpoints"), {"trial_id": trial_id})
+    return {path for (path,) in rows}
+
+
 def of_trial(connection: sqlite3.Connection, trial_id: str) -> list[TrialJobRow]:
     """A trial's jobs, by number."""
     rows = connection.execute(query("jobs.of_trial"), {"trial_id": trial_id})

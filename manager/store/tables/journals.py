@@ -115,8 +115,9 @@ class StoredChunk:
     `intermediates` are (id, place in the trial's curve, what was reported, step, Unix time); `finals` (finite number or
     None, what was reported), where "what was reported" is exactly what `MetricRow.reported` will say. `lost` counts
     reports that the trial could not write, `unreadable` lines that are no records; `uncounted` says of other losses
-    what was lost. `began` is the Unix time at which the trial would have begun, had it run without a pause up to now;
-    None in journals of earlier versions.
+    what was lost. `damaged` is the path of a checkpoint that the job was handed and found to be damaged. `began` is
+    the Unix time at which the trial would have begun, had it run without a pause up to now; None in journals of
+    earlier versions.
     """
 
     end_offset: int
@@ -128,6 +129,7 @@ class StoredChunk:
     uncounted: list[str] = field(default_factory=list)
     member: int = 0
     began: float | None = None
+    damaged: str = ""
 
 
 def store_chunk(
@@ -205,6 +207,7 @@ def _join(first: StoredChunk, second: StoredChunk) -> StoredChunk:
         first.uncounted + second.uncounted,
         second.member,
         second.began,
+        second.damaged or first.damaged,
     )
 
 
@@ -269,6 +272,7 @@ class _StoredJournal:
             news.uncounted,
             self._key["member"],
             None if self._started_at is None or self._first_seconds is None else self._started_at - self._first_seconds,
+            news.damaged,
         )
 
     def _set_beginning(self, arrived: float) -> None:
@@ -320,6 +324,8 @@ class _StoredJournal:
         if kind == KIND_CHECKPOINT:
             return self._take_checkpoint(place, record, step, time)
         if kind == KIND_LOST:
+            if isinstance(damaged := record.get("damaged"), str):
+                self._news.damaged = damaged
             return self._take_lost(place, whole_number(record.get("count")), record.get("why"), time)
         return False
 
@@ -423,3 +429,4 @@ class _NewRecords:
     lost: int = 0
     unreadable: int = 0
     uncounted: list[str] = field(default_factory=list)
+    damaged: str = ""

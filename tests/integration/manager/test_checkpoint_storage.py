@@ -155,6 +155,29 @@ def test_a_trial_continues_from_an_object_store(manager: RealManager, server: S3
     assert [path for path in left if f"/{experiment}/" in path] == []
 
 
+def test_one_flipped_bit_in_an_object_store_costs_the_trial_nothing_but_the_newest_checkpoint(
+    manager: RealManager, server: S3Server
+) -> None:
+    script = SAVES_SIX.replace("while step == 3", "while step == 3 and first == 1")
+    experiment = manager.create(script, maxTrialNumber=1, **storage(server))
+
+    def flip_a_bit() -> None:
+        (trial,) = manager.trials(experiment)
+        newest = list(manager.client.checkpoints(trial["id"]))[-1]["path"].removeprefix("s3://")
+        content = server.system().cat_file(f"{newest}/weights")
+        server.system().pipe_file(f"{newest}/weights", bytes([content[0] ^ 1]) + content[1:])
+
+    pause_and_resume(manager, experiment, meanwhile=flip_a_bit)
+    manager.until_status(experiment, "DONE")
+    (trial,) = manager.trials(experiment)
+    assert (trial["status"], trial["final_value"]) == ("SUCCEEDED", 3)
+    assert [point["value"] for point in manager.client.trial_curve(trial["id"])] == [1, 2, 3, 4, 5, 6]
+    jobs = manager.client.jobs(trial["id"])
+    assert [job["end_reason"] for job in jobs] == ["PAUSED", "CHECKPOINT_DAMAGED", "EXITED_OK"]
+    (notice,) = manager.client.experiment(experiment)["notices"]
+    assert "weights is damaged: its content is not what was saved. It is not offered again" in notice
+
+
 @pytest.mark.parametrize(
     ("user", "location", "problem"),
     [

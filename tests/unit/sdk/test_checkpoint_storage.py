@@ -10,6 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from fakes.attempts import begin_attempt
 from fakes.full_disk import refuse
 from fakes.saved_checkpoints import FILES, save, write_files
 
@@ -18,7 +19,9 @@ from proctor.sdk.checkpoints import saving, storage
 from proctor.sdk.checkpoints.manifest import MANIFEST_FILE, read_manifest, verify_checkpoint
 from proctor.sdk.checkpoints.saving import fetch_checkpoint, list_checkpoints, save_checkpoint
 from proctor.sdk.checkpoints.storage import StorageError, delete_stored, download, probe, upload, verify_stored
-from proctor.sdk.errors import CheckpointError
+from proctor.sdk.errors import CheckpointError, DamagedCheckpointError
+from proctor.sdk.protocol import journal_name
+from proctor.sdk.trial import get_checkpoint
 
 
 @pytest.fixture(autouse=True)
@@ -182,6 +185,23 @@ def test_a_damaged_checkpoint_of_another_experiment_is_left_as_it_is(
     with pytest.raises(CheckpointError, match=r"model.pt is damaged"):
         fetch_checkpoint(str(tmp_path / "next"), stored.path)
     assert verify_stored(stored.path, stored.manifest) == ""
+
+
+def test_the_manager_learns_of_a_damaged_checkpoint_even_if_its_manifest_cannot_be_removed(
+    tmp_path: Path, job: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fsspec.implementations.local import LocalFileSystem
+
+    stored = save(write_files(tmp_path / "source"), job)
+    (place / "1" / "model.pt").write_bytes(b"v" * 4096)
+    following = tmp_path / "next"
+    begin_attempt(monkeypatch, following, resume=stored.path)
+    monkeypatch.setattr(LocalFileSystem, "rm_file", refuse(errno.EACCES))
+    with pytest.raises(DamagedCheckpointError, match=r"model.pt is damaged"):
+        get_checkpoint()
+    (record,) = [json.loads(line) for line in (following / journal_name(0)).read_text().splitlines()]
+    assert (record["kind"], record["damaged"]) == ("lost", stored.path)
+    assert "model.pt is damaged" in record["why"]
 
 
 def test_who_only_looks_at_a_damaged_checkpoint_leaves_it_as_it_is(tmp_path: Path, job: Path, place: Path) -> None:

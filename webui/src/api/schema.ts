@@ -1673,7 +1673,7 @@ export interface components {
          * @description Why a trial job ended. `manager/lifecycle/retries.py` says what each means for the trial.
          * @enum {string}
          */
-        EndReason: "EXITED_OK" | "EXITED_ERROR" | "OUT_OF_MEMORY" | "SIGNALED" | "DEADLINE" | "CANCELED" | "EARLY_STOPPED" | "BUDGET_USED" | "USER_CANCELED" | "PAUSED" | "CLONED" | "EXPERIMENT_STOPPED" | "LAUNCH_FAILED" | "EXIT_UNKNOWN" | "NODE_LOST" | "LEASE_EXPIRED" | "NO_ROOM" | "RESULT_LOST" | "PREEMPTED" | "UNPLACEABLE" | "INFRASTRUCTURE";
+        EndReason: "EXITED_OK" | "EXITED_ERROR" | "OUT_OF_MEMORY" | "SIGNALED" | "DEADLINE" | "CANCELED" | "EARLY_STOPPED" | "BUDGET_USED" | "USER_CANCELED" | "PAUSED" | "CLONED" | "EXPERIMENT_STOPPED" | "LAUNCH_FAILED" | "EXIT_UNKNOWN" | "NODE_LOST" | "LEASE_EXPIRED" | "NO_ROOM" | "RESULT_LOST" | "CHECKPOINT_DAMAGED" | "PREEMPTED" | "UNPLACEABLE" | "INFRASTRUCTURE";
         /**
          * EventActor
          * @description Who caused an event.

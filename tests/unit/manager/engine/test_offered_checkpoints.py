@@ -18,6 +18,7 @@ from proctor.manager.engine.loop import placing
 from proctor.manager.engine.loop.context import JobFormBuilder
 from proctor.manager.engine.loop.retention import gather_facts
 from proctor.manager.engine.manager import Manager
+from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.lifecycle.trial import DecisionKind
 from proctor.manager.store.rows import DecisionRow
 from proctor.manager.store.tables import metrics, trials
@@ -204,6 +205,62 @@ async def test_a_restarted_manager_offers_the_same(scene: Offered, manager: Mana
     assert [form.number for form in scene.forms] == [1, 2, 2]
     assert scene.forms[1].checkpoints == scene.forms[2].checkpoints
     assert len(scene.forms[2].checkpoints) == 4
+
+
+def found_damaged(form: TrialJobForm, path: str | None) -> Step:
+    record = {"kind": "lost", "why": "model is damaged", "damaged": path, "time": 1.0}
+    return Raw(0.0, json.dumps(record).encode() + b"\n")
+
+
+@played(play, kind=Offered)
+async def test_a_checkpoint_that_is_damaged_where_it_is_downloaded_costs_no_retry_and_is_not_offered_again(
+    scene: Offered, manager: Manager, /
+) -> None:
+    def script(form: TrialJobForm) -> Iterable[Step]:
+        if form.number == 1:
+            yield from first_job(form)
+            yield LOST
+        if form.number < 4:
+            yield found_damaged(form, form.resume_checkpoint)
+            yield ScriptedExit(1.0, EndReason.EXITED_ERROR, 1)
+        yield Final(1.0, 1.0)
+
+    await scene.run(script, maxInfrastructureRetries=1)
+    jobs = await scene.jobs()
+    damaged = EndReason.CHECKPOINT_DAMAGED
+    assert [job.end_reason for job in jobs] == [EndReason.NODE_LOST, damaged, damaged, EndReason.EXITED_OK]
+    assert jobs[1].detail == f"{jobs[1].resume_checkpoint}, from which it was to continue, is damaged"
+    row = await scene.trial()
+    assert (row.failures, row.infrastructure_failures) == (0, 1)
+    assert [scene.offers(form) for form in (1, 2, 3)] == [["4", "3", "2", "1"], ["3", "2", "1"], ["2", "1"]]
+    assert "trial 0: model is damaged" in await scene.notices()
+
+
+@played(play, kind=Offered)
+async def test_a_trial_that_calls_all_its_checkpoints_damaged_begins_from_the_start_and_a_clone_fails(
+    scene: Offered, manager: Manager, /
+) -> None:
+    def script(form: TrialJobForm) -> Iterable[Step]:
+        if form.sequence_id == 0 and form.number == 1:
+            yield from first_job(form)
+            yield replace(LOST, delay=60.0)
+        if form.resume_checkpoint is not None:
+            yield found_damaged(form, form.resume_checkpoint)
+            yield ScriptedExit(1.0, EndReason.EXITED_ERROR, 1)
+        yield found_damaged(form, "output/checkpoints/1")  # it was handed none
+        yield Final(1.0, 1.0)
+
+    await scene.create(script, seconds=30.0, trialConcurrency=2)
+    clone = await manager.trials.clone((await scene.trial()).id, {})
+    await scene.until_ended()
+    own, row = await scene.trial(), await scene.trial(1)
+    assert (own.status, own.jobs) == (TrialStatus.SUCCEEDED, 6)
+    start = (await scene.jobs())[-1].start_reason
+    why = "from the start: none of 4 checkpoints is whole; checkpoint 4 of job 1 was passed over: it was damaged when"
+    assert start is not None
+    assert start.startswith(why)
+    assert (row.id, row.status, row.jobs) == (clone.id, TrialStatus.FAILED, 4)
+    assert row.reason.startswith("it continues from another trial's checkpoint, and none of 4 checkpoints is whole; ")
 
 
 @played(play, kind=Offered)

@@ -97,6 +97,13 @@ def test_a_record_with_a_time_that_no_calendar_has_gets_that_of_its_arrival(
     assert [row.time for row in _rows(metrics_database)] == [99.0]
 
 
+def test_a_checkpoint_that_was_found_to_be_damaged_is_told(metrics_database: sqlite3.Connection) -> None:
+    chunk = _store(metrics_database, _line(kind="lost", why="model is damaged", damaged="s3://b/3", time=1.0))
+    assert (chunk.damaged, chunk.uncounted, chunk.lost) == ("s3://b/3", ["model is damaged"], 0)
+    other = _line(kind="lost", why="x", damaged=3, time=1.0)
+    assert _store(metrics_database, other, offset=chunk.end_offset).damaged == ""
+
+
 def test_kinds_are_counted_each_for_itself(metrics_database: sqlite3.Connection) -> None:
     data = b"".join(
         [
