@@ -164,6 +164,7 @@ class HubTrainingService(TrainingService, SupportsEvents, SupportsReattach, Supp
         self._starts: dict[str, JobStart] = {}  # where jobs begin that were prepared
         self._waiting: dict[str, bool] = {}  # jobs that are not sent yet; True: perhaps sent before a restart
         self._launching: dict[str, asyncio.Task[None]] = {}
+        self._reported: set[str] = set()  # jobs of which it was reported what they wait for
         self._storing: set[str] = set()  # where trials can store checkpoints under the experiment's URL
         self._queued: deque[StatusChange] = deque()
         self._has_queued = asyncio.Event()
@@ -406,12 +407,14 @@ class HubTrainingService(TrainingService, SupportsEvents, SupportsReattach, Supp
         storage = form.environment.get(ENV_CHECKPOINT_STORAGE)
         if storage is not None and not is_url(storage):  # before its checkpoints are looked for
             await self._await_storage(form, storage, write_launch(form, platform="", owner="", rules=GpuRules()))
+            self._withdraw_wait(form)
         start = await self.prepare(form)
         if form.must_continue and start is not None and start.checkpoint is None:
             raise NothingToContinueFrom(describe_refused_start(start))
         if storage is not None and is_url(storage) and self.where(form) not in self._storing:
             await self._await_storage(form, storage, self.launch_order(form))
             self._storing.add(self.where(form))
+        self._withdraw_wait(form)
         if start is not None:  # before the first metric: it decides where the job's curve continues
             self._starts[form.job_id] = start
             await self.deliver_change(self.submitted(form, start=start))
@@ -538,6 +541,7 @@ class HubTrainingService(TrainingService, SupportsEvents, SupportsReattach, Supp
         if (task := self._launching.pop(job_id, None)) is not None:
             task.cancel()
         self._saving.discard(job_id)
+        self._reported.discard(job_id)
         self._starts.pop(job_id, None)
         self.release_job(job_id)
         self._has_queued.set()
@@ -546,7 +550,14 @@ class HubTrainingService(TrainingService, SupportsEvents, SupportsReattach, Supp
 
     def report_waiting(self, form: TrialJobForm, clause: str) -> None:
         """Say why a job does not run yet."""
+        self._reported.add(form.job_id)
         self.queue_change(self.submitted(form, detail=f"waiting: {clause}"))
+
+    def _withdraw_wait(self, form: TrialJobForm) -> None:
+        """What was reported of a job that does not run yet is over."""
+        if form.job_id in self._reported:
+            self._reported.discard(form.job_id)
+            self.queue_change(self.submitted(form, detail="waiting: its job is being started"))
 
     def submitted(self, form: TrialJobForm, **news: Any) -> StatusChange:
         """What is new of a job that does not run yet, now."""

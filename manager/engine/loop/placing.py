@@ -33,6 +33,7 @@ from proctor.training_services.trial_processes import verify_on_this_machine
 
 MOST_OFFERED = 100
 """How many checkpoints a job is offered at most: only where `keepCheckpoints` keeps more are some left out."""
+BEING_STARTED = "waiting: its job is being started"
 STORAGE_SECONDS = 10.0
 """How long the loop waits for the storage of checkpoints, where the service does not look at these by itself."""
 
@@ -43,11 +44,22 @@ _PLACING = {
     ExperimentStatus.DONE,
 }
 
+_HELD_BY_EXPERIMENT = {
+    ExperimentStatus.INITIALIZED: "waiting: the experiment is being started",
+    ExperimentStatus.PAUSED: "waiting: the experiment is paused; resume it, too",
+    ExperimentStatus.STOPPING: transitions.WAITS_FOR_RESUME,
+    ExperimentStatus.ERROR: "waiting: the experiment is in ERROR; resume it, too",
+}
+"""Why a trial waits whose experiment places none."""
+
 
 async def place_waiting(state: ExperimentState, turn: Turn, context: LoopContext) -> None:
     """Give jobs to waiting trials, in the order of their numbers, while there are places; record why for the others."""
     if state.row.status not in _PLACING:
         context.placer.stop_waiting()
+        if (reason := _HELD_BY_EXPERIMENT.get(state.row.status)) is not None:
+            for trial in state.waiting():
+                transitions.set_reason(turn, trial, reason)
         return
     await _add_node_notices(turn, context)
     steady = context.clock.steady()
@@ -55,7 +67,7 @@ async def place_waiting(state: ExperimentState, turn: Turn, context: LoopContext
     for trial in state.waiting():
         why_not = ""  # what keeps it from being placed, places apart
         if trial.retry_at is not None and trial.retry_at > turn.monotonic:
-            why_not = trial.row.reason
+            why_not = _pending_retry(trial, turn)
         elif state.placed() >= state.row.trial_concurrency:
             why_not = f"waiting: trialConcurrency {state.row.trial_concurrency} is used up"
         if why_not or shortage:
@@ -69,6 +81,13 @@ async def place_waiting(state: ExperimentState, turn: Turn, context: LoopContext
     if not shortage:
         context.placer.stop_waiting()
     _preempt(state, turn, context)
+
+
+def _pending_retry(trial: LiveTrial, turn: Turn) -> str:
+    """The reason of a trial that runs again later; its experiment may have been paused meanwhile."""
+    if trial.row.reason not in _HELD_BY_EXPERIMENT.values():
+        return trial.row.reason
+    return f"waiting: runs again in {max((trial.retry_at or 0.0) - turn.monotonic, 0.0):.0f} s"
 
 
 def _waiting(trial: LiveTrial, why: str) -> str:
@@ -157,6 +176,8 @@ async def _place(
         code_fingerprint=fingerprint,
         counted_gpus=context.placer.counted_gpus(place),
     )
+    if trial.row.reason != transitions.NOT_PLACED:  # what it has waited for is over
+        transitions.set_reason(turn, trial, BEING_STARTED)
     turn.submit.append(trial)
     return None
 

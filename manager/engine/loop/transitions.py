@@ -37,6 +37,8 @@ from proctor.training_services.base import (
 _ALPHABET = string.ascii_letters + string.digits
 _AT_THE_START = JobStart(None)
 _NO_FINAL = "no final metric was reported"
+NOT_PLACED = "waiting: not placed yet"
+WAITS_FOR_RESUME = "waiting: the experiment is stopped; resume runs it"
 
 
 def new_id() -> str:
@@ -66,7 +68,7 @@ def create_trial(
         experiment_id=state.row.id,
         sequence_id=state.take_sequence_id(),
         status=TrialStatus.WAITING,
-        reason="waiting: not placed yet",
+        reason=NOT_PLACED,
         parameter_id=parameter_id,
         parameters=parameters,
         state=algorithm_state,

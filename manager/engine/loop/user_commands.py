@@ -185,7 +185,7 @@ def stop(state: ExperimentState, turn: Turn, *, save_seconds: float) -> None:
             detail = "the experiment was stopped"
             transitions.stop_softly(state, turn, trial, EndReason.EXPERIMENT_STOPPED, detail, save_seconds)
         else:
-            transitions.set_reason(turn, trial, "waiting: the experiment is stopped; resume runs it")
+            transitions.set_reason(turn, trial, transitions.WAITS_FOR_RESUME)
 
 
 def _allowed(state: ExperimentState, event: ExperimentEvent, done: str) -> None:

@@ -1,7 +1,7 @@
 """The local service between the engine's listeners and a hub whose keeper is played here."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -301,6 +301,25 @@ async def test_a_job_continues_from_the_first_checkpoint_that_its_keeper_finds_w
         ]
         await stage.say(start="a.2")
         assert stage.recorder.of("a.2")[-1].start == start
+
+
+async def test_what_a_job_has_waited_for_is_no_longer_its_reason_when_it_is_sent(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def back_again(offer: CheckpointOffer, environment: object, notify: Callable[[str], None]) -> str:
+        notify("s3://b/3 cannot be reached; tried again in 1 s")
+        return ""
+
+    monkeypatch.setattr(hub_service, "await_verified", back_again)
+    form = replace(stage.continuing(), checkpoints=(CheckpointOffer("a.1", "s3://b/3", 30),))
+    async with serving(stage.service):
+        await stage.begin(form)
+        assert (await answer_verification(stage, {})).resume_checkpoint == "s3://b/3"
+        details = [change.detail for change in stage.recorder.of("a.2") if change.detail]
+    assert details == [
+        "waiting: s3://b/3 cannot be reached; tried again in 1 s",
+        "waiting: its job is being started",
+    ]
 
 
 async def test_a_job_that_must_continue_from_another_trials_checkpoint_ends_where_none_is_whole(stage: Stage) -> None:
