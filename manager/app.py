@@ -5,7 +5,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from socket import socket
 
@@ -43,6 +43,7 @@ from proctor.manager.process.sockets import (
 from proctor.manager.security import HostGuard, Tokens
 from proctor.manager.settings import Home, ManagerSettings, SettingsError, open_to_others
 from proctor.manager.store.read_process import ReadProcesses
+from proctor.manager.store.rows import TrialJobRow
 from proctor.manager.store.tables import jobs
 from proctor.sdk.client.home import serves
 from proctor.sdk.disk_errors import is_full
@@ -213,9 +214,14 @@ async def open_manager(
         async with _background(context, keeper, opened.pages), providers.serve(), manager.serve():
             yield context
         hub.close()
-        idle = not await control.read(jobs.all_live)
-    if idle:
+        is_needed = has_jobs_on(LOCAL_NODE, await control.read(jobs.all_live))
+    if not is_needed:
         await _stop_local_keeper(home)
+
+
+def has_jobs_on(node_id: str, live: Iterable[tuple[TrialJobRow, int]]) -> bool:
+    """Whether any of the live jobs runs on this node."""
+    return any(job.node_id == node_id for job, _ in live)
 
 
 @asynccontextmanager

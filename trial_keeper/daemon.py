@@ -262,6 +262,11 @@ class Keeper(SessionHandler):
         if not len(self._jobs) and not self._directory.exists():
             log.info("the keeper's directory was deleted")
             self._leaving.set()
+        linger = self._settings.linger_seconds
+        silent = asyncio.get_running_loop().time() - self._session.last_answer
+        if linger is not None and silent > linger and not self._jobs.running():
+            log.info("no job runs, and there has been no manager for %g s", linger)
+            self._leaving.set()
 
     async def _end_leases(self, silent_seconds: float) -> None:
         for job in self._jobs.running():

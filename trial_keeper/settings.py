@@ -53,6 +53,8 @@ class KeeperSettings:
     """How often NVML is asked, when there are devices."""
     instance: str = ""
     """Of a keeper that was started for one job: which one of it this is, such as the uid of its pod."""
+    linger_seconds: float | None = None
+    """How long it waits for a manager once none of its jobs runs; None: until it is stopped."""
 
 
 @cache

@@ -62,6 +62,7 @@ def start_keeper(
     executable: str = sys.executable,
     gpu_lock_directory: str = "",
     device_refresh_seconds: float = 5.0,
+    linger_seconds: float | None = None,
 ) -> int:
     """Make sure that a keeper serves `directory`, and return its pid. Blocks until it does; may be called again.
 
@@ -73,6 +74,7 @@ def start_keeper(
     :param manager_pointer: the file that says where the manager listens (`uplink/pointer.py`).
     :param gpu_lock_directory: where this machine's GPU leases are; empty for the default.
     :param device_refresh_seconds: how often NVML is asked, when there are devices.
+    :param linger_seconds: how long it waits for a manager once none of its jobs runs; None: until it is stopped.
     :raises KeeperNotStarted: it did not come up, or the one of other code did not exit; says what to do.
     """
     settings = KeeperSettings(
@@ -80,6 +82,7 @@ def start_keeper(
         str(manager_pointer),
         gpu_lock_directory=gpu_lock_directory,
         device_refresh_seconds=device_refresh_seconds,
+        linger_seconds=linger_seconds,
     )
     if _manager_pointer(directory) not in (None, settings.manager_pointer):
         stop_keeper(directory)

@@ -30,6 +30,7 @@ class Node:
     executable: str = sys.executable
     gpu_lock_directory: str = ""
     device_refresh_seconds: float = 5.0
+    linger_seconds: float | None = None
 
     @property
     def records(self) -> RecordFolder:
@@ -46,6 +47,7 @@ class Node:
             secret=SECRET,
             executable=self.executable,
             device_refresh_seconds=self.device_refresh_seconds,
+            linger_seconds=self.linger_seconds,
             gpu_lock_directory=self.gpu_lock_directory or str(self.directory / "gpu-locks"),
         )
 

@@ -23,6 +23,9 @@ log = logging.getLogger(__name__)
 
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 30.0
+LINGER_SECONDS = 60.0
+"""How long a keeper waits for a manager once none of its jobs runs. The manager may have ended while they were being
+stopped; what it has not delivered is delivered by the keeper that the next manager starts."""
 POLL_INTERVAL_SECONDS = 2.0  # how often it is looked whether the keeper is suspended
 _SECRET_BYTES = 32
 _SECRET_CHARACTERS = len(secrets.token_urlsafe(_SECRET_BYTES))
@@ -71,6 +74,7 @@ class LocalKeeper:
             manager_pointer=self._pointer,
             secret=self._secret,
             gpu_lock_directory=self._gpu_lock_directory,
+            linger_seconds=LINGER_SECONDS,
         )
         self._hub.add_node(LOCAL_NODE, self._secret)
         return pid

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.keeper_node import Node, eventually, readable
+from fakes.keeper_node import Node, eventually, open_node, readable
 
 from proctor.trial_keeper.linux.processes import descendants, survey
 from proctor.trial_keeper.protocol import Cancel, EndReason, Launch, Shutdown, Update
@@ -174,6 +174,23 @@ async def test_a_keeper_told_to_shut_down_leaves_when_its_last_job_has_ended(nod
     await node.manager.end_of("T.1")
     await readable(keeper)
     os.close(keeper)
+
+
+async def test_a_keeper_whose_manager_has_gone_leaves_when_no_job_runs_and_the_next_one_tells_of_its_last(
+    tmp_path: Path,
+) -> None:
+    async with open_node(tmp_path / "node", linger_seconds=0.5) as node:
+        keeper = os.pidfd_open(await node.start())
+        go = node.directory / "go"
+        await start_ready(node, node.launch("T.1", f"{READY}; while [ ! -e {go} ]; do sleep 0.05; done"))
+        await node.manager.stop()
+        go.touch()
+        await readable(keeper)
+        os.close(keeper)
+        assert "no job runs, and there has been no manager for 0.5 s" in (node.keeper_directory / "log").read_text()
+        await node.manager.start()
+        await node.start()
+        assert (await node.manager.end_of("T.1")).reason == EndReason.EXITED_OK
 
 
 @pytest.mark.parametrize("answer", ["unknown", "fenced"])
