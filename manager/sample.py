@@ -26,7 +26,7 @@ from proctor.manager.clock import SystemClock
 from proctor.manager.config.experiment import ExperimentConfig
 from proctor.manager.engine import creation
 from proctor.manager.engine.archive.importing import ImportedExperiment
-from proctor.manager.engine.loop.transitions import new_id
+from proctor.manager.engine.loop.starts import new_id
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.process.control_database import open_control
 from proctor.manager.process.instance import EXIT_USAGE, InstanceLock, StartError

@@ -24,7 +24,7 @@ from proctor.manager.dispatcher.algorithms.registered import RegistrationError, 
 from proctor.manager.dispatcher.class_args import Caller, refusal
 from proctor.manager.engine import code
 from proctor.manager.engine.context import EngineContext
-from proctor.manager.engine.loop.transitions import new_id
+from proctor.manager.engine.loop.starts import new_id
 from proctor.manager.errors import BadRequest, Unavailable
 from proctor.manager.lifecycle.states import ExperimentStatus
 from proctor.manager.settings import CONFIG_FILE, ENVIRONMENT_FILE, METRICS_FILE, UNFINISHED_FILE, Home

@@ -192,7 +192,7 @@ class TrialRow(Row):
     """The job whose checkpoint it begins with, if it does."""
     origin_checkpoint: str | None = None
     paused_by: PausedBy | None = None
-    """Who has paused it or is pausing it; None: nobody, or whoever did has had it run again."""
+    """Who has paused it or is pausing it; None: it is not paused."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from proctor.manager.dispatcher.algorithms.registry import read_search_space
 from proctor.manager.engine import creation
 from proctor.manager.engine.archive.format import ExperimentArchive, SavedExperiment, SavedJob, SavedTrial
 from proctor.manager.engine.creation import new_seed
-from proctor.manager.engine.loop.transitions import message_payload
+from proctor.manager.engine.loop.starts import message_payload
 from proctor.manager.errors import BadRequest, Conflict, Unavailable
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
 from proctor.manager.lifecycle.trial import PausedBy

@@ -5,7 +5,7 @@ import sqlite3
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from proctor.manager.engine.loop import transitions, tuning
+from proctor.manager.engine.loop import starts, transitions, tuning
 from proctor.manager.engine.loop.context import JobFormBuilder, LoopContext
 from proctor.manager.engine.loop.state import ExperimentState, LiveTrial, Turn
 from proctor.manager.lifecycle.experiment import ExperimentEvent
@@ -165,7 +165,7 @@ async def _place(
         text = f"the code in {where} has changed: trial {number} and later ones run the new code"
         turn.add_notice(text, trial_id=trial.row.id)
     state.code_fingerprint = fingerprint
-    transitions.create_job(
+    starts.create_job(
         state,
         turn,
         trial,
@@ -176,7 +176,7 @@ async def _place(
         code_fingerprint=fingerprint,
         counted_gpus=context.placer.counted_gpus(place),
     )
-    if trial.row.reason != transitions.NOT_PLACED:  # what it has waited for is over
+    if trial.row.reason != starts.NOT_PLACED:  # what it has waited for is over
         transitions.set_reason(turn, trial, BEING_STARTED)
     turn.submit.append(trial)
     return None

@@ -1,19 +1,16 @@
 """How trials and jobs go through their lifecycles in an experiment's loop.
 
-A trial is created from a suggestion, given one job after another, and ended once. What becomes of a job is decided by
-its training service's events (`on_change`); whether its trial then ends or runs again, by `end_job`.
+A trial is created and given one job after another (`starts`), and ended once. What becomes of a job is decided by its
+training service's events (`on_change`); whether its trial then ends or runs again, by `end_job`.
 """
 
 import logging
-import secrets
-import string
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from proctor.manager.actors import MANAGER, Actor
 from proctor.manager.dispatcher import protocol
-from proctor.manager.engine.loop import hints
+from proctor.manager.engine.loop import hints, starts
 from proctor.manager.engine.loop.messages import Delayed, JobRefused
 from proctor.manager.engine.loop.state import ExperimentState, LiveTrial, Turn
 from proctor.manager.lifecycle.experiment_failures import cause_of_failure, is_worth_a_notice
@@ -21,157 +18,18 @@ from proctor.manager.lifecycle.job import JOB, JobEvent
 from proctor.manager.lifecycle.retries import RetryDecision, RetryPolicy, judge, retry_delay, settled_reason
 from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.lifecycle.trial import ENDS, TRIAL, PausedBy, TrialEvent
-from proctor.manager.store.rows import DecisionRow, TrialJobRow, TrialRow
-from proctor.manager.store.tables import dispatcher_inputs, jobs, trials
+from proctor.manager.store.rows import DecisionRow, TrialJobRow
+from proctor.manager.store.tables import jobs, trials
 from proctor.manager.store.tables.journals import metric_number
 from proctor.training_services.base import (
-    CheckpointOffer,
     EndReason,
     Exit,
-    JobStart,
-    NodePlacement,
     StatusChange,
     TrialJobStatus,
 )
 
-_ALPHABET = string.ascii_letters + string.digits
-_AT_THE_START = JobStart(None)
 _NO_FINAL = "no final metric was reported"
-NOT_PLACED = "waiting: not placed yet"
 WAITS_FOR_RESUME = "waiting: the experiment is stopped; resume runs it"
-
-
-def new_id() -> str:
-    """Eight characters that no other trial or experiment has."""
-    return "".join(secrets.choice(_ALPHABET) for _ in range(8))
-
-
-def create_trial(
-    state: ExperimentState,
-    turn: Turn,
-    *,
-    parameter_id: int,
-    parameters: Any,
-    source: str,
-    position: int | None = None,
-    algorithm_state: Any = None,
-    origin_trial: str | None = None,
-    checkpoint: CheckpointOffer | None = None,
-) -> LiveTrial:
-    """Add a new trial to the state and the store.
-
-    :param origin_trial: what it was cloned or retried from.
-    :param checkpoint: that trial's, which it begins with.
-    """
-    row = TrialRow(
-        id=new_id(),
-        experiment_id=state.row.id,
-        sequence_id=state.take_sequence_id(),
-        status=TrialStatus.WAITING,
-        reason=NOT_PLACED,
-        parameter_id=parameter_id,
-        parameters=parameters,
-        state=algorithm_state,
-        position=position,
-        source=source,
-        created_at=turn.now,
-        origin_trial=origin_trial,
-        origin_job=None if checkpoint is None else checkpoint.job_id,
-        origin_checkpoint=None if checkpoint is None else checkpoint.path,
-    )
-    trial = LiveTrial(row)
-    state.add(trial)
-    state.created += 1
-    actor = turn.actor
-    turn.write(lambda c: trials.insert(c, row, actor=actor))
-    return trial
-
-
-def create_job(
-    state: ExperimentState,
-    turn: Turn,
-    trial: LiveTrial,
-    *,
-    token: str,
-    placement: NodePlacement | None,
-    offers: Sequence[CheckpointOffer] = (),
-    start: JobStart = _AT_THE_START,
-    code_fingerprint: str | None = None,
-    counted_gpus: float = 0.0,
-) -> TrialJobRow:
-    """Store the trial's next job as submitted; the service gets it after the commit. It carries out what was decided of
-    the trial: from then on a clone has its new parameters.
-
-    :param offers: what it may continue from.
-    :param start: where it begins, until its service says so (`record_start`).
-    """
-    number = trial.row.jobs + 1
-    changes: dict[str, Any] = {"jobs": number, "not_before": None}
-    if (decision := trial.decision) is not None:
-        trial.decision = None
-        turn.write(lambda c: dispatcher_inputs.carry_out(c, decision, number))
-        if decision.is_clone:
-            trial.parameters_before = (trial.row.parameter_id, number)
-            changes |= {"parameter_id": decision.parameter_id, "parameters": decision.parameters}
-    trial.row, trial.retry_at = replace(trial.row, **changes), None
-    job = TrialJobRow(
-        id=f"{trial.row.id}.{number}",
-        trial_id=trial.row.id,
-        experiment_id=state.row.id,
-        number=number,
-        token=token,
-        members=1,
-        status=JOB.after(f"job {trial.row.id}.{number}", TrialJobStatus.CREATED, JobEvent.SUBMIT),
-        parameter_id=trial.row.parameter_id,
-        parameters=trial.row.parameters,
-        parent_job=f"{trial.row.id}.{number - 1}" if number > 1 else None,
-        start_reason=start.reason,
-        checkpoints=[asdict(offer) for offer in offers] or None,
-        **_start_columns(start.checkpoint),
-        placement=None if placement is None else placement.to_json(),
-        node_id=None if placement is None else placement.node_id,
-        code_fingerprint=code_fingerprint,
-        submitted_at=turn.now,
-        resumes=state.row.resumes,
-        counted_gpus=counted_gpus,
-    )
-    state.set_job(trial, job)
-    trial.has_progress, trial.preempted = False, ""
-    turn.write(lambda c: jobs.insert(c, job))
-    turn.write(lambda c: trials.update(c, job.trial_id, **changes))
-    if number > 1:
-        _send_restart(state, turn, trial, number, job.resumed_from_step or 0)
-    return job
-
-
-def record_start(state: ExperimentState, turn: Turn, trial: LiveTrial, start: JobStart) -> None:
-    """The service says where the trial's job begins. The dispatcher is notified if the curve continues from another
-    point than was assumed."""
-    job = trial.job
-    assert job is not None
-    known = replace(job, start_reason=start.reason or job.start_reason, **_start_columns(start.checkpoint))
-    if known == job:
-        return
-    trial.job = known
-    columns = {"start_reason": known.start_reason, **_start_columns(start.checkpoint)}
-    turn.write(lambda c: jobs.update(c, job.id, token=job.token, **columns))
-    if (known.resumed_from_step or 0) != (job.resumed_from_step or 0):
-        _send_restart(state, turn, trial, job.number, known.resumed_from_step or 0)
-
-
-def _start_columns(checkpoint: CheckpointOffer | None) -> dict[str, Any]:
-    """What a job's row says of the checkpoint that it continues from."""
-    return {
-        "resumed_from_job": None if checkpoint is None else checkpoint.job_id,
-        "resumed_from_step": None if checkpoint is None else checkpoint.sequence,
-        "resume_checkpoint": None if checkpoint is None else checkpoint.path,
-        "resume_node_id": None if checkpoint is None else checkpoint.node_id,
-    }
-
-
-def _send_restart(state: ExperimentState, turn: Turn, trial: LiveTrial, number: int, first: int) -> None:
-    message = protocol.TrialRestarted(state.take_position(), trial.row.parameter_id, trial.row.id, number, first)
-    turn.send_input(message, message_payload(message))
 
 
 def set_reason(turn: Turn, trial: LiveTrial, reason: str) -> None:
@@ -224,7 +82,7 @@ def end_trial(
     )
     if more_follow:
         state.more_follow_at = message.position
-    turn.send_input(message, message_payload(message))
+    turn.send_input(message, starts.message_payload(message))
 
 
 def pause_trial(
@@ -438,13 +296,6 @@ def end_saving(turn: Turn, trial: LiveTrial) -> None:
     turn.cancel.append((job.id, False))
 
 
-def message_payload(message: Any) -> dict[str, Any]:
-    """What the input log keeps of a message: all but its position."""
-    body = dict(vars(message))
-    del body["position"]
-    return body
-
-
 def _move(turn: Turn, trial: LiveTrial, event: TrialEvent, reason: str, **columns: Any) -> None:
     row, actor = trial.row, turn.actor
     status = TRIAL.after(f"trial {row.id}", row.status, event)
@@ -474,7 +325,7 @@ def on_change(state: ExperimentState, turn: Turn, change: StatusChange, policy: 
     if trial is None or trial.job is None or trial.job.token != change.token:
         return
     if change.start is not None:
-        record_start(state, turn, trial, change.start)
+        starts.record_start(state, turn, trial, change.start)
     if change.exit is not None:
         end_job(state, turn, trial, change.exit, policy)
         turn.actor = MANAGER

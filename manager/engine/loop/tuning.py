@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from proctor.manager.dispatcher import protocol
-from proctor.manager.engine.loop import hints, transitions
+from proctor.manager.engine.loop import hints, starts, transitions
 from proctor.manager.engine.loop.messages import MetricsRefused, MetricsStored, SuggestionRefused
 from proctor.manager.engine.loop.state import ExperimentState, LiveTrial, Turn
 from proctor.manager.lifecycle.experiment import (
@@ -141,7 +141,7 @@ def on_new_trial(
     """
     if not state.take_answer(message.parameter_id):
         return
-    trial = transitions.create_trial(
+    trial = starts.create_trial(
         state,
         turn,
         parameter_id=message.parameter_id,
@@ -160,7 +160,7 @@ def on_suggestion_refused(state: ExperimentState, turn: Turn, message: Suggestio
     """A suggestion whose parameters the store refuses is a trial that has failed."""
     if not state.take_answer(message.parameter_id):
         return
-    trial = transitions.create_trial(
+    trial = starts.create_trial(
         state,
         turn,
         parameter_id=message.parameter_id,

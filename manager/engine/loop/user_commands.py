@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from proctor.manager.dispatcher import protocol
-from proctor.manager.engine.loop import transitions, tuning
+from proctor.manager.engine.loop import starts, transitions, tuning
 from proctor.manager.engine.loop.messages import AddTrial, ChangeLimits, ImportRows
 from proctor.manager.engine.loop.state import ExperimentState, LiveTrial, Turn
 from proctor.manager.errors import Conflict
@@ -86,8 +86,8 @@ def add_trial(state: ExperimentState, turn: Turn, command: AddTrial) -> TrialRow
         raise Conflict(f"{what} has just been deleted (keepCheckpoints, checkpointQuotaMb); try again")
     (parameter_id,) = state.take_parameter_ids(1)
     message = protocol.AddCustomizedTrial(state.take_position(), parameter_id, command.parameters)
-    turn.send_input(message, transitions.message_payload(message))
-    trial = transitions.create_trial(
+    turn.send_input(message, starts.message_payload(message))
+    trial = starts.create_trial(
         state,
         turn,
         parameter_id=parameter_id,
@@ -103,7 +103,7 @@ def import_rows(state: ExperimentState, turn: Turn, command: ImportRows) -> None
     """Give the tuner imported results."""
     _require_active(state, "import results")
     message = protocol.ImportData(state.take_position(), [dict(row) for row in command.rows])
-    turn.send_input(message, transitions.message_payload(message))
+    turn.send_input(message, starts.message_payload(message))
     turn.add_event("import", {"rows": len(command.rows)})
 
 

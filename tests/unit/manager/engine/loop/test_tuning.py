@@ -7,8 +7,8 @@ from proctor.manager.config.loading import load_experiment_mapping
 from proctor.manager.engine import creation
 from proctor.manager.engine.loop import tuning
 from proctor.manager.engine.loop.messages import MetricsStored
+from proctor.manager.engine.loop.starts import create_job, create_trial
 from proctor.manager.engine.loop.state import ExperimentState, Turn
-from proctor.manager.engine.loop.transitions import create_job, create_trial
 from proctor.manager.store.tables.metrics import StoredChunk
 
 
