@@ -175,3 +175,52 @@ async def test_trials_that_are_still_being_paused_when_their_experiment_is_resum
     assert (await scene.trial()).status is TrialStatus.RUNNING  # it still has the time to save
     await scene.until_done()
     assert len(await scene.jobs()) == 2
+
+
+def slower_and_better(form: TrialJobForm) -> Iterable[Step]:
+    """The later a trial was created, the sooner and the lower it reports."""
+    begin = 0 if form.resume_checkpoint is None else int(form.resume_checkpoint.rpartition("/")[2])
+    for step in range(begin + 1, 7):
+        yield ScriptedReport(30.0 - 3 * form.sequence_id, 10.0 * step - form.sequence_id, step=step)
+        yield saved(form, step, step=step)
+    yield Final(1.0, form.sequence_id)
+
+
+@played(play, script=slower_and_better)
+async def test_population_based_training_does_not_have_a_trial_run_that_a_user_has_paused(
+    scene: OwnersScene, manager: Manager, /
+) -> None:
+    arguments = {"time_attr": "training_iteration", "perturbation_interval": 2, "population_size": 4, "synch": True}
+    scheduler = {"name": "PBT", "classArgs": arguments}
+    await scene.create(trialConcurrency=4, trialScheduler=scheduler, seconds=45.0)
+    worst = await scene.trial(3)
+    assert worst.paused_by is PausedBy.SCHEDULER  # it waits for the others
+    await manager.trials.pause(worst.id)
+    await asyncio.sleep(600.0)  # the scheduler has decided that it continues from another one
+    row = await scene.trial(3)
+    assert (row.status, row.paused_by, row.jobs) == (TrialStatus.PAUSED, PausedBy.USER, 1)
+    await manager.trials.resume(row.id)
+    await scene.until_done()
+    _, job, *_ = await scene.jobs(3)
+    assert job.resumed_from_job is not None
+    assert not job.resumed_from_job.startswith(worst.id)
+
+
+@played(play, script=slower_and_better)
+async def test_hyperband_does_not_end_a_trial_that_a_user_has_paused(scene: OwnersScene, manager: Manager, /) -> None:
+    arguments = {"time_attr": "training_iteration", "max_t": 4, "reduction_factor": 2}
+    scheduler = {"name": "HyperBand", "classArgs": arguments}
+    await scene.create(maxTrialNumber=7, trialConcurrency=7, trialScheduler=scheduler, seconds=40.0)
+    discarded = await scene.trial(5)
+    assert discarded.paused_by is PausedBy.SCHEDULER  # it waits for the others of its bracket
+    await manager.trials.pause(discarded.id)
+    await asyncio.sleep(3600.0)  # it is not among the best of them
+    row = await scene.trial(5)
+    assert (row.status, row.paused_by) == (TrialStatus.PAUSED, PausedBy.USER)
+    assert (await scene.row()).status is ExperimentStatus.NO_MORE_TRIAL
+    await manager.trials.resume(row.id)
+    await asyncio.sleep(600.0)
+    row = await scene.trial(5)
+    assert (row.status, row.paused_by) == (TrialStatus.EARLY_STOPPED, None)
+    assert row.reason.startswith("its trial scheduler does not have it run again: ")
+    assert (await scene.row()).status is ExperimentStatus.DONE
