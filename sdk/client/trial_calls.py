@@ -34,7 +34,7 @@ class TrialCalls(Calls):
         return self._post(path_of("trials", trial_id, "kill"))
 
     def pause_trial(self, trial_id: str) -> JsonObject:
-        """Stop a trial, which may save first, and keep it PAUSED until it is resumed."""
+        """Stop a trial, which may save first, and keep it PAUSED until a user resumes it."""
         return self._post(path_of("trials", trial_id, "pause"))
 
     def resume_trial(self, trial_id: str) -> JsonObject:

@@ -138,15 +138,18 @@ async def kill_trial(context: Context, sender: RequestSender, trial_id: str) -> 
 
 @routes.post("/trials/{trial_id}/pause", status_code=202, summary="Pause a trial")
 async def pause_trial(context: Context, sender: RequestSender, trial_id: str) -> models.Trial:
-    """It is stopped, may save first (`saveSeconds`), and is kept without a place or GPUs until it is resumed. The
-    request is stored when this returns; the trial is PAUSED when its job has ended."""
+    """It is stopped, may save first (`saveSeconds`), and is kept without a place or GPUs until a user resumes it, also
+    one that its trial scheduler has paused. The request is stored when this returns; the trial is PAUSED when its job
+    has ended."""
     await context.manager.trials.pause(trial_id, actor=sender.actor)
     return await _read_resource(context, await context.manager.trials.get(trial_id))
 
 
 @routes.post("/trials/{trial_id}/resume", status_code=202, summary="Resume a paused trial")
 async def resume_trial(context: Context, sender: RequestSender, trial_id: str) -> models.Trial:
-    """It waits for a place, which may be on another node, and continues from its newest checkpoint."""
+    """It waits for a place, which may be on another node, and continues from its newest checkpoint. A trial that its
+    trial scheduler has paused is refused with 409. If its trial scheduler has paused it besides a user, it remains
+    PAUSED."""
     await context.manager.trials.resume(trial_id, actor=sender.actor)
     return await _read_resource(context, await context.manager.trials.get(trial_id))
 

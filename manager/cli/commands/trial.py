@@ -234,11 +234,15 @@ def pause(session: CliSession, words: Sequence[str], trial: str | None, experime
 @trial_argument
 @with_session
 def resume(session: CliSession, words: Sequence[str], trial: str | None, experiment: str | None) -> None:
-    """Resume a paused trial, on this or another machine."""
+    """Resume a trial that a user has paused, alone or with its experiment, on this or another machine.
+
+    What its trial scheduler has paused, that one resumes.
+    """
     found = named_trial(session.client, words, trial, experiment)
     resumed = session.client.resume_trial(found["id"])
     why = f" ({resumed['reason']})" if resumed["reason"] else ""
-    session.report(f"Trial {found['sequence_id']} ({found['id']}) is resumed{why}.")
+    said = "is no longer paused by a user" if resumed["status"] == TrialStatus.PAUSED else "is resumed"
+    session.report(f"Trial {found['sequence_id']} ({found['id']}) {said}{why}.")
 
 
 @trial.command(

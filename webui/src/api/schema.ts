@@ -888,8 +888,9 @@ export interface paths {
         put?: never;
         /**
          * Pause a trial
-         * @description It is stopped, may save first (`saveSeconds`), and is kept without a place or GPUs until it is resumed. The
-         *     request is stored when this returns; the trial is PAUSED when its job has ended.
+         * @description It is stopped, may save first (`saveSeconds`), and is kept without a place or GPUs until a user resumes it, also
+         *     one that its trial scheduler has paused. The request is stored when this returns; the trial is PAUSED when its job
+         *     has ended.
          */
         post: operations["pause_trial"];
         delete?: never;
@@ -909,7 +910,9 @@ export interface paths {
         put?: never;
         /**
          * Resume a paused trial
-         * @description It waits for a place, which may be on another node, and continues from its newest checkpoint.
+         * @description It waits for a place, which may be on another node, and continues from its newest checkpoint. A trial that its
+         *     trial scheduler has paused is refused with 409. If its trial scheduler has paused it besides a user, it remains
+         *     PAUSED.
          */
         post: operations["resume_trial"];
         delete?: never;

@@ -181,6 +181,13 @@ def test_an_experiment_is_paused_and_resumed_with_its_trials(live: ServedManager
     assert "its trials are being paused; `proctor resume e --trials` resumes" in invoke("pause", "--trials").stderr
     live.until(lambda: live.trial(first).status == "PAUSED")
     assert live.experiment().status == "PAUSED"
+    assert json.loads(invoke("trial", "show", first, "-o", "json").stdout)["paused_by"] == "EXPERIMENT"
+    assert invoke("trial", "ls", "e", "--columns", "no,paused-by").stdout.split() == [
+        "NO.",
+        "PAUSED-BY",
+        "0",
+        "EXPERIMENT",
+    ]
     assert invoke("resume", "--trials").exit_code == 0
     live.until(lambda: live.trial(first).status == "RUNNING")
     assert invoke("pause").exit_code == 0
