@@ -234,9 +234,10 @@ def pause(session: CliSession, words: Sequence[str], trial: str | None, experime
 @trial_argument
 @with_session
 def resume(session: CliSession, words: Sequence[str], trial: str | None, experiment: str | None) -> None:
-    """Resume a trial that a user has paused, alone or with its experiment, on this or another machine.
+    """Resume a trial that a user has paused.
 
-    What its trial scheduler has paused, that one resumes.
+    It may have been paused alone or with its experiment, and continues on this or another machine. A trial that its
+    trial scheduler has paused is refused: the scheduler resumes it.
     """
     found = named_trial(session.client, words, trial, experiment)
     resumed = session.client.resume_trial(found["id"])
