@@ -114,6 +114,7 @@ def _stop(connection: sqlite3.Connection, experiment: ExperimentRow, time: float
             trial.id,
             expected=[trial.status],
             status=TRIAL.after(f"trial {trial.id}", trial.status, TrialEvent.WAIT),
+            paused_by=None,
             reason="waiting: the home was copied; resume the experiment to run it here",
             time=time,
         )

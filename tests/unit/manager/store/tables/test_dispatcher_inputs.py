@@ -65,11 +65,12 @@ def test_a_clone_answers_a_request_and_leaves_the_suggestion_it_replaces(
         dispatcher_inputs.record(control, decision)
     assert dispatcher_inputs.decisions(control, E, 7) == [decision]
     assert dispatcher_inputs.pending(control, [row.id, "other"]) == {row.id: decision}
-    assert dispatcher_inputs.newest_clone(control, row.id) is None
+    assert dispatcher_inputs.newest_clone(control, row.id, 2) is None
     dispatcher_inputs.carry_out(control, decision, 2)
     trials.update(control, row.id, parameter_id=11, parameters={"x": 9})
     assert dispatcher_inputs.pending(control, [row.id]) == {}
-    assert dispatcher_inputs.newest_clone(control, row.id) == replace(decision, job=2)
+    assert dispatcher_inputs.newest_clone(control, row.id, 2) == replace(decision, job=2)
+    assert dispatcher_inputs.newest_clone(control, row.id, 1) is None, "it had not been cloned by then"
     assert dispatcher_inputs.suggestions(control, E, 7) == [(10, {"x": 0}, None)]
     assert dispatcher_inputs.unanswered(control, E) == {12}
 
@@ -79,4 +80,4 @@ def test_a_decision_that_came_too_late_is_not_pending(control: sqlite3.Connectio
     trials.insert(control, row)
     dispatcher_inputs.record(control, _decision(11, row, job=0))
     assert dispatcher_inputs.pending(control, [row.id]) == {}
-    assert dispatcher_inputs.newest_clone(control, row.id) is None
+    assert dispatcher_inputs.newest_clone(control, row.id, 1) is None
