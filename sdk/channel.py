@@ -15,15 +15,21 @@ from proctor.sdk.protocol import (
     ENV_CURVE_POINTS,
     ENV_EXPERIMENT_ID,
     ENV_JOB_DIRECTORY,
+    ENV_JOB_STARTED,
     ENV_JUDGED_RANK,
     ENV_MEMORY_RESERVE,
     ENV_RESUME_CHECKPOINT,
     ENV_SEQUENCE_ID,
     ENV_TRIAL_ID,
     ENV_VERDICT_SECONDS,
+    MAX_WAITS_BYTES,
     PARAMETER_FILE,
+    WAITS_FILE,
+    boot_time,
     find_rank,
     journal_name,
+    read_moment,
+    read_waits,
 )
 from proctor.sdk.quick_json import loads
 
@@ -45,24 +51,99 @@ class StopRequest:
     """Why a trial was asked to stop, and how long it has to save.
 
     `request` says what comes after the stop: "stop" (nothing, until the experiment is resumed), "pause", "preempt" or
-    "resize". `reason` is a sentence. `deadline` is the Unix time at which the trial's processes are sent SIGTERM; None
-    if the keeper does not say.
+    "resize". `reason` is a sentence. `deadline` is the Unix time at which the trial's processes are sent SIGTERM, as
+    the clock was when the keeper wrote it; None if the keeper does not say.
     """
 
-    __slots__ = ("deadline", "reason", "request")
+    __slots__ = ("_until", "deadline", "reason", "request")
 
-    def __init__(self, request: str, reason: str, deadline: "float | None") -> None:
+    def __init__(self, request: str, reason: str, deadline: "float | None", until: "float | None" = None) -> None:
+        """:param until: the same by `boot_time`; None: the keeper does not say, or runs on another machine."""
         self.request = request
         self.reason = reason
         self.deadline = deadline
+        self._until = until
 
     def __repr__(self) -> str:
         return f"StopRequest(request={self.request!r}, reason={self.reason!r}, deadline={self.deadline!r})"
 
     @property
     def seconds_left(self) -> float:
-        """Seconds until SIGTERM, at least 0; 0 if the deadline is not known."""
+        """Seconds until SIGTERM, at least 0, however the clock is set; 0 if the deadline is not known."""
+        if self._until is not None:
+            return max(0.0, self._until - boot_time())
         return 0.0 if self.deadline is None else max(0.0, self.deadline - time())
+
+
+class JobTime:
+    """What a process of a trial knows of its job's time. Waits for verdicts are no time of the trial's: the process
+    that waits keeps a file of them, from which the keeper's side reads how long they were, also while one lasts.
+
+    :param directory: the job's.
+    """
+
+    def __init__(
+        self, environment: "Mapping[str, str]", directory: str, *, clock: "Callable[[], float]" = boot_time
+    ) -> None:
+        text = environment.get(ENV_JOB_STARTED)
+        self._clock = clock
+        self._started = None if text is None else read_moment(text)
+        self._path = f"{directory}/{WAITS_FILE}"
+        self._waited: float | None = None  # None: the file was not read yet
+        self._since = 0.0
+
+    def seconds(self) -> "float | None":
+        """Return how long the job has run, without its waits for verdicts; None where its start is not known."""
+        if self._started is None:
+            return None
+        now = self._clock()
+        return max(0.0, now - self._started - self._waited_by(now))
+
+    def begin_wait(self) -> None:
+        """From now on the process waits for a verdict."""
+        now = self._clock()
+        self._waited_by(now)
+        self._since = now
+        self._write()
+
+    def end_wait(self) -> None:
+        """The verdict is there, or was waited for long enough."""
+        now = self._clock()
+        self._waited = self._waited_by(now) + now - self._since
+        self._since = 0.0
+        self._write()
+
+    def _waited_by(self, now: float) -> float:
+        """How long the waits took that are over; other processes of the job may have waited before this one began."""
+        if self._waited is None:
+            self._waited = read_waits(self._read(), now)
+        return self._waited
+
+    def _read(self) -> bytes:
+        try:
+            descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return b""
+        try:
+            return os.read(descriptor, MAX_WAITS_BYTES)
+        except OSError:
+            return b""
+        finally:
+            os.close(descriptor)
+
+    def _write(self) -> None:
+        """In place and of one length, so that a reader finds a whole file. What a full disk refuses counts as run."""
+        data = f"{self._waited:20.6f} {self._since:20.6f}\n".encode("ascii")
+        try:
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError:
+            return
+        try:
+            os.pwrite(descriptor, data, 0)
+        except OSError:
+            pass
+        finally:
+            os.close(descriptor)
 
 
 class Channel:
@@ -83,6 +164,7 @@ class Channel:
         self.trial_id = environment.get(ENV_TRIAL_ID, STANDALONE)
         self.sequence_id = int(environment.get(ENV_SEQUENCE_ID) or 0)
         self.resume_checkpoint = environment.get(ENV_RESUME_CHECKPOINT) or None
+        self.time = JobTime(environment, self.job_directory)
         self.is_judged = False  # a trial scheduler judges what this process reports
         self._environment = environment
         self._clock, self._pause = clock, pause
@@ -147,13 +229,17 @@ class Channel:
         reached = self._points if step is None else step
         if not self._must_wait(reached):
             return
-        deadline, pause = self._clock() + _verdict_seconds(self._environment), _FIRST_PAUSE_SECONDS
-        while (left := deadline - self._clock()) > 0:
-            self._pause(min(pause, left))
-            pause = min(pause * 1.5, _LONGEST_PAUSE_SECONDS)
-            if not self._must_wait(reached):
-                return
-        self._given_up = self._milestone
+        self.time.begin_wait()
+        try:
+            deadline, pause = self._clock() + _verdict_seconds(self._environment), _FIRST_PAUSE_SECONDS
+            while (left := deadline - self._clock()) > 0:
+                self._pause(min(pause, left))
+                pause = min(pause * 1.5, _LONGEST_PAUSE_SECONDS)
+                if not self._must_wait(reached):
+                    return
+            self._given_up = self._milestone
+        finally:
+            self.time.end_wait()
 
     def _must_wait(self, reached: int) -> bool:
         self._read_control()
@@ -186,12 +272,13 @@ class Channel:
 
 
 def _stop_request(body: "Any") -> "StopRequest | None":
-    """What control.json says; a keeper of an earlier version names neither request nor deadline."""
+    """What control.json says; keepers of earlier versions name neither request nor deadline, or no moment of it."""
     if body.get("stop") is not True:
         return None
     deadline = body.get("deadline")
     known = float(deadline) if type(deadline) in (int, float) else None
-    return StopRequest(str(body.get("request") or "stop"), str(body.get("reason") or ""), known)
+    until = read_moment(str(body.get("until") or ""))
+    return StopRequest(str(body.get("request") or "stop"), str(body.get("reason") or ""), known, until)
 
 
 def _read_count(text: "str | None") -> int:

@@ -6,10 +6,12 @@ A job's directory:
                      {"parameter_id", "parameter_source", "parameters", "parameter_index"}
     control.json     replaced atomically by the keeper. When the job is to stop; read by `should_stop()`:
                      {"stop": true, "reason": str, "request": "stop" | "pause" | "preempt" | "resize",
-                      "deadline": Unix time at which SIGTERM is sent}; keepers of earlier versions wrote the first two.
+                      "deadline": Unix time at which SIGTERM is sent, "until": the same as a moment (`JobTime`)};
+                     keepers of earlier versions wrote the first two, or the first four.
                      Before, where a trial scheduler judges the trial:
                      {"milestone": int}, the step at whose report the trial waits until the file names a later one,
                      none, or a stop; {} for none
+    verdict-waits    how long the trial has waited for verdicts (`JobTime`)
     can-save         empty; made by the trial at its first `should_stop()`: it will notice control.json, so a soft
                      stop gives it time to save
     journal          appended to by the trial, one record a line; `journal.<rank>` by the processes of a `rank` > 0
@@ -38,9 +40,13 @@ A journal record is one JSON object on one line, at most `MAX_RECORD_BYTES` long
         reports that could not be written (full disk). Of those that the trial itself could no longer record the keeper
         tells, behind the last byte of the journal, as if they stood there; so it does of a final in the reserve
 
-An optional `"step"` is the step the user named. A record carries no number of its own: its identity is its byte
-offset, and sequence numbers are derived by the reader.
+An optional `"step"` is the step the user named. `"time"` is Unix time, for people. `"seconds"` is how long the job had
+run by a clock that nothing sets, without its waits for verdicts (`JobTime`); records of earlier versions, and of
+processes on another machine than the job's keeper, have none. A record carries no number of its own: its identity is
+its byte offset, and sequence numbers are derived by the reader.
 """
+
+from time import clock_gettime
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,6 +62,9 @@ STDOUT_FILE = "stdout"
 STDERR_FILE = "stderr"
 EXIT_FILE = "exit.json"
 RESERVE_FILE = "reserve"
+WAITS_FILE = "verdict-waits"
+"""For how many seconds a job has waited for verdicts, and since when it waits now, by `boot_time` (0: it does not)."""
+MAX_WAITS_BYTES = 128
 OUTPUT_FOLDER = "output"
 CHECKPOINT_FOLDER = "output/checkpoints"
 
@@ -83,6 +92,7 @@ ENV_JOB_ID = "PROCTOR_JOB_ID"  # also the tag by which the keeper finds stray pr
 ENV_SEQUENCE_ID = "PROCTOR_SEQUENCE_ID"
 ENV_MEMBER = "PROCTOR_MEMBER"  # rank of a process that no launcher has given one, "0" unless the job is distributed
 ENV_INHERITED_LAUNCHES = "PROCTOR_INHERITED_LAUNCHES"  # `describe_launches` of the trial's start, or unset
+ENV_JOB_STARTED = "PROCTOR_JOB_STARTED"  # the moment at which the job's process was started, set by its reaper
 ENV_MEMORY_RESERVE = "PROCTOR_MEMORY_RESERVE"  # path of the reserve in the reaper's memory
 ENV_CHECKPOINT_QUOTA = "PROCTOR_CHECKPOINT_QUOTA_MB"  # what all checkpoints of the experiment may take, or unset
 ENV_CHECKPOINT_STORAGE = "PROCTOR_CHECKPOINT_STORAGE"  # folder or URL below which this job stores its own, or unset
@@ -90,6 +100,9 @@ ENV_RESUME_CHECKPOINT = "PROCTOR_RESUME_CHECKPOINT"  # path or URL of the checkp
 ENV_JUDGED_RANK = "PROCTOR_JUDGED_RANK"  # the rank whose reports a trial scheduler judges, or unset: nothing waits
 ENV_VERDICT_SECONDS = "PROCTOR_VERDICT_SECONDS"  # how long a report waits for a verdict at most, or unset
 ENV_CURVE_POINTS = "PROCTOR_CURVE_POINTS"  # how many points the trial's curve has where this job continues it, or unset
+
+_CLOCK_BOOTTIME = 7  # Python names it on Linux only
+_BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
 
 # Of each launcher: the variables of the rank and the number of processes, and those that distinguish its launches.
 _LAUNCHERS = (
@@ -186,3 +199,42 @@ def trial_environment(
     if resume_checkpoint is not None:
         environment[ENV_RESUME_CHECKPOINT] = resume_checkpoint
     return environment
+
+
+# ---- how long a job has run, by a clock that nothing sets: from the machine's boot, also while it is suspended. A
+# moment of it means nothing on another machine or after another boot, so it is written together with the boot's id.
+
+
+def boot_time() -> float:
+    """Return the seconds since the machine's boot, those in which it was suspended included."""
+    return clock_gettime(_CLOCK_BOOTTIME)
+
+
+def boot_id() -> str:
+    """Return the id of this boot of the machine; moments and process identities mean nothing across boots."""
+    with open(_BOOT_ID_FILE, encoding="ascii") as file:
+        return file.read().strip()
+
+
+def write_moment(at: float) -> str:
+    """Return a moment of this boot as text."""
+    return f"{boot_id()} {at:.6f}"
+
+
+def read_moment(text: str) -> "float | None":
+    """Return the boot time of a moment; None for one of another boot or machine, and for what is no moment."""
+    boot, _, at = text.partition(" ")
+    try:
+        return float(at) if boot == boot_id() else None
+    except (OSError, ValueError):
+        return None
+
+
+def read_waits(data: bytes, now: float) -> float:
+    """Return for how many seconds a job has waited for verdicts by boot time `now`; 0 for what is no such file."""
+    try:
+        waited, since = (float(word) for word in data.split())
+    except ValueError:
+        return 0.0
+    seconds = waited + (max(0.0, now - since) if since else 0.0)
+    return seconds if 0.0 <= seconds < now else 0.0  # a trial may write there what it likes

@@ -236,7 +236,9 @@ def _report(kind: str, text: str, metric: object, step: "int | None" = None, aft
 
 def _record(kind: str, content: str, step: "int | None") -> str:
     named = "" if step is None else f',"step":{step}'
-    return f'{{"kind":"{kind}",{content}{named},"time":{time():.6f}}}\n'
+    seconds = None if _State.channel is None else _State.channel.time.seconds()
+    ran = "" if seconds is None else f',"seconds":{seconds:.6f}'
+    return f'{{"kind":"{kind}",{content}{named},"time":{time():.6f}{ran}}}\n'
 
 
 def _checkpoint_record(stored: "StoredCheckpoint | str", step: "int | None", *, with_metric: bool) -> str:

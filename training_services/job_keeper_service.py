@@ -171,7 +171,9 @@ class JobKeeperService(
         self._report_obstacle(keeper, clause)
         limit = self._pending_timeout_seconds
         if limit is not None and keeper.timer is None:
-            left = max(0.0, seen.created_at + limit - self._now())
+            # How long one has waited that an earlier manager has submitted only the clocks of both sides tell.
+            waited = max(0.0, self._now() - seen.created_at) if keeper.was_found else 0.0
+            left = max(0.0, limit - waited)
             keeper.timer = asyncio.get_running_loop().call_later(left, self._end_pending, keeper, limit)
 
     def _end_pending(self, keeper: JobKeeper, limit: float) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from proctor.sdk.bundle import build_bundle
 from proctor.sdk.checkpoints.manifest import verify_checkpoint
 from proctor.sdk.process_limits import users_open_files
-from proctor.sdk.protocol import EXIT_FILE, STDERR_FILE
+from proctor.sdk.protocol import ENV_JOB_STARTED, EXIT_FILE, STDERR_FILE, boot_time, write_moment
 from proctor.training_services.base import CheckpointOffer, EndReason, Exit, TrialJobForm
 from proctor.training_services.capacity import GpuRules
 from proctor.training_services.keepers.launches import write_launch
@@ -69,6 +69,7 @@ def prepare_trial(form: TrialJobForm, *, platform: str, bundle_directory: str) -
     captured = CapturedEnvironments()
     bundle = build_bundle(bundle_directory)
     environment = build_environment(launch, captured.read(form.environment_file), bundle)
+    environment[ENV_JOB_STARTED] = write_moment(boot_time())  # as a reaper says it
     limits = f"ulimit -Sn {users_open_files()}; umask {captured.umask(form.environment_file):04o}"
     command = f"{limits}; {keep_bundle(form.command, bundle)}"
     return TrialCommand(("bash", "-c", command), form.code_directory, environment)
@@ -119,7 +120,12 @@ def end_trials(tags: Collection[JobTag], *, grace_seconds: float = 5.0, session:
 
 
 def describe_exit(
-    form: TrialJobForm, returncode: int, started_at: float, *, stop: tuple[EndReason, str] | None = None
+    form: TrialJobForm,
+    returncode: int,
+    started_at: float,
+    *,
+    stop: tuple[EndReason, str] | None = None,
+    run_seconds: float | None = None,
 ) -> Exit:
     """How a job's first process ended, with the last line of its stderr in the detail, and what the job has lost on a
     full disk. To be called once, when everything of the job has ended.
@@ -127,6 +133,7 @@ def describe_exit(
     :param returncode: as `subprocess` has it: negative for a signal.
     :param started_at: Unix time.
     :param stop: why the service ended the job, with a sentence; None if the job ended by itself.
+    :param run_seconds: how long it ran, by a monotonic clock.
     """
     status = -returncode if returncode < 0 else returncode << 8
     reason, detail = stop if stop is not None else (None, "")
@@ -145,4 +152,5 @@ def describe_exit(
         "; ".join(filter(None, (ending.detail, losses.describe()))),
         lost=losses.lost + len(unwritten),
         lost_finals=sorted({*losses.finals, *unwritten}),
+        run_seconds=run_seconds,
     )

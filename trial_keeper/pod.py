@@ -24,7 +24,6 @@ import math
 import os
 import socket
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -149,14 +148,8 @@ class PodKeeper(Keeper):
         for job in self._jobs.running():
             saves = job.process is not None and await asyncio.to_thread(can_save, job.record.launch)
             save = grace - report - kill if saves else 0.0
-            stop = StopRecord(
-                EndReason.PREEMPTED.value,
-                kill if saves else grace - report,
-                why,
-                request="preempt",
-                save_seconds=save,
-                deadline=time.time() + save,
-            )
+            patience = kill if saves else grace - report
+            stop = StopRecord.after_saving(EndReason.PREEMPTED, patience, why, request="preempt", save_seconds=save)
             await self._jobs.stop(job, stop)
 
     def _consider_leaving(self) -> None:

@@ -115,6 +115,9 @@ class Exit:
     memory: only in exit.json, for the keeper: what the reserve in the reaper's memory holds.
     cpu_seconds: processor time of all its processes, as far as one of them or its reaper has waited for their end; None
         where it is not known.
+    run_seconds: from its start to its end by a clock that nothing sets; None where it is not known, and from an older
+        keeper: then the times tell, as far as the machine's clock was not set.
+    verdict_seconds: for how many of them it waited for verdicts of a trial scheduler.
     """
 
     reason: EndReason
@@ -127,6 +130,8 @@ class Exit:
     lost_finals: list[int] = field(default_factory=list)
     memory: str = ""
     cpu_seconds: float | None = None
+    run_seconds: float | None = None
+    verdict_seconds: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,7 @@ class Job:
     has_slot: bool = False
     process: "subprocess.Popen[bytes] | None" = None
     started_at: float | None = None
+    started_monotonic: float = 0.0  # its duration is counted by a clock that nothing sets
     stop: tuple[EndReason, str] | None = None  # why it is to end, with a sentence
     is_early_stopped: bool | None = None
     is_refused: bool = False  # its metrics were refused, so nothing more is reported of it
@@ -233,20 +234,22 @@ class SubprocessTrainingService(TrainingService, SupportsEvents, SupportsLogs):
 
     async def _follow(self, job: Job, process: "subprocess.Popen[bytes]") -> None:
         """Deliver what a running job reports, until it and its journal have come to their end."""
-        job.started_at = time.time()
+        job.started_at, job.started_monotonic = time.time(), time.monotonic()
         await self._tell(job, at=job.started_at, node_id=socket.gethostname(), pid=process.pid)
         while process.poll() is None and job.stop is None:
             await asyncio.sleep(POLL_INTERVAL_SECONDS)
             await self._deliver(job)
             limit = job.form.max_duration_seconds
-            if limit is not None and time.time() > job.started_at + limit and job.stop is None:
+            if limit is not None and time.monotonic() > job.started_monotonic + limit and job.stop is None:
                 job.stop = EndReason.DEADLINE, f"it ran longer than its limit of {limit:g} s"
         grace = self._settings["grace_seconds"]
         await asyncio.to_thread(end_trials, [job.tag], grace_seconds=grace, session=process.pid)
         returncode = await asyncio.to_thread(process.wait)
         while not job.is_refused and not await self._deliver(job):  # noqa: ASYNC110 - a pause, not a wait
             await asyncio.sleep(RETRY_SECONDS)
-        job.exit = describe_exit(job.form, returncode, job.started_at, stop=job.stop)
+        job.exit = describe_exit(
+            job.form, returncode, job.started_at, stop=job.stop, run_seconds=time.monotonic() - job.started_monotonic
+        )
 
     # ---- what the engine receives
 

@@ -191,6 +191,8 @@ class Trial(Resource):
     """The number of its last intermediate metric."""
     intermediate_count: int = 0
     usage: Usage
+    run_seconds: float | None = Field(default=None, examples=[61.5])
+    """How long its jobs have run, one after another; null before the first one begins."""
     created_at: Time
     started_at: Time | None = None
     ended_at: Time | None = None
@@ -260,6 +262,11 @@ class Job(Resource):
     """How many GPUs its time is multiplied with; a share of a GPU that n trials may share counts 1/n."""
     cpu_seconds: float | None = Field(default=None, examples=[41.7])
     """Processor time of all its processes; null while it runs, and where it is not known."""
+    run_seconds: float | None = Field(default=None, examples=[61.5])
+    """How long it ran, by a clock that nothing sets; null while it runs, and where only its times tell."""
+    verdict_seconds: float = Field(default=0.0, examples=[0.4])
+    """For how many of them it waited for verdicts of its trial scheduler; these count neither for `maxTrialDuration`
+    nor for `time_total_s`."""
     pid: int | None = None
     exit_code: int | None = None
     signal: int | None = None
@@ -292,6 +299,9 @@ class Metric(Resource):
     data: Json = None
     """The report as it was made."""
     time: Time
+    seconds: float | None = Field(default=None, examples=[12.5])
+    """How long its job had run, by a clock that nothing sets and without waits for verdicts; null where only `time`
+    tells."""
 
 
 class TrialRank(Resource):

@@ -174,6 +174,7 @@ def trial_resource(
         latest_value=row.latest_value,
         intermediate_count=row.intermediate_count,
         usage=usage_resource(usage),
+        run_seconds=usage.run_seconds,
         created_at=utc(row.created_at),
         started_at=utc_or_none(row.started_at),
         ended_at=utc_or_none(row.ended_at),
@@ -240,6 +241,8 @@ def job_resource(row: TrialJobRow) -> models.Job:
         gpus=None if gpus is None else [models.GpuShare(uuid=gpu["uuid"], slot=gpu["slot"]) for gpu in gpus],
         counted_gpus=row.counted_gpus,
         cpu_seconds=row.cpu_seconds,
+        run_seconds=row.run_seconds,
+        verdict_seconds=row.verdict_seconds,
         pid=row.pid,
         exit_code=row.exit_code,
         signal=row.signal,
@@ -264,6 +267,7 @@ def metric_resource(row: MetricRow, report_from: int) -> models.Metric:
         value=shown_number(row.value, row.data),
         data=row.reported,
         time=utc(row.time),
+        seconds=row.seconds,
     )
 
 

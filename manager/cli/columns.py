@@ -85,12 +85,19 @@ def now() -> datetime:
 
 
 def elapsed(row: TableRow) -> float | None:
-    """Seconds from its start to its end, or until now; None for what has not begun."""
+    """How many seconds a trial or a job has run, for one that runs since its start; None for what has not begun."""
+    known: float | None = row.get("run_seconds")
+    is_running = row["status"] == TrialStatus.RUNNING  # it counts up, as on the page
+    return since_start(row) if known is None or is_running or row["started_at"] is None else known
+
+
+def since_start(row: TableRow) -> float | None:
+    """Seconds from its start to its end, or until now, as far as the clocks tell; None for what has not begun."""
     began = moment(row.get("started_at"))
     if began is None:
         return None
     ended = moment(row.get("ended_at")) or now()
-    return (ended - began).total_seconds()
+    return max((ended - began).total_seconds(), 0.0)
 
 
 def parameters(row: TableRow, digits: int = IN_TABLES) -> str:

@@ -22,7 +22,7 @@ RUNNING = (
     Column("TRIAL", lambda row: row["id"]),
     Column("LATEST", lambda row: columns.number(row["latest_value"]), right=True),
     Column("REPORTS", lambda row: str(row["intermediate_count"]), right=True, left_out=3),
-    Column("TIME", lambda row: columns.duration(columns.elapsed(row)), right=True, left_out=1),
+    Column("TIME", lambda row: columns.duration(columns.since_start(row)), right=True, left_out=1),
     Column("NODE", lambda row: row["node_id"] or "-", left_out=2),
     Column("PARAMETERS", columns.parameters, gives_way=True),
 )

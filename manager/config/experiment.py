@@ -138,7 +138,7 @@ class ExperimentConfig(Section):
     max_experiment_duration_seconds: Annotated[Seconds | None, Field(alias="maxExperimentDuration")] = None
     """After this time no new trials start: seconds, or 10m, 1.5h, 2d."""
     max_trial_duration_seconds: Annotated[Seconds | None, Field(alias="maxTrialDuration")] = None
-    """After this time a trial is stopped early: seconds, or 10m, 1.5h, 2d."""
+    """A trial whose jobs have run for longer is stopped early: seconds, or 10m, 1.5h, 2d."""
     max_trial_number: TrialNumber | None = None
     """How many trials to create."""
     max_trial_retries: Budget = 0

@@ -124,7 +124,12 @@ class Importances:
         self._kept.move_to_end(question)
         self._forget()
         is_current = kept.revision == revision and kept.failure is None
-        if not is_current and kept.task is None and self._group is not None and self.clock.now() >= kept.not_before:
+        if (
+            not is_current
+            and kept.task is None
+            and self._group is not None
+            and self.clock.monotonic() >= kept.not_before
+        ):
             name = f"importance of parameters of experiment {question.experiment_id}"
             kept.task = self._group.create_task(self._answer(question, kept), name=name)
         if kept.task is not None:
@@ -142,13 +147,13 @@ class Importances:
         pause = LEAST_PAUSE_SECONDS
         try:
             async with self._turn:
-                began = self.clock.now()
+                began = self.clock.monotonic()
                 revision, data = await self.control.read(lambda connection: _input(connection, question))
                 digest = hashlib.blake2b(data).digest()
                 if kept.digest != digest or kept.result is None or kept.failure:
                     kept.result = _result(await compute(data), revision)
                 kept.revision, kept.digest, kept.failure = revision, digest, None
-                pause = max(pause, (self.clock.now() - began) / LARGEST_SHARE)
+                pause = max(pause, (self.clock.monotonic() - began) / LARGEST_SHARE)
         except RowNotFound:  # deleted meanwhile
             pass
         except (OSError, ValueError, ManagerError, StoreError) as error:
@@ -157,7 +162,7 @@ class Importances:
             log.warning(text, question.experiment_id, error, extra={"action": "importance.compute"})
         finally:
             kept.task = None
-            kept.not_before = self.clock.now() + pause
+            kept.not_before = self.clock.monotonic() + pause
 
 
 def _input(connection: sqlite3.Connection, question: ImportanceQuestion) -> tuple[int, bytes]:

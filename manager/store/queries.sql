@@ -360,7 +360,7 @@ SELECT total(gpu_seconds) FROM job_usage WHERE experiment_id = :experiment_id;
 
 -- name: usage.recent_jobs
 -- that ended in the hour before the newest end
-SELECT started_at, ended_at, counted_gpus FROM trial_jobs
+SELECT ended_at - coalesce(run_seconds, max(ended_at - started_at, 0)), ended_at, counted_gpus FROM trial_jobs
 WHERE experiment_id = :experiment_id AND status = 'ENDED' AND counted_gpus > 0 AND started_at IS NOT NULL
   AND ended_at > (
     SELECT max(ended_at) FROM trial_jobs
@@ -368,8 +368,16 @@ WHERE experiment_id = :experiment_id AND status = 'ENDED' AND counted_gpus > 0 A
   ) - 3600;
 
 -- name: usage.of_trial
-SELECT total(counted_gpus * max(coalesce(ended_at, :now) - started_at, 0)), total(cpu_seconds), total(cpu_seconds IS NULL)
-FROM trial_jobs WHERE trial_id = :trial_id AND started_at IS NOT NULL;
+SELECT total(counted_gpus * seconds), total(cpu_seconds), total(cpu_seconds IS NULL), sum(seconds) FROM (
+    SELECT counted_gpus, cpu_seconds, coalesce(run_seconds, max(coalesce(ended_at, :now) - started_at, 0)) AS seconds
+    FROM trial_jobs WHERE trial_id = :trial_id AND started_at IS NOT NULL
+);
+
+-- name: usage.run_before
+-- how long the ended jobs of some trials have run, without their waits for verdicts
+SELECT trial_id, sum(max(coalesce(run_seconds, ended_at - started_at) - verdict_seconds, 0)) FROM trial_jobs
+WHERE trial_id IN (SELECT value FROM json_each(:trial_ids)) AND status = 'ENDED' AND started_at IS NOT NULL
+GROUP BY trial_id;
 
 -- name: inputs.append
 INSERT INTO dispatcher_inputs (experiment_id, position, kind, payload)
@@ -590,8 +598,8 @@ SELECT job, member, intermediates, finals FROM journals WHERE trial_id = :trial_
 
 -- name: metrics.insert
 -- positional: this is the hot path
-INSERT INTO metrics (id, trial_id, job, member, offset, kind, sequence, step, value, data, time)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO metrics (id, trial_id, job, member, offset, kind, sequence, step, value, data, time, seconds)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: metrics.last_id
 SELECT id FROM metrics ORDER BY id DESC LIMIT 1;
@@ -627,12 +635,14 @@ WHERE trial_id = :trial_id AND kind = 'intermediate' AND job = :job AND member =
 
 -- name: metrics.intermediates_between
 -- with how long their trials had run
-SELECT metrics.*, max(0.0, first_seconds + time - started_at) FROM metrics JOIN journals USING (trial_id, job, member)
+SELECT metrics.*, max(0.0, first_seconds + coalesce(metrics.seconds, time - started_at))
+FROM metrics JOIN journals USING (trial_id, job, member)
 WHERE id BETWEEN :first_id AND :last_id AND kind = 'intermediate' AND member = :member ORDER BY id;
 
 -- name: metrics.seconds_at
 -- of a point of the curve, as the job that this one continues, or the newest before that, has reported it
-SELECT max(0.0, first_seconds + time - started_at) FROM metrics JOIN journals USING (trial_id, job, member)
+SELECT max(0.0, first_seconds + coalesce(metrics.seconds, time - started_at))
+FROM metrics JOIN journals USING (trial_id, job, member)
 WHERE trial_id = :trial_id AND kind = 'intermediate' AND member = :member AND sequence = :sequence AND job <= :resumed_from
 ORDER BY id DESC LIMIT 1;
 

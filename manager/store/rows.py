@@ -239,13 +239,23 @@ class TrialJobRow(Row):
     """What its service was offered to continue from, in order (`CheckpointOffer`)."""
     stopped_by: str | None = None
     """Who has asked for its stop, as `Actor.to_text` gives it; None where its end has another cause."""
+    run_seconds: float | None = None
+    """How long it has run, once it has ended, by a clock that nothing sets; None where that is not known."""
+    verdict_seconds: float = 0.0
+    """For how many of them it waited for verdicts of its trial scheduler."""
+
+    @property
+    def seconds(self) -> float:
+        """How long a job ran that has ended; by its machine's clock where nothing else tells. The store's triggers and
+        queries count the same."""
+        if self.started_at is None or self.ended_at is None:
+            return 0.0
+        return max(self.ended_at - self.started_at, 0.0) if self.run_seconds is None else self.run_seconds
 
     @property
     def gpu_seconds(self) -> float:
-        """GPU-seconds of a job that has ended. The store's triggers count the same."""
-        if self.started_at is None or self.ended_at is None:
-            return 0.0
-        return self.counted_gpus * max(self.ended_at - self.started_at, 0.0)
+        """GPU-seconds of a job that has ended."""
+        return self.counted_gpus * self.seconds
 
     @property
     def keeper_node(self) -> str | None:
@@ -356,6 +366,8 @@ class MetricRow(Row):
     value: float | None
     data: JsonValue = None
     time: float = 0.0
+    seconds: float | None = None
+    """How long its job had run, by a clock that nothing sets, without its waits for verdicts; None: not known."""
 
     @property
     def reported(self) -> Any:

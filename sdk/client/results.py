@@ -142,7 +142,7 @@ class TrialOutcome:
     data: Any
     directory: str
     duration_seconds: float | None
-    """From the start of its first job to its end; None while it runs."""
+    """How long its jobs ran, one after another; None while it has not ended."""
     gpu_hours: float
     """Of all its jobs."""
     cpu_hours: float | None
@@ -228,6 +228,7 @@ class Results:
 
 def _outcome(trial: dict[str, Any]) -> TrialOutcome:
     began, ended = milliseconds(trial["started_at"]), milliseconds(trial["ended_at"])
+    by_times = None if began is None or ended is None else max((ended - began) / 1000, 0.0)
     usage = trial["usage"]
     return TrialOutcome(
         trial_id=trial["id"],
@@ -238,7 +239,7 @@ def _outcome(trial: dict[str, Any]) -> TrialOutcome:
         value=numbers(trial["final_value"]),
         data=numbers(trial["final_data"]),
         directory=trial["directory"],
-        duration_seconds=None if began is None or ended is None else (ended - began) / 1000,
+        duration_seconds=None if ended is None else trial.get("run_seconds", by_times),
         gpu_hours=usage["gpu_hours"],
         cpu_hours=None if usage["unmeasured_jobs"] else usage["cpu_hours"],
     )

@@ -56,6 +56,11 @@ class SimulatedJob:
         self.timer: asyncio.Handle | None = None
         self.deadline: asyncio.Handle | None = None
 
+    @property
+    def run_seconds(self) -> float:
+        """How long it has run."""
+        return asyncio.get_running_loop().time() - self.started_monotonic if self.started_at else 0.0
+
 
 class InMemoryPlatform:
     """The jobs of one experiment, alive on the running event loop.
@@ -115,7 +120,7 @@ class InMemoryPlatform:
             return
         self._release(job)
         now = self._now()
-        ended = Exit(reason, code, signal, job.started_at or now, now, detail, **more)
+        ended = Exit(reason, code, signal, job.started_at or now, now, detail, run_seconds=job.run_seconds, **more)
         time = self._time()
         job.detail = replace(job.detail, status=TrialJobStatus.ENDED, end_time=time, exit=ended)
         self._add_change(job, TrialJobStatus.ENDED, detail, time, ended)
@@ -165,9 +170,12 @@ class InMemoryPlatform:
             case scripts.ScriptedStart():
                 self._run(job, step.node_id)
             case scripts.ScriptedReport():
-                self._write(job, _record(KIND_INTERMEDIATE, step.value, self._now(), step.step), step.member)
+                self._run(job)
+                record = _record(KIND_INTERMEDIATE, step.value, self._now(), job.run_seconds, step.step)
+                self._write(job, record, step.member)
             case scripts.Final():
-                self._write(job, _record(KIND_FINAL, step.value, self._now()), step.member)
+                self._run(job)
+                self._write(job, _record(KIND_FINAL, step.value, self._now(), job.run_seconds), step.member)
             case scripts.Raw():
                 self._write(job, step.data, step.member)
             case scripts.ScriptedExit():
@@ -224,7 +232,8 @@ class InMemoryPlatform:
         return datetime.fromtimestamp(self._now(), UTC)
 
 
-def _record(kind: str, value: object, now: float, step: int | None = None) -> bytes:
+def _record(kind: str, value: object, now: float, seconds: float | None, step: int | None = None) -> bytes:
     """A journal record as the SDK writes it."""
     named = "" if step is None else f'"step":{step},'
-    return f'{{"kind":"{kind}","value":{encode_metric(value)},{named}"time":{now:.6f}}}\n'.encode("ascii")
+    times = f'"time":{now:.6f},"seconds":{seconds or 0.0:.6f}'
+    return f'{{"kind":"{kind}","value":{encode_metric(value)},{named}{times}}}\n'.encode("ascii")

@@ -126,7 +126,7 @@ class JobKeeperLifecycle(KeeperPlatform, HubTrainingService, KeeperPresence):
     def resume(self, form: TrialJobForm) -> None:
         """The next list of the platform shows whether it has the job."""
         keeper = self._add_keeper(form)
-        keeper.is_resumed = True
+        keeper.is_resumed = keeper.was_found = True
         with suppress(OSError):
             keeper.instance = (self._instances / form.job_id).read_text()
         if self.must_prepare(form):

@@ -52,6 +52,7 @@ class JobKeeper:
     form: TrialJobForm
     secret: str
     is_resumed: bool = False  # an earlier manager may have started it; the next list will show
+    was_found: bool = False  # an earlier manager has submitted its job
     is_taken: bool = False  # the platform has accepted it
     is_pending: bool = False  # the platform has reported that it does not run yet
     is_connected: bool = False  # it has registered

@@ -229,7 +229,7 @@ class NamespaceView:
             in_order = sorted(pods.values(), key=lambda each: each.created_at)
             self._pods[pod.job_name] = {each.uid: each for each in in_order}
         if pod.is_going:
-            left = max(0.0, pod.end_due + OVERDUE_SECONDS - time.time())
+            left = max(0.0, pod.end_due - time.time()) + OVERDUE_SECONDS  # our clock may have been set
             asyncio.get_running_loop().call_later(left, self._note_overdue, pod)
         self._notify(pod.job_name)
 

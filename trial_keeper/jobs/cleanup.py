@@ -25,6 +25,7 @@ from proctor.trial_keeper.jobs.records import (
     StopRecord,
     exit_problem,
     read_exit,
+    verdict_seconds,
     with_stop,
     write_exit,
     write_stop,
@@ -81,14 +82,20 @@ def end_strays(ended: set[tuple[str, str]]) -> None:
 def unknown_exit(record: JobRecord, process: ProcessRecord | None, *, now: float) -> Exit:
     """The end of a job of which neither a process nor an exit record that can be read is there."""
     started_at = process.started_at if process is not None else now
+    is_of_this_boot = (record if process is None else process).boot_id == boot_id()
+    known = process.seconds if process is not None and is_of_this_boot else None
+    waited = verdict_seconds(record.launch.directory) if known is not None else 0.0
     if record.stop is not None:
-        return Exit(EndReason(record.stop.reason), None, None, started_at, now, record.stop.detail)
-    if (record if process is None else process).boot_id != boot_id():
+        reason, detail = EndReason(record.stop.reason), record.stop.detail
+        return Exit(reason, None, None, started_at, now, detail, run_seconds=known, verdict_seconds=waited)
+    if not is_of_this_boot:
         detail = "the machine was restarted while it ran"
     else:
         detail = "its reaper was killed; what was left of the trial was stopped"
     problem = exit_problem(record.launch.directory)
-    return Exit(EndReason.EXIT_UNKNOWN, None, None, started_at, now, f"{detail}; {problem}" if problem else detail)
+    detail = f"{detail}; {problem}" if problem else detail
+    reason = EndReason.EXIT_UNKNOWN
+    return Exit(reason, None, None, started_at, now, detail, run_seconds=known, verdict_seconds=waited)
 
 
 def end_lost_job(folder: RecordFolder, job_id: str) -> None:
@@ -234,7 +241,7 @@ def _write_stop(folder: RecordFolder, record: JobRecord) -> None:
         folder.write([record])
     if record.stop is not None:
         with suppress(OSError):
-            write_stop(record.launch.directory, record.stop, now=time.time())
+            write_stop(record.launch.directory, record.stop)
 
 
 def _has_ended(folder: RecordFolder, record: JobRecord, notified: set[int]) -> bool:

@@ -6,6 +6,7 @@ jobs/<job id>.process   the reaper's: who the reaper and the trial are; locked w
 
 import json
 import os
+import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -14,9 +15,18 @@ from proctor.sdk.failpoints import failpoint
 from proctor.sdk.files import is_locked, remove_file, replace_file, set_aside, sync_file, sync_folder
 from proctor.sdk.json_input import LATEST_TIME
 from proctor.sdk.process_limits import is_short
-from proctor.sdk.protocol import CONTROL_FILE, EXIT_FILE, NO_MILESTONE
+from proctor.sdk.protocol import (
+    CONTROL_FILE,
+    EXIT_FILE,
+    MAX_WAITS_BYTES,
+    NO_MILESTONE,
+    WAITS_FILE,
+    boot_time,
+    read_waits,
+    write_moment,
+)
 from proctor.trial_keeper.linux.files import open_regular_file, read_regular_file, write_replacement
-from proctor.trial_keeper.protocol import Exit, JsonObject, Launch, from_json, to_json
+from proctor.trial_keeper.protocol import EndReason, Exit, JsonObject, Launch, from_json, to_json
 
 _RECORD_SUFFIX = ".json"
 _PROCESS_SUFFIX = ".process"
@@ -27,7 +37,8 @@ _MOST_EXIT_BYTES = 1024 * 1024  # it holds a reserve of 64 KiB at most
 @dataclass(frozen=True)
 class StopRecord:
     """The decision to stop a job: the end reason it will get, how long it has after SIGTERM, a sentence, and for the
-    trial: what comes after the stop, how long it may save, and the Unix time at which that is over."""
+    trial: what comes after the stop, how long it may save, and when that is over, as Unix time for people and by the
+    boot time of the job's boot, which counts. A record of an earlier version has the Unix time alone."""
 
     reason: str
     grace_seconds: float
@@ -35,10 +46,22 @@ class StopRecord:
     request: str = "stop"
     save_seconds: float = 0.0
     deadline: float = 0.0  # 0: at once
+    until: float | None = None
 
-    def seconds_left(self, now: float) -> float:
-        """How long the trial may still save at Unix time `now`; a clock that was set back prolongs nothing."""
-        return max(0.0, min(self.deadline - now, self.save_seconds))
+    @classmethod
+    def after_saving(
+        cls, reason: EndReason, grace_seconds: float, detail: str, *, request: str, save_seconds: float
+    ) -> "StopRecord":
+        """A stop before which the trial may save from now on."""
+        deadline, until = time.time() + save_seconds, boot_time() + save_seconds
+        return cls(reason.value, grace_seconds, detail, request, save_seconds, deadline, until)
+
+    @property
+    def seconds_left(self) -> float:
+        """How long the trial may still save. How the clock is set changes that only for a record of an earlier
+        version; and one that was set back prolongs nothing."""
+        left = self.deadline - time.time() if self.until is None else self.until - boot_time()
+        return max(0.0, min(left, self.save_seconds))
 
 
 @dataclass(frozen=True)
@@ -61,8 +84,9 @@ class ProcessIdentity:
 
 @dataclass(frozen=True)
 class ProcessRecord:
-    """Who runs a job. `started_monotonic` is CLOCK_MONOTONIC in seconds, for the duration limit; `spawner` is the
-    process from which the reaper was forked."""
+    """Who runs a job. `started_boot` is the boot time of its start, `started_monotonic` the same by CLOCK_MONOTONIC,
+    which is all that a reaper of an earlier version has written; `spawner` is the process from which the reaper was
+    forked."""
 
     reaper: ProcessIdentity
     trial: ProcessIdentity
@@ -70,6 +94,14 @@ class ProcessRecord:
     started_at: float
     started_monotonic: float
     spawner: ProcessIdentity | None = None
+    started_boot: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """How long ago it started, in this boot of the machine."""
+        return (
+            time.monotonic() - self.started_monotonic if self.started_boot is None else boot_time() - self.started_boot
+        )
 
 
 class RecordFolder:
@@ -178,6 +210,7 @@ def parse_process(data: bytes) -> ProcessRecord | None:
             started_at=body["started_at"],
             started_monotonic=body["started_monotonic"],
             spawner=ProcessIdentity(**body["spawner"]) if "spawner" in body else None,
+            started_boot=body.get("started_boot"),
         )
     except (ValueError, TypeError, KeyError):
         return None
@@ -199,7 +232,8 @@ def parse_exit(data: bytes) -> Exit | None:
         return None
     are_times = all(0 <= time < LATEST_TIME for time in (end.started_at, end.ended_at))  # NaN is none either
     are_numbers = all(number is None or 0 <= number < 2**31 for number in (end.code, end.signal))
-    return end if are_times and are_numbers else None
+    are_durations = all(0 <= seconds < LATEST_TIME for seconds in (end.run_seconds or 0.0, end.verdict_seconds))
+    return end if are_times and are_numbers and are_durations else None
 
 
 def read_exit(directory: str) -> Exit | None:
@@ -255,7 +289,18 @@ def with_stop(record: JobRecord, stop: StopRecord) -> JobRecord:
         return replace(record, stop=stop)
     grace, save = min(first.grace_seconds, stop.grace_seconds), min(first.save_seconds, stop.save_seconds)
     deadline = min(first.deadline, stop.deadline)
-    return replace(record, stop=replace(first, grace_seconds=grace, save_seconds=save, deadline=deadline))
+    untils = [each.until for each in (first, stop) if each.until is not None]
+    until = None if first.until is None else min(untils)
+    changed = replace(first, grace_seconds=grace, save_seconds=save, deadline=deadline, until=until)
+    return replace(record, stop=changed)
+
+
+def verdict_seconds(directory: str) -> float:
+    """How long a job has waited for verdicts in this boot of the machine, up to now."""
+    try:
+        return read_waits(read_regular_file(os.path.join(directory, WAITS_FILE), MAX_WAITS_BYTES), boot_time())
+    except OSError:  # for none, or the disk does not say
+        return 0.0
 
 
 def write_milestone(directory: str, milestone: int) -> None:
@@ -264,16 +309,15 @@ def write_milestone(directory: str, milestone: int) -> None:
     _replace_control(directory, body)
 
 
-def write_stop(directory: str, stop: StopRecord, *, now: float) -> None:
-    """Write the stop for the trial. Raises OSError.
-
-    :param now: Unix time; the deadline of a stop that leaves no time to save.
-    """
+def write_stop(directory: str, stop: StopRecord) -> None:
+    """Write the stop for the trial. Raises OSError."""
+    seconds = stop.seconds_left
     body = {
         "stop": True,
         "reason": stop.detail or stop.reason,
         "request": stop.request,
-        "deadline": now + stop.seconds_left(now),
+        "deadline": time.time() + seconds,
+        "until": write_moment(boot_time() + seconds),
     }
     _replace_control(directory, body)
 
@@ -287,6 +331,6 @@ def _read_record(body: JsonObject) -> JobRecord:
     return JobRecord(
         launch=from_json(Launch, body["launch"]),
         boot_id=body["boot_id"],
-        stop=None if stop is None else StopRecord(**stop),
+        stop=None if stop is None else from_json(StopRecord, stop),
         forgotten=bool(body.get("forgotten")),
     )

@@ -47,6 +47,7 @@ from proctor.trial_keeper.jobs.records import (
     parse_process,
     read_exit,
     sync_exit,
+    verdict_seconds,
     with_stop,
     write_exit,
     write_milestone,
@@ -59,6 +60,7 @@ from proctor.trial_keeper.protocol import Cancel, EndReason, Exit, Launch, Updat
 _MOST_ATTEMPTS = 3
 _DEADLINE_GRACE_SECONDS = 5.0
 _DAMAGED_GRACE_SECONDS = 2.0
+_LEAST_PAUSE_SECONDS = 0.05
 _START_BYTES = 4096
 _END_BYTES = 256 * 1024
 _OWN_ENDS = (EndReason.EXITED_OK, EndReason.EXITED_ERROR, EndReason.SIGNALED)
@@ -152,13 +154,12 @@ class JobTable:
         seconds = command.save_seconds if job.process is not None else 0.0  # what has not begun has nothing to save
         if seconds > 0 and command.only_if_able and not await asyncio.to_thread(can_save, job.record.launch):
             seconds = 0.0
-        stop = StopRecord(
-            EndReason.CANCELED.value,
+        stop = StopRecord.after_saving(
+            EndReason.CANCELED,
             command.grace_seconds,
             command.reason,
             request=command.request,
             save_seconds=seconds,
-            deadline=time.time() + seconds,
         )
         await self.stop(job, stop)
 
@@ -556,12 +557,12 @@ class JobTable:
 
     def _begin_stop(self, job: Job) -> None:
         """Tell the trial; have it signaled when its time to save is over, which its own end may come before."""
-        stop, now = job.record.stop, time.time()
+        stop = job.record.stop
         if stop is None or job.exit is not None:  # it has ended while the decision was being written down
             return
-        seconds = stop.seconds_left(now)
+        seconds = stop.seconds_left
         try:
-            write_stop(job.directory, stop, now=now)
+            write_stop(job.directory, stop)
         except OSError as error:  # it could not know, so there is nothing to wait for
             log.warning("control.json of job %s cannot be written: %s", job.job_id, error)
             seconds = 0.0
@@ -582,17 +583,26 @@ class JobTable:
         failpoint("keeper.stop.signal.after")
 
     def _set_deadline(self, job: Job) -> None:
-        """The limit counts from the trial's start, whichever keeper process started it."""
+        """The limit counts from the trial's start, whichever keeper process started it, without its waits for
+        verdicts."""
         if job.deadline is not None:
             job.deadline.cancel()
             job.deadline = None
         limit = job.record.launch.max_duration_seconds
         if limit is None or job.process is None or job.record.stop is not None:
             return
-        stop = StopRecord(
-            EndReason.DEADLINE.value, _DEADLINE_GRACE_SECONDS, f"it ran longer than its limit of {limit:g} s"
-        )
-        job.deadline = asyncio.get_running_loop().call_at(
-            job.process.started_monotonic + limit,
-            lambda: self._tasks.start(self.stop(job, stop), f"deadline of {job.job_id}"),
-        )
+        left = limit - (job.process.seconds - verdict_seconds(job.directory))
+        pause = max(left, _LEAST_PAUSE_SECONDS) if left > 0 else 0.0  # while it waits for a verdict nothing is used up
+        job.deadline = asyncio.get_running_loop().call_later(pause, self._end_overdue, job)
+
+    def _end_overdue(self, job: Job) -> None:
+        """Stop a job that has run as long as it may; one that has waited for verdicts meanwhile runs on."""
+        limit = job.record.launch.max_duration_seconds
+        if limit is None or job.process is None:
+            return
+        if job.process.seconds - verdict_seconds(job.directory) < limit:
+            self._set_deadline(job)
+            return
+        detail = f"it ran longer than its limit of {limit:g} s"
+        stop = StopRecord(EndReason.DEADLINE.value, _DEADLINE_GRACE_SECONDS, detail)
+        self._tasks.start(self.stop(job, stop), f"deadline of {job.job_id}")

@@ -7,14 +7,7 @@ left: it is not known then whether a process lives.
 import os
 
 from proctor.sdk.process_limits import is_short
-
-_BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
-
-
-def boot_id() -> str:
-    """The id of this boot of the machine; process identities mean nothing across boots."""
-    with open(_BOOT_ID_FILE, encoding="ascii") as file:
-        return file.read().strip()
+from proctor.sdk.protocol import boot_id as boot_id
 
 
 def stat_fields(pid: int) -> list[bytes] | None:

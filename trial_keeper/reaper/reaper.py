@@ -21,10 +21,28 @@ from proctor.sdk.disk_reserve import RESERVE_BYTES, read_content
 from proctor.sdk.failpoints import failpoint
 from proctor.sdk.files import open_locked
 from proctor.sdk.process_limits import describe_shortage, is_short
-from proctor.sdk.protocol import ENV_MEMORY_RESERVE, EXIT_FILE, STDERR_FILE, STDOUT_FILE
+from proctor.sdk.protocol import (
+    ENV_JOB_STARTED,
+    ENV_MEMORY_RESERVE,
+    EXIT_FILE,
+    MAX_WAITS_BYTES,
+    STDERR_FILE,
+    STDOUT_FILE,
+    WAITS_FILE,
+    boot_id,
+    boot_time,
+    read_waits,
+    write_moment,
+)
 from proctor.trial_keeper.linux import processes
-from proctor.trial_keeper.linux.files import make_replaceable, open_regular_file, remove_replacement, write_replacement
-from proctor.trial_keeper.linux.identity import boot_id, start_time
+from proctor.trial_keeper.linux.files import (
+    make_replaceable,
+    open_regular_file,
+    read_regular_file,
+    remove_replacement,
+    write_replacement,
+)
+from proctor.trial_keeper.linux.identity import start_time
 from proctor.trial_keeper.linux.processes import ProcessFacts, end_processes, find_job_processes
 from proctor.trial_keeper.reaper.exits import Ending, classify, last_line_of
 from proctor.trial_keeper.reaper.leases import GuardBusy, LeaseRefused, UnsafeFolder, acquire, release, remove_unused
@@ -95,6 +113,7 @@ class _Reaper:
         self._wait_status: int | None = None
         self._stop: dict[str, Any] | None = None
         self._started_at = time.time()
+        self._started_boot = boot_time()
         self._killed_for_memory = processes.oom_kills(request["oom_counter"])
         self._leases: list[int] = []
         self._memory = _make_memory_reserve()
@@ -153,6 +172,8 @@ class _Reaper:
             stderr = _open_output(os.path.join(directory, STDERR_FILE))
             gate_out, gate_in = os.pipe()
             result_out, result_in = os.pipe()
+            self._started_boot = boot_time()
+            self._request["environment"][ENV_JOB_STARTED] = write_moment(self._started_boot)
             self._trial = os.fork()
         except OSError as error:
             detail = f"the trial could not be started: {error.strerror} ({error.filename or directory})"
@@ -189,6 +210,7 @@ class _Reaper:
                     "boot_id": boot_id(),
                     "started_at": self._started_at,
                     "started_monotonic": time.monotonic(),
+                    "started_boot": self._started_boot,
                 }
             ).encode()
             os.pwrite(self._claim, record, 0)
@@ -291,6 +313,7 @@ class _Reaper:
         """Write the end down, within the room that was allocated for it. What the trial has made of its folder is put
         right for that. A disk that refuses is tried again until it works or the end is no longer needed; meanwhile
         the keeper knows the end from us."""
+        now = boot_time()
         end = json.dumps(
             {
                 "reason": ending.reason,
@@ -301,6 +324,8 @@ class _Reaper:
                 "detail": ending.detail,
                 "memory": read_content(self._memory).decode("ascii", "replace") if self._memory >= 0 else "",
                 "cpu_seconds": processes.cpu_seconds_of_children(),
+                "run_seconds": now - self._started_boot,
+                "verdict_seconds": read_waits(self._read_waits(), now),
             }
         ).encode()
         path = os.path.join(self._request["directory"], EXIT_FILE)
@@ -322,6 +347,12 @@ class _Reaper:
                 is_notified = is_notified or self._send_end(end)
                 time.sleep(_FULL_DISK_RETRY_SECONDS)
         failpoint("reaper.exit.after")
+
+    def _read_waits(self) -> bytes:
+        try:
+            return read_regular_file(os.path.join(self._request["directory"], WAITS_FILE), MAX_WAITS_BYTES)
+        except OSError:  # it has waited for none
+            return b""
 
     def _send_end(self, end: bytes) -> bool:
         try:

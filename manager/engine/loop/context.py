@@ -76,9 +76,19 @@ class JobFormBuilder:
         return folder in folders and name.isascii() and name.isdecimal()
 
     def form(
-        self, experiment: ExperimentRow, trial: TrialRow, job: TrialJobRow, *, milestone: int | None = None
+        self,
+        experiment: ExperimentRow,
+        trial: TrialRow,
+        job: TrialJobRow,
+        *,
+        milestone: int | None = None,
+        run_before: float = 0.0,
     ) -> TrialJobForm:
-        """Everything the service needs to run `job`."""
+        """Everything the service needs to run `job`.
+
+        :param run_before: how long the trial's earlier jobs ran, in seconds, which its limit counts.
+        """
+        limit = experiment.max_trial_seconds
         quota = self._config.checkpoint_quota_mb
         environment = {} if quota is None else {ENV_CHECKPOINT_QUOTA: str(quota)}
         if self.storage is not None:
@@ -101,7 +111,7 @@ class JobFormBuilder:
             environment_file=self._environment_file,
             environment=environment,
             gpu_number=self._config.trial_gpu_number,
-            max_duration_seconds=experiment.max_trial_seconds,
+            max_duration_seconds=None if limit is None else max(limit - run_before, 0.0),
             checkpoints=_offers(job),
             placement=placement_from(job.placement),
             lease_seconds=self._config.lease_seconds,

@@ -206,7 +206,9 @@ class Effects:
         failpoint("manager.update.after")
 
     def _form(self, trial: LiveTrial, job: TrialJobRow) -> TrialJobForm:
-        return self._context.forms.form(self._state.row, trial.row, job, milestone=trial.milestone)
+        return self._context.forms.form(
+            self._state.row, trial.row, job, milestone=trial.milestone, run_before=trial.run_before
+        )
 
     # ---- what is pending ---------------------------------------------------------------------------------------------
 

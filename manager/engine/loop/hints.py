@@ -28,6 +28,17 @@ def on_metric(state: ExperimentState, turn: Turn, trial: LiveTrial, reported: An
         _say_once(state, turn, trial, "time", text)
 
 
+def on_wall_clock(state: ExperimentState, turn: Turn, trial: LiveTrial) -> None:
+    """Metrics have come that do not say how long their trial had run."""
+    if not state.has_scheduler or state.scheduler_arguments.get("time_attr") != TIME_TOTAL:
+        return
+    text = (
+        f"trial {trial.row.sequence_id} reports by a proctor or a keeper of an earlier version: its {TIME_TOTAL} is "
+        "counted by its machine's clock, and is wrong if that is set while the trial runs"
+    )
+    _say_once(state, turn, trial, "clock", text)
+
+
 def on_success(state: ExperimentState, turn: Turn, trial: LiveTrial) -> None:
     """A trial has succeeded."""
     if not state.has_scheduler:

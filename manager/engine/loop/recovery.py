@@ -69,8 +69,12 @@ async def _bring_back(
     def read(connection: sqlite3.Connection) -> list[LiveTrial]:
         rows = find(connection)
         ids = [row.id for row in rows]
-        decisions, held = dispatcher_inputs.pending(connection, ids), trials.held_by_scheduler(connection, ids)
-        return [LiveTrial(row, decision=decisions.get(row.id), is_held=row.id in held) for row in rows]
+        decisions, ran = dispatcher_inputs.pending(connection, ids), jobs.run_before(connection, ids)
+        held = trials.held_by_scheduler(connection, ids)
+        return [
+            LiveTrial(row, decision=decisions.get(row.id), is_held=row.id in held, run_before=ran.get(row.id, 0.0))
+            for row in rows
+        ]
 
     found = await control.read(read)
     for trial in found:
@@ -91,6 +95,8 @@ def read_state(connection: sqlite3.Connection, experiment_id: str) -> Experiment
     )
     for trial_row in trials.live(connection, experiment_id):
         state.add(LiveTrial(trial_row))
+    for trial_id, seconds in jobs.run_before(connection, state.trials).items():
+        state.trials[trial_id].run_before = seconds
     for job in jobs.live(connection, experiment_id):
         state.set_job(state.trials[job.trial_id], job)
     for trial_id, decision in dispatcher_inputs.pending(connection, state.trials).items():

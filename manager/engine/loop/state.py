@@ -50,6 +50,7 @@ class LiveTrial:
     preempted: str = ""  # by which experiment its last job was preempted, as a clause
     decision: DecisionRow | None = None  # what its next job is to carry out
     parameters_before: tuple[int, int] | None = None  # parameter id of the jobs before the one of this number
+    run_before: float = 0.0  # how long its ended jobs ran, in seconds, without their waits for verdicts
     is_held: bool = False
     """Its trial scheduler has paused its newest job, whoever else has paused the trial."""
     milestone: int | None = None
@@ -65,6 +66,18 @@ class LiveTrial:
     def has_final(self) -> bool:
         """Whether a final metric is stored."""
         return self.row.final_data is not None
+
+
+def seconds_since_start(job: TrialJobRow, now: float) -> float:
+    """How long a job has run, as far as the clocks of its machine and of ours tell: not longer than it was submitted
+    ago. What it has used is known when it has ended.
+
+    :param now: Unix time.
+    """
+    if job.started_at is None:
+        return 0.0
+    latest = now - job.started_at if job.submitted_at is None else min(now - job.started_at, now - job.submitted_at)
+    return max(latest, 0.0)
 
 
 class GpuTime:
@@ -229,6 +242,12 @@ class ExperimentState:
             self.jobless.pop(trial.row.id, None)
             self.by_job[job.id] = trial
 
+    def end_job(self, trial: LiveTrial, job: TrialJobRow, monotonic: float) -> None:
+        """The trial's live job has ended; `job` is its row from then on."""
+        trial.run_before += max(job.seconds - job.verdict_seconds, 0.0)
+        self.gpu_time.end(job, monotonic)
+        self.set_job(trial, None)
+
     def remove(self, trial: LiveTrial) -> None:
         """A trial without a job has ended, or is PAUSED."""
         del self.trials[trial.row.id], self.jobless[trial.row.id]
@@ -276,7 +295,7 @@ class ExperimentState:
         self.gpu_time.count_lately(now=now, monotonic=monotonic)
         for trial in self.by_job.values():
             if trial.job is not None and trial.job.started_at is not None:
-                self.gpu_time.start(trial.job, monotonic - max(now - trial.job.started_at, 0.0))
+                self.gpu_time.start(trial.job, monotonic - seconds_since_start(trial.job, now))
 
     def take_answer(self, parameter_id: int) -> bool:
         """A request for this id is answered. False: it was not requested, or is answered already."""

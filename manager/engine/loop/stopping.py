@@ -57,14 +57,18 @@ def save_time(configured: float | None) -> float:
 
 
 def soft_stop(trial: LiveTrial, configured: float | None, now: float) -> SoftStop | None:
-    """How the trial's job is to be stopped if it may still save, after a restart until the same time; None: at once.
+    """How the trial's job is to be stopped if it may save first; None: at once.
+
+    Its keeper holds to the deadline that it received first, by a clock that nothing sets. So where ours has been set,
+    the trial is granted all of its time again rather than none: that prolongs nothing.
 
     :param configured: saveSeconds of the configuration.
     :param now: Unix time.
     """
-    seconds = _save_until(trial) - now
-    if trial.job is None or seconds <= 0:
+    if trial.job is None or trial.job.save_until is None:
         return None
+    left, longest = trial.job.save_until - now, save_time(configured)
+    seconds = left if 0 < left < longest else longest
     request = _REQUESTS.get(trial.job.stop_reason or EndReason.CANCELED, "stop")
     return SoftStop(trial.job.detail, seconds, only_if_able=configured is None, request=request)
 

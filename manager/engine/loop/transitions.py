@@ -12,7 +12,7 @@ from proctor.manager.actors import MANAGER, Actor
 from proctor.manager.dispatcher import protocol
 from proctor.manager.engine.loop import hints, starts
 from proctor.manager.engine.loop.messages import Delayed, JobRefused
-from proctor.manager.engine.loop.state import ExperimentState, LiveTrial, Turn
+from proctor.manager.engine.loop.state import ExperimentState, LiveTrial, Turn, seconds_since_start
 from proctor.manager.lifecycle.experiment_failures import cause_of_failure, is_worth_a_notice
 from proctor.manager.lifecycle.job import JOB, JobEvent
 from proctor.manager.lifecycle.retries import RetryDecision, RetryPolicy, judge, retry_delay, settled_reason
@@ -289,7 +289,7 @@ def stop_softly(
 def end_saving(turn: Turn, trial: LiveTrial) -> None:
     """The trial's job is to be signaled at once, if it was given time to save."""
     job = trial.job
-    if job is None or job.save_until is None or job.save_until <= turn.now:
+    if job is None or job.save_until is None:
         return
     trial.job = replace(job, save_until=None)
     turn.write(lambda c: jobs.update(c, job.id, token=job.token, save_until=None))
@@ -299,7 +299,6 @@ def end_saving(turn: Turn, trial: LiveTrial) -> None:
 def _move(turn: Turn, trial: LiveTrial, event: TrialEvent, reason: str, **columns: Any) -> None:
     row, actor = trial.row, turn.actor
     status = TRIAL.after(f"trial {row.id}", row.status, event)
-    expected = (row.status,)
     trial.row = replace(row, status=status, reason=reason, **columns)
     turn.log(
         with_reason(f"trial {row.sequence_id} is {status}", reason),
@@ -311,7 +310,7 @@ def _move(turn: Turn, trial: LiveTrial, event: TrialEvent, reason: str, **column
     )
     turn.write(
         lambda c: trials.move(
-            c, row.id, expected=expected, status=status, reason=reason, time=turn.now, actor=actor, **columns
+            c, row.id, expected=(row.status,), status=status, reason=reason, time=turn.now, actor=actor, **columns
         )
     )
 
@@ -346,11 +345,10 @@ def _start_job(state: ExperimentState, turn: Turn, trial: LiveTrial, change: Sta
     if job.started_at is not None:
         return
     started_at = change.time.timestamp()
-    status = JOB.after(f"job {job.id}", job.status, JobEvent.START)
-    expected = (job.status,)
+    status, expected = JOB.after(f"job {job.id}", job.status, JobEvent.START), (job.status,)
     columns: dict[str, Any] = {"started_at": started_at, "pid": change.pid, "node_id": change.node_id or job.node_id}
     trial.job = replace(job, status=status, **columns)
-    state.gpu_time.start(trial.job, turn.monotonic - max(turn.now - started_at, 0.0))
+    state.gpu_time.start(trial.job, turn.monotonic - seconds_since_start(trial.job, turn.now))
     turn.write(
         lambda c: jobs.move(c, job.id, token=job.token, expected=expected, status=status, time=turn.now, **columns)
     )
@@ -365,6 +363,8 @@ def end_job(state: ExperimentState, turn: Turn, trial: LiveTrial, exit: Exit, po
     lost = state.row.report_from in exit.lost_finals
     reason = settled_reason(exit.reason, job.stop_reason, has_final=trial.has_final, final_lost=lost)
     detail = job.detail if reason is job.stop_reason and job.detail else exit.detail or describe(exit)
+    if reason is EndReason.DEADLINE and trial.run_before > 0:
+        detail = f"its {job.number} jobs ran longer together than maxTrialDuration"
     if reason is job.stop_reason and job.stopped_by is not None:
         turn.actor = Actor.from_text(job.stopped_by)
     _close_job(state, turn, trial, exit, reason, detail)
@@ -450,9 +450,10 @@ def _close_job(
         "started_at": job.started_at or exit.started_at or None,
         "ended_at": exit.ended_at,
         "cpu_seconds": exit.cpu_seconds,
+        "run_seconds": exit.run_seconds,
+        "verdict_seconds": exit.verdict_seconds,
     }
-    state.gpu_time.end(replace(job, **columns), turn.monotonic)
-    state.set_job(trial, None)
+    state.end_job(trial, replace(job, **columns), turn.monotonic)
     turn.write(
         lambda c: jobs.move(
             c, job.id, token=job.token, expected=expected, status=status, time=turn.now, actor=actor, **columns
@@ -490,8 +491,7 @@ def on_refused(state: ExperimentState, turn: Turn, message: JobRefused, policy: 
     """The service would not take a job: it has ended without having begun."""
     trial = state.by_job.get(message.job_id)
     if trial is not None and trial.job is not None and trial.job.token == message.token:
-        exit = Exit(message.reason, None, None, 0.0, turn.now, message.detail)
-        end_job(state, turn, trial, exit, policy)
+        end_job(state, turn, trial, Exit(message.reason, None, None, 0.0, turn.now, message.detail), policy)
         turn.actor = MANAGER
 
 

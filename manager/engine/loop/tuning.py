@@ -56,12 +56,13 @@ def on_stored(state: ExperimentState, turn: Turn, message: MetricsStored, *, not
             continue
         if chunk.intermediates:
             hints.on_metric(state, turn, trial, chunk.intermediates[-1][2])
-        parameter_id, began = trial.parameter_id_of(job_number), chunk.began
-        for row_id, sequence, value, step, time in chunk.intermediates:
+        if chunk.by_wall_clock:
+            hints.on_wall_clock(state, turn, trial)
+        parameter_id = trial.parameter_id_of(job_number)
+        for row_id, sequence, value, step, seconds in chunk.intermediates:
             if row_id <= state.replayed_to:
                 continue  # it arrived during recovery, which has sent it on
             ids.append(row_id)
-            seconds = None if began is None else max(0.0, time - began)
             rows.append(protocol.ReportedMetric(parameter_id, trial_id, job_number, sequence, value, step, seconds))
     if not ids:
         return

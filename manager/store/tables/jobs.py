@@ -24,6 +24,8 @@ class JobUsage:
     cpu_seconds: float = 0.0
     unmeasured_jobs: int = 0
     """How many of them have run, and their processor time is not known: `cpu_seconds` is without theirs."""
+    run_seconds: float | None = None
+    """Of the jobs of one trial: how long they ran, one after another; None: none has begun."""
 
     def __add__(self, other: "JobUsage") -> "JobUsage":
         return JobUsage(
@@ -183,5 +185,12 @@ def recent_gpu_jobs(connection: sqlite3.Connection, experiment_id: str) -> list[
     return connection.execute(query("usage.recent_jobs"), {"experiment_id": experiment_id}).fetchall()
 
 
-def _usage(gpu_seconds: float, cpu_seconds: float, unmeasured_jobs: float) -> JobUsage:
-    return JobUsage(gpu_seconds, cpu_seconds, int(unmeasured_jobs))
+def run_before(connection: sqlite3.Connection, trial_ids: Collection[str]) -> dict[str, float]:
+    """How long the jobs of these trials ran that have ended, without their waits for verdicts, by trial id."""
+    return dict(connection.execute(query("usage.run_before"), {"trial_ids": json.dumps(list(trial_ids))}).fetchall())
+
+
+def _usage(
+    gpu_seconds: float, cpu_seconds: float, unmeasured_jobs: float, run_seconds: float | None = None
+) -> JobUsage:
+    return JobUsage(gpu_seconds, cpu_seconds, int(unmeasured_jobs), run_seconds)

@@ -112,23 +112,24 @@ def _read_one_by_one(data: bytes) -> Iterator[tuple[int, Any]]:
 class StoredChunk:
     """What was new in a chunk of a member's journal. `end_offset` is how far the journal is stored now.
 
-    `intermediates` are (id, place in the trial's curve, what was reported, step, Unix time); `finals` (finite number or
+    `intermediates` are (id, place in the trial's curve, what was reported, step, how long the trial had run, in
+    seconds); `finals` (finite number or
     None, what was reported), where "what was reported" is exactly what `MetricRow.reported` will say. `lost` counts
     reports that the trial could not write, `unreadable` lines that are no records; `uncounted` says of other losses
-    what was lost. `damaged` is the path of a checkpoint that the job was handed and found to be damaged. `began` is
-    the Unix time at which the trial would have begun, had it run without a pause up to now; None in journals of
-    earlier versions.
+    what was lost. `damaged` is the path of a checkpoint that the job was handed and found to be damaged.
+    `by_wall_clock`: for some of the intermediates the times of their records are all that says how long the trial had
+    run; a clock that was set meanwhile falsifies it, within [0, ∞).
     """
 
     end_offset: int
-    intermediates: list[tuple[int, int, Any, int | None, float]] = field(default_factory=list)
+    intermediates: list[tuple[int, int, Any, int | None, float | None]] = field(default_factory=list)
     finals: list[tuple[float | None, Any]] = field(default_factory=list)
     checkpoints: list[CheckpointRow] = field(default_factory=list)
     lost: int = 0
     unreadable: int = 0
     uncounted: list[str] = field(default_factory=list)
     member: int = 0
-    began: float | None = None
+    by_wall_clock: bool = False
     damaged: str = ""
 
 
@@ -206,7 +207,7 @@ def _join(first: StoredChunk, second: StoredChunk) -> StoredChunk:
         first.unreadable + second.unreadable,
         first.uncounted + second.uncounted,
         second.member,
-        second.began,
+        first.by_wall_clock or second.by_wall_clock,
         second.damaged or first.damaged,
     )
 
@@ -264,22 +265,29 @@ class _StoredJournal:
         news = self._news
         return StoredChunk(
             end,
-            news.intermediates,
+            [(*point, self._trial_seconds(time, ran)) for *point, time, ran in news.intermediates],
             news.finals,
             news.checkpoints,
             news.lost,
             news.unreadable,
             news.uncounted,
             self._key["member"],
-            None if self._started_at is None or self._first_seconds is None else self._started_at - self._first_seconds,
+            any(ran is None for *_, ran in news.intermediates),
             news.damaged,
         )
+
+    def _trial_seconds(self, time: float, ran: float | None) -> float | None:
+        """How long the trial had run at a record, as the queries have it; None in journals of earlier versions."""
+        if self._started_at is None or self._first_seconds is None:
+            return None
+        seconds: float = self._first_seconds + (time - self._started_at if ran is None else ran)
+        return max(0.0, seconds)
 
     def _set_beginning(self, arrived: float) -> None:
         """When the job's process began, and how long the trial had run at the point where it resumed."""
         if self._started_at is None:
             checkpoints = self._news.checkpoints
-            self._started_at = self._rows[0][-1] if self._rows else checkpoints[0].time if checkpoints else arrived
+            self._started_at = self._rows[0][10] if self._rows else checkpoints[0].time if checkpoints else arrived
         self._first_seconds = 0.0
         if self._first:
             point = self._key | {"sequence": self._first - 1, "resumed_from": self._resumed_from}
@@ -292,14 +300,14 @@ class _StoredJournal:
         append_row, append_news, isfinite = self._rows.append, self._news.intermediates.append, math.isfinite
         for position, record in read_lines(data):
             if record is not None and record.get("kind") == KIND_INTERMEDIATE and "step" not in record:
-                value, time = record.get("value"), record.get("time")
-                is_plain = value.__class__ is float and time.__class__ is float
-                if is_plain and isfinite(value) and 0.0 <= time < LATEST_TIME:
+                value, time, ran = record.get("value"), record.get("time"), record.get("seconds", 0.0)
+                is_plain = value.__class__ is float and time.__class__ is float and ran.__class__ is float
+                if is_plain and isfinite(value) and 0.0 <= time < LATEST_TIME and 0.0 <= ran < LATEST_TIME:
                     place, sequence, row_id = self.offset + position, self._first + self._intermediates, self._next_id
-                    append_row(
-                        (row_id, trial_id, job, member, place, KIND_INTERMEDIATE, sequence, None, value, None, time)
-                    )
-                    append_news((row_id, sequence, value, None, time))
+                    known = ran if "seconds" in record else None
+                    where = (row_id, trial_id, job, member, place)
+                    append_row((*where, KIND_INTERMEDIATE, sequence, None, value, None, time, known))
+                    append_news((row_id, sequence, value, None, time, known))
                     self._intermediates += 1
                     self._next_id += 1
                     continue
@@ -319,8 +327,10 @@ class _StoredJournal:
         kind, step = record.get("kind"), whole_number(record.get("step"))
         given = finite_number(record.get("time"))
         time = arrived if given is None or not 0.0 <= given < LATEST_TIME else given
+        ran = finite_number(record.get("seconds"))
+        ran = None if ran is None or not 0.0 <= ran < LATEST_TIME else ran
         if kind in (KIND_INTERMEDIATE, KIND_FINAL) and "value" in record:
-            return self._take_value(place, kind, record["value"], step, time)
+            return self._take_value(place, kind, record["value"], step, time, ran)
         if kind == KIND_CHECKPOINT:
             return self._take_checkpoint(place, record, step, time)
         if kind == KIND_LOST:
@@ -329,19 +339,21 @@ class _StoredJournal:
             return self._take_lost(place, whole_number(record.get("count")), record.get("why"), time)
         return False
 
-    def _take_value(self, place: int, kind: str, reported: Any, step: int | None, time: float) -> bool:
+    def _take_value(
+        self, place: int, kind: str, reported: Any, step: int | None, time: float, ran: float | None
+    ) -> bool:
         try:
             value, text, kept = split_value(reported)
         except RefusedValue:
             return False
         if kind == KIND_FINAL:
-            self._add(place, kind, self._finals, step=step, value=value, data=text, time=time)
+            self._add(place, kind, self._finals, step=step, value=value, data=text, time=time, ran=ran)
             self._finals += 1
             self._news.finals.append((value, kept))
             return True
         sequence = self._first + self._intermediates
-        self._news.intermediates.append((self._next_id, sequence, kept, step, time))
-        self._add(place, kind, sequence, step=step, value=value, data=text, time=time)
+        self._news.intermediates.append((self._next_id, sequence, kept, step, time, ran))
+        self._add(place, kind, sequence, step=step, value=value, data=text, time=time, ran=ran)
         self._intermediates += 1
         return True
 
@@ -414,8 +426,9 @@ class _StoredJournal:
         value: float | None = None,
         data: str | None = None,
         time: float,
+        ran: float | None = None,
     ) -> None:
-        self._rows.append((self._next_id, *self._key.values(), place, kind, sequence, step, value, data, time))
+        self._rows.append((self._next_id, *self._key.values(), place, kind, sequence, step, value, data, time, ran))
         self._next_id += 1
 
 
@@ -423,7 +436,7 @@ class _StoredJournal:
 class _NewRecords:
     """A StoredChunk in the making."""
 
-    intermediates: list[tuple[int, int, Any, int | None, float]] = field(default_factory=list)
+    intermediates: list[tuple[int, int, Any, int | None, float, float | None]] = field(default_factory=list)
     finals: list[tuple[float | None, Any]] = field(default_factory=list)
     checkpoints: list[CheckpointRow] = field(default_factory=list)
     lost: int = 0

@@ -302,5 +302,6 @@ def _values(row: MetricRow, journals: Journals) -> tuple[Any, ...]:
     counts["offset"] += 1
     counts[_COUNTER[row.kind]] += 1
     return (
-        row.id, row.trial_id, row.job, row.member, place, row.kind, row.sequence, row.step, value, data, row.time
+        row.id, row.trial_id, row.job, row.member, place, row.kind, row.sequence, row.step, value, data, row.time,
+        row.seconds,
     )  # fmt: skip

@@ -73,7 +73,9 @@ class SqlColumn:
 
 
 _USED = "SELECT total({what}) / 3600.0 FROM trial_jobs WHERE trial_id = t.id AND started_at IS NOT NULL"
-_GPU_SECONDS = "counted_gpus * max(coalesce(ended_at, :now) - started_at, 0)"
+_RUN_SECONDS = "coalesce(run_seconds, max(coalesce(ended_at, :now) - started_at, 0))"
+_GPU_SECONDS = f"counted_gpus * {_RUN_SECONDS}"
+_TIME = f"SELECT sum({_RUN_SECONDS}) FROM trial_jobs WHERE trial_id = t.id AND started_at IS NOT NULL"
 
 COLUMNS: Mapping[str, SqlColumn] = {
     column.name: column
@@ -93,7 +95,7 @@ COLUMNS: Mapping[str, SqlColumn] = {
         SqlColumn("created", Kind.TIME, "t.created_at"),
         SqlColumn("started", Kind.TIME, "t.started_at"),
         SqlColumn("ended", Kind.TIME, "t.ended_at"),
-        SqlColumn("time", Kind.NUMBER, "max(coalesce(t.ended_at, :now) - t.started_at, 0)"),
+        SqlColumn("time", Kind.NUMBER, f"({_TIME})"),
         SqlColumn("gpu-hours", Kind.NUMBER, f"({_USED.format(what=_GPU_SECONDS)})"),
         SqlColumn("cpu-hours", Kind.NUMBER, f"({_USED.format(what='cpu_seconds')})"),
     )

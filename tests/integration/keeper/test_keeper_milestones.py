@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from fakes.keeper_node import Node, eventually
 
-from proctor.sdk.protocol import ENV_JUDGED_RANK, NO_MILESTONE
-from proctor.trial_keeper.protocol import Cancel, Update
+from proctor.sdk.protocol import ENV_JUDGED_RANK, NO_MILESTONE, WAITS_FILE, boot_time
+from proctor.trial_keeper.linux.identity import is_alive
+from proctor.trial_keeper.protocol import Cancel, EndReason, Update
 
 pytestmark = pytest.mark.anyio
 
@@ -92,3 +93,20 @@ async def test_a_job_without_a_milestone_has_no_control_file(node: Node) -> None
     await start(node, None)
     await node.manager.end_of("T.1")
     assert not (node.job_directory("T.1") / "control.json").exists()
+
+
+async def test_the_duration_limit_does_not_count_waits_for_verdicts(node: Node) -> None:
+    await start(node, 1)  # it waits in its first report
+    waits = node.job_directory("T.1") / WAITS_FILE
+    await eventually(lambda: waits.exists() and float(waits.read_text().split()[1]) > 0)
+    began = node.process("T.1").started_boot
+    assert began is not None
+    limit = float(waits.read_text().split()[1]) - began + 0.2  # of which all but 0.2 seconds are used up
+    await node.manager.command(update(None, seconds=limit))
+    await eventually(lambda: boot_time() > began + limit + 1.0)
+    assert is_alive(node.process("T.1").trial.pid, node.process("T.1").trial.started)
+    await node.manager.command(update(None, seconds=0.0))
+    end = await node.manager.end_of("T.1")
+    assert end.reason == EndReason.DEADLINE
+    assert end.run_seconds is not None
+    assert 1.0 < end.verdict_seconds < end.run_seconds

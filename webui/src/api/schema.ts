@@ -2390,6 +2390,20 @@ export interface components {
              * @example 41.7
              */
             cpu_seconds?: number | null;
+            /**
+             * Run Seconds
+             * @description How long it ran, by a clock that nothing sets; null while it runs, and where only its times tell.
+             * @example 61.5
+             */
+            run_seconds?: number | null;
+            /**
+             * Verdict Seconds
+             * @description For how many of them it waited for verdicts of its trial scheduler, which count neither for `maxTrialDuration` nor
+             *     for `time_total_s`.
+             * @default 0
+             * @example 0.4
+             */
+            verdict_seconds: number;
             /** Pid */
             pid?: number | null;
             /** Exit Code */
@@ -2630,6 +2644,13 @@ export interface components {
              * Format: date-time
              */
             time: string;
+            /**
+             * Seconds
+             * @description How long its job had run, by a clock that nothing sets and without waits for verdicts; null where only `time`
+             *     tells.
+             * @example 12.5
+             */
+            seconds?: number | null;
         };
         /**
          * NewToken
@@ -3644,6 +3665,12 @@ export interface components {
             intermediate_count: number;
             usage: components["schemas"]["Usage"];
             /**
+             * Run Seconds
+             * @description How long its jobs have run, one after another; null before the first one begins.
+             * @example 61.5
+             */
+            run_seconds?: number | null;
+            /**
              * Created At
              * Format: date-time
              */
@@ -3814,6 +3841,12 @@ export interface components {
              */
             intermediate_count: number;
             usage: components["schemas"]["Usage"];
+            /**
+             * Run Seconds
+             * @description How long its jobs have run, one after another; null before the first one begins.
+             * @example 61.5
+             */
+            run_seconds?: number | null;
             /**
              * Created At
              * Format: date-time

@@ -46,9 +46,18 @@ export function Ago({ time }: { time: string | null | undefined }) {
   );
 }
 
-/** A length of time that counts up until `ended`. */
-export function Elapsed({ started, ended }: { started: string | null | undefined; ended: string | null | undefined }) {
-  return ended ? <>{between(started, ended)}</> : <Counting started={started} />;
+/** A length of time that counts up until `ended`; then it is `ran` seconds, if that is known. */
+export function Elapsed({
+  started,
+  ended,
+  ran,
+}: {
+  started: string | null | undefined;
+  ended: string | null | undefined;
+  ran?: number | null | undefined;
+}) {
+  if (!ended) return <Counting started={started} />;
+  return <>{ran == null ? between(started, ended) : formatDuration(Math.round(ran))}</>;
 }
 
 function Counting({ started }: { started: string | null | undefined }) {
@@ -59,7 +68,7 @@ function Counting({ started }: { started: string | null | undefined }) {
 
 function between(started: string | null | undefined, ended: string): string {
   const from = toSeconds(started);
-  return from === null ? "–" : formatDuration(toSeconds(ended) - from);
+  return from === null ? "–" : formatDuration(Math.max(0, toSeconds(ended) - from));
 }
 
 /** Parameters on one line. */

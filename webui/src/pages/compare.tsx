@@ -42,7 +42,7 @@ const FACTS: [name: string, show: (trial: Trial) => ReactNode][] = [
   ["final value", (trial) => formatNumber(trial.final_value)],
   ["latest value", (trial) => formatNumber(trial.latest_value)],
   ["points", (trial) => trial.intermediate_count],
-  ["took", (trial) => <Elapsed started={trial.started_at} ended={trial.ended_at} />],
+  ["took", (trial) => <Elapsed started={trial.started_at} ended={trial.ended_at} ran={trial.run_seconds} />],
   ["started", (trial) => formatTime(toSeconds(trial.started_at))],
   ["ended", (trial) => formatTime(toSeconds(trial.ended_at))],
   ["node", (trial) => trial.node_id ?? "–"],

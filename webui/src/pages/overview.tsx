@@ -238,7 +238,7 @@ function RunningTable({ items }: { items: Trial[] }) {
               <td className="number">{formatNumber(trial.latest_value)}</td>
               <td className="number">{trial.intermediate_count}</td>
               <td className="number">
-                <Elapsed started={trial.started_at} ended={trial.ended_at} />
+                <Elapsed started={trial.started_at} ended={trial.ended_at} ran={trial.run_seconds} />
               </td>
               <td>{trial.node_id ?? "–"}</td>
               <td className="rest">

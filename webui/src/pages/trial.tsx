@@ -109,7 +109,7 @@ function Figures({ trial }: { trial: Trial }) {
         {formatNumber(trial.latest_value)}
       </Figure>
       <Figure name={trial.ended_at ? "took" : "elapsed"} below={<Ago time={trial.started_at} />}>
-        <Elapsed started={trial.started_at} ended={trial.ended_at} />
+        <Elapsed started={trial.started_at} ended={trial.ended_at} ran={trial.run_seconds} />
       </Figure>
       <Figure name="node" below={countOf(trial.jobs, "attempt")}>
         {trial.node_id ?? "–"}
@@ -356,7 +356,7 @@ function JobLine({ job, decision }: { job: Job; decision: TrialDecision | null |
       <td>{reason ? statusWord(reason) : "–"}</td>
       <td>{exit}</td>
       <td className="number">
-        <Elapsed started={job.started_at} ended={job.ended_at} />
+        <Elapsed started={job.started_at} ended={job.ended_at} ran={job.run_seconds} />
       </td>
       <td>
         <Ago time={job.started_at} />

@@ -23,7 +23,7 @@ async def test_what_was_used_is_in_rest_and_in_prometheus(api: Any) -> None:
         connection.execute("DELETE FROM job_usage")
         connection.execute("UPDATE trial_jobs SET status = 'RUNNING' WHERE id = ?", (job,))
         row = jobs.get(connection, job)
-        used = {"started_at": 1000.0, "ended_at": 6400.0, "cpu_seconds": 9000.0}
+        used = {"started_at": 1000.0, "ended_at": 9999.0, "cpu_seconds": 9000.0, "run_seconds": 5400.0}
         ended, running = TrialJobStatus.ENDED, [TrialJobStatus.RUNNING]
         jobs.move(connection, job, token=row.token, expected=running, status=ended, time=1.0, **used)
 
@@ -32,7 +32,8 @@ async def test_what_was_used_is_in_rest_and_in_prometheus(api: Any) -> None:
     for path in (f"experiments/{created['id']}", f"trials/{trial['id']}", f"nodes/{node}"):
         assert (await api.get(f"/api/v1/{path}"))["usage"] == pytest.approx(used), path
     [row] = (await api.get(f"/api/v1/trials/{trial['id']}/jobs"))["items"]
-    assert (row["counted_gpus"], row["cpu_seconds"]) == (2.0, 9000.0)
+    assert (row["counted_gpus"], row["cpu_seconds"], row["run_seconds"]) == (2.0, 9000.0, 5400.0)
+    assert (await api.get(f"/api/v1/trials/{trial['id']}"))["run_seconds"] == 5400.0
     labels = f'{{experiment="{created["id"]}",node="{node}"}}'
     text = (await api.client.get("/metrics")).text
     assert f"proctor_gpu_seconds{labels} 10800.0" in text

@@ -113,8 +113,8 @@ async def test_delays_are_virtual_and_in_the_records() -> None:
     recorder, end = await run(script(*steps))
     assert (end.started_at, end.ended_at) == (DAY, 4 * DAY)
     assert recorder.journals["a.1"] == (
-        b'{"kind":"intermediate","value":"NaN","time":172800.000000}\n'
-        b'{"kind":"final","value":{"default":1},"time":259200.000000}\n'
+        b'{"kind":"intermediate","value":"NaN","time":172800.000000,"seconds":86400.000000}\n'
+        b'{"kind":"final","value":{"default":1},"time":259200.000000,"seconds":172800.000000}\n'
     )
 
 

@@ -1,11 +1,14 @@
 """Records survive the keeper, and nothing in them is lost on the way."""
 
 import fcntl
+import json
 import os
+import time
 from pathlib import Path
 
 import pytest
 
+from proctor.sdk.protocol import boot_time
 from proctor.trial_keeper.jobs.records import (
     JobRecord,
     RecordFolder,
@@ -98,6 +101,46 @@ def test_the_first_decision_to_stop_stays() -> None:
     record = with_stop(JobRecord(LAUNCH, "boot"), StopRecord("DEADLINE", 5.0, "too long"))
     assert with_stop(record, StopRecord("CANCELED", 1.0)).stop == StopRecord("DEADLINE", 1.0, "too long")
     assert with_stop(record, StopRecord("CANCELED", 9.0)).stop == record.stop
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_how_long_a_job_may_save_does_not_change_when_the_clock_is_set(
+    folder: RecordFolder, monkeypatch: pytest.MonkeyPatch, hours: int
+) -> None:
+    stop = StopRecord.after_saving(EndReason.CANCELED, 5.0, "paused", request="pause", save_seconds=600.0)
+    folder.write([JobRecord(LAUNCH, "boot", stop)])
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + hours * 3600.0)
+    (known,), _ = folder.read_all()  # as the next keeper does
+    assert known.stop is not None
+    assert 300.0 < known.stop.seconds_left <= 600.0
+    again = StopRecord.after_saving(EndReason.CANCELED, 5.0, "", request="pause", save_seconds=900.0)
+    changed = with_stop(known, again).stop
+    assert changed is not None
+    assert changed.until == known.stop.until, "what is asked again prolongs nothing"
+
+
+def test_a_stop_that_an_earlier_version_has_written_is_read(folder: RecordFolder) -> None:
+    folder.write(
+        [JobRecord(LAUNCH, "boot", StopRecord("CANCELED", 5.0, save_seconds=60.0, deadline=time.time() + 60.0))]
+    )
+    path = Path(folder.record_file("T.1"))
+    body = json.loads(path.read_text())
+    del body["stop"]["until"]
+    path.write_text(json.dumps(body))
+    (known,), problems = folder.read_all()
+    assert problems == []
+    assert known.stop is not None
+    assert 30.0 < known.stop.seconds_left <= 60.0
+
+
+def test_a_process_record_of_an_earlier_version_tells_how_long_ago_it_started() -> None:
+    known = parse_process(PROCESS.encode())
+    assert known is not None
+    assert known.seconds == pytest.approx(time.monotonic() - 6.0, abs=60.0)
+    newer = parse_process(PROCESS.replace('"b"', '"b", "started_boot": 7.0').encode())
+    assert newer is not None
+    assert newer.seconds == pytest.approx(boot_time() - 7.0, abs=60.0)
 
 
 def test_an_update_changes_the_duration_limit_and_the_milestone_only_if_it_has_one() -> None:

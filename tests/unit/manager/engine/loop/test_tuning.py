@@ -36,7 +36,7 @@ def test_metrics_that_came_while_the_experiment_was_taken_up_are_told_once(tmp_p
     told = StoredChunk(100, intermediates=[(7, 1, 0.2, None, 5.0)])
     tuning.on_stored(state, turn, MetricsStored([(job_id, told)]), notify=True)
     assert (turn.inputs, state.row.metrics_told) == ([], 7)
-    chunk = StoredChunk(200, intermediates=[(7, 1, 0.2, None, 5.0), (8, 2, 0.3, 30, 5.0)], began=1.5)
+    chunk = StoredChunk(200, intermediates=[(7, 1, 0.2, None, 5.0), (8, 2, 0.3, 30, 3.5)])
     tuning.on_stored(state, turn, MetricsStored([(job_id, chunk)]), notify=True)
     assert [message.rows for message in turn.inputs] == [[(0, job_id[:-2], 1, 2, 0.3, 30, 3.5)]]  # type: ignore[union-attr]
     assert state.row.metrics_told == 8
@@ -50,7 +50,7 @@ def test_metrics_that_were_stored_while_their_job_was_given_up_are_the_trials(tm
     turn = Turn("E", 1.0)
     chunk = StoredChunk(200, intermediates=[(1, 0, 0.2, None, 5.0)], finals=[(0.3, 0.3)])
     tuning.on_stored(state, turn, MetricsStored([(job_id, chunk)]), notify=True)
-    assert [message.rows for message in turn.inputs] == [[(0, job_id[:-2], 1, 0, 0.2, None, None)]]  # type: ignore[union-attr]
+    assert [message.rows for message in turn.inputs] == [[(0, job_id[:-2], 1, 0, 0.2, None, 5.0)]]  # type: ignore[union-attr]
     assert (trial.row.intermediate_count, trial.row.final_value) == (1, 0.3)
 
 

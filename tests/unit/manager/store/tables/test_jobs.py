@@ -118,14 +118,14 @@ def test_what_jobs_have_used_is_summed_up_by_trial_experiment_and_node(
     )  # not started
     loaded = {**ended, "started_at": 10.0, "ended_at": 20.0, "cpu_seconds": 4.0}
     jobs.insert(control, make_job(make_trial(2, experiment_id="other"), 1, **loaded, counted_gpus=1.0))
-    assert jobs.usage_of_trial(control, first.id, now=110.0) == JobUsage(25.0, 0.0, 2)
+    assert jobs.usage_of_trial(control, first.id, now=110.0) == JobUsage(25.0, 0.0, 2, 20.0)
     expected = [TrialJobStatus.RUNNING]
     end = {"expected": expected, "status": TrialJobStatus.ENDED, "time": 9.0, "ended_at": 130.0}
     jobs.move(control, f"{first.id}.1", token="token1", **end, cpu_seconds=7.5)
-    assert jobs.usage_of_trial(control, first.id, now=110.0) == JobUsage(65.0, 7.5, 1)
+    assert jobs.usage_of_trial(control, first.id, now=110.0) == JobUsage(65.0, 7.5, 1, 40.0)
     jobs.move(control, f"{first.id}.2", token="token2", **end)
     for now in (110.0, 1e9):  # nothing runs
-        assert jobs.usage_of_trial(control, first.id, now=now) == JobUsage(75.0, 7.5, 1)
+        assert jobs.usage_of_trial(control, first.id, now=now) == JobUsage(75.0, 7.5, 1, 60.0)
         assert jobs.usage_of_experiment(control, "Ab3dE5f7", now=now) == JobUsage(75.0, 7.5, 1)
     assert jobs.gpu_seconds_of_ended(control, "Ab3dE5f7") == 75.0
     assert jobs.usage_by_experiment_and_node(control, now=0.0) == {
@@ -135,3 +135,25 @@ def test_what_jobs_have_used_is_summed_up_by_trial_experiment_and_node(
     }
     experiments.delete(control, "Ab3dE5f7", time=9.0)
     assert jobs.usage_by_node(control, now=0.0) == {"": JobUsage(10.0, 4.0, 0)}
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_what_a_job_has_used_does_not_change_when_the_clock_was_set_while_it_ran(
+    control: sqlite3.Connection,
+    make_trial: Callable[..., TrialRow],
+    make_job: Callable[..., TrialJobRow],
+    hours: int,
+) -> None:
+    trial = make_trial(0)
+    trials.insert(control, trial)
+    jobs.insert(control, make_job(trial, 1, status=TrialJobStatus.RUNNING, started_at=5000.0, counted_gpus=2.0))
+    end = {"expected": [TrialJobStatus.RUNNING], "status": TrialJobStatus.ENDED, "time": 9.0}
+    times = {"ended_at": 5010.0 + hours * 3600.0, "run_seconds": 10.0, "verdict_seconds": 4.0}
+    jobs.move(control, f"{trial.id}.1", token="token1", **end, **times)
+    [job] = jobs.of_trial(control, trial.id)
+    assert (job.seconds, job.gpu_seconds) == (10.0, 20.0)
+    assert jobs.usage_of_trial(control, trial.id, now=1.0).run_seconds == 10.0
+    assert jobs.gpu_seconds_of_ended(control, job.experiment_id) == 20.0
+    [(started, ended, gpus)] = jobs.recent_gpu_jobs(control, job.experiment_id)
+    assert (ended - started, gpus) == (10.0, 2.0)
+    assert jobs.run_before(control, [trial.id, "other"]) == {trial.id: 6.0}

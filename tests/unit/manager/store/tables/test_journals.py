@@ -33,10 +33,33 @@ def _rows(connection: sqlite3.Connection) -> list[MetricRow]:
 def test_plain_numbers_become_rows(metrics_database: sqlite3.Connection) -> None:
     data = _line(kind="intermediate", value=0.5, time=1.5) + _line(kind="intermediate", value=7, time=2.5, step=40)
     chunk = _store(metrics_database, data)
-    assert chunk == StoredChunk(len(data), [(1, 0, 0.5, None, 1.5), (2, 1, 7.0, 40, 2.5)], began=1.5)
+    assert chunk == StoredChunk(len(data), [(1, 0, 0.5, None, 0.0), (2, 1, 7.0, 40, 1.0)], by_wall_clock=True)
     first, second = _rows(metrics_database)
     assert first == MetricRow(1, "trial000", 1, 0, 0, "intermediate", 0, None, 0.5, None, 1.5)
     assert (second.offset, second.step, second.value, second.data) == (data.index(b"\n") + 1, 40, 7.0, None)
+
+
+def test_how_long_a_trial_had_run_is_what_its_records_say_whatever_their_times(
+    metrics_database: sqlite3.Connection,
+) -> None:
+    first = _line(kind="intermediate", value=0.5, time=1.5, seconds=2.0)
+    first += _line(kind="intermediate", value=0.6, time=3601.5, seconds=3.0, step=2)
+    chunk = _store(metrics_database, first, started_at=0.0)
+    assert ([point[-1] for point in chunk.intermediates], chunk.by_wall_clock) == ([2.0, 3.0], False)
+    second = _line(kind="intermediate", value=0.7, time=9.0, seconds=4.0)
+    resumed = _store(metrics_database, second, job=2, first_sequence=1, resumed_from=1, started_at=8.0)
+    assert [point[-1] for point in resumed.intermediates] == [6.0], "it continues from the first point"
+    stored = metrics.intermediates_between(metrics_database, 1, 3, member=0)
+    assert [(row.seconds, seconds) for row, seconds in stored] == [(2.0, 2.0), (3.0, 3.0), (4.0, 6.0)]
+
+
+@pytest.mark.parametrize("seconds", [-1.0, 1e300, "soon", True, None, "NaN"])
+def test_seconds_that_make_no_sense_are_not_believed(metrics_database: sqlite3.Connection, seconds: Any) -> None:
+    data = _line(kind="intermediate", value=0.5, time=11.5, seconds=seconds)
+    chunk = _store(metrics_database, data + _line(kind="intermediate", value=0.5, time=1.0), started_at=10.0)
+    assert [point[-1] for point in chunk.intermediates] == [1.5, 0.0]
+    assert chunk.by_wall_clock
+    assert [row.seconds for row in _rows(metrics_database)] == [None, None]
 
 
 @pytest.mark.parametrize(

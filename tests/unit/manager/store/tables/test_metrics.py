@@ -52,7 +52,7 @@ def test_a_resumed_job_continues_the_curve_from_its_checkpoint(metrics_database:
     assert _checkpoint(metrics_database, 1) == 2
     _report(metrics_database, 1, [0.3, 0.4])  # lost with its process
     chunk = _report(metrics_database, 2, [1.3], first_sequence=2)
-    assert chunk.intermediates == [(5, 2, 1.3, None, 1.0)]
+    assert chunk.intermediates == [(5, 2, 1.3, None, 0.0)]
     assert _checkpoint(metrics_database, 2) == 3
     _report(metrics_database, 2, [1.4, 1.5])
     _report(metrics_database, 3, [2.4], first_sequence=3)
