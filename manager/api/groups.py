@@ -120,6 +120,7 @@ GROUPS = (
             f"{_EXPERIMENT}/curve": _READ,
             f"{_EXPERIMENT}/table": _READ,
             f"{_EXPERIMENT}/export": _READ,
+            f"{_EXPERIMENT}/imported": _READ,
             f"{_EXPERIMENT}/import": _CHANGE,
             f"{_EXPERIMENT}/logs": _READ,
         },

@@ -176,6 +176,8 @@ class Trial(Resource):
     """The trial that it was cloned or retried from."""
     origin_job_id: str | None = None
     """The job whose checkpoint it began with, if it did."""
+    origin_checkpoint: str | None = Field(default=None, examples=["/home/ann/.proctor/experiments/…/checkpoints/3"])
+    """That checkpoint: an absolute path on its node, or a URL."""
     paused_by: PausedBy | None = None
     """Who has paused it, or is pausing it. Only that one has it run again: a user (USER), a user who has paused its
     experiment together with its trials (EXPERIMENT), or its trial scheduler (SCHEDULER). null: it is not paused."""
@@ -252,6 +254,8 @@ class Job(Resource):
     """The job it was retried or cloned from."""
     resumed_from_job: str | None = None
     """The job whose checkpoint it continues."""
+    resume_checkpoint: str | None = Field(default=None, examples=["/home/ann/.proctor/experiments/…/checkpoints/3"])
+    """That checkpoint: an absolute path on its node, or a URL."""
     resumed_from_step: int | None = None
     start_reason: str = Field(default="", examples=["from checkpoint 3 of job 2, which is on this node"])
     """Where it begins, and why there; empty for a first attempt."""
@@ -377,6 +381,20 @@ class ExportRow(Resource):
     """The intermediate metrics, when they were asked for."""
     intermediate_steps: list[int | None] | None = None
     """The step that each of them named; null: it named none."""
+
+
+class ImportedResult(Resource):
+    """A result from elsewhere that the tuner was given."""
+
+    parameter: Json = Field(examples=[{"lr": 0.003, "hidden": 128}])
+    value: Json = Field(examples=[0.97])
+    """The final metric."""
+
+
+class ImportedResults(Resource):
+    """All results from elsewhere that a tuner was given."""
+
+    items: list[ImportedResult] = Field(examples=[[{"parameter": {"lr": 0.003, "hidden": 128}, "value": 0.97}]])
 
 
 class Imported(Resource):

@@ -1,7 +1,8 @@
 """Experiments as zip files.
 
-proctor.json              {"format": 1, "experiment": resource with its "views" and "scheduler_tables"}
+proctor.json              {"format": 2, "experiment": resource with its "views" and "scheduler_tables"}
 trials.jsonl jobs.jsonl metrics.jsonl
+checkpoints.jsonl imported.jsonl    since format 2
 experiment/…              its folder: logs, outputs, checkpoints; no databases, environment or secrets
 code/…                    the code directory, when asked for: the files that travel to a machine
 """
@@ -43,7 +44,7 @@ COMPRESSIONS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
 MAX_HEAD_BYTES = 16 * 1024 * 1024
 SPARE_BYTES = 256 * 1024 * 1024
 NEVER_SAVED = re.compile(r"(environment|secrets|\.proctor-owner)\.json|.*\.db(-wal|-shm)?")
-FORMAT = 1
+FORMATS = (1, 2)
 FOLDER, CODE = "experiment", "code"
 HEAD = "proctor.json"
 _FIRST_NAME = slice(30, 30 + len(HEAD))  # where a zip that begins with it has it
@@ -189,8 +190,9 @@ def read_archive(path: Path) -> dict[str, Any]:
             "create it from its configuration, and import what `nnictl experiment export` wrote",
             ExitCode.USAGE,
         ) from error
-    if found != FORMAT:
-        raise CommandError(f"{path} has format {found}; this version reads format {FORMAT}", ExitCode.USAGE)
+    if found not in FORMATS:
+        text = f"{path} has format {found}; this version reads formats up to {FORMATS[-1]}"
+        raise CommandError(text, ExitCode.USAGE)
     experiment = head.get("experiment")
     if not isinstance(experiment, dict) or not isinstance(experiment.get("config"), dict):
         raise CommandError(f"{path} is not an experiment saved by `proctor experiment save`", ExitCode.USAGE)
@@ -398,12 +400,18 @@ def _write_records(archive: zipfile.ZipFile, client: "Client", experiment: dict[
     except NotFound:  # a manager before there were trial schedulers
         scheduler = []
     head = {**experiment, "views": views, "scheduler_tables": scheduler}
-    archive.writestr(HEAD, json.dumps({"format": FORMAT, "experiment": head}, indent=1))
+    try:
+        imported = client.imported_results(experiment["id"])
+    except NotFound:  # a manager of an earlier version
+        imported = []
+    archive.writestr(HEAD, json.dumps({"format": FORMATS[-1], "experiment": head}, indent=1))
     archive.writestr("trials.jsonl", _lines(trials))
     archive.writestr("jobs.jsonl", _lines(job for trial in trials for job in client.jobs(trial["id"])))
-    with archive.open("metrics.jsonl", "w") as file:
-        for trial in trials:
-            file.write(_lines(client.metrics(trial["id"])).encode())
+    for name, read in (("metrics.jsonl", client.metrics), ("checkpoints.jsonl", client.checkpoints)):
+        with archive.open(name, "w") as file:
+            for trial in trials:
+                file.write(_lines(read(trial["id"])).encode())
+    archive.writestr("imported.jsonl", _lines(imported))
 
 
 def _lines(rows: Iterable[dict[str, Any]]) -> str:

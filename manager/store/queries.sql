@@ -420,6 +420,10 @@ ORDER BY position DESC LIMIT 1;
 SELECT * FROM dispatcher_inputs WHERE experiment_id = :experiment_id AND position > :position
 ORDER BY position LIMIT :limit;
 
+-- name: inputs.imported
+SELECT payload FROM dispatcher_inputs
+WHERE experiment_id = :experiment_id AND kind = 'ImportData' ORDER BY position;
+
 -- name: decisions.insert
 INSERT INTO decisions VALUES (
     :experiment_id, :parameter_id, :position, :kind, :trial_id, :decided_at, :parameters, :state,
@@ -712,6 +716,16 @@ INSERT INTO packed_keys (curve, key, "values") VALUES (:curve, :key, :values);
 INSERT INTO checkpoints (trial_id, job, member, offset, step, path, sequence, time, with_metric, bytes, manifest, value)
 VALUES (:trial_id, :job, :member, :offset, :step, :path, :sequence, :time, :with_metric, :bytes, :manifest, :value)
 RETURNING *;
+
+-- name: checkpoints.load
+INSERT INTO checkpoints (
+    id, trial_id, job, member, offset, step, path, sequence, time, with_metric, bytes, manifest, value
+) VALUES (
+    :id, :trial_id, :job, :member, :offset, :step, :path, :sequence, :time, :with_metric, :bytes, :manifest, :value
+);
+
+-- name: checkpoints.load_deletion
+UPDATE checkpoints SET deleted_at = :deleted_at, removed_at = :removed_at WHERE id = :id;
 
 -- name: metrics.value_before
 -- of a member; what its later points were that it then began anew from does not count

@@ -78,6 +78,11 @@ class ResultCalls(Calls):
         numbers of trials; `trial_ids` has the ids of these."""
         return self._get(path_of("experiments", experiment_id, "scheduler"))
 
+    def imported_results(self, experiment_id: str) -> list[JsonObject]:
+        """The results from elsewhere that the tuner of an experiment was given: `parameter` and `value` of each."""
+        found: list[JsonObject] = self._get(path_of("experiments", experiment_id, "imported"))["items"]
+        return found
+
     def views(self, experiment_id: str) -> list[JsonObject]:
         """The saved views of an experiment, by name: `name`, `page`, `query`, `saved_at`, `saved_by`."""
         found: list[JsonObject] = self._get(path_of("experiments", experiment_id, "views"))["items"]

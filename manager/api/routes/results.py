@@ -40,7 +40,7 @@ from proctor.manager.dispatcher.client.process import earlier_log
 from proctor.manager.errors import NotFound
 from proctor.manager.lifecycle.states import TrialStatus
 from proctor.manager.store.rows import MetricRow, TrialRow
-from proctor.manager.store.tables import metrics, trials
+from proctor.manager.store.tables import dispatcher_inputs, metrics, trials
 from proctor.manager.store.trial_table import table
 
 routes = Routes(prefix="/experiments/{experiment_id}", tags=["results"])
@@ -182,6 +182,15 @@ async def export_results(
         return models.Page(items=items, next_cursor=page.next_cursor).model_dump_json().encode()
 
     return await answer_while_connected(request, database.read(read))
+
+
+@routes.get("/imported", summary="The results from elsewhere that the tuner was given")
+async def list_imported(context: Context, experiment_id: str) -> models.ImportedResults:
+    """In the order of their import. Those of an experiment that was loaded from an archive begin with the results of
+    its own trials."""
+    await context.manager.experiment(experiment_id)
+    rows = await context.manager.control.read(lambda c: dispatcher_inputs.imported(c, experiment_id))
+    return models.ImportedResults(items=[models.ImportedResult(**row) for row in rows])
 
 
 @routes.post("/import", summary="Import results from another experiment into the tuner")

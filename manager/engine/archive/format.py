@@ -33,7 +33,8 @@ from proctor.sdk.scheduler import MOST_COLUMNS, MOST_ROWS, MOST_TABLES
 from proctor.training_services.base import EndReason, TrialJobStatus
 from proctor.trial_keeper.protocol import GpuSlot
 
-FORMAT = 1
+FORMATS = (1, 2)
+"""Those that can be read; `save` writes the last one. The first one has no checkpoints and no imported results."""
 _LONGEST_SHOWN = 200
 MAX_HEAD_BYTES = 16 * 1024 * 1024
 MAX_RECORD_BYTES = 4 * 1024 * 1024
@@ -46,6 +47,8 @@ FOLDER = "experiment"
 CODE = "code"
 HEAD = "proctor.json"
 RECORDS = ("trials.jsonl", "jobs.jsonl", "metrics.jsonl")
+LATER_RECORDS = ("checkpoints.jsonl", "imported.jsonl")
+"""Since format 2."""
 NEVER_SAVED = re.compile(r"(environment|secrets|\.proctor-owner)\.json|.*\.db(-wal|-shm)?")
 
 DAMAGES = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, ValueError)
@@ -73,6 +76,7 @@ TrialJobId = Annotated[str, Field(pattern=r"^[A-Za-z0-9]{1,32}\.[1-9][0-9]{0,14}
 StoredCount = Annotated[int, Field(ge=0, lt=2**53)]
 """Of numbers that are counted on from. SQLite's integers end at 2**63; those that other programs read exactly, here."""
 StoredInteger = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+StoredSeconds = Annotated[float, Field(ge=0, lt=LATEST_TIME)]
 Duration = Annotated[float, Field(gt=0, le=LONGEST_SECONDS)]
 Moment = Annotated[datetime, AfterValidator(_storable)]
 ShownText = Annotated[str, Field(max_length=1000)]
@@ -131,6 +135,8 @@ class SavedExperiment(BaseModel):
     tags: Annotated[list[Label], Field(max_length=50)] = []
     views: Annotated[list[ArchivedView], Field(max_length=MOST_VIEWS)] = []
     scheduler_tables: Annotated[list[ArchivedTable], Field(max_length=MOST_TABLES)] = []
+    directory: str = ""
+    """Where it was."""
     created_at: Moment
     started_at: Moment | None = None
     ended_at: Moment | None = None
@@ -147,6 +153,9 @@ class SavedTrial(BaseModel):
     parameters: Any
     parameter_id: StoredCount
     source: str
+    origin_trial_id: TrialId | None = None
+    origin_job_id: TrialJobId | None = None
+    origin_checkpoint: str | None = None
     jobs: StoredCount
     final_value: float | str | None = None
     final_data: Any = None
@@ -173,11 +182,14 @@ class SavedJob(BaseModel):
     parent_job: str | None = None
     resumed_from_job: TrialJobId | None = None
     resumed_from_step: StoredCount | None = None
+    resume_checkpoint: str | None = None
     start_reason: str = ""
     node_id: str | None = None
     gpus: list[GpuSlot] | None = None
     counted_gpus: Annotated[float, Field(ge=0, le=MOST_HOURS)] | None = None
-    cpu_seconds: Annotated[float, Field(ge=0, lt=math.inf)] | None = None
+    cpu_seconds: StoredSeconds | None = None
+    run_seconds: StoredSeconds | None = None
+    verdict_seconds: StoredSeconds = 0.0
     pid: StoredInteger | None = None
     exit_code: StoredInteger | None = None
     signal: StoredInteger | None = None
@@ -199,13 +211,38 @@ class SavedMetric(BaseModel):
     step: StoredInteger | None = None
     data: Any = None
     time: Moment
+    seconds: StoredSeconds | None = None
 
     def row(self) -> MetricRow:
         """As the store has it; `data` is what was reported. Its place in the journal is not kept."""
         return MetricRow(
             self.id, self.trial_id, self.job, self.member, 0, self.kind, self.sequence, self.step, None, self.data,
-            self.time.timestamp(),
+            self.time.timestamp(), self.seconds,
         )  # fmt: skip
+
+
+class SavedCheckpoint(BaseModel):
+    """What is taken over of a registered checkpoint."""
+
+    id: Annotated[int, Field(ge=1, lt=2**53)]
+    trial_id: TrialId
+    job: Annotated[int, Field(ge=1, lt=2**53)]
+    member: StoredCount = 0
+    step: StoredInteger | None = None
+    sequence: StoredCount
+    path: str
+    size_bytes: StoredCount | None = None
+    manifest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
+    value: float | str | None = None
+    deleted_at: Moment | None = None
+    time: Moment
+
+
+class SavedImport(BaseModel):
+    """A result from elsewhere that its tuner was given."""
+
+    parameter: Any
+    value: Any
 
 
 class ExperimentArchive:
@@ -225,8 +262,10 @@ class ExperimentArchive:
                 found, saved = head["format"], head["experiment"]
             except (KeyError, TypeError, ValueError) as error:
                 raise self._bad(f"its {HEAD} cannot be read") from error
-            if found != FORMAT:
-                raise self._bad(f"it has format {found}, and this version reads format {FORMAT}")
+            if found not in FORMATS:
+                raise self._bad(f"it has format {shown(found)}, and this version reads formats up to {FORMATS[-1]}")
+            if found > 1 and (missing := set(LATER_RECORDS).difference(file.namelist())):
+                raise self._bad(f"it contains no {min(missing)}")
             return self._parse(SavedExperiment, saved, HEAD)
 
     def trials(self) -> list[SavedTrial]:
@@ -240,6 +279,14 @@ class ExperimentArchive:
     def metrics(self) -> Iterator[SavedMetric]:
         """What they have reported, one after the other: there may be millions."""
         return self._records("metrics.jsonl", SavedMetric)
+
+    def checkpoints(self) -> Iterator[SavedCheckpoint]:
+        """Those that they have registered; none in an archive of an earlier version."""
+        return self._records("checkpoints.jsonl", SavedCheckpoint)
+
+    def imported(self) -> list[SavedImport]:
+        """The results from elsewhere that the tuner was given; none in an archive of an earlier version."""
+        return list(self._records("imported.jsonl", SavedImport))
 
     def unpack(self, folder: Path, *, but: frozenset[str]) -> None:
         """Write the experiment's files into a folder, `but` these files and folders at its top. Raises OSError."""
@@ -305,23 +352,26 @@ class ExperimentArchive:
             seen.add(name)
         if missing := {HEAD, *RECORDS} - seen:
             raise self._bad(f"it contains no {min(missing)}")
-        for name in ("trials.jsonl", "jobs.jsonl"):
+        for name in seen & {"trials.jsonl", "jobs.jsonl", "imported.jsonl"}:
             if (size := file.getinfo(name).file_size) > MAX_TABLE_BYTES:
                 raise self._bad(f"its {name} takes {size} bytes unpacked, and {MAX_TABLE_BYTES} at most are read")
 
     def _records(self, name: str, kind: type[R]) -> Iterator[R]:
-        with self._open() as file, file.open(name) as lines:
-            for number in itertools.count(1):
-                line = lines.readline(MAX_RECORD_BYTES + 1)
-                if not line:
-                    return
-                if len(line) > MAX_RECORD_BYTES:
-                    raise self._bad(f"{name}:{number}: the line is longer than {MAX_RECORD_BYTES} bytes")
-                try:
-                    body = parse_json(line)
-                except ValueError as error:
-                    raise self._bad(f"{name}:{number}: {error}") from error
-                yield self._parse(kind, body, f"{name}:{number}")
+        with self._open() as file:
+            if name in LATER_RECORDS and name not in file.namelist():
+                return
+            with file.open(name) as lines:
+                for number in itertools.count(1):
+                    line = lines.readline(MAX_RECORD_BYTES + 1)
+                    if not line:
+                        return
+                    if len(line) > MAX_RECORD_BYTES:
+                        raise self._bad(f"{name}:{number}: the line is longer than {MAX_RECORD_BYTES} bytes")
+                    try:
+                        body = parse_json(line)
+                    except ValueError as error:
+                        raise self._bad(f"{name}:{number}: {error}") from error
+                    yield self._parse(kind, body, f"{name}:{number}")
 
     def _parse(self, kind: type[R], body: Any, where: str) -> R:
         try:

@@ -15,17 +15,36 @@ from proctor.manager.config.experiment import ExperimentConfig
 from proctor.manager.dispatcher import protocol
 from proctor.manager.dispatcher.algorithms.registry import read_search_space
 from proctor.manager.engine import creation
-from proctor.manager.engine.archive.format import ExperimentArchive, SavedExperiment, SavedJob, SavedTrial
+from proctor.manager.engine.archive.format import (
+    ExperimentArchive,
+    SavedCheckpoint,
+    SavedExperiment,
+    SavedImport,
+    SavedJob,
+    SavedTrial,
+)
 from proctor.manager.engine.creation import new_seed
+from proctor.manager.engine.loop.context import JobFormBuilder
 from proctor.manager.engine.loop.starts import message_payload
 from proctor.manager.errors import BadRequest, Conflict, Unavailable
 from proctor.manager.lifecycle.states import ExperimentStatus, TrialStatus
-from proctor.manager.lifecycle.trial import PausedBy
+from proctor.manager.lifecycle.trial import DecisionKind, PausedBy
 from proctor.manager.settings import CONFIG_FILE, METRICS_FILE, UNFINISHED_FILE
 from proctor.manager.store.database import Database
 from proctor.manager.store.errors import RowNotFound
-from proctor.manager.store.rows import ExperimentRow, MetricRow, SavedViewRow, SchedulerTablesRow, TrialJobRow, TrialRow
+from proctor.manager.store.rows import (
+    CheckpointRow,
+    DecisionRow,
+    ExperimentRow,
+    MetricRow,
+    SavedViewRow,
+    SchedulerTablesRow,
+    TrialJobRow,
+    TrialRow,
+)
+from proctor.manager.store.statements import encode
 from proctor.manager.store.tables import (
+    checkpoints,
     dispatcher_inputs,
     events,
     experiments,
@@ -36,9 +55,11 @@ from proctor.manager.store.tables import (
     trials,
 )
 from proctor.manager.store.tables.journals import metric_number
+from proctor.manager.store.tables.metrics import JournalStart
 from proctor.sdk.disk_errors import explain
 from proctor.sdk.failpoints import failpoint
 from proctor.sdk.files import sync_tree
+from proctor.sdk.protocol import is_url
 from proctor.sdk.space import SearchSpaceError
 from proctor.training_services.base import EndReason, NodePlacement, TrialJobStatus
 
@@ -56,7 +77,8 @@ class ImportedExperiment:
     views: Sequence[SavedViewRow] = ()
     scheduler: SchedulerTablesRow | None = None
     storage_clause: str = ""
-    """What became of the place where its checkpoints were stored."""
+    """What became of the place where its checkpoints were stored, and of these."""
+    decisions: Sequence[DecisionRow] = ()
 
     def insert(self, connection: sqlite3.Connection, *, time: float) -> None:
         """Write everything down. Raises Conflict for an experiment or trial that is here already."""
@@ -66,6 +88,8 @@ class ImportedExperiment:
             trials.insert(connection, trial, time=time)
         for job in self.jobs:
             jobs.insert(connection, job)
+        for decision in self.decisions:
+            dispatcher_inputs.record(connection, decision)
         for message in self.inputs:
             dispatcher_inputs.append(
                 connection,
@@ -86,21 +110,25 @@ def convert(
     saved: SavedExperiment,
     found: Sequence[SavedTrial],
     attempts: Sequence[SavedJob],
+    imported: Sequence[SavedImport] = (),
     *,
     config: ExperimentConfig,
     experiment_id: str,
     directory: Path,
     last_metric: int,
     now: float,
+    left_out: int = 0,
 ) -> ImportedExperiment:
     """The rows of a saved experiment with its trials and their jobs.
 
-    Trials that had not ended wait to be run again, from their beginning; their jobs are over.
+    Trials that had not ended wait to be run again; their jobs are over.
     :param config: from `read_config`.
     :param last_metric: the id of its last metric.
+    :param left_out: how many of its checkpoints are not here.
     """
-    trial_rows = [_trial(trial, experiment_id) for trial in found]
-    messages = _messages(saved, config, found, trial_rows)
+    moved = _Moved(saved.directory, str(directory))
+    trial_rows = [_trial(trial, experiment_id, moved) for trial in found]
+    messages = _messages(saved, config, found, trial_rows, imported)
     experiment = ExperimentRow(
         id=experiment_id,
         name=saved.name,
@@ -126,15 +154,58 @@ def convert(
         started_at=_seconds(saved.started_at),
         ended_at=_seconds(saved.ended_at) or now,
     )
-    job_rows = [_job(job, experiment_id, now) for job in attempts]
+    job_rows = [_job(job, experiment_id, now, moved) for job in attempts]
     views = [
         SavedViewRow(experiment_id, view.name, view.page, view.query, view.saved_at.timestamp()) for view in saved.views
     ]
     tables = [table.model_dump() for table in saved.scheduler_tables]
     scheduler = SchedulerTablesRow(experiment_id, tables, now) if tables else None
+    clause = _storage_clause(saved, config) + _left_out_clause(left_out)
     return ImportedExperiment(
-        experiment, trial_rows, job_rows, messages, views, scheduler, _storage_clause(saved, config)
+        experiment, trial_rows, job_rows, messages, views, scheduler, clause, _decisions(trial_rows, job_rows)
     )
+
+
+@dataclass(frozen=True)
+class _Moved:
+    """From the experiment's folder before to the one that it has now."""
+
+    before: str
+    after: str
+
+    def path(self, path: str | None) -> str | None:
+        """Where a checkpoint is now; one that was elsewhere is still there."""
+        if path is None or not self.before or not path.startswith(f"{self.before}/"):
+            return path
+        return self.after + path.removeprefix(self.before)
+
+
+def _decisions(rows: Sequence[TrialRow], attempts: Sequence[TrialJobRow]) -> list[DecisionRow]:
+    """What made trials continue from other trials' checkpoints: a later job must know that what its trial had saved
+    before is no part of its curve any more. The requests that these answered are not in the new input log."""
+    by_id = {row.id: row for row in rows}
+    found: dict[int, DecisionRow] = {}
+    for job in sorted(attempts, key=lambda each: (each.trial_id, each.number)):
+        donor, _, _ = (job.resumed_from_job or "").rpartition(".")
+        is_own = donor in {"", job.trial_id} or job.resumed_from_job == by_id[job.trial_id].origin_job
+        if is_own or job.number == 1 or job.parameter_id in found:
+            continue
+        found[job.parameter_id] = DecisionRow(
+            experiment_id=job.experiment_id,
+            parameter_id=job.parameter_id,
+            position=0,
+            kind=DecisionKind.CLONE,
+            trial_id=job.trial_id,
+            decided_at=job.submitted_at or 0.0,
+            parameters=job.parameters,
+            donor_trial=donor,
+            donor_job=job.resumed_from_job,
+            donor_checkpoint=job.resume_checkpoint,
+            donor_node=job.resume_node_id,
+            donor_sequence=job.resumed_from_step,
+            job=job.number,
+        )
+    return list(found.values())
 
 
 def _storage_clause(saved: SavedExperiment, config: ExperimentConfig) -> str:
@@ -142,6 +213,12 @@ def _storage_clause(saved: SavedExperiment, config: ExperimentConfig) -> str:
         return f"; its checkpoints are stored in {config.checkpoint_storage.location}, as before"
     before = ExperimentConfig.from_canonical(saved.config).checkpoint_storage
     return "" if before is None else f"; its checkpoints are stored in its folder, no longer in {before.location}"
+
+
+def _left_out_clause(count: int) -> str:
+    if not count:
+        return ""
+    return f"; {'1 checkpoint is' if count == 1 else f'{count} checkpoints are'} left out, whose files are not here"
 
 
 def read_config(saved: SavedExperiment, code_directory: str | None, *, keep_storage: bool) -> ExperimentConfig:
@@ -204,7 +281,7 @@ def _check_free(connection: sqlite3.Connection, experiment: ExperimentRow, rows:
         raise Conflict(f"trial {row.id} already exists, in experiment {owner}; delete that experiment first")
 
 
-def _trial(trial: SavedTrial, experiment_id: str) -> TrialRow:
+def _trial(trial: SavedTrial, experiment_id: str, moved: _Moved) -> TrialRow:
     row = TrialRow(
         id=trial.id,
         experiment_id=experiment_id,
@@ -214,6 +291,9 @@ def _trial(trial: SavedTrial, experiment_id: str) -> TrialRow:
         parameter_id=trial.parameter_id,
         parameters=trial.parameters,
         source=trial.source,
+        origin_trial=trial.origin_trial_id,
+        origin_job=trial.origin_job_id,
+        origin_checkpoint=moved.path(trial.origin_checkpoint),
         jobs=trial.jobs,
         intermediate_count=trial.intermediate_count,
         latest_value=_number(trial.latest_value),
@@ -240,7 +320,7 @@ def _pause(trial: SavedTrial) -> dict[str, Any]:
     return {"paused_by": PausedBy.USER, "reason": reason}
 
 
-def _job(job: SavedJob, experiment_id: str, now: float) -> TrialJobRow:
+def _job(job: SavedJob, experiment_id: str, now: float, moved: _Moved) -> TrialJobRow:
     gpus = None if job.gpus is None else tuple(job.gpus)
     row = TrialJobRow(
         id=f"{job.trial_id}.{job.number}",
@@ -257,6 +337,7 @@ def _job(job: SavedJob, experiment_id: str, now: float) -> TrialJobRow:
         parent_job=job.parent_job,
         resumed_from_job=job.resumed_from_job,
         resumed_from_step=job.resumed_from_step,
+        resume_checkpoint=moved.path(job.resume_checkpoint),
         start_reason=job.start_reason,
         node_id=job.node_id,
         placement=None if job.node_id is None else NodePlacement(job.node_id, gpus).to_json(),
@@ -269,17 +350,45 @@ def _job(job: SavedJob, experiment_id: str, now: float) -> TrialJobRow:
         ended_at=_seconds(job.ended_at),
         counted_gpus=len(gpus or ()) if job.counted_gpus is None else job.counted_gpus,
         cpu_seconds=job.cpu_seconds,
+        run_seconds=job.run_seconds,
+        verdict_seconds=job.verdict_seconds,
     )
     if job.status.is_terminal:
         return row
     cut_off = replace(row, end_reason=EndReason.EXPERIMENT_STOPPED, detail=_CUT_OFF, ended_at=now)
-    return replace(cut_off, counted_gpus=0.0)  # how long it ran after that is not known
+    return replace(cut_off, counted_gpus=0.0, run_seconds=0.0)  # how long it ran after that is not known
+
+
+def _checkpoint(checkpoint: SavedCheckpoint) -> CheckpointRow:
+    deleted_at = _seconds(checkpoint.deleted_at)
+    return CheckpointRow(
+        id=checkpoint.id,
+        trial_id=checkpoint.trial_id,
+        job=checkpoint.job,
+        member=checkpoint.member,
+        offset=checkpoint.id,  # its place in the journal is not kept
+        step=checkpoint.step,
+        path=checkpoint.path,
+        sequence=checkpoint.sequence,
+        time=checkpoint.time.timestamp(),
+        with_metric=0,  # its sequence is complete
+        bytes=checkpoint.size_bytes,
+        manifest=checkpoint.manifest,
+        value=_number(checkpoint.value),
+        deleted_at=deleted_at,
+        removed_at=deleted_at,
+    )
 
 
 def _messages(
-    saved: SavedExperiment, config: ExperimentConfig, found: Sequence[SavedTrial], rows: Sequence[TrialRow]
+    saved: SavedExperiment,
+    config: ExperimentConfig,
+    found: Sequence[SavedTrial],
+    rows: Sequence[TrialRow],
+    imported: Sequence[SavedImport],
 ) -> list[Any]:
-    """The first inputs of the new dispatcher: the results so far, the search space of now, the trials to come."""
+    """The first inputs of the new dispatcher: the results so far, those from elsewhere, the search space of now, the
+    trials to come."""
     inputs: list[Any] = []
     results = [
         {"parameter": trial.parameters, "value": value}
@@ -288,6 +397,11 @@ def _messages(
     ]
     if results:
         inputs.append(protocol.ImportData(1, results))
+    # Where the experiment was loaded before, the results of its own trials are among the imported ones.
+    known = {encode(result) for result in results}
+    others = [{"parameter": row.parameter, "value": row.value} for row in imported]
+    if others := [result for result in others if encode(result) not in known]:
+        inputs.append(protocol.ImportData(len(inputs) + 1, others))
     if saved.search_space != config.search_space:
         inputs.append(protocol.UpdateSearchSpace(len(inputs) + 1, saved.search_space))
     for row in rows:
@@ -367,16 +481,20 @@ class Loading:
         threads: bool,
     ) -> ExperimentRow:
         await asyncio.to_thread(self._unpack)
-        last_metric = await self._store_metrics(found, attempts, threads=threads)
+        imported = await asyncio.to_thread(self.archive.imported)
+        known, left_out = await asyncio.to_thread(self._read_checkpoints, found)
+        last_metric = await self._store_metrics(found, attempts, known, threads=threads)
         loaded = convert(
             self.saved,
             found,
             attempts,
+            imported,
             config=self.config,
             experiment_id=self.experiment_id,
             directory=self.folder,
             last_metric=last_metric,
             now=now,
+            left_out=left_out,
         )
         await control.write(lambda connection: loaded.insert(connection, time=now))
         return loaded.experiment
@@ -391,16 +509,42 @@ class Loading:
         self.archive.unpack(self.folder, but=_NOT_UNPACKED)
         sync_tree(str(self.folder))
 
-    async def _store_metrics(self, found: list[SavedTrial], attempts: list[SavedJob], *, threads: bool) -> int:
+    def _read_checkpoints(self, found: list[SavedTrial]) -> tuple[list[CheckpointRow], int]:
+        """Those that a job may continue from, and that were deleted; and how many others there are, which are not here.
+
+        Those in a checkpointStorage are here if that was adopted, and if they are in this experiment's place of it.
+        """
+        moved = _Moved(self.saved.directory, str(self.folder))
+        rows = {trial.id: _trial(trial, self.experiment_id, moved) for trial in found}
+        forms, here, left_out = JobFormBuilder(self.config, self.folder), list[CheckpointRow](), 0
+        for checkpoint in self.archive.checkpoints():
+            if (trial := rows.get(checkpoint.trial_id)) is None:
+                name = f"its checkpoint {checkpoint.id} has no trial {checkpoint.trial_id}"
+                raise BadRequest(f"the archive cannot be loaded: {name}")
+            row = _checkpoint(checkpoint)
+            place = forms.checkpoint_place(trial, row.job, row.path)
+            is_ours = forms.is_checkpoint_path(trial, row.job, row.path)
+            is_elsewhere = is_url(row.path) or row.path.startswith("/")
+            if row.deleted_at is not None or (is_ours and (is_elsewhere or Path(place).is_dir())):
+                here.append(row)
+            else:
+                left_out += 1
+        return here, left_out
+
+    async def _store_metrics(
+        self, found: list[SavedTrial], attempts: list[SavedJob], stored: list[CheckpointRow], *, threads: bool
+    ) -> int:
         """Write the metrics database; returns the id of the last metric."""
         known = {trial.id for trial in found}
-        starts: dict[tuple[str, int], tuple[int, int | None]] = {}
+        starts: dict[tuple[str, int], JournalStart] = {}
         for job in attempts:
             owner, _, number = (job.resumed_from_job or "").rpartition(".")
             resumed_from = int(number) if owner == job.trial_id else None
-            starts[job.trial_id, job.number] = (job.resumed_from_step or 0, resumed_from)
+            started_at = _seconds(job.started_at)
+            starts[job.trial_id, job.number] = JournalStart(job.resumed_from_step or 0, resumed_from, started_at)
 
         def write(connection: sqlite3.Connection) -> int:
+            checkpoints.load(connection, stored)
             return metrics.insert(connection, self._metrics(known), starts=starts)
 
         path = str(self.folder / METRICS_FILE)
@@ -408,7 +552,8 @@ class Loading:
             async with await Database.open(path, "metrics", threads=threads) as database:
                 return await database.write(write)
         except sqlite3.IntegrityError as error:
-            raise BadRequest(f"the archive cannot be loaded: two of its metrics have the same id ({error})") from error
+            which = "checkpoints" if "checkpoints." in str(error) else "metrics"
+            raise BadRequest(f"the archive cannot be loaded: two of its {which} have the same id ({error})") from error
 
     def _metrics(self, known: set[str]) -> Iterator[MetricRow]:
         for metric in self.archive.metrics():

@@ -25,6 +25,16 @@ def get(connection: sqlite3.Connection, checkpoint_id: int) -> CheckpointRow:
     return CheckpointRow.from_row(row)
 
 
+def load(connection: sqlite3.Connection, rows: Iterable[CheckpointRow]) -> None:
+    """Add the checkpoints of an experiment that was saved elsewhere. Raises sqlite3.IntegrityError for an id that is
+    taken."""
+    for row in rows:
+        columns = row.to_columns()
+        connection.execute(query("checkpoints.load"), columns)
+        if row.deleted_at is not None:  # as a second step, for the triggers that count
+            connection.execute(query("checkpoints.load_deletion"), columns)
+
+
 def kept(connection: sqlite3.Connection, trial_id: str) -> list[CheckpointRow]:
     """The checkpoints of a trial that were not deleted, in the order of storing."""
     return _select(connection, "checkpoints.kept", trial_id=trial_id)

@@ -28,6 +28,13 @@ def after(connection: sqlite3.Connection, experiment_id: str, position: int, lim
     return [InputRow.from_row(row) for row in connection.execute(query("inputs.after"), values)]
 
 
+def imported(connection: sqlite3.Connection, experiment_id: str) -> list[dict[str, Any]]:
+    """The results from elsewhere that the tuner was given: rows of {"parameter", "value"}, in order. Those of an
+    experiment that was loaded begin with the results of its own trials."""
+    found = connection.execute(query("inputs.imported"), {"experiment_id": experiment_id})
+    return [row for (payload,) in found for row in decode(payload)["rows"]]
+
+
 def unanswered(connection: sqlite3.Connection, experiment_id: str) -> set[int]:
     """The parameter ids of which it was never decided which trial they are for. For a restart: it reads the log, as far
     as it is not part of a dispatcher's saved state."""

@@ -8,7 +8,7 @@ import json
 import math
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, takewhile
 from typing import Any
@@ -212,6 +212,15 @@ def _join(first: StoredChunk, second: StoredChunk) -> StoredChunk:
     )
 
 
+def seconds_before(
+    connection: sqlite3.Connection, key: Mapping[str, Any], first: int, resumed_from: int | None
+) -> float:
+    """How long a trial had run at the point `first` of its curve from which a job continues."""
+    point = {**key, "sequence": first - 1, "resumed_from": resumed_from}
+    found = connection.execute(query("metrics.seconds_at"), point).fetchone() if first else None
+    return 0.0 if found is None or found[0] is None else float(found[0])
+
+
 class _StoredJournal:
     """One member's journal while a chunk of it is stored."""
 
@@ -288,11 +297,7 @@ class _StoredJournal:
         if self._started_at is None:
             checkpoints = self._news.checkpoints
             self._started_at = self._rows[0][10] if self._rows else checkpoints[0].time if checkpoints else arrived
-        self._first_seconds = 0.0
-        if self._first:
-            point = self._key | {"sequence": self._first - 1, "resumed_from": self._resumed_from}
-            found = self._connection.execute(query("metrics.seconds_at"), point).fetchone()
-            self._first_seconds = found[0] if found is not None and found[0] is not None else 0.0
+        self._first_seconds = seconds_before(self._connection, self._key, self._first, self._resumed_from)
 
     def _read(self, data: bytes, arrived: float) -> None:
         """One pass over the lines. Plain numbers, which are nearly all of them, are handled right here."""

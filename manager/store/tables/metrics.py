@@ -15,6 +15,7 @@ from proctor.manager.store.statements import query
 from proctor.manager.store.tables.journals import (
     KIND_UNREADABLE,
     StoredChunk,
+    seconds_before,
     split_value,
     store_chunk,
     store_lines,
@@ -267,16 +268,24 @@ def _metric_follows(connection: sqlite3.Connection, checkpoint: CheckpointRow) -
     return any(row.step == checkpoint.step and 0 <= row.time - checkpoint.time <= _SAME_CALL_SECONDS for row in rows)
 
 
+class JournalStart(NamedTuple):
+    """Where a job began: `sequence` is the point of its trial's curve, `resumed_from` the number of the job whose part
+    it continues; `started_at`, Unix time, is None where that is not known."""
+
+    sequence: int = 0
+    resumed_from: int | None = None
+    started_at: float | None = None
+
+
 def insert(
     connection: sqlite3.Connection,
     rows: Iterable[MetricRow],
     *,
-    starts: Mapping[tuple[str, int], tuple[int, int | None]],
+    starts: Mapping[tuple[str, int], JournalStart],
 ) -> int:
     """Write the records of jobs that are over; returns the greatest id. `row.data` is what was reported.
 
-    :param starts: by (trial id, job number) the point of the trial's curve at which the job resumed, and the number of
-        the job whose part it continues.
+    :param starts: by (trial id, job number).
     Raises sqlite3.IntegrityError for an id that is taken.
     """
     journals: Journals = {}
@@ -284,11 +293,18 @@ def insert(
     while batch := list(islice(remaining, _AT_ONCE)):
         connection.executemany(query("metrics.insert"), [_values(row, journals) for row in batch])
         last = max(last, *(row.id for row in batch))
-    for (trial_id, job, member), counts in journals.items():
+    for (trial_id, job, member), counts in sorted(journals.items(), key=lambda item: item[0]):
         key = {"trial_id": trial_id, "job": job, "member": member}
-        first, resumed_from = starts.get((trial_id, job), (0, None))
-        start = {"first_sequence": first, "resumed_from": resumed_from, "started_at": None, "first_seconds": None}
-        connection.execute(query("journals.advance"), {**key, **counts, **start})
+        start = starts.get((trial_id, job), JournalStart())
+        columns = {
+            "first_sequence": start.sequence,
+            "resumed_from": start.resumed_from,
+            "started_at": start.started_at,
+            "first_seconds": None
+            if start.started_at is None
+            else seconds_before(connection, key, start.sequence, start.resumed_from),
+        }
+        connection.execute(query("journals.advance"), {**key, **counts, **columns})
     return last
 
 

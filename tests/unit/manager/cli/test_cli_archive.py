@@ -65,12 +65,14 @@ def test_it_holds_records_outputs_and_code_and_no_secrets(served: ServedManager,
             "trials.jsonl",
             "jobs.jsonl",
             "metrics.jsonl",
+            "checkpoints.jsonl",
+            "imported.jsonl",
             "experiment/config.json",
             "experiment/trials/0-a/jobs/1/stdout",
             "code/trial.py",
         }
         assert json.loads(archive.read("proctor.json")) == {
-            "format": 1,
+            "format": 2,
             "experiment": client.experiment("e") | {"views": client.views("e"), "scheduler_tables": [TABLE]},
         }
         assert [json.loads(line) for line in archive.read("trials.jsonl").splitlines()] == list(client.trials("e"))
@@ -150,7 +152,7 @@ HEADS = {
     "no experiment": ('{"format": 1}', "is not an experiment saved by"),
     "an experiment that is none": ('{"format": 1, "experiment": []}', "is not an experiment saved by"),
     "too deep": ("[" * 300_000, "is not an experiment saved by"),
-    "a newer kind": ('{"format": 2, "experiment": {}}', "has format 2"),
+    "a newer kind": ('{"format": 3, "experiment": {}}', "has format 3"),
     "unreasonable size": (" " * (MAX_HEAD_BYTES + 1), f"its proctor.json is larger than {MAX_HEAD_BYTES} bytes"),
     "no archive": (None, "is not an experiment saved by"),
 }
@@ -299,7 +301,7 @@ def test_an_archive_in_the_experiments_own_folder_never_holds_itself(
     for _ in range(2):
         assert invoke("experiment", "save", "e", "-p", str(folder / "log")).exit_code == 0
     saved = list(members(folder / "log" / "e.zip"))
-    assert saved[4:] == ["experiment/config.json", "experiment/log/dispatcher.log"]
+    assert saved[6:] == ["experiment/config.json", "experiment/log/dispatcher.log"]
 
 
 def test_ignore_files_say_what_of_the_code_is_saved(

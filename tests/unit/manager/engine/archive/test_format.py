@@ -171,7 +171,7 @@ def test_a_name_that_is_there_twice_is_refused(write: Write, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("head", "sentence"),
     [
-        ({"format": 2, "experiment": EXPERIMENT}, "it has format 2, and this version reads format 1"),
+        ({"format": 3, "experiment": EXPERIMENT}, "it has format 3, and this version reads formats up to 2"),
         ({"experiment": EXPERIMENT}, "its proctor.json cannot be read"),
         ([], "its proctor.json cannot be read"),
         *[
@@ -291,3 +291,15 @@ def test_a_time_that_not_every_time_zone_can_show_is_refused_with_both_ends(writ
     with pytest.raises(BadRequest, match=f"from 1970-01-01 to before 9999-12-30.*, found '{time}'"):
         archive.trials()
     write({"trials.jsonl": json.dumps({**TRIAL, "ended_at": "9999-12-29T23:59:59Z"}) + "\n"}).trials()
+
+
+def test_one_of_this_format_has_checkpoints_and_imported_results(write: Write) -> None:
+    archive = write({"proctor.json": json.dumps({"format": 2, "experiment": {}})})
+    with pytest.raises(BadRequest, match=r"it contains no checkpoints\.jsonl"):
+        archive.experiment()
+
+
+def test_one_of_an_earlier_version_has_none(write: Write) -> None:
+    archive = write({})
+    assert archive.experiment().directory == ""
+    assert (list(archive.checkpoints()), archive.imported()) == ([], [])
