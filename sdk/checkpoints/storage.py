@@ -32,7 +32,10 @@ if TYPE_CHECKING:
 _DAMAGES = 2
 """How often a file is found damaged before the checkpoint counts as damaged, and not the way here."""
 _PAUSES = (1.0, 2.0, 5.0, 10.0, 30.0)
-_PROBE_CONTENT = b"written by proctor to see whether checkpoints can be stored here"
+NOT_SHARED = "what one process stores there, another one does not find"
+_READ_SECONDS = 45.0
+_ADVICE = "name a folder that all nodes share, or a URL of an object store"
+_PROBE_CONTENT = "written by proctor to see whether checkpoints can be stored here"
 
 
 class StorageError(Exception):
@@ -172,19 +175,39 @@ def delete_stored(url: str) -> None:
 
 
 def probe(url: str) -> None:
-    """Write, read and delete a small object.
+    """Write a small object, have another process read it, and delete it: what a job has stored, a later one must find.
 
     :raises StorageError: what keeps checkpoints from being stored under the URL.
     """
     with explaining(f"{url} cannot be used"):
         system, root = open_url(url)
-        path = f"{root}/.proctor-probe-{os.getpid()}-{os.urandom(4).hex()}"
+        name = f".proctor-probe-{os.getpid()}-{os.urandom(4).hex()}"
         if has_folders(root):
             system.makedirs(root, exist_ok=True)
-        system.pipe_file(path, _PROBE_CONTENT)
-        if system.cat_file(path) != _PROBE_CONTENT:
-            raise OSError("what was written there is not what is read")
-        system.rm_file(path)
+        system.pipe_file(f"{root}/{name}", _PROBE_CONTENT.encode())
+        try:
+            if problem := _read_in_another_process(f"{url.rstrip('/')}/{name}"):
+                raise OSError(f"{NOT_SHARED} ({problem}); {_ADVICE}")
+        finally:
+            system.rm_file(f"{root}/{name}")
+
+
+def _read_in_another_process(url: str) -> str:
+    """What keeps another process from finding the object of a probe, as a clause; "" if it does."""
+    from subprocess import TimeoutExpired, run
+
+    request = json.dumps({"do": "read", "url": url}).encode()
+    command = [sys.executable, "-m", "proctor.sdk.checkpoints.storage"]
+    try:
+        asked = run(command, input=request, capture_output=True, timeout=_READ_SECONDS)
+        answer = json.loads(asked.stdout)
+    except TimeoutExpired:
+        return f"it has not answered for {_READ_SECONDS:.0f} s"
+    except ValueError:
+        return asked.stderr.decode(errors="replace").strip()[-300:] or f"exit code {asked.returncode}"
+    if "error" in answer:
+        return str(answer["error"])
+    return "" if answer.get("answer") == _PROBE_CONTENT else "it reads something else"
 
 
 @contextmanager
@@ -232,6 +255,10 @@ def _answer(request: "dict[str, Any]") -> str:
         delete_stored(url)
     elif request["do"] == "download":
         download(url, request["folder"])
+    elif request["do"] == "read":
+        with explaining(f"{url} cannot be read"):
+            system, path = open_url(url)
+            return bytes(system.cat_file(path)).decode(errors="replace")
     elif request["do"] == "probe":
         probe(url)
     else:

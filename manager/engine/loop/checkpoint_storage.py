@@ -26,6 +26,7 @@ from proctor.manager.store.tables import checkpoints, experiments
 from proctor.sdk import files
 from proctor.sdk.checkpoints import ownership
 from proctor.sdk.checkpoints.ownership import FolderPlace, Owner, StoredProof
+from proctor.sdk.checkpoints.storage import NOT_SHARED
 from proctor.sdk.client.credentials import STORAGE_SECRETS
 from proctor.sdk.protocol import is_url
 from proctor.training_services.errors import ServiceUnavailable
@@ -95,7 +96,7 @@ async def check_storage(config: "ExperimentConfig", secrets: Mapping[str, str]) 
         problem = await probe_storage(storage.location, storage.environment)
         if "is not installed" in problem or "Please install" in problem:
             problem += "; the manager needs `pip install 'proctor[storage]'` and what this kind of URL needs"
-        elif problem:
+        elif problem and NOT_SHARED not in problem:
             problem += "; credentials are looked for in the variables that checkpointStorage.environment names"
     else:
         is_local = config.training_service.platform == "local"

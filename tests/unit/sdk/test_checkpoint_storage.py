@@ -262,6 +262,14 @@ def test_a_probe_leaves_nothing(tmp_path: Path) -> None:
         probe("nosuch://bucket/folder")
 
 
+def test_a_place_that_two_processes_do_not_share_is_refused_with_what_to_do() -> None:
+    with pytest.raises(StorageError) as caught:
+        probe("memory://checkpoints")
+    text = "memory://checkpoints cannot be used: what one process stores there, another one does not find ("
+    assert str(caught.value).startswith(text)
+    assert str(caught.value).endswith("); name a folder that all nodes share, or a URL of an object store")
+
+
 @pytest.mark.parametrize("name", ["../outside", "/etc/passwd", "a/../../b"])
 def test_a_manifest_that_names_files_outside_is_refused(tmp_path: Path, name: str) -> None:
     manifest = json.dumps({"format": 1, "files": {name: [1, "0" * 64]}}).encode()

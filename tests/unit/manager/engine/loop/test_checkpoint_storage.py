@@ -13,8 +13,10 @@ import pytest
 from fakes import small_experiments
 from fakes.small_experiments import SMALL, Scene, played
 
+from proctor.manager.config.loading import load_experiment_mapping
 from proctor.manager.dispatcher.client.client import Opener
 from proctor.manager.dispatcher.client.in_process import open_in_process
+from proctor.manager.engine.loop.checkpoint_storage import check_storage
 from proctor.manager.engine.manager import Manager
 from proctor.manager.errors import BadRequest, Unavailable
 from proctor.manager.lifecycle.states import ExperimentStatus
@@ -215,3 +217,13 @@ async def test_an_experiment_without_metrics_can_be_deleted_and_what_nothing_pro
     manager = await scene.start()
     assert "nothing shows" in (await manager.delete_experiment("e1"))[0]
     assert checkpoint.exists()
+
+
+@pytest.mark.anyio
+async def test_a_place_that_processes_do_not_share_is_refused_at_create(tmp_path: Path) -> None:
+    config = load_experiment_mapping(SMALL | {"checkpointStorage": "memory://checkpoints"}, str(tmp_path)).config
+    with pytest.raises(BadRequest) as caught:
+        await check_storage(config, {})
+    text = str(caught.value)
+    assert "checkpointStorage: memory://checkpoints cannot be used: what one process stores there, another one" in text
+    assert text.endswith("; name a folder that all nodes share, or a URL of an object store")
