@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
+from fastapi.dependencies.models import Dependant
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field
 from starlette.requests import Request
@@ -105,6 +106,7 @@ def _build(context: ApiContext | None, groups: tuple[RouteGroup, ...]) -> FastAP
         redoc_url=None,
         responses={"default": {"description": "A problem", "content": {MEDIA_TYPE: {}}, "model": Problem}},
         generate_unique_id_function=lambda route: route.name,
+        dependencies=[Depends(_refuse_unknown_parameters)],
     )
     app.state.context = context
     _install_problems(app)
@@ -114,6 +116,27 @@ def _build(context: ApiContext | None, groups: tuple[RouteGroup, ...]) -> FastAP
         assert isinstance(routes, Routes)
         routes.add_to(app, group.prefix)
     return app
+
+
+async def _refuse_unknown_parameters(request: Request) -> None:
+    """As for the keys of a body: a misspelled filter must not answer with everything."""
+    if not request.query_params:
+        return
+    known = _query_parameters(request.scope["route"].dependant)
+    expected = f"expected {', '.join(sorted(known))}" if known else "this address takes none"
+    message = f"there is no query parameter of this name; {expected}"
+    problems = [
+        {"type": "extra_forbidden", "loc": ("query", name), "msg": message, "input": None}
+        for name in dict.fromkeys(request.query_params)
+        if name not in known
+    ]
+    if problems:
+        raise RequestValidationError(problems)
+
+
+def _query_parameters(dependant: Dependant) -> set[str]:
+    own = {field.alias for field in dependant.query_params}
+    return own.union(*map(_query_parameters, dependant.dependencies))
 
 
 def _install_problems(app: FastAPI) -> None:

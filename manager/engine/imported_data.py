@@ -5,7 +5,7 @@ by whether they hold a number. NNI's exports hold metrics as JSON text, `"{\\"de
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,6 +74,22 @@ def read_parameters(experiment: ExperimentRow, parameters: Any) -> Any:
     except SearchSpaceError as error:
         text = f"the parameters are outside of the search space of experiment {experiment.id}: {error}"
         raise BadRequest(text, error.problems) from error
+
+
+def read_changed_parameters(experiment: ExperimentRow, parameters: Any, *, changed: Collection[str]) -> tuple[Any, str]:
+    """Parameters that an earlier trial had, some of them changed, and how they are outside of the search space, as a
+    clause: it may have been changed since. Raises BadRequest where a changed one is.
+
+    :param changed: names of parameters, of what is in a nested choice as tables have them.
+    """
+    try:
+        return _Judge(experiment).fit(parameters), ""
+    except SearchSpaceError as error:
+        names = {name.partition(".")[0] for name in changed} | set(changed)
+        if any(problem.path and str(problem.path[0]) in names for problem in error.problems):
+            text = f"the parameters are outside of the search space of experiment {experiment.id}: {error}"
+            raise BadRequest(text, error.problems) from error
+        return parameters, str(error)
 
 
 def decode_value(value: Any) -> Any:

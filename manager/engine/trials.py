@@ -11,7 +11,7 @@ from typing import Any
 
 from proctor.manager.actors import USER, Actor
 from proctor.manager.engine.context import read_config
-from proctor.manager.engine.imported_data import read_parameters
+from proctor.manager.engine.imported_data import read_changed_parameters, read_parameters
 from proctor.manager.engine.loop import messages as m
 from proctor.manager.engine.loop.context import JobFormBuilder
 from proctor.manager.engine.loop.placing import CheckpointStores, find_offers
@@ -25,6 +25,7 @@ from proctor.manager.store.database import Database
 from proctor.manager.store.errors import RowNotFound
 from proctor.manager.store.rows import CheckpointRow, TrialJobRow, TrialRow
 from proctor.manager.store.tables import checkpoints, jobs, metrics, trials
+from proctor.sdk.client.flattening import change_flat, flatten
 
 
 class Trials:
@@ -66,7 +67,8 @@ class Trials:
         await self._supervisor.ask(row.experiment_id, m.ResumeByUser(trial_id), actor)
 
     async def retry(self, trial_id: str, *, from_checkpoint: bool = False, actor: Actor = USER) -> TrialRow:
-        """Run an ended trial's parameters again, as a new trial. Returns it.
+        """Run an ended trial's parameters again, as a new trial. Returns it. Where the search space has been changed
+        since, and they are outside of it, a notice says so.
 
         :param from_checkpoint: from the trial's newest checkpoint instead of from the start; from the one that it
             began with, if it has registered none. Raises Conflict if there is neither.
@@ -74,26 +76,32 @@ class Trials:
         row = await self.get(trial_id)
         if not row.status.is_terminal:
             raise Conflict(f"trial {trial_id} is {row.status}; only an ended trial can be run again")
+        experiment = await self._supervisor.experiment(row.experiment_id)
+        _, outside = read_changed_parameters(experiment, row.parameters, changed=())
         origin = await self._origin(row) if from_checkpoint else m.TrialOrigin(row)
-        command = m.AddTrial(row.parameters, source="retry", origin=origin)
+        command = m.AddTrial(row.parameters, source="retry", origin=origin, outside=outside)
         return await self._supervisor.ask(row.experiment_id, command, actor)  # type: ignore[no-any-return]
 
     async def clone(self, trial_id: str, changes: Mapping[str, Any], *, actor: Actor = USER) -> TrialRow:
         """Continue from a trial's newest checkpoint, or from the one that it began with if it has registered none, as a
-        new trial with some other parameters. Returns it. Raises Conflict if there is neither, BadRequest where the
-        parameters are outside of the search space.
+        new trial with some other parameters. Returns it. Raises Conflict if there is neither, BadRequest where a new
+        value is outside of the search space; the others may be, as for a retry.
 
-        :param changes: the new values by name; the other parameters are those of the trial.
+        :param changes: the new values by name, of what is in a nested choice as tables name it (`model.lr`); the other
+            parameters are those of the trial.
         """
         row = await self.get(trial_id)
         if not isinstance(row.parameters, Mapping):
             raise Conflict(f"the parameters of trial {trial_id} have no names, so none of them can be changed")
-        if unknown := sorted(changes.keys() - row.parameters.keys()):
-            known = ", ".join(sorted(row.parameters))
-            raise BadRequest(f"trial {trial_id} has no parameter {', '.join(unknown)}; its parameters are {known}")
+        try:
+            changed = change_flat(row.parameters, changes)
+        except KeyError as error:
+            known = ", ".join(sorted(flatten(dict(row.parameters))))
+            unknown = f"trial {trial_id} has no parameter {error.args[0]}"
+            raise BadRequest(f"{unknown}; its parameters are {known}") from error
         experiment = await self._supervisor.experiment(row.experiment_id)
-        parameters = read_parameters(experiment, {**row.parameters, **changes})
-        command = m.AddTrial(parameters, source="clone", origin=await self._origin(row))
+        parameters, outside = read_changed_parameters(experiment, changed, changed=changes)
+        command = m.AddTrial(parameters, source="clone", origin=await self._origin(row), outside=outside)
         return await self._supervisor.ask(row.experiment_id, command, actor)  # type: ignore[no-any-return]
 
     async def _origin(self, trial: TrialRow) -> m.TrialOrigin:

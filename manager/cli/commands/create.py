@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from proctor.manager.cli.columns import EXPERIMENT
 from proctor.manager.cli.commands.config import describe_plan
 from proctor.manager.cli.config_file import config_file_argument, load_checked, posted_mapping
 from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.lazy import examples, nnictl_option
 from proctor.manager.cli.machines import Logins, find_logins, handover_file
-from proctor.manager.cli.output import echo
+from proctor.manager.cli.output import Format, echo, output_option, print_one
 from proctor.manager.cli.session import CliSession, with_session
 
 if TYPE_CHECKING:
@@ -115,6 +116,7 @@ def report_machines(session: CliSession, experiment: dict[str, Any]) -> ExitCode
 @click.option("--id", "identifier", metavar="ID", help="Use this id for the experiment.")
 @nnictl_option("--debug", nnictl=["-d"], is_flag=True, help="Set `debug: true` in the configuration.")
 @click.option("-u", "--url-prefix", "--url_prefix", metavar="PATH", help="URL prefix if a manager has to be started.")
+@output_option
 @with_session
 def create(
     session: CliSession,
@@ -125,11 +127,12 @@ def create(
     identifier: str | None,
     debug: bool,
     url_prefix: str | None,
+    output: str,
 ) -> int:
     """Start an experiment from a YAML or JSON file; NNI's v2 files are valid as they are.
 
     The manager is started in the background if none runs. Trials run with this shell's environment. The new
-    experiment's id goes to stdout, everything else to stderr.
+    experiment's id goes to stdout, or with -o all of it; everything else goes to stderr.
 
     Waits up to 20 seconds for the machines to be connected, and reports which of them cannot be used. The exit code
     is 100 if no trial can run on any of them.
@@ -145,7 +148,10 @@ def create(
         others = {key: value for key, value in loaded.mapping.items() if key.lower() != "debug"}
         loaded = replace(loaded, mapping={**others, "debug": True})
     created = submit(client, loaded, file, identifier=identifier, logins=logins)
-    echo(created["id"])
+    if output == Format.TABLE:
+        echo(created["id"])
+    else:
+        print_one(created, EXPERIMENT, output)
     _report_next_steps(session, created, foreground)
     code = report_machines(session, until_machines_are_known(session, created))
     if not foreground:

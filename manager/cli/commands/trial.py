@@ -204,20 +204,30 @@ def show(
             echo(f"job {row['job']}: {loss(row)}")
 
 
+def print_trial(found: TableRow, output: str, *, is_new: bool = False) -> None:
+    """What a command that acts on a trial prints of it: all of it for programs, else the id of a new one."""
+    if output != Format.TABLE:
+        print_one(found, TRIAL, output)
+    elif is_new:
+        echo(found["id"])
+
+
 @trial.command(epilog=examples("proctor trial kill 7"))
 @trial_argument
+@output_option
 @with_session
-def kill(session: CliSession, words: Sequence[str], trial: str | None, experiment: str | None) -> None:
+def kill(session: CliSession, words: Sequence[str], trial: str | None, experiment: str | None, output: str) -> None:
     """End a trial: SIGTERM, some seconds to save its work, SIGKILL."""
     found = named_trial(session.client, words, trial, experiment)
-    session.client.kill_trial(found["id"])
+    print_trial(session.client.kill_trial(found["id"]), output)
     session.report(f"Trial {found['sequence_id']} ({found['id']}) is being stopped.")
 
 
 @trial.command(short_help="Stop a trial and keep it until it is resumed.", epilog=examples("proctor trial pause 7"))
 @trial_argument
+@output_option
 @with_session
-def pause(session: CliSession, words: Sequence[str], trial: str | None, experiment: str | None) -> None:
+def pause(session: CliSession, words: Sequence[str], trial: str | None, experiment: str | None, output: str) -> None:
     """Stop a trial and keep it without a place or GPUs until it is resumed.
 
     A trial that can save may do so first (`saveSeconds`). It continues from its newest checkpoint, or from the start
@@ -225,6 +235,7 @@ def pause(session: CliSession, words: Sequence[str], trial: str | None, experime
     """
     found = named_trial(session.client, words, trial, experiment)
     paused = session.client.pause_trial(found["id"])
+    print_trial(paused, output)
     said = "is PAUSED" if paused["status"] == TrialStatus.PAUSED else "is being paused"
     again = f"`proctor trial resume {found['id']}` resumes it"
     session.report(f"Trial {found['sequence_id']} ({found['id']}) {said}; {again}.")
@@ -232,8 +243,9 @@ def pause(session: CliSession, words: Sequence[str], trial: str | None, experime
 
 @trial.command(epilog=examples("proctor trial resume 7"))
 @trial_argument
+@output_option
 @with_session
-def resume(session: CliSession, words: Sequence[str], trial: str | None, experiment: str | None) -> None:
+def resume(session: CliSession, words: Sequence[str], trial: str | None, experiment: str | None, output: str) -> None:
     """Resume a trial that a user has paused.
 
     It may have been paused alone or with its experiment, and continues on this or another machine. A trial that its
@@ -241,6 +253,7 @@ def resume(session: CliSession, words: Sequence[str], trial: str | None, experim
     """
     found = named_trial(session.client, words, trial, experiment)
     resumed = session.client.resume_trial(found["id"])
+    print_trial(resumed, output)
     why = f" ({resumed['reason']})" if resumed["reason"] else ""
     said = "is no longer paused by a user" if resumed["status"] == TrialStatus.PAUSED else "is resumed"
     session.report(f"Trial {found['sequence_id']} ({found['id']}) {said}{why}.")
@@ -256,11 +269,18 @@ def resume(session: CliSession, words: Sequence[str], trial: str | None, experim
     "changes",
     multiple=True,
     metavar="NAME=VALUE",
-    help="A parameter that the clone changes; may be repeated. VALUE is JSON, or else a text.",
+    help="A parameter that the clone changes, named as in tables (model.lr); may be repeated. VALUE is JSON, or else a "
+    "text.",
 )
+@output_option
 @with_session
 def clone(
-    session: CliSession, words: Sequence[str], trial: str | None, experiment: str | None, changes: Sequence[str]
+    session: CliSession,
+    words: Sequence[str],
+    trial: str | None,
+    experiment: str | None,
+    changes: Sequence[str],
+    output: str,
 ) -> None:
     """Continue from a trial's newest checkpoint, as a new trial with other parameters. Its id goes to stdout.
 
@@ -268,7 +288,7 @@ def clone(
     """
     found = named_trial(session.client, words, trial, experiment)
     made = session.client.clone_trial(found["id"], read_changes(changes))
-    echo(made["id"])
+    print_trial(made, output, is_new=True)
     session.report(f"Trial {made['sequence_id']} continues from the newest checkpoint of trial {found['sequence_id']}.")
 
 
@@ -289,14 +309,20 @@ def read_changes(changes: Iterable[str]) -> dict[str, Any]:
 @trial.command(epilog=examples("proctor trial retry 7", "proctor trial retry 7 --from-checkpoint"))
 @trial_argument
 @click.option("--from-checkpoint", is_flag=True, help="Continue from its newest checkpoint, not from the start.")
+@output_option
 @with_session
 def retry(
-    session: CliSession, words: Sequence[str], trial: str | None, experiment: str | None, from_checkpoint: bool
+    session: CliSession,
+    words: Sequence[str],
+    trial: str | None,
+    experiment: str | None,
+    from_checkpoint: bool,
+    output: str,
 ) -> None:
     """Run the parameters of an ended trial again, as a new trial. Its id goes to stdout."""
     found = named_trial(session.client, words, trial, experiment)
     made = session.client.retry_trial(found["id"], from_checkpoint=from_checkpoint)
-    echo(made["id"])
+    print_trial(made, output, is_new=True)
     where = ", from its newest checkpoint" if from_checkpoint else ""
     session.report(f"The parameters of trial {found['sequence_id']} run again as trial {made['sequence_id']}{where}.")
 
@@ -311,8 +337,11 @@ def retry(
 @experiment_argument
 @click.option("--parameters", metavar="JSON", help='As in {"lr": 0.01, "units": 64}.')
 @click.option("--filename", type=click.Path(path_type=Path), help="A JSON or YAML file with the parameters.")
+@output_option
 @with_session
-def add(session: CliSession, experiment: str | None, parameters: str | None, filename: Path | None) -> None:
+def add(
+    session: CliSession, experiment: str | None, parameters: str | None, filename: Path | None, output: str
+) -> None:
     """Run a trial with your own parameters, which must be in the search space. Its id goes to stdout.
 
     Only a custom tuner accepts values outside of the search space.
@@ -322,7 +351,7 @@ def add(session: CliSession, experiment: str | None, parameters: str | None, fil
     chosen = read_document_file(filename) if filename is not None else read_parameters(parameters or "")
     found = find_experiment(session.client, experiment)
     made = session.client.add_trial(found["id"], chosen)
-    echo(made["id"])
+    print_trial(made, output, is_new=True)
     session.report(f"Trial {made['sequence_id']} of experiment {found['id']} will run with these parameters.")
 
 

@@ -138,6 +138,8 @@ class AddTrial:
     parameters: Any
     source: str = "customized"
     origin: TrialOrigin | None = None
+    outside: str = ""
+    """How they are outside of the search space, as a clause: those of an earlier trial may be."""
 
 
 @dataclass(frozen=True)

@@ -96,6 +96,9 @@ def add_trial(state: ExperimentState, turn: Turn, command: AddTrial) -> TrialRow
         origin_trial=None if origin is None else origin.trial.id,
         checkpoint=None if origin is None else origin.checkpoint,
     )
+    if command.outside:
+        text = f"trial {trial.row.sequence_id} runs with parameters outside of the search space: {command.outside}"
+        turn.add_notice(text, trial_id=trial.row.id)
     return trial.row
 
 

@@ -61,6 +61,20 @@ async def test_an_unknown_key_is_named(api: Any) -> None:
     assert [problem["key"] for problem in problems] == ["dryrun"]
 
 
+async def test_an_unknown_query_parameter_is_named(api: Any) -> None:
+    answer = await api.client.get("/api/v1/experiments?limits=3&tag=a&shown=x")
+    body = answer.json()
+    assert (answer.status_code, [item["key"] for item in body["problems"]]) == (422, ["query limits", "query shown"])
+    assert "there is no query parameter of this name; expected archived, cursor, id_prefix" in body["detail"]
+    answer = await api.client.get("/api/v1/experiments/nonesuch/best?token=x")
+    assert (answer.status_code, answer.json()["detail"]) == (
+        422,
+        "query token: there is no query parameter of this name; this address takes none",
+    )
+    answer = await api.client.post("/api/v1/trials/nonesuch/kill?now=true")
+    assert answer.status_code == 422
+
+
 async def test_a_last_event_id_that_is_no_number_is_refused(api: Any) -> None:
     assert (await api.client.get("/api/v1/events", headers={"Last-Event-ID": "x1"})).status_code == 422
 

@@ -150,6 +150,23 @@ def test_trials_are_paused_resumed_killed_and_retried(live: ServedManager, invok
     ]
 
 
+def test_a_program_gets_all_of_a_trial_with_which_something_is_done(live: ServedManager, invoke) -> None:
+    [first] = ids(live)
+
+    def ask(*words: str) -> dict[str, Any]:
+        found = json.loads(invoke("trial", *words, "-o", "json", code=0).stdout)
+        assert {"id", "status", "parameters", "jobs"} <= found.keys()
+        return dict(found)
+
+    added = ask("add", "--parameters", "1")
+    assert (added["parameters"], added["source"]) == (1, "customized")
+    assert ask("pause", added["id"])["status"] == "PAUSED"
+    assert ask("resume", added["id"])["status"] == "WAITING"
+    assert ask("kill", first)["id"] == first
+    live.until(lambda: live.trial(first).status == "USER_CANCELED")
+    assert ask("retry", first)["origin_trial_id"] == first
+
+
 def test_a_trial_is_cloned_with_other_parameters_and_retried_from_its_checkpoint(served: ServedManager, invoke) -> None:
     def save(form: TrialJobForm) -> list[Raw | ScriptedExit]:
         folder = Path(form.directory, "output", "checkpoints", "1")
@@ -166,6 +183,8 @@ def test_a_trial_is_cloned_with_other_parameters_and_retried_from_its_checkpoint
     result = invoke("trial", "clone", first, "--set", "lr=0.01", "--set", "kind=adam", "--set", "net=[4, 5]")
     assert "continues from the newest checkpoint of trial 0." in result.stderr
     assert served.trial(result.stdout.strip()).parameters == {"lr": 0.01, "kind": "adam", "net": [4, 5]}
+    clone = invoke("trial", "clone", first, "--set", "lr=0.02", "-o", "json", code=0)
+    assert json.loads(clone.stdout)["parameters"]["lr"] == 0.02
     again = invoke("trial", "retry", first, "--from-checkpoint")
     assert again.stderr.endswith(", from its newest checkpoint.\n")
     assert served.trial(again.stdout.strip()).origin_checkpoint

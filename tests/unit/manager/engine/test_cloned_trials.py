@@ -150,3 +150,53 @@ async def test_what_cannot_be_cloned_is_refused_and_the_text_names_it(scene: Don
     new = await manager.trials.add("exp", {"x": 0.5, "n": 1})
     with pytest.raises(Conflict, match=f"trial {new.id} has registered no checkpoint to continue from"):
         await manager.trials.clone(new.id, {})
+
+
+NESTED = {
+    "x": {"_type": "uniform", "_value": [0, 1]},
+    "model": {
+        "_type": "choice",
+        "_value": [
+            {"_name": "mlp", "lr": {"_type": "uniform", "_value": [0, 1]}},
+            {"_name": "cnn", "kernel": {"_type": "choice", "_value": [3, 5]}},
+        ],
+    },
+}
+
+
+@played(play)
+async def test_a_clone_changes_what_is_in_a_nested_choice_as_tables_name_it(
+    scene: DonorScene, manager: Manager, /
+) -> None:
+    await scene.create(searchSpace=NESTED, seconds=1.0)
+    await scene.until_ended()
+    added = await manager.trials.add("exp", {"x": 0.5, "model": {"_name": "mlp", "lr": 0.25}})
+    await asyncio.sleep(3600.0)
+    clone = await manager.trials.clone(added.id, {"model.lr": 0.75})
+    assert clone.parameters == {"x": 0.5, "model": {"_name": "mlp", "lr": 0.75}}
+    clone = await manager.trials.clone(added.id, {"model": "cnn", "model.kernel": 3})
+    assert clone.parameters == {"x": 0.5, "model": {"_name": "cnn", "kernel": 3}}
+    with pytest.raises(BadRequest, match=r"has no parameter model\.units; its parameters are model, model\.lr, x"):
+        await manager.trials.clone(added.id, {"model.units": 3})
+    with pytest.raises(BadRequest, match=r"outside of the search space .*kernel"):
+        await manager.trials.clone(added.id, {"model": "cnn"})
+
+
+@played(play)
+async def test_after_a_change_of_the_space_retry_and_clone_say_the_same(scene: DonorScene, manager: Manager, /) -> None:
+    donor = await scene.create_donor()
+    await asyncio.sleep(3600.0)
+    space = {"x": {"_type": "uniform", "_value": [2, 3]}, "n": {"_type": "choice", "_value": [1, 2]}}
+    await manager.update_experiment("exp", search_space=space)
+    retry = await manager.trials.retry(donor.id)
+    clone = await manager.trials.clone(donor.id, {"n": 1})
+    assert (retry.parameters, clone.parameters) == (donor.parameters, {**donor.parameters, "n": 1})
+    said = [notice for notice in await scene.notices() if "search space" in notice]
+    assert [notice.partition(" runs ")[0] for notice in said] == ["trial 1", "trial 2"]
+    assert len({notice.partition(" runs ")[2] for notice in said}) == 1
+    assert " with parameters outside of the search space: x: expected" in f" {said[0].partition(' runs ')[2]}"
+    clone = await manager.trials.clone(donor.id, {"x": 2.5})
+    assert clone.parameters == {**donor.parameters, "x": 2.5}
+    with pytest.raises(BadRequest, match=r"outside of the search space of experiment exp: x: expected"):
+        await manager.trials.clone(donor.id, {"x": 0.5})
+    assert len([notice for notice in await scene.notices() if "search space" in notice]) == 2

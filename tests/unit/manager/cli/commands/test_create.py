@@ -43,6 +43,15 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
+def test_a_program_gets_all_of_the_new_experiment(served: ServedManager, invoke, file: Path) -> None:
+    result = invoke("create", str(file), "--id", "mine", "-o", "json", code=0)
+    with Client(home=served.home) as client:
+        now = client.experiment("mine")
+    assert json.loads(result.stdout).keys() == now.keys()
+    assert (json.loads(result.stdout)["id"], now["id"]) == ("mine", "mine")
+    assert "Created experiment mine" in result.stderr
+
+
 def test_it_posts_the_configuration_as_written_and_prints_the_id(served: ServedManager, invoke, file: Path) -> None:
     result = invoke("create", "--config", str(file), "--id", "mine", code=0)
     assert result.stdout == "mine\n"
