@@ -521,6 +521,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/experiments/{experiment_id}/imported": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * The results from elsewhere that the tuner was given
+         * @description In the order of their import. Those of an experiment that was loaded from an archive begin with the results of
+         *     its own trials.
+         */
+        get: operations["list_imported"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/experiments/{experiment_id}/import": {
         parameters: {
             query?: never;
@@ -2315,6 +2336,46 @@ export interface components {
             outside: number;
         };
         /**
+         * ImportedResult
+         * @description A result from elsewhere that the tuner was given.
+         */
+        ImportedResult: {
+            /**
+             * Parameter
+             * @description Any JSON value; NaN and the infinities are words.
+             * @example {
+             *       "hidden": 128,
+             *       "lr": 0.003
+             *     }
+             */
+            parameter: unknown;
+            /**
+             * Value
+             * @description The final metric.
+             * @example 0.97
+             */
+            value: unknown;
+        };
+        /**
+         * ImportedResults
+         * @description All results from elsewhere that a tuner was given.
+         */
+        ImportedResults: {
+            /**
+             * Items
+             * @example [
+             *       {
+             *         "parameter": {
+             *           "hidden": 128,
+             *           "lr": 0.003
+             *         },
+             *         "value": 0.97
+             *       }
+             *     ]
+             */
+            items: components["schemas"]["ImportedResult"][];
+        };
+        /**
          * Job
          * @description One attempt to run a trial.
          */
@@ -2361,6 +2422,12 @@ export interface components {
              * @description The job whose checkpoint it continues.
              */
             resumed_from_job?: string | null;
+            /**
+             * Resume Checkpoint
+             * @description That checkpoint: an absolute path on its node, or a URL.
+             * @example /home/ann/.proctor/experiments/…/checkpoints/3
+             */
+            resume_checkpoint?: string | null;
             /** Resumed From Step */
             resumed_from_step?: number | null;
             /**
@@ -2398,8 +2465,8 @@ export interface components {
             run_seconds?: number | null;
             /**
              * Verdict Seconds
-             * @description For how many of them it waited for verdicts of its trial scheduler, which count neither for `maxTrialDuration` nor
-             *     for `time_total_s`.
+             * @description For how many of them it waited for verdicts of its trial scheduler; these count neither for `maxTrialDuration`
+             *     nor for `time_total_s`.
              * @default 0
              * @example 0.4
              */
@@ -3625,6 +3692,12 @@ export interface components {
              */
             origin_job_id?: string | null;
             /**
+             * Origin Checkpoint
+             * @description That checkpoint: an absolute path on its node, or a URL.
+             * @example /home/ann/.proctor/experiments/…/checkpoints/3
+             */
+            origin_checkpoint?: string | null;
+            /**
              * @description Who has paused it, or is pausing it. Only that one has it run again: a user (USER), a user who has paused its
              *     experiment together with its trials (EXPERIMENT), or its trial scheduler (SCHEDULER). null: it is not paused.
              */
@@ -3801,6 +3874,12 @@ export interface components {
              * @description The job whose checkpoint it began with, if it did.
              */
             origin_job_id?: string | null;
+            /**
+             * Origin Checkpoint
+             * @description That checkpoint: an absolute path on its node, or a URL.
+             * @example /home/ann/.proctor/experiments/…/checkpoints/3
+             */
+            origin_checkpoint?: string | null;
             /**
              * @description Who has paused it, or is pausing it. Only that one has it run again: a user (USER), a user who has paused its
              *     experiment together with its trials (EXPERIMENT), or its trial scheduler (SCHEDULER). null: it is not paused.
@@ -4101,6 +4180,8 @@ export type ImportRow = components['schemas']['ImportRow'];
 export type Importance = components['schemas']['Importance'];
 export type ImportanceState = components['schemas']['ImportanceState'];
 export type Imported = components['schemas']['Imported'];
+export type ImportedResult = components['schemas']['ImportedResult'];
+export type ImportedResults = components['schemas']['ImportedResults'];
 export type Job = components['schemas']['Job'];
 export type JobOnNode = components['schemas']['JobOnNode'];
 export type KeepReason = components['schemas']['KeepReason'];
@@ -5031,6 +5112,38 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Page_ExportRow_"];
+                };
+            };
+            /** @description A problem */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": unknown;
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    list_imported: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                experiment_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ImportedResults"];
                 };
             };
             /** @description A problem */

@@ -67,7 +67,7 @@ function place(element: HTMLElement | null, bar: Bar): void {
 
 function describe({ job }: Bar): string {
   const from = toSeconds(job.started_at);
-  const lasted = job.ended_at ? `, ${formatDuration(toSeconds(job.ended_at) - from)}` : ", runs";
+  const lasted = job.ended_at ? `, ${formatDuration(Math.max(0, toSeconds(job.ended_at) - from))}` : ", runs";
   const how = job.end_reason ? `, ${job.end_reason.replaceAll("_", " ").toLowerCase()}` : "";
   return `Trial ${job.sequence_id} of ${job.experiment_id}: from ${formatTime(from)}${lasted}${how}`;
 }
