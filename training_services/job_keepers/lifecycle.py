@@ -231,6 +231,15 @@ class JobKeeperLifecycle(KeeperPlatform, HubTrainingService, KeeperPresence):
         if self._group is not None and keeper.starting is None:
             keeper.starting = self._start(self._start_job(keeper), f"start of {job_id}")
 
+    def _start_again(self, job_id: str) -> None:
+        """Request the keeper of a waiting job once more, because the platform may lack some of what it needs."""
+        keeper = self._keepers.get(job_id)
+        if keeper is None or not keeper.is_taken or keeper.is_over or self._is_stopping(job_id):
+            return
+        if keeper.starting is None or keeper.starting.done():
+            keeper.starting = None
+            self._begin_starting(job_id)
+
     async def _start_job(self, keeper: JobKeeper) -> None:
         await asyncio.sleep(0)  # the job is added to the list of jobs first
         form, backoff = keeper.form, BackOff()

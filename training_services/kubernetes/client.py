@@ -47,6 +47,7 @@ _MOST_SHOWN = 100
 _LONGEST_LINE_BYTES = 64 * 1024
 _STDIN, _STDOUT, _STDERR, _STATUS = b"\0", b"\1", b"\2", b"\3"  # channels of v4.channel.k8s.io
 _PATCH = {"Content-Type": "application/merge-patch+json"}
+_METADATA_ONLY = {"Accept": "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"}
 
 log = logging.getLogger(__name__)
 
@@ -104,6 +105,18 @@ class Cluster:
     async def get(self, path: str, query: Mapping[str, str] | None = None) -> KubernetesObject:
         """Read an object. Raises ApiRefused (status 404 if there is no such object), ApiUnreachable."""
         return await self._request("GET", path, query)
+
+    async def find_metadata(self, path: str) -> KubernetesObject | None:
+        """The metadata of an object, without its data, which may be large; None if there is no such object. Raises
+        ApiRefused, ApiUnreachable."""
+        try:
+            found = await self._request("GET", path, headers=_METADATA_ONLY)
+        except ApiRefused as error:
+            if error.status != 404:
+                raise
+            return None
+        metadata: KubernetesObject = found["metadata"]
+        return metadata
 
     async def create(self, path: str, body: KubernetesObject) -> KubernetesObject:
         """Create an object in the collection `path`. Raises ApiRefused (status 409 if it exists), ApiUnreachable."""

@@ -24,12 +24,11 @@ class ExperimentObjects:
         self._namespace = namespace
         self._manifests = manifests
         self._archive = archive
-        self._anchor_uid = ""  # of the anchor whose keeper file has been created
         self._preparing = asyncio.Lock()
 
     async def prepare(self, endpoint: str) -> KubernetesObject:
-        """Create the anchor, with this endpoint, and the keeper's file, unless they exist; returns the anchor. Raises
-        ServiceUnavailable."""
+        """Create the anchor, with this endpoint, and the keeper's file, unless they exist; returns the anchor. Both are
+        looked for each time, because others may delete them. Raises ServiceUnavailable."""
         async with self._preparing:
             wanted = self._manifests.anchor(endpoint)
             place = f"{self._core('configmaps')}/{wanted['metadata']['name']}"
@@ -37,12 +36,18 @@ class ExperimentObjects:
             if (there.get("data") or {}).get(ENDPOINT_KEY) != endpoint:
                 there = await self._cluster.patch(place, {"data": wanted["data"]})
             there = {**there, "apiVersion": "v1", "kind": "ConfigMap"}
-            if there["metadata"]["uid"] != self._anchor_uid:
-                data = await asyncio.to_thread(self._archive.path.read_bytes)
-                keeper = self._manifests.keeper(self._archive.sha256, data, there)
-                await self._create(self._core("configmaps"), keeper)
-                self._anchor_uid = there["metadata"]["uid"]
+            await self._prepare_keeper(there)
             return there
+
+    async def _prepare_keeper(self, anchor: KubernetesObject) -> None:
+        """Create the keeper's file unless it exists: 0.8 MB, of which only the metadata is read."""
+        name = self._manifests.names.keeper(self._manifests.experiment_id, self._archive.sha256)
+        found = await self._cluster.find_metadata(f"{self._core('configmaps')}/{name}")
+        if found is None:
+            data = await asyncio.to_thread(self._archive.path.read_bytes)
+            await self._create(self._core("configmaps"), self._manifests.keeper(self._archive.sha256, data, anchor))
+        else:
+            _require_owner("ConfigMap", found, anchor["metadata"]["uid"])
 
     async def create_job(
         self, form: TrialJobForm, *, keeper_id: str, secret: str, anchor: KubernetesObject
@@ -73,7 +78,6 @@ class ExperimentObjects:
         """Delete the anchor and everything that it owns. Raises ServiceUnavailable."""
         name = self._manifests.names.anchor(self._manifests.experiment_id)
         await self._cluster.delete(f"{self._core('configmaps')}/{name}")
-        self._anchor_uid = ""
 
     def _core(self, plural: str) -> str:
         return f"/api/v1/namespaces/{self._namespace}/{plural}"
@@ -94,7 +98,15 @@ class ExperimentObjects:
             if error.status != 409:
                 raise
         found = await self._cluster.get(f"{path}/{body['metadata']['name']}")
-        metadata, wanted = found["metadata"], body["metadata"].get("ownerReferences", [])
-        if [each["uid"] for each in metadata.get("ownerReferences") or ()] != [each["uid"] for each in wanted]:
-            raise ServiceUnavailable(f"{body['kind']} {metadata['name']} of an earlier experiment is being deleted")
+        for owner in body["metadata"].get("ownerReferences", ()):
+            _require_owner(body["kind"], found["metadata"], owner["uid"])
         return found
+
+
+def _require_owner(kind: str, metadata: KubernetesObject, uid: str) -> None:
+    """Raise ServiceUnavailable if an object has another owner than this one: it goes with that."""
+    name, owners = metadata["name"], metadata.get("ownerReferences") or ()
+    if not owners:
+        raise ServiceUnavailable(f"{kind} {name} has lost its owner, so the cluster does not delete it; delete it")
+    if uid not in [each["uid"] for each in owners]:
+        raise ServiceUnavailable(f"{kind} {name} of an earlier experiment is being deleted")

@@ -131,6 +131,10 @@ class KubernetesTrainingService(JobKeeperService):
         ]
         for seen in found:
             self._reach(view, seen)
+            if (
+                seen.status is PlatformStatus.PENDING and seen.node
+            ):  # events that would say what it lacks may be missing
+                self._start_again(seen.job_id)
         return found
 
     async def watch_keepers(self) -> AsyncIterator[PlatformJob]:
@@ -146,6 +150,8 @@ class KubernetesTrainingService(JobKeeperService):
                     for _, seen in taken:
                         if seen.experiment_id == self._experiment_id:
                             self._reach(view, seen)
+                            if self._lacks_ours(seen):
+                                self._start_again(seen.job_id)
                             yield await self._with_output(view, seen)
         finally:
             view.end_listening(changes)
@@ -220,9 +226,14 @@ class KubernetesTrainingService(JobKeeperService):
                 if not self._provider.is_held(experiment_of(each))
             ]
             place, mine = f"{self.place_name}, experiments", self._experiment_id
-            for name in sorted(await self._hub.removable_jobs(place, reports, experiment_id=mine)):
-                log.info("removing the objects of a deleted experiment: %s", name, extra={"action": "job.remove"})
-                await view.cluster.delete(f"/api/v1/namespaces/{view.namespace}/configmaps/{name}")
+            removable = await self._hub.removable_jobs(place, reports, experiment_id=mine)
+            for anchor in anchors:
+                name, uid = anchor["metadata"]["name"], anchor["metadata"]["uid"]
+                if name in removable and not self._provider.is_held(
+                    experiment_of(anchor)
+                ):  # its id may be in use again
+                    log.info("removing the objects of a deleted experiment: %s", name, extra={"action": "job.remove"})
+                    await view.cluster.delete(f"/api/v1/namespaces/{view.namespace}/configmaps/{name}", uid=uid)
         except ServiceUnavailable as error:
             log.warning("%s: objects of deleted experiments are not removed now: %s", self.place_name, error)
 
@@ -281,13 +292,20 @@ class KubernetesTrainingService(JobKeeperService):
         return await self._provider.view(self._settings, self._experiment_id)
 
     async def _objects(self) -> ExperimentObjects:
-        if self._made is None:
-            view, archive = await self._view(), await self._provider.archive()
+        view, archive = await self._view(), await self._provider.archive()
+        if self._made is None:  # nothing is awaited from here on: jobs that start together share the objects' lock
             manifests = ExperimentManifests(
                 self._provider.names, self._experiment_id, self._settings, version("proctor")
             )
             self._made = ExperimentObjects(view.cluster, view.namespace, manifests, archive)
         return self._made
+
+    def _lacks_ours(self, seen: PlatformJob) -> bool:
+        """Whether a pod waits for an object that we had made and someone has deleted."""
+        names = self._provider.names
+        ours = (names.anchor(self._experiment_id), names.job(seen.job_id))
+        is_missing = seen.status is PlatformStatus.PENDING and "not found" in seen.detail
+        return is_missing and any(f'"{name}' in seen.detail for name in ours)
 
     async def _with_output(self, view: NamespaceView, seen: PlatformJob) -> PlatformJob:
         """Add the last lines of the log, if the keeper has failed by itself."""

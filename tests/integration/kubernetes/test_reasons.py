@@ -76,6 +76,34 @@ async def test_a_trial_waits_for_a_claim_that_is_missing_and_then_sees_what_is_i
         assert (await scene.ends(form))[0] is EndReason.EXITED_OK
 
 
+async def test_what_someone_has_deleted_of_an_experiment_is_made_again(harness: KubernetesHarness) -> None:
+    cluster = harness.cluster
+    node = cluster.add_node("node")
+    scene = Scene(harness)
+    async with serving(harness.service):
+        first = await scene.submit(harness.form(Behavior.REPORT, "first"))
+        assert (await scene.ends(first))[0] is EndReason.EXITED_OK
+        await in_thread(cluster.delete, await in_thread(keeper_file_of, cluster))
+        await in_thread(node.cordon)
+        second = await scene.submit(harness.form(Behavior.REPORT, "second"))
+        secret = cluster.path("secrets", harness.job_name(second))
+        await harness.until(lambda: secret in [cluster.path("secrets", name) for name in names_of(cluster, "secrets")])
+        await in_thread(cluster.delete, secret)
+        await in_thread(cluster.delete, await in_thread(keeper_file_of, cluster))
+        await in_thread(node.cordon, is_unschedulable=False)
+        assert (await scene.ends(second))[0] is EndReason.EXITED_OK
+
+
+def names_of(cluster: Cluster, plural: str) -> list[str]:
+    return [each["metadata"]["name"] for each in cluster.list(plural)]
+
+
+def keeper_file_of(cluster: Cluster) -> str:
+    """The path of the ConfigMap with the keeper's file."""
+    (name,) = (each for each in names_of(cluster, "configmaps") if "-keeper-" in each)
+    return cluster.path("configmaps", name)
+
+
 async def test_a_pod_that_does_not_reach_the_manager_says_so(harness: KubernetesHarness) -> None:
     node = harness.cluster.add_node("node")
     node.agent.without_network.append("proctor-")
