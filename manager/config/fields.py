@@ -276,6 +276,8 @@ Count = Annotated[int, Field(ge=0), BeforeValidator(_whole)]
 Budget = Annotated[int, Field(ge=-1), BeforeValidator(_whole)]
 """How often something may be done; -1: without a limit."""
 Positive = Annotated[int, Field(ge=1), BeforeValidator(_whole)]
+UserNumber = Annotated[int, Field(ge=1, le=2**31 - 1), BeforeValidator(_whole)]
+"""The number of a user or a group on Linux, other than root's."""
 Concurrency = Annotated[int, Field(ge=1, le=MOST_CONCURRENT_TRIALS), BeforeValidator(_whole)]
 """trialConcurrency of a new experiment."""
 Priority = Annotated[int, Field(ge=-MOST_PRIORITY, le=MOST_PRIORITY), BeforeValidator(_whole)]

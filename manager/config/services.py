@@ -1,5 +1,6 @@
 """The `trainingService` and `sharedStorage` sections, one model for each kind."""
 
+import re
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, field_validator, model_validator
@@ -22,12 +23,13 @@ from proctor.manager.config.fields import (
     Text,
     TextMapping,
     Truth,
+    UserNumber,
     unexpected,
 )
 from proctor.manager.config.key_names import camel_case
 from proctor.manager.config.platforms import PLATFORMS
 from proctor.manager.field_docs import DescribedFields
-from proctor.training_services.kubernetes.pod_template import find_conflicts
+from proctor.training_services.kubernetes.pod_template import POD_UID, SHARED_MEMORY_FOLDER, find_conflicts
 
 SECRET = {"writeOnly": True}
 """Marks a field whose value is kept apart from the configuration (see `secrets.py`)."""
@@ -195,6 +197,10 @@ class KubernetesConfig(Section):
     """CPUs that each trial requests."""
     memory_size: MemorySize | None = None
     """Memory of each trial, such as 16Gi: its request and its limit."""
+    ephemeral_storage: MemorySize | None = None
+    """Disk of its node that each trial may fill, such as 20Gi: its request and its limit."""
+    shared_memory: MemorySize | None = None
+    """Size of /dev/shm, such as 2Gi, which counts as memory of the trial; the cluster's 64 MB if not given."""
     gpu_resource: Text = "nvidia.com/gpu"
     """What the cluster calls the GPUs that trialGpuNumber counts."""
     node_selector: TextMapping = {}
@@ -203,6 +209,10 @@ class KubernetesConfig(Section):
     """Taints of nodes that trials tolerate."""
     service_account: ObjectName | None = None
     """Service account of the trials; without one they have no token of the cluster."""
+    run_as_user: UserNumber | None = None
+    """Number of the user that trials run as, without capabilities and never as root; that of the image if not given."""
+    fs_group: UserNumber | None = None
+    """Number of the group that owns the volumes of trials."""
     image_pull_secrets: tuple[ObjectName, ...] = ()
     """Secrets for the registry of the image."""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
@@ -217,6 +227,8 @@ class KubernetesConfig(Section):
     """Annotations of Jobs and pods."""
     mounts: tuple[MountConfig, ...] = ()
     """Claims, Secrets and ConfigMaps that trials see as folders."""
+    environment: TextMapping = {}
+    """Environment variables of trials."""
     environment_secrets: tuple[ObjectName, ...] = ()
     """Secrets whose keys are environment variables of trials."""
     python: Text = "python3"
@@ -251,6 +263,16 @@ class KubernetesConfig(Section):
             raise unexpected("a duration of at least 1 s, such as 60 or 2m")
         return value
 
+    @field_validator("environment")
+    @classmethod
+    def _has_names_of_variables(cls, value: dict[str, str]) -> dict[str, str]:
+        for name in value:
+            if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name):
+                raise unexpected("names of environment variables, as in HF_HOME", found=repr(name))
+            if name == POD_UID or name.startswith("PROCTOR_"):
+                raise unexpected(f"names other than {POD_UID} and PROCTOR_…, which are Proctor's own", found=name)
+        return value
+
     @model_validator(mode="after")
     def _leaves_the_keeper_alone(self) -> Self:
         conflicts: list[InitErrorDetails] = []
@@ -268,6 +290,8 @@ class KubernetesConfig(Section):
         ours = next((path for path in paths if path == "/proctor" or path.startswith("/proctor/")), None)
         if twice is not None:
             raise unexpected("each path of mounts once", found=f"{twice} twice")
+        if self.shared_memory is not None and SHARED_MEMORY_FOLDER in paths:
+            raise unexpected(f"sharedMemory or a mount at {SHARED_MEMORY_FOLDER}", found="both")
         if ours is not None:
             raise unexpected("paths of mounts outside of /proctor, where the keeper is", found=ours)
         return self

@@ -1,12 +1,8 @@
 """What docs/kubernetes.md says of rights, sections and refused lines is what the code has."""
 
-import io
-from functools import cache
 from pathlib import Path
-from typing import Any
 
-from fakes.documentation import ROOT, blocks_of
-from ruamel.yaml import YAML
+from fakes.documentation import ROOT, documents_of
 
 from proctor.manager.config.loading import load_experiment, load_experiment_mapping
 from proctor.manager.config.services import KubernetesConfig
@@ -23,14 +19,8 @@ EXPERIMENT = {
 }
 
 
-@cache
-def documents() -> list[dict[str, Any]]:
-    texts = [block.text for block in blocks_of(PAGE) if block.language == "yaml"]
-    return [YAML(typ="safe").load(io.StringIO(text)) for text in texts]
-
-
 def test_the_role_has_the_rights_that_are_used_and_no_others() -> None:
-    [role] = [document for document in documents() if document.get("kind") == "Role"]
+    [role] = [document for document in documents_of(PAGE) if document.get("kind") == "Role"]
     documented = {
         (group, resource, verb)
         for rule in role["rules"]
@@ -43,14 +33,14 @@ def test_the_role_has_the_rights_that_are_used_and_no_others() -> None:
 
 
 def test_each_section_of_the_page_is_valid_and_gives_no_notice(tmp_path: Path) -> None:
-    sections = [each for each in documents() if "trainingService" in each]
+    sections = [each for each in documents_of(PAGE) if "trainingService" in each]
     assert len(sections) > 3
     for section in sections:
         loaded = load_experiment_mapping({**EXPERIMENT, **section}, tmp_path)
         assert isinstance(loaded.config.training_service, KubernetesConfig)
         assert loaded.notices == (), section
     # the first one is a whole experiment
-    assert load_experiment_mapping(documents()[0], tmp_path).config.trial_gpu_number == 1
+    assert load_experiment_mapping(documents_of(PAGE)[0], tmp_path).config.trial_gpu_number == 1
 
 
 def test_the_example_is_valid_and_gives_no_notice() -> None:

@@ -1,5 +1,6 @@
 """The documentation as tests read it: the pages, their links and headings, and their code with the marks above it."""
 
+import io
 import posixpath
 import re
 from collections.abc import Iterator
@@ -7,9 +8,11 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
+from ruamel.yaml import YAML
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = ("sh", "bash", "console", "shell")
@@ -42,6 +45,13 @@ def pages() -> list[str]:
     """The pages whose code is run: the README, and all of docs/."""
     found = sorted((ROOT / "docs").rglob("*.md"))
     return ["README.md", *(str(path.relative_to(ROOT)) for path in found)]
+
+
+@cache
+def documents_of(page: str) -> tuple[dict[str, Any], ...]:
+    """The YAML documents of a page."""
+    texts = [block.text for block in blocks_of(page) if block.language == "yaml"]
+    return tuple(YAML(typ="safe").load(io.StringIO(text)) for text in texts)
 
 
 def linked_pages() -> list[str]:

@@ -13,7 +13,14 @@ from typing import Any
 
 from proctor.training_services.base import TrialJobForm
 from proctor.training_services.kubernetes.client import KubernetesObject
-from proctor.training_services.kubernetes.pod_template import KEEPER_ROOT, POD_UID, TRIAL_CONTAINER, merge
+from proctor.training_services.kubernetes.pod_template import (
+    KEEPER_ROOT,
+    POD_UID,
+    SHARED_MEMORY_FOLDER,
+    TRIAL_CONTAINER,
+    lines_of_trial_container,
+    merge,
+)
 from proctor.training_services.kubernetes.settings import KubernetesSettings, Mount
 
 __all__ = [
@@ -36,6 +43,8 @@ TOKEN_ANNOTATION = "proctor/job-token"
 MANAGER_LABEL = "proctor/manager"
 EXPERIMENT_LABEL = "proctor/experiment"
 JOB_LABEL = "proctor/job"
+EXPERIMENT_NAME_LABEL = "proctor/experiment-id"
+TRIAL_NAME_LABEL = "proctor/trial-id"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 
 ENDPOINT_KEY = "endpoint"
@@ -49,7 +58,10 @@ SOCKET = f"{WORK_FOLDER}/manager.sock"
 """The socket at which keepers find a manager that is connected by exec streams."""
 ENDED_JOB_SECONDS = 7 * 86400
 """When the cluster deletes an ended Job by itself, should the manager never return."""
+DEFAULT_REQUESTS = {"cpu": "500m", "memory": "512Mi"}
+"""Without a request a pod would be the first to be evicted, and nodes would get more pods than they can run."""
 _HASH_LENGTH = 24
+_LONGEST_LABEL = 63
 
 
 @dataclass(frozen=True)
@@ -176,10 +188,11 @@ class ExperimentManifests:
             MANAGED_BY: "proctor",
             MANAGER_LABEL: self.names.manager,
             EXPERIMENT_LABEL: self.names.experiment(self.experiment_id),
+            **_readable(EXPERIMENT_NAME_LABEL, self.experiment_id),
         }
         annotations = {EXPERIMENT_ANNOTATION: self.experiment_id}
         if form is not None:
-            labels = {**self.settings.labels, **labels, JOB_LABEL: name}
+            labels = {**self.settings.labels, **labels, JOB_LABEL: name, **_readable(TRIAL_NAME_LABEL, form.trial_id)}
             annotations = {**self.settings.annotations, **annotations}
             annotations |= {JOB_ANNOTATION: form.job_id, TOKEN_ANNOTATION: form.token}
         metadata: dict[str, Any] = {"name": name, "labels": labels, "annotations": annotations}
@@ -201,6 +214,10 @@ class ExperimentManifests:
             {"name": "proctor-secret", "mountPath": SECRET_FOLDER, "readOnly": True},
             {"name": "proctor-work", "mountPath": WORK_FOLDER},
         ]
+        if settings.shared_memory is not None:
+            memory = {"medium": "Memory", "sizeLimit": settings.shared_memory}
+            volumes.append({"name": "proctor-shared-memory", "emptyDir": memory})
+            mounts.append({"name": "proctor-shared-memory", "mountPath": SHARED_MEMORY_FOLDER})
         for index, mount in enumerate(settings.mounts):
             volumes.append(_volume(f"mount-{index}", mount))
             mounts.append(_without_none(
@@ -211,9 +228,13 @@ class ExperimentManifests:
             image=settings.image,
             imagePullPolicy=settings.image_pull_policy,
             command=self._command(keeper_id),
-            env=[{"name": POD_UID, "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}],
+            env=[
+                {"name": POD_UID, "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
+                *({"name": key, "value": _literal(text)} for key, text in settings.environment.items()),
+            ],
             envFrom=[{"secretRef": {"name": each}} for each in settings.environment_secrets] or None,
             resources=self._resources(form.gpu_number or 0),
+            securityContext=self._container_security() or None,
             volumeMounts=mounts,
         )
         return _without_none(
@@ -223,6 +244,7 @@ class ExperimentManifests:
             automountServiceAccountToken=None if settings.service_account else False,
             serviceAccountName=settings.service_account,
             nodeSelector=dict(settings.node_selector) or None,
+            securityContext=self._pod_security(),
             tolerations=list(settings.tolerations),
             priorityClassName=settings.priority_class,
             schedulerName=settings.scheduler_name,
@@ -245,13 +267,46 @@ class ExperimentManifests:
         return [*_keeper_words(self.settings.python), "pod", *words]
 
     def _resources(self, gpu_number: int) -> dict[str, Any]:
-        """CPUs are only requested, so idle ones may be used too; memory and GPUs are also limited."""
+        """CPUs are only requested, so idle ones may be used too; memory, disk and GPUs are also limited. What
+        `podTemplate` has a line about has no default, which may be more than its limit."""
         settings = self.settings
         limits = {settings.gpu_resource: str(gpu_number)} if gpu_number else {}
         if settings.memory_size is not None:
             limits["memory"] = settings.memory_size
+        if settings.ephemeral_storage is not None:
+            limits["ephemeral-storage"] = settings.ephemeral_storage
         requests = {**limits} if settings.cpu_number is None else {**limits, "cpu": f"{settings.cpu_number:g}"}
-        return {"requests": requests, "limits": limits}
+        lines = (lines_of_trial_container(settings.pod_template), settings.pod_template.get("spec"))
+        given = {
+            name
+            for each in lines
+            for part in _mapping(_mapping(each).get("resources")).values()
+            for name in _mapping(part)
+        }
+        defaults = {name: amount for name, amount in DEFAULT_REQUESTS.items() if name not in given}
+        return {"requests": {**defaults, **requests}, "limits": limits}
+
+    def _pod_security(self) -> dict[str, Any]:
+        """What Pod Security demands at level `restricted`, but for a user who is not root."""
+        user, group = self.settings.run_as_user, self.settings.fs_group
+        return _without_none(
+            seccompProfile={"type": "RuntimeDefault"},
+            runAsUser=user,
+            runAsNonRoot=None if user is None else True,
+            fsGroup=group,
+            fsGroupChangePolicy=None if group is None else "OnRootMismatch",
+        )
+
+    def _container_security(self) -> dict[str, Any]:
+        """The same of the container. The API refuses privileges that may not be escalated, so those of `podTemplate`
+        take precedence."""
+        given = _mapping(lines_of_trial_container(self.settings.pod_template).get("securityContext"))
+        added = _mapping(given.get("capabilities")).get("add")
+        is_privileged = given.get("privileged") is True or "SYS_ADMIN" in str(added)
+        return _without_none(
+            allowPrivilegeEscalation=None if is_privileged else False,
+            capabilities=None if self.settings.run_as_user is None else {"drop": ["ALL"]},
+        )
 
     def _with_node_tolerations(self, tolerations: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         """The user's, and how long a pod stays on a node that is away before the cluster gives it up, unless they say
@@ -275,6 +330,22 @@ def _volume(name: str, mount: Mount) -> dict[str, Any]:
     if mount.secret is not None:
         return {"name": name, "secret": {"secretName": mount.secret}}
     return {"name": name, "configMap": {"name": mount.config_map}}
+
+
+def _mapping(found: Any) -> Mapping[str, Any]:
+    """A part of `podTemplate` that should be a mapping; the cluster reports one that is not."""
+    return found if isinstance(found, Mapping) else {}
+
+
+def _readable(label: str, found: str) -> dict[str, str]:
+    """A label for people with an id, less what a label's value cannot begin or end with."""
+    value = found[:_LONGEST_LABEL].strip("-_.")
+    return {label: value} if value else {}
+
+
+def _literal(text: str) -> str:
+    """A value in which the cluster replaces no variables."""
+    return text.replace("$", "$$")
 
 
 def _without_none(**members: Any) -> dict[str, Any]:

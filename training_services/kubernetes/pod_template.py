@@ -8,7 +8,15 @@ Directives (`$patch`, `$retainKeys`, `$setElementOrder`) are refused.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-__all__ = ["KEEPER_ROOT", "POD_UID", "TRIAL_CONTAINER", "find_conflicts", "merge"]
+__all__ = [
+    "KEEPER_ROOT",
+    "POD_UID",
+    "SHARED_MEMORY_FOLDER",
+    "TRIAL_CONTAINER",
+    "find_conflicts",
+    "lines_of_trial_container",
+    "merge",
+]
 
 KEEPER_ROOT = "/proctor"
 """The folder below which the keeper has its files."""
@@ -16,6 +24,7 @@ OUR_NAMES = "proctor-"
 """The prefix of our volumes' names."""
 POD_UID = "POD_UID"
 """The environment variable that holds the pod's uid."""
+SHARED_MEMORY_FOLDER = "/dev/shm"
 TRIAL_CONTAINER = "trial"
 """The name of the container in which trials run, also of one that has no name in `podTemplate`."""
 _MERGE_KEYS = {
@@ -79,6 +88,13 @@ def _merge_lists(ours: list[Any], theirs: list[Any], key: str) -> list[Any]:
         else:
             merged.append(merge(None, found))
     return merged
+
+
+def lines_of_trial_container(template: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The lines of a `podTemplate` that are about the container in which trials run."""
+    spec = template.get("spec")
+    containers = _mappings(spec.get("containers") if isinstance(spec, Mapping) else None)
+    return next((each for _, each in containers if each.get("name", TRIAL_CONTAINER) == TRIAL_CONTAINER), {})
 
 
 def find_conflicts(template: Mapping[str, Any]) -> list[tuple[tuple[str | int, ...], str]]:

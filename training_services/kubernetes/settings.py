@@ -30,10 +30,14 @@ class KubernetesSettings:
     manager_url: str | None = None
     cpu_number: float | None = None
     memory_size: str | None = None
+    ephemeral_storage: str | None = None
+    shared_memory: str | None = None
     gpu_resource: str = "nvidia.com/gpu"
     node_selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: tuple[Mapping[str, Any], ...] = ()
     service_account: str | None = None
+    run_as_user: int | None = None
+    fs_group: int | None = None
     image_pull_secrets: tuple[str, ...] = ()
     image_pull_policy: str | None = None
     priority_class: str | None = None
@@ -41,6 +45,7 @@ class KubernetesSettings:
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     mounts: tuple[Mount, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
     environment_secrets: tuple[str, ...] = ()
     python: str = "python3"
     pod_template: Mapping[str, Any] = field(default_factory=dict)

@@ -154,13 +154,14 @@ class Cluster:
 
         :param name: unique in this test; in the cluster, the namespace is added to it.
         """
+        capacity = {"cpu": "64", "memory": "64Gi", "ephemeral-storage": "100Gi"}
         agent = NodeAgent(
             f"{name}-{self.namespace}",
             api=self._api,
             folder=self.folder / name,
             images=self._images,
             labels={OWNER_LABEL: self.namespace},
-            capacity={"cpu": "8", "memory": "32Gi", **({GPU: str(gpus)} if gpus else {})},
+            capacity={**capacity, **({GPU: str(gpus)} if gpus else {})},
             tls=self._tls,
         )
         port = str(self.access.port)

@@ -44,6 +44,7 @@ class Container:
     hostname: str
     working_directory: str = "/"
     user: int | None = None
+    has_read_only_root: bool = False
     termination_path: str = "/dev/termination-log"
     has_network: bool = True
     pid: int = 0
@@ -167,6 +168,8 @@ class Container:
             if mount.is_read_only:
                 lines.append(f"mount -o remount,bind,ro {target}")
         lines.append(f"mkdir -p {quote('merged' + os.path.realpath(self.working_directory))}")
+        if self.has_read_only_root:  # what is mounted in it is as writable as before
+            lines.append("mount -o remount,bind,ro merged")
         lines.append("echo ready >&0")
         lines.append(
             f"exec chroot {quote(root)} {shlex.join(self._run_in_root(self.command))} < /dev/null >> {log} 2>&1"

@@ -236,6 +236,7 @@ class PodRunner:
             self._spec.get("hostname", self.name)[:63],
             working_directory=spec.get("workingDir") or "/",
             user=security.get("runAsUser") or None,
+            has_read_only_root=security.get("readOnlyRootFilesystem", False),
             termination_path=spec.get("terminationMessagePath") or "/dev/termination-log",
             has_network=not self._agent.is_without_network(self.name),
         )

@@ -51,9 +51,12 @@ def free_port() -> int:
 
 
 def write_overlay(folder: Path, namespace: str) -> None:
-    """The base and the Ingress in a namespace. kustomize takes relative paths only."""
+    """The base and the Ingress in a namespace, less what the API server is too old for. kustomize takes relative paths
+    only."""
     deploy = os.path.relpath(FOLDER, folder.resolve())
+    newer = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "proctor-manager"}}
     overlay = {
+        "patches": [{"patch": json.dumps({**newer, "$patch": "delete"})}],
         "namespace": namespace,
         "resources": [f"{deploy}/base"],
         "components": [f"{deploy}/components/ingress"],

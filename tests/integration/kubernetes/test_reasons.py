@@ -8,11 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.documentation import documents_of
 from fakes.kubernetes.cluster import Cluster
 from integration.kubernetes.harness import KubernetesHarness, Scene
 
+from proctor.manager.config.loading import load_experiment_mapping
 from proctor.training_services.base import EndReason, TrialJobStatus
 from proctor.training_services.testing import COMMANDS, VALUES, Behavior, serving
+
+PAGE = "docs/kubernetes.md"
+EXPERIMENT = {
+    "searchSpace": {"x": {"_type": "uniform", "_value": [0, 1]}},
+    "trialCommand": "python train.py",
+    "trialConcurrency": 1,
+    "tuner": {"name": "Random"},
+}
 
 pytestmark = [pytest.mark.anyio, pytest.mark.thorough]
 
@@ -61,6 +71,30 @@ async def test_a_trial_waits_in_the_words_of_the_cluster_and_at_most_for_the_pen
     assert detail.startswith("it waited for 1 s, which is pendingTimeout: ")
     await service.clean_up()
     assert await harness.leftovers() == []
+
+
+async def test_a_trial_without_rights_runs_on_a_root_file_system_that_it_cannot_write(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """The section of docs/kubernetes.md. Another Python than the tests', whose folder is root's."""
+    cluster.add_node("node")
+    (section,) = (each for each in documents_of(PAGE) if "runAsUser" in each.get("trainingService", ()))
+    settings = load_experiment_mapping({**EXPERIMENT, **section}, tmp_path).config.canonical()["training_service"]
+    own = {"platform", "image", "namespace", "kubeconfig", "manager_url"}
+    settings = {key: value for key, value in settings.items() if key not in own}
+    harness = KubernetesHarness(cluster, tmp_path, **settings | {"python": "/usr/bin/python3"})
+    async with harness.opened(), serving(harness.service):
+        scene = Scene(harness)
+        checks = [
+            'test "$(id -u)" = 10001',
+            "! touch /etc/here",
+            "! touch /here",
+            "touch /tmp/here",
+            'test "$HOME" = /tmp',
+        ]
+        form = await scene.submit(harness.form_of(" && ".join(checks)))
+        reason, detail = await scene.ends(form)
+    assert reason is EndReason.EXITED_OK, detail
 
 
 async def test_a_trial_waits_for_a_claim_that_is_missing_and_then_sees_what_is_in_it(

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from fakes.documentation import ROOT
+from fakes.kubernetes.pod_security import violations
 from fakes.kubernetes.requirements import skip_or_fail
 from ruamel.yaml import YAML
 
@@ -18,6 +19,8 @@ import proctor
 from proctor.manager import settings
 from proctor.manager.api.guard import OPEN_PATHS
 from proctor.training_services.kubernetes.checks import RIGHTS
+from proctor.training_services.kubernetes.manifests import ExperimentManifests, Names
+from proctor.training_services.kubernetes.settings import KubernetesSettings
 
 FOLDER = ROOT / "deploy" / "kubernetes"
 SECRET = "proctor-tokens"
@@ -94,7 +97,33 @@ def web_of(container: dict[str, Any]) -> settings.WebSettings:
 
 def test_the_base_is_what_a_manager_needs_and_holds_no_secret(base: Rendered) -> None:
     kinds = {"ServiceAccount", "Role", "RoleBinding", "PersistentVolumeClaim", "Service", "Deployment"}
-    assert set(base) == kinds
+    assert set(base) == kinds | {"NetworkPolicy", "PodDisruptionBudget"}
+
+
+def test_the_pod_is_allowed_where_pod_security_enforces_the_level_restricted(pod: dict[str, Any]) -> None:
+    assert violations(pod, "restricted") == ""
+    label = "kubectl label namespace proctor pod-security.kubernetes.io/enforce=restricted"
+    assert label in (ROOT / "docs/deployment.md").read_text(encoding="utf-8")
+
+
+def test_the_one_replica_does_not_block_a_drain(base: Rendered) -> None:
+    budget = base["PodDisruptionBudget"]["spec"]
+    assert budget["selector"] == base["Deployment"]["spec"]["selector"]
+    assert (budget["maxUnavailable"], base["Deployment"]["spec"]["replicas"]) == (1, 1)
+
+
+def test_trials_reach_the_keepers_port_and_everyone_the_other_one(base: Rendered) -> None:
+    policy = base["NetworkPolicy"]["spec"]
+    assert policy["podSelector"] == base["Deployment"]["spec"]["selector"]
+    assert policy["policyTypes"] == ["Ingress"]
+    people, keepers = policy["ingress"]
+    assert (people, keepers["ports"]) == ({"ports": [{"port": "http"}]}, [{"port": "keepers"}])
+    ((selector,),) = ([each["podSelector"] for each in keepers["from"]],)
+    (wanted,) = selector["matchExpressions"]
+    manifests = ExperimentManifests(Names("manager"), "E", KubernetesSettings(image="i"), "1")
+    labels = manifests.anchor("endpoint")["metadata"]["labels"]  # which all of its objects have
+    assert (selector.keys(), wanted["operator"]) == ({"matchExpressions"}, "In")
+    assert labels[wanted["key"]] in wanted["values"]
 
 
 def test_there_is_one_manager_at_a_time_on_one_claim(

@@ -57,3 +57,33 @@ def test_a_duration_that_is_too_short_for_a_pod_is_refused(
     keys = f"trainingService:\n  platform: kubernetes\n  image: i\n  {key}: {value}\n"
     found = problems(small[: small.index("trainingService")] + keys)
     assert found[f"trainingService.{key}"].expected == expected
+
+
+@pytest.mark.parametrize(
+    ("keys", "place", "expected"),
+    [
+        ("environment: {A-B: x}", "environment", "names of environment variables, as in HF_HOME"),
+        ("environment: {POD_UID: x}", "environment", "names other than POD_UID and PROCTOR_…, which are Proctor's own"),
+        (
+            "environment: {PROCTOR_HOME: x}",
+            "environment",
+            "names other than POD_UID and PROCTOR_…, which are Proctor's own",
+        ),
+        ("runAsUser: 0", "runAsUser", "at least 1"),
+        ("fsGroup: 2147483648", "fsGroup", "at most 2147483647"),
+        ("sharedMemory: much", "sharedMemory", "an amount of memory, such as 16Gi or 512Mi"),
+    ],
+)
+def test_what_a_pod_cannot_have_is_refused(
+    problems: Callable[[str], dict[str, ConfigProblem]], small: str, keys: str, place: str, expected: str
+) -> None:
+    section = f"trainingService:\n  platform: kubernetes\n  image: i\n  {keys}\n"
+    found = problems(small[: small.index("trainingService")] + section)
+    assert found[f"trainingService.{place}"].expected == expected
+
+
+def test_shared_memory_is_given_once(problems: Callable[[str], dict[str, ConfigProblem]], small: str) -> None:
+    mounts = "mounts: [{path: /dev/shm, claim: c}]"
+    section = f"trainingService:\n  platform: kubernetes\n  image: i\n  sharedMemory: 1Gi\n  {mounts}\n"
+    found = problems(small[: small.index("trainingService")] + section)
+    assert found["trainingService"].expected == "sharedMemory or a mount at /dev/shm"

@@ -7,6 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 import pytest
+from fakes.kubernetes.pod_security import violations
 
 from proctor.training_services.base import TrialJobForm
 from proctor.training_services.kubernetes.manifests import ExperimentManifests, Names, manager_selector
@@ -14,6 +15,8 @@ from proctor.training_services.kubernetes.settings import KubernetesSettings
 
 OWNER = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "anchor", "uid": "anchor-uid"}}
 NAMES = Names("manager")
+DEFAULT = {"cpu": "500m", "memory": "512Mi"}
+"""What is requested for a trial whose section does not say it."""
 
 
 def form(job_id: str = "_Ab.1", gpus: int | None = None) -> TrialJobForm:
@@ -69,8 +72,9 @@ def test_names_and_label_values_are_valid_and_tell_ids_apart_that_differ_by_case
     names = {NAMES.job("Ab.1"), NAMES.job("aB.1"), Names("other").job("Ab.1"), NAMES.anchor("_E")}
     assert len(names) == 4
     job = make_job()
-    values = [job["metadata"]["name"], *job["metadata"]["labels"].values()]
-    assert all(re.fullmatch("[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?", value) for value in values)
+    assert re.fullmatch("[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?", job["metadata"]["name"])
+    values = job["metadata"]["labels"].values()
+    assert all(re.fullmatch("[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", value) for value in values)
     assert job["metadata"]["annotations"]["proctor/job-id"] == "_Ab.1"
 
 
@@ -82,7 +86,7 @@ def test_the_label_of_a_local_version_is_valid() -> None:
 def test_every_object_has_the_labels_by_which_people_and_the_manager_find_it() -> None:
     for name, made in make_objects({"labels": {"team": "vision", "app.kubernetes.io/name": "other"}}).items():
         is_of_a_trial = name not in ("anchor", "keeper")
-        of_a_trial = {"team": "vision", "proctor/job": NAMES.job("_Ab.1")} if is_of_a_trial else {}
+        of_a_trial = {"team": "vision", "proctor/job": NAMES.job("_Ab.1"), "proctor/trial-id": "Ab"}
         assert made["metadata"]["labels"] == {
             "app.kubernetes.io/name": "proctor",
             "app.kubernetes.io/instance": NAMES.anchor("_E"),
@@ -92,7 +96,8 @@ def test_every_object_has_the_labels_by_which_people_and_the_manager_find_it() -
             "app.kubernetes.io/managed-by": "proctor",
             "proctor/manager": NAMES.manager,
             "proctor/experiment": NAMES.experiment("_E"),
-            **of_a_trial,
+            "proctor/experiment-id": "E",
+            **(of_a_trial if is_of_a_trial else {}),
         }, name
 
 
@@ -134,6 +139,7 @@ def test_a_pod_has_no_more_than_the_keeper_needs_unless_the_section_says_so() ->
         "terminationGracePeriodSeconds": 60,
         "enableServiceLinks": False,
         "automountServiceAccountToken": False,
+        "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
         "tolerations": [{"key": f"node.kubernetes.io/{taint}", **away} for taint in ("not-ready", "unreachable")],
     }
     assert container == {
@@ -146,7 +152,8 @@ def test_a_pod_has_no_more_than_the_keeper_needs_unless_the_section_says_so() ->
             *("--linger-seconds", "600"),
         ],
         "env": [{"name": "POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}],
-        "resources": {"requests": {}, "limits": {}},
+        "resources": {"requests": {"cpu": "500m", "memory": "512Mi"}, "limits": {}},
+        "securityContext": {"allowPrivilegeEscalation": False},
     }
     assert volumes == [
         {"name": "proctor-keeper", "configMap": {"name": NAMES.keeper("_E", "f" * 64)}},
@@ -167,6 +174,16 @@ RENDERED: list[tuple[str, Any, tuple[str | int, ...], Any]] = [
     ("image", "digits:4", ("spec", "containers", 0, "image"), "digits:4"),
     ("cpu_number", 0.5, ("spec", "containers", 0, "resources", "requests", "cpu"), "0.5"),
     ("memory_size", "16Gi", ("spec", "containers", 0, "resources", "limits", "memory"), "16Gi"),
+    ("ephemeral_storage", "9Gi", ("spec", "containers", 0, "resources", "limits", "ephemeral-storage"), "9Gi"),
+    (
+        "shared_memory",
+        "2Gi",
+        ("spec", "volumes", -1),
+        {"name": "proctor-shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": "2Gi"}},
+    ),
+    ("run_as_user", 10001, ("spec", "securityContext", "runAsUser"), 10001),
+    ("fs_group", 10002, ("spec", "securityContext", "fsGroup"), 10002),
+    ("environment", {"A": "$(B) $C"}, ("spec", "containers", 0, "env", -1), {"name": "A", "value": "$$(B) $$C"}),
     ("gpu_resource", "amd.com/gpu", ("spec", "containers", 0, "resources", "limits", "amd.com/gpu"), "2"),
     ("node_selector", {"disk": "ssd"}, ("spec", "nodeSelector"), {"disk": "ssd"}),
     ("tolerations", [TOLERATION], ("spec", "tolerations", 0), TOLERATION),
@@ -231,14 +248,40 @@ def test_the_managers_selector_finds_it() -> None:
 @pytest.mark.parametrize(
     ("settings", "gpus", "resources"),
     [
-        ({}, None, {"requests": {}, "limits": {}}),
-        ({}, 2, {"requests": {"nvidia.com/gpu": "2"}, "limits": {"nvidia.com/gpu": "2"}}),
-        ({"gpu_resource": "amd.com/gpu"}, 1, {"requests": {"amd.com/gpu": "1"}, "limits": {"amd.com/gpu": "1"}}),
-        ({"gpu_resource": "amd.com/gpu"}, 0, {"requests": {}, "limits": {}}),
+        ({}, None, {"requests": DEFAULT, "limits": {}}),
+        ({}, 2, {"requests": {**DEFAULT, "nvidia.com/gpu": "2"}, "limits": {"nvidia.com/gpu": "2"}}),
+        ({"gpu_resource": "a.com/gpu"}, 1, {"requests": {**DEFAULT, "a.com/gpu": "1"}, "limits": {"a.com/gpu": "1"}}),
+        ({"gpu_resource": "a.com/gpu"}, 0, {"requests": DEFAULT, "limits": {}}),
         (
             {"cpu_number": 0.5, "memory_size": "16Gi"},
             None,
             {"requests": {"memory": "16Gi", "cpu": "0.5"}, "limits": {"memory": "16Gi"}},
+        ),
+        (
+            {"ephemeral_storage": "20Gi"},
+            None,
+            {"requests": {**DEFAULT, "ephemeral-storage": "20Gi"}, "limits": {"ephemeral-storage": "20Gi"}},
+        ),
+        # a default must not be more than a limit of the user's, and null means none
+        (
+            {"pod_template": {"spec": {"containers": [{"resources": {"limits": {"cpu": "200m"}}}]}}},
+            None,
+            {"requests": {"memory": "512Mi"}, "limits": {"cpu": "200m"}},
+        ),
+        (
+            {"pod_template": {"spec": {"containers": [{"resources": {"requests": {"cpu": None, "memory": "1Gi"}}}]}}},
+            None,
+            {"requests": {"memory": "1Gi"}, "limits": {}},
+        ),
+        (
+            {"pod_template": {"spec": {"resources": {"limits": {"cpu": "1", "memory": "256Mi"}}}}},
+            None,
+            {"requests": {}, "limits": {}},
+        ),
+        (
+            {"pod_template": {"spec": {"containers": [{"name": "other", "resources": {"limits": {"cpu": "1"}}}]}}},
+            None,
+            {"requests": DEFAULT, "limits": {}},
         ),
     ],
 )
@@ -285,7 +328,8 @@ def test_the_users_lines_are_laid_over_ours_but_for_the_labels_by_which_pods_are
     labels = job["spec"]["template"]["metadata"]["labels"]
     assert (labels["team"], labels["proctor/job"]) == ("vision", job["metadata"]["name"])
     pod = pod_of(job)
-    assert (pod["priority"], pod["containers"][0]["securityContext"]) == (3, {"runAsUser": 1000})
+    wanted = {"allowPrivilegeEscalation": False, "runAsUser": 1000}
+    assert (pod["priority"], pod["containers"][0]["securityContext"]) == (3, wanted)
     assert pod["containers"][0]["command"][0] == "python3"
 
 
@@ -322,3 +366,40 @@ def test_the_secret_is_owned_by_its_job() -> None:
     secret = manifests.secret(form(), "secret", owner)
     assert secret["metadata"]["ownerReferences"][0]["kind"] == "Job"
     assert secret["metadata"]["name"] == NAMES.job("_Ab.1")
+
+
+def violations_of(settings: dict[str, Any]) -> str:
+    return violations(pod_of(make_job(settings)), "restricted")
+
+
+def test_a_pod_violates_the_level_restricted_only_as_long_as_it_may_run_as_root() -> None:
+    assert violations_of({}).count(" (") == 2  # runAsNonRoot, and capabilities
+    assert violations_of({"run_as_user": 10001}) == ""
+    claim = {"path": "/data", "claim": "data"}
+    assert violations_of({"run_as_user": 1, "fs_group": 2, "shared_memory": "1Gi", "mounts": [claim]}) == ""
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ({"allowPrivilegeEscalation": True}, {"allowPrivilegeEscalation": True}),
+        ({"allowPrivilegeEscalation": None}, {}),
+        ({"privileged": True}, {"privileged": True}),  # which the API refuses beside allowPrivilegeEscalation: false
+        ({"capabilities": {"add": ["SYS_ADMIN"]}}, {"capabilities": {"add": ["SYS_ADMIN"]}}),
+        (
+            {"capabilities": {"add": ["SYS_PTRACE"]}},
+            {"allowPrivilegeEscalation": False, "capabilities": {"add": ["SYS_PTRACE"]}},
+        ),
+        ("nonsense", "nonsense"),
+    ],
+)
+def test_the_users_security_context_takes_precedence(lines: Any, expected: Any) -> None:
+    pod = pod_of(make_job({"pod_template": {"spec": {"containers": [{"securityContext": lines}]}}}))
+    assert pod["containers"][0].get("securityContext") == expected
+
+
+def test_the_users_security_context_of_the_pod_takes_precedence() -> None:
+    context = {"seccompProfile": {"type": "Unconfined"}, "runAsUser": 7}
+    pod = pod_of(make_job({"run_as_user": 10001, "pod_template": {"spec": {"securityContext": context}}}))
+    assert pod["securityContext"] == {**context, "runAsNonRoot": True}
+    assert "seccompProfile" not in pod_of(make_job({"pod_template": {"spec": {"securityContext": None}}}))
