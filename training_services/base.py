@@ -71,6 +71,7 @@ __all__ = [
     "SupportsEvents",
     "SupportsLogs",
     "SupportsNodes",
+    "SupportsNotices",
     "SupportsReattach",
     "SupportsSoftStop",
     "TrainingService",
@@ -388,6 +389,14 @@ class SupportsEvents(ABC):
     @abstractmethod
     def remove_status_listener(self, listener: StatusListener) -> None:
         """Stop calling it."""
+
+
+class SupportsNotices(ABC):
+    """A service that knows things about its platform that users should know and that are about no single job."""
+
+    @abstractmethod
+    def take_notices(self) -> Sequence[str]:
+        """What is new since the last call, a sentence each. Asked at each placement; returns at once."""
 
 
 class SupportsNodes(ABC):

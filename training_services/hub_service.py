@@ -245,6 +245,9 @@ class HubTrainingService(TrainingService, SupportsEvents, SupportsReattach, Supp
             passed_over.append((offer, damage))
         return describe_start(form.trial_id, None, passed_over) if passed_over else None
 
+    def on_delivered(self, change: StatusChange) -> None:
+        """The listeners have taken a change; that of an end comes before the job is forgotten. Must not block."""
+
     def on_end(self, job: TrialJobDetail) -> None:
         """A job is over, and its listeners know. Must not block."""
 
@@ -494,6 +497,7 @@ class HubTrainingService(TrainingService, SupportsEvents, SupportsReattach, Supp
                 self._queued.popleft()
             self._delivered.set()
             for change in everything:
+                self.on_delivered(change)
                 if change.status.is_terminal:
                     if (job := self._jobs.get(change.job_id)) is not None:
                         self.on_end(job)

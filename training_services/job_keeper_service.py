@@ -169,6 +169,10 @@ class JobKeeperService(
             where = f" on {seen.node}" if seen.node else ""
             clause = joined(f"its keeper was started{where} and has not connected yet", seen.detail)
         self._report_obstacle(keeper, clause)
+        if seen.is_impossible and self._group is not None:
+            ending = self._remove_and_end(keeper, EndReason.UNPLACEABLE, f"it cannot be started: {clause}")
+            self._start(ending, f"end of {seen.job_id}")
+            return
         limit = self._pending_timeout_seconds
         if limit is not None and keeper.timer is None:
             # How long one has waited that an earlier manager has submitted only the clocks of both sides tell.

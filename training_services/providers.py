@@ -163,6 +163,14 @@ class Provider(ABC):
         :param trial_gpu_number: how many GPUs each trial needs: places that could never run one are reported.
         """
 
+    async def preview(
+        self, settings: Mapping[str, Any], secrets: Mapping[str, str], *, trial_gpu_number: int | None = None
+    ) -> Sequence[CheckStep]:
+        """Find out, before an experiment is created, what its trials would be refused for: a FAIL step if they could
+        never run, a NOTE for what is worth knowing. Starts nothing, takes some seconds at most, and says nothing of a
+        place that cannot be reached now. Parameters as for `inspect`."""
+        return ()
+
     @abstractmethod
     async def clean(self, settings: Mapping[str, Any], secrets: Mapping[str, str]) -> Sequence[CheckStep]:
         """Remove everything of this manager from the place of a configuration: keepers, their jobs, folders, objects.

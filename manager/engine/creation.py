@@ -12,7 +12,7 @@ import shutil
 import sqlite3
 import stat
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -262,13 +262,11 @@ def new_seed(config: "ExperimentConfig") -> int:
     return config.seed if config.seed is not None else int.from_bytes(os.urandom(4))
 
 
-def insert(connection: sqlite3.Connection, row: ExperimentRow, loaded: "LoadedExperiment", actor: Actor) -> None:
-    """Store the experiment, and the notices about its configuration."""
+def insert(connection: sqlite3.Connection, row: ExperimentRow, notices: Sequence[str], actor: Actor) -> None:
+    """Store the experiment, and the notices about its configuration and its platform."""
     experiments.insert(connection, row, actor=actor)
-    for notice in loaded.notices:
-        events.append(
-            connection, time=row.created_at, kind=events.NOTICE, data={"text": str(notice)}, experiment_id=row.id
-        )
+    for notice in notices:
+        events.append(connection, time=row.created_at, kind=events.NOTICE, data={"text": notice}, experiment_id=row.id)
 
 
 def make_id(wanted: str | None) -> str:

@@ -150,6 +150,8 @@ class Manager:
         loaded = await asyncio.to_thread(creation.check, config, directory, self.home.path, caller=caller)
         await asyncio.to_thread(creation.check_command, loaded.config, captured.get("environment"))
         await check_storage(loaded.config, {**loaded.secrets, **request.secrets})
+        noted = await self.platforms.preview(loaded.config, {**loaded.secrets, **request.secrets})
+        notices = [*map(str, loaded.notices), *noted]
         experiment_id = creation.make_id(experiment_id)
         folder = creation.experiment_directory(self.home, loaded, experiment_id)
         row = creation.new_row(loaded, experiment_id, folder, self.clock.now())
@@ -165,7 +167,7 @@ class Manager:
             await self._write_folder(row, loaded, handed)
             failpoint("manager.create.after")
             try:
-                await self.control.write(lambda c: creation.insert(c, row, loaded, actor))
+                await self.control.write(lambda c: creation.insert(c, row, notices, actor))
             except Exception as error:
                 with suppress(OSError):
                     await asyncio.to_thread(creation.remove_folder, folder)

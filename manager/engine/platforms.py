@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from proctor.manager.engine import creation
 from proctor.manager.engine.supervisor import ExperimentSupervisor
@@ -11,6 +11,9 @@ from proctor.manager.errors import BadRequest, Unavailable
 from proctor.manager.settings import Home
 from proctor.training_services.errors import UnknownPlatform
 from proctor.training_services.providers import CheckStep, CheckVerdict, NodeProvider, Provider, Providers
+
+if TYPE_CHECKING:
+    from proctor.manager.config.experiment import ExperimentConfig
 
 LEAVING = "leaving"
 """The name of the step of a machine that a stopped experiment is leaving."""
@@ -47,6 +50,22 @@ class Platforms:
         """
         asked = await self._read(config, directory, handover, machine)
         return await asked.provider.inspect(asked.settings, asked.secrets, trial_gpu_number=asked.trial_gpu_number)
+
+    async def preview(self, config: "ExperimentConfig", secrets: Mapping[str, str]) -> list[str]:
+        """What to notice about the platform of a new experiment. Raises BadRequest if its trials could never run."""
+        section = config.training_service
+        if self._providers is None or section.platform == "local":
+            return []
+        try:
+            provider = self._providers.get(section.platform)
+        except (UnknownPlatform, ImportError):  # the experiment's start says so
+            return []
+        settings = section.model_dump(mode="json", by_alias=False)
+        steps = await provider.preview(settings, secrets, trial_gpu_number=config.trial_gpu_number)
+        texts = {step: "; ".join(filter(None, (f"{step.machine}: {step.found}", step.advice))) for step in steps}
+        if refused := next((step for step in steps if step.verdict is CheckVerdict.FAIL), None):
+            raise BadRequest(f"the experiment cannot run on platform {section.platform}: {texts[refused]}")
+        return [texts[step] for step in steps if step.verdict is CheckVerdict.NOTE]
 
     async def clean(
         self, config: Mapping[str, Any], directory: str, *, handover: str | None = None, machine: int | None = None

@@ -303,7 +303,7 @@ class ExperimentSupervisor:
 
     def _placer(self, service: TrainingService, config: "ExperimentConfig") -> Placer:
         if not isinstance(service, SupportsNodes):
-            return FreePlacer(config.trial_gpu_number)
+            return FreePlacer(config.trial_gpu_number, service)
         gpus, preemptible = config.trial_gpu_number, config.preemptible
         return PoolPlacer(self._context.pool, service, gpus, is_preemptible=preemptible)
 

@@ -36,11 +36,18 @@ class FakeProvider(NodeProvider):
         """By host: what its last step finds."""
         self.steps: dict[str, Sequence[CheckStep]] = {}
         """By host: all its steps, in place of the usual one."""
+        self.previewed: Sequence[CheckStep] = ()
+        """What is found out before an experiment is created."""
 
     def add(self, node_id: str, address: str) -> None:
         """A node of this provider."""
         self.addresses[node_id] = address
         self.context.pool.add(node_id, "remote")
+
+    async def preview(
+        self, settings: Mapping[str, Any], secrets: Mapping[str, str], *, trial_gpu_number: int | None = None
+    ) -> Sequence[CheckStep]:
+        return self.previewed
 
     async def run(self) -> None:
         await asyncio.Event().wait()

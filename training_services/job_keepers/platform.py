@@ -36,6 +36,7 @@ class PlatformJob:
     reason: EndReason | None = None
     """How it, or its first instance, ended, if the platform knows what the keeper cannot know: OUT_OF_MEMORY,
     PREEMPTED, NODE_LOST. With RUNNING: it is lost."""
+    is_impossible: bool = False  # with PENDING: its platform refuses to start it as it is, for the reason in `detail`
     exit_code: int | None = None  # of a keeper that has ended; 0: it left by itself
     output: str = ""  # the last lines of the log of a keeper that has ended
 

@@ -5,11 +5,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from proctor.training_services.errors import TrainingServiceError
-from proctor.training_services.kubernetes.client import Cluster, KubernetesObject
+from proctor.training_services.kubernetes.client import ApiRefused, Cluster, KubernetesObject
 from proctor.training_services.kubernetes.manifests import EXPERIMENT_ANNOTATION, Names, manager_selector
+from proctor.training_services.kubernetes.pods import is_refused_for_good
 from proctor.training_services.providers import CheckStep, CheckVerdict
 
 __all__ = [
+    "NEVER",
     "PROBE_PREFIX",
     "RIGHTS",
     "RIGHTS_FOR_EXEC",
@@ -24,6 +26,17 @@ __all__ = [
 
 PROBE_PREFIX = "doctor."
 """What the experiment ids of probes begin with; those of experiments have no dot."""
+NEVER = frozenset({400, 413, 422})
+"""The HTTP statuses for objects that can never be created as they are."""
+_TRIALS = "objects of trials"
+_ADVICE = {
+    "runAsNonRoot": "give trainingService.runAsUser, such as 10001",
+    "PodSecurity": "see docs/kubernetes.md#pod-security",
+    "no PriorityClass": "check trainingService.priorityClass, or have it made",
+    "service account": "check trainingService.serviceAccount, or make it",
+    "namespaces ": "check trainingService.namespace, or make it",
+}
+"""What to do, by a part of the cluster's sentence."""
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
@@ -40,10 +53,11 @@ class Right:
 RIGHTS = (
     Right("batch", "jobs", ("create", "delete", "get", "list", "watch")),
     Right("", "pods", ("list", "watch")),
+    Right("", "pods", ("create",), is_needed=False),
     Right("", "pods/log", ("get",)),
     Right("", "configmaps", ("create", "delete", "get", "list", "patch")),
     Right("", "secrets", ("create",)),
-    Right("", "events", ("list", "watch"), is_needed=False),
+    Right("", "events", ("create", "list", "watch"), is_needed=False),
 )
 """All that platform kubernetes needs; the Role in `deploy/kubernetes` has exactly these."""
 RIGHTS_FOR_EXEC = (Right("", "pods/exec", ("create", "get")),)
@@ -72,6 +86,38 @@ class ClusterChecks:
         except (TrainingServiceError, OSError) as error:
             self.add(name, str(error), advice, CheckVerdict.FAIL)
 
+    async def check_objects(self, cluster: Cluster, namespace: str, job: KubernetesObject) -> None:
+        """Have the cluster check the Job of a trial and its pod, without creating them. Raises ServiceUnavailable."""
+        template = job["spec"]["template"]
+        metadata = {**template.get("metadata", {}), "name": job["metadata"]["name"]}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
+        warnings: list[str] = []
+        for path, body in (("apis/batch/v1", job), ("api/v1", pod)):
+            kind = body["kind"].lower()
+            try:
+                warnings += await cluster.try_creating(f"/{path}/namespaces/{namespace}/{kind}s", body)
+            except ApiRefused as error:
+                if self._add_refusal(kind, error):
+                    return
+        for text in dict.fromkeys(warnings):
+            self.add("objects", f"the cluster warns of the {_TRIALS}: {text}", verdict=CheckVerdict.NOTE)
+        if not any(step.name == "objects" for step in self.steps):
+            self.add("objects", f"the cluster accepts the {_TRIALS}")
+
+    def _add_refusal(self, kind: str, error: ApiRefused) -> bool:
+        """Add the step of an object that the cluster refuses in a dry run. Returns whether trials cannot run."""
+        sentence = str(error)
+        if "does not support dry run" in sentence or (error.status == 403 and "cannot create resource" in sentence):
+            if kind == "job":
+                self.add("objects", f"a trial's Job cannot be tried: {sentence}", verdict=CheckVerdict.NOTE)
+            return False  # pods are tried only where that is allowed
+        if error.status in NEVER or error.status == 404 or is_refused_for_good(sentence):
+            advice = next((advice for part, advice in _ADVICE.items() if part in sentence), "change podTemplate")
+            self.add("objects", f"the cluster refuses the {_TRIALS}: {sentence}", advice, CheckVerdict.FAIL)
+            return True
+        self.add("objects", f"trials will wait: {sentence}", verdict=CheckVerdict.NOTE)
+        return False
+
     async def check_rights(self, cluster: Cluster, namespace: str, rights: Sequence[Right]) -> None:
         """Check that the user has these rights."""
         with self.step("rights"):
@@ -81,7 +127,7 @@ class ClusterChecks:
                 advice = "give its user the Role of docs/kubernetes.md#rights"
                 found = f"its user cannot {', '.join(text for text, _ in missing)} in namespace {namespace}"
                 if not needed:
-                    advice += "; without it reasons such as a quota are not shown"
+                    advice += "; trials run without it, and less of what is in their way is explained"
                 self.add("rights", found, advice, CheckVerdict.FAIL if needed else CheckVerdict.NOTE)
             else:
                 self.add("rights", f"its user may do all that is needed in namespace {namespace}")

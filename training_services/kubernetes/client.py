@@ -7,6 +7,7 @@ import builtins
 import json
 import logging
 import os
+import re
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -121,6 +122,14 @@ class Cluster:
     async def create(self, path: str, body: KubernetesObject) -> KubernetesObject:
         """Create an object in the collection `path`. Raises ApiRefused (status 409 if it exists), ApiUnreachable."""
         return await self._request("POST", path, body=body)
+
+    async def try_creating(self, path: str, body: KubernetesObject) -> builtins.list[str]:
+        """Have the server check an object strictly, and admit it, without creating it. Returns its warnings. Raises
+        ApiRefused, ApiUnreachable."""
+        query = {"dryRun": "All", "fieldValidation": "Strict"}
+        response = await self._send("POST", path, query, body=body, timeout=aiohttp.ClientTimeout(REQUEST_SECONDS))
+        await _read(response)
+        return [_read_warning(text) for text in response.headers.getall("Warning", ())]
 
     async def patch(self, path: str, body: KubernetesObject) -> KubernetesObject:
         """Merge `body` into an object. Raises ApiRefused, ApiUnreachable."""
@@ -471,6 +480,12 @@ def _retry_after(response: aiohttp.ClientResponse) -> float:
         return min(float(response.headers.get("Retry-After", "1")), _MOST_RETRY_AFTER_SECONDS)
     except ValueError:  # it may be a date
         return 1.0
+
+
+def _read_warning(header: str) -> str:
+    """The text of a `Warning` header: 299 - "text"."""
+    _, _, quoted = header.partition('"')
+    return re.sub(r"\\(.)", r"\1", quoted.rpartition('"')[0]) or header
 
 
 def _parse_status(body: bytes) -> KubernetesObject:

@@ -9,6 +9,7 @@ import base64
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from proctor.training_services.base import TrialJobForm
@@ -62,6 +63,7 @@ DEFAULT_REQUESTS = {"cpu": "500m", "memory": "512Mi"}
 """Without a request a pod would be the first to be evicted, and nodes would get more pods than they can run."""
 _HASH_LENGTH = 24
 _LONGEST_LABEL = 63
+_LONGEST_MESSAGE = 1000
 
 
 @dataclass(frozen=True)
@@ -176,6 +178,27 @@ class ExperimentManifests:
             },
         }
 
+    def event(self, form: TrialJobForm, uid: str, *, reason: str, message: str, time: datetime) -> KubernetesObject:
+        """An event of the Job of a trial job.
+
+        :param uid: the Job's.
+        :param reason: one word; a Job has one event with it.
+        """
+        name, moment = self.names.job(form.job_id), time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": self._metadata(f"{name}.{reason.lower()}", "trial", None, form),
+            "involvedObject": {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": uid},
+            "type": "Normal",
+            "reason": reason,
+            "message": message[:_LONGEST_MESSAGE],
+            "source": {"component": "proctor"},
+            "firstTimestamp": moment,
+            "lastTimestamp": moment,
+            "count": 1,
+        }
+
     def _metadata(
         self, name: str, component: str, owner: KubernetesObject | None = None, form: TrialJobForm | None = None
     ) -> dict[str, Any]:
@@ -192,7 +215,8 @@ class ExperimentManifests:
         }
         annotations = {EXPERIMENT_ANNOTATION: self.experiment_id}
         if form is not None:
-            labels = {**self.settings.labels, **labels, JOB_LABEL: name, **_readable(TRIAL_NAME_LABEL, form.trial_id)}
+            job = self.names.job(form.job_id)
+            labels = {**self.settings.labels, **labels, JOB_LABEL: job, **_readable(TRIAL_NAME_LABEL, form.trial_id)}
             annotations = {**self.settings.annotations, **annotations}
             annotations |= {JOB_ANNOTATION: form.job_id, TOKEN_ANNOTATION: form.token}
         metadata: dict[str, Any] = {"name": name, "labels": labels, "annotations": annotations}

@@ -37,6 +37,7 @@ class _Kind:
     name: str  # jobs, pods, events
     path: str
     query: Mapping[str, str]
+    loss: str  # what is lost without the right to list and watch them
     is_needed: bool = True
     problem: str = ""
     listed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -57,12 +58,18 @@ class NamespaceView:
         self._warnings: dict[str, str] = {}  # by the uid of the object; the oldest first
         self._deleted: dict[str, None] = {}  # the uids of Jobs; the oldest first
         self._listeners: set[Changes] = set()
+        self.refusals: dict[str, str] = {}
+        """What the user lacks the right to, by what is lost without it: the server's sentence."""
         labels = {"labelSelector": selector}
         self._kinds = (
-            _Kind("jobs", self.jobs_path, labels),
-            _Kind("pods", self.pods_path, labels),
+            _Kind("jobs", self.jobs_path, labels, "trials are not followed"),
+            _Kind("pods", self.pods_path, labels, "trials are not followed"),
             _Kind(
-                "events", f"/api/v1/namespaces/{namespace}/events", {"fieldSelector": "type=Warning"}, is_needed=False
+                "events",
+                self.events_path,
+                {"fieldSelector": "type=Warning"},
+                "reasons such as a quota or a missing Secret are not shown",
+                is_needed=False,
             ),
         )
 
@@ -75,6 +82,11 @@ class NamespaceView:
     def pods_path(self) -> str:
         """The API path of the pods."""
         return f"/api/v1/namespaces/{self.namespace}/pods"
+
+    @property
+    def events_path(self) -> str:
+        """The API path of the events."""
+        return f"/api/v1/namespaces/{self.namespace}/events"
 
     @property
     def place_name(self) -> str:
@@ -110,6 +122,10 @@ class NamespaceView:
         """The current state of a Job, or None if there is none."""
         found = self._jobs.get(name)
         return None if found is None else self._describe(found)
+
+    def uid(self, name: str) -> str:
+        """The uid of a Job, "" if there is none."""
+        return self._jobs[name].uid if name in self._jobs else ""
 
     def first_pod(self, name: str) -> ClusterPod | None:
         """The last known state of the first pod of a Job."""
@@ -149,6 +165,7 @@ class NamespaceView:
                 version = ""
             except ServiceUnavailable as error:
                 self._note_problem(kind, str(error))
+                self.note_refusal(kind.loss, error)
                 if isinstance(error, ApiRefused) and error.status == 400:  # the cluster was restored from a backup
                     version = ""
             except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -157,6 +174,14 @@ class NamespaceView:
             if time.monotonic() - started > _STEADY_SECONDS:
                 backoff.reset()
             await asyncio.sleep(backoff.take())
+
+    def note_refusal(self, loss: str, error: ServiceUnavailable) -> None:
+        """Record an error if it says that the user lacks a right.
+
+        :param loss: what is lost without it, as a clause.
+        """
+        if isinstance(error, ApiRefused) and error.status == 403:
+            self.refusals[loss] = str(error)
 
     def _note_problem(self, kind: _Kind, problem: str) -> None:
         if problem != kind.problem:

@@ -1,17 +1,16 @@
 """Creating the objects of an experiment in its namespace, and finding those that exist."""
 
 import asyncio
+from datetime import datetime
 
 from proctor.training_services.base import TrialJobForm
 from proctor.training_services.errors import ServiceUnavailable, SubmissionRefused
 from proctor.training_services.keepers.archive import KeeperArchive
+from proctor.training_services.kubernetes.checks import NEVER
 from proctor.training_services.kubernetes.client import ApiRefused, Cluster, KubernetesObject
 from proctor.training_services.kubernetes.manifests import ENDPOINT_KEY, TOKEN_ANNOTATION, ExperimentManifests
 
 __all__ = ["ExperimentObjects"]
-
-_NEVER = frozenset({400, 413, 422})
-"""The HTTP statuses for objects that can never be created as they are."""
 
 
 class ExperimentObjects:
@@ -59,7 +58,7 @@ class ExperimentObjects:
         try:
             job = await self._create(f"/apis/batch/v1/namespaces/{self._namespace}/jobs", body)
         except ApiRefused as error:
-            if error.status in _NEVER:
+            if error.status in NEVER:
                 raise SubmissionRefused(f"the cluster refuses its Job: {error}") from error
             raise
         if "deletionTimestamp" in job["metadata"]:
@@ -73,6 +72,16 @@ class ExperimentObjects:
             if error.status != 409:
                 raise
         return job
+
+    async def add_event(self, form: TrialJobForm, uid: str, *, reason: str, message: str, time: datetime) -> None:
+        """Add an event to a Job, unless it has one for that reason. Raises ServiceUnavailable."""
+        body = self._manifests.event(form, uid, reason=reason, message=message, time=time)
+        body["involvedObject"]["namespace"] = body["metadata"]["namespace"] = self._namespace
+        try:
+            await self._cluster.create(self._core("events"), body)
+        except ApiRefused as error:
+            if error.status != 409:
+                raise
 
     async def delete(self) -> None:
         """Delete the anchor and everything that it owns. Raises ServiceUnavailable."""

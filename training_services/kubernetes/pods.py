@@ -5,7 +5,7 @@ Messages of the scheduler and the kubelet are passed on unchanged. The one-word 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from proctor.training_services.job_keeper_service import PlatformJob, PlatformStatus
@@ -19,7 +19,7 @@ from proctor.training_services.kubernetes.manifests import (
 from proctor.training_services.kubernetes.pod_template import TRIAL_CONTAINER
 from proctor.trial_keeper.protocol import EndReason
 
-__all__ = ["ClusterJob", "ClusterPod", "created_at", "describe", "read_job", "read_pod"]
+__all__ = ["ClusterJob", "ClusterPod", "created_at", "describe", "is_refused_for_good", "read_job", "read_pod"]
 
 _TAKEN_AWAY = frozenset(
     {
@@ -42,6 +42,9 @@ _LOST = frozenset({"NodeLost", "ContainerStatusUnknown", "DeletionByPodGC"})
 """Reasons of a pod whose node is gone."""
 _NODE_AWAY = "NodeNotReady"
 """The beginning of the warning about a pod whose node is not reachable."""
+_NEVER = ("no PriorityClass with name", "error looking up service account", "violates PodSecurity", "RuntimeClass")
+"""Parts of the sentences with which a cluster refuses a pod that it will not start unless someone changes something: a
+quota or a limit, in contrast, may be free again."""
 _MOST_DETAIL = 600
 
 
@@ -141,7 +144,7 @@ def describe(job: ClusterJob, pods: Sequence[ClusterPod], warning: str) -> Platf
     if not pods:
         detail = job.failure or warning or ("its Job is suspended" if job.is_suspended else "its Job has no pod yet")
         status = PlatformStatus.ENDED if job.failure else PlatformStatus.PENDING
-        return _seen(job, status, detail=detail)
+        return replace(_seen(job, status, detail=detail), is_impossible=is_refused_for_good(warning))
     first, instances = pods[0], tuple(pod.uid for pod in pods)
     if first.phase in ("Succeeded", "Failed") or first.exit_code is not None:  # other containers may still be running
         reason, detail = _how_it_ended(first)
@@ -161,6 +164,11 @@ def describe(job: ClusterJob, pods: Sequence[ClusterPod], warning: str) -> Platf
     elif warning.startswith(_NODE_AWAY):  # other warnings are about what it was waiting for earlier
         detail = warning
     return _seen(job, PlatformStatus.RUNNING, first, instances, detail=detail)
+
+
+def is_refused_for_good(sentence: str) -> bool:
+    """Whether a cluster has refused a pod, in this sentence, for what does not change by itself."""
+    return "is forbidden" in sentence and any(part in sentence for part in _NEVER)
 
 
 def _seen(
@@ -215,7 +223,9 @@ def _waiting(status: KubernetesObject) -> str:
     for each in [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]:
         waiting = (each.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
-            return _clause(waiting["reason"], waiting.get("message"))
+            said = _clause(waiting["reason"], waiting.get("message"))
+            is_of_image = "Image" in waiting["reason"] or waiting["reason"] == "RegistryUnavailable"
+            return f"the image {each['image']} cannot be used: {said}" if is_of_image else said
     return ""
 
 

@@ -37,7 +37,7 @@ _BLOCKED = (
     "CreateContainerError",
     "RunContainerError",
 )
-"""How the kubelet's message begins about a container that cannot run as specified."""
+"""The kubelet's words about a container that cannot run as specified."""
 
 log = logging.getLogger(__name__)
 
@@ -118,7 +118,7 @@ class PodProbe:
         started = loop.time()
         while loop.time() - started < PATIENCE_SECONDS and not has_connected.is_set():
             seen, pod = _look(view, name), view.first_pod(name)
-            if seen.status is PlatformStatus.ENDED or (pod is not None and pod.waiting.startswith(_BLOCKED)):
+            if seen.status is PlatformStatus.ENDED or (pod is not None and _is_blocked(pod.waiting)):
                 break
             if seen.status is PlatformStatus.RUNNING and pod and self._relay_python and not is_reached:
                 is_reached = True
@@ -166,7 +166,11 @@ def needs_change(detail: str) -> bool:
     such as GPUs or quota."""
     if detail.startswith("FailedCreate") and "exceeded quota" not in detail:
         return True
-    return detail.startswith(_BLOCKED) or "not found" in detail
+    return _is_blocked(detail) or "not found" in detail
+
+
+def _is_blocked(detail: str) -> bool:
+    return any(reason in detail for reason in _BLOCKED)
 
 
 def _look(view: NamespaceView, name: str) -> PlatformJob:

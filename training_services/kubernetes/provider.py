@@ -3,14 +3,16 @@ keeper's file."""
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from secrets import token_hex
 from typing import Any
+from uuid import uuid4
 
 from proctor.training_services.errors import ServiceUnavailable
 from proctor.training_services.keepers.archive import ArchiveBuilder, KeeperArchive
+from proctor.training_services.keepers.sessions import job_keeper_id
 from proctor.training_services.kubernetes.checks import (
     PROBE_PREFIX,
     RIGHTS,
@@ -19,7 +21,7 @@ from proctor.training_services.kubernetes.checks import (
     clean_namespace,
     remove_left_probes,
 )
-from proctor.training_services.kubernetes.client import Cluster, open_cluster
+from proctor.training_services.kubernetes.client import Cluster, KubernetesObject, open_cluster
 from proctor.training_services.kubernetes.manifests import SOCKET, ExperimentManifests, Names, manager_selector
 from proctor.training_services.kubernetes.namespaces import NamespaceView
 from proctor.training_services.kubernetes.objects import ExperimentObjects
@@ -27,6 +29,9 @@ from proctor.training_services.kubernetes.probing import DEADLINE_SECONDS, PodPr
 from proctor.training_services.kubernetes.settings import KubernetesSettings
 from proctor.training_services.providers import CheckStep, CheckVerdict, Provider, ProviderContext
 from proctor.trial_keeper.uplink.pointer import read_pointer
+
+PREVIEW_SECONDS = 15.0
+"""How long `create` waits for the cluster."""
 
 
 class KubernetesProvider(Provider):
@@ -123,7 +128,30 @@ class KubernetesProvider(Provider):
                 if watched.task is not None:
                     watched.task.cancel()
 
-    # ---- doctor and clean
+    # ---- before the first trial, doctor and clean
+
+    async def preview(
+        self, settings: Mapping[str, Any], secrets: Mapping[str, str], *, trial_gpu_number: int | None = None
+    ) -> Sequence[CheckStep]:
+        chosen = KubernetesSettings.read(settings)
+        checks = ClusterChecks(chosen.namespace or "cluster")
+        with suppress(ServiceUnavailable, TimeoutError):  # the first trial that waits says why
+            async with asyncio.timeout(PREVIEW_SECONDS):
+                cluster = await open_cluster(chosen.kubeconfig, chosen.context)
+                try:
+                    namespace = chosen.namespace or cluster.namespace
+                    await checks.check_objects(cluster, namespace, self._example(chosen, trial_gpu_number))
+                finally:
+                    await cluster.close()
+        return checks.steps
+
+    def _example(self, chosen: KubernetesSettings, trial_gpu_number: int | None) -> KubernetesObject:
+        """The Job of a trial, of an experiment that there is not."""
+        form = make_form(f"{PROBE_PREFIX}{token_hex(4)}", trial_gpu_number)
+        manifests = ExperimentManifests(self.names, form.experiment_id, chosen, version("proctor"), DEADLINE_SECONDS)
+        anchor = manifests.anchor("")
+        anchor["metadata"]["uid"] = str(uuid4())
+        return manifests.job(form, keeper_id=job_keeper_id(form.job_id), keeper_sha256="0" * 64, owner=anchor)
 
     async def inspect(
         self, settings: Mapping[str, Any], secrets: Mapping[str, str], *, trial_gpu_number: int | None = None
@@ -152,6 +180,8 @@ class KubernetesProvider(Provider):
             url = self.endpoint(chosen, cluster).split()[0]
             how = f"pods connect to it at {url}" if is_direct else "it reaches the pods through the API server"
             checks.add("manager", how)
+        with checks.step("objects"):
+            await checks.check_objects(cluster, namespace, self._example(chosen, trial_gpu_number))
         if not any(step.verdict is CheckVerdict.FAIL for step in checks.steps):
             with checks.step("pod"):
                 await self._probe(cluster, namespace, chosen, checks, trial_gpu_number)

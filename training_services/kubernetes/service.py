@@ -11,7 +11,7 @@ from importlib.metadata import version
 from typing import Any, cast
 
 from proctor.sdk.failpoints import failpoint
-from proctor.training_services.base import TrialJobForm
+from proctor.training_services.base import StatusChange, SupportsNotices, TrialJobForm, TrialJobStatus
 from proctor.training_services.capacity import GpuRules
 from proctor.training_services.errors import BrokenPlatform, ServiceUnavailable, SubmissionRefused
 from proctor.training_services.job_keeper_service import JobKeeperService, PlatformJob, PlatformStatus
@@ -45,9 +45,12 @@ LEFT_BYTES = 16 * 1024 * 1024
 """How much of the end of a log is read for undelivered reports, which take at most 8 MiB and one report more."""
 TORN_READS = 5
 """How often a log that seems to be cut is read again, in case it was not complete yet."""
+NO_LOGS = "why a keeper has failed, and what it left, cannot be read"
+NO_EVENTS = "the start and the end of trials are not among the events of their Jobs"
 SILENCE_SECONDS = 5.0
 """How long a keeper that was started may take to connect before its log is read for the reason."""
 _BYTES_PER_MB = 10**6
+_EVENTS = {TrialJobStatus.RUNNING: "TrialStarted", TrialJobStatus.ENDED: "TrialEnded"}
 _LOG_TIME = re.compile(r"^\S+ \S+ [A-Z]+ ")
 
 
@@ -58,7 +61,7 @@ def provider_of(context: ServiceContext) -> KubernetesProvider:
     return cast("KubernetesProvider", context.providers.get("kubernetes"))
 
 
-class KubernetesTrainingService(JobKeeperService):
+class KubernetesTrainingService(JobKeeperService, SupportsNotices):
     """One experiment's trials in a namespace. Settings: see `KubernetesSettings`."""
 
     def __init__(self, context: ServiceContext, **options: Any) -> None:
@@ -75,6 +78,9 @@ class KubernetesTrainingService(JobKeeperService):
         self._provider = provider_of(context)
         self._made: ExperimentObjects | None = None
         self._since_list: Changes | None = None
+        self._seen: NamespaceView | None = None
+        self._noticed: set[str] = set()
+        self._recorded: dict[str, set[str]] = {}  # by job: the reasons of the events that its Job has
         self._torn: Counter[str] = Counter()  # by job: how often its log was found to be cut
         self._reaching: dict[str, asyncio.Task[None]] = {}  # by job: connects its pod, or reports why it cannot
 
@@ -193,6 +199,7 @@ class KubernetesTrainingService(JobKeeperService):
                 view.namespace, pod.name, TRIAL_CONTAINER, tail_lines=LEFT_LINES, limit_bytes=LEFT_BYTES
             )
         except ServiceUnavailable as error:
+            view.note_refusal(NO_LOGS, error)
             if not is_last and not (isinstance(error, ApiRefused) and error.status in (400, 404)):
                 raise
             return None
@@ -237,6 +244,38 @@ class KubernetesTrainingService(JobKeeperService):
         except ServiceUnavailable as error:
             log.warning("%s: objects of deleted experiments are not removed now: %s", self.place_name, error)
 
+    # ---- what people see
+
+    def take_notices(self) -> Sequence[str]:
+        refusals = {} if self._seen is None else self._seen.refusals
+        news = [loss for loss in refusals if loss not in self._noticed]
+        self._noticed.update(news)
+        advice = "give its user the Role of docs/kubernetes.md#rights"
+        return [f"{self.place_name}: {loss}, because a right is missing: {refusals[loss]}; {advice}" for loss in news]
+
+    def on_delivered(self, change: StatusChange) -> None:
+        """Record the start and the end of a trial job as events of its Job."""
+        job, view = self._jobs.get(change.job_id), self._seen
+        reason = _EVENTS.get(change.status)
+        if job is None or view is None or reason is None or self._group is None:
+            return
+        recorded, uid = self._recorded.setdefault(job.id, set()), view.uid(self._provider.names.job(job.id))
+        if uid and reason not in recorded:
+            recorded.add(reason)
+            self._start(self._record(view, job.form, uid, reason, change), f"event of {job.id}")
+
+    async def _record(
+        self, view: NamespaceView, form: TrialJobForm, uid: str, reason: str, change: StatusChange
+    ) -> None:
+        what = "has started" if change.exit is None else f"has ended: {change.exit.reason}"
+        said = f"; {change.detail}" if change.detail else ""
+        message = f"trial {form.trial_id} (job {form.job_id}) of experiment {self._experiment_id} {what}{said}"
+        try:
+            objects = await self._objects()
+            await objects.add_event(form, uid, reason=reason, message=message, time=change.time)
+        except ServiceUnavailable as error:  # it is only for people
+            view.note_refusal(NO_EVENTS, error)
+
     # ---- the connections of pods
 
     async def reach_keeper(self, seen: PlatformJob) -> None:
@@ -244,6 +283,7 @@ class KubernetesTrainingService(JobKeeperService):
 
     def leave_keeper(self, job_id: str) -> None:
         self._torn.pop(job_id, None)
+        self._recorded.pop(job_id, None)
         if (reaching := self._reaching.pop(job_id, None)) is not None:
             reaching.cancel()
 
@@ -271,6 +311,7 @@ class KubernetesTrainingService(JobKeeperService):
             try:
                 text = await view.cluster.read_log(view.namespace, pod.name, TRIAL_CONTAINER, tail_lines=1)
             except ServiceUnavailable as error:
+                view.note_refusal(NO_LOGS, error)
                 text = str(error).encode()
             said = _LOG_TIME.sub("", text.decode(errors="replace").strip())
             clause = f"its keeper was started on node {pod.node} and has not connected to this manager"
@@ -289,7 +330,8 @@ class KubernetesTrainingService(JobKeeperService):
     # ---- objects
 
     async def _view(self) -> NamespaceView:
-        return await self._provider.view(self._settings, self._experiment_id)
+        self._seen = await self._provider.view(self._settings, self._experiment_id)
+        return self._seen
 
     async def _objects(self) -> ExperimentObjects:
         view, archive = await self._view(), await self._provider.archive()
@@ -317,6 +359,7 @@ class KubernetesTrainingService(JobKeeperService):
         try:
             output = await view.cluster.read_log(view.namespace, pod.name, TRIAL_CONTAINER, tail_lines=LOG_LINES)
         except ServiceUnavailable as error:
+            view.note_refusal(NO_LOGS, error)
             output = f"(its log cannot be read: {error})".encode()
         return replace(seen, output=output.decode(errors="replace"))
 

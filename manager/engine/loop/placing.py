@@ -61,7 +61,7 @@ async def place_waiting(state: ExperimentState, turn: Turn, context: LoopContext
             for trial in state.waiting():
                 transitions.set_reason(turn, trial, reason)
         return
-    await _add_node_notices(turn, context)
+    await _add_place_notices(turn, context)
     steady = context.clock.steady()
     shortage = ""  # why the first one that found no place found none; it holds for the others
     for trial in state.waiting():
@@ -126,8 +126,8 @@ def _preempt(state: ExperimentState, turn: Turn, context: LoopContext) -> None:
         transitions.stop_softly(state, turn, trial, EndReason.PREEMPTED, detail, context.save_seconds)
 
 
-async def _add_node_notices(turn: Turn, context: LoopContext) -> None:
-    """Notices about nodes that no trial ever gets; those from before a restart are not repeated."""
+async def _add_place_notices(turn: Turn, context: LoopContext) -> None:
+    """Notices about the places of trials; those from before a restart are not repeated."""
     news = context.placer.take_notices()
     if not news:
         return

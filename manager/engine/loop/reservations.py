@@ -16,7 +16,7 @@ from proctor.manager.placement import (
     place,
     preempted_jobs,
 )
-from proctor.training_services.base import NodePlacement, SupportsNodes
+from proctor.training_services.base import NodePlacement, SupportsNodes, SupportsNotices, TrainingService
 from proctor.training_services.capacity import (
     UNRANKED,
     Candidate,
@@ -76,7 +76,8 @@ class Placer(Protocol):
         """The job had this place before the manager was started again."""
 
     def take_notices(self) -> Sequence[str]:
-        """What people should know of the places there are, each text once: nodes that no job ever gets."""
+        """What people should know of the places there are, each text once: nodes that no job ever gets, rights on a
+        cluster that are missing."""
 
     def outlook(self) -> Outlook | None:
         """Which machines can be used now; None: the service places by itself and nothing is known of them."""
@@ -88,8 +89,10 @@ class Placer(Protocol):
 class FreePlacer:
     """For services that place by themselves."""
 
-    def __init__(self, gpu_number: int | None = None) -> None:
+    def __init__(self, gpu_number: int | None = None, service: TrainingService | None = None) -> None:
+        """:param service: is asked for notices about its platform."""
         self._gpu_number = gpu_number
+        self._service = service
 
     def take(
         self, job_id: str, token: str, holder: str, *, since: float, now: float, standing: Standing = UNRANKED
@@ -129,8 +132,8 @@ class FreePlacer:
         """Nothing was reserved."""
 
     def take_notices(self) -> Sequence[str]:
-        """Nothing is known of its places."""
-        return ()
+        """What the service knows of its platform."""
+        return self._service.take_notices() if isinstance(self._service, SupportsNotices) else ()
 
     def outlook(self) -> None:
         """Nothing is known of its places."""

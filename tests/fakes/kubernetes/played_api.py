@@ -72,6 +72,7 @@ class PlayedApi:
         """The verbs and resources that the user lacks the right to."""
         self.priority_classes: set[str] = set()
         self.has_nodes = True
+        self.quota_is_used_up = False
         self.url = ""
         self._numbers = itertools.count(1)
         self._changes: list[tuple[int, str, str, Object]] = []
@@ -125,6 +126,10 @@ class PlayedApi:
     def end_pod(self, name: str, phase: str = "Failed") -> None:
         """A pod comes to its end."""
         self._set(self.objects["pods", name], phase=phase)
+        self._play()
+
+    def act(self) -> None:
+        """Let the controllers and the nodes act, as they do from time to time."""
         self._play()
 
     def forget_changes(self) -> None:
@@ -261,6 +266,10 @@ class PlayedApi:
             raise Refusal(403, "Forbidden", said + text)
         if priority is not None and priority not in self.priority_classes:
             raise Refusal(403, "Forbidden", f"{said}no PriorityClass with name {priority} was found")
+        if self.quota_is_used_up:
+            raise Refusal(
+                403, "Forbidden", f"{said}exceeded quota: pods, requested: pods=1, used: pods=8, limited: pods=8"
+            )
         if found := violations(spec, self.level):
             raise Refusal(403, "Forbidden", f'{said}violates PodSecurity "{self.level}:latest": {found}')
 

@@ -105,7 +105,7 @@ async def test_a_check_sends_a_pod_that_connects_and_leaves_nothing_of_an_earlie
         leave(harness, "doctor.0123abcd")
         steps = found(await harness.provider.inspect(harness.settings, {}, trial_gpu_number=0))
         assert {name: verdict for name, (verdict, _) in steps.items()} == dict.fromkeys(
-            ("cluster", "rights", "manager", "pod"), "ok"
+            ("cluster", "rights", "manager", "objects", "pod"), "ok"
         ), steps
         assert steps["pod"][1].startswith(f"a pod on node {node.name} has connected after ")
         assert await harness.leftovers() == []
@@ -119,7 +119,7 @@ async def test_a_check_names_what_keeps_the_pod_from_running(
     harness.cluster.lose_image("example/trial:1", "repository does not exist")
     steps = found(await harness.provider.inspect(harness.settings, {}, trial_gpu_number=0))  # it does not wait
     assert steps["pod"][0] == "fail", steps
-    assert steps["pod"][1].startswith("it cannot run: ImagePullBackOff: ")
+    assert steps["pod"][1].startswith("it cannot run: the image example/trial:1 cannot be used: ImagePullBackOff: ")
     harness.cluster.find_image("example/trial:1")
     monkeypatch.setattr("proctor.training_services.kubernetes.probing.PATIENCE_SECONDS", 3.0)
     steps = found(await harness.provider.inspect(harness.settings, {}, trial_gpu_number=2))
@@ -132,6 +132,11 @@ async def test_a_check_names_what_keeps_the_pod_from_running(
     steps = found(await harness.provider.inspect(missing, {}, trial_gpu_number=0))
     assert steps["pod"][0] == "fail", steps
     assert 'secret "keys" not found' in steps["pod"][1]
+    refused = {**harness.settings, "priority_class": "high"}
+    steps = found(await harness.provider.inspect(refused, {}, trial_gpu_number=0))
+    assert steps["objects"][0] == "fail", steps
+    assert "no PriorityClass with name high was found" in steps["objects"][1]
+    assert "pod" not in steps
     await asyncio.to_thread(harness.cluster.set_quota, pods="0")
     steps = found(await harness.provider.inspect(harness.settings, {}, trial_gpu_number=0))
     assert steps["pod"][0] == "note", steps
@@ -196,7 +201,7 @@ async def test_a_check_names_the_verbs_that_are_missing(harness: KubernetesHarne
     await asyncio.to_thread(harness.cluster.grant, "person", rules)
     steps = found(await harness.provider.inspect(settings, {}))
     assert steps["rights"][0] == "note"
-    assert "list events, watch events" in steps["rights"][1]
+    assert "create pods, create events, list events, watch events" in steps["rights"][1]
 
 
 END = Exit(EndReason.EXITED_OK, 0, None, 1.0, 2.0)

@@ -110,6 +110,26 @@ async def test_a_trial_waits_for_a_claim_that_is_missing_and_then_sees_what_is_i
         assert (await scene.ends(form))[0] is EndReason.EXITED_OK
 
 
+async def test_a_trial_whose_service_account_is_missing_ends_with_the_reason_and_others_see_its_events(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    cluster.add_node("node")
+    harness = KubernetesHarness(cluster, tmp_path, service_account="gone")
+    async with harness.opened(), serving(harness.service):
+        reason, detail = await Scene(harness).ends(await Scene(harness).submit(harness.form(Behavior.REPORT)))
+        assert reason is EndReason.UNPLACEABLE
+        assert 'serviceaccount "gone" not found' in detail
+    account = {"metadata": {"name": "gone"}}
+    await in_thread(cluster.create, cluster.path("serviceaccounts"), account)
+    async with harness.opened(), serving(harness.service):
+        form = await Scene(harness).run(Behavior.REPORT, "second")
+        name = harness.job_name(form)
+        events = f"involvedObject.name={name},source=proctor"
+        await harness.until(lambda: len(cluster.list("events", fieldSelector=events)) == 2)
+        reasons = {each["reason"] for each in cluster.list("events", fieldSelector=events)}
+        assert reasons == {"TrialStarted", "TrialEnded"}
+
+
 async def test_what_someone_has_deleted_of_an_experiment_is_made_again(harness: KubernetesHarness) -> None:
     cluster = harness.cluster
     node = cluster.add_node("node")

@@ -195,12 +195,13 @@ def test_the_pod_is_asked_how_it_is_without_a_token(container: dict[str, Any]) -
 
 def test_the_role_allows_what_the_platform_does_and_nothing_else(base: Rendered, pod: dict[str, Any]) -> None:
     allowed = {
-        (group, resource): tuple(sorted(rule["verbs"]))
+        (group, resource, verb)
         for rule in base["Role"]["rules"]
         for group in rule["apiGroups"]
         for resource in rule["resources"]
+        for verb in rule["verbs"]
     }
-    assert allowed == {(right.group, right.resource): tuple(sorted(right.verbs)) for right in RIGHTS}
+    assert allowed == {(right.group, right.resource, verb) for right in RIGHTS for verb in right.verbs}
     binding, account = base["RoleBinding"], base["ServiceAccount"]["metadata"]["name"]
     assert binding["roleRef"]["name"] == base["Role"]["metadata"]["name"]
     assert [each["name"] for each in binding["subjects"]] == [pod["serviceAccountName"]] == [account]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from proctor.training_services import providers, registry
-from proctor.training_services.providers import CheckVerdict
+from proctor.training_services.providers import CheckStep, CheckVerdict
 
 pytestmark = pytest.mark.anyio
 
@@ -89,6 +89,27 @@ async def test_an_experiment_without_its_secrets_is_not_begun(api: Any) -> None:
     body = body_of(api, handover=None)
     assert "password of a" in (await api.post("/api/v1/experiments", json=body, status=422))["detail"]
     assert (await api.get("/api/v1/experiments"))["items"] == []
+
+
+REFUSAL = CheckStep("here/ml", "objects", CheckVerdict.FAIL, "the cluster refuses it", "give another one")
+WARNING = CheckStep("here/ml", "objects", CheckVerdict.NOTE, "the cluster warns")
+
+
+@pytest.mark.parametrize("is_dry", [True, False])
+async def test_an_experiment_whose_platform_refuses_its_trials_is_not_begun(api: Any, is_dry: bool) -> None:
+    api.provider.previewed = [WARNING, REFUSAL]
+    body = body_of(api, dry_run=is_dry)
+    refused = await api.post("/api/v1/experiments", json=body, status=422)
+    words = "the experiment cannot run on platform remote: here/ml: the cluster refuses it; give another one"
+    assert refused["detail"] == words
+    assert (await api.get("/api/v1/experiments"))["items"] == []
+    assert (api.directory / "home" / "incoming" / "handed.json").exists()  # for another try
+
+
+async def test_what_a_platform_says_of_a_new_experiment_is_a_notice(api: Any) -> None:
+    api.provider.previewed = [WARNING]
+    created = await api.post("/api/v1/experiments", json=body_of(api), status=201)
+    assert created["notices"][-1] == "here/ml: the cluster warns"
 
 
 async def test_a_missing_library_says_what_to_install(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:

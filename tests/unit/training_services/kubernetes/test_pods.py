@@ -45,7 +45,8 @@ def ended(reason: str, code: int, **status: Any) -> ClusterPod:
 
 def waits(reason: str, message: str) -> dict[str, Any]:
     waiting = {"reason": reason, "message": message}
-    return {"phase": "Pending", "containerStatuses": [{"name": "trial", "state": {"waiting": waiting}}]}
+    status = {"name": "trial", "image": "digits:3", "state": {"waiting": waiting}}
+    return {"phase": "Pending", "containerStatuses": [status]}
 
 
 UNSCHEDULABLE = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}
@@ -57,7 +58,12 @@ UNSCHEDULABLE = {"type": "PodScheduled", "status": "False", "reason": "Unschedul
         ([], "", "its Job has no pod yet"),
         ([], "FailedCreate: exceeded quota: gpus", "FailedCreate: exceeded quota: gpus"),
         ([pod(phase="Pending", conditions=[UNSCHEDULABLE])], "", "0/3 nodes"),
-        ([pod(**waits("ImagePullBackOff", "Back-off pulling x"))], "", "ImagePullBackOff: Back-off pulling x"),
+        (
+            [pod(**waits("ImagePullBackOff", "Back-off pulling x"))],
+            "",
+            "the image digits:3 cannot be used: ImagePullBackOff: Back-off pulling x",
+        ),
+        ([pod(**waits("CreateContainerError", "no such user"))], "", "CreateContainerError: no such user"),
         ([pod(**waits("ContainerCreating", ""))], "FailedMount: no secret", "FailedMount: no secret"),
         ([pod(phase="Pending")], "", ""),
     ],
