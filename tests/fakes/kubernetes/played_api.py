@@ -13,19 +13,20 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import kubernetes_validate
 from aiohttp import web
 from fakes.kubernetes.pod_security import violations
+from fakes.kubernetes.schemas import VERSIONS, check
 
 Object = dict[str, Any]
 Key = tuple[str, str]
 """The plural and the name of an object."""
 
 NAMESPACE = "ml"
-VERSION = "1.37"
+VERSION = VERSIONS[-1]
 FINALIZER = "batch.kubernetes.io/job-tracking"
 _KINDS = {
     "configmaps": ("v1", "ConfigMap"),
@@ -73,6 +74,8 @@ class PlayedApi:
         self.priority_classes: set[str] = set()
         self.has_nodes = True
         self.quota_is_used_up = False
+        self.suspends_jobs = False
+        """As the webhook of a queue does."""
         self.url = ""
         self._numbers = itertools.count(1)
         self._changes: list[tuple[int, str, str, Object]] = []
@@ -121,6 +124,22 @@ class PlayedApi:
     def remove(self, plural: str, name: str) -> None:
         """Someone deletes an object, and with it what it owns."""
         self._delete(self.objects[plural, name])
+        self._play()
+
+    def evict(self, name: str) -> None:
+        """A pod is to end within its grace period, as a drain demands."""
+        pod = self.objects["pods", name]
+        condition = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
+        self._set(pod, conditions=[{**condition, "message": "Eviction API: evicting"}])
+        self._delete(pod)
+        self._play()
+
+    def resume_jobs(self) -> None:
+        """The queue admits all Jobs."""
+        self.suspends_jobs = False
+        for job in self.all("jobs"):
+            job["spec"]["suspend"] = False
+            self._note("MODIFIED", "jobs", job)
         self._play()
 
     def end_pod(self, name: str, phase: str = "Failed") -> None:
@@ -236,7 +255,7 @@ class PlayedApi:
     # ---- objects
 
     def _create(self, plural: str, body: Object, query: Any) -> tuple[Object, list[str]]:
-        unknown = check(body)
+        unknown = check(body, VERSION)
         if unknown and query.get("fieldValidation") == "Strict":
             raise Refusal(400, "BadRequest", f"{body['kind']} in version {body['apiVersion']!r}: strict: {unknown}")
         warnings = [unknown] if unknown else []
@@ -252,6 +271,8 @@ class PlayedApi:
         made = {**copy.deepcopy(body), "status": copy.deepcopy(body.get("status", {}))}
         made["metadata"] |= {"name": name, "uid": f"uid-{number}", "resourceVersion": str(number)}
         made["metadata"] |= {"creationTimestamp": _MADE_AT, "namespace": NAMESPACE}
+        if plural == "jobs" and self.suspends_jobs:
+            made["spec"]["suspend"] = True
         if query.get("dryRun") != "All":
             self.objects[plural, name] = made
             self._note("ADDED", plural, made)
@@ -279,7 +300,8 @@ class PlayedApi:
         is_running = plural == "pods" and found["status"].get("phase") in ("Pending", "Running")
         if metadata.get("finalizers") or is_running:
             if "deletionTimestamp" not in metadata:
-                metadata["deletionTimestamp"] = _MADE_AT
+                due = datetime.now(UTC) + timedelta(seconds=found["spec"].get("terminationGracePeriodSeconds", 30))
+                metadata["deletionTimestamp"] = due.strftime("%Y-%m-%dT%H:%M:%SZ")
                 self._note("MODIFIED", plural, found)
             return
         del self.objects[plural, metadata["name"]]
@@ -369,15 +391,6 @@ class PlayedApi:
         body |= {"involvedObject": involved, "type": "Warning", "reason": reason, "message": message}
         if ("events", name) not in self.objects:
             self._create("events", body, {})
-
-
-def check(body: Object, version: str = VERSION) -> str:
-    """What a server of a version says of an object's fields that are unknown or of another type; "" if nothing."""
-    try:
-        kubernetes_validate.validate(body, version, strict=True)
-    except kubernetes_validate.ValidationError as error:
-        return f"{'.'.join(map(str, error.path))}: {error.message}"
-    return ""
 
 
 def _plural(found: Object) -> str:

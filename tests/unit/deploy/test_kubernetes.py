@@ -13,6 +13,7 @@ import pytest
 from fakes.documentation import ROOT
 from fakes.kubernetes.pod_security import violations
 from fakes.kubernetes.requirements import skip_or_fail
+from fakes.kubernetes.schemas import VERSIONS, check
 from ruamel.yaml import YAML
 
 import proctor
@@ -243,3 +244,10 @@ def test_prometheus_gets_the_read_only_token_and_finds_the_service() -> None:
     (endpoint,) = spec["endpoints"]
     assert endpoint["authorization"]["credentials"] == {"name": SECRET, "key": "readonly-token"}
     assert endpoint["port"] in {each["name"] for each in objects["Service"]["spec"]["ports"]}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_its_objects_are_valid_in_each_version(version: str) -> None:
+    of_the_cluster = [each for kind, each in render("overlays/example").items() if kind != "ServiceMonitor"]
+    problems = [(each["kind"], check(each, version)) for each in of_the_cluster]  # that one is the operator's own
+    assert [problem for problem in problems if problem[-1]] == []
