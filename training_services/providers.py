@@ -171,6 +171,13 @@ class Provider(ABC):
         place that cannot be reached now. Parameters as for `inspect`."""
         return ()
 
+    async def render(
+        self, settings: Mapping[str, Any], *, trial_gpu_number: int | None = None
+    ) -> Sequence[Mapping[str, Any]]:
+        """The objects that an experiment and its first trial would be there, as JSON, without what is secret or long.
+        Nothing is asked or created. Empty where trials are no objects."""
+        return ()
+
     @abstractmethod
     async def clean(self, settings: Mapping[str, Any], secrets: Mapping[str, str]) -> Sequence[CheckStep]:
         """Remove everything of this manager from the place of a configuration: keepers, their jobs, folders, objects.

@@ -110,7 +110,10 @@ GROUPS = (
             f"{_NODE}/forget": _CHANGE,
         },
     ),
-    RouteGroup("nodes:platforms", {"/platforms/check": _CHANGE, "/platforms/clean": _CHANGE}),
+    RouteGroup(
+        "nodes:platforms",
+        {"/platforms/check": _CHANGE, "/platforms/render": _CHANGE, "/platforms/clean": _CHANGE},
+    ),
     RouteGroup("occupancy:routes", {f"{_NODE}/occupancy": _READ}),
     RouteGroup("events:routes", {f"{_EXPERIMENT}/events": _READ}),
     RouteGroup(

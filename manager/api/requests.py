@@ -131,8 +131,8 @@ class DrainNode(RequestBody):
     """Reason shown to other users."""
 
 
-class PlatformRequest(RequestBody):
-    """The machines of a configuration."""
+class RenderRequest(RequestBody):
+    """A configuration whose objects are asked for."""
 
     config: dict[str, Any] = Field(
         examples=[
@@ -148,6 +148,11 @@ class PlatformRequest(RequestBody):
     """The configuration as it was written."""
     directory: str = Field(examples=["/home/ada/digits"])
     """The folder that relative paths in it start from; absolute, on the manager's machine."""
+
+
+class PlatformRequest(RenderRequest):
+    """The machines of a configuration."""
+
     handover: str | None = Field(default=None, pattern=r"^[A-Za-z0-9._-]+$", examples=["k3v9.json"])
     """The name of a file in the home's incoming folder with the secrets."""
     machine: Annotated[int, Field(ge=0)] | None = Field(default=None, examples=[0])

@@ -157,16 +157,24 @@ def _print_data(value: Any, rows: Sequence[TableRow], output: str) -> None:
     if output == Format.JSON:
         echo(json_text(value))
     elif output == Format.YAML:
-        from ruamel.yaml import YAML
-
-        writer = YAML(typ="safe", pure=True)
-        writer.default_flow_style = False
-        writer.width = 10_000  # no value is broken over lines
-        writer.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
-        writer.allow_unicode = is_clean(json.dumps(value, ensure_ascii=False))  # else everything is written out
-        writer.dump(value, sys.stdout)
+        print_documents([value])
     else:
         write_csv(rows, sys.stdout)
+
+
+def print_documents(values: Sequence[Any]) -> None:
+    """Print values as YAML, each as a document of its own."""
+    from ruamel.yaml import YAML
+
+    writer = YAML(typ="safe", pure=True)
+    writer.default_flow_style = False
+    writer.width = 10_000  # no value is broken over lines
+    writer.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
+    writer.allow_unicode = is_clean(json.dumps(values, ensure_ascii=False))  # else everything is written out
+    for index, value in enumerate(values):
+        if index:
+            echo("---")
+        writer.dump(value, sys.stdout)
 
 
 def write_csv(rows: Sequence[TableRow], file: Any) -> None:

@@ -67,6 +67,20 @@ class Platforms:
             raise BadRequest(f"the experiment cannot run on platform {section.platform}: {texts[refused]}")
         return [texts[step] for step in steps if step.verdict is CheckVerdict.NOTE]
 
+    async def render(self, config: Mapping[str, Any], directory: str) -> Sequence[Mapping[str, Any]]:
+        """The objects that an experiment and its first trial would be. Raises BadRequest for a configuration that is
+        not valid, or whose trials are no objects, Unavailable."""
+        loaded = await asyncio.to_thread(creation.check, config, directory, self._home.path)
+        section = loaded.config.training_service
+        found: Sequence[Mapping[str, Any]] = ()
+        if section.platform != "local":
+            settings = section.model_dump(mode="json", by_alias=False)
+            provider = self._provider(section.platform)
+            found = await provider.render(settings, trial_gpu_number=loaded.config.trial_gpu_number)
+        if not found:
+            raise BadRequest(f"trials of platform {section.platform} are no objects; only those of kubernetes are")
+        return found
+
     async def clean(
         self, config: Mapping[str, Any], directory: str, *, handover: str | None = None, machine: int | None = None
     ) -> Sequence[CheckStep]:

@@ -158,6 +158,15 @@ class Client(ResultCalls, TrialCalls):
         """
         return self._ask_machines("check", config, directory, handover=handover, machine=machine)
 
+    def render_platform(self, config: Mapping[str, Any], *, directory: str | os.PathLike[str]) -> list[JsonObject]:
+        """The objects of Kubernetes that an experiment and its first trial would be, less what is secret or long.
+
+        :param config: as in `create_experiment`, and so is the directory.
+        """
+        body = {"config": dict(config), "directory": os.fspath(directory)}
+        objects: list[JsonObject] = self._post("/platforms/render", body)["items"]
+        return objects
+
     def clean_platform(
         self,
         config: Mapping[str, Any],

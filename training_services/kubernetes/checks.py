@@ -11,7 +11,6 @@ from proctor.training_services.kubernetes.pods import is_refused_for_good
 from proctor.training_services.providers import CheckStep, CheckVerdict
 
 __all__ = [
-    "NEVER",
     "PROBE_PREFIX",
     "RIGHTS",
     "RIGHTS_FOR_EXEC",
@@ -26,9 +25,6 @@ __all__ = [
 
 PROBE_PREFIX = "doctor."
 """What the experiment ids of probes begin with; those of experiments have no dot."""
-NEVER = frozenset({400, 413, 422})
-"""The HTTP statuses for objects that can never be created as they are."""
-_TRIALS = "objects of trials"
 _ADVICE = {
     "runAsNonRoot": "give trainingService.runAsUser, such as 10001",
     "PodSecurity": "see docs/kubernetes.md#pod-security",
@@ -100,9 +96,9 @@ class ClusterChecks:
                 if self._add_refusal(kind, error):
                     return
         for text in dict.fromkeys(warnings):
-            self.add("objects", f"the cluster warns of the {_TRIALS}: {text}", verdict=CheckVerdict.NOTE)
+            self.add("objects", f"the cluster warns of the objects of trials: {text}", verdict=CheckVerdict.NOTE)
         if not any(step.name == "objects" for step in self.steps):
-            self.add("objects", f"the cluster accepts the {_TRIALS}")
+            self.add("objects", "the cluster accepts the objects of trials")
 
     def _add_refusal(self, kind: str, error: ApiRefused) -> bool:
         """Add the step of an object that the cluster refuses in a dry run. Returns whether trials cannot run."""
@@ -111,9 +107,9 @@ class ClusterChecks:
             if kind == "job":
                 self.add("objects", f"a trial's Job cannot be tried: {sentence}", verdict=CheckVerdict.NOTE)
             return False  # pods are tried only where that is allowed
-        if error.status in NEVER or error.status == 404 or is_refused_for_good(sentence):
+        if error.is_permanent or error.status == 404 or is_refused_for_good(sentence):
             advice = next((advice for part, advice in _ADVICE.items() if part in sentence), "change podTemplate")
-            self.add("objects", f"the cluster refuses the {_TRIALS}: {sentence}", advice, CheckVerdict.FAIL)
+            self.add("objects", f"the cluster refuses the objects of trials: {sentence}", advice, CheckVerdict.FAIL)
             return True
         self.add("objects", f"trials will wait: {sentence}", verdict=CheckVerdict.NOTE)
         return False

@@ -65,6 +65,11 @@ class ApiRefused(ServiceUnavailable):
         self.status = status
         self.reason = reason
 
+    @property
+    def is_permanent(self) -> bool:
+        """Whether an object can never be created as it is."""
+        return self.status in (400, 413, 422)
+
 
 class ApiUnreachable(ServiceUnavailable):
     """The API server does not answer."""

@@ -6,7 +6,6 @@ from datetime import datetime
 from proctor.training_services.base import TrialJobForm
 from proctor.training_services.errors import ServiceUnavailable, SubmissionRefused
 from proctor.training_services.keepers.archive import KeeperArchive
-from proctor.training_services.kubernetes.checks import NEVER
 from proctor.training_services.kubernetes.client import ApiRefused, Cluster, KubernetesObject
 from proctor.training_services.kubernetes.manifests import ENDPOINT_KEY, TOKEN_ANNOTATION, ExperimentManifests
 
@@ -58,7 +57,7 @@ class ExperimentObjects:
         try:
             job = await self._create(f"/apis/batch/v1/namespaces/{self._namespace}/jobs", body)
         except ApiRefused as error:
-            if error.status in NEVER:
+            if error.is_permanent:
                 raise SubmissionRefused(f"the cluster refuses its Job: {error}") from error
             raise
         if "deletionTimestamp" in job["metadata"]:

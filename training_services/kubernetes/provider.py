@@ -145,6 +145,18 @@ class KubernetesProvider(Provider):
                     await cluster.close()
         return checks.steps
 
+    async def render(
+        self, settings: Mapping[str, Any], *, trial_gpu_number: int | None = None
+    ) -> Sequence[Mapping[str, Any]]:
+        chosen, form = KubernetesSettings.read(settings), make_form("example", trial_gpu_number)
+        manifests = ExperimentManifests(self.names, form.experiment_id, chosen, version("proctor"))
+        sha256 = (await self.archive()).sha256
+        anchor = _named(manifests.anchor(f"{chosen.manager_url or SOCKET}\n"), chosen)
+        keeper_id = job_keeper_id(form.job_id)
+        job = _named(manifests.job(form, keeper_id=keeper_id, keeper_sha256=sha256, owner=anchor), chosen)
+        keeper, secret = manifests.keeper(sha256, b"(0.8 MB)", anchor), manifests.secret(form, "(a secret)", job)
+        return [anchor, _named(keeper, chosen), job, _named(secret, chosen)]
+
     def _example(self, chosen: KubernetesSettings, trial_gpu_number: int | None) -> KubernetesObject:
         """The Job of a trial, of an experiment that there is not."""
         form = make_form(f"{PROBE_PREFIX}{token_hex(4)}", trial_gpu_number)
@@ -240,6 +252,12 @@ class KubernetesProvider(Provider):
         if self._group is not None:
             name = f"watches of {watched.view.place_name}"
             watched.task = self._group.create_task(watched.view.run(), name=name)
+
+
+def _named(body: KubernetesObject, chosen: KubernetesSettings) -> KubernetesObject:
+    """An object with what the cluster adds to it and others refer to."""
+    where = {} if chosen.namespace is None else {"namespace": chosen.namespace}
+    return {**body, "metadata": {**body["metadata"], **where, "uid": f"(that of this {body['kind']})"}}
 
 
 @dataclass

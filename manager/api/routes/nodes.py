@@ -4,7 +4,7 @@ Also those of a configuration, without an experiment: every hop to them tried, o
 """
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Query
 from starlette.responses import StreamingResponse
@@ -14,7 +14,7 @@ from proctor.manager.api.context import ApiContext
 from proctor.manager.api.dependencies import Context, RequestSender
 from proctor.manager.api.groups import Routes
 from proctor.manager.api.guard import Sender
-from proctor.manager.api.requests import DrainNode, PlatformRequest
+from proctor.manager.api.requests import DrainNode, PlatformRequest, RenderRequest
 from proctor.manager.api.resources import check_resource, collection_resource, node_resources
 from proctor.manager.api.stream import wait_for_any
 from proctor.training_services.providers import FileCollection
@@ -111,6 +111,14 @@ async def check_platform(context: Context, body: PlatformRequest) -> models.Page
         body.config, body.directory, handover=body.handover, machine=body.machine
     )
     return models.Page(items=[check_resource(step) for step in steps])
+
+
+@platforms.post("/platforms/render", summary="The objects that trials of a configuration would be")
+async def render_platform(context: Context, body: RenderRequest) -> models.Page[dict[str, Any]]:
+    """On Kubernetes: what is made for an experiment, and for one trial of it, as JSON; what is secret or long is left
+    out. No cluster is asked."""
+    found = await context.manager.platforms.render(body.config, body.directory)
+    return models.Page(items=[dict(each) for each in found])
 
 
 @platforms.post("/platforms/clean", summary="Remove everything of this manager from the machines of a configuration")

@@ -17,7 +17,7 @@ from proctor.manager.cli.config_file import config_file_argument, load_checked, 
 from proctor.manager.cli.exits import CommandError, ExitCode
 from proctor.manager.cli.lazy import examples, nnictl_option
 from proctor.manager.cli.machines import Logins, find_logins, handover_file
-from proctor.manager.cli.output import Format, echo, output_option, print_one
+from proctor.manager.cli.output import Format, echo, output_option, print_documents, print_one
 from proctor.manager.cli.session import CliSession, with_session
 
 if TYPE_CHECKING:
@@ -107,11 +107,13 @@ def report_machines(session: CliSession, experiment: dict[str, Any]) -> ExitCode
         "proctor create experiment.yml",
         "proctor create experiment.yml --foreground    # watch it until it ends",
         "proctor create experiment.yml --dry-run       # only check whether it would start",
+        "proctor create experiment.yml --render        # show the Job of a trial, as YAML",
     )
 )
 @config_file_argument()
 @nnictl_option("--foreground", nnictl=["-f"], is_flag=True, help="Watch it until it ends. Ctrl-C only stops watching.")
 @click.option("--dry-run", is_flag=True, help="Check everything without starting anything.")
+@click.option("--render", is_flag=True, help="Print the objects of Kubernetes that it would be, and start nothing.")
 @click.option("-p", "--port", type=click.IntRange(0, 65535), help="Port to use if a manager has to be started.")
 @click.option("--id", "identifier", metavar="ID", help="Use this id for the experiment.")
 @nnictl_option("--debug", nnictl=["-d"], is_flag=True, help="Set `debug: true` in the configuration.")
@@ -123,6 +125,7 @@ def create(
     file: Path,
     foreground: bool,
     dry_run: bool,
+    render: bool,
     port: int | None,
     identifier: str | None,
     debug: bool,
@@ -142,8 +145,11 @@ def create(
         require_runnable(loaded.config, file)
         session.report(f"{file}: valid; nothing was started. It would run {describe_plan(loaded.config)}")
         return ExitCode.OK
-    logins = find_logins(loaded.config.canonical(), loaded.secrets)
+    logins = Logins({}) if render else find_logins(loaded.config.canonical(), loaded.secrets)
     client = session.ensure_client(port=port, url_prefix=url_prefix)
+    if render:
+        print_documents(client.render_platform(posted_mapping(loaded), directory=os.path.abspath(file.parent)))
+        return ExitCode.OK
     if debug:
         others = {key: value for key, value in loaded.mapping.items() if key.lower() != "debug"}
         loaded = replace(loaded, mapping={**others, "debug": True})
@@ -152,6 +158,9 @@ def create(
         echo(created["id"])
     else:
         print_one(created, EXPERIMENT, output)
+    for notice in created["notices"]:
+        if notice not in map(str, loaded.notices):  # those were reported when the file was read
+            session.report(f"Notice: {notice}")
     _report_next_steps(session, created, foreground)
     code = report_machines(session, until_machines_are_known(session, created))
     if not foreground:

@@ -375,6 +375,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/platforms/render": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * The objects that trials of a configuration would be
+         * @description On Kubernetes: what is made for an experiment, and for one trial of it, as JSON; what is secret or long is left
+         *     out. No cluster is asked.
+         */
+        post: operations["render_platform"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/platforms/clean": {
         parameters: {
             query?: never;
@@ -3053,6 +3074,15 @@ export interface components {
             /** Next Cursor */
             next_cursor?: string | null;
         };
+        /** Page[dict[str, Any]] */
+        Page_dict_str__Any__: {
+            /** Items */
+            items: {
+                [key: string]: unknown;
+            }[];
+            /** Next Cursor */
+            next_cursor?: string | null;
+        };
         /** Page[str] */
         Page_str_: {
             /** Items */
@@ -3359,6 +3389,50 @@ export interface components {
              * Format: date-time
              */
             time: string;
+        };
+        /**
+         * RenderRequest
+         * @description A configuration whose objects are asked for.
+         */
+        RenderRequest: {
+            /**
+             * Config
+             * @description The configuration as it was written.
+             * @example {
+             *       "search_space": {
+             *         "lr": {
+             *           "_type": "loguniform",
+             *           "_value": [
+             *             0.0001,
+             *             0.1
+             *           ]
+             *         }
+             *       },
+             *       "training_service": {
+             *         "machine_list": [
+             *           {
+             *             "host": "gpu-3",
+             *             "user": "bob"
+             *           }
+             *         ],
+             *         "platform": "remote"
+             *       },
+             *       "trial_command": "python trial.py",
+             *       "trial_concurrency": 2,
+             *       "tuner": {
+             *         "name": "TPE"
+             *       }
+             *     }
+             */
+            config: {
+                [key: string]: unknown;
+            };
+            /**
+             * Directory
+             * @description The folder that relative paths in it start from; absolute, on the manager's machine.
+             * @example /home/ada/digits
+             */
+            directory: string;
         };
         /**
          * SaveView
@@ -4209,6 +4283,7 @@ export type PageSavedView = components['schemas']['Page_SavedView_'];
 export type PageToken = components['schemas']['Page_Token_'];
 export type PageTrialRank = components['schemas']['Page_TrialRank_'];
 export type PageTrial = components['schemas']['Page_Trial_'];
+export type PageDictStrAny = components['schemas']['Page_dict_str__Any__'];
 export type PageStr = components['schemas']['Page_str_'];
 export type ParameterImportance = components['schemas']['ParameterImportance'];
 export type PastEvent = components['schemas']['PastEvent'];
@@ -4217,6 +4292,7 @@ export type PlatformRequest = components['schemas']['PlatformRequest'];
 export type Problem = components['schemas']['Problem'];
 export type ProblemItem = components['schemas']['ProblemItem'];
 export type RegisteredCheckpoint = components['schemas']['RegisteredCheckpoint'];
+export type RenderRequest = components['schemas']['RenderRequest'];
 export type SaveView = components['schemas']['SaveView'];
 export type SavedView = components['schemas']['SavedView'];
 export type SchedulerState = components['schemas']['SchedulerState'];
@@ -4834,6 +4910,40 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Page_CheckStep_"];
+                };
+            };
+            /** @description A problem */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": unknown;
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    render_platform: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["RenderRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_dict_str__Any__"];
                 };
             };
             /** @description A problem */

@@ -10,7 +10,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fakes.served_manager import ServedManager
+from fakes.served_manager import ServedManager, provider_of
+from ruamel.yaml import YAML
 
 from proctor.manager.cli.commands import create as create_module
 from proctor.manager.cli.commands.create import submit
@@ -23,6 +24,7 @@ from proctor.sdk.client import Client, credentials
 from proctor.sdk.client.errors import ProblemError
 from proctor.training_services.base import EndReason
 from proctor.training_services.in_memory.scripts import Final, ScriptedExit
+from proctor.training_services.providers import CheckStep, CheckVerdict
 
 CONFIG = """\
 searchSpace:
@@ -63,6 +65,32 @@ def test_it_posts_the_configuration_as_written_and_prints_the_id(served: ServedM
     assert f"{served.url}/experiments/mine?token=" in result.stderr
     assert "proctor stop mine" in result.stderr
     assert result.stderr.endswith("Experiment mine has started.\n")
+
+
+def test_it_renders_the_objects_that_kubectl_would_take_and_starts_nothing(
+    served: ServedManager, invoke, file: Path
+) -> None:
+    section = "trainingService: {platform: kubernetes, image: digits:3, namespace: ml, runAsUser: 10001}"
+    file.write_text(file.read_text().replace("trainingService: {platform: local}", section))
+    objects = list(YAML(typ="safe").load_all(invoke("create", str(file), "--render", code=0).stdout))
+    assert [each["kind"] for each in objects] == ["ConfigMap", "ConfigMap", "Job", "Secret"]
+    assert {each["metadata"]["namespace"] for each in objects} == {"ml"}
+    assert objects[2]["spec"]["template"]["spec"]["securityContext"]["runAsUser"] == 10001
+    assert [path for path, _ in served.requests("POST")] == ["/platforms/render"]
+
+
+def test_only_the_objects_of_kubernetes_can_be_rendered(served: ServedManager, invoke, file: Path) -> None:
+    result = invoke("create", str(file), "--render")
+    assert result.stderr.endswith("trials of platform local are no objects; only those of kubernetes are\n")
+    assert result.exit_code != 0
+
+
+def test_a_notice_of_the_platform_is_reported(served: ServedManager, invoke, file: Path, monkeypatch) -> None:
+    machines = "trainingService: {platform: remote, machineList: [{host: a}]}"
+    file.write_text(file.read_text().replace("trainingService: {platform: local}", machines))
+    step = CheckStep("a", "objects", CheckVerdict.NOTE, "it is nearly full")
+    monkeypatch.setattr(provider_of(served.manager), "previewed", [step])
+    assert "Notice: a: it is nearly full\n" in invoke("create", str(file)).stderr
 
 
 def test_the_file_is_an_argument_or_an_option_but_not_both(served: ServedManager, invoke, file: Path) -> None:
