@@ -160,7 +160,7 @@ def test_doctor_and_platform_clean_look_at_the_cluster_of_a_configuration(
     rows = json.loads(manager.command_line("doctor", "--config", config, "-o", "json"))
     found = {row["name"]: row for row in rows if row["machine"]}
     assert {name: row["verdict"] for name, row in found.items()} == dict.fromkeys(
-        ("cluster", "rights", "manager", "pod"), "ok"
+        ("cluster", "rights", "manager", "objects", "pod"), "ok"
     )
     assert found["pod"]["found"].startswith(f"a pod on node {node.name} has connected after ")
     manager.poll_for(lambda: not objects(cluster), "an empty namespace")
