@@ -147,6 +147,9 @@ class FakeMachine:
             packed.extractall(self.keeper.directory / "code" / archive.name, filter="data")
         self.codes.add(archive.name)
 
+    def forget_copies(self) -> None:
+        self.codes.clear()
+
     async def ensure_folder_copy(self, folder: Path, target: str, on_progress: Progress | None = None) -> None:
         self.brought.append(target)
         await self._bring(on_progress)

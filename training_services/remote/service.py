@@ -210,6 +210,9 @@ class RemoteTrainingService(
         if job.exit is not None:
             node_id, after = self._node_of(job.form), self._settings.quarantine_after
             self._pool.quarantine.record(node_id, job.form.trial_id, job.exit.reason, after=after)
+            if job.exit.reason is EndReason.LAUNCH_FAILED:  # perhaps because someone has deleted its code
+                with suppress(TrainingServiceError):  # it is away, or no longer ours
+                    self._provider.machine(node_id).forget_copies()
         lost = job.exit is not None and job.exit.reason is EndReason.NODE_LOST
         if self._group is not None and job.id not in self._waiting and not lost:
             self._collections.note_end(self._node_of(job.form), self._paths.job(job.form), Path(job.form.directory))

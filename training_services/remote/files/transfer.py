@@ -46,6 +46,11 @@ class Transfers:
         self._folders: set[str] = set()
         self._locks: dict[str, asyncio.Lock] = {}
 
+    def forget(self) -> None:
+        """Look again what is there, because someone may have deleted it: what is copied and there already stays."""
+        self._codes.clear()
+        self._folders.clear()
+
     async def ensure_code(self, archive: CodeArchive, on_progress: ProgressCallback | None) -> None:
         """Have trial code unpacked below `code/`. Raises RemoteError."""
         async with self._locks.setdefault(archive.name, asyncio.Lock()):

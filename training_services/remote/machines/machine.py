@@ -238,6 +238,11 @@ class Machine:
         and OSError where the folder cannot be read."""
         await self._required_transfers().ensure_folder(folder, target, on_progress)
 
+    def forget_copies(self) -> None:
+        """Look again, with the next job, whether what was copied there is still there. Idempotent."""
+        if self._transfers is not None:
+            self._transfers.forget()
+
     def _required_transfers(self) -> Transfers:
         if self._transfers is None:
             raise ServiceUnavailable(self._pool.obstacle(self.node_id) or f"node {self.node_id} is being connected")

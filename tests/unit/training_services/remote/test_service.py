@@ -228,6 +228,16 @@ async def test_the_code_is_copied_once_for_many_jobs_and_all_are_told_how_far_it
     assert len(machine.brought) == 1
 
 
+async def test_code_that_someone_has_deleted_is_copied_again_for_the_next_job(stage: Stage) -> None:
+    async with playing(stage, stage.alpha):
+        launch = await stage.launch()
+        shutil.rmtree(stage.alpha.directory / launch.code_directory)
+        await stage.alpha.end("t.1", EndReason.LAUNCH_FAILED)
+        await stage.end_of()
+        launch = await stage.launch(stage.form(2))
+        assert (stage.alpha.directory / launch.code_directory / "trial.py").exists()
+
+
 async def test_changed_code_is_copied_again_and_the_old_archive_removed(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
